@@ -1,0 +1,91 @@
+"""The closed vocabularies: arms, kinds of request, statuses, verdicts."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ArmName(StrEnum):
+    """Baseline is the drafter off, candidate the drafter on."""
+
+    BASELINE = "baseline"
+    CANDIDATE = "candidate"
+
+
+class RequestKind(StrEnum):
+    """A generation drafts tokens; a log-likelihood request does not."""
+
+    GENERATION = "generation"
+    LOGLIKELIHOOD = "loglikelihood"
+
+
+class Api(StrEnum):
+    """Which OpenAI-compatible route a request goes to."""
+
+    COMPLETIONS = "completions"
+    CHAT = "chat"
+
+
+class AnswerStatus(StrEnum):
+    """How a request ended. Whatever is neither OK nor TRUNCATED is missing, never wrong by default."""
+
+    OK = "ok"
+    TRUNCATED = "truncated"
+    NO_FINAL_ANSWER = "no_final_answer"
+    BAD_BODY = "bad_body"
+    HTTP_ERROR = "http_error"
+    TIMEOUT = "timeout"
+    CONNECTION_ERROR = "connection_error"
+    REJECTED = "rejected"
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether there is a text (or a log-likelihood) to score."""
+        return self in (AnswerStatus.OK, AnswerStatus.TRUNCATED)
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the endpoint or the way to it failed, so that asking again may help."""
+        return self in (
+            AnswerStatus.BAD_BODY,
+            AnswerStatus.HTTP_ERROR,
+            AnswerStatus.TIMEOUT,
+            AnswerStatus.CONNECTION_ERROR,
+        )
+
+
+class ComparisonStatus(StrEnum):
+    """Where a comparison stands. STOPPED and INTERRUPTED can be resumed."""
+
+    PLANNED = "planned"
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"
+    STOPPED = "stopped"
+    ANSWERED = "answered"
+    FINISHED = "finished"
+
+
+class Verdict(StrEnum):
+    """What a metric, or a comparison, came to."""
+
+    EQUIVALENT = "EQUIVALENT"
+    NON_INFERIOR = "NON_INFERIOR"
+    REGRESSION = "REGRESSION"
+    IMPROVEMENT = "IMPROVEMENT"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    INVALID = "INVALID"
+    NOT_TESTED = "NOT_TESTED"
+
+
+class MetricKind(StrEnum):
+    """How a metric comes from its items' scores, which decides how it may be tested."""
+
+    BINARY_MEAN = "binary_mean"
+    """The mean of 0/1 scores, one an item."""
+    LIST_MEAN = "list_mean"
+    """The mean over all entries of the items' lists of 0/1 (IFEval's instruction level)."""
+    MACRO_F1 = "macro_f1"
+    """Macro-averaged F1 of the items' (target, prediction) pairs."""
+    GROUP_MEAN = "group_mean"
+    """A size-weighted mean of other metrics' values."""
+    OTHER = "other"

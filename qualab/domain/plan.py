@@ -1,0 +1,137 @@
+"""What a comparison will do, frozen before its first request and hashed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from qualab.domain.names import Api, MetricKind, RequestKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSpec:
+    """One row of a report: a metric of a task, or of a group of tasks."""
+
+    task: str
+    """Task or group name."""
+    name: str
+    """lm-eval's metric name, as "exact_match"."""
+    filter: str
+    """lm-eval's filter name, as "strict-match" or "none"."""
+    kind: MetricKind
+    is_primary: bool
+    exercises_drafter: bool
+    """False where the scores come from log-likelihoods: no token is drafted there."""
+    higher_is_better: bool = True
+    members: tuple[str, ...] = ()
+    """For a group: the tasks whose values are averaged."""
+
+    @property
+    def key(self) -> str:
+        """lm-eval's key within a task's results, as "exact_match,strict-match"."""
+        return f"{self.name},{self.filter}"
+
+    @property
+    def id(self) -> str:
+        """Unique within a plan, as "gsm8k/exact_match,strict-match"."""
+        return f"{self.task}/{self.key}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """One task of a plan, with everything that decides its prompts and scores."""
+
+    name: str
+    benchmark: str
+    """The benchmark that the task belongs to, as "kobest" for "kobest_boolq"."""
+    kind: RequestKind
+    version: str
+    config_hash: str
+    """SHA-256 of the task's resolved YAML."""
+    data_hash: str
+    """SHA-256 of the documents that are asked, in their order."""
+    dataset: str
+    """Hub name and configuration, as "skt/kobest_v1:boolq"."""
+    revision: str
+    """Pinned hub revision, or "local" where the documents came from a data directory."""
+    num_fewshot: int
+    n_items: int
+    """Items that are asked."""
+    n_available: int
+    """Items that the data set holds."""
+    cluster_field: str = ""
+    """Document field that items of one cluster share; empty where items are independent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingPlan:
+    """What is asked of a model, the same in both arms."""
+
+    model: str
+    api: Api
+    """Route of generations; log-likelihoods always go to completions."""
+    gen_kwargs: dict[str, object] = field(default_factory=dict)
+    """Overrides of the tasks' own generation settings, in lm-eval's names."""
+    seed: int = 1234
+    """Seed of few-shot draws, item order and sampling (repeat r samples with seed + r)."""
+    repeats: int = 1
+    system_instruction: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestPolicy:
+    """How requests are sent, the same in both arms."""
+
+    concurrency: int = 8
+    """Requests in flight in each arm."""
+    timeout_s: float = 300.0
+    """Deadline of one attempt, from the moment it is sent."""
+    max_attempts: int = 5
+    backoff_s: float = 0.5
+    """First pause between attempts; doubles, with full jitter, up to `max_backoff_s`."""
+    max_backoff_s: float = 30.0
+    max_failed_share: float = 0.1
+    """An arm with a larger share of missing answers stops the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRule:
+    """What will be concluded from which evidence."""
+
+    margin: float = 0.02
+    """Largest difference that still counts as equal, a fraction."""
+    alpha: float = 0.05
+    """Level of each one-sided test; intervals are at 1 - 2 alpha."""
+    max_missing_share: float = 0.05
+    """A comparison with a larger share of missing pairs is INVALID."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A comparison's plan. Its canonical JSON is hashed and stored before the first request."""
+
+    suite: str
+    """Suite name, or "custom"."""
+    requested: tuple[str, ...]
+    """Task, group or suite names as the user gave them."""
+    tasks: tuple[TaskSpec, ...]
+    metrics: tuple[MetricSpec, ...]
+    sampling: SamplingPlan
+    policy: RequestPolicy
+    rule: DecisionRule
+    limit: float | None
+    """lm-eval's --limit: items a task, or a fraction below 1; None asks all."""
+    num_fewshot: int | None
+    harness_version: str
+    baseline_url: str
+    candidate_url: str
+    include_paths: tuple[str, ...] = ()
+    schema: int = 1
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether fewer items are asked than there are: never signed off."""
+        return self.limit is not None
+
+    @property
+    def primaries(self) -> tuple[MetricSpec, ...]:
+        return tuple(metric for metric in self.metrics if metric.is_primary)

@@ -1,0 +1,133 @@
+"""The exception tree. Every class has a stable `code`; edges map classes to exit codes and HTTP statuses.
+
+A message is one sentence about what is wrong; `hint` says what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class QualabError(Exception):
+    """Base of every error that qualab raises on purpose."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, hint: str = "", **details: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details = details
+
+    def __str__(self) -> str:
+        return f"{self.message}. {self.hint}" if self.hint else self.message
+
+
+class InsufficientData(QualabError):
+    """A statistic that these data cannot give: no evidence is not zero."""
+
+    code = "insufficient-data"
+
+
+class UsageError(QualabError):
+    """The caller asked for something that cannot be: arguments, configuration, input files."""
+
+    code = "usage"
+
+
+class UnknownSetting(UsageError):
+    code = "unknown-setting"
+
+
+class InvalidValue(UsageError):
+    code = "invalid-value"
+
+
+class UnknownTask(UsageError):
+    code = "unknown-task"
+
+
+class BrokenTask(UsageError):
+    code = "broken-task"
+
+
+class DatasetUnavailable(UsageError):
+    code = "dataset-unavailable"
+
+
+class BadDataFile(UsageError):
+    code = "bad-data-file"
+
+
+class EmptyDataset(UsageError):
+    code = "empty-dataset"
+
+
+class ScoringUnavailable(UsageError):
+    """Something that scoring needs (NLTK data, a language detector, a tokenizer) is missing."""
+
+    code = "scoring-unavailable"
+
+
+class EndpointMisconfigured(UsageError):
+    """The endpoint answers, but not as asked: path, key, model name, a feature that it lacks."""
+
+    code = "endpoint-misconfigured"
+
+
+class ComparisonNotFound(UsageError):
+    code = "comparison-not-found"
+
+
+class ComparisonBusy(UsageError):
+    """Another process is running this comparison."""
+
+    code = "comparison-busy"
+
+
+class PlanChanged(UsageError):
+    """Tasks, data or settings are no longer those of the stored plan."""
+
+    code = "plan-changed"
+
+
+class InfrastructureError(QualabError):
+    """Something outside qualab failed: an endpoint, the database, the harness."""
+
+    code = "infrastructure"
+
+
+class EndpointUnreachable(InfrastructureError):
+    code = "endpoint-unreachable"
+
+
+class RunStopped(InfrastructureError):
+    """A run ended before its last item and can be resumed."""
+
+    code = "run-stopped"
+
+
+class HarnessError(InfrastructureError):
+    code = "harness"
+
+
+class StoreError(InfrastructureError):
+    code = "store"
+
+
+class StoreFull(StoreError):
+    code = "store-full"
+
+
+class StoreLocked(StoreError):
+    code = "store-locked"
+
+
+class StoreReadOnly(StoreError):
+    code = "store-read-only"
+
+
+class SchemaMismatch(StoreError):
+    """The database has another schema than this version of qualab."""
+
+    code = "schema-mismatch"

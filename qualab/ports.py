@@ -1,0 +1,238 @@
+"""What the use cases need from outside, as Protocols. Adapters implement them, `bootstrap` joins them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from qualab.domain.comparison import Analysis, Comparison
+from qualab.domain.items import Answer, Item, Reply, Request, Score
+from qualab.domain.names import Api, ArmName, ComparisonStatus
+from qualab.domain.plan import MetricSpec, Plan, RequestPolicy, TaskSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """What a user may set about tasks; lm-eval's names and meanings."""
+
+    names: tuple[str, ...]
+    """Task, group and suite names."""
+    num_fewshot: int | None = None
+    limit: float | None = None
+    gen_kwargs: Mapping[str, Any] | None = None
+    seed: int = 1234
+    include_paths: tuple[Path, ...] = ()
+    data_dir: Path | None = None
+    apply_chat_template: bool | None = None
+    """None leaves it to the suite."""
+    system_instruction: str = ""
+
+
+class LoadedTasks(Protocol):
+    """Tasks with their documents, ready to render and to score."""
+
+    @property
+    def suite(self) -> str: ...
+
+    @property
+    def applies_chat_template(self) -> bool: ...
+
+    @property
+    def tasks(self) -> tuple[TaskSpec, ...]: ...
+
+    @property
+    def metrics(self) -> tuple[MetricSpec, ...]: ...
+
+    @property
+    def harness_version(self) -> str: ...
+
+    def render(self) -> Iterator[Item]:
+        """Every item with its prompts, in task and document order; `position` counts from 0."""
+        ...
+
+    def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
+        """lm-eval's per-item metric values, keyed "metric,filter", in the order of `answered`.
+
+        Each entry is an item and its replies in the order of its choices. The values are lm-eval's own: a number,
+        a list (IFEval) or a pair (f1). The same answer always scores the same.
+        """
+        ...
+
+    def aggregate(self, values: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, dict[str, float]]:
+        """Task and group values by lm-eval's aggregation: {task: {"metric,filter": per-item values}} in,
+        {task or group: {"metric,filter": value}} out. A metric without items is left out."""
+        ...
+
+
+class Harness(Protocol):
+    """lm-evaluation-harness behind a seam."""
+
+    def load(self, options: TaskOptions) -> LoadedTasks:
+        """Raises UnknownTask, BrokenTask, DatasetUnavailable, BadDataFile, EmptyDataset, ScoringUnavailable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointInfo:
+    """What an endpoint says of itself. None where it does not say."""
+
+    url: str
+    server: str
+    """For a person, as "vLLM 0.11.0", "llama.cpp" or "unknown"."""
+    models: tuple[str, ...]
+    max_model_len: int | None
+    tokenizes: bool
+    """Whether it offers a /tokenize route."""
+
+
+class Endpoint(Protocol):
+    """One arm's OpenAI-compatible server."""
+
+    @property
+    def url(self) -> str: ...
+
+    async def inspect(self, *, model: str) -> EndpointInfo:
+        """Raises EndpointUnreachable, EndpointMisconfigured (path, key, model name)."""
+        ...
+
+    async def ask(self, request: Request, body: bytes) -> Reply:
+        """One request with its attempts. Never raises for what the server does: that is a Reply's status."""
+        ...
+
+    async def tokenize(self, texts: Sequence[str], *, model: str) -> list[list[int]]:
+        """Token ids by the server's own tokenizer, without special tokens. Raises EndpointMisconfigured."""
+        ...
+
+
+class OpenEndpoint(Protocol):
+    """Opens an endpoint; the context owns its connections. `key` is sent and never stored, logged or shown."""
+
+    def __call__(
+        self, url: str, *, policy: RequestPolicy, key: str | None
+    ) -> AbstractAsyncContextManager[Endpoint]: ...
+
+
+Tokenize = Callable[[Sequence[str]], list[list[int]]]
+"""A named tokenizer: token ids without special tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonFilter:
+    """Which comparisons a list shows."""
+
+    status: ComparisonStatus | None = None
+    label: str | None = None
+    limit: int = 50
+
+
+class Store(Protocol):
+    """Where comparisons live. Each method is one transaction. Errors are StoreError's subclasses."""
+
+    def create(self, comparison: Comparison, items: Iterable[Item]) -> None:
+        """Stores the plan and every item with its requests, or nothing."""
+        ...
+
+    def get(self, comparison_id: str) -> Comparison:
+        """By id or by an unambiguous beginning of one. Raises ComparisonNotFound."""
+        ...
+
+    def list(self, wanted: ComparisonFilter) -> list[Comparison]:
+        """Newest first."""
+        ...
+
+    def items(self, comparison_id: str) -> Iterator[Item]:
+        """In order of position, with their requests."""
+        ...
+
+    def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
+        """Takes the right to run, unless a living runner has it: then ComparisonBusy."""
+        ...
+
+    def heartbeat(self, comparison_id: str, *, runner: str, now: datetime) -> None:
+        """Raises ComparisonBusy when another runner has taken over."""
+        ...
+
+    def release(self, comparison_id: str, *, runner: str) -> None: ...
+
+    def set_status(
+        self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: str = ""
+    ) -> None: ...
+
+    def add_answers(self, comparison_id: str, answers: Sequence[Answer]) -> int:
+        """Commits new answers and returns how many were there already (counted as duplicates, not stored)."""
+        ...
+
+    def answered(self, comparison_id: str) -> set[tuple[ArmName, int, int, int]]:
+        """(arm, position, choice, repeat) of every stored answer."""
+        ...
+
+    def answers(self, comparison_id: str, *, arm: ArmName) -> Iterator[Answer]:
+        """In order of (position, choice, repeat)."""
+        ...
+
+    def drop_failures(self, comparison_id: str) -> int:
+        """Deletes answers whose status is a failure of the endpoint, so that they are asked again."""
+        ...
+
+    def put_scores(self, comparison_id: str, scores: Iterable[Score]) -> None:
+        """Replaces the comparison's scores."""
+        ...
+
+    def scores(self, comparison_id: str) -> Iterator[Score]:
+        """In order of (arm, position, repeat, metric)."""
+        ...
+
+    def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:
+        """Stores an analysis and the comparison's verdict, and marks it FINISHED."""
+        ...
+
+    def analysis(self, comparison_id: str) -> Analysis | None:
+        """The newest analysis."""
+        ...
+
+
+class Clock(Protocol):
+    """Time as an argument."""
+
+    def now(self) -> datetime:
+        """Aware UTC."""
+        ...
+
+    def monotonic_s(self) -> float: ...
+
+
+class Progress(Protocol):
+    """Told what a run does, to show it."""
+
+    def started(
+        self, comparison: Comparison, *, totals: Mapping[ArmName, int], done: Mapping[ArmName, int]
+    ) -> None: ...
+
+    def answered(self, arm: ArmName, reply: Reply) -> None: ...
+
+    def phase(self, text: str) -> None:
+        """A step that is not counted, as "scoring"."""
+        ...
+
+    def finished(self) -> None: ...
+
+
+__all__ = [
+    "Api",
+    "Clock",
+    "ComparisonFilter",
+    "Endpoint",
+    "EndpointInfo",
+    "Harness",
+    "LoadedTasks",
+    "OpenEndpoint",
+    "Plan",
+    "Progress",
+    "Store",
+    "TaskOptions",
+    "Tokenize",
+]
