@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from qualab.domain.names import ArmName, ComparisonStatus, MetricKind, Verdict
@@ -26,6 +26,8 @@ class Comparison:
     """Why a run stopped early; empty otherwise."""
     duplicates: int
     """Late answers that were counted and not stored."""
+    local: dict[str, str] = field(default_factory=dict)
+    """Where this machine found things ("data_dir", "include_path", "tokenizer"): needed to resume, not part of the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

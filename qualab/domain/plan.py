@@ -124,7 +124,6 @@ class Plan:
     harness_version: str
     baseline_url: str
     candidate_url: str
-    include_paths: tuple[str, ...] = ()
     schema: int = 1
 
     @property
