@@ -1,0 +1,192 @@
+"""Asks both arms every request that has no answer yet, interleaved, and records each answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from qualab.app.recording import Recorder
+from qualab.app.services import Run, Services
+from qualab.domain.canonical import body_hash, encode_body
+from qualab.domain.items import Answer, Item, Reply, Request
+from qualab.domain.names import AnswerStatus, ArmName
+from qualab.domain.plan import RequestPolicy
+from qualab.errors import QualabError, RunStopped
+from qualab.ports import Endpoint
+
+HEARTBEAT_S = 5.0
+STALE_AFTER_S = 30.0
+MIN_ANSWERS_TO_JUDGE = 20
+LEAD_PER_SLOT = 2
+"""How far one arm may run ahead of the other: this many requests a slot."""
+
+AnswerKey = tuple[ArmName, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request of one arm."""
+
+    position: int
+    choice: int
+    repeat: int
+    request: Request
+    body: bytes
+    digest: bytes
+
+
+@dataclass(slots=True)
+class Tally:
+    """How one arm does, to stop a run that is going nowhere."""
+
+    asked: int = 0
+    missing: int = 0
+    missing_in_a_row: int = 0
+    last_error: str = ""
+
+    def count(self, reply: Reply) -> None:
+        """Adds one reply. A reply with reasoning alone came back, so the endpoint lives."""
+        self.asked += 1
+        if reply.status.is_answer or reply.status is AnswerStatus.NO_FINAL_ANSWER:
+            self.missing_in_a_row = 0
+            return
+        self.missing += 1
+        self.missing_in_a_row += 1
+        self.last_error = reply.error
+
+    def stop_reason(self, policy: RequestPolicy) -> str:
+        """Why this arm should not be asked further; empty while it may."""
+        if self.asked < MIN_ANSWERS_TO_JUDGE:
+            return ""
+        if self.missing > policy.max_failed_share * self.asked:
+            return f"{self.missing} of {self.asked} requests got no answer"
+        if self.missing_in_a_row >= max(MIN_ANSWERS_TO_JUDGE, 2 * policy.concurrency):
+            return f"the last {self.missing_in_a_row} requests got no answer"
+        return ""
+
+
+@dataclass(slots=True)
+class Arm:
+    """One arm during a run."""
+
+    name: ArmName
+    endpoint: Endpoint
+    queue: asyncio.Queue[Job | None]
+    tally: Tally = field(default_factory=Tally)
+
+
+async def ask_all(services: Services, run: Run) -> None:
+    """Asks what is missing. Raises RunStopped when an arm fails too often, and what the store raises."""
+    comparison = run.comparison
+    done = services.store.answered(comparison.id)
+    recorder = Recorder(services.store, comparison.id)
+    lead = LEAD_PER_SLOT * comparison.plan.policy.concurrency
+    arms = [Arm(name=name, endpoint=run.endpoints[name], queue=asyncio.Queue(lead)) for name in ArmName]
+    run.progress.started(comparison, totals=_totals(run), done=_done(done))
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(recorder.commit_until_closed())
+            beat = group.create_task(_beat(services, comparison.id))
+            await _ask_missing(run, arms, done, recorder)
+            recorder.close()
+            beat.cancel()
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from errors
+    finally:
+        await recorder.flush()
+    _check_not_silent(arms)
+
+
+def _totals(run: Run) -> dict[ArmName, int]:
+    total = sum(len(item.requests) for item in run.items) * run.comparison.plan.sampling.repeats
+    return dict.fromkeys(ArmName, total)
+
+
+def _done(done: set[AnswerKey]) -> dict[ArmName, int]:
+    return {name: sum(key[0] is name for key in done) for name in ArmName}
+
+
+def jobs(item: Item, *, seed: int, repeats: int) -> Iterator[Job]:
+    """Every request of an item; both arms are given the same bytes."""
+    for repeat in range(repeats):
+        for request in item.requests:
+            body = encode_body(request.payload, seed=seed + repeat)
+            yield Job(item.position, request.choice, repeat, request, body, body_hash(body))
+
+
+async def _feed(run: Run, arms: Sequence[Arm], done: set[AnswerKey]) -> None:
+    """Hands jobs to both arms in step; which arm is given an item first alternates."""
+    sampling = run.comparison.plan.sampling
+    for item in run.items:
+        order = arms if item.position % 2 == 0 else arms[::-1]
+        for job in jobs(item, seed=sampling.seed, repeats=sampling.repeats):
+            for arm in order:
+                if (arm.name, job.position, job.choice, job.repeat) not in done:
+                    await arm.queue.put(job)
+    for arm in arms:
+        for _ in range(run.comparison.plan.policy.concurrency):
+            await arm.queue.put(None)
+
+
+async def _ask_missing(run: Run, arms: Sequence[Arm], done: set[AnswerKey], recorder: Recorder) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_feed(run, arms, done))
+        for arm in arms:
+            for _ in range(run.comparison.plan.policy.concurrency):
+                group.create_task(_work(arm, recorder, run))
+
+
+async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
+    policy = run.comparison.plan.policy
+    while (job := await arm.queue.get()) is not None:
+        reply = await arm.endpoint.ask(job.request, job.body)
+        recorder.add(
+            Answer(
+                arm=arm.name,
+                position=job.position,
+                choice=job.choice,
+                repeat=job.repeat,
+                request_hash=job.digest,
+                reply=reply,
+            )
+        )
+        arm.tally.count(reply)
+        run.progress.answered(arm.name, reply)
+        if reason := arm.tally.stop_reason(policy):
+            raise _stopped(arm, reason)
+
+
+def _check_not_silent(arms: Sequence[Arm]) -> None:
+    for arm in arms:
+        if arm.tally.asked and arm.tally.missing == arm.tally.asked:
+            raise _stopped(arm, f"none of {arm.tally.asked} requests got an answer")
+
+
+def _stopped(arm: Arm, reason: str) -> RunStopped:
+    return RunStopped(
+        f"The {arm.name} at {arm.endpoint.url} fails: {reason}; the last error was: {arm.tally.last_error}",
+        hint="Everything answered so far is stored",
+    )
+
+
+async def _beat(services: Services, comparison_id: str) -> None:
+    while True:
+        await asyncio.sleep(HEARTBEAT_S)
+        await asyncio.to_thread(
+            services.store.heartbeat, comparison_id, runner=services.runner, now=services.clock.now()
+        )
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that ended a group of tasks: our own before any other."""
+    leaves = list(_leaves(errors))
+    return next((error for error in leaves if isinstance(error, QualabError)), leaves[0])
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

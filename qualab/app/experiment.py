@@ -1,0 +1,133 @@
+"""What a user asks for, and the plan that comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qualab.domain.names import Api
+from qualab.domain.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
+from qualab.errors import InvalidValue
+from qualab.ports import LoadedTasks, TaskOptions
+
+DEFAULT_SUITE = "release"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A comparison as its user describes it; lm-eval's names and meanings where it has them."""
+
+    baseline: str
+    candidate: str
+    model: str
+    tasks: tuple[str, ...] = (DEFAULT_SUITE,)
+    num_fewshot: int | None = None
+    limit: float | None = None
+    include_path: tuple[Path, ...] = ()
+    data_dir: Path | None = None
+    gen_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 1234
+    repeats: int = 1
+    apply_chat_template: bool | None = None
+    system_instruction: str = ""
+    tokenizer: str = ""
+    label: str = ""
+    policy: RequestPolicy = field(default_factory=RequestPolicy)
+    rule: DecisionRule = field(default_factory=DecisionRule)
+
+
+def task_options(experiment: Experiment) -> TaskOptions:
+    """The part of an experiment that the harness needs."""
+    return TaskOptions(
+        names=experiment.tasks,
+        num_fewshot=experiment.num_fewshot,
+        limit=experiment.limit,
+        gen_kwargs=experiment.gen_kwargs or None,
+        seed=experiment.seed,
+        include_paths=experiment.include_path,
+        data_dir=experiment.data_dir,
+        apply_chat_template=experiment.apply_chat_template,
+        system_instruction=experiment.system_instruction,
+    )
+
+
+def planned_options(plan: Plan, local: Mapping[str, str]) -> TaskOptions:
+    """The options that load a stored plan's tasks again."""
+    return TaskOptions(
+        names=plan.requested,
+        num_fewshot=plan.num_fewshot,
+        limit=plan.limit,
+        gen_kwargs=plan.sampling.gen_kwargs or None,
+        seed=plan.sampling.seed,
+        include_paths=tuple(Path(p) for p in local.get("include_path", "").split("\n") if p),
+        data_dir=Path(local["data_dir"]) if local.get("data_dir") else None,
+        apply_chat_template=plan.sampling.api is Api.CHAT,
+        system_instruction=plan.sampling.system_instruction,
+    )
+
+
+def local_of(experiment: Experiment) -> dict[str, str]:
+    """Where this machine finds things: kept with the comparison, not in its plan."""
+    return {
+        "data_dir": str(experiment.data_dir.resolve()) if experiment.data_dir else "",
+        "include_path": "\n".join(str(path.resolve()) for path in experiment.include_path),
+        "tokenizer": experiment.tokenizer,
+    }
+
+
+def make_plan(experiment: Experiment, tasks: LoadedTasks) -> Plan:
+    """Freezes what will be asked and how it will be judged. Raises InvalidValue."""
+    check(experiment)
+    return Plan(
+        suite=tasks.suite,
+        requested=experiment.tasks,
+        tasks=tasks.tasks,
+        metrics=tasks.metrics,
+        sampling=SamplingPlan(
+            model=experiment.model,
+            api=Api.CHAT if tasks.applies_chat_template else Api.COMPLETIONS,
+            gen_kwargs=dict(experiment.gen_kwargs),
+            seed=experiment.seed,
+            repeats=experiment.repeats,
+            system_instruction=experiment.system_instruction,
+        ),
+        policy=experiment.policy,
+        rule=experiment.rule,
+        limit=experiment.limit,
+        num_fewshot=experiment.num_fewshot,
+        harness_version=tasks.harness_version,
+        baseline_url=experiment.baseline,
+        candidate_url=experiment.candidate,
+    )
+
+
+def check(experiment: Experiment) -> None:
+    """Raises InvalidValue for settings that no run can be made of."""
+    rule, policy = experiment.rule, experiment.policy
+    demands = [
+        (0 < rule.margin < 1, "margin", "a fraction between 0 and 1, as 0.02 for 2 percentage points"),
+        (0 < rule.alpha < 0.5, "alpha", "between 0 and 0.5"),
+        (0 <= rule.max_missing_share < 1, "max_missing_share", "at least 0 and below 1"),
+        (0 < policy.max_failed_share <= 1, "max_failed_share", "above 0 and at most 1"),
+        (policy.concurrency >= 1, "concurrency", "1 or more"),
+        (policy.timeout_s > 0, "timeout", "a number of seconds above 0"),
+        (policy.max_attempts >= 1, "max_attempts", "1 or more"),
+        (experiment.repeats >= 1, "repeats", "1 or more"),
+        (experiment.limit is None or experiment.limit > 0, "limit", "a number above 0 (below 1: a share of the items)"),
+        (experiment.num_fewshot is None or experiment.num_fewshot >= 0, "num_fewshot", "0 or more"),
+    ]
+    for holds, name, allowed in demands:
+        if not holds:
+            raise InvalidValue(f"{name} must be {allowed}", hint=f"Change --{name.replace('_', '-')}")
+    if experiment.repeats > 1 and not is_sampled(experiment.gen_kwargs):
+        raise InvalidValue(
+            f"repeats {experiment.repeats} at temperature 0 would ask the same thing again",
+            hint="Set a temperature, as --gen_kwargs temperature=0.7, or leave --repeats at 1",
+        )
+
+
+def is_sampled(gen_kwargs: Mapping[str, Any]) -> bool:
+    """Whether these generation settings draw at random."""
+    return float(gen_kwargs.get("temperature", 0) or 0) > 0

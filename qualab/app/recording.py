@@ -1,0 +1,50 @@
+"""Answers on their way to the store: committed as they come, in groups while a commit is under way."""
+
+from __future__ import annotations
+
+import asyncio
+
+from qualab.domain.items import Answer
+from qualab.ports import Store
+
+MAX_GROUP = 2_000
+
+
+class Recorder:
+    """Collects answers; one commit at a time takes whatever has arrived since the last."""
+
+    def __init__(self, store: Store, comparison_id: str) -> None:
+        self._store = store
+        self._comparison_id = comparison_id
+        self._waiting: list[Answer] = []
+        self._arrived = asyncio.Event()
+        self._is_closed = False
+        self._commit: asyncio.Future[int] | None = None
+
+    def add(self, answer: Answer) -> None:
+        self._waiting.append(answer)
+        self._arrived.set()
+
+    def close(self) -> None:
+        """Lets `commit_until_closed` end."""
+        self._is_closed = True
+        self._arrived.set()
+
+    async def commit_until_closed(self) -> None:
+        """Raises what the store raises."""
+        while not self._is_closed:
+            await self._arrived.wait()
+            self._arrived.clear()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Commits everything that has arrived; a commit that a cancellation left behind is awaited first."""
+        while self._commit or self._waiting:
+            if self._commit is None:
+                self._commit = asyncio.ensure_future(self._commit_group())
+            await asyncio.shield(self._commit)
+            self._commit = None
+
+    async def _commit_group(self) -> int:
+        group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
+        return await asyncio.to_thread(self._store.add_answers, self._comparison_id, group)

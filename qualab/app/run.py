@@ -1,0 +1,157 @@
+"""The main job: plan, preflight, ask, score, analyse. A killed run resumes and asks only what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from qualab.app.analyse import analyse
+from qualab.app.asking import STALE_AFTER_S, ask_all
+from qualab.app.experiment import Experiment, check, local_of, make_plan, planned_options, task_options
+from qualab.app.preflight import Endpoints, Keys, inspect_arms, open_arms, try_requests
+from qualab.app.preparing import in_random_order, token_source, with_requests
+from qualab.app.scoring import score_answers
+from qualab.app.services import Run, Services
+from qualab.domain.canonical import plan_hash
+from qualab.domain.comparison import Analysis, Comparison
+from qualab.domain.items import Item
+from qualab.domain.names import ArmName, ComparisonStatus, RequestKind
+from qualab.domain.plan import Plan
+from qualab.errors import PlanChanged, RunStopped
+from qualab.ports import LoadedTasks, Progress
+
+
+async def start(services: Services, experiment: Experiment, *, keys: Keys, progress: Progress) -> Analysis:
+    """Runs a new comparison to its verdict."""
+    check(experiment)
+    urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
+    async with open_arms(services, urls, policy=experiment.policy, keys=keys) as endpoints:
+        progress.phase("Loading tasks")
+        tasks = services.harness.load(task_options(experiment))
+        plan = make_plan(experiment, tasks)
+        progress.phase("Checking both endpoints")
+        items = await _prepared(services, experiment, plan, tasks, endpoints)
+        comparison = _new_comparison(services, experiment, plan)
+        services.store.create(comparison, items)
+        run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
+        return await _carry_out(services, run)
+
+
+async def resume(
+    services: Services,
+    comparison_id: str,
+    *,
+    keys: Keys,
+    progress: Progress,
+    local: Mapping[str, str] | None = None,
+    retry_failed: bool = False,
+) -> Analysis:
+    """Goes on with a stored comparison. `local` overrides where this machine finds things."""
+    comparison = services.store.get(comparison_id)
+    progress.phase("Loading tasks")
+    tasks = services.harness.load(planned_options(comparison.plan, {**comparison.local, **(local or {})}))
+    check_unchanged(comparison.plan, tasks)
+    items = list(services.store.items(comparison.id))
+    plan = comparison.plan
+    urls = {ArmName.BASELINE: plan.baseline_url, ArmName.CANDIDATE: plan.candidate_url}
+    async with open_arms(services, urls, policy=plan.policy, keys=keys) as endpoints:
+        progress.phase("Checking both endpoints")
+        await inspect_arms(endpoints, model=plan.sampling.model)
+        run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
+        return await _carry_out(services, run, retry_failed=retry_failed)
+
+
+def check_unchanged(plan: Plan, tasks: LoadedTasks) -> None:
+    """Raises PlanChanged when the tasks loaded now are not those of the plan."""
+    now = {task.name: task for task in tasks.tasks}
+    changed = [task.name for task in plan.tasks if now.get(task.name) != task]
+    if changed:
+        raise PlanChanged(
+            f"The prompts or items of {', '.join(changed)} are not those of the plan any more",
+            hint="Use the same task files, data and lm-eval version as when the comparison started, or start a new one",
+        )
+
+
+async def _prepared(
+    services: Services, experiment: Experiment, plan: Plan, tasks: LoadedTasks, endpoints: Endpoints
+) -> list[Item]:
+    infos = await inspect_arms(endpoints, model=experiment.model)
+    tokens = None
+    if any(task.kind is RequestKind.LOGLIKELIHOOD for task in plan.tasks):
+        named = services.named_tokenizer(experiment.tokenizer) if experiment.tokenizer else None
+        baseline = ArmName.BASELINE
+        tokens = token_source(endpoints[baseline], infos[baseline], model=experiment.model, named=named)
+    ordered = in_random_order(tasks.render(), seed=experiment.seed)
+    items = await with_requests(ordered, sampling=plan.sampling, tokens=tokens)
+    await try_requests(endpoints, items, seed=experiment.seed)
+    return items
+
+
+def _new_comparison(services: Services, experiment: Experiment, plan: Plan) -> Comparison:
+    now = services.clock.now()
+    return Comparison(
+        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        plan=plan,
+        plan_hash=plan_hash(plan),
+        status=ComparisonStatus.PLANNED,
+        label=experiment.label,
+        created_at=now,
+        started_at=None,
+        finished_at=None,
+        verdict=None,
+        stop_reason="",
+        duplicates=0,
+        local=local_of(experiment),
+    )
+
+
+async def _carry_out(services: Services, run: Run, *, retry_failed: bool = False) -> Analysis:
+    store, clock, comparison_id = services.store, services.clock, run.comparison.id
+    with _claimed(services, comparison_id):
+        if retry_failed:
+            store.drop_failures(comparison_id)
+        store.set_status(comparison_id, ComparisonStatus.RUNNING, now=clock.now())
+        await _ask(services, run)
+        store.set_status(comparison_id, ComparisonStatus.ANSWERED, now=clock.now())
+        run.progress.phase("Scoring and analysing")
+        return conclude_run(services, run)
+
+
+async def _ask(services: Services, run: Run) -> None:
+    store, clock, comparison_id = services.store, services.clock, run.comparison.id
+    try:
+        await ask_all(services, run)
+    except RunStopped as stop:
+        store.set_status(comparison_id, ComparisonStatus.STOPPED, now=clock.now(), stop_reason=stop.message)
+        raise RunStopped(stop.message, hint=resume_hint(comparison_id, retry_failed=True)) from stop
+    except asyncio.CancelledError:
+        store.set_status(comparison_id, ComparisonStatus.INTERRUPTED, now=clock.now())
+        raise
+    finally:
+        run.progress.finished()
+
+
+def resume_hint(comparison_id: str, *, retry_failed: bool = False) -> str:
+    """What to type to go on."""
+    flag = " --retry-failed" if retry_failed else ""
+    return f"Everything answered so far is stored. Go on with: qualab resume {comparison_id}{flag}"
+
+
+def conclude_run(services: Services, run: Run) -> Analysis:
+    """Scores and analyses what is stored, and stores the result."""
+    score_answers(services.store, run.comparison.id, run.tasks, run.items)
+    analysis = analyse(services.store, run.comparison, run.tasks, run.items)
+    services.store.put_analysis(analysis, now=services.clock.now())
+    return analysis
+
+
+@contextmanager
+def _claimed(services: Services, comparison_id: str) -> Iterator[None]:
+    store, runner = services.store, services.runner
+    store.claim(comparison_id, runner=runner, now=services.clock.now(), stale_after_s=STALE_AFTER_S)
+    try:
+        yield
+    finally:
+        store.release(comparison_id, runner=runner)

@@ -1,0 +1,74 @@
+"""Scores every stored answer with the harness's own filters and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, islice
+from numbers import Real
+from typing import Any
+
+from qualab.domain.items import Answer, Item, Reply, Score
+from qualab.domain.names import ArmName
+from qualab.ports import LoadedTasks, Store
+
+CHUNK = 1_000
+
+Answered = tuple[ArmName, Item, int, tuple[Reply, ...]]
+"""Arm, item, repeat, and a reply for each of the item's requests."""
+
+
+def score_answers(store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item]) -> None:
+    """Replaces the comparison's scores by those of all items that are answered whole. `items` by position."""
+    store.put_scores(comparison_id, _scores(store, comparison_id, tasks, items))
+
+
+def _scores(store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item]) -> Iterator[Score]:
+    for arm in ArmName:
+        answered = answered_items(store.answers(comparison_id, arm=arm), items)
+        for task, entries in groupby(answered, key=lambda entry: entry[1].task):
+            while chunk := list(islice(entries, CHUNK)):
+                values = tasks.score(task, [(item, replies) for _, item, _, replies in chunk])
+                for entry, metrics in zip(chunk, values, strict=True):
+                    yield from _rows(entry, metrics)
+
+
+def answered_items(answers: Iterator[Answer], items: Sequence[Item]) -> Iterator[Answered]:
+    """Items whose every request has an answer, in order of position; `answers` are one arm's, by position."""
+    for (position, arm), rows in groupby(answers, key=lambda answer: (answer.position, answer.arm)):
+        by_repeat: dict[int, list[Reply]] = {}
+        for row in rows:
+            if row.reply.status.is_answer:
+                by_repeat.setdefault(row.repeat, []).append(row.reply)
+        item = items[position]
+        for repeat, replies in sorted(by_repeat.items()):
+            if len(replies) == len(item.requests):
+                yield arm, item, repeat, tuple(replies)
+
+
+def _rows(entry: Answered, metrics: Mapping[str, Any]) -> Iterator[Score]:
+    arm, item, repeat, _ = entry
+    for metric, raw in metrics.items():
+        value, detail = _split(raw)
+        yield Score(arm=arm, position=item.position, repeat=repeat, metric=metric, value=value, detail=detail)
+
+
+def _split(raw: Any) -> tuple[float, tuple[Any, ...] | None]:
+    """A harness score as one number, and as what it is made of where it is not one."""
+    if isinstance(raw, Real) or hasattr(raw, "item"):
+        return float(raw), None
+    if isinstance(raw, tuple):
+        pair = tuple(_plain(part) for part in raw)
+        return float(pair[0] == pair[1]), pair
+    parts = tuple(_plain(part) for part in raw)
+    return (sum(parts) / len(parts) if parts else 0.0), parts
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def raw_value(score: Score) -> Any:
+    """The harness's own score again, as its aggregations take it: a number, a list, or a pair."""
+    if score.detail is None:
+        return score.value
+    return score.detail

@@ -1,0 +1,37 @@
+"""What every use case is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from qualab.domain.comparison import Comparison
+from qualab.domain.items import Item
+from qualab.domain.names import ArmName
+from qualab.ports import Clock, Endpoint, Harness, LoadedTasks, OpenEndpoint, Progress, Store, Tokenize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The ports, joined by `bootstrap`."""
+
+    store: Store
+    harness: Harness
+    open_endpoint: OpenEndpoint
+    named_tokenizer: Callable[[str], Tokenize]
+    is_same_server: Callable[[str, str], bool]
+    clock: Clock
+    runner: str
+    """Names this process in claims, as "host:pid:nonce"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One comparison being carried out: what its steps share."""
+
+    comparison: Comparison
+    tasks: LoadedTasks
+    items: Sequence[Item]
+    """In order of position."""
+    endpoints: Mapping[ArmName, Endpoint]
+    progress: Progress
