@@ -7,13 +7,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
 from pydantic import TypeAdapter
+
+
+def plain(value: Any) -> Any:
+    """A (nested) frozen dataclass as what JSON holds: mappings, lists, texts and numbers."""
+    return TypeAdapter(type(value)).dump_python(value, mode="json")
 
 
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces, of plain values or of (nested) frozen dataclasses."""
-    plain = TypeAdapter(type(value)).dump_python(value, mode="json")
-    return json.dumps(plain, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return json.dumps(plain(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def sha256(text: str | bytes) -> str:
@@ -28,7 +33,12 @@ def plan_hash(plan: Any) -> str:
 
 def encode_body(payload: Mapping[str, Any], *, seed: int) -> bytes:
     """The bytes of a request body. One function for both arms, so that they send the same."""
-    return json.dumps({**payload, "seed": seed}, ensure_ascii=False, separators=(",", ":")).encode()
+    body = {**payload, "seed": seed}
+    try:
+        return orjson.dumps(body)
+    except TypeError:
+        # lone surrogates and numbers beyond 64 bits: ASCII with escapes holds what UTF-8 cannot
+        return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
 
 
 def body_hash(body: bytes) -> bytes:

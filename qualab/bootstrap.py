@@ -1,0 +1,116 @@
+"""The composition root: settings in, services out. Heavy adapters are imported when they are first needed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import qualab
+from qualab.adapters.clock import SystemClock
+from qualab.app.experiment import Experiment
+from qualab.app.services import Services
+from qualab.domain.names import ArmName
+from qualab.domain.plan import DecisionRule, RequestPolicy
+from qualab.errors import InvalidValue
+from qualab.ports import Store
+from qualab.settings import Settings, api_keys, default_database
+
+
+def share(name: str) -> Path:
+    """A folder that ships beside the package: `tasks` or `migrations`."""
+    package = Path(qualab.__file__).parent
+    installed = package / "_share" / name
+    return installed if installed.is_dir() else package.parent / name
+
+
+def database_url(settings: Settings) -> str:
+    """The database that these settings name; the embedded one in the user's data directory by default."""
+    return settings.db or str(default_database())
+
+
+def store_of(settings: Settings) -> Store:
+    """Opens the database; a new embedded one is made."""
+    from qualab.adapters.store import open_store
+
+    return open_store(database_url(settings), migrations=share("migrations"))
+
+
+def services_of(settings: Settings) -> Services:
+    """Everything that a run needs."""
+    from qualab.adapters.endpoints import named_tokenizer, open_endpoint, same_server
+    from qualab.adapters.harness import LmEvalHarness
+
+    return Services(
+        store=store_of(settings),
+        harness=LmEvalHarness(tasks_dir=share("tasks")),
+        open_endpoint=open_endpoint,
+        named_tokenizer=named_tokenizer,
+        is_same_server=same_server,
+        clock=SystemClock(),
+        runner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
+    )
+
+
+def experiment_of(settings: Settings) -> Experiment:
+    """The comparison that these settings describe. Raises InvalidValue for what is missing."""
+    for name in ("baseline", "candidate", "model"):
+        if not getattr(settings, name):
+            raise InvalidValue(
+                f"No {name} is given", hint=f"Give --{name}, set QUALAB_{name.upper()}, or put it into the file"
+            )
+    return Experiment(
+        baseline=settings.baseline,
+        candidate=settings.candidate,
+        model=settings.model,
+        tasks=settings.tasks,
+        num_fewshot=settings.num_fewshot,
+        limit=settings.limit,
+        include_path=settings.include_path,
+        data_dir=settings.data_dir,
+        gen_kwargs=settings.gen_kwargs,
+        seed=settings.seed,
+        repeats=settings.repeats,
+        apply_chat_template=settings.apply_chat_template,
+        system_instruction=settings.system_instruction,
+        tokenizer=settings.tokenizer,
+        label=settings.label,
+        policy=RequestPolicy(
+            concurrency=settings.concurrency,
+            timeout_s=settings.timeout,
+            max_attempts=settings.max_attempts,
+            max_failed_share=settings.max_failed_share,
+        ),
+        rule=DecisionRule(margin=settings.margin, alpha=settings.alpha, max_missing_share=settings.max_missing_share),
+    )
+
+
+def keys_of(settings: Settings) -> dict[ArmName, str | None]:
+    """API keys by arm; they live in memory only."""
+    return {ArmName(arm): key for arm, key in api_keys(settings).items()}
+
+
+def upgrade_database(settings: Settings) -> None:
+    """Brings the database to this version's schema."""
+    from qualab.adapters.store import upgrade
+
+    upgrade(database_url(settings), migrations=share("migrations"))
+
+
+def current_revision(settings: Settings) -> tuple[str | None, str]:
+    """The database's schema revision and this version's."""
+    from qualab.adapters.store import current
+
+    return current(database_url(settings), migrations=share("migrations"))
+
+
+def embedded_pair(*, say: Callable[[str], None], log_dir: Path) -> AbstractContextManager[Any]:
+    """The demo's own pair of servers; yields (baseline URL, candidate URL)."""
+    from qualab.adapters.endpoints.embedded import embedded_pair as pair
+    from qualab.adapters.endpoints.embedded import prepare_models
+
+    return pair(prepare_models(say=say), drafter="draft", log_dir=log_dir)

@@ -1,0 +1,52 @@
+"""`qualab demo`: the main job on a real pair that comes with the package."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import typer
+
+from qualab.cli.options import Database
+
+CONCURRENCY = 8
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands of this module."""
+    app.command("demo")(demo)
+
+
+def demo(db: Database = None) -> None:
+    """Run a real comparison on this machine: a small model in llama.cpp, drafter off and on, 240 items."""
+    from qualab import bootstrap
+    from qualab.app import run as use_case
+    from qualab.cli.options import Format
+    from qualab.cli.progress import TerminalProgress
+    from qualab.cli.query import print_result
+    from qualab.cli.run import print_next, run_to_end
+    from qualab.cli.tables import make_console
+    from qualab.settings import load
+
+    progress = TerminalProgress(make_console(is_error=True))
+    with (
+        tempfile.TemporaryDirectory(prefix="qualab-demo-") as logs,
+        bootstrap.embedded_pair(say=progress.phase, log_dir=Path(logs)) as (baseline, candidate),
+    ):
+        settings = load(
+            command_line={
+                "baseline": baseline,
+                "candidate": candidate,
+                "model": "smollm2",
+                "tasks": ("demo",),
+                "label": "demo",
+                "concurrency": CONCURRENCY,
+                "db": db,
+            }
+        )
+        services = bootstrap.services_of(settings)
+        job = use_case.start(services, bootstrap.experiment_of(settings), keys={}, progress=progress)
+        analysis = run_to_end(job, progress)
+    print_result(services.store, analysis.comparison_id, Format.TEXT)
+    typer.echo(f"\nThe results are in {bootstrap.database_url(settings)}; both endpoints are stopped.")
+    print_next(analysis.comparison_id)

@@ -1,0 +1,37 @@
+"""The experiment file that `qualab init` writes."""
+
+EXPERIMENT = """\
+# A comparison of two endpoints that differ in the drafter alone.  Run it with: qualab run experiment.yaml
+# Command-line flags and QUALAB_* environment variables win over this file.
+
+baseline: http://127.0.0.1:8000/v1     # drafter off
+candidate: http://127.0.0.1:8001/v1    # drafter on
+model: my-model                        # as both endpoints serve it
+
+# Suites: release (default: generative, exercises the drafter), published-34 (lm-eval's official forms), demo.
+# Or names of lm-eval's tasks and groups.
+tasks: [release]
+
+# What will count as equal, fixed before the run.
+margin: 0.02          # 2 percentage points
+alpha: 0.05           # level of each one-sided test
+
+# How requests are sent; the same in both arms.
+concurrency: 8        # in flight in each arm
+timeout: 300          # seconds an attempt may take
+# max_attempts: 5
+
+# data_dir: /data/qualab        # data sets as local JSONL, where there is no hub (docs/tasks.md)
+# apply_chat_template: true     # chat completions (true) or completions (false); default: as the suite says
+# num_fewshot: 5                # default: as each task says
+# gen_kwargs: {temperature: 0.7}
+# repeats: 1                    # answers an item; needs a temperature
+# limit: 40                     # items a task, to try things out; never signed off
+# seed: 1234
+# label: my-release-1.2
+# output_path: out              # also write lm-eval's files
+# db: postgresql://user@host/qualab
+
+# Keys never stand here: set QUALAB_API_KEY (or QUALAB_BASELINE_API_KEY, QUALAB_CANDIDATE_API_KEY), or
+# api_key_file: /run/secrets/qualab
+"""

@@ -1,0 +1,66 @@
+"""The `qualab` command: one clear line for every error, and an exit code that says which kind it was."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from qualab import __version__
+from qualab.cli import database, demo, query, run
+from qualab.cli.exits import INTERRUPTED, UNEXPECTED, of_error
+from qualab.errors import QualabError
+
+app = typer.Typer(
+    name="qualab",
+    help="Does turning a drafter on change what a served model answers? Compares two endpoints item by item.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+run.register(app)
+query.register(app)
+demo.register(app)
+app.add_typer(database.app, name="db")
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"qualab {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
+) -> None:
+    """Compares two OpenAI-compatible endpoints that differ in the drafter alone."""
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 equivalent, 1 regression, 2 usage, 3 inconclusive, 4 invalid, 5 infrastructure."""
+    try:
+        app()
+    except QualabError as error:
+        _print_error(error)
+        sys.exit(of_error(error))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception:  # a traceback exits with 1, which would read as a regression
+        traceback.print_exc()
+        print("qualab failed unexpectedly; this is a bug", file=sys.stderr)
+        sys.exit(UNEXPECTED)
+
+
+def _print_error(error: QualabError) -> None:
+    print(f"qualab: {error.message}", file=sys.stderr)
+    if error.hint:
+        print(f"  {error.hint}", file=sys.stderr)

@@ -1,0 +1,106 @@
+"""Live progress of both arms on a terminal; plain lines anywhere else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from qualab.domain.comparison import Comparison
+from qualab.domain.items import Reply
+from qualab.domain.names import ArmName
+
+LINE_EVERY_S = 10.0
+
+
+@dataclass(slots=True)
+class ArmProgress:
+    """What one arm has answered in this run."""
+
+    total: int
+    done: int
+    asked: int = 0
+    errors: int = 0
+    started_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def rate(self) -> float:
+        elapsed = time.monotonic() - self.started_s
+        return self.asked / elapsed if elapsed > 0 else 0.0
+
+    @property
+    def eta(self) -> str:
+        left = self.total - self.done
+        if not left:
+            return "done"
+        return _duration(left / self.rate) if self.asked else "?"
+
+    def text(self) -> str:
+        return f"{self.rate:.1f}/s, {self.errors} errors, ETA {self.eta}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class TerminalProgress:
+    """Shows a run. Remembers the comparison, so that an interrupted one can be named."""
+
+    def __init__(self, console: Console) -> None:
+        self.comparison_id = ""
+        self._console = console
+        self._arms: dict[ArmName, ArmProgress] = {}
+        self._bars: Progress | None = None
+        self._tasks: dict[ArmName, TaskID] = {}
+        self._last_line_s = 0.0
+
+    def phase(self, text: str) -> None:
+        self._console.print(f"{text} ...", highlight=False)
+
+    def started(self, comparison: Comparison, *, totals: Mapping[ArmName, int], done: Mapping[ArmName, int]) -> None:
+        self.comparison_id = comparison.id
+        self._console.print(f"Comparison [bold]{comparison.id}[/bold]", highlight=False)
+        self._arms = {arm: ArmProgress(total=totals[arm], done=done[arm]) for arm in ArmName}
+        self._last_line_s = time.monotonic()
+        if self._console.is_terminal:
+            self._start_bars()
+
+    def _start_bars(self) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}"),
+        )
+        self._bars = Progress(*columns, console=self._console)
+        self._bars.start()
+        for arm, state in self._arms.items():
+            self._tasks[arm] = self._bars.add_task(f"{arm:<9}", total=state.total, completed=state.done, text="")
+
+    def answered(self, arm: ArmName, reply: Reply) -> None:
+        state = self._arms[arm]
+        state.done += 1
+        state.asked += 1
+        state.errors += not reply.status.is_answer
+        now = time.monotonic()
+        if self._bars:
+            self._bars.update(self._tasks[arm], completed=state.done, text=state.text())
+        elif now - self._last_line_s >= LINE_EVERY_S:
+            self._print_line(now)
+
+    def _print_line(self, now: float) -> None:
+        self._last_line_s = now
+        parts = [f"{arm} {state.done}/{state.total} ({state.text()})" for arm, state in self._arms.items()]
+        self._console.print("; ".join(parts), highlight=False, soft_wrap=True)
+
+    def finished(self) -> None:
+        if self._bars:
+            self._bars.stop()
+            self._bars = None
+        elif self._arms:
+            self._print_line(time.monotonic())

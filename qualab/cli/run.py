@@ -1,0 +1,198 @@
+"""`qualab run`, `resume` and `init`: the main job from a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qualab.cli.exits import INTERRUPTED, OF_VERDICT
+from qualab.cli.options import Database, DataDir, Format, OutputFormat
+from qualab.errors import UsageError
+
+if TYPE_CHECKING:
+    from qualab.app.services import Services
+    from qualab.cli.progress import TerminalProgress
+    from qualab.domain.comparison import Analysis
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands of this module."""
+    app.command("run")(run)
+    app.command("resume")(resume)
+    app.command("init")(init)
+
+
+def run(
+    experiment: Annotated[Path | None, typer.Argument(help="An experiment file (`qualab init` writes one).")] = None,
+    baseline: Annotated[str | None, typer.Option(help="URL of the endpoint with the drafter off.")] = None,
+    candidate: Annotated[str | None, typer.Option(help="URL of the endpoint with the drafter on.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model name as both endpoints serve it.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Tasks, groups or suites, separated by commas.")] = None,
+    num_fewshot: Annotated[
+        int | None, typer.Option("--num_fewshot", "--num-fewshot", help="Few-shot examples.")
+    ] = None,
+    limit: Annotated[float | None, typer.Option(help="Items a task, or a share below 1. Never signed off.")] = None,
+    include_path: Annotated[
+        str | None, typer.Option("--include_path", "--include-path", help="Folders with more task YAMLs.")
+    ] = None,
+    gen_kwargs: Annotated[
+        str | None, typer.Option("--gen_kwargs", "--gen-kwargs", help="As temperature=0.7,top_p=0.9.")
+    ] = None,
+    apply_chat_template: Annotated[
+        bool | None,
+        typer.Option(
+            "--apply_chat_template/--no-apply_chat_template",
+            "--apply-chat-template/--no-apply-chat-template",
+            help="Generations over chat completions, or over completions. Default: as the suite says.",
+        ),
+    ] = None,
+    system_instruction: Annotated[
+        str | None, typer.Option("--system_instruction", "--system-instruction", help="System prompt.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of few-shot draws, item order and sampling.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Answers an item (needs a temperature).")] = None,
+    margin: Annotated[float | None, typer.Option(help="Largest difference that counts as equal; 0.02 is 2 pp.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Level of each one-sided test.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Requests in flight in each arm.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Deadline of one attempt, seconds.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option("--max_attempts", "--max-attempts", help="Attempts a request.")
+    ] = None,
+    max_failed_share: Annotated[
+        float | None,
+        typer.Option("--max_failed_share", "--max-failed-share", help="Share of missing answers that stops an arm."),
+    ] = None,
+    max_missing_share: Annotated[
+        float | None,
+        typer.Option("--max_missing_share", "--max-missing-share", help="Share of missing pairs that is INVALID."),
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="tokenizer.json or its folder, where the server cannot tokenize.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="A name to find the comparison by.")] = None,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option("--api_key_file", "--api-key-file", help="File with the API key (or QUALAB_API_KEY)."),
+    ] = None,
+    output_path: Annotated[
+        Path | None, typer.Option("--output_path", "--output-path", help="Also export lm-eval files into this folder.")
+    ] = None,
+    data_dir: DataDir = None,
+    db: Database = None,
+    output_format: OutputFormat = Format.TEXT,
+) -> None:
+    """Compare two endpoints: ask both every item, score, test, and say whether quality is equivalent."""
+    given = {name: value for name, value in locals().items() if name not in ("experiment", "output_format")}
+    from qualab import bootstrap
+    from qualab.app import run as use_case
+    from qualab.settings import load
+
+    settings = load(file=experiment, command_line=given)
+    wanted = bootstrap.experiment_of(settings)
+    progress = _progress()
+    services = bootstrap.services_of(settings)
+    job = use_case.start(services, wanted, keys=bootstrap.keys_of(settings), progress=progress)
+    analysis = run_to_end(job, progress)
+    if settings.output_path:
+        _export(services, analysis.comparison_id, settings.output_path)
+    finish(services, analysis, output_format)
+
+
+def resume(
+    comparison: Annotated[str, typer.Argument(help="Id of a comparison, or its beginning.")],
+    retry_failed: Annotated[
+        bool,
+        typer.Option("--retry-failed", "--retry_failed", help="Also ask again what the endpoint failed at."),
+    ] = False,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option("--api_key_file", "--api-key-file", help="File with the API key (or QUALAB_API_KEY)."),
+    ] = None,
+    data_dir: DataDir = None,
+    db: Database = None,
+    output_format: OutputFormat = Format.TEXT,
+) -> None:
+    """Go on with a comparison that was stopped, interrupted or killed; asks only what is missing."""
+    from qualab import bootstrap
+    from qualab.app import run as use_case
+    from qualab.settings import load
+
+    settings = load(command_line={"data_dir": data_dir, "db": db, "api_key_file": api_key_file})
+    progress = _progress()
+    services = bootstrap.services_of(settings)
+    local = {"data_dir": str(settings.data_dir.resolve())} if settings.data_dir else {}
+    job = use_case.resume(
+        services,
+        comparison,
+        keys=bootstrap.keys_of(settings),
+        progress=progress,
+        local=local,
+        retry_failed=retry_failed,
+    )
+    finish(services, run_to_end(job, progress), output_format)
+
+
+def init(
+    path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("experiment.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+) -> None:
+    """Write a commented experiment.yaml."""
+    from qualab.cli.example import EXPERIMENT
+
+    if path.exists() and not force:
+        raise UsageError(f"{path} is there already", hint="Give another path, or --force to overwrite it")
+    try:
+        path.write_text(EXPERIMENT, encoding="utf-8")
+    except OSError as exc:
+        raise UsageError(f"Cannot write {path}: {exc.strerror}") from exc
+    typer.echo(f"Wrote {path}. Edit it, then: qualab run {path}")
+
+
+def _progress() -> TerminalProgress:
+    from qualab.cli.progress import TerminalProgress
+    from qualab.cli.tables import make_console
+
+    return TerminalProgress(make_console(is_error=True))
+
+
+def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -> Analysis:
+    """Runs a job; Ctrl-C and SIGTERM end it cleanly and say how to go on."""
+    from qualab.app.run import resume_hint
+
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        return asyncio.run(job)
+    except KeyboardInterrupt:
+        progress.finished()
+        if progress.comparison_id:
+            print(f"Interrupted. {resume_hint(progress.comparison_id)}", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def finish(services: Services, analysis: Analysis, output_format: Format) -> None:
+    """Prints the result and exits as the verdict says."""
+    from qualab.cli.query import print_result
+
+    print_result(services.store, analysis.comparison_id, output_format)
+    if output_format is Format.TEXT:
+        print_next(analysis.comparison_id)
+    raise typer.Exit(OF_VERDICT[analysis.verdict])
+
+
+def print_next(comparison_id: str) -> None:
+    """Which commands look further into a result."""
+    typer.echo(f"\nNext: qualab show {comparison_id}            the table again (--format json for machines)")
+    typer.echo(f"      qualab export {comparison_id} DIR      lm-eval files of both arms")
+
+
+def _export(services: Services, comparison_id: str, folder: Path) -> None:
+    from qualab.app.export import export
+
+    for path in export(services, comparison_id, folder):
+        typer.echo(f"Wrote {path}", err=True)

@@ -1,0 +1,133 @@
+"""What a terminal shows of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from qualab.domain.comparison import Analysis, ArmSummary, Comparison, MetricResult, PairSummary
+from qualab.domain.names import Verdict
+
+STYLES = {
+    Verdict.EQUIVALENT: "bold green",
+    Verdict.NON_INFERIOR: "bold green",
+    Verdict.REGRESSION: "bold red",
+    Verdict.IMPROVEMENT: "bold cyan",
+    Verdict.INCONCLUSIVE: "bold yellow",
+    Verdict.INVALID: "bold magenta",
+    Verdict.NOT_TESTED: "dim",
+}
+MINUS = "−"
+
+
+def make_console(*, is_error: bool = False) -> Console:
+    """A console wide enough for the table where the output is a file or a pipe."""
+    console = Console(stderr=is_error)
+    return console if console.is_terminal else Console(stderr=is_error, width=140)
+
+
+def print_analysis(console: Console, comparison: Comparison, analysis: Analysis) -> None:
+    """The table, the verdict with its reasons, and how the arms answered."""
+    console.print(metric_table(analysis))
+    console.print("* primary metric, which decides; † log-likelihoods: drafter not exercised", style="dim")
+    for line in _arm_lines(analysis.arms, analysis.pairs):
+        console.print(line, highlight=False)
+    console.print()
+    console.print(Text.assemble("Verdict: ", (analysis.verdict.value, STYLES[analysis.verdict])))
+    for reason in analysis.reasons:
+        console.print(f"  {reason}", highlight=False)
+    for caveat in analysis.caveats:
+        console.print(f"  Note: {caveat}", style="dim", highlight=False)
+    console.print(f"  Plan {comparison.plan_hash[:12]}, comparison {comparison.id}", style="dim", highlight=False)
+
+
+def metric_table(analysis: Analysis) -> Table:
+    """One row a metric."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("metric", no_wrap=True)
+    for name in ("items", "missing", "off", "on", "diff pp", "95 % interval", "p", "adj. p", "gains/losses"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for row in analysis.metrics:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: MetricResult) -> Iterator[str | Text]:
+    yield ("* " if row.is_primary else "  ") + row.id + ("" if row.exercises_drafter else " †")
+    yield str(row.n_items)
+    yield str(row.n_missing) if row.n_missing else ""
+    yield _fraction(row.baseline)
+    yield _fraction(row.candidate)
+    if row.evidence is None:
+        yield from (_difference(row), "", "", "", "")
+    else:
+        evidence = row.evidence
+        yield pp(evidence.difference)
+        yield f"{pp(evidence.interval.low)} to {pp(evidence.interval.high)}"
+        yield pvalue(evidence.pvalue)
+        yield pvalue(evidence.pvalue_adjusted)
+        yield f"{evidence.gains}/{evidence.losses}"
+    text = "no test yet" if row.verdict is Verdict.NOT_TESTED else row.verdict.value
+    yield Text(text, style=STYLES[row.verdict])
+
+
+def _difference(row: MetricResult) -> str:
+    return "" if row.baseline is None or row.candidate is None else pp(row.candidate - row.baseline)
+
+
+def _fraction(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4f}"
+
+
+def pp(fraction: float) -> str:
+    """Percentage points with a sign."""
+    text = f"{100 * fraction:+.2f}"
+    return "0.00" if text in ("+0.00", "-0.00") else text.replace("-", MINUS)
+
+
+def pvalue(p: float) -> str:
+    """A p-value as people write it."""
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _arm_lines(arms: Sequence[ArmSummary], pairs: PairSummary) -> Iterator[str]:
+    yield ""
+    for arm in arms:
+        yield f"{arm.arm:<9} {', '.join(_arm_facts(arm))}"
+    if pairs.n_pairs:
+        facts = [f"same text {pairs.same_text} of {pairs.n_pairs}"]
+        facts.append(f"finish reasons differ in {pairs.finish_reasons_differ}")
+        facts.append(f"prompt tokens differ in {pairs.prompt_tokens_differ}")
+        yield f"{'pairs':<9} {', '.join(facts)}"
+
+
+def _arm_facts(arm: ArmSummary) -> Iterator[str]:
+    yield f"{arm.n_answers} of {arm.n_requests} answered"
+    missing = {status: n for status, n in arm.statuses.items() if status not in ("ok", "truncated")}
+    yield from (f"{n} {status.replace('_', ' ')}" for status, n in missing.items())
+    if arm.truncated_share is not None:
+        yield f"truncated {100 * arm.truncated_share:.1f} %"
+    yield f"empty {arm.empty_answers}"
+    yield f"with stop string {arm.stop_string_answers}"
+    yield f"retries {arm.retries}"
+    if arm.latency_p50_s is not None and arm.latency_p99_s is not None:
+        yield f"latency p50 {arm.latency_p50_s:.2f} s, p99 {arm.latency_p99_s:.2f} s"
+    if len(arm.fingerprints) > 1:
+        yield f"{len(arm.fingerprints)} system fingerprints"
+
+
+def comparison_table(comparisons: Sequence[Comparison]) -> Table:
+    """One row a comparison."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("id", "status", "verdict", "model", "tasks", "label", "created"):
+        table.add_column(name, no_wrap=True)
+    for one in comparisons:
+        verdict = Text(one.verdict.value, style=STYLES[one.verdict]) if one.verdict else Text("")
+        created = f"{one.created_at:%Y-%m-%d %H:%M}"
+        tasks = ",".join(one.plan.requested)
+        table.add_row(one.id, one.status.value, verdict, one.plan.sampling.model, tasks, one.label, created)
+    return table

@@ -1,0 +1,186 @@
+"""One frozen Settings: command line over environment (QUALAB_*) over experiment file over default."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from qualab.errors import InvalidValue, UnknownSetting, UsageError
+
+ENV_PREFIX = "QUALAB_"
+
+
+def _listed(value: Any) -> Any:
+    """A comma-separated text, or one value, as a list."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return (value,) if isinstance(value, Path) else value
+
+
+def parse_gen_kwargs(value: Any) -> Any:
+    """lm-eval's "temperature=0.7,top_p=0.9", or JSON, or a mapping already."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("{"):
+        return yaml.safe_load(value)
+    pairs = [part.partition("=") for part in value.split(",") if part.strip()]
+    if wrong := [name for name, equals, _ in pairs if not equals]:
+        raise ValueError(f"'{wrong[0]}' is not of the form name=value")
+    return {name.strip(): yaml.safe_load(text) for name, _, text in pairs}
+
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_listed)]
+GenKwargs = Annotated[dict[str, Any], NoDecode, BeforeValidator(parse_gen_kwargs)]
+
+
+class Settings(BaseSettings):
+    """What can be set. Names are lm-eval's where it has them; fractions, not percent; seconds."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True, populate_by_name=True)
+
+    baseline: str = ""
+    candidate: str = ""
+    model: str = ""
+    tasks: Names = ("release",)
+    num_fewshot: int | None = None
+    limit: float | None = None
+    include_path: Paths = ()
+    gen_kwargs: GenKwargs = Field(default_factory=dict)
+    apply_chat_template: bool | None = None
+    system_instruction: str = ""
+    seed: int = 1234
+    repeats: int = 1
+    output_path: Path | None = None
+    tokenizer: str = ""
+    label: str = ""
+    margin: float = 0.02
+    alpha: float = 0.05
+    max_missing_share: float = 0.05
+    concurrency: int = 8
+    timeout: float = 300.0
+    max_attempts: int = 5
+    max_failed_share: float = 0.1
+    data_dir: Path | None = None
+    db: str = ""
+    api_key_file: Path | None = None
+    baseline_api_key_file: Path | None = None
+    candidate_api_key_file: Path | None = None
+    # keys come from the environment alone: a file that holds one may be committed by accident
+    api_key: SecretStr | None = Field(None, validation_alias=AliasChoices("QUALAB_API_KEY", "OPENAI_API_KEY"))
+    baseline_api_key: SecretStr | None = Field(None, validation_alias="QUALAB_BASELINE_API_KEY")
+    candidate_api_key: SecretStr | None = Field(None, validation_alias="QUALAB_CANDIDATE_API_KEY")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Command line, then environment, then file: `load` puts the first and the last into one init mapping."""
+        assert isinstance(init_settings, InitSettingsSource)
+        assert isinstance(env_settings, EnvSettingsSource)
+        given = init_settings.init_kwargs
+        command_line = InitSettingsSource(settings_cls, given.get("command_line", {}))
+        file = InitSettingsSource(settings_cls, given.get("file", {}))
+        return command_line, env_settings, file
+
+
+KEY_FIELDS = ("api_key", "baseline_api_key", "candidate_api_key")
+FIELDS = tuple(name for name in Settings.model_fields if name not in KEY_FIELDS)
+
+
+def load(*, file: Path | None = None, command_line: Mapping[str, Any] | None = None) -> Settings:
+    """Raises UnknownSetting, InvalidValue, UsageError."""
+    from_file = read_experiment(file) if file else {}
+    given = {name: value for name, value in (command_line or {}).items() if value is not None}
+    sources: dict[str, Any] = {"command_line": given, "file": from_file}
+    try:
+        return Settings(**sources)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        name = str(first["loc"][0])
+        raise InvalidValue(f"{name}: {_message(first)}", hint=f"Given: {_shown(name, first.get('input'))}") from exc
+
+
+def _message(error: Any) -> str:
+    return str(error["msg"]).removeprefix("Value error, ").rstrip(".")
+
+
+def _shown(name: str, value: object) -> str:
+    return "(not shown)" if "key" in name else repr(value)
+
+
+def read_experiment(path: Path) -> dict[str, Any]:
+    """An experiment file's settings. Raises UsageError naming the line, UnknownSetting naming the nearest key."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise UsageError(f"Cannot read {path}: {exc.strerror}", hint="`qualab init` writes an example") from exc
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+        mark = getattr(exc, "problem_mark", None)
+        place = f"{path}, line {mark.line + 1}" if mark else str(path)
+        problem = getattr(exc, "problem", None) or str(exc)
+        raise UsageError(f"{place} is not YAML: {problem}", hint="`qualab init` writes an example") from exc
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} holds no settings", hint="`qualab init` writes an example")
+    for key in content:
+        check_known(str(key), where=str(path))
+    return {str(key): value for key, value in content.items() if value is not None}
+
+
+def check_known(key: str, *, where: str) -> None:
+    """Raises UnknownSetting with the nearest right name."""
+    if key in FIELDS:
+        return
+    if key in KEY_FIELDS:
+        raise UnknownSetting(
+            f"{where}: {key} may not stand in a file", hint=f"Set {ENV_PREFIX}{key.upper()}, or {key}_file to a path"
+        )
+    near = difflib.get_close_matches(key.replace("-", "_"), FIELDS, n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(FIELDS)}"
+    raise UnknownSetting(f"{where}: unknown setting {key}", hint=hint)
+
+
+def default_database() -> Path:
+    """The embedded database in the user's data directory."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "qualab" / "qualab.db"
+
+
+def api_keys(settings: Settings) -> dict[str, str | None]:
+    """Each arm's key: its own before the common one, the environment before a file."""
+    own = {
+        "baseline": (settings.baseline_api_key, settings.baseline_api_key_file),
+        "candidate": (settings.candidate_api_key, settings.candidate_api_key_file),
+    }
+    common = _key(settings.api_key, settings.api_key_file)
+    return {arm: _key(*sources) or common for arm, sources in own.items()}
+
+
+def _key(value: SecretStr | None, path: Path | None) -> str | None:
+    if value is not None and value.get_secret_value().strip():
+        return value.get_secret_value().strip()
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8").strip() or None
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UsageError(f"Cannot read the key file {path}", hint="It holds one key and nothing else") from exc
