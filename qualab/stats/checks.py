@@ -1,0 +1,104 @@
+"""Checks at the door of the statistics: one clear error for each kind of bad input."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from qualab.errors import InsufficientData, InvalidValue
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+def check_margin(margin: float) -> float:
+    """A margin is a fraction above 0 and below 1."""
+    if not 0.0 < margin < 1.0:
+        raise InvalidValue(
+            f"A margin must lie between 0 and 1, both excluded, not {margin:g}",
+            hint="Give a fraction: 0.02 for two percentage points.",
+            margin=margin,
+        )
+    return float(margin)
+
+
+def check_alpha(alpha: float) -> float:
+    """The level of a test lies above 0 and below 0.5."""
+    if not 0.0 < alpha < 0.5:
+        raise InvalidValue(
+            f"alpha must lie between 0 and 0.5, both excluded, not {alpha:g}",
+            hint="0.05 is the usual level of a one-sided test.",
+            alpha=alpha,
+        )
+    return float(alpha)
+
+
+def check_confidence_level(confidence_level: float) -> float:
+    """A confidence level lies above 0 and below 1."""
+    if not 0.0 < confidence_level < 1.0:
+        raise InvalidValue(
+            f"A confidence level must lie between 0 and 1, both excluded, not {confidence_level:g}",
+            hint="Give a fraction: 0.95 for 95 %.",
+            confidence_level=confidence_level,
+        )
+    return float(confidence_level)
+
+
+def check_power(power: float) -> float:
+    """A target power lies above 0 and below 1."""
+    if not 0.0 < power < 1.0:
+        raise InvalidValue(
+            f"A target power must lie between 0 and 1, both excluded, not {power:g}",
+            hint="Give a fraction: 0.8 for 80 %.",
+            power=power,
+        )
+    return float(power)
+
+
+def check_items(n_items: int) -> int:
+    """A number of items is at least 1."""
+    if n_items < 1:
+        raise InsufficientData(
+            "There is no item to compare",
+            hint="Compare at least one item that both arms answered.",
+            n_items=n_items,
+        )
+    return int(n_items)
+
+
+def check_rates(*, discordance: float, difference: float) -> None:
+    """The assumed truth exists: 0 <= |difference| <= discordance <= 1."""
+    if not (math.isfinite(discordance) and math.isfinite(difference) and 0.0 <= discordance <= 1.0):
+        raise InvalidValue(
+            f"A discordance must lie between 0 and 1, not {discordance:g}",
+            hint="Give the share of items that are right in exactly one arm.",
+            discordance=discordance,
+        )
+    if abs(difference) > discordance:
+        raise InvalidValue(
+            f"A difference of {difference:g} cannot come from a discordance of {discordance:g}",
+            hint="The difference is at most the discordance: every changed item is discordant.",
+            discordance=discordance,
+            difference=difference,
+        )
+
+
+def finite(values: object, *, name: str) -> FloatArray:
+    """The values as an array of finite floats.
+
+    Raises:
+        InvalidValue: a value is NaN, infinite or not a number.
+    """
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as exc:
+        raise InvalidValue(f"{name} must be numbers", hint="Score every item before comparing.") from exc
+    if not np.all(np.isfinite(array)):
+        raise InvalidValue(
+            f"{name} hold a value that is NaN or infinite",
+            hint="A missing score is left out or counted as wrong before the statistics, never passed as NaN.",
+        )
+    return array

@@ -1,0 +1,152 @@
+"""Is there a difference? McNemar's tests on paired 0/1 outcomes, and the unpaired test of older reports."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import scipy
+
+from qualab.errors import InvalidValue
+from qualab.stats.checks import FloatArray, check_items
+from qualab.stats.counts import PairedCounts
+from qualab.stats.distributions import (
+    binomial_cdf,
+    binomial_cdfs,
+    binomial_pmf,
+    binomial_weights,
+    chi_square_sf,
+    likely_totals,
+)
+from qualab.stats.supremum import supremum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McNemarResult:
+    """Two-sided p-values of "gains and losses are equally likely"."""
+
+    statistic: float
+    """(gains − losses)² / (gains + losses)."""
+    pvalue: float
+    """Mid-p: the one to show."""
+    pvalue_exact: float
+    """Exact conditional binomial test: never liberal, rather conservative."""
+    pvalue_asymptotic: float
+    """Chi-square without correction, for comparison with other programs."""
+    pvalue_corrected: float
+    """Chi-square with Edwards' correction, for comparison with other programs."""
+
+
+def mcnemar(counts: PairedCounts) -> McNemarResult:
+    """McNemar's test, conditional on the number of discordant items.
+
+    The mid-p value is the exact two-sided p less half the probability of the outcomes as likely as the observed
+    (Fagerland, Lydersen & Laake 2013, equations 2 and 4). Without a discordant item every p-value is 1: there is no
+    evidence of a difference.
+
+    Raises:
+        InsufficientData: there is no item.
+    """
+    check_items(counts.n_items)
+    total, fewer = counts.n_discordant, min(counts.gains, counts.losses)
+    if total == 0:
+        return McNemarResult(statistic=0.0, pvalue=1.0, pvalue_exact=1.0, pvalue_asymptotic=1.0, pvalue_corrected=1.0)
+    gap = abs(counts.gains - counts.losses)
+    observed = binomial_pmf(fewer, total, 0.5)
+    exact = min(1.0, 2.0 * binomial_cdf(fewer, total, 0.5))
+    return McNemarResult(
+        statistic=gap**2 / total,
+        pvalue=exact - (observed if gap else observed / 2.0),
+        pvalue_exact=exact,
+        pvalue_asymptotic=chi_square_sf(gap**2 / total),
+        pvalue_corrected=chi_square_sf(max(0, gap - 1) ** 2 / total),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnconditionalResult:
+    """Two-sided exact unconditional p-value."""
+
+    statistic: float
+    """(gains − losses)² / (gains + losses)."""
+    pvalue: float
+    discordance: float
+    """The nuisance at which the supremum was found."""
+
+
+def mcnemar_unconditional(counts: PairedCounts, *, gamma: float = 0.0) -> UnconditionalResult:
+    """Exact unconditional test of no difference (Suissa & Shuster 1991).
+
+    Outcomes are ordered by (b − c)² / (b + c); the p-value is the supremum over the discordance ψ of the probability of
+    an outcome at least as extreme. With `gamma` > 0 the supremum is over the 1 − gamma Clopper–Pearson interval of ψ,
+    and gamma is added (Berger & Boos 1994). The supremum is right to about 1e-7.
+
+    Raises:
+        InsufficientData: there is no item.
+        InvalidValue: gamma is not in [0, 1).
+    """
+    n_items = check_items(counts.n_items)
+    if not 0.0 <= gamma < 1.0:
+        raise InvalidValue(f"gamma must lie in [0, 1), not {gamma:g}", hint="1e-4 is the usual choice; 0 for none.")
+    total, gap = counts.n_discordant, abs(counts.gains - counts.losses)
+    if gap == 0:
+        return UnconditionalResult(statistic=0.0, pvalue=1.0, discordance=counts.discordance)
+    statistic = gap**2 / total
+    tails = _two_sided_tails(n_items, statistic)
+    low, high = _nuisance_interval(total, n_items, gamma)
+
+    def probability(discordances: FloatArray) -> FloatArray:
+        totals = likely_totals(n_items, discordances[0], discordances[-1])
+        return binomial_weights(totals, n_items, discordances) @ tails[totals]
+
+    found = supremum(probability, low=low, high=high, n_items=n_items)
+    return UnconditionalResult(statistic=statistic, pvalue=min(1.0, found.value + gamma), discordance=found.at)
+
+
+def _two_sided_tails(n_items: int, statistic: float) -> FloatArray:
+    """For each number of discordant items, the probability of a statistic at least this large when θ = 1/2."""
+    totals = np.arange(n_items + 1, dtype=np.int64)
+    # |2k - m| >= sqrt(statistic * m), with a hair of slack so that the observed outcome itself counts
+    fewer = np.floor((totals - np.sqrt(statistic * totals)) / 2.0 + 1e-9).astype(np.int64)
+    tails = 2.0 * binomial_cdfs(fewer, totals, 0.5)
+    return np.where(totals == 0, 0.0, np.minimum(1.0, tails))
+
+
+def _nuisance_interval(total: int, n_items: int, gamma: float) -> tuple[float, float]:
+    if gamma == 0.0:
+        return 0.0, 1.0
+    low = scipy.special.betaincinv(total, n_items - total + 1, gamma / 2.0) if total else 0.0
+    high = scipy.special.betaincinv(total + 1, n_items - total, 1.0 - gamma / 2.0) if total < n_items else 1.0
+    return float(low), float(high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoProportionResult:
+    """Unpaired comparison of two proportions."""
+
+    difference: float
+    statistic: float
+    pvalue: float
+
+
+def two_proportion_z(*, baseline: float, candidate: float, n_baseline: int, n_candidate: int) -> TwoProportionResult:
+    """Pooled two-proportion z-test, two-sided: it ignores the pairing.
+
+    Shown only as "unpaired, for comparison with older reports". Proportions may be rounded ones, as in a published
+    table. Where the pooled proportion is 0 or 1 the arms agree on every item, and p is 1.
+
+    Raises:
+        InsufficientData: an arm has no item.
+        InvalidValue: a proportion is outside 0..1.
+    """
+    check_items(min(n_baseline, n_candidate))
+    if not (0.0 <= baseline <= 1.0 and 0.0 <= candidate <= 1.0):
+        raise InvalidValue("A proportion must lie between 0 and 1", hint="Give fractions, not percent.")
+    pooled = (baseline * n_baseline + candidate * n_candidate) / (n_baseline + n_candidate)
+    variance = pooled * (1.0 - pooled) * (1.0 / n_baseline + 1.0 / n_candidate)
+    difference = candidate - baseline
+    if variance <= 0.0:
+        return TwoProportionResult(difference=difference, statistic=0.0, pvalue=1.0)
+    z = difference / math.sqrt(variance)
+    return TwoProportionResult(difference=difference, statistic=z, pvalue=chi_square_sf(z * z))

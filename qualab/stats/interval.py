@@ -1,0 +1,175 @@
+"""Confidence intervals for the difference of paired proportions. None of them is a Wald interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import scipy
+
+from qualab.stats.checks import FloatArray, check_confidence_level, check_items
+from qualab.stats.counts import PairedCounts
+from qualab.stats.distributions import bisect, normal_quantile
+from qualab.stats.score import score_statistic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfidenceInterval:
+    """Limits of a difference, candidate − baseline, as fractions."""
+
+    low: float
+    high: float
+    confidence_level: float
+
+    def __contains__(self, difference: float) -> bool:
+        return self.low <= difference <= self.high
+
+    def is_inside(self, margin: float) -> bool:
+        """Whether the whole interval lies within ±margin."""
+        return -margin <= self.low and self.high <= margin
+
+    def negated(self) -> ConfidenceInterval:
+        """The interval of baseline − candidate."""
+        return ConfidenceInterval(low=-self.high, high=-self.low, confidence_level=self.confidence_level)
+
+
+class IntervalMethod(StrEnum):
+    TANGO = "tango"
+    NEWCOMBE = "newcombe"
+    FAY_LUMBARD = "fay-lumbard"
+
+
+def tango(counts: PairedCounts, *, confidence_level: float = 0.95) -> ConfidenceInterval:
+    """Score interval of Tango (1998): the differences that the score test does not reject.
+
+    Raises:
+        InsufficientData: there is no item.
+    """
+    check_items(counts.n_items)
+    z = normal_quantile(0.5 + check_confidence_level(confidence_level) / 2.0)
+    return ConfidenceInterval(
+        low=-_upper_limit(counts.swapped(), z), high=_upper_limit(counts, z), confidence_level=confidence_level
+    )
+
+
+def _upper_limit(counts: PairedCounts, z: float) -> float:
+    gains, losses = float(counts.gains), float(counts.losses)
+    return bisect(
+        lambda difference: score_statistic(gains, losses, n_items=counts.n_items, difference=difference) <= -z,
+        counts.difference,
+        1.0,
+    )
+
+
+def newcombe(counts: PairedCounts, *, confidence_level: float = 0.95) -> ConfidenceInterval:
+    """Method 10 of Newcombe (1998): Wilson limits of each arm, squared and added, with a corrected correlation.
+
+    Raises:
+        InsufficientData: there is no item, or the items right in both arms were not counted.
+    """
+    return _square_and_add(counts, confidence_level=confidence_level, is_corrected=True)
+
+
+def newcombe_uncorrected(counts: PairedCounts, *, confidence_level: float = 0.95) -> ConfidenceInterval:
+    """Method 8 of Newcombe (1998): as method 10, without the continuity correction of the correlation."""
+    return _square_and_add(counts, confidence_level=confidence_level, is_corrected=False)
+
+
+def _square_and_add(counts: PairedCounts, *, confidence_level: float, is_corrected: bool) -> ConfidenceInterval:
+    n_items = check_items(counts.n_items)
+    z = normal_quantile(0.5 + check_confidence_level(confidence_level) / 2.0)
+    baseline, candidate = counts.accuracies
+    phi = _correlation(counts, is_corrected=is_corrected)
+    low_b, high_b = _wilson(baseline, n_items, z)
+    low_c, high_c = _wilson(candidate, n_items, z)
+    difference = counts.difference
+
+    def distance(toward: float, away: float) -> float:
+        return math.sqrt(max(0.0, toward**2 - 2.0 * phi * toward * away + away**2))
+
+    return ConfidenceInterval(
+        low=difference - distance(candidate - low_c, high_b - baseline),
+        high=difference + distance(high_c - candidate, baseline - low_b),
+        confidence_level=confidence_level,
+    )
+
+
+def _wilson(proportion: float, n: int, z: float) -> tuple[float, float]:
+    centre = proportion + z * z / (2 * n)
+    half = z * math.sqrt(proportion * (1.0 - proportion) / n + z * z / (4 * n * n))
+    scale = 1.0 + z * z / n
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
+def _correlation(counts: PairedCounts, *, is_corrected: bool) -> float:
+    """Phi coefficient of the 2 x 2 table; 0 where an arm is constant, as then nothing correlates."""
+    right, wrong = counts.both_right or 0, counts.both_wrong or 0
+    margins = [right + counts.losses, right + counts.gains, wrong + counts.losses, wrong + counts.gains]
+    denominator = math.sqrt(math.prod(margins))
+    if denominator == 0.0:
+        return 0.0
+    covariance = float(right * wrong - counts.gains * counts.losses)
+    if is_corrected and covariance > 0:
+        covariance = max(0.0, covariance - counts.n_items / 2.0)
+    return covariance / denominator
+
+
+def fay_lumbard(counts: PairedCounts, *, confidence_level: float = 0.95) -> ConfidenceInterval:
+    """Exact interval that agrees with the exact conditional McNemar test (Fay & Lumbard 2021, melding).
+
+    The difference is ψ (2θ − 1): Clopper–Pearson confidence distributions of the discordance ψ and of the share θ
+    of gains among the discordant items are combined so that the limit is on the safe side of both. 0 lies inside
+    exactly when the exact p-value is above 1 − confidence_level. Limits are right to about 1e-6.
+
+    Raises:
+        InsufficientData: there is no item.
+    """
+    check_items(counts.n_items)
+    tail = (1.0 - check_confidence_level(confidence_level)) / 2.0
+    return ConfidenceInterval(
+        low=_melded_lower(counts, tail), high=-_melded_lower(counts.swapped(), tail), confidence_level=confidence_level
+    )
+
+
+def _melded_lower(counts: PairedCounts, tail: float) -> float:
+    n, m = counts.n_items, counts.n_discordant
+    directions = 2.0 * _lower_quantiles(counts.gains, m) - 1.0
+
+    def reaches(difference: float) -> bool:
+        return float(np.mean(_product_cdf(difference, directions, n, m))) >= tail
+
+    return bisect(reaches, -1.0, 1.0, n_steps=40)
+
+
+def _lower_quantiles(k: int, n: int) -> FloatArray:
+    """Quantiles at equally spaced probabilities of the lower Clopper–Pearson confidence distribution of k of n."""
+    n_points = 1_000
+    if k == 0:
+        return np.zeros(1)
+    probabilities = (np.arange(n_points) + 0.5) / n_points
+    return np.asarray(scipy.special.betaincinv(k, n - k + 1, probabilities), dtype=np.float64)
+
+
+def _product_cdf(difference: float, directions: FloatArray, n: int, m: int) -> FloatArray:
+    """P(direction * ψ <= difference), ψ from its lower distribution where direction > 0, else from its upper one."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.clip(np.nan_to_num(difference / directions, nan=0.0, posinf=1.0, neginf=0.0), 0.0, 1.0)
+    positive = _beta_cdf(share, m, n - m + 1) if m else np.ones_like(share)
+    negative = 1.0 - _beta_cdf(share, m + 1, n - m) if m < n else (share < 1.0).astype(np.float64)
+    above = np.where(difference >= 0.0, positive, 0.0)
+    below = np.where(difference >= 0.0, 1.0, negative)
+    return np.where(directions > 0.0, above, below)
+
+
+def _beta_cdf(x: FloatArray, a: int, b: int) -> FloatArray:
+    return np.asarray(scipy.special.betainc(a, b, x), dtype=np.float64)
+
+
+INTERVALS: dict[IntervalMethod, Callable[..., ConfidenceInterval]] = {
+    IntervalMethod.TANGO: tango,
+    IntervalMethod.NEWCOMBE: newcombe,
+    IntervalMethod.FAY_LUMBARD: fay_lumbard,
+}

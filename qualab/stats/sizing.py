@@ -1,0 +1,225 @@
+"""How many items, and how small a loss: sample sizes and minimal detectable effects from exact power.
+
+Exact power is saw-toothed in the number of items, so a sample size counts only when the power stays above its
+target for the next 25 sizes. The closed forms at the end are starting points and comparisons, never answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from qualab.errors import InsufficientData
+from qualab.stats.checks import check_alpha, check_items, check_margin, check_power, check_rates
+from qualab.stats.distributions import bisect, normal_quantile
+from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar
+
+MAX_ITEMS = 1_000_000
+_STAYS = 25
+"""Sizes beyond the answer at which the power must still reach its target."""
+
+
+def items_needed(
+    *,
+    discordance: float,
+    difference: float = 0.0,
+    margin: float,
+    alpha: float = 0.05,
+    power: float = 0.8,
+    max_items: int = MAX_ITEMS,
+) -> int:
+    """The fewest items at which two one-sided score tests prove ±margin with this power, and for 25 more sizes.
+
+    Raises:
+        InsufficientData: no number of items up to `max_items` does (none at all where |difference| >= margin).
+        InvalidValue: an argument cannot be.
+    """
+    check_rates(discordance=discordance, difference=difference)
+    if abs(difference) >= check_margin(margin):
+        raise InsufficientData(
+            f"No number of items proves ±{margin:g} where the true difference is {difference:g}",
+            hint="Widen the margin, or assume a smaller difference.",
+            difference=difference,
+            margin=margin,
+        )
+    start = items_wald_equivalence(
+        discordance=discordance, difference=difference, margin=margin, alpha=alpha, power=power
+    )
+
+    def power_at(n_items: int) -> float:
+        return power_equivalence(
+            n_items=n_items, discordance=discordance, difference=difference, margin=margin, alpha=alpha
+        )
+
+    return _smallest_lasting(power_at, start, power, max_items)
+
+
+def items_needed_mcnemar(
+    *,
+    discordance: float,
+    difference: float,
+    alpha: float = 0.05,
+    power: float = 0.8,
+    method: McNemarMethod = McNemarMethod.EXACT,
+    max_items: int = MAX_ITEMS,
+) -> int:
+    """The fewest items at which McNemar's two-sided test finds this difference with this power, and for 25 more sizes.
+
+    Raises:
+        InsufficientData: no number of items up to `max_items` does (none at all where the difference is 0).
+        InvalidValue: an argument cannot be.
+    """
+    check_rates(discordance=discordance, difference=difference)
+    if difference == 0.0:
+        raise InsufficientData(
+            "No number of items finds a difference of 0", hint="Give the smallest difference that matters."
+        )
+    start = items_wald(discordance=discordance, difference=difference, alpha=alpha, power=power)
+
+    def power_at(n_items: int) -> float:
+        return power_mcnemar(
+            n_items=n_items, discordance=discordance, difference=difference, alpha=alpha, method=method
+        )
+
+    return _smallest_lasting(power_at, start, power, max_items)
+
+
+def _smallest_lasting(power_at: Callable[[int], float], start: float, target: float, max_items: int) -> int:
+    """The smallest n with power_at(n), ..., power_at(n + 25) all at least the target, from half of `start` on.
+
+    A window that fails at n + j rules out every answer up to n + j, so windows are read from their far end.
+    """
+    check_power(target)
+    n_items = 1 if start < 200 else int(start / 2)
+    while n_items <= max_items:
+        failing = next((k for k in range(n_items + _STAYS, n_items - 1, -1) if power_at(k) < target), None)
+        if failing is None:
+            return n_items
+        n_items = failing + 1
+    raise InsufficientData(
+        f"More than {max_items:,} items would be needed for a power of {target:g}",
+        hint="Widen the margin or the difference to be found, or lower the discordance.",
+        max_items=max_items,
+    )
+
+
+def smallest_margin(
+    *, n_items: int, discordance: float, difference: float = 0.0, alpha: float = 0.05, power: float = 0.8
+) -> float:
+    """The smallest margin that n items prove (two one-sided score tests) with this power, to 1e-6.
+
+    Raises:
+        InsufficientData: there is no item, or no margin below 1 is proven with this power.
+        InvalidValue: an argument cannot be.
+    """
+    check_items(n_items)
+    check_power(power)
+    check_rates(discordance=discordance, difference=difference)
+
+    def is_enough(margin: float) -> bool:
+        reached = power_equivalence(
+            n_items=n_items, discordance=discordance, difference=difference, margin=margin, alpha=alpha
+        )
+        return reached >= power
+
+    widest = 1.0 - 1e-9
+    if not is_enough(widest):
+        raise InsufficientData(
+            f"{n_items} items prove no margin with a power of {power:g}", hint="Add items.", n_items=n_items
+        )
+    return bisect(is_enough, 0.0, widest, n_steps=22)
+
+
+def mde(
+    *,
+    n_items: int,
+    discordance: float,
+    alpha: float = 0.05,
+    power: float = 0.8,
+    method: McNemarMethod = McNemarMethod.EXACT,
+) -> float:
+    """The smallest difference that McNemar's two-sided test finds with this power, the total discordance fixed.
+
+    Raises:
+        InsufficientData: there is none: even if every discordant item changed the same way, the power falls short.
+        InvalidValue: an argument cannot be.
+    """
+    return _smallest_difference(
+        n_items=n_items,
+        power=power,
+        limit=discordance,
+        power_at=lambda difference: power_mcnemar(
+            n_items=n_items, discordance=discordance, difference=difference, alpha=alpha, method=method
+        ),
+    )
+
+
+def mde_beyond_noise(
+    *,
+    n_items: int,
+    noise: float,
+    alpha: float = 0.05,
+    power: float = 0.8,
+    method: McNemarMethod = McNemarMethod.EXACT,
+) -> float:
+    """The smallest loss found with this power, where `noise` is the discordance without it and the loss comes on top.
+
+    Of all items, noise / 2 are gained, noise / 2 + loss are lost.
+
+    Raises:
+        InsufficientData: no loss up to 1 − noise is found with this power.
+        InvalidValue: an argument cannot be.
+    """
+    return _smallest_difference(
+        n_items=n_items,
+        power=power,
+        limit=1.0 - noise,
+        power_at=lambda loss: power_mcnemar(
+            n_items=n_items, discordance=min(1.0, noise + loss), difference=-loss, alpha=alpha, method=method
+        ),
+    )
+
+
+def _smallest_difference(*, n_items: int, power: float, limit: float, power_at: Callable[[float], float]) -> float:
+    check_items(n_items)
+    check_power(power)
+    if power_at(limit) < power:
+        raise InsufficientData(
+            f"{n_items} items find no difference with a power of {power:g} at this discordance",
+            hint="Add items: there is no minimal detectable effect here.",
+            n_items=n_items,
+        )
+    return bisect(lambda difference: power_at(difference) >= power, 0.0, limit, n_steps=24)
+
+
+def items_wald_equivalence(
+    *, discordance: float, difference: float = 0.0, margin: float, alpha: float = 0.05, power: float = 0.8
+) -> float:
+    """Closed form for two one-sided Wald tests (Lu & Bean 1995): a starting point."""
+    z_alpha = normal_quantile(1.0 - check_alpha(alpha))
+    share = (1.0 + check_power(power)) / 2.0 if difference == 0.0 else power
+    room = check_margin(margin) - abs(difference)
+    return (z_alpha + normal_quantile(share)) ** 2 * (discordance - difference**2) / room**2
+
+
+def items_wald(*, discordance: float, difference: float, alpha: float = 0.05, power: float = 0.8) -> float:
+    """Unconditional Wald sample size for McNemar's two-sided test: a starting point."""
+    z_alpha, z_beta = _quantiles(alpha, power)
+    return (z_alpha + z_beta) ** 2 * (discordance - difference**2) / difference**2
+
+
+def items_connor(*, discordance: float, difference: float, alpha: float = 0.05, power: float = 0.8) -> float:
+    """Sample size of Connor (1987) for McNemar's two-sided test: for comparison with other calculators."""
+    z_alpha, z_beta = _quantiles(alpha, power)
+    return (z_alpha * math.sqrt(discordance) + z_beta * math.sqrt(discordance - difference**2)) ** 2 / difference**2
+
+
+def items_miettinen(*, discordance: float, difference: float, alpha: float = 0.05, power: float = 0.8) -> float:
+    """Sample size of Miettinen (1968) for McNemar's two-sided test: for comparison with other calculators."""
+    z_alpha, z_beta = _quantiles(alpha, power)
+    spread = math.sqrt(discordance**2 - difference**2 * (3.0 + discordance) / 4.0)
+    return (z_alpha * discordance + z_beta * spread) ** 2 / (discordance * difference**2)
+
+
+def _quantiles(alpha: float, power: float) -> tuple[float, float]:
+    return normal_quantile(1.0 - check_alpha(alpha) / 2.0), normal_quantile(check_power(power))

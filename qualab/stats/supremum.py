@@ -1,0 +1,67 @@
+"""The largest value of a rejection probability over an unknown discordance.
+
+Every exact unconditional test needs it. As a function of the discordance ψ, the probability that Bin(n, ψ) discordant
+items lead into a fixed region waves with a period of at least about two standard deviations of ψ's estimate. On the
+scale asin(√ψ) that standard deviation is 1 / (2√n) everywhere, so a grid of half of it meets every hump; the
+highest humps are then narrowed down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from qualab.stats.checks import FloatArray
+
+_BLOCK = 16
+_HUMPS = 3
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supremum:
+    value: float
+    at: float
+
+
+def supremum(probability: Callable[[FloatArray], FloatArray], *, low: float, high: float, n_items: int) -> Supremum:
+    """Largest value of `probability` over [low, high], within about 1e-7.
+
+    `probability` takes an ascending array of at most 16 discordances and gives one value each; neighbours are asked
+    together so that it can share its work between them.
+    """
+    first, last = math.asin(math.sqrt(low)), math.asin(math.sqrt(high))
+    n_points = max(_BLOCK, math.ceil((last - first) * 4.0 * math.sqrt(n_items)) + 1)
+    grid = np.linspace(first, last, n_points)
+    values = np.concatenate(
+        [probability(_discordances(block)) for block in np.array_split(grid, -(-n_points // _BLOCK))]
+    )
+    best = Supremum(value=float(values.max()), at=float(_discordances(grid[[values.argmax()]])[0]))
+    for hump in _highest_humps(values):
+        best = max(best, _narrowed(probability, grid, hump), key=lambda found: found.value)
+    return best
+
+
+def _discordances(angles: FloatArray) -> FloatArray:
+    return np.sin(angles) ** 2
+
+
+def _highest_humps(values: FloatArray) -> list[int]:
+    padded = np.concatenate(([-np.inf], values, [-np.inf]))
+    humps = np.flatnonzero((values >= padded[:-2]) & (values >= padded[2:]))
+    return [int(hump) for hump in humps[np.argsort(values[humps])[::-1][:_HUMPS]]]
+
+
+def _narrowed(probability: Callable[[FloatArray], FloatArray], grid: FloatArray, hump: int) -> Supremum:
+    best = Supremum(value=-1.0, at=0.0)
+    for _ in range(_ROUNDS):
+        grid = np.linspace(grid[max(0, hump - 1)], grid[min(grid.size - 1, hump + 1)], _BLOCK)
+        values = probability(_discordances(grid))
+        hump = int(values.argmax())
+        best = max(
+            best, Supremum(value=float(values[hump]), at=float(_discordances(grid)[hump])), key=lambda x: x.value
+        )
+    return best
