@@ -13,7 +13,6 @@ from qualab.app.evidence import (
     Outcomes,
     adjust,
     binary_evidence,
-    complete_pairs,
     dissenting_policy,
     is_equivalent,
 )
@@ -118,8 +117,7 @@ def _metric_rows(
     values: Mapping[ArmName, Mapping[str, Mapping[str, float]]],
 ) -> tuple[MetricResult, ...]:
     outcomes = [_outcomes(spec, plan, scores, asked) for spec in plan.metrics]
-    counted = [complete_pairs(found) if found else None for found in outcomes]
-    plain = [binary_evidence(counts, plan.rule) if counts and counts.n_items else None for counts in counted]
+    plain = [binary_evidence(found, plan.rule) if found else None for found in outcomes]
     adjusted = iter(adjust([one for one in plain if one]))
     evidence = [next(adjusted) if one else None for one in plain]
     return tuple(

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from qualab.domain.comparison import BinaryEvidence, IntervalOf
 from qualab.domain.plan import DecisionRule
 from qualab.errors import InsufficientData
+from qualab.stats.adjustment import holm
 from qualab.stats.counts import PairedCounts, tally
 from qualab.stats.difference import mcnemar, two_proportion_z
 from qualab.stats.equivalence import equivalence, provable_margin
 from qualab.stats.interval import tango
-from qualab.stats.multiplicity import holm
-from qualab.stats.power import items_needed
+from qualab.stats.sizing import items_needed
 
 POWER = 0.8
 
@@ -34,11 +34,14 @@ class Outcomes:
         return sum(a is None or b is None for a, b in zip(self.baseline, self.candidate, strict=True))
 
 
+def _complete(outcomes: Outcomes) -> list[tuple[bool, bool]]:
+    pairs = zip(outcomes.baseline, outcomes.candidate, strict=True)
+    return [(a, b) for a, b in pairs if a is not None and b is not None]
+
+
 def complete_pairs(outcomes: Outcomes) -> PairedCounts:
     """Counts over the items that both arms answered."""
-    pairs = [
-        (a, b) for a, b in zip(outcomes.baseline, outcomes.candidate, strict=True) if a is not None and b is not None
-    ]
+    pairs = _complete(outcomes)
     return tally([a for a, _ in pairs], [b for _, b in pairs])
 
 
@@ -57,8 +60,16 @@ POLICIES: dict[str, Callable[[Outcomes], PairedCounts]] = {
 }
 
 
-def binary_evidence(counts: PairedCounts, rule: DecisionRule) -> BinaryEvidence:
-    """Everything that one metric's counts say. The adjusted p is the plain one until `adjust`."""
+def binary_evidence(outcomes: Outcomes, rule: DecisionRule) -> BinaryEvidence | None:
+    """Everything that one metric's complete pairs say; None where there is none.
+
+    The adjusted p is the plain one until `adjust`.
+    """
+    counts = complete_pairs(outcomes)
+    return _evidence(counts, _unpaired(outcomes), rule) if counts.n_items else None
+
+
+def _evidence(counts: PairedCounts, pvalue_unpaired: float, rule: DecisionRule) -> BinaryEvidence:
     test = mcnemar(counts)
     equal = equivalence(counts, margin=rule.margin, alpha=rule.alpha)
     return BinaryEvidence(
@@ -71,10 +82,10 @@ def binary_evidence(counts: PairedCounts, rule: DecisionRule) -> BinaryEvidence:
         pvalue=test.pvalue,
         pvalue_exact=test.pvalue_exact,
         pvalue_adjusted=test.pvalue,
-        pvalue_unpaired=_unpaired(counts),
+        pvalue_unpaired=pvalue_unpaired,
         pvalue_equivalence=equal.pvalue,
         pvalue_equivalence_exact=equal.pvalue_exact,
-        provable_margin=provable_margin(counts, alpha=rule.alpha),
+        provable_margin=provable_margin(counts, alpha=rule.alpha).margin,
         items_needed=_items_needed(counts, rule),
     )
 
@@ -104,8 +115,11 @@ def _interval(counts: PairedCounts, confidence_level: float) -> IntervalOf:
     return IntervalOf(low=found.low, high=found.high, confidence_level=confidence_level)
 
 
-def _unpaired(counts: PairedCounts) -> float:
-    return two_proportion_z(counts)
+def _unpaired(outcomes: Outcomes) -> float:
+    pairs = _complete(outcomes)
+    baseline, candidate = (sum(arm) / len(pairs) for arm in zip(*pairs, strict=True))
+    found = two_proportion_z(baseline=baseline, candidate=candidate, n_baseline=len(pairs), n_candidate=len(pairs))
+    return found.pvalue
 
 
 def _items_needed(counts: PairedCounts, rule: DecisionRule) -> int | None:
