@@ -141,7 +141,7 @@ def _melded_lower(counts: PairedCounts, tail: float) -> float:
     def reaches(difference: float) -> bool:
         return float(np.mean(_product_cdf(difference, directions, n, m))) >= tail
 
-    return bisect(reaches, -1.0, 1.0, n_steps=40)
+    return bisect(reaches, -1.0, counts.difference, n_steps=40)
 
 
 def _lower_quantiles(k: int, n: int) -> FloatArray:
