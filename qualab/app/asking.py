@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from qualab.app.recording import Recorder
 from qualab.app.services import Run, Services
@@ -17,7 +17,8 @@ from qualab.ports import Endpoint
 
 HEARTBEAT_S = 5.0
 STALE_AFTER_S = 30.0
-MIN_ANSWERS_TO_JUDGE = 20
+MIN_FAILURES = 5
+MIN_FAILURES_IN_A_ROW = 20
 LEAD_PER_SLOT = 2
 """How far one arm may run ahead of the other: this many requests a slot."""
 
@@ -40,6 +41,8 @@ class Job:
 class Tally:
     """How one arm does, to stop a run that is going nowhere."""
 
+    total: int
+    """Requests that the plan has for this arm."""
     asked: int = 0
     missing: int = 0
     missing_in_a_row: int = 0
@@ -57,11 +60,9 @@ class Tally:
 
     def stop_reason(self, policy: RequestPolicy) -> str:
         """Why this arm should not be asked further; empty while it may."""
-        if self.asked < MIN_ANSWERS_TO_JUDGE:
-            return ""
-        if self.missing > policy.max_failed_share * self.asked:
-            return f"{self.missing} of {self.asked} requests got no answer"
-        if self.missing_in_a_row >= max(MIN_ANSWERS_TO_JUDGE, 2 * policy.concurrency):
+        if self.missing > max(MIN_FAILURES, policy.max_failed_share * self.total):
+            return f"{self.missing} of {self.total} requests got no answer, more than the plan allows"
+        if self.missing_in_a_row >= max(MIN_FAILURES_IN_A_ROW, 2 * policy.concurrency):
             return f"the last {self.missing_in_a_row} requests got no answer"
         return ""
 
@@ -73,7 +74,7 @@ class Arm:
     name: ArmName
     endpoint: Endpoint
     queue: asyncio.Queue[Job | None]
-    tally: Tally = field(default_factory=Tally)
+    tally: Tally
 
 
 async def ask_all(services: Services, run: Run) -> None:
@@ -82,8 +83,9 @@ async def ask_all(services: Services, run: Run) -> None:
     done = services.store.answered(comparison.id)
     recorder = Recorder(services.store, comparison.id)
     lead = LEAD_PER_SLOT * comparison.plan.policy.concurrency
-    arms = [Arm(name=name, endpoint=run.endpoints[name], queue=asyncio.Queue(lead)) for name in ArmName]
-    run.progress.started(comparison, totals=_totals(run), done=_done(done))
+    total = sum(len(item.requests) for item in run.items) * comparison.plan.sampling.repeats
+    arms = [_arm(name, run, lead=lead, total=total) for name in ArmName]
+    run.progress.started(comparison, totals=dict.fromkeys(ArmName, total), done=_done(done))
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(recorder.commit_until_closed())
@@ -98,9 +100,8 @@ async def ask_all(services: Services, run: Run) -> None:
     _check_not_silent(arms)
 
 
-def _totals(run: Run) -> dict[ArmName, int]:
-    total = sum(len(item.requests) for item in run.items) * run.comparison.plan.sampling.repeats
-    return dict.fromkeys(ArmName, total)
+def _arm(name: ArmName, run: Run, *, lead: int, total: int) -> Arm:
+    return Arm(name=name, endpoint=run.endpoints[name], queue=asyncio.Queue(lead), tally=Tally(total=total))
 
 
 def _done(done: set[AnswerKey]) -> dict[ArmName, int]:
@@ -115,7 +116,7 @@ def jobs(item: Item, *, seed: int, repeats: int) -> Iterator[Job]:
             yield Job(item.position, request.choice, repeat, request, body, body_hash(body))
 
 
-async def _feed(run: Run, arms: Sequence[Arm], done: set[AnswerKey]) -> None:
+async def feed(run: Run, arms: Sequence[Arm], done: set[AnswerKey]) -> None:
     """Hands jobs to both arms in step; which arm is given an item first alternates."""
     sampling = run.comparison.plan.sampling
     for item in run.items:
@@ -131,7 +132,7 @@ async def _feed(run: Run, arms: Sequence[Arm], done: set[AnswerKey]) -> None:
 
 async def _ask_missing(run: Run, arms: Sequence[Arm], done: set[AnswerKey], recorder: Recorder) -> None:
     async with asyncio.TaskGroup() as group:
-        group.create_task(_feed(run, arms, done))
+        group.create_task(feed(run, arms, done))
         for arm in arms:
             for _ in range(run.comparison.plan.policy.concurrency):
                 group.create_task(_work(arm, recorder, run))

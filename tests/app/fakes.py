@@ -1,0 +1,238 @@
+"""A harness and endpoints without lm-eval and without a network, for tests of the use cases."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from qualab.adapters.memory import MemoryStore
+
+from qualab.app.experiment import Experiment
+from qualab.app.services import Services
+from qualab.domain.comparison import Comparison
+from qualab.domain.items import Item, Prompt, Reply, Request
+from qualab.domain.names import AnswerStatus, ArmName, MetricKind, RequestKind
+from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
+from qualab.ports import EndpointInfo, TaskOptions
+
+START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
+
+
+def reply(text: str = "x", **changes: Any) -> Reply:
+    base = Reply(
+        status=AnswerStatus.OK,
+        text=text,
+        loglikelihood=None,
+        is_greedy=None,
+        finish_reason="stop",
+        prompt_tokens=3,
+        completion_tokens=1,
+        attempts=1,
+        latency_s=0.01,
+        sent_at=START,
+        system_fingerprint="",
+        error="",
+    )
+    return replace(base, **changes)
+
+
+def failure(status: AnswerStatus = AnswerStatus.HTTP_ERROR) -> Reply:
+    return reply(status=status, text=None, finish_reason="", error="500 broken", attempts=5)
+
+
+def task_spec(name: str = "sums", n_items: int = 10, **changes: Any) -> TaskSpec:
+    base = TaskSpec(
+        name=name,
+        benchmark=name,
+        kind=RequestKind.GENERATION,
+        version="1",
+        config_hash="c",
+        data_hash="d",
+        dataset="made-up",
+        revision="local",
+        num_fewshot=0,
+        n_items=n_items,
+        n_available=n_items,
+    )
+    return replace(base, **changes)
+
+
+def metric_spec(task: str = "sums", **changes: Any) -> MetricSpec:
+    base = MetricSpec(
+        task=task,
+        name="exact_match",
+        filter="none",
+        kind=MetricKind.BINARY_MEAN,
+        is_primary=True,
+        exercises_drafter=True,
+    )
+    return replace(base, **changes)
+
+
+@dataclass
+class FakeTasks:
+    """`n_items` generations; an answer is right when it equals the item's target, its number."""
+
+    n_items: int = 10
+    name: str = "sums"
+    suite: str = "custom"
+    applies_chat_template: bool = False
+    harness_version: str = "0"
+    config_hash: str = "c"
+
+    @property
+    def tasks(self) -> tuple[TaskSpec, ...]:
+        return (task_spec(self.name, self.n_items, config_hash=self.config_hash),)
+
+    @property
+    def metrics(self) -> tuple[MetricSpec, ...]:
+        return (metric_spec(self.name),)
+
+    def render(self) -> Iterator[Item]:
+        for number in range(self.n_items):
+            yield Item(
+                position=number,
+                task=self.name,
+                doc_id=number,
+                kind=RequestKind.GENERATION,
+                doc={"number": number},
+                target=str(number),
+                prompts=(Prompt(text=f"say {number}", gen_kwargs={"until": ["END"], "max_gen_toks": 5}),),
+            )
+
+    def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
+        return [{"exact_match,none": float(replies[0].text == item.target)} for item, replies in answered]
+
+    def aggregate(self, values: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, dict[str, float]]:
+        return {
+            task: {metric: sum(numbers) / len(numbers) for metric, numbers in metrics.items()}
+            for task, metrics in values.items()
+        }
+
+
+@dataclass
+class FakeHarness:
+    tasks: FakeTasks = field(default_factory=FakeTasks)
+    seen: list[TaskOptions] = field(default_factory=list)
+
+    def load(self, options: TaskOptions) -> FakeTasks:
+        self.seen.append(options)
+        return self.tasks
+
+
+Answerer = Callable[[str, int], Reply]
+"""(prompt, seed) -> reply"""
+
+
+def echo_number(prompt: str, seed: int) -> Reply:
+    return reply(prompt.removeprefix("say "))
+
+
+@dataclass
+class FakeEndpoint:
+    """Answers by a function; remembers what it was asked, and how many were in flight at once."""
+
+    url: str
+    answer: Answerer = echo_number
+    delay_s: float = 0.0
+    bodies: list[bytes] = field(default_factory=list)
+    in_flight: int = 0
+    most_in_flight: int = 0
+
+    async def inspect(self, *, model: str) -> EndpointInfo:
+        return EndpointInfo(url=self.url, server="fake", models=(model,), max_model_len=None, tokenizes=False)
+
+    async def ask(self, request: Request, body: bytes) -> Reply:
+        payload = json.loads(body)
+        if payload["max_tokens"] == 1:
+            return reply("trial")
+        self.bodies.append(body)
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            await asyncio.sleep(self.delay_s)
+        finally:
+            self.in_flight -= 1
+        return self.answer(payload["prompt"], payload["seed"])
+
+    async def tokenize(self, texts: Sequence[str], *, model: str) -> list[list[int]]:
+        return [list(text.encode()) for text in texts]
+
+    def prompts(self) -> list[str]:
+        return [json.loads(body)["prompt"] for body in self.bodies]
+
+
+@dataclass
+class Clock:
+    instant: datetime = START
+
+    def now(self) -> datetime:
+        return self.instant
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+
+@dataclass
+class QuietProgress:
+    comparison: Comparison | None = None
+    answers: list[ArmName] = field(default_factory=list)
+    done: dict[ArmName, int] = field(default_factory=dict)
+
+    def started(self, comparison: Comparison, *, totals: Mapping[ArmName, int], done: Mapping[ArmName, int]) -> None:
+        self.comparison = comparison
+        self.done = dict(done)
+
+    def answered(self, arm: ArmName, reply: Reply) -> None:
+        self.answers.append(arm)
+
+    def phase(self, text: str) -> None: ...
+
+    def finished(self) -> None: ...
+
+
+@dataclass
+class Bench:
+    """Services on fakes."""
+
+    baseline: FakeEndpoint = field(default_factory=lambda: FakeEndpoint("http://off"))
+    candidate: FakeEndpoint = field(default_factory=lambda: FakeEndpoint("http://on"))
+    harness: FakeHarness = field(default_factory=FakeHarness)
+    store: Any = field(default_factory=MemoryStore)
+    clock: Clock = field(default_factory=Clock)
+    runner: str = "here:1:a"
+
+    @property
+    def services(self) -> Services:
+        return Services(
+            store=self.store,
+            harness=self.harness,
+            open_endpoint=self._open,
+            named_tokenizer=lambda name: lambda texts: [list(text.encode()) for text in texts],
+            is_same_server=lambda a, b: a == b,
+            clock=self.clock,
+            runner=self.runner,
+        )
+
+    @asynccontextmanager
+    async def _open(self, url: str, *, policy: RequestPolicy, key: str | None) -> AsyncIterator[FakeEndpoint]:
+        yield self.baseline if url == self.baseline.url else self.candidate
+
+
+def experiment(**changes: Any) -> Experiment:
+    return replace(
+        Experiment(
+            baseline="http://off",
+            candidate="http://on",
+            model="m",
+            tasks=("sums",),
+            policy=RequestPolicy(concurrency=4, max_attempts=1),
+        ),
+        **changes,
+    )

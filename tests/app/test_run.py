@@ -1,0 +1,305 @@
+"""A run from plan to verdict, on fakes: what is asked, what is stored, how it ends and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from qualab.app.asking import Arm, Tally, feed
+from qualab.app.run import resume, start
+from qualab.app.services import Run
+from qualab.domain.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
+from qualab.domain.plan import RequestPolicy
+from qualab.errors import ComparisonBusy, InvalidValue, PlanChanged, RunStopped, StoreFull
+from tests.app.fakes import (
+    BASELINE,
+    CANDIDATE,
+    Bench,
+    FakeHarness,
+    FakeTasks,
+    QuietProgress,
+    echo_number,
+    experiment,
+    failure,
+    reply,
+)
+
+
+def bench_of(n_items: int = 10, **changes: object) -> Bench:
+    return Bench(harness=FakeHarness(FakeTasks(n_items=n_items)), **changes)  # type: ignore[arg-type]
+
+
+async def run(bench: Bench, **changes: object):
+    progress = QuietProgress()
+    analysis = await start(bench.services, experiment(**changes), keys={}, progress=progress)
+    return analysis, progress
+
+
+async def test_equal_arms_are_equivalent_when_the_items_can_prove_it() -> None:
+    analysis, _ = await run(bench_of(600))
+    assert analysis.verdict is Verdict.EQUIVALENT
+    row = analysis.metrics[0]
+    assert (row.baseline, row.candidate, row.evidence.gains, row.evidence.losses) == (1.0, 1.0, 0, 0)
+    assert row.evidence.pvalue == 1.0
+
+
+async def test_equal_arms_are_inconclusive_when_there_are_too_few_items() -> None:
+    analysis, _ = await run(bench_of(10))
+    assert analysis.verdict is Verdict.INCONCLUSIVE
+    assert "133 items" in analysis.reasons[0]
+
+
+async def test_a_candidate_that_loses_items_is_a_regression() -> None:
+    bench = bench_of(200)
+    bench.candidate.answer = lambda prompt, seed: reply("wrong") if int(prompt[4:]) < 20 else echo_number(prompt, seed)
+    analysis, _ = await run(bench)
+    assert analysis.verdict is Verdict.REGRESSION
+    evidence = analysis.metrics[0].evidence
+    assert (evidence.gains, evidence.losses, evidence.n_items) == (0, 20, 200)
+    assert evidence.difference == -0.1
+
+
+async def test_both_arms_get_the_same_bytes_in_the_same_random_order() -> None:
+    bench = bench_of(50)
+    await run(bench, policy=RequestPolicy(concurrency=1))
+    assert bench.baseline.bodies == bench.candidate.bodies
+    prompts = bench.baseline.prompts()
+    assert prompts != [f"say {n}" for n in range(50)]
+    assert sorted(prompts) == sorted(f"say {n}" for n in range(50))
+
+
+async def test_another_seed_gives_another_order_and_the_same_seed_the_same() -> None:
+    orders = []
+    for seed in (1, 1, 2):
+        bench = bench_of(50)
+        await run(bench, seed=seed, policy=RequestPolicy(concurrency=1))
+        orders.append(bench.baseline.prompts())
+    assert orders[0] == orders[1] != orders[2]
+
+
+async def test_concurrency_bounds_each_arm_and_no_arm_runs_far_ahead() -> None:
+    bench = bench_of(60)
+    bench.baseline.delay_s, bench.candidate.delay_s = 0.001, 0.004
+    ahead = []
+
+    class Watching(QuietProgress):
+        def answered(self, arm, reply) -> None:
+            super().answered(arm, reply)
+            ahead.append(self.answers.count(BASELINE) - self.answers.count(CANDIDATE))
+
+    await start(bench.services, experiment(), keys={}, progress=Watching())
+    assert bench.baseline.most_in_flight <= 4
+    assert bench.candidate.most_in_flight == 4
+    assert max(ahead) <= 4 * 2 + 4 + 4
+
+
+async def test_every_answer_is_stored_with_what_came_with_it() -> None:
+    bench = bench_of(10)
+    analysis, _ = await run(bench)
+    stored = list(bench.store.answers(analysis.comparison_id, arm=CANDIDATE))
+    assert [answer.position for answer in stored] == list(range(10))
+    assert all(len(answer.request_hash) == 16 for answer in stored)
+    assert stored[0].reply.prompt_tokens == 3
+    assert bench.store.get(analysis.comparison_id).status is ComparisonStatus.FINISHED
+
+
+async def test_repeats_are_asked_with_a_seed_each_and_stored_as_rows() -> None:
+    bench = bench_of(5)
+    analysis, _ = await run(bench, repeats=3, gen_kwargs={"temperature": 0.7})
+    seeds = [json.loads(body)["seed"] for body in bench.baseline.bodies]
+    assert sorted(set(seeds)) == [1234, 1235, 1236]
+    assert len(seeds) == 15
+    assert len(list(bench.store.answers(analysis.comparison_id, arm=BASELINE))) == 15
+    assert analysis.metrics[0].verdict is Verdict.NOT_TESTED
+
+
+async def test_missing_answers_are_missing_and_not_wrong() -> None:
+    bench = bench_of(600)
+    bench.candidate.answer = lambda p, s: failure() if p in ("say 7", "say 8") else echo_number(p, s)
+    analysis, _ = await run(bench)
+    row = analysis.metrics[0]
+    assert (row.n_items, row.n_missing, row.evidence.n_items) == (600, 2, 598)
+    assert row.candidate == 1.0
+    assert dict(analysis.arms[1].statuses) == {"http_error": 2, "ok": 598}
+
+
+async def test_missing_answers_that_could_hide_a_loss_keep_the_verdict_open() -> None:
+    bench = bench_of(600)
+    bench.candidate.answer = lambda p, s: failure() if int(p[4:]) < 20 else echo_number(p, s)
+    analysis, _ = await run(bench)
+    assert analysis.verdict is Verdict.INCONCLUSIVE
+    assert "missing counted as wrong" in analysis.reasons[0]
+
+
+async def test_more_missing_pairs_than_planned_is_invalid() -> None:
+    bench = bench_of(600)
+    bench.candidate.answer = lambda p, s: failure() if int(p[4:]) < 40 else echo_number(p, s)
+    analysis, _ = await run(bench)
+    assert analysis.verdict is Verdict.INVALID
+    assert "40 of 600" in analysis.reasons[0]
+
+
+async def test_reasoning_without_an_answer_is_missing_but_does_not_stop_the_run() -> None:
+    bench = bench_of(60)
+    bench.candidate.answer = lambda p, s: reply(status=AnswerStatus.NO_FINAL_ANSWER, text=None)
+    analysis, _ = await run(bench)
+    assert analysis.verdict is Verdict.INVALID
+    assert analysis.arms[1].statuses == {"no_final_answer": 60}
+
+
+async def test_an_arm_that_fails_too_often_stops_the_run_which_can_be_resumed() -> None:
+    bench = bench_of(200)
+    broken = {"now": True}
+    bench.candidate.answer = lambda p, s: failure() if broken["now"] else echo_number(p, s)
+    with pytest.raises(RunStopped, match=r"candidate at http://on fails.*500 broken") as stop:
+        await run(bench)
+    comparison = stop.value.hint.split("qualab resume ")[1].split()[0]
+    assert bench.store.get(comparison).status is ComparisonStatus.STOPPED
+    assert "candidate" in bench.store.get(comparison).stop_reason
+    asked = len(bench.baseline.bodies) + len(bench.candidate.bodies)
+    assert asked < 200
+    broken["now"] = False
+    analysis = await resume(bench.services, comparison, keys={}, progress=QuietProgress(), retry_failed=True)
+    assert analysis.arms[1].statuses == {"ok": 200}
+    assert 200 <= len(bench.baseline.bodies) <= 204  # those in flight at the stop were not committed
+
+
+async def test_an_arm_that_answers_nothing_stops_even_a_short_run() -> None:
+    bench = bench_of(5)
+    bench.candidate.answer = lambda p, s: failure(AnswerStatus.TIMEOUT)
+    with pytest.raises(RunStopped, match="none of 5"):
+        await run(bench)
+
+
+async def test_a_run_that_dies_in_the_middle_resumes_to_the_same_verdict_asking_only_what_is_missing() -> None:
+    whole = bench_of(120)
+    expected, _ = await run(whole)
+
+    bench = bench_of(120, runner="here:0:dead")
+    bench.baseline.delay_s = bench.candidate.delay_s = 0.002
+    progress = QuietProgress()
+    job = asyncio.create_task(start(bench.services, experiment(), keys={}, progress=progress))
+    while len(progress.answers) < 60:
+        await asyncio.sleep(0.001)
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    comparison = progress.comparison
+    assert bench.store.get(comparison.id).status is ComparisonStatus.INTERRUPTED
+    stored = bench.store.answered(comparison.id)
+    assert len(stored) >= 60
+    asked_before = len(bench.baseline.bodies) + len(bench.candidate.bodies)
+
+    again = QuietProgress()
+    analysis = await resume(bench.services, comparison.id, keys={}, progress=again)
+    assert len(again.answers) == 240 - len(stored)
+    assert sum(again.done.values()) == len(stored)
+    assert len(bench.baseline.bodies) + len(bench.candidate.bodies) == asked_before + len(again.answers)
+    assert analysis.verdict is expected.verdict
+    assert analysis.metrics == expected.metrics
+    assert bench.store.get(comparison.id).duplicates == 0
+
+
+async def test_resuming_a_finished_comparison_asks_nothing_and_concludes_the_same() -> None:
+    bench = bench_of(40)
+    first, _ = await run(bench)
+    asked = len(bench.baseline.bodies)
+    second = await resume(bench.services, first.comparison_id, keys={}, progress=QuietProgress())
+    assert second == first
+    assert len(bench.baseline.bodies) == asked
+
+
+async def test_a_comparison_that_is_being_run_cannot_be_run_again() -> None:
+    bench = bench_of(40)
+    first, _ = await run(bench)
+    bench.store.claim(first.comparison_id, runner="elsewhere:5:b", now=bench.clock.now(), stale_after_s=30)
+    with pytest.raises(ComparisonBusy):
+        await resume(bench.services, first.comparison_id, keys={}, progress=QuietProgress())
+
+
+async def test_changed_tasks_are_not_resumed() -> None:
+    bench = bench_of(40)
+    first, _ = await run(bench)
+    bench.harness.tasks = replace(bench.harness.tasks, config_hash="other")
+    with pytest.raises(PlanChanged, match="sums"):
+        await resume(bench.services, first.comparison_id, keys={}, progress=QuietProgress())
+
+
+async def test_a_store_that_fails_ends_the_run_and_keeps_what_it_has() -> None:
+    bench = bench_of(100)
+    calls = {"n": 0}
+    keep = bench.store.add_answers
+
+    def failing(comparison_id, answers):
+        calls["n"] += 1
+        if calls["n"] > 3:
+            raise StoreFull("The disk is full")
+        return keep(comparison_id, answers)
+
+    bench.store.add_answers = failing
+    bench.baseline.delay_s = bench.candidate.delay_s = 0.001
+    progress = QuietProgress()
+    with pytest.raises(StoreFull):
+        await start(bench.services, experiment(), keys={}, progress=progress)
+    assert bench.store.answered(progress.comparison.id)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"limit": 0}, "limit"),
+        ({"rule": replace(experiment().rule, margin=0)}, "margin"),
+        ({"rule": replace(experiment().rule, alpha=0.5)}, "alpha"),
+        ({"repeats": 2}, "temperature 0"),
+        ({"candidate": "http://off"}, "same server"),
+        ({"policy": RequestPolicy(concurrency=0)}, "concurrency"),
+    ],
+)
+async def test_settings_that_no_run_can_be_made_of_are_refused_before_anything_is_asked(changes, message) -> None:
+    bench = bench_of()
+    with pytest.raises(InvalidValue, match=message):
+        await run(bench, **changes)
+    assert not bench.baseline.bodies
+
+
+async def test_answers_that_differ_are_counted_apart_from_scores() -> None:
+    bench = bench_of(30)
+    bench.candidate.answer = lambda p, s: reply(
+        echo_number(p, s).text + ("" if p != "say 3" else " END"), prompt_tokens=4, finish_reason="length"
+    )
+    analysis, _ = await run(bench)
+    pairs = analysis.pairs
+    assert (pairs.n_pairs, pairs.same_text, pairs.prompt_tokens_differ, pairs.finish_reasons_differ) == (30, 29, 30, 30)
+    assert pairs.request_hashes_differ == 0
+    assert analysis.arms[1].stop_string_answers == 1
+
+
+async def test_items_are_offered_to_both_arms_in_step_and_the_first_arm_alternates() -> None:
+    bench = bench_of(6)
+    analysis, progress = await run(bench)
+    offered: list[tuple[ArmName, int]] = []
+
+    class Noting(asyncio.Queue):  # type: ignore[type-arg]
+        def __init__(self, arm: ArmName) -> None:
+            super().__init__()
+            self.arm = arm
+
+        async def put(self, job) -> None:
+            if job is not None:
+                offered.append((self.arm, job.position))
+
+    arms = [Arm(name=arm, endpoint=bench.baseline, queue=Noting(arm), tally=Tally(total=6)) for arm in ArmName]
+    items = list(bench.store.items(analysis.comparison_id))
+    job = Run(comparison=progress.comparison, tasks=bench.harness.tasks, items=items, endpoints={}, progress=progress)
+    await feed(job, arms, set())
+    assert offered[:6] == [
+        (BASELINE, 0),
+        (CANDIDATE, 0),
+        (CANDIDATE, 1),
+        (BASELINE, 1),
+        (BASELINE, 2),
+        (CANDIDATE, 2),
+    ]
