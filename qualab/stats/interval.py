@@ -91,8 +91,8 @@ def _square_and_add(counts: PairedCounts, *, confidence_level: float, is_correct
         return math.sqrt(max(0.0, toward**2 - 2.0 * phi * toward * away + away**2))
 
     return ConfidenceInterval(
-        low=difference - distance(candidate - low_c, high_b - baseline),
-        high=difference + distance(high_c - candidate, baseline - low_b),
+        low=max(-1.0, difference - distance(candidate - low_c, high_b - baseline)),
+        high=min(1.0, difference + distance(high_c - candidate, baseline - low_b)),
         confidence_level=confidence_level,
     )
 
