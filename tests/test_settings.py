@@ -1,0 +1,120 @@
+"""Settings: which source wins, what a wrong one says, and where keys may come from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from qualab.bootstrap import experiment_of, keys_of
+from qualab.domain.names import ArmName
+from qualab.errors import InvalidValue, UnknownSetting, UsageError
+from qualab.settings import FIELDS, Settings, load
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*FIELDS, "api_key", "baseline_api_key", "candidate_api_key"]:
+        monkeypatch.delenv(f"QUALAB_{name.upper()}", raising=False)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+
+def experiment(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "experiment.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_command_line_beats_environment_beats_file_beats_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = experiment(tmp_path, "margin: 0.03\nalpha: 0.04\nseed: 1\n")
+    monkeypatch.setenv("QUALAB_ALPHA", "0.02")
+    monkeypatch.setenv("QUALAB_SEED", "2")
+    settings = load(file=file, command_line={"seed": 3, "label": None})
+    assert (settings.margin, settings.alpha, settings.seed, settings.concurrency) == (0.03, 0.02, 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("temperature=0.7,top_p=0.9", {"temperature": 0.7, "top_p": 0.9}),
+        ("do_sample=true,until=END", {"do_sample": True, "until": "END"}),
+        ('{"stop_token_ids": [1, 2]}', {"stop_token_ids": [1, 2]}),
+        ({"temperature": 0}, {"temperature": 0}),
+    ],
+)
+def test_gen_kwargs_are_read_as_lm_eval_reads_them(given: object, expected: object) -> None:
+    assert load(command_line={"gen_kwargs": given}).gen_kwargs == expected
+
+
+def test_lists_are_separated_by_commas() -> None:
+    settings = load(command_line={"tasks": "gsm8k, ifeval", "include_path": "a,b"})
+    assert settings.tasks == ("gsm8k", "ifeval")
+    assert settings.include_path == (Path("a"), Path("b"))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "says"),
+    [
+        ("margn: 1", UnknownSetting, "margin"),
+        ("num-fewshots: 1", UnknownSetting, "num_fewshot"),
+        ("zzz: 1", UnknownSetting, "Known: baseline"),
+        ("margin: wide", InvalidValue, "margin"),
+        ("api_key: sk-secret", UnknownSetting, "QUALAB_API_KEY"),
+        ("- a list", UsageError, "qualab init"),
+        ("a: [1", UsageError, "line 1"),
+        ("seed: 1\nmargin: : 2", UsageError, "line 2"),
+    ],
+)
+def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, text: str, kind: type[UsageError], says: str) -> None:
+    with pytest.raises(kind) as error:
+        load(file=experiment(tmp_path, text))
+    assert says in str(error.value)
+    assert "sk-secret" not in str(error.value)
+
+
+def test_a_file_that_is_not_there_names_its_path(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nowhere\.yaml"):
+        load(file=tmp_path / "nowhere.yaml")
+
+
+def test_keys_come_from_the_environment_or_a_file_and_an_arms_own_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key").write_text("from-file\n", encoding="utf-8")
+    monkeypatch.setenv("QUALAB_CANDIDATE_API_KEY", "own")
+    keys = keys_of(load(command_line={"api_key_file": tmp_path / "key"}))
+    assert keys == {ArmName.BASELINE: "from-file", ArmName.CANDIDATE: "own"}
+
+
+def test_no_key_is_no_key() -> None:
+    assert keys_of(load()) == {ArmName.BASELINE: None, ArmName.CANDIDATE: None}
+
+
+def test_a_key_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUALAB_API_KEY", "sk-secret")
+    assert "sk-secret" not in repr(load())
+
+
+def test_an_unreadable_key_file_is_named_without_its_content(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="missing-key"):
+        keys_of(load(command_line={"api_key_file": tmp_path / "missing-key"}))
+
+
+@pytest.mark.parametrize("missing", ["baseline", "candidate", "model"])
+def test_what_a_run_cannot_do_without_is_asked_for(missing: str) -> None:
+    given = {"baseline": "http://a", "candidate": "http://b", "model": "m"} | {missing: None}
+    with pytest.raises(InvalidValue, match=missing):
+        experiment_of(load(command_line=given))
+
+
+def test_the_example_file_holds_only_known_settings_and_loads(tmp_path: Path) -> None:
+    from qualab.cli.example import EXPERIMENT
+
+    settings = load(file=experiment(tmp_path, EXPERIMENT))
+    assert isinstance(settings, Settings)
+    commented = re.findall(r"^# ([a-z_]+): ", EXPERIMENT, flags=re.MULTILINE)
+    assert "data_dir" in commented
+    assert set(commented) <= set(FIELDS)
