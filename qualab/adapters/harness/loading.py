@@ -1,0 +1,175 @@
+"""Loads tasks: from a user's options to LmEvalTasks. Imports lm-eval; `harness.py` imports this when it is needed."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from qualab.adapters.harness.building import Built, build, dataset_options, shots
+from qualab.adapters.harness.catalog import Catalog, TaskHints, hints_from_metadata, read_catalog
+from qualab.adapters.harness.hashing import config_hash, data_hash
+from qualab.adapters.harness.loaded import LmEvalTasks
+from qualab.adapters.harness.metrics import metric_specs, with_primaries
+from qualab.adapters.harness.naming import index, resolve
+from qualab.adapters.harness.patching import keep_compiled_templates, quiet, reseed, restored_randomness
+from qualab.adapters.harness.rendering import LoadedTask, overridden
+from qualab.adapters.harness.requirements import check_scoring
+from qualab.adapters.harness.sources import Sources, label
+from qualab.domain.items import JsonObject
+from qualab.domain.names import RequestKind
+from qualab.domain.plan import TaskSpec
+from qualab.errors import BrokenTask, EmptyDataset, InvalidValue
+from qualab.ports import TaskOptions
+
+CUSTOM = "custom"
+
+KINDS = {
+    "generate_until": RequestKind.GENERATION,
+    "multiple_choice": RequestKind.LOGLIKELIHOOD,
+    "loglikelihood": RequestKind.LOGLIKELIHOOD,
+}
+
+_one_at_a_time = threading.RLock()
+"""Loading replaces functions of lm-eval for its time."""
+
+
+def load_tasks(options: TaskOptions, *, tasks_dir: Path) -> LmEvalTasks:
+    """Raises what `LmEvalHarness.load` says."""
+    _check(options)
+    catalog = read_catalog(tasks_dir)
+    sources = Sources(catalog=catalog, tasks_dir=tasks_dir, data_dir=options.data_dir)
+    keep_compiled_templates()
+    with _one_at_a_time, quiet(), restored_randomness():
+        reseed(str(options.seed))  # a task's process_docs may shuffle
+        names = catalog.expand(options.names)
+        manager = index(names, catalog=catalog, tasks_dir=tasks_dir, include_paths=options.include_paths)
+        built = build(manager, resolve(manager, names), sources=sources, num_fewshot=options.num_fewshot)
+        hints = {name: _hints(name, task, catalog) for name, task in built.tasks.items()}
+        loaded = {
+            name: _loaded(task, options, hints[name], sources, asked_as=built.asked_as[name])
+            for name, task in built.tasks.items()
+        }
+        for one in loaded.values():
+            check_scoring(one.task, one.docs, data_dir=options.data_dir)
+    return _assembled(options, catalog, built, loaded, hints)
+
+
+def _check(options: TaskOptions) -> None:
+    if not options.names:
+        raise InvalidValue("No task is named", hint="Name tasks or a suite with --tasks")
+    if options.limit is not None and not (math.isfinite(options.limit) and options.limit > 0):
+        raise InvalidValue(
+            f"limit is {options.limit}, and must be more than 0",
+            hint="Items a task, or a fraction below 1; leave it out to ask all",
+        )
+    if options.num_fewshot is not None and options.num_fewshot < 0:
+        raise InvalidValue(f"num_fewshot is {options.num_fewshot}", hint="Give 0 or more")
+    for name, path in [("data_dir", options.data_dir), *(("include_path", path) for path in options.include_paths)]:
+        if path is not None and not path.is_dir():
+            raise InvalidValue(f"{name} {path} is not a directory", hint="Correct the path")
+
+
+def _hints(name: str, task: Any, catalog: Catalog) -> TaskHints:
+    return hints_from_metadata(name, task.config.metadata).over(catalog.hints(name))
+
+
+def _loaded(task: Any, options: TaskOptions, hints: TaskHints, sources: Sources, *, asked_as: str) -> LoadedTask:
+    name = str(task.task_name)
+    kind = _kind(task)
+    if kind is RequestKind.GENERATION and options.gen_kwargs:
+        task.set_config("generation_kwargs", overridden(task.config.generation_kwargs or {}, options.gen_kwargs))
+    task.set_config("num_fewshot", shots(task.config.num_fewshot, options.num_fewshot))
+    available = task.task_docs if hasattr(task, "task_docs") else task.eval_docs
+    docs = list(islice(available, n_asked(len(available), options.limit)))
+    if not docs:
+        raise EmptyDataset(f"Task {name} has no items", hint="Check its data set")
+    plain_docs = [_plain(doc) for doc in docs]
+    cluster = _cluster(name, hints, plain_docs[0])
+    dataset_path, dataset_name = task.config.dataset_path, task.config.dataset_name
+    spec = TaskSpec(
+        name=name,
+        benchmark=hints.benchmark or asked_as,
+        kind=kind,
+        version=str(task.VERSION),
+        config_hash=config_hash(task),
+        data_hash=data_hash(plain_docs),
+        dataset=label(dataset_path, dataset_name),
+        revision=sources.revision(dataset_path, dataset_options(task.config.dataset_kwargs)),
+        num_fewshot=task.config.num_fewshot,
+        n_items=len(docs),
+        n_available=len(available),
+        cluster_field="+".join(cluster),
+    )
+    return LoadedTask(spec=spec, task=task, docs=docs, plain_docs=plain_docs, cluster=cluster)
+
+
+def _kind(task: Any) -> RequestKind:
+    """Raises BrokenTask for what qualab does not ask."""
+    refused = {
+        f"asks requests of the kind {task.config.output_type}": task.config.output_type not in KINDS,
+        f"asks each item {task.config.repeats} times": (task.config.repeats or 1) > 1,
+        "shows images or sounds": getattr(task, "MULTIMODAL", False),
+        "runs code that a model wrote": getattr(task, "UNSAFE_CODE", False),
+    }
+    for reason, holds in refused.items():
+        if holds:
+            raise BrokenTask(f"Task {task.task_name} {reason}, which qualab does not do", hint="Leave it out")
+    return KINDS[task.config.output_type]
+
+
+def n_asked(n_available: int, limit: float | None) -> int:
+    """Items that lm-eval's --limit leaves: a number, or a fraction below 1, rounded up."""
+    if limit is None:
+        return n_available
+    return min(n_available, math.ceil(n_available * limit) if limit < 1 else int(limit))
+
+
+def _plain(doc: Mapping[str, Any]) -> JsonObject:
+    """The document as JSON would give it back; the same object where it is JSON already."""
+    foreign: list[Any] = []
+
+    def as_text(value: Any) -> str:
+        foreign.append(value)
+        return str(value)
+
+    text = json.dumps(doc, default=as_text)
+    return json.loads(text) if foreign or not isinstance(doc, dict) else doc
+
+
+def _cluster(name: str, hints: TaskHints, doc: Mapping[str, Any]) -> tuple[str, ...]:
+    fields = hints.cluster or ()
+    missing = [field for field in fields if field not in doc]
+    if missing:
+        raise BrokenTask(f"Task {name} has no field {', '.join(missing)} to cluster by", hint="Correct `cluster`")
+    return fields
+
+
+def _assembled(
+    options: TaskOptions,
+    catalog: Catalog,
+    built: Built,
+    loaded: Mapping[str, LoadedTask],
+    hints: Mapping[str, TaskHints],
+) -> LmEvalTasks:
+    specs = {name: one.spec for name, one in loaded.items()}
+    suite = _suite(options.names, catalog)
+    by_suite = catalog.suites[suite].apply_chat_template if suite != CUSTOM else False
+    return LmEvalTasks(
+        suite=suite,
+        loaded=loaded,
+        built=built,
+        metrics=with_primaries(metric_specs(built, specs, hints), built, specs, catalog),
+        applies_chat_template=by_suite if options.apply_chat_template is None else options.apply_chat_template,
+        seed=options.seed,
+        system_instruction=options.system_instruction,
+    )
+
+
+def _suite(names: Sequence[str], catalog: Catalog) -> str:
+    distinct = set(names)
+    return names[0] if len(distinct) == 1 and names[0] in catalog.suites else CUSTOM
