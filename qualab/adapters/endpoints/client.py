@@ -1,0 +1,147 @@
+"""The asynchronous client of one OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from qualab.adapters.endpoints.faults import Fault
+from qualab.adapters.endpoints.inspection import LOADING_TIMEOUT_S, Inspection
+from qualab.adapters.endpoints.redaction import Redactor, checked_key
+from qualab.adapters.endpoints.replies import BadBody, failed_reply, failure_of, read_reply
+from qualab.adapters.endpoints.retrying import Failure, Sending, Timing, persist
+from qualab.adapters.endpoints.tokenizing import ServerTokenizer
+from qualab.adapters.endpoints.transport import Transport
+from qualab.adapters.endpoints.urls import Routes
+from qualab.domain.bodies import loglikelihood_request
+from qualab.domain.canonical import encode_body
+from qualab.domain.items import Reply, Request
+from qualab.domain.names import AnswerStatus, Api
+from qualab.domain.plan import RequestPolicy
+from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue
+from qualab.ports import EndpointInfo
+
+NO_ECHO = (
+    "Log-likelihood tasks need /v1/completions with echo and logprobs, as vLLM serves them; llama.cpp does not. "
+    "Use such a server, or the generative forms in suite release"
+)
+
+
+class HttpEndpoint:
+    """An `Endpoint` over HTTP. Made by `open_endpoint`, which owns its connections."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        *,
+        transport: Transport,
+        policy: RequestPolicy,
+        timing: Timing,
+        redact: Redactor,
+        loading_timeout_s: float,
+    ) -> None:
+        self._routes = routes
+        self._transport = transport
+        self._policy = policy
+        self._timing = timing
+        self._redact = redact
+        self._slots = asyncio.Semaphore(policy.concurrency)
+        self._tokenizer = ServerTokenizer(routes, transport=transport, policy=policy, timing=timing, redact=redact)
+        self._inspection = Inspection(
+            routes, transport=transport, timing=timing, redact=redact, loading_timeout_s=loading_timeout_s
+        )
+
+    @property
+    def url(self) -> str:
+        """The API's root, as "http://127.0.0.1:8000/v1"."""
+        return self._routes.base
+
+    async def inspect(self, *, model: str) -> EndpointInfo:
+        """Raises EndpointUnreachable, EndpointMisconfigured (path, key, model name)."""
+        card = await self._inspection.model_card(model)
+        form = await self._tokenizer.detect(model)
+        return await self._inspection.describe(card, tokenizes=form is not None)
+
+    async def ask(self, request: Request, body: bytes) -> Reply:
+        """One request with its attempts, of which at most `policy.concurrency` are under way at any time.
+
+        Never raises for what the server does: that is the Reply's status.
+        """
+        outcome = await persist(
+            lambda attempt: self._attempt(request, body, attempt), policy=self._policy, timing=self._timing
+        )
+        return failed_reply(outcome) if isinstance(outcome, Failure) else outcome
+
+    async def _attempt(self, request: Request, body: bytes, attempt: int) -> Reply | Failure:
+        timing = self._timing
+        url = self._routes.chat if request.api is Api.CHAT else self._routes.completions
+        async with self._slots:
+            # deadline and latency start here, not in the queue
+            sent_at, started = timing.now(), timing.monotonic_s()
+            found = await self._transport.send("POST", url, body=body)
+            sending = Sending(attempt, timing.monotonic_s() - started, sent_at)
+        if isinstance(found, Fault):
+            return Failure(status=found.status, error=found.reason, retry=True, sending=sending)
+        if found.status != 200:
+            return failure_of(found, sending, redact=self._redact)
+        try:
+            return read_reply(request, found.body, sending)
+        except BadBody as exc:
+            error = self._redact.excerpt(exc.reason)
+            return Failure(status=AnswerStatus.BAD_BODY, error=error, retry=exc.retry, sending=sending)
+
+    async def probe_loglikelihood(self, *, model: str, tokens: Sequence[int]) -> None:
+        """Asks for the log-likelihood of `tokens` (two or more) as tasks do.
+
+        Raises EndpointMisconfigured where the server cannot serve that, above all where it ignores `echo`, and
+        EndpointUnreachable where it does not answer.
+        """
+        request = loglikelihood_request(choice=0, context_ids=tokens[:1], whole_ids=tokens, model=model)
+        reply = await self.ask(request, encode_body(request.payload, seed=0))
+        if reply.status.is_answer:
+            return
+        if reply.status in (AnswerStatus.BAD_BODY, AnswerStatus.REJECTED):
+            raise EndpointMisconfigured(f"{self.url} cannot serve log-likelihoods: {reply.error}", hint=NO_ECHO)
+        raise EndpointUnreachable(f"{self.url} did not answer a log-likelihood request: {reply.error}")
+
+    async def tokenize(self, texts: Sequence[str], *, model: str) -> list[list[int]]:
+        """Token ids by the server's own tokenizer, without special tokens, in the order of `texts`.
+
+        At most `policy.concurrency` requests are under way. Raises EndpointMisconfigured, EndpointUnreachable.
+        """
+        return await self._tokenizer.encode(texts, model=model)
+
+
+def _checked_policy(policy: RequestPolicy) -> RequestPolicy:
+    for name in ("concurrency", "timeout_s", "max_attempts"):
+        if getattr(policy, name) <= 0:
+            raise InvalidValue(f"{name} is {getattr(policy, name)}", hint="It must be above 0")
+    return policy
+
+
+@asynccontextmanager
+async def open_endpoint(
+    url: str,
+    *,
+    policy: RequestPolicy,
+    key: str | None,
+    timing: Timing | None = None,
+    loading_timeout_s: float = LOADING_TIMEOUT_S,
+) -> AsyncIterator[HttpEndpoint]:
+    """Opens an endpoint; the context owns its connections. Asks nothing yet.
+
+    `key` goes into the Authorization header and nowhere else. A server that says that it is still loading its model is
+    waited for up to `loading_timeout_s`. Raises InvalidValue for a URL, a policy or a key that cannot be.
+    """
+    routes, secret = Routes.of(url), checked_key(key)
+    transport = Transport(routes.base, key=secret, timeout_s=_checked_policy(policy).timeout_s)
+    async with transport:
+        yield HttpEndpoint(
+            routes,
+            transport=transport,
+            policy=policy,
+            timing=timing or Timing(),
+            redact=Redactor(secret),
+            loading_timeout_s=loading_timeout_s,
+        )

@@ -1,0 +1,193 @@
+"""The body of a 200 into a Reply; whatever does not have the shape of an answer is BadBody."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import orjson
+
+from qualab.adapters.endpoints.redaction import Redactor
+from qualab.adapters.endpoints.retrying import Failure, Sending, is_retried, status_of
+from qualab.adapters.endpoints.transport import Exchange
+from qualab.domain.items import Reply, Request
+from qualab.domain.names import AnswerStatus, Api
+
+ABORTED = frozenset({"abort", "error"})
+"""Finish reasons that say that the server gave up in the middle."""
+
+
+class BadBody(Exception):
+    """A body that holds no answer. `retry` is False where asking again cannot help."""
+
+    def __init__(self, reason: str, *, retry: bool = True) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry = retry
+
+
+class Drawn(NamedTuple):
+    """What a choice says: the part of a Reply that differs between the routes."""
+
+    status: AnswerStatus
+    text: str | None = None
+    loglikelihood: float | None = None
+    is_greedy: bool | None = None
+    reasoning_characters: int = 0
+
+
+def read_reply(request: Request, body: bytes, sending: Sending) -> Reply:
+    """Raises BadBody."""
+    answer = _parsed(body)
+    choice = _first_choice(answer)
+    finish_reason = choice.get("finish_reason") or ""
+    if finish_reason in ABORTED:
+        raise BadBody(f"the server ended the answer with finish_reason {finish_reason!r}")
+    if request.context_tokens is not None:
+        drawn = _loglikelihood(choice, n_tokens=len(request.payload["prompt"]), n_context=request.context_tokens)
+    elif request.api is Api.CHAT:
+        drawn = _message(choice, finish_reason)
+    else:
+        drawn = _text(choice, finish_reason)
+    usage = answer.get("usage")
+    counts = usage if isinstance(usage, dict) else {}
+    return Reply(
+        status=drawn.status,
+        text=drawn.text,
+        loglikelihood=drawn.loglikelihood,
+        is_greedy=drawn.is_greedy,
+        finish_reason=str(finish_reason),
+        prompt_tokens=_count(counts.get("prompt_tokens")),
+        completion_tokens=_count(counts.get("completion_tokens")),
+        attempts=sending.attempts,
+        latency_s=sending.latency_s,
+        sent_at=sending.sent_at,
+        system_fingerprint=str(answer.get("system_fingerprint") or ""),
+        error="",
+        reasoning_characters=drawn.reasoning_characters,
+    )
+
+
+def failed_reply(failure: Failure) -> Reply:
+    """The Reply of a request that got no answer."""
+    return Reply(
+        status=failure.status,
+        text=None,
+        loglikelihood=None,
+        is_greedy=None,
+        finish_reason="",
+        prompt_tokens=None,
+        completion_tokens=None,
+        attempts=failure.sending.attempts,
+        latency_s=failure.sending.latency_s,
+        sent_at=failure.sending.sent_at,
+        system_fingerprint="",
+        error=failure.error,
+    )
+
+
+def failure_of(exchange: Exchange, sending: Sending, *, redact: Redactor) -> Failure:
+    """The failed attempt that an HTTP status other than 200 means, with what the server says about it."""
+    said = redact.excerpt(error_message(exchange.body) or exchange.body)
+    return Failure(
+        status=status_of(exchange.status),
+        error=f"HTTP {exchange.status}: {said}" if said else f"HTTP {exchange.status}",
+        retry=is_retried(exchange.status),
+        sending=sending,
+        retry_after=exchange.headers.get("Retry-After"),
+    )
+
+
+def error_message(body: bytes) -> str:
+    """What a JSON error body says in the forms of OpenAI, vLLM, llama.cpp and FastAPI; empty for any other body."""
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return ""
+    return _message_in(answer) if isinstance(answer, dict) else ""
+
+
+def _message_in(answer: dict[str, Any]) -> str:
+    error = answer.get("error")
+    if isinstance(error, dict):
+        error = error.get("message") or error.get("type")
+    for said in (error, answer.get("message"), answer.get("detail")):
+        if said:
+            return said if isinstance(said, str) else orjson.dumps(said).decode()
+    return ""
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise BadBody("the body is not JSON") from exc
+    if not isinstance(answer, dict):
+        raise BadBody("the body is not a JSON object")
+    if answer.get("error") or answer.get("object") == "error":
+        raise BadBody(f"the body holds an error in spite of status 200: {_message_in(answer)}")
+    return answer
+
+
+def _first_choice(answer: dict[str, Any]) -> dict[str, Any]:
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices:
+        raise BadBody("the body has no choices")
+    if not isinstance(choices[0], dict):
+        raise BadBody("a choice is not an object")
+    choice: dict[str, Any] = choices[0]
+    return choice
+
+
+def _ended(finish_reason: object) -> AnswerStatus:
+    return AnswerStatus.TRUNCATED if finish_reason == "length" else AnswerStatus.OK
+
+
+def _text(choice: dict[str, Any], finish_reason: object) -> Drawn:
+    text = choice.get("text")
+    if not isinstance(text, str):
+        raise BadBody("the choice has no text")
+    return Drawn(_ended(finish_reason), text)
+
+
+def _message(choice: dict[str, Any], finish_reason: object) -> Drawn:
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise BadBody("the choice has no message")
+    content = message.get("content")
+    reasoning = _reasoning(message)
+    if not content and (reasoning or (content is None and reasoning is not None)):
+        return Drawn(AnswerStatus.NO_FINAL_ANSWER, reasoning_characters=len(reasoning))
+    if not isinstance(content, str):
+        raise BadBody("the message has no content")
+    return Drawn(_ended(finish_reason), content, reasoning_characters=len(reasoning or ""))
+
+
+def _reasoning(message: dict[str, Any]) -> str | None:
+    """The reasoning under either of its names; empty where a server gives the field without text."""
+    given = [said for said in (message.get("reasoning_content"), message.get("reasoning")) if isinstance(said, str)]
+    return max(given, key=len) if given else None
+
+
+def _loglikelihood(choice: dict[str, Any], *, n_tokens: int, n_context: int) -> Drawn:
+    """As lm-eval's `parse_logprobs`: the sum over the continuation; greedy where every token was the likeliest."""
+    logprobs = choice.get("logprobs")
+    if not isinstance(logprobs, dict):
+        raise BadBody("the server gives no log-probabilities", retry=False)
+    of_tokens, tops = logprobs.get("token_logprobs"), logprobs.get("top_logprobs")
+    if not isinstance(of_tokens, list) or len(of_tokens) <= 1:
+        raise BadBody("the server ignores echo: it gives no log-probabilities of the prompt's tokens", retry=False)
+    if len(of_tokens) != n_tokens + 1:
+        raise BadBody(f"{len(of_tokens)} token_logprobs came for {n_tokens} tokens of prompt and 1 of answer")
+    if not isinstance(tops, list) or len(tops) != len(of_tokens):
+        raise BadBody("top_logprobs do not match token_logprobs")
+    continuation = of_tokens[n_context:-1]
+    try:
+        total = float(sum(continuation))
+        likeliest = [max(top.values()) for top in tops[n_context:-1]]
+    except (TypeError, ValueError, AttributeError) as exc:
+        raise BadBody("a log-probability of the continuation is missing") from exc
+    return Drawn(AnswerStatus.OK, loglikelihood=total, is_greedy=continuation == likeliest)
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int else None

@@ -1,0 +1,99 @@
+"""One server's connections: sends bytes, returns bytes, and turns foreign exceptions into faults.
+
+Environment proxies (HTTP_PROXY, HTTPS_PROXY, NO_PROXY) are used as other clients use them, except for this machine's
+own addresses. Redirects are not followed, so that a key never travels to a server that the user did not name. There are
+no cookies and no .netrc.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from yarl import URL
+
+from qualab import __version__
+from qualab.adapters.endpoints.faults import FOREIGN, Fault, fault_of
+from qualab.adapters.endpoints.urls import is_loopback
+from qualab.errors import InvalidValue
+
+CONNECT_TIMEOUT_S = 10.0
+PROBE_TIMEOUT_S = 5.0
+"""For requests that a server answers at once: what it is, which models it has."""
+KEEPALIVE_S = 4.0
+"""Idle connections are closed before the server closes them: uvicorn and llama.cpp do after 5 s."""
+
+
+class Exchange(NamedTuple):
+    """A whole HTTP answer. A tuple, because one is made for every request."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Transport:
+    """An aiohttp session for one server. Its context closes the connections."""
+
+    def __init__(self, base: str, *, key: str, timeout_s: float) -> None:
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": f"qualab/{__version__}",
+        }
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        self._session = aiohttp.ClientSession(
+            # the number of connections is bounded by the requests in flight
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=headers,
+            timeout=_timeout(timeout_s),
+        )
+        self._options: dict[str, Any] = {"allow_redirects": False, **_proxy_options(URL(base))}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def send(
+        self, method: str, url: URL | str, *, body: bytes | None = None, timeout_s: float | None = None
+    ) -> Exchange | Fault:
+        """One request; the deadline (the session's, or `timeout_s`) runs from here to the last byte of the answer."""
+        options = self._options if timeout_s is None else {**self._options, "timeout": _timeout(timeout_s)}
+        try:
+            async with self._session.request(method, url, data=body, **options) as response:
+                return Exchange(response.status, response.headers, await response.read())
+        except FOREIGN as exc:
+            return fault_of(exc)
+
+
+def _timeout(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, CONNECT_TIMEOUT_S))
+
+
+def _proxy_options(url: URL) -> dict[str, Any]:
+    """The proxy that the environment names for this server. Looked up once: aiohttp would do so for each request."""
+    host = url.host or ""
+    proxy = None if is_loopback(host) else getproxies().get(url.scheme)
+    if not proxy or proxy_bypass(host):
+        return {}
+    try:
+        found = URL(proxy if "://" in proxy else f"http://{proxy}")
+    except ValueError as exc:
+        raise InvalidValue(
+            f"The proxy of the environment for {url.scheme} is not a URL", hint="Correct HTTP_PROXY or HTTPS_PROXY"
+        ) from exc
+    if found.user is None:
+        return {"proxy": found}
+    credentials = base64.b64encode(f"{found.user}:{found.password or ''}".encode()).decode()
+    return {"proxy": found.with_user(None), "proxy_headers": {"Proxy-Authorization": f"Basic {credentials}"}}
