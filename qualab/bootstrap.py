@@ -42,8 +42,11 @@ def store_of(settings: Settings) -> Store:
 
 def services_of(settings: Settings) -> Services:
     """Everything that a run needs."""
-    from qualab.adapters.endpoints import named_tokenizer, open_endpoint, same_server
+    from qualab.adapters.endpoints.client import open_endpoint
+    from qualab.adapters.endpoints.tokenizing import named_tokenizer
+    from qualab.adapters.endpoints.urls import same_server
     from qualab.adapters.harness import LmEvalHarness
+    from qualab.adapters.render.lm_eval_files import write_lm_eval_files
 
     return Services(
         store=store_of(settings),
@@ -51,6 +54,7 @@ def services_of(settings: Settings) -> Services:
         open_endpoint=open_endpoint,
         named_tokenizer=named_tokenizer,
         is_same_server=same_server,
+        write_results=write_lm_eval_files,
         clock=SystemClock(),
         runner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
     )

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from qualab.domain.comparison import Analysis, Comparison
-from qualab.domain.items import Answer, Item, Reply, Request, Score
-from qualab.domain.names import Api, ArmName, ComparisonStatus
-from qualab.domain.plan import MetricSpec, Plan, RequestPolicy, TaskSpec
+from qualab.domain.items import Answer, Item, JsonObject, Reply, Request, Score
+from qualab.domain.names import ArmName, ComparisonStatus
+from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,14 @@ class LoadedTasks(Protocol):
     def aggregate(self, values: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, dict[str, float]]:
         """Task and group values by lm-eval's aggregation: {task: {"metric,filter": per-item values}} in,
         {task or group: {"metric,filter": value}} out. A metric without items is left out."""
+        ...
+
+    def samples(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> Iterator[JsonObject]:
+        """The rows that lm-eval's --log_samples writes of these answers."""
+        ...
+
+    def results(self, answered: Mapping[str, Sequence[tuple[Item, Sequence[Reply]]]]) -> JsonObject:
+        """lm-eval's results document of these answers by task."""
         ...
 
 
@@ -195,6 +203,19 @@ class Store(Protocol):
         ...
 
 
+class WriteResults(Protocol):
+    """Writes one arm as an lm-eval run: a results document and each task's sample rows; yields the files' paths."""
+
+    def __call__(
+        self,
+        folder: Path,
+        *,
+        date_id: str,
+        results: Mapping[str, Any],
+        samples: Iterable[tuple[str, Iterable[JsonObject]]],
+    ) -> Iterator[Path]: ...
+
+
 class Clock(Protocol):
     """Time as an argument."""
 
@@ -219,20 +240,3 @@ class Progress(Protocol):
         ...
 
     def finished(self) -> None: ...
-
-
-__all__ = [
-    "Api",
-    "Clock",
-    "ComparisonFilter",
-    "Endpoint",
-    "EndpointInfo",
-    "Harness",
-    "LoadedTasks",
-    "OpenEndpoint",
-    "Plan",
-    "Progress",
-    "Store",
-    "TaskOptions",
-    "Tokenize",
-]

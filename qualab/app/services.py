@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qualab.domain.comparison import Comparison
 from qualab.domain.items import Item
 from qualab.domain.names import ArmName
-from qualab.ports import Clock, Endpoint, Harness, LoadedTasks, OpenEndpoint, Progress, Store, Tokenize
+from qualab.ports import Clock, Endpoint, Harness, LoadedTasks, OpenEndpoint, Progress, Store, Tokenize, WriteResults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,7 @@ class Services:
     open_endpoint: OpenEndpoint
     named_tokenizer: Callable[[str], Tokenize]
     is_same_server: Callable[[str, str], bool]
+    write_results: WriteResults
     clock: Clock
     runner: str
     """Names this process in claims, as "host:pid:nonce"."""

@@ -11,11 +11,12 @@ from typing import Any
 from lm_eval.api.metrics import mean
 
 from qualab.adapters.harness.building import Built
+from qualab.adapters.harness.exporting import results_document, sample_rows
 from qualab.adapters.harness.metrics import table_order
 from qualab.adapters.harness.patching import quiet
 from qualab.adapters.harness.rendering import LoadedTask, render
 from qualab.adapters.harness.scoring import Scorer
-from qualab.domain.items import Item, Reply
+from qualab.domain.items import Item, JsonObject, Reply
 from qualab.domain.plan import MetricSpec, TaskSpec
 from qualab.errors import HarnessError
 
@@ -90,6 +91,15 @@ class LmEvalTasks:
         found = {**rows, **groups}
         keyed = {name: {key: value for key, value in found.get(name, {}).items() if "," in key} for name in self._order}
         return {name: row for name, row in keyed.items() if row}
+
+    def samples(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> Iterator[JsonObject]:
+        """The rows that lm-eval's --log_samples writes. Raises HarnessError."""
+        return sample_rows(self._scorers[task], answered)
+
+    def results(self, answered: Mapping[str, Sequence[tuple[Item, Sequence[Reply]]]]) -> JsonObject:
+        """lm-eval's results document of these answers by task. Raises HarnessError."""
+        values = {name: self.score(name, entries) for name, entries in answered.items()}
+        return results_document(self._built, self._loaded, values)
 
     @cached_property
     def _order(self) -> tuple[str, ...]:

@@ -79,19 +79,34 @@ class Scorer:
         return known[1] if known and known[0] == key[1] else None
 
     def _apply(self, answered: Sequence[Answered]) -> list[Values]:
+        values: list[Values] = [{} for _ in answered]
+        for name, groups in self._filtered(answered):
+            for (item, _), results, own in zip(answered, groups, values, strict=True):
+                for metric, value in self._process(item, results).items():
+                    own[f"{metric},{name}"] = plain_value(value)
+        return values
+
+    def _filtered(self, answered: Sequence[Answered]) -> Iterator[tuple[str, list[list[Any]]]]:
+        """Each filter's name and what it makes of every item's answers."""
         answers = [[Answer(item.doc, self._response(reply)) for reply in replies] for item, replies in answered]
         flat = [answer for group in answers for answer in group]
-        values: list[Values] = [{} for _ in answered]
         for ensemble in self._task._filters:
             try:
                 ensemble.apply(flat)
             except Exception as exc:  # whatever a task's filters raise
                 raise _failed(f"Filter {ensemble.name} of task {self._name}", exc) from exc
-            for (item, _), group, own in zip(answered, answers, values, strict=True):
-                results = [answer.filtered_resps[ensemble.name] for answer in group]
-                for metric, value in self._process(item, results).items():
-                    own[f"{metric},{ensemble.name}"] = plain_value(value)
-        return values
+            yield ensemble.name, [[answer.filtered_resps[ensemble.name] for answer in group] for group in answers]
+
+    def log(self, answered: Sequence[Answered]) -> Iterator[tuple[str, Answered, list[Any], Values]]:
+        """Filter, entry, filtered answers and metric values, filter by filter. Raises HarnessError."""
+        if not answered:
+            return
+        values = self.score(answered)
+        for name, groups in self._filtered(answered):
+            ending = f",{name}"
+            for entry, results, all_metrics in zip(answered, groups, values, strict=True):
+                own = {key.removesuffix(ending): v for key, v in all_metrics.items() if key.endswith(ending)}
+                yield name, entry, results, own
 
     def _response(self, reply: Reply) -> Any:
         return reply.text if self._is_generation else (reply.loglikelihood, reply.is_greedy)
