@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ def _replacements(sources: Sources, num_fewshot: int | None, current: _Current) 
         return fewshot_docs(task) if shots(task.config.num_fewshot, num_fewshot) > 0 else None
 
     with ExitStack() as stack:
+        stack.enter_context(redirect_stdout(StringIO()))  # task modules print when they are imported
         stack.enter_context(no_nltk_downloads())
         stack.enter_context(replaced(Task, "download", download))
         stack.enter_context(replaced(ConfigurableTask, "download", download))

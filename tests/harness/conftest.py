@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from qualab.adapters.harness import LmEvalHarness
+
+TASKS_DIR = Path(__file__).parents[2] / "tasks"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The real data sets. Skips where they are not there."""
+    shared = os.environ.get("QUALAB_SHARED")
+    if not shared:
+        pytest.skip("QUALAB_SHARED names no directory with the real data sets")
+    return Path(shared) / "data"
+
+
+@pytest.fixture(scope="session")
+def harness() -> LmEvalHarness:
+    return LmEvalHarness(tasks_dir=TASKS_DIR)

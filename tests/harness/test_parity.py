@@ -1,0 +1,245 @@
+"""The `lm_eval` command and qualab, both over HTTP, on real items and the same answers: the same numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qualab.adapters.harness import LmEvalHarness
+from qualab.domain.bodies import generation_request, loglikelihood_parts, loglikelihood_request
+from qualab.domain.items import Item, Reply
+from qualab.domain.names import AnswerStatus, Api, RequestKind
+from qualab.domain.plan import SamplingPlan
+from qualab.ports import LoadedTasks, TaskOptions
+from tests.scripted_server import MODEL, Script, ScriptedServer
+
+LIMIT = 40
+
+TASKS = ("gsm8k", "haerae", "kobest", "belebele_kor_Hang", "ifeval")
+
+UNSEEDED = {1122, 1129}
+"""IFEval items whose check wants a letter and is given "#" or "!": it draws a random letter instead. No letter at all
+fails the check whatever is drawn, so these two get an answer without any: the `lm_eval` command is not seeded there."""
+
+NO_LETTERS = "12345 67890\n" * 20
+
+SHIM = '''
+"""Gives lm_eval's own data loading the documents of a directory: the hub is out of reach here."""
+import json, os, pathlib
+import datasets
+
+ROOT = pathlib.Path(os.environ["PARITY_DATA"])
+FILES = {
+    "openai/gsm8k": "gsm8k/{split}.jsonl",
+    "google/IFEval": "ifeval/{split}.jsonl",
+    "HAERAE-HUB/HAE_RAE_BENCH": "haerae_sample/{name}.jsonl",
+    "skt/kobest_v1": "kobest/{name}/{split}.jsonl",
+    "facebook/belebele": "belebele/{name}_{split}.jsonl",
+}
+
+def load_dataset(path, name=None, **_):
+    splits = {}
+    for split in ("train", "validation", "test"):
+        file = ROOT / FILES[path].format(name=name, split=split)
+        if file.exists():
+            rows = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\\n") if line]
+            splits[split] = datasets.Dataset.from_list(rows)
+    return datasets.DatasetDict(splits)
+
+datasets.load_dataset = load_dataset
+'''
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """What the `lm_eval` command wrote."""
+
+    results: dict[str, dict[str, Any]]
+    samples: dict[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ours:
+    loaded: LoadedTasks
+    items: dict[str, list[Item]]
+    values: dict[str, list[dict[str, Any]]]
+    results: dict[str, dict[str, float]]
+
+
+@pytest.fixture(scope="module")
+def loaded(harness: LmEvalHarness, shared_data: Path) -> LoadedTasks:
+    options = TaskOptions(names=("published-34",), data_dir=shared_data, limit=LIMIT)
+    return harness.load(options)
+
+
+@pytest.fixture(scope="module")
+def server(loaded: LoadedTasks) -> Iterator[ScriptedServer]:
+    answers, fixed = {}, {}
+    for item in loaded.render():
+        prompt = item.prompts[0].text
+        if item.task == "gsm8k":
+            answers[prompt] = item.target
+        if item.doc.get("key") in UNSEEDED:
+            fixed[prompt] = NO_LETTERS
+    with ScriptedServer(Script(answers=answers, fixed=fixed)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def reference(server: ScriptedServer, shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    folder = tmp_path_factory.mktemp("lm_eval")
+    (folder / "sitecustomize.py").write_text(SHIM)
+    command = [
+        *(str(Path(sys.executable).with_name("lm_eval")), "run", "--model", "local-completions"),
+        *(
+            "--model_args",
+            f"base_url={server.url}/completions,model={MODEL},tokenizer_backend=remote,max_length=1000000",
+        ),
+        *("--tasks", *TASKS, "--limit", str(LIMIT), "--batch_size", "1"),
+        *("--output_path", str(folder / "out"), "--log_samples"),
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(folder),
+        "PARITY_DATA": str(shared_data),
+        "NLTK_DATA": str(shared_data / "nltk_data"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(folder / "hf"),
+    }
+    done = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    (results,) = (folder / "out").rglob("results_*.json")
+    samples = defaultdict(list)
+    for file in (folder / "out").rglob("samples_*.jsonl"):
+        task = file.name.removeprefix("samples_").rpartition("_")[0]
+        samples[task] += [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return Reference(results=json.loads(results.read_text(encoding="utf-8"))["results"], samples=dict(samples))
+
+
+@pytest.fixture(scope="module")
+def ours(loaded: LoadedTasks, server: ScriptedServer) -> Ours:
+    items: dict[str, list[Item]] = defaultdict(list)
+    for item in loaded.render():
+        items[item.task].append(item)
+    values = {task: loaded.score(task, [(item, ask(server, item)) for item in own]) for task, own in items.items()}
+    columns = {task: {key: [row[key] for row in rows] for key in rows[0]} for task, rows in values.items()}
+    return Ours(loaded=loaded, items=dict(items), values=values, results=loaded.aggregate(columns))
+
+
+def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def ask(server: ScriptedServer, item: Item) -> list[Reply]:
+    sampling = SamplingPlan(model=MODEL, api=Api.COMPLETIONS)
+    if item.kind is RequestKind.GENERATION:
+        payload = generation_request(item.prompts[0], sampling=sampling).payload
+        choice = post(f"{server.url}/completions", payload)["choices"][0]
+        return [reply(text=choice["text"])]
+    return [loglikelihood(server, choice, prompt) for choice, prompt in enumerate(item.prompts)]
+
+
+def loglikelihood(server: ScriptedServer, index: int, prompt: Any) -> Reply:
+    context, whole = (
+        post(f"{server.root}/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
+        for text in loglikelihood_parts(prompt)
+    )
+    request = loglikelihood_request(choice=index, context_ids=context, whole_ids=whole, model=MODEL)
+    found = post(f"{server.url}/completions", request.payload)["choices"][0]["logprobs"]
+    # the context's tokens are cut, and the one that was generated
+    own = found["token_logprobs"][request.context_tokens : -1]
+    top = found["top_logprobs"][request.context_tokens : -1]
+    is_greedy = all(one == max(others.values()) for one, others in zip(own, top, strict=True))
+    return reply(loglikelihood=sum(own), is_greedy=is_greedy)
+
+
+def reply(*, text: str | None = None, loglikelihood: float | None = None, is_greedy: bool | None = None) -> Reply:
+    return Reply(
+        status=AnswerStatus.OK,
+        text=text,
+        loglikelihood=loglikelihood,
+        is_greedy=is_greedy,
+        finish_reason="stop",
+        prompt_tokens=1,
+        completion_tokens=1,
+        attempts=1,
+        latency_s=0.0,
+        sent_at=datetime(2026, 1, 1, tzinfo=UTC),
+        system_fingerprint="",
+        error="",
+    )
+
+
+def test_the_command_asked_the_same_items(reference: Reference, ours: Ours) -> None:
+    for task, items in ours.items.items():
+        asked = {row["doc_id"]: row["doc"] for row in reference.samples[task]}
+        assert asked == {item.doc_id: item.doc for item in items}
+
+
+def test_the_command_sent_the_same_prompts(reference: Reference, ours: Ours) -> None:
+    for task, items in ours.items.items():
+        for row in reference.samples[task]:
+            prompts = items[row["doc_id"]].prompts
+            sent = [arguments["arg_0"] for arguments in row["arguments"].values()]
+            assert sent == [prompt.text for prompt in prompts]
+            if items[0].kind is RequestKind.LOGLIKELIHOOD:
+                continuations = [arguments["arg_1"] for arguments in row["arguments"].values()]
+                assert continuations == [prompt.continuation for prompt in prompts]
+
+
+def test_every_score_of_every_item_equals_the_command_s(reference: Reference, ours: Ours) -> None:
+    n_compared = 0
+    for task, rows in ours.values.items():
+        expected = {(row["doc_id"], row["filter"]): row for row in reference.samples[task]}
+        assert len(expected) == len(rows) * len({key.partition(",")[2] for key in rows[0]})
+        for doc_id, row in enumerate(rows):
+            for key, value in row.items():
+                metric, _, ensemble = key.partition(",")
+                sample = expected[doc_id, ensemble]
+                assert json.loads(json.dumps(value)) == sample[metric], (task, doc_id, key)
+                n_compared += 1
+    assert n_compared > 900
+
+
+def test_all_34_aggregates_equal_the_command_s_to_the_last_digit(reference: Reference, ours: Ours) -> None:
+    expected = {
+        f"{task}/{key}": value
+        for task, row in reference.results.items()
+        for key, value in row.items()
+        if "," in key and "_stderr," not in key
+    }
+    found = {f"{task}/{key}": value for task, row in ours.results.items() for key, value in row.items()}
+    assert found == expected
+    assert len(found) == 34
+    assert set(found) == {metric.id for metric in ours.loaded.metrics}
+
+
+def test_the_answers_were_neither_all_right_nor_all_wrong(ours: Ours) -> None:
+    values = {f"{task}/{key}": value for task, row in ours.results.items() for key, value in row.items()}
+    assert all(0 < value < 1 for value in values.values()), values
+
+
+def test_scoring_takes_microseconds(ours: Ours) -> None:
+    """A bound that no slow machine should meet; the measured numbers are far below."""
+    items = ours.items["gsm8k"]
+    answered = [(item, [reply(text=f"{item.target} again")]) for item in items]
+    before = time.process_time()
+    ours.loaded.score("gsm8k", answered)
+    assert (time.process_time() - before) / len(items) < 2e-3

@@ -1,0 +1,347 @@
+"""An endpoint that speaks as vLLM does and answers from a hash of the prompt: the same prompt, the same answer.
+
+In a thread: `with ScriptedServer() as server: server.url`. As a process: `python -m tests.scripted_server --port 0`
+prints its port and serves until it is terminated.
+
+Routes: /v1/models, /v1/completions (also `echo` + `logprobs`), /v1/chat/completions, /tokenize, /detokenize,
+/tokenizer_info, /version, /health, /metrics.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import re
+import threading
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+MODEL = "scripted"
+EOS = "</s>"
+
+TOKEN = re.compile(r" \S|[\s\S]", re.UNICODE)
+"""A character, or a space with the character after it: contexts and continuations join across their seam."""
+
+JOINED = 0x200000
+"""Added to the id of a character that comes with a space before it."""
+
+
+def encode(text: str) -> list[int]:
+    """Token ids; stateless, so that every server of this kind has the same tokenizer."""
+    return [ord(piece[-1]) + (JOINED if len(piece) == 2 else 0) for piece in TOKEN.findall(text)]
+
+
+def decode(ids: Sequence[int]) -> str:
+    return "".join(f" {chr(one - JOINED)}" if one >= JOINED else chr(one) for one in ids)
+
+
+def digest(text: str) -> int:
+    """32 bits that depend on every character; crc32 alone is linear, and its low bits show it."""
+    return zlib.crc32(text.encode("utf-8", "surrogatepass")) * 0x9E3779B1 % 2**32
+
+
+ENGLISH = (
+    "The old lighthouse keeper walked slowly along the shore, and he counted the boats that came home.\n\n"
+    "* First point: the weather was calm.\n* Second point: the harbour was full.\n\nP.S. He never missed one."
+)
+KOREAN = (
+    "오늘은 날씨가 맑아서 가족과 함께 공원으로 산책을 다녀왔습니다. 저녁에는 집에서 책을 읽으며 조용히 쉬었습니다.\n"
+    "정답은 B 입니다."
+)
+
+SCRIPT: Sequence[Callable[[str, int], str]] = (
+    lambda right, _: right,
+    lambda right, _: right,
+    lambda _, seed: (
+        f"Let us think step by step: there are {seed % 17} boxes with {seed % 23} pens each.\n#### {seed % 97}"
+    ),
+    lambda _, seed: (
+        f"The answer is {'ABCDE'[seed % 5]}, because nothing else fits the text.\n정답: {'ABCDE'[seed % 5]}"
+    ),
+    lambda _, __: KOREAN,
+    lambda _, __: "",
+    lambda _, __: ENGLISH,
+    lambda right, _: right[: len(right) // 2],
+)
+"""Answers, from the right one (where it is known) and a hash of the prompt."""
+
+
+@dataclass(kw_only=True)
+class Script:
+    """What the server answers."""
+
+    answers: Mapping[str, str] = field(default_factory=dict)
+    """The right answer to a prompt (a chat's last message)."""
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    """The answer that a prompt always gets."""
+    flip_share: float = 0.0
+    """Share of prompts that get another answer than a server with 0 gives: what a drafter might do."""
+    drafts: bool = False
+    """Whether generations move the counters of a drafter."""
+    latency_s: float = 0.0
+    max_model_len: int = 1_000_000
+
+    def text(self, prompt: str) -> str:
+        if prompt in self.fixed:
+            return self.fixed[prompt]
+        seed = digest(prompt)
+        flipped = digest(f"flip {prompt}") / 2**32 < self.flip_share
+        right = self.answers.get(prompt, ENGLISH)
+        return SCRIPT[((seed >> 16) + flipped) % len(SCRIPT)](right, seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """A text cut as the request's limits say."""
+
+    text: str
+    finish_reason: str
+    n_tokens: int
+
+
+def cut(text: str, *, stop: Sequence[str], max_tokens: int) -> Completion:
+    ends = [text.index(one) for one in stop if one and one in text]
+    stopped = text[: min(ends)] if ends else text
+    tokens = encode(stopped)
+    if len(tokens) > max_tokens:
+        return Completion(text=decode(tokens[:max_tokens]), finish_reason="length", n_tokens=max_tokens)
+    return Completion(text=stopped, finish_reason="stop", n_tokens=len(tokens) + 1)
+
+
+def logprobs(ids: Sequence[int]) -> dict[str, list[Any]]:
+    """A log-probability for each token that depends on all tokens before it; about a quarter are not the likeliest."""
+    state = 0
+    own: list[float | None] = []
+    top: list[dict[str, float] | None] = []
+    for one in ids:
+        state = zlib.crc32(one.to_bytes(4, "little"), state)
+        mixed = state * 0x9E3779B1 % 2**32
+        value = -(mixed >> 12) / 131_071.0
+        own.append(value)
+        token = decode([one])
+        top.append({token: value} if mixed % 4 else {token: value, "~": value / 2})
+    own[0] = top[0] = None
+    offsets = itertools.accumulate((len(decode([one])) for one in ids[:-1]), initial=0)
+    return {
+        "text_offset": list(offsets),
+        "token_logprobs": own,
+        "tokens": [decode([one]) for one in ids],
+        "top_logprobs": top,
+    }
+
+
+class ScriptedServer:
+    """The server, in a thread of its own while its context is open."""
+
+    def __init__(self, script: Script | None = None, *, port: int = 0, model: str = MODEL) -> None:
+        self.script = script or Script()
+        self.model = model
+        self.port = port
+        self.requests: list[tuple[str, bytes]] = []
+        """Route and body of every completion that was asked for."""
+        self.drafted = 0
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._stop = asyncio.Event()
+
+    @property
+    def root(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.root}/v1"
+
+    def __enter__(self) -> ScriptedServer:
+        self._thread.start()
+        self._ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self.serve(self._ready.set))
+
+    async def serve(self, ready: Callable[[], object]) -> None:
+        """Serves until stopped; calls `ready` when `port` is known."""
+        runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", self.port)
+        await site.start()
+        self.port = runner.addresses[0][1]
+        ready()
+        await self._stop.wait()
+        await runner.cleanup()
+
+    def _app(self) -> web.Application:
+        app = web.Application(client_max_size=64 * 2**20)
+        app.add_routes(
+            [
+                web.get("/v1/models", self._models),
+                web.get("/version", self._say({"version": "0.11.0"})),
+                web.get("/health", self._say({})),
+                web.get("/tokenizer_info", self._say({"tokenizer_class": "Scripted", "eos_token": EOS})),
+                web.get("/metrics", self._metrics),
+                web.post("/tokenize", self._tokenize),
+                web.post("/detokenize", self._detokenize),
+                web.post("/v1/completions", self._completions),
+                web.post("/v1/chat/completions", self._chat),
+            ]
+        )
+        return app
+
+    @staticmethod
+    def _say(value: Mapping[str, Any]) -> Callable[[web.Request], Any]:
+        async def handler(_: web.Request) -> web.Response:
+            return web.json_response(value)
+
+        return handler
+
+    async def _models(self, _: web.Request) -> web.Response:
+        card = {
+            "id": self.model,
+            "object": "model",
+            "owned_by": "vllm",
+            "root": self.model,
+            "max_model_len": self.script.max_model_len,
+        }
+        return web.json_response({"object": "list", "data": [card]})
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        if not self.script.drafts:
+            return web.Response(text="vllm:num_requests_running 0.0\n")
+        counters = {"drafts": self.drafted, "draft_tokens": 3 * self.drafted, "accepted_tokens": 2 * self.drafted}
+        lines = (f"vllm:spec_decode_num_{name}_total {value}.0\n" for name, value in counters.items())
+        return web.Response(text="".join(lines))
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        tokens = encode((await request.json())["prompt"])
+        limit = self.script.max_model_len
+        return web.json_response({"count": len(tokens), "max_model_len": limit, "tokens": tokens})
+
+    async def _detokenize(self, request: web.Request) -> web.Response:
+        return web.json_response({"prompt": decode((await request.json())["tokens"])})
+
+    async def _completions(self, request: web.Request) -> web.Response:
+        body = await self._asked(request)
+        prompt = body["prompt"]
+        is_batch = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+        prompts = prompt if is_batch else [prompt]
+        ids = [encode(one) if isinstance(one, str) else list(one) for one in prompts]
+        if refusal := self._refusal(body, max(map(len, ids))):
+            return refusal
+        make = self._echo if body.get("echo") else self._generate
+        choices = [{"index": i, "stop_reason": None, **make(one, body)} for i, one in enumerate(ids)]
+        return self._answer("text_completion", "cmpl", choices, ids)
+
+    def _generate(self, ids: Sequence[int], body: Mapping[str, Any]) -> dict[str, Any]:
+        done = self._cut(decode(ids), body)
+        return {"text": done.text, "logprobs": None, "finish_reason": done.finish_reason}
+
+    def _echo(self, ids: Sequence[int], body: Mapping[str, Any]) -> dict[str, Any]:
+        whole = [*ids, ord(".")]
+        found = logprobs(whole) if body.get("logprobs") is not None else None
+        return {"text": decode(whole), "logprobs": found, "finish_reason": "length"}
+
+    def _cut(self, prompt: str, body: Mapping[str, Any]) -> Completion:
+        self.drafted += self.script.drafts
+        stop = body.get("stop") or []
+        stops = [stop] if isinstance(stop, str) else stop
+        limit = body.get("max_tokens") or body.get("max_completion_tokens") or 16
+        return cut(self.script.text(prompt), stop=stops, max_tokens=limit)
+
+    async def _chat(self, request: web.Request) -> web.Response:
+        body = await self._asked(request)
+        prompt = body["messages"][-1]["content"]
+        ids = encode("".join(message["content"] for message in body["messages"]))
+        if refusal := self._refusal(body, len(ids)):
+            return refusal
+        done = self._cut(prompt, body)
+        message = {"role": "assistant", "content": done.text, "reasoning_content": None}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": done.finish_reason}
+        return self._answer("chat.completion", "chatcmpl", [choice], [ids])
+
+    async def _asked(self, request: web.Request) -> dict[str, Any]:
+        content = await request.read()
+        self.requests.append((request.path, content))
+        if self.script.latency_s:
+            await asyncio.sleep(self.script.latency_s)
+        body: dict[str, Any] = json.loads(content)
+        return body
+
+    def _refusal(self, body: Mapping[str, Any], n_tokens: int) -> web.Response | None:
+        if body.get("model") != self.model:
+            return _error(404, f"The model `{body.get('model')}` does not exist.", "NotFoundError")
+        if n_tokens >= self.script.max_model_len:
+            limit = self.script.max_model_len
+            return _error(400, f"This model's maximum context length is {limit} tokens.", "BadRequestError")
+        return None
+
+    def _answer(
+        self, kind: str, prefix: str, choices: list[dict[str, Any]], prompts: Sequence[Sequence[int]]
+    ) -> web.Response:
+        prompt_tokens = sum(map(len, prompts))
+        texts = [choice.get("text") or choice.get("message", {}).get("content") or "" for choice in choices]
+        completion_tokens = sum(len(encode(text)) for text in texts)
+        usage = {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+        }
+        return web.json_response(
+            {
+                "id": f"{prefix}-{len(self.requests)}",
+                "object": kind,
+                "created": int(time.time()),
+                "model": self.model,
+                "choices": choices,
+                "usage": usage,
+                "system_fingerprint": None,
+            }
+        )
+
+
+def _error(status: int, message: str, kind: str) -> web.Response:
+    return web.json_response({"error": {"message": message, "type": kind, "code": status}}, status=status)
+
+
+def _read_answers(path: Path | None) -> dict[str, str]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path else []
+    return {row["prompt"]: row["text"] for row in rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--answers", type=Path, help='JSONL of {"prompt", "text"}: right answers')
+    parser.add_argument("--flip-share", type=float, default=0.0)
+    parser.add_argument("--latency", type=float, default=0.0, help="seconds")
+    parser.add_argument("--max-model-len", type=int, default=1_000_000)
+    parser.add_argument("--drafts", action="store_true")
+    given = parser.parse_args()
+    script = Script(
+        answers=_read_answers(given.answers),
+        flip_share=given.flip_share,
+        latency_s=given.latency,
+        max_model_len=given.max_model_len,
+        drafts=given.drafts,
+    )
+    server = ScriptedServer(script, port=given.port, model=given.model)
+    asyncio.run(server.serve(lambda: print(server.port, flush=True)))
+
+
+if __name__ == "__main__":
+    main()
