@@ -20,19 +20,23 @@ STYLES = {
     Verdict.INVALID: "bold magenta",
     Verdict.NOT_TESTED: "dim",
 }
+LEGEND = "* primary metric, which decides; +/− items gained and lost by the candidate; † drafter not exercised"
 MINUS = "−"
 
 
 def make_console(*, is_error: bool = False) -> Console:
     """A console wide enough for the table where the output is a file or a pipe."""
     console = Console(stderr=is_error)
-    return console if console.is_terminal else Console(stderr=is_error, width=140)
+    return console if console.is_terminal else Console(stderr=is_error, width=160)
 
 
 def print_analysis(console: Console, comparison: Comparison, analysis: Analysis) -> None:
     """The table, the verdict with its reasons, and how the arms answered."""
-    console.print(metric_table(analysis))
-    console.print("* primary metric, which decides; † log-likelihoods: drafter not exercised", style="dim")
+    console.print(metric_table(analysis, is_narrow=console.width < NARROW))
+    console.print(
+        "* primary metric, which decides; +/− items gained and lost by the candidate; † drafter not exercised",
+        style="dim",
+    )
     for line in _arm_lines(analysis.arms, analysis.pairs):
         console.print(line, highlight=False)
     console.print()
@@ -44,35 +48,56 @@ def print_analysis(console: Console, comparison: Comparison, analysis: Analysis)
     console.print(f"  Plan {comparison.plan_hash[:12]}, comparison {comparison.id}", style="dim", highlight=False)
 
 
-def metric_table(analysis: Analysis) -> Table:
-    """One row a metric."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("metric", no_wrap=True)
-    for name in ("items", "missing", "off", "on", "diff pp", "95 % interval", "p", "adj. p", "gains/losses"):
+NARROW = 130
+"""Columns of a terminal below which only what decides is shown."""
+
+
+def metric_table(analysis: Analysis, *, is_narrow: bool) -> Table:
+    """One row a metric. A narrow table folds names and leaves out counts and p-values."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("metric", overflow="fold", min_width=24)
+    rows = [_cells(row) for row in analysis.metrics]
+    for name in _columns(analysis, is_narrow=is_narrow):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    for row in analysis.metrics:
-        table.add_row(*_cells(row))
+    for row, cells in zip(analysis.metrics, rows, strict=True):
+        numbers = (cells.get(name, "") for name in _columns(analysis, is_narrow=is_narrow))
+        table.add_row(_label(row), *numbers, Text(_verdict(row), style=STYLES[row.verdict]))
     return table
 
 
-def _cells(row: MetricResult) -> Iterator[str | Text]:
-    yield ("* " if row.is_primary else "  ") + row.id + ("" if row.exercises_drafter else " †")
-    yield str(row.n_items)
-    yield str(row.n_missing) if row.n_missing else ""
-    yield _fraction(row.baseline)
-    yield _fraction(row.candidate)
-    if row.evidence is None:
-        yield from (_difference(row), "", "", "", "")
-    else:
-        evidence = row.evidence
-        yield pp(evidence.difference)
-        yield f"{pp(evidence.interval.low)} to {pp(evidence.interval.high)}"
-        yield pvalue(evidence.pvalue)
-        yield pvalue(evidence.pvalue_adjusted)
-        yield f"{evidence.gains}/{evidence.losses}"
-    text = "no test yet" if row.verdict is Verdict.NOT_TESTED else row.verdict.value
-    yield Text(text, style=STYLES[row.verdict])
+def _columns(analysis: Analysis, *, is_narrow: bool) -> list[str]:
+    if is_narrow:
+        return ["off", "on", "diff pp", "95 % interval"]
+    missing = ["missing"] if any(row.n_missing for row in analysis.metrics) else []
+    return ["n", *missing, "off", "on", "diff pp", "95 % interval", "p", "adj. p", "+/−"]
+
+
+def _label(row: MetricResult) -> str:
+    return f"{'*' if row.is_primary else ' '} {row.id}{'' if row.exercises_drafter else ' †'}"
+
+
+def _verdict(row: MetricResult) -> str:
+    return "no test yet" if row.verdict is Verdict.NOT_TESTED else row.verdict.value
+
+
+def _cells(row: MetricResult) -> dict[str, str]:
+    cells = {
+        "n": str(row.n_items),
+        "missing": str(row.n_missing) if row.n_missing else "",
+        "off": _fraction(row.baseline),
+        "on": _fraction(row.candidate),
+        "diff pp": _difference(row),
+    }
+    if (evidence := row.evidence) is None:
+        return cells
+    return cells | {
+        "diff pp": pp(evidence.difference),
+        "95 % interval": f"{pp(evidence.interval.low)} to {pp(evidence.interval.high)}",
+        "p": pvalue(evidence.pvalue),
+        "adj. p": pvalue(evidence.pvalue_adjusted),
+        "+/−": f"{evidence.gains}/{evidence.losses}",
+    }
 
 
 def _difference(row: MetricResult) -> str:
