@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+from multidict import CIMultiDict
 from yarl import URL
 
 from qualab import __version__
@@ -28,6 +29,14 @@ KEEPALIVE_S = 4.0
 """Idle connections are closed before the server closes them: uvicorn and llama.cpp do after 5 s."""
 
 
+HEADERS = {
+    "Content-Type": "application/json",
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",
+    "User-Agent": f"qualab/{__version__}",
+}
+
+
 class Exchange(NamedTuple):
     """A whole HTTP answer. A tuple, because one is made for every request."""
 
@@ -40,22 +49,17 @@ class Transport:
     """An aiohttp session for one server. Its context closes the connections."""
 
     def __init__(self, base: str, *, key: str, timeout_s: float) -> None:
-        headers = {
-            "Content-Type": "application/json",
-            "Accept": "application/json",
-            "Accept-Encoding": "identity",
-            "User-Agent": f"qualab/{__version__}",
-        }
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
         self._session = aiohttp.ClientSession(
             # the number of connections is bounded by the requests in flight
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers=headers,
+            headers=HEADERS,
             timeout=_timeout(timeout_s),
         )
-        self._options: dict[str, Any] = {"allow_redirects": False, **_proxy_options(URL(base))}
+        # not among the session's headers: aiohttp gives those to a proxy, too
+        headers = CIMultiDict({"Authorization": f"Bearer {key}"} if key else {})
+        proxy = _proxy_options(URL(base), headers)
+        self._options: dict[str, Any] = {"allow_redirects": False, "headers": headers, **proxy}
 
     async def __aenter__(self) -> Self:
         return self
@@ -81,19 +85,33 @@ def _timeout(seconds: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, CONNECT_TIMEOUT_S))
 
 
-def _proxy_options(url: URL) -> dict[str, Any]:
-    """The proxy that the environment names for this server. Looked up once: aiohttp would do so for each request."""
+def _proxy_options(url: URL, headers: CIMultiDict[str]) -> dict[str, Any]:
+    """The proxy that the environment names for this server. Looked up once: aiohttp would do so for each request.
+
+    Its credentials go with every request of a plain connection (into `headers`), and with CONNECT before TLS.
+    """
     host = url.host or ""
     proxy = None if is_loopback(host) else getproxies().get(url.scheme)
     if not proxy or proxy_bypass(host):
         return {}
-    try:
-        found = URL(proxy if "://" in proxy else f"http://{proxy}")
-    except ValueError as exc:
-        raise InvalidValue(
-            f"The proxy of the environment for {url.scheme} is not a URL", hint="Correct HTTP_PROXY or HTTPS_PROXY"
-        ) from exc
+    found = _proxy_url(proxy, url.scheme)
     if found.user is None:
         return {"proxy": found}
     credentials = base64.b64encode(f"{found.user}:{found.password or ''}".encode()).decode()
-    return {"proxy": found.with_user(None), "proxy_headers": {"Proxy-Authorization": f"Basic {credentials}"}}
+    granted = {"Proxy-Authorization": f"Basic {credentials}"}
+    if url.scheme == "http":
+        headers.update(granted)
+    return {"proxy": found.with_user(None), "proxy_headers": granted}
+
+
+def _proxy_url(text: str, scheme: str) -> URL:
+    try:
+        url = URL(text if "://" in text else f"http://{text}")
+    except ValueError:
+        url = URL()
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InvalidValue(
+            f"The proxy that the environment names for {scheme} is not an http:// URL",
+            hint="Correct HTTP_PROXY or HTTPS_PROXY, or except the endpoint with NO_PROXY",
+        )
+    return url

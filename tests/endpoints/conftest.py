@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+from aiohttp import web
+
+from qualab.adapters.endpoints.client import HttpEndpoint, open_endpoint
+from qualab.domain.plan import RequestPolicy
+from tests.endpoints.scripted import FakeTime, ScriptedServer
+
+Open = Callable[..., AbstractAsyncContextManager[HttpEndpoint]]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedServer]:
+    scripted = ScriptedServer()
+    app = web.Application(client_max_size=1 << 26)
+    app.router.add_route("*", "/{tail:.*}", scripted.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    scripted.url = "http://{}:{}".format(*runner.addresses[0][:2])
+    yield scripted
+    await runner.cleanup()
+
+
+@pytest.fixture
+def fake_time() -> FakeTime:
+    return FakeTime()
+
+
+@pytest.fixture
+def opened(server: ScriptedServer, fake_time: FakeTime) -> Open:
+    """Opens the scripted server; keyword arguments are the policy's, but for url, key and loading_timeout_s."""
+
+    def open_it(
+        *, url: str = "", key: str | None = None, loading_timeout_s: float = 60.0, **policy: float
+    ) -> AbstractAsyncContextManager[HttpEndpoint]:
+        settings = {"timeout_s": 5.0, **policy}
+        return open_endpoint(
+            url or server.url,
+            policy=RequestPolicy(**settings),  # type: ignore[arg-type]
+            key=key,
+            timing=fake_time.timing,
+            loading_timeout_s=loading_timeout_s,
+        )
+
+    return open_it

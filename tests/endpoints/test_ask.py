@@ -1,0 +1,341 @@
+"""One request with its attempts: what each kind of answer, and each kind of failure, becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from qualab.adapters.endpoints.client import open_endpoint
+from qualab.adapters.endpoints.retrying import Timing
+from qualab.domain.names import AnswerStatus
+from qualab.domain.plan import RequestPolicy
+from qualab.errors import InvalidValue
+from tests.endpoints.conftest import Open
+from tests.endpoints.scripted import (
+    CHAT,
+    COMPLETION,
+    START,
+    FakeTime,
+    ScriptedServer,
+    after,
+    chat,
+    completion,
+    reply,
+    slow_body,
+    wire,
+)
+
+OK = reply(completion("fine"))
+
+
+async def test_an_answer_is_recorded_with_all_that_came_along(server: ScriptedServer, opened: Open) -> None:
+    server.script(reply(completion("42")))
+    async with opened() as endpoint:
+        got = await endpoint.ask(COMPLETION, b'{"prompt":"q"}')
+    assert (got.status, got.text, got.finish_reason, got.error) == (AnswerStatus.OK, "42", "stop", "")
+    assert (got.prompt_tokens, got.completion_tokens, got.system_fingerprint) == (7, 3, "fp-1")
+    assert (got.attempts, got.sent_at) == (1, START)
+    assert (got.loglikelihood, got.is_greedy, got.reasoning_characters) == (None, None, 0)
+
+
+async def test_the_bytes_go_out_as_they_are_on_the_routes_of_the_api(server: ScriptedServer, opened: Open) -> None:
+    server.script(OK, reply(chat({"content": "hi"})))
+    body = '{"prompt": "한국어",  "odd":1}'.encode()
+    async with opened(url=f"{server.url}/gate/v1") as endpoint:
+        await endpoint.ask(COMPLETION, body)
+        assert (await endpoint.ask(CHAT, body)).text == "hi"
+    assert [(seen.method, seen.path, seen.body) for seen in server.seen] == [
+        ("POST", "/gate/v1/completions", body),
+        ("POST", "/gate/v1/chat/completions", body),
+    ]
+    assert server.seen[0].headers["Content-Type"] == "application/json"
+    assert "Authorization" not in server.seen[0].headers
+
+
+@pytest.mark.parametrize(
+    ("text", "finish_reason", "status"),
+    [
+        ("", "stop", AnswerStatus.OK),
+        ("half", "length", AnswerStatus.TRUNCATED),
+        ("", "length", AnswerStatus.TRUNCATED),
+        ("done", None, AnswerStatus.OK),
+    ],
+)
+async def test_how_a_text_ended(
+    server: ScriptedServer, opened: Open, text: str, finish_reason: Any, status: AnswerStatus
+) -> None:
+    server.script(reply(completion(text, finish_reason=finish_reason)))
+    async with opened() as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert (got.status, got.text, got.finish_reason) == (status, text, finish_reason or "")
+
+
+@pytest.mark.parametrize(
+    ("message", "finish_reason", "expected"),
+    [
+        ({"content": "A"}, "stop", (AnswerStatus.OK, "A", 0)),
+        ({"content": ""}, "stop", (AnswerStatus.OK, "", 0)),
+        ({"content": "A", "reasoning_content": "hmm"}, "stop", (AnswerStatus.OK, "A", 3)),
+        ({"content": "A", "reasoning_content": None, "reasoning": ""}, "length", (AnswerStatus.TRUNCATED, "A", 0)),
+        ({"content": None, "reasoning_content": "hmm"}, "length", (AnswerStatus.NO_FINAL_ANSWER, None, 3)),
+        ({"content": "", "reasoning": "hmm, so"}, "stop", (AnswerStatus.NO_FINAL_ANSWER, None, 7)),
+        ({"reasoning": "hmm"}, "stop", (AnswerStatus.NO_FINAL_ANSWER, None, 3)),
+        ({"content": None, "reasoning": ""}, "length", (AnswerStatus.NO_FINAL_ANSWER, None, 0)),
+    ],
+)
+async def test_content_and_reasoning_of_a_message(
+    server: ScriptedServer,
+    opened: Open,
+    message: dict[str, Any],
+    finish_reason: str,
+    expected: tuple[AnswerStatus, str | None, int],
+) -> None:
+    server.script(reply(chat(message, finish_reason=finish_reason)))
+    async with opened() as endpoint:
+        got = await endpoint.ask(CHAT, b"{}")
+    assert (got.status, got.text, got.reasoning_characters) == expected
+    assert (got.attempts, got.error) == (1, "")
+
+
+BAD_BODIES = {
+    "error object in a 200": (reply({"error": {"message": "out of memory"}}), "out of memory"),
+    "vLLM's old error form in a 200": (reply({"object": "error", "message": "boom"}), "boom"),
+    "no choices": (reply({"object": "text_completion"}), "no choices"),
+    "empty choices": (reply({"choices": []}), "no choices"),
+    "null choices": (reply({"choices": None}), "no choices"),
+    "a choice that is no object": (reply({"choices": ["x"]}), "not an object"),
+    "null text": (reply(completion(None)), "no text"),
+    "missing text": (reply({"choices": [{"index": 0}]}), "no text"),
+    "text of another type": (reply({"choices": [{"text": 3}]}), "no text"),
+    "not JSON": (reply("<html>oops</html>"), "not JSON"),
+    "nothing": (reply(b""), "not JSON"),
+    "half of a JSON": (reply('{"choices": [{"te'), "not JSON"),
+    "another JSON": (reply("[1, 2]"), "not a JSON object"),
+    "an aborted generation": (reply(completion("half", finish_reason="abort")), "abort"),
+    "a body that ends early": (wire(b'HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{"choices"'), "ended early"),
+    "a reset in the body": (
+        wire(b'HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{"choices"', reset=True),
+        "ended early",
+    ),
+    "a broken chunk": (wire(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nxx"), ""),
+    "not HTTP": (wire(b"SSH-2.0-OpenSSH_9.6\r\n"), "not HTTP"),
+}
+
+
+@pytest.mark.parametrize("name", list(BAD_BODIES))
+async def test_a_bad_body_is_asked_again(server: ScriptedServer, opened: Open, name: str) -> None:
+    step, _ = BAD_BODIES[name]
+    server.script(step, OK)
+    async with opened() as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert (got.status, got.text, got.attempts) == (AnswerStatus.OK, "fine", 2)
+
+
+@pytest.mark.parametrize("name", list(BAD_BODIES))
+async def test_a_body_that_stays_bad_is_said_so(server: ScriptedServer, opened: Open, name: str) -> None:
+    step, reason = BAD_BODIES[name]
+    server.script(step)
+    async with opened(max_attempts=3) as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert (got.status, got.text, got.attempts) == (AnswerStatus.BAD_BODY, None, 3)
+    assert got.error
+    assert reason in got.error
+    assert len(server.seen) == 3
+
+
+@pytest.mark.parametrize("message", [{"content": None}, {}, {"content": ["a"]}, {"content": None, "reasoning": None}])
+async def test_a_message_without_content_is_a_bad_body(
+    server: ScriptedServer, opened: Open, message: dict[str, Any]
+) -> None:
+    server.script(reply(chat(message)))
+    async with opened(max_attempts=2) as endpoint:
+        got = await endpoint.ask(CHAT, b"{}")
+    assert (got.status, got.attempts, got.error) == (AnswerStatus.BAD_BODY, 2, "the message has no content")
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504])
+async def test_passing_trouble_is_asked_again(server: ScriptedServer, opened: Open, status: int) -> None:
+    server.script(reply({"error": {"message": "busy"}}, status=status), OK)
+    async with opened() as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert (got.status, got.attempts) == (AnswerStatus.OK, 2)
+
+
+async def test_trouble_that_stays_names_status_and_message(server: ScriptedServer, opened: Open) -> None:
+    server.script(reply({"error": {"message": "CUDA error"}}, status=500))
+    async with opened(max_attempts=4) as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert (got.status, got.attempts) == (AnswerStatus.HTTP_ERROR, 4)
+    assert got.error == "HTTP 500: CUDA error"
+
+
+@pytest.mark.parametrize("status", [301, 307, 401, 402, 403, 404, 405])
+async def test_a_settled_refusal_is_not_asked_again(server: ScriptedServer, opened: Open, status: int) -> None:
+    server.script(reply("<p>go\naway</p>", status=status, headers={"Location": "http://127.0.0.1:1/"}))
+    async with opened() as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert (got.status, got.attempts) == (AnswerStatus.HTTP_ERROR, 1)
+    assert got.error == f"HTTP {status}: <p>go away</p>"
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "prompt too long", "type": "exceed_context_size_error"}},
+        {"error": "prompt too long"},
+        {"message": "prompt too long"},
+        {"detail": [{"msg": "prompt too long"}]},
+    ],
+)
+async def test_a_rejection_carries_the_servers_message(
+    server: ScriptedServer, opened: Open, status: int, body: dict[str, Any]
+) -> None:
+    server.script(reply(body, status=status))
+    async with opened() as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert (got.status, got.attempts) == (AnswerStatus.REJECTED, 1)
+    assert "prompt too long" in got.error
+    assert got.error.startswith(f"HTTP {status}: ")
+
+
+async def test_a_long_error_is_cut_to_one_line(server: ScriptedServer, opened: Open) -> None:
+    server.script(reply("\x1b[31m" + "trace\n" * 10_000, status=400))
+    async with opened() as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert len(got.error) < 250
+    assert got.error.isprintable()
+
+
+@pytest.mark.parametrize("step", [after(5.0, OK), slow_body(5.0)], ids=["headers", "body"])
+async def test_the_deadline_covers_headers_and_body(server: ScriptedServer, opened: Open, step: Any) -> None:
+    server.script(step)
+    started = time.perf_counter()
+    async with opened(timeout_s=0.15, max_attempts=2) as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert (got.status, got.attempts) == (AnswerStatus.TIMEOUT, 2)
+    assert 0.25 < time.perf_counter() - started < 2.0
+
+
+async def test_after_a_timeout_the_next_attempt_has_its_own_deadline(server: ScriptedServer, opened: Open) -> None:
+    server.script(after(5.0, OK), after(0.15, OK))
+    async with opened(timeout_s=0.25) as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert (got.status, got.attempts) == (AnswerStatus.OK, 2)
+
+
+async def test_waiting_for_a_slot_is_neither_deadline_nor_latency(server: ScriptedServer) -> None:
+    server.script(after(0.15, OK))
+    policy = RequestPolicy(concurrency=1, timeout_s=0.4, max_attempts=1)
+    async with open_endpoint(server.url, policy=policy, key=None) as endpoint:
+        replies = await asyncio.gather(*(endpoint.ask(COMPLETION, b"{}") for _ in range(5)))
+    assert [got.status for got in replies] == [AnswerStatus.OK] * 5
+    assert all(0.14 < got.latency_s < 0.4 for got in replies)
+    assert server.most_in_flight == 1
+
+
+async def test_no_more_requests_are_under_way_than_the_policy_says(server: ScriptedServer, opened: Open) -> None:
+    server.script(after(0.02, OK))
+    async with opened(concurrency=3) as endpoint:
+        await asyncio.gather(*(endpoint.ask(COMPLETION, b"{}") for _ in range(12)))
+    assert server.most_in_flight == 3
+    assert len(server.peers) == 3, "connections are kept and used again"
+
+
+async def test_a_pause_between_attempts_leaves_its_slot_to_others(server: ScriptedServer) -> None:
+    server.script(reply("", status=503), OK)
+    wake = asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        await wake.wait()
+
+    policy = RequestPolicy(concurrency=1, timeout_s=5.0)
+    async with open_endpoint(server.url, policy=policy, key=None, timing=Timing(sleep=sleep)) as endpoint:
+        pausing = asyncio.create_task(endpoint.ask(COMPLETION, b"{}"))
+        while not server.seen:
+            await asyncio.sleep(0.005)
+        async with asyncio.timeout(2):
+            assert (await endpoint.ask(COMPLETION, b"{}")).attempts == 1
+        wake.set()
+        assert (await pausing).attempts == 2
+
+
+@pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\nContent-"], ids=["at once", "in the headers"])
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_connection_that_breaks_before_the_answer(
+    server: ScriptedServer, opened: Open, raw: bytes, reset: bool
+) -> None:
+    server.script(wire(raw, reset=reset))
+    async with opened(max_attempts=2) as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert (got.status, got.attempts) == (AnswerStatus.CONNECTION_ERROR, 2)
+    assert "connection" in got.error
+
+
+async def test_nobody_listens(opened: Open, unused_tcp_port: int) -> None:
+    async with opened(url=f"http://127.0.0.1:{unused_tcp_port}", max_attempts=3) as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert (got.status, got.attempts, got.text) == (AnswerStatus.CONNECTION_ERROR, 3, None)
+    assert "refused" in got.error
+
+
+async def test_a_server_without_tls_on_an_https_url(server: ScriptedServer, opened: Open) -> None:
+    server.script(OK)
+    async with opened(url=server.url.replace("http:", "https:"), max_attempts=1) as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert got.status is AnswerStatus.CONNECTION_ERROR
+    assert "TLS" in got.error
+
+
+async def test_pauses_grow_with_full_jitter(server: ScriptedServer, opened: Open, fake_time: FakeTime) -> None:
+    server.script(reply("", status=500))
+    async with opened(max_attempts=9, backoff_s=1.0, max_backoff_s=20.0) as endpoint:
+        await endpoint.ask(COMPLETION, b"{}")
+        await endpoint.ask(COMPLETION, b"{}")
+    ceilings = [1, 2, 4, 8, 16, 20, 20, 20] * 2
+    assert len(fake_time.slept) == 16
+    assert all(0 <= pause <= ceiling for pause, ceiling in zip(fake_time.slept, ceilings, strict=True))
+    assert fake_time.slept[:8] != fake_time.slept[8:], "drawn anew for each request"
+    assert max(fake_time.slept) > 10
+    assert min(fake_time.slept) < 1
+
+
+async def test_retry_after_in_seconds_is_waited_for(server: ScriptedServer, opened: Open, fake_time: FakeTime) -> None:
+    server.script(reply("", status=429, headers={"Retry-After": "7"}), OK)
+    async with opened(backoff_s=0.5) as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert got.attempts == 2
+    assert 7.0 <= fake_time.slept[0] <= 7.5
+    assert got.sent_at == START + timedelta(seconds=fake_time.slept[0])
+
+
+async def test_what_ask_was_given_is_cancelled_cleanly(server: ScriptedServer, opened: Open) -> None:
+    server.script(after(30.0, OK), OK)
+    async with opened(concurrency=1) as endpoint:
+        waiting = asyncio.create_task(endpoint.ask(COMPLETION, b"{}"))
+        while not server.seen:
+            await asyncio.sleep(0.005)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        async with asyncio.timeout(2):
+            assert (await endpoint.ask(COMPLETION, b"{}")).status is AnswerStatus.OK, "its slot is free again"
+
+
+async def test_cookies_are_not_kept(server: ScriptedServer, opened: Open) -> None:
+    server.script(reply(completion("a"), headers={"Set-Cookie": "session=1; Path=/"}))
+    async with opened() as endpoint:
+        await endpoint.ask(COMPLETION, b"{}")
+        await endpoint.ask(COMPLETION, b"{}")
+    assert "Cookie" not in server.seen[1].headers
+
+
+@pytest.mark.parametrize("name", ["concurrency", "timeout_s", "max_attempts"])
+async def test_a_policy_that_cannot_be_is_refused(opened: Open, name: str) -> None:
+    with pytest.raises(InvalidValue, match=name):
+        async with opened(**{name: 0}):
+            pass

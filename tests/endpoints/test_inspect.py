@@ -1,0 +1,263 @@
+"""What an endpoint says of itself, and what a user is told where it does not answer as it should."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qualab.adapters.endpoints.transport import PROBE_TIMEOUT_S
+from qualab.errors import EndpointMisconfigured, EndpointUnreachable
+from tests.endpoints.conftest import Open
+from tests.endpoints.scripted import FakeTime, ScriptedServer, models, reply, wire
+
+NOT_FOUND = reply({"detail": "Not Found"}, status=404)
+LOADING = reply({"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}}, status=503)
+
+
+def vllm(server: ScriptedServer, *, prefix: str = "") -> None:
+    server.script(NOT_FOUND)
+    server.routes = {
+        ("GET", f"{prefix}/v1/models"): reply(models("smollm2", owned_by="vllm", max_model_len=2048)),
+        ("GET", f"{prefix}/version"): reply({"version": "0.32.0"}),
+        ("POST", f"{prefix}/tokenize"): reply({"count": 1, "max_model_len": 2048, "tokens": [5]}),
+    }
+
+
+def llama_cpp(server: ScriptedServer) -> None:
+    server.script(reply({"error": {"message": "File Not Found", "code": 404}}, status=404))
+    server_header = {"Server": "llama.cpp"}
+    entry = {"aliases": ["small"], "owned_by": "llamacpp", "meta": {"n_ctx": 1024, "n_ctx_train": 8192}}
+    server.routes = {
+        ("GET", "/v1/models"): reply(models("smollm2", **entry), headers=server_header),
+        ("GET", "/props"): reply({"default_generation_settings": {"n_ctx": 2048}, "build_info": "b7000-abc"}),
+        ("POST", "/tokenize"): reply({"tokens": []}),
+    }
+
+
+@pytest.mark.parametrize("prefix", ["", "/gate"])
+async def test_a_vllm_server(server: ScriptedServer, opened: Open, prefix: str) -> None:
+    vllm(server, prefix=prefix)
+    async with opened(url=server.url + prefix) as endpoint:
+        info = await endpoint.inspect(model="smollm2")
+    assert info.url == f"{server.url}{prefix}/v1"
+    assert (info.server, info.models, info.max_model_len) == ("vLLM 0.32.0", ("smollm2",), 2048)
+    assert info.tokenizes
+
+
+async def test_a_llama_cpp_server(server: ScriptedServer, opened: Open) -> None:
+    llama_cpp(server)
+    async with opened() as endpoint:
+        info = await endpoint.inspect(model="smollm2")
+        assert (await endpoint.inspect(model="small")).models == ("smollm2",), "an alias names the model too"
+    assert (info.server, info.max_model_len, info.tokenizes) == ("llama.cpp b7000-abc", 2048, False)
+
+
+async def test_a_llama_cpp_server_without_props(server: ScriptedServer, opened: Open) -> None:
+    llama_cpp(server)
+    del server.routes["GET", "/props"]
+    async with opened() as endpoint:
+        info = await endpoint.inspect(model="smollm2")
+    assert (info.server, info.max_model_len) == ("llama.cpp", 1024)
+
+
+async def test_a_server_that_says_nothing_of_itself(server: ScriptedServer, opened: Open) -> None:
+    server.script(NOT_FOUND)
+    server.routes = {("GET", "/v1/models"): reply(models("m"))}
+    async with opened() as endpoint:
+        info = await endpoint.inspect(model="m")
+    assert (info.server, info.max_model_len, info.tokenizes) == ("unknown", None, False)
+
+
+async def test_a_wrong_model_name_shows_the_served_ones_nearest_first(server: ScriptedServer, opened: Open) -> None:
+    vllm(server)
+    served = ("whisper", "Qwen3-8B", "smollm3", "SmolLM2", "bge-m3", "reranker", "gemma")
+    server.routes["GET", "/v1/models"] = reply(models(*served))
+    async with opened() as endpoint:
+        with pytest.raises(EndpointMisconfigured, match="no model 'smollm2'") as caught:
+            await endpoint.inspect(model="smollm2")
+    assert caught.value.hint.startswith("It serves SmolLM2, smollm3, ")
+    assert caught.value.hint.endswith(" and 2 more")
+
+
+async def test_a_server_without_models(server: ScriptedServer, opened: Open) -> None:
+    server.script(reply(models()))
+    async with opened() as endpoint:
+        with pytest.raises(EndpointMisconfigured, match="no model 'm'") as caught:
+            await endpoint.inspect(model="m")
+    assert "none" in caught.value.hint
+
+
+@pytest.mark.parametrize("given", ["/v1/v1", "/wrong/v1", "/wrong"])
+async def test_a_wrong_path_names_the_right_url(server: ScriptedServer, opened: Open, given: str) -> None:
+    vllm(server)
+    async with opened(url=server.url + given) as endpoint:
+        with pytest.raises(EndpointMisconfigured) as caught:
+            await endpoint.inspect(model="smollm2")
+    assert f"{endpoint.url}/models does not exist: HTTP 404" in caught.value.message
+    assert caught.value.hint == f"Use {server.url}/v1, which answers"
+
+
+async def test_a_missing_v1_behind_a_versioned_prefix_is_found(server: ScriptedServer, opened: Open) -> None:
+    vllm(server, prefix="/v2/team")
+    async with opened(url=f"{server.url}/v2/team") as endpoint:
+        with pytest.raises(EndpointMisconfigured) as caught:
+            await endpoint.inspect(model="smollm2")
+    assert f"Use {server.url}/v2/team/v1," in caught.value.hint
+
+
+async def test_a_wrong_path_on_a_server_of_another_kind(server: ScriptedServer, opened: Open) -> None:
+    server.script(NOT_FOUND)
+    async with opened() as endpoint:
+        with pytest.raises(EndpointMisconfigured, match=r"/v1/models does not exist") as caught:
+            await endpoint.inspect(model="m")
+    assert "OpenAI-compatible" in caught.value.hint
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_missing_key_names_where_keys_come_from(server: ScriptedServer, opened: Open, status: int) -> None:
+    server.script(reply({"error": {"message": "no"}}, status=status))
+    async with opened() as endpoint:
+        with pytest.raises(EndpointMisconfigured, match=f"HTTP {status}") as caught:
+            await endpoint.inspect(model="m")
+    for name in ("QUALAB_API_KEY", "QUALAB_BASELINE_API_KEY", "QUALAB_CANDIDATE_API_KEY", "--api-key-file"):
+        assert name in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "found"),
+    [
+        ("<html><head><title>Sign  in\n</title></head></html>", {}, "an HTML page titled 'Sign in'"),
+        ("<!doctype html><p>hello", {}, "an HTML page"),
+        ("hello", {"Content-Type": "text/html"}, "an HTML page"),
+        ("hello", {}, "text that is not JSON ('hello')"),
+        ("", {}, "nothing"),
+        ({"status": "ok"}, {}, "other JSON"),
+        ([1], {}, "other JSON"),
+        ({"data": None}, {}, "other JSON"),
+    ],
+)
+async def test_what_is_no_list_of_models_is_described(
+    server: ScriptedServer, opened: Open, body: Any, headers: dict[str, str], found: str
+) -> None:
+    server.script(reply(body, headers=headers))
+    async with opened() as endpoint:
+        with pytest.raises(EndpointMisconfigured) as caught:
+            await endpoint.inspect(model="m")
+    assert f"answers with {found}" in caught.value.message
+
+
+async def test_a_redirect_is_not_followed_but_named(server: ScriptedServer, opened: Open) -> None:
+    server.script(reply("", status=308, headers={"Location": "https://elsewhere.example/v1/models"}))
+    async with opened(key="a-secret-key") as endpoint:
+        with pytest.raises(EndpointMisconfigured, match=r"redirects to https://elsewhere\.example/v1/models"):
+            await endpoint.inspect(model="m")
+    assert len(server.seen) == 1
+
+
+async def test_a_loading_model_is_waited_for(server: ScriptedServer, opened: Open, fake_time: FakeTime) -> None:
+    vllm(server)
+    del server.routes["GET", "/v1/models"]
+    server.script(LOADING, LOADING, LOADING, reply(models("m")), NOT_FOUND)
+    async with opened() as endpoint:
+        info = await endpoint.inspect(model="m")
+    assert info.models == ("m",)
+    assert fake_time.slept == [1.0, 1.0, 1.0]
+
+
+async def test_a_model_that_never_loads_is_given_up(server: ScriptedServer, opened: Open, fake_time: FakeTime) -> None:
+    server.script(LOADING)
+    async with opened(loading_timeout_s=30.0) as endpoint:
+        with pytest.raises(EndpointUnreachable, match=r"loading its model for 30 s") as caught:
+            await endpoint.inspect(model="m")
+    assert "/health" in caught.value.hint
+    assert fake_time.elapsed == 30.0
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+async def test_a_failing_server_is_tried_a_few_times(
+    server: ScriptedServer, opened: Open, fake_time: FakeTime, status: int
+) -> None:
+    server.script(reply({"error": {"message": "engine dead"}}, status=status))
+    async with opened() as endpoint:
+        with pytest.raises(EndpointUnreachable, match=f"HTTP {status}, engine dead"):
+            await endpoint.inspect(model="m")
+    assert len(server.seen) == 3
+
+
+async def test_nobody_listens(opened: Open, unused_tcp_port: int) -> None:
+    async with opened(url=f"http://127.0.0.1:{unused_tcp_port}") as endpoint:
+        with pytest.raises(EndpointUnreachable, match=rf"http://127\.0\.0\.1:{unused_tcp_port}/v1.*refused") as caught:
+            await endpoint.inspect(model="m")
+    assert "Start the server" in caught.value.hint
+
+
+async def test_an_unknown_host_name(opened: Open) -> None:
+    async with opened(url="http://no-such-host.invalid:8000") as endpoint:
+        with pytest.raises(EndpointUnreachable, match=r"no-such-host\.invalid.*resolved") as caught:
+            await endpoint.inspect(model="m")
+    assert "spelling" in caught.value.hint
+
+
+async def test_tls_on_a_plain_port(server: ScriptedServer, opened: Open) -> None:
+    server.script(reply({}))
+    async with opened(url=server.url.replace("http:", "https:")) as endpoint:
+        with pytest.raises(EndpointUnreachable, match="TLS failed") as caught:
+            await endpoint.inspect(model="m")
+    assert "http://" in caught.value.hint
+
+
+async def test_a_server_that_hangs_up(server: ScriptedServer, opened: Open) -> None:
+    server.script(wire(b""))
+    async with opened() as endpoint:
+        with pytest.raises(EndpointUnreachable, match="closed the connection") as caught:
+            await endpoint.inspect(model="m")
+    assert "https://" in caught.value.hint
+
+
+async def test_a_server_that_says_nothing_is_given_up_within_seconds(
+    server: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert PROBE_TIMEOUT_S <= 5.0
+    monkeypatch.setattr("qualab.adapters.endpoints.inspection.PROBE_TIMEOUT_S", 0.2)
+
+    async def silent(_: Any) -> Any:
+        await asyncio.sleep(30)
+
+    server.script(silent)
+    started = time.perf_counter()
+    async with opened(timeout_s=300.0) as endpoint:
+        with pytest.raises(EndpointUnreachable, match="in the time allowed"):
+            await endpoint.inspect(model="m")
+    assert time.perf_counter() - started < 2.0
+
+
+@pytest.fixture
+async def untrusted(tmp_path: Path) -> AsyncIterator[tuple[int, Path]]:
+    """A TLS server whose certificate nobody signed: its port and certificate."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command to make a certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+    subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    listener = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+    async with listener:
+        yield listener.sockets[0].getsockname()[1], certificate
+
+
+async def test_an_untrusted_certificate(untrusted: tuple[int, Path], opened: Open) -> None:
+    port, _ = untrusted
+    async with opened(url=f"https://127.0.0.1:{port}") as endpoint:
+        with pytest.raises(EndpointUnreachable, match=r"certificate is not trusted \(self") as caught:
+            await endpoint.inspect(model="m")
+    assert "SSL_CERT_FILE" in caught.value.hint

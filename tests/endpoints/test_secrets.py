@@ -1,0 +1,185 @@
+"""A key goes into one header and shows up nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import traceback
+
+import pytest
+
+from qualab.adapters.endpoints.redaction import Redactor, checked_key
+from qualab.domain.names import AnswerStatus
+from qualab.errors import InvalidValue, QualabError
+from tests.endpoints.conftest import Open
+from tests.endpoints.scripted import COMPLETION, ScriptedServer, completion, models, reply, wire
+
+KEY = "mykey-7f3a/9c+Q=="
+
+
+async def test_the_key_is_sent_with_every_request(server: ScriptedServer, opened: Open) -> None:
+    server.script(reply(models("m")), reply({"tokens": [1]}), reply({}), reply({}), reply(completion("a")))
+    async with opened(key=f"{KEY}\n") as endpoint:
+        await endpoint.inspect(model="m")
+        await endpoint.ask(COMPLETION, b"{}")
+    assert {seen.headers["Authorization"] for seen in server.seen} == {f"Bearer {KEY}"}
+
+
+@pytest.mark.parametrize("key", [None, "", "  \n"])
+async def test_without_a_key_no_header_is_sent(server: ScriptedServer, opened: Open, key: str | None) -> None:
+    server.script(reply(completion("a")))
+    async with opened(key=key) as endpoint:
+        await endpoint.ask(COMPLETION, b"{}")
+    assert "Authorization" not in server.seen[0].headers
+
+
+LEAKS = [
+    reply({"error": {"message": f"Incorrect API key provided: {KEY}."}}, status=401),
+    reply({"error": {"message": f"Bearer {KEY} is not known"}}, status=400),
+    reply(f"<title>{KEY}</title>", status=404),
+    reply(f"<title>{'x' * 190}{KEY}</title>", status=500),
+    reply({"error": {"message": KEY}}),
+    reply({"echo": {"authorization": f"Bearer {KEY}"}}),
+    reply(f"<html><title>{KEY}</title>"),
+    reply("mykey-7f3a%2F9c%2BQ%3D%3D", status=403),
+    reply("", status=302, headers={"Location": f"https://x.example/?key={KEY}"}),
+    wire(f"HTTP/1.1 {KEY} {KEY}\r\n\r\n".encode()),
+    wire(b""),
+]
+
+
+@pytest.mark.parametrize("step", LEAKS, ids=range(len(LEAKS)))
+async def test_no_message_shows_the_key(
+    server: ScriptedServer, opened: Open, caplog: pytest.LogCaptureFixture, step: object
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.script(step)  # type: ignore[arg-type]
+    said = []
+    async with opened(key=KEY, max_attempts=2) as endpoint:
+        said.append((await endpoint.ask(COMPLETION, b"{}")).error)
+        for act in (endpoint.inspect(model="m"), endpoint.probe_loglikelihood(model="m", tokens=[1, 2])):
+            with pytest.raises(QualabError) as caught:
+                await act
+            said += [str(caught.value), repr(caught.value), "".join(traceback.format_exception(caught.value))]
+        said.append(repr(endpoint))
+    assert said[0]
+    shown = "\n".join([*said, caplog.text])
+    assert KEY not in shown
+    assert "mykey-7f3a" not in shown
+
+
+async def test_objects_that_hold_the_key_do_not_show_it(server: ScriptedServer, opened: Open) -> None:
+    async with opened(key=KEY) as endpoint:
+        for held in (endpoint, endpoint._redact, endpoint._transport, endpoint._inspection, endpoint._tokenizer):
+            assert KEY not in repr(held)
+
+
+@pytest.mark.parametrize("key", ["two words", "line\nbreak", "schlüssel", "nul\0"])
+def test_a_key_that_no_header_can_carry_is_refused_unseen(key: str) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        checked_key(key)
+    assert key not in str(caught.value)
+    assert not any(part in str(caught.value) for part in ("two", "line", "schl", "nul"))
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "shown"),
+    [
+        ("EMPTY", "EMPTY prompt, EMPTYING", "[key] prompt, EMPTYING"),
+        ("a", "a banana", "[key] banana"),
+        ("", "nothing to hide", "nothing to hide"),
+        ("longer-secret", "xlonger-secretx", "x[key]x"),
+        ("", "got sk-abcdef***1234 instead", "got [key] instead"),
+        ("", "sent Authorization: Bearer abc.def, refused", "sent Authorization: [key], refused"),
+    ],
+)
+def test_what_is_hidden_and_what_is_not(secret: str, text: str, shown: str) -> None:
+    assert Redactor(secret)(text) == shown
+
+
+GRANTED = "Basic " + base64.b64encode(b"worker:open:sesame/9").decode()
+
+
+@pytest.fixture
+def proxied(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> ScriptedServer:
+    """The scripted server as the environment's proxy."""
+    for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    port = server.url.rpartition(":")[2]
+    monkeypatch.setenv("http_proxy", f"http://worker:open%3Asesame%2F9@127.0.0.1:{port}")
+    return server
+
+
+async def test_the_environments_proxy_is_used(proxied: ScriptedServer, opened: Open) -> None:
+    proxied.script(reply(completion("through")))
+    async with opened(url="http://far.example:8000", key=KEY) as endpoint:
+        replies = [await endpoint.ask(COMPLETION, b"{}") for _ in range(2)]
+    assert [got.text for got in replies] == ["through", "through"]
+    assert len(proxied.peers) == 1
+    for seen in proxied.seen:
+        assert seen.headers["Host"] == "far.example:8000"
+        assert seen.headers["Proxy-Authorization"] == GRANTED
+        assert seen.headers["Authorization"] == f"Bearer {KEY}"
+
+
+async def test_a_proxy_before_tls_never_sees_the_key(
+    proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        monkeypatch.setenv("https_proxy", f"worker:open%3Asesame%2F9@127.0.0.1:{port}")
+        async with opened(url="https://far.example", key=KEY, max_attempts=1) as endpoint:
+            got = await endpoint.ask(COMPLETION, b"{}")
+    assert got.status is AnswerStatus.CONNECTION_ERROR
+    assert got.error == "the proxy refused with status 407"
+    (head,) = heads
+    assert head.startswith("CONNECT far.example:443 ")
+    assert f"Proxy-Authorization: {GRANTED}" in head
+    assert KEY not in head
+
+
+async def test_no_proxy_and_loopback_go_directly(
+    proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxied.script(reply(completion("direct")))
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    async with opened() as endpoint:
+        assert (await endpoint.ask(COMPLETION, b"{}")).text == "direct"
+    monkeypatch.setenv("http_proxy", proxied.url)
+    monkeypatch.setenv("no_proxy", ".invalid")
+    async with opened(url="http://far.invalid:8000", max_attempts=1) as endpoint:
+        assert "resolved" in (await endpoint.ask(COMPLETION, b"{}")).error
+
+
+async def test_a_dead_proxy_is_named_without_its_password(
+    proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://worker:open%3Asesame%2F9@127.0.0.1:{unused_tcp_port}")
+    async with opened(url="http://far.example:8000") as endpoint:
+        with pytest.raises(QualabError) as caught:
+            await endpoint.inspect(model="m")
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "the proxy cannot be reached" in shown
+    assert "NO_PROXY" in shown
+    assert "sesame" not in shown
+
+
+@pytest.mark.parametrize("proxy", ["socks5://worker:sesame@127.0.0.1:9", "http://[::1:sesame", "http://worker:sesame@"])
+async def test_a_proxy_of_another_kind_is_refused(
+    proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    with pytest.raises(InvalidValue, match="proxy") as caught:
+        async with opened(url="http://far.example:8000"):
+            pass
+    assert "NO_PROXY" in caught.value.hint
+    assert "sesame" not in "".join(traceback.format_exception(caught.value))
