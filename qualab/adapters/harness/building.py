@@ -13,8 +13,9 @@ import lm_eval.api.task
 from lm_eval.api.task import ConfigurableTask, Task
 
 from qualab.adapters.harness.patching import get_metric_lazily, no_nltk_downloads, replaced
+from qualab.adapters.harness.requirements import missing_package
 from qualab.adapters.harness.sources import Sources
-from qualab.errors import BrokenTask, EmptyDataset, QualabError, ScoringUnavailable
+from qualab.errors import BrokenTask, EmptyDataset, QualabError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +68,7 @@ def _built(manager: Any, name: str, current: _Current) -> Mapping[str, Any]:
     except QualabError:
         raise
     except ModuleNotFoundError as exc:
-        raise ScoringUnavailable(
-            f"Task {current.name(name)} needs the Python package {exc.name}", hint="Install it and start again"
-        ) from exc
+        raise missing_package(current.name(name), exc) from exc
     except Exception as exc:  # whatever a task's YAML, templates and functions raise
         docs = getattr(current.task, "task_docs", None)
         if docs is not None and len(docs) == 0:
@@ -118,7 +117,8 @@ def _download(sources: Sources, current: _Current) -> Callable[..., None]:
             raise BrokenTask(f"Task {task.task_name} names no data set", hint="Add dataset_path to its YAML")
         else:
             beside = Path(metadata.get("config_source", "")).parent
-            task.dataset = sources.splits(task.DATASET_PATH, task.DATASET_NAME, options, beside=beside)
+            asked = getattr(config, "test_split", None) or getattr(config, "validation_split", None) or "test"
+            task.dataset = sources.splits(task.DATASET_PATH, task.DATASET_NAME, options, beside=beside, asked=asked)
 
     return download
 

@@ -17,7 +17,7 @@ from qualab.errors import BrokenTask, UnknownTask
 
 LM_EVAL_TASKS = Path(lm_eval.tasks.__file__).parent
 
-N_SUGGESTIONS = 4
+N_SUGGESTIONS = 3
 
 DECLARATION = re.compile(rb"""^[ \t]*["']?(?:task|group)["']?[ \t]*:[ \t]*["']?([\w.:-]+)["']?[ \t]*(?:#.*)?$""", re.M)
 """A line of a YAML that names its task or group."""
@@ -30,17 +30,16 @@ def index(names: Sequence[str], *, catalog: Catalog, tasks_dir: Path, include_pa
     """
     own = (tasks_dir, *include_paths)
     folders = [LM_EVAL_TASKS / folder for folder in catalog.folders(names)]
-    manager = _manager([*folders, *own])
-    missing = [name for name in names if not _has(manager, name)]
+    manager = lm_eval.tasks.TaskManager(include_defaults=False, include_path=[str(path) for path in (*folders, *own)])
+    missing = [name for name in names if is_pattern(name) or not _matches(manager, name)]
     if not missing:
         return manager
     for name in missing:
         _raise_if_broken(name, own)
-    plain = [name for name in missing if not is_pattern(name)]
-    unknown = [name for name in plain if not _mentioned(name)]
+    unknown = [name for name in missing if not is_pattern(name) and not _mentioned(name)]
     if not unknown:
         manager = lm_eval.tasks.TaskManager(include_path=[str(path) for path in own])
-        unknown = [name for name in missing if not _has(manager, name)]
+        unknown = [name for name in missing if not _matches(manager, name)]
     if unknown:
         raise _unknown(unknown, catalog, manager)
     return manager
@@ -48,8 +47,7 @@ def index(names: Sequence[str], *, catalog: Catalog, tasks_dir: Path, include_pa
 
 def resolve(manager: Any, names: Sequence[str]) -> tuple[str, ...]:
     """Patterns ("kobest_*") replaced by what they match; each name once."""
-    matched = (match for name in names for match in (_matches(manager, name) if is_pattern(name) else (name,)))
-    return tuple(dict.fromkeys(matched))
+    return tuple(dict.fromkeys(match for name in names for match in _matches(manager, name)))
 
 
 def is_pattern(name: str) -> bool:
@@ -57,19 +55,11 @@ def is_pattern(name: str) -> bool:
     return any(sign in name for sign in "*?[")
 
 
-def _manager(folders: Iterable[Path]) -> Any:
-    return lm_eval.tasks.TaskManager(include_defaults=False, include_path=[str(folder) for folder in folders])
-
-
-def _has(manager: Any, name: str) -> bool:
+def _matches(manager: Any, name: str) -> list[str]:
     if is_pattern(name):
-        # only the whole index knows everything that a pattern may match
-        return bool(_matches(manager, name)) and "hellaswag" in manager.task_index
-    return name in manager.task_index or (name.endswith((".yaml", ".yml")) and Path(name).is_file())
-
-
-def _matches(manager: Any, pattern: str) -> list[str]:
-    return [name for name in manager.all_tasks if fnmatch.fnmatch(name, pattern)]
+        return [known for known in manager.all_tasks if fnmatch.fnmatch(known, name)]
+    is_file = name.endswith((".yaml", ".yml")) and Path(name).is_file()
+    return [name] if is_file or name in manager.task_index else []
 
 
 def _mentioned(name: str) -> bool:

@@ -85,20 +85,21 @@ class LazyMetric:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._compute: Callable[..., Any] | None = None
 
-    @functools.cached_property
-    def compute(self) -> Callable[..., Any]:
+    def load(self) -> Callable[..., Any]:
         """Raises ScoringUnavailable."""
-        metric = original_get_metric(self.name, True)
-        if metric is None:
+        if self._compute is None:
+            self._compute = original_get_metric(self.name, True)
+        if self._compute is None:
             raise ScoringUnavailable(
                 f"Metric {self.name} of the evaluate library cannot be loaded",
                 hint="It is fetched from the hub when first used: load it once with network access",
             )
-        return metric  # type: ignore[no-any-return]
+        return self._compute
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.compute(*args, **kwargs)
+        return self.load()(*args, **kwargs)
 
 
 original_get_metric: Callable[..., Any] = lm_eval.api.task.get_metric

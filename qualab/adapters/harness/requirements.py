@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import redirect_stdout
+from importlib import import_module
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from qualab.adapters.harness.patching import LazyMetric
+from qualab.adapters.harness.patching import LazyMetric, no_nltk_downloads
 from qualab.errors import ScoringUnavailable
 
 NEEDS_SENTENCES = frozenset({"length_constraints:number_sentences", "change_case:capital_word_frequency"})
@@ -18,23 +21,40 @@ NLTK_FOLDER = "nltk_data"
 def check_scoring(task: Any, docs: Iterable[Mapping[str, Any]], *, data_dir: Path | None) -> None:
     """Raises ScoringUnavailable for a metric, a package or data without which these documents cannot be scored."""
     if getattr(task.config, "process_results", None) is None:
-        for metric in getattr(task, "_metric_fn_list", {}).values():
-            if isinstance(metric, LazyMetric) and task.config.output_type == "generate_until":
-                _ = metric.compute
+        _check_metrics(task)
         return
-    asked = {instruction for doc in docs for instruction in _instructions(doc)}
+    asked = {instruction for doc in docs for instruction in doc.get("instruction_id_list") or ()}
+    if asked:
+        _check_instructions(str(task.task_name))
     if asked & NEEDS_SENTENCES:
         _check_sentences(str(task.task_name), data_dir)
 
 
-def _instructions(doc: Mapping[str, Any]) -> Iterable[str]:
-    return doc.get("instruction_id_list") or ()
+def _check_metrics(task: Any) -> None:
+    """Fetches metrics of the evaluate library where they will be called: only generations call them."""
+    if task.config.output_type == "generate_until":
+        for metric in task._metric_fn_list.values():
+            if isinstance(metric, LazyMetric):
+                metric.load()
+
+
+def _check_instructions(task: str) -> None:
+    """Imports IFEval's checks now: a task may do so only when it scores, and their import downloads and prints."""
+    try:
+        with no_nltk_downloads(), redirect_stdout(StringIO()):
+            import_module("lm_eval.tasks.ifeval.instructions_registry")
+    except ModuleNotFoundError as exc:
+        raise missing_package(task, exc) from exc
+
+
+def missing_package(task: str, exc: ModuleNotFoundError) -> ScoringUnavailable:
+    """The error for a task whose code imports what is not installed."""
+    return ScoringUnavailable(f"Task {task} needs the Python package {exc.name}", hint="Install it and start again")
 
 
 def _check_sentences(task: str, data_dir: Path | None) -> None:
-    import nltk  # noqa: PLC0415  (takes a second or two to import)
-
-    folder = data_dir / NLTK_FOLDER if data_dir else None
+    nltk = import_module("nltk")  # here, as it takes a second or two
+    folder = (data_dir / NLTK_FOLDER).resolve() if data_dir else None
     if folder is not None and folder.is_dir() and str(folder) not in nltk.data.path:
         nltk.data.path.insert(0, str(folder))
     try:

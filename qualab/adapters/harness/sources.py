@@ -55,8 +55,10 @@ class Sources:
     data_dir: Path | None
     _read: dict[Path, Any] = field(default_factory=dict)
 
-    def splits(self, path: str, config: str | None, options: Mapping[str, Any], *, beside: Path) -> Any:
-        """The splits of a data set. `beside` is the folder of the task's YAML.
+    def splits(
+        self, path: str, config: str | None, options: Mapping[str, Any], *, beside: Path, asked: str = "test"
+    ) -> Any:
+        """The splits of a data set. `beside` is the folder of the task's YAML, `asked` the split of its items.
 
         Raises DatasetUnavailable, BadDataFile, EmptyDataset; for local files only when a split is asked for.
         """
@@ -70,7 +72,7 @@ class Sources:
         if self.data_dir is not None:
             root = self.data_dir
             return Splits(lambda split: self._local_split(root, path, config, split))
-        return self._from_hub(path, config, entry, options)
+        return self._from_hub(path, config, options, asked=asked)
 
     def revision(self, path: str | None, options: Mapping[str, Any]) -> str:
         """The hub commit that is read, or LOCAL."""
@@ -109,11 +111,12 @@ class Sources:
             self._read[file] = in_memory(read_table(file, required=required))
         return self._read[file]
 
-    def _from_hub(self, path: str, config: str | None, entry: DatasetEntry, options: Mapping[str, Any]) -> Any:
+    def _from_hub(self, path: str, config: str | None, options: Mapping[str, Any], *, asked: str) -> Any:
+        entry = self.catalog.datasets.get(path, DatasetEntry())
         try:
             return _load(path, config, revision=entry.revision, options=options)
         except DatasetUnavailable as exc:
-            wanted = _listed(list(self.candidates(Path(), path, config, "SPLIT")), Path())
+            wanted = _listed(list(self.candidates(Path(), path, config, asked)), Path())
             raise DatasetUnavailable(
                 f"{exc.message}, and there is no data directory",
                 hint=f"Give a directory that holds {wanted} with --data-dir or QUALAB_DATA_DIR, or go online",
