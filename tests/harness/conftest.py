@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from qualab.adapters.harness import LmEvalHarness
+from tests.harness.tiny_data import write_all
 
 TASKS_DIR = Path(__file__).parents[2] / "tasks"
 
@@ -22,3 +23,9 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def harness() -> LmEvalHarness:
     return LmEvalHarness(tasks_dir=TASKS_DIR)
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small data sets under every path that the official tasks read."""
+    return write_all(tmp_path_factory.mktemp("data"))

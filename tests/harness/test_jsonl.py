@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qualab.adapters.harness.jsonl import read_table
+from qualab.errors import BadDataFile, DatasetUnavailable, EmptyDataset
+
+
+def file_of(folder: Path, content: str | bytes) -> Path:
+    path = folder / "data.jsonl"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_rows_keep_their_line_numbers_past_blank_lines(tmp_path: Path) -> None:
+    table = read_table(file_of(tmp_path, '{"a": 1}\n\n  \n{"a": 2}'), required=["a"])
+    assert table.rows == [{"a": 1}, {"a": 2}]
+    assert table.lines == [1, 4]
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    table = read_table(file_of(tmp_path, '{"a": "one\u2028two\u0085three"}\r\n{"a": "x"}\n'))
+    assert [row["a"] for row in table.rows] == ["one\u2028two\u0085three", "x"]
+
+
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    assert read_table(file_of(tmp_path, b'\xef\xbb\xbf{"a": 1}\n')).rows == [{"a": 1}]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "what"),
+    [
+        ('{"question": "q", "answer": "a"}\n{"question": "q", "answer": \n', 2, "not JSON"),
+        ('{"question": "q", "answer": "a"}\n["q", "a"]\n', 2, "not a JSON object"),
+        ('{"question": "q", "answer": "a"}\n\n{"question": "q"}\n', 3, "no column answer"),
+        (b'{"question": "\xff", "answer": "a"}\n', 1, "not JSON"),
+    ],
+)
+def test_a_bad_line_is_named_with_file_line_and_what_was_expected(
+    tmp_path: Path, content: str | bytes, line: int, what: str
+) -> None:
+    with pytest.raises(BadDataFile, match=rf"data\.jsonl, line {line}: {what}") as caught:
+        read_table(file_of(tmp_path, content), required=["question", "answer"])
+    assert "question, answer" in caught.value.hint
+
+
+def test_without_required_columns_the_first_line_says_them(tmp_path: Path) -> None:
+    with pytest.raises(BadDataFile, match="line 2: no column b"):
+        read_table(file_of(tmp_path, '{"a": 1, "b": 2}\n{"a": 1, "c": 3}\n'))
+
+
+def test_columns_are_the_union_in_order_of_first_mention(tmp_path: Path) -> None:
+    table = read_table(file_of(tmp_path, '{"b": 1}\n{"b": 2, "a": 3}\n'))
+    assert table.as_columns() == {"b": [1, 2], "a": [None, 3]}
+
+
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_a_file_without_rows_is_an_empty_data_set(tmp_path: Path, content: str) -> None:
+    with pytest.raises(EmptyDataset, match=r"data\.jsonl"):
+        read_table(file_of(tmp_path, content))
+
+
+def test_a_file_that_cannot_be_opened_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(DatasetUnavailable, match=r"none\.jsonl"):
+        read_table(tmp_path / "none.jsonl")

@@ -1,0 +1,291 @@
+"""Loading official tasks from small local data."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qualab.adapters.harness import LmEvalHarness
+from qualab.domain.names import MetricKind, RequestKind
+from qualab.errors import (
+    BadDataFile,
+    DatasetUnavailable,
+    EmptyDataset,
+    InvalidValue,
+    UnknownTask,
+)
+from qualab.ports import LoadedTasks, TaskOptions
+from tests.harness.tiny_data import KOBEST, belebele, gsm8k, haerae, write_jsonl
+
+PUBLISHED = [
+    *(("haerae", metric) for metric in ("acc", "acc_norm")),
+    *(
+        (f"haerae_{part}", metric)
+        for part in ("general_knowledge", "history", "loan_word", "rare_word", "standard_nomenclature")
+        for metric in ("acc", "acc_norm")
+    ),
+    *(("kobest", metric) for metric in ("acc", "acc_norm", "f1")),
+    *((f"kobest_{part}", metric) for part in ("boolq", "copa") for metric in ("acc", "f1")),
+    *(("kobest_hellaswag", metric) for metric in ("acc", "acc_norm", "f1")),
+    *((f"kobest_{part}", metric) for part in ("sentineg", "wic") for metric in ("acc", "f1")),
+    *(("belebele_kor_Hang", metric) for metric in ("acc", "acc_norm")),
+    *(("gsm8k", "exact_match") for _ in range(2)),
+    *(
+        ("ifeval", metric)
+        for metric in (
+            *("inst_level_loose_acc", "inst_level_strict_acc"),
+            *("prompt_level_loose_acc", "prompt_level_strict_acc"),
+        )
+    ),
+]
+"""The rows of lm-eval's table of the five benchmarks, in its order."""
+
+
+def load(harness: LmEvalHarness, data: Path | None, *names: str, **options: Any) -> LoadedTasks:
+    return harness.load(TaskOptions(names=names, data_dir=data, **options))
+
+
+def names_of(loaded: LoadedTasks) -> list[str]:
+    return [task.name for task in loaded.tasks]
+
+
+def test_published_34_has_lm_eval_s_34_rows_in_its_order(harness: LmEvalHarness, tiny_data: Path) -> None:
+    loaded = load(harness, tiny_data, "published-34")
+    assert [(metric.task, metric.name) for metric in loaded.metrics] == PUBLISHED
+    assert len({metric.id for metric in loaded.metrics}) == 34
+    assert loaded.suite == "published-34"
+
+
+def test_the_official_korean_forms_draft_no_token(harness: LmEvalHarness, tiny_data: Path) -> None:
+    loaded = load(harness, tiny_data, "published-34")
+    drafting = {metric.task for metric in loaded.metrics if metric.exercises_drafter}
+    assert drafting == {"gsm8k", "ifeval"}
+
+
+def test_metric_kinds_come_from_what_the_metrics_are(harness: LmEvalHarness, tiny_data: Path) -> None:
+    kinds = {metric.id: metric.kind for metric in load(harness, tiny_data, "published-34").metrics}
+    assert kinds["gsm8k/exact_match,strict-match"] is MetricKind.BINARY_MEAN
+    assert kinds["kobest_boolq/f1,none"] is MetricKind.MACRO_F1
+    assert kinds["ifeval/inst_level_loose_acc,none"] is MetricKind.LIST_MEAN
+    assert kinds["ifeval/prompt_level_loose_acc,none"] is MetricKind.BINARY_MEAN
+    assert kinds["haerae/acc,none"] is MetricKind.GROUP_MEAN
+
+
+def test_a_group_s_row_names_the_members_that_have_the_metric(harness: LmEvalHarness, tiny_data: Path) -> None:
+    members = {metric.id: metric.members for metric in load(harness, tiny_data, "kobest").metrics}
+    assert members["kobest/acc_norm,none"] == ("kobest_hellaswag",)
+    assert len(members["kobest/f1,none"]) == 5
+    assert members["kobest_wic/acc,none"] == ()
+
+
+def test_release_has_one_primary_a_benchmark_and_each_exercises_the_drafter(
+    harness: LmEvalHarness, tiny_data: Path
+) -> None:
+    loaded = load(harness, tiny_data, "release")
+    primaries = [metric for metric in loaded.metrics if metric.is_primary]
+    assert len(primaries) == 5
+    assert all(metric.exercises_drafter for metric in loaded.metrics)
+    assert {task.benchmark for task in loaded.tasks} == {"gsm8k", "ifeval", "haerae", "kobest", "belebele"}
+    assert {task.kind for task in loaded.tasks} == {RequestKind.GENERATION}
+
+
+def test_with_both_forms_the_generative_one_is_primary(harness: LmEvalHarness, tiny_data: Path) -> None:
+    loaded = load(harness, tiny_data, "haerae", "haerae_gen")
+    assert [metric.task for metric in loaded.metrics if metric.is_primary] == ["haerae_gen"]
+
+
+def test_tasks_asked_for_by_name_have_a_primary_each(harness: LmEvalHarness, tiny_data: Path) -> None:
+    loaded = load(harness, tiny_data, "kobest_wic", "kobest_copa")
+    assert [metric.id for metric in loaded.metrics if metric.is_primary] == [
+        "kobest_copa/acc,none",
+        "kobest_wic/acc,none",
+    ]
+
+
+def test_names_that_overlap_collapse(harness: LmEvalHarness, tiny_data: Path) -> None:
+    loaded = load(harness, tiny_data, "kobest_wic", "kobest", "kobest", "kobest_boolq")
+    assert sorted(names_of(loaded)) == sorted(f"kobest_{name}" for name in KOBEST)
+    assert loaded.suite == "custom"
+
+
+def test_an_unknown_name_names_the_nearest(harness: LmEvalHarness, tiny_data: Path) -> None:
+    with pytest.raises(UnknownTask, match="gsm9k") as caught:
+        load(harness, tiny_data, "gsm8k", "gsm9k")
+    assert "gsm8k" in caught.value.hint
+    with pytest.raises(UnknownTask) as caught:
+        load(harness, tiny_data, "relaese")
+    assert "release" in caught.value.hint
+
+
+def test_an_unknown_name_is_found_out_without_lm_eval_s_full_index(
+    harness: LmEvalHarness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import lm_eval.tasks
+
+    real = lm_eval.tasks.TaskManager
+
+    def without_defaults(*args: Any, include_defaults: bool = True, **kwargs: Any) -> Any:
+        assert not include_defaults, "the full index takes about 6 s"
+        return real(*args, include_defaults=include_defaults, **kwargs)
+
+    monkeypatch.setattr(lm_eval.tasks, "TaskManager", without_defaults)
+    with pytest.raises(UnknownTask):
+        load(harness, tiny_data, "no_such_task_anywhere")
+    assert names_of(load(harness, tiny_data, "release"))
+
+
+def test_a_task_outside_the_catalog_is_found_in_the_full_index(harness: LmEvalHarness, tmp_path: Path) -> None:
+    rows = [
+        {"id": str(i), "question": f"Q{i}?", "choices": {"text": ["x", "y"], "label": ["A", "B"]}, "answerKey": "A"}
+        for i in range(3)
+    ]
+    write_jsonl(tmp_path / "ai2_arc/ARC-Easy/test.jsonl", rows)
+    loaded = load(harness, tmp_path, "arc_easy", "arc_eas*")
+    assert names_of(loaded) == ["arc_easy"]
+    # acc of lm-eval's own multiple-choice scoring can be nothing but 0 or 1
+    assert {metric.kind for metric in loaded.metrics} == {MetricKind.BINARY_MEAN}
+    assert [metric.id for metric in loaded.metrics if metric.is_primary] == ["arc_easy/acc,none"]
+
+
+def test_specs_say_what_was_loaded(harness: LmEvalHarness, tiny_data: Path) -> None:
+    specs = {task.name: task for task in load(harness, tiny_data, "published-34").tasks}
+    boolq, grade_school = specs["kobest_boolq"], specs["gsm8k"]
+    assert (boolq.dataset, boolq.revision, boolq.cluster_field) == ("skt/kobest_v1:boolq", "local", "paragraph")
+    assert (boolq.kind, boolq.benchmark, boolq.version) == (RequestKind.LOGLIKELIHOOD, "kobest", "1.0")
+    assert (grade_school.num_fewshot, grade_school.n_items, grade_school.n_available) == (5, 8, 8)
+    assert specs["ifeval"].num_fewshot == 0
+
+
+@pytest.mark.parametrize(("limit", "n_items"), [(3, 3), (3.9, 3), (0.5, 4), (0.51, 5), (1, 1), (100, 8), (None, 8)])
+def test_limit_counts_as_lm_eval_s_does(
+    harness: LmEvalHarness, tiny_data: Path, limit: float | None, n_items: int
+) -> None:
+    (task,) = load(harness, tiny_data, "gsm8k", limit=limit).tasks
+    assert (task.n_items, task.n_available) == (n_items, 8)
+
+
+@pytest.mark.parametrize("limit", [0, -1, -0.5, float("nan"), float("inf")])
+def test_a_limit_that_leaves_nothing_is_an_invalid_value(harness: LmEvalHarness, tiny_data: Path, limit: float) -> None:
+    with pytest.raises(InvalidValue, match="limit"):
+        load(harness, tiny_data, "gsm8k", limit=limit)
+
+
+def test_paths_that_are_no_directories_are_invalid_values(harness: LmEvalHarness, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="data_dir"):
+        load(harness, tmp_path / "none", "gsm8k")
+    with pytest.raises(InvalidValue, match="include_path"):
+        load(harness, tmp_path, "gsm8k", include_paths=(tmp_path / "none",))
+    with pytest.raises(InvalidValue):
+        load(harness, tmp_path)
+    with pytest.raises(InvalidValue, match="num_fewshot"):
+        load(harness, tmp_path, "gsm8k", num_fewshot=-1)
+
+
+def test_num_fewshot_is_overridden_but_never_a_yaml_s_zero(harness: LmEvalHarness, tiny_data: Path) -> None:
+    loaded = load(harness, tiny_data, "gsm8k", "ifeval", "belebele_kor_Hang", num_fewshot=2)
+    assert {task.name: task.num_fewshot for task in loaded.tasks} == {"gsm8k": 2, "ifeval": 0, "belebele_kor_Hang": 2}
+
+
+def test_splits_that_are_not_needed_may_be_missing(harness: LmEvalHarness, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "gsm8k/test.jsonl", gsm8k(3))
+    (task,) = load(harness, tmp_path, "gsm8k", num_fewshot=0).tasks
+    assert task.num_fewshot == 0
+    with pytest.raises(DatasetUnavailable, match=r"split train.*gsm8k/train\.jsonl"):
+        load(harness, tmp_path, "gsm8k")
+
+
+def test_a_missing_data_set_names_data_set_paths_and_what_to_do(harness: LmEvalHarness, tmp_path: Path) -> None:
+    with pytest.raises(DatasetUnavailable) as caught:
+        load(harness, tmp_path, "belebele_kor_Hang")
+    assert "facebook/belebele:kor_Hang" in caught.value.message
+    assert "belebele/kor_Hang_test.jsonl" in caught.value.message
+    assert str(tmp_path) in caught.value.message
+    assert "--data-dir" in caught.value.hint
+    assert "QUALAB_DATA_DIR" in caught.value.hint
+
+
+def test_the_sample_of_haerae_serves_where_the_whole_is_missing(harness: LmEvalHarness, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "haerae_sample/history.jsonl", haerae(2))
+    assert load(harness, tmp_path, "haerae_history").tasks[0].n_items == 2
+    write_jsonl(tmp_path / "haerae/history.jsonl", haerae(4))
+    assert load(harness, tmp_path, "haerae_history").tasks[0].n_items == 4
+
+
+def test_a_bad_line_is_named(harness: LmEvalHarness, tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "gsm8k/test.jsonl", gsm8k(3))
+    file.write_text(file.read_text() + '{"question": "no answer"}\n')
+    with pytest.raises(BadDataFile, match=r"gsm8k/test\.jsonl, line 4: no column answer"):
+        load(harness, tmp_path, "gsm8k", num_fewshot=0)
+
+
+def test_a_column_that_mixes_types_is_named_with_its_line(harness: LmEvalHarness, tmp_path: Path) -> None:
+    rows = [*KOBEST["boolq"], {"paragraph": "p", "question": "q", "label": "yes"}]
+    write_jsonl(tmp_path / "kobest/boolq/test.jsonl", rows)
+    with pytest.raises(BadDataFile, match="line 7: label is str and int before"):
+        load(harness, tmp_path, "kobest_boolq")
+
+
+def test_an_empty_file_is_an_empty_data_set(harness: LmEvalHarness, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "belebele/kor_Hang_test.jsonl", [])
+    with pytest.raises(EmptyDataset, match=r"kor_Hang_test\.jsonl"):
+        load(harness, tmp_path, "belebele_kor_Hang")
+
+
+def test_hashes_change_with_what_they_cover_and_with_nothing_else(harness: LmEvalHarness, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a/belebele/kor_Hang_test.jsonl", belebele(4))
+    write_jsonl(tmp_path / "b/belebele/kor_Hang_test.jsonl", belebele(4))
+    write_jsonl(tmp_path / "c/belebele/kor_Hang_test.jsonl", [*belebele(3), {**belebele(4)[3], "question": "다른"}])
+    (first,), (second,), (third,) = (
+        load(harness, tmp_path / name, "belebele_kor_Hang").tasks for name in ("a", "b", "c")
+    )
+    assert first == second
+    assert third.config_hash == first.config_hash
+    assert third.data_hash != first.data_hash
+    (shorter,) = load(harness, tmp_path / "a", "belebele_kor_Hang", limit=3).tasks
+    assert shorter.data_hash != first.data_hash
+    (shots,) = load(harness, tmp_path / "a", "belebele_kor_Hang", num_fewshot=1).tasks
+    assert shots.config_hash != first.config_hash
+
+
+def test_hashes_are_the_same_in_another_process(harness: LmEvalHarness, tiny_data: Path) -> None:
+    program = (
+        "import json, sys; from pathlib import Path\n"
+        "from qualab.adapters.harness import LmEvalHarness; from qualab.ports import TaskOptions\n"
+        "loaded = LmEvalHarness(tasks_dir=Path(sys.argv[1])).load("
+        "TaskOptions(names=('published-34', 'release'), data_dir=Path(sys.argv[2])))\n"
+        "print(json.dumps({task.name: [task.config_hash, task.data_hash] for task in loaded.tasks}))"
+    )
+    tasks_dir = harness._tasks_dir
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tasks_dir), str(tiny_data)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd="/",
+        env={"PYTHONHASHSEED": "7", "HOME": "/"},
+    )
+    here = load(harness, tiny_data, "published-34", "release").tasks
+    assert json.loads(done.stdout) == {task.name: [task.config_hash, task.data_hash] for task in here}
+    assert done.stderr == ""
+
+
+def test_loading_prints_nothing(harness: LmEvalHarness, tiny_data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    load(harness, tiny_data, "published-34")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_importing_the_package_imports_neither_lm_eval_nor_datasets() -> None:
+    program = (
+        "import sys, qualab.adapters.harness as h; h.LmEvalHarness\n"
+        "print(sorted({'lm_eval', 'datasets', 'numpy', 'nltk'} & set(sys.modules)))"
+    )
+    before = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert time.monotonic() - before < 5
