@@ -7,9 +7,11 @@ target for the next 25 sizes. The closed forms at the end are starting points an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from qualab.errors import InsufficientData
+import numpy as np
+
+from qualab.errors import InsufficientData, InvalidValue
 from qualab.stats.checks import check_alpha, check_items, check_margin, check_power, check_rates
 from qualab.stats.distributions import bisect, normal_quantile
 from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar
@@ -42,7 +44,7 @@ def items_needed(
             difference=difference,
             margin=margin,
         )
-    start = items_wald_equivalence(
+    guess = items_wald_equivalence(
         discordance=discordance, difference=difference, margin=margin, alpha=alpha, power=power
     )
 
@@ -51,7 +53,7 @@ def items_needed(
             n_items=n_items, discordance=discordance, difference=difference, margin=margin, alpha=alpha
         )
 
-    return _smallest_lasting(power_at, start, power, max_items)
+    return _smallest_lasting(power_at, power, guess=guess, discordance=discordance, max_items=max_items)
 
 
 def items_needed_mcnemar(
@@ -74,23 +76,25 @@ def items_needed_mcnemar(
         raise InsufficientData(
             "No number of items finds a difference of 0", hint="Give the smallest difference that matters."
         )
-    start = items_wald(discordance=discordance, difference=difference, alpha=alpha, power=power)
+    guess = items_wald(discordance=discordance, difference=difference, alpha=alpha, power=power)
 
     def power_at(n_items: int) -> float:
         return power_mcnemar(
             n_items=n_items, discordance=discordance, difference=difference, alpha=alpha, method=method
         )
 
-    return _smallest_lasting(power_at, start, power, max_items)
+    return _smallest_lasting(power_at, power, guess=guess, discordance=discordance, max_items=max_items)
 
 
-def _smallest_lasting(power_at: Callable[[int], float], start: float, target: float, max_items: int) -> int:
-    """The smallest n with power_at(n), ..., power_at(n + 25) all at least the target, from half of `start` on.
+def _smallest_lasting(
+    power_at: Callable[[int], float], target: float, *, guess: float, discordance: float, max_items: int
+) -> int:
+    """The smallest n with power_at(n), ..., power_at(n + 25) all at least the target.
 
     A window that fails at n + j rules out every answer up to n + j, so windows are read from their far end.
     """
     check_power(target)
-    n_items = 1 if start < 200 else int(start / 2)
+    n_items = _below_all_teeth(power_at, target, guess, discordance)
     while n_items <= max_items:
         failing = next((k for k in range(n_items + _STAYS, n_items - 1, -1) if power_at(k) < target), None)
         if failing is None:
@@ -101,6 +105,18 @@ def _smallest_lasting(power_at: Callable[[int], float], start: float, target: fl
         hint="Widen the margin or the difference to be found, or lower the discordance.",
         max_items=max_items,
     )
+
+
+def _below_all_teeth(power_at: Callable[[int], float], target: float, guess: float, discordance: float) -> int:
+    """A size below the answer: where the power first reaches its target, less what a tooth of the saw can be wide.
+
+    A tooth is one more discordant item in one direction; relative to n it is about 1 / √(n ψ) wide.
+    """
+    low, high = 0, max(2, math.ceil(1.2 * guess))
+    while high - low > 1 + low // 64:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power_at(middle) >= target else (middle, high)
+    return max(1, math.floor(low * (1.0 - 4.0 / math.sqrt(max(16.0, low * discordance)))) - _STAYS)
 
 
 def smallest_margin(
@@ -190,6 +206,52 @@ def _smallest_difference(*, n_items: int, power: float, limit: float, power_at: 
             n_items=n_items,
         )
     return bisect(lambda difference: power_at(difference) >= power, 0.0, limit, n_steps=24)
+
+
+def joint_power(powers: Sequence[float]) -> float:
+    """Probability that every primary metric passes, were they independent: the product of their powers.
+
+    "All are equivalent" needs no adjusted level (intersection–union), but its power falls: 0.8 five times is 0.33.
+
+    Raises:
+        InvalidValue: a power is outside 0..1.
+    """
+    return float(np.prod([_checked_power(power) for power in powers]))
+
+
+def power_for_joint(*, n_metrics: int, power: float = 0.8) -> float:
+    """The power that each of several independent primary metrics needs, so that all pass with this joint power.
+
+    Raises:
+        InvalidValue: the power is not between 0 and 1, or there is no metric.
+    """
+    if n_metrics < 1:
+        raise InvalidValue("A joint power needs at least one metric", hint="Name the primary metrics.")
+    return float(check_power(power) ** (1.0 / n_metrics))
+
+
+def _checked_power(power: float) -> float:
+    if not 0.0 <= power <= 1.0:
+        raise InvalidValue(f"A power must lie between 0 and 1, not {power:g}", hint="Give fractions.")
+    return power
+
+
+def discordance_with_repeats(*, discordance: float, noise: float, repeats: int) -> float:
+    """Variance of an item's difference when each arm answers it k times: what stands in for the discordance then.
+
+    Repeats divide the noise of runs (the discordance of two runs of the same arm), never what differs between items:
+    a floor of discordance − noise stays however many there are.
+
+    Raises:
+        InvalidValue: noise exceeds the discordance, or there is no repeat.
+    """
+    check_rates(discordance=discordance, difference=0.0)
+    if not 0.0 <= noise <= discordance or repeats < 1:
+        raise InvalidValue(
+            f"A noise of {noise:g} and {repeats} repeats do not fit a discordance of {discordance:g}",
+            hint="The noise floor is at most the discordance; an item is answered at least once.",
+        )
+    return discordance - noise + noise / repeats
 
 
 def items_wald_equivalence(

@@ -1,0 +1,176 @@
+"""Paired 0/1 outcomes of items in clusters: McNemar's test and equivalence with fewer items than meet the eye."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qualab.errors import InsufficientData, InvalidValue
+from qualab.stats.checks import FloatArray, finite
+from qualab.stats.counts import PairedCounts
+from qualab.stats.distributions import chi_square_sf
+from qualab.stats.equivalence import EquivalenceResult, equivalence
+from qualab.stats.mean import Labels, cluster_codes, mean_difference, paired_differences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusteredMcNemarResult:
+    """Chi-square statistics (one degree of freedom) of "gains and losses are equally likely", items in clusters."""
+
+    statistic: float
+    """Yang, Sun & Hardin (2010): the one whose p-value is given."""
+    pvalue: float
+    durkalski: float
+    """Durkalski et al. (2003): every cluster counts the same, whatever its size."""
+    obuchowski: float
+    """Obuchowski (1998)."""
+    eliasziw: float | None
+    """Eliasziw & Donner (1991): one correlation for all cells; None where its correction does not exist."""
+    naive: float
+    """McNemar's statistic as if items were independent, for comparison."""
+
+
+def clustered_mcnemar(cells: npt.ArrayLike) -> ClusteredMcNemarResult:
+    """McNemar's test for clustered pairs.
+
+    Args:
+        cells: one row a cluster, with the counts both right, gains, losses, both wrong (`cluster_cells` makes them).
+
+    Without a discordant item every statistic is 0 and p is 1: there is no evidence of a difference.
+
+    Raises:
+        InsufficientData: fewer than two clusters.
+        InvalidValue: the cells are not four columns of counts, or a cluster is empty.
+    """
+    table = finite(cells, name="Cells")
+    if table.ndim != 2 or table.shape[1] != 4 or np.any(table < 0) or np.any(table.sum(axis=1) < 1):
+        raise InvalidValue("Cells must be four counts a cluster", hint="Make them with cluster_cells().")
+    if len(table) < 2:
+        raise InsufficientData("A clustered test needs at least two clusters", hint="Add items of other clusters.")
+    sizes, gaps, discordant = table.sum(axis=1), table[:, 1] - table[:, 2], table[:, 1] + table[:, 2]
+    if not discordant.any():
+        return ClusteredMcNemarResult(statistic=0.0, pvalue=1.0, durkalski=0.0, obuchowski=0.0, eliasziw=0.0, naive=0.0)
+    naive = float(gaps.sum() ** 2 / discordant.sum())
+    statistic = _ratio(gaps.sum() ** 2, _yang_variance(gaps, sizes))
+    correction = _eliasziw_correction(table)
+    return ClusteredMcNemarResult(
+        statistic=statistic,
+        pvalue=chi_square_sf(statistic),
+        durkalski=_ratio(np.sum(gaps / sizes) ** 2, np.sum((gaps / sizes) ** 2)),
+        obuchowski=_ratio(gaps.sum() ** 2, np.sum(gaps**2) * len(table) / (len(table) - 1)),
+        eliasziw=None if correction is None else naive / correction,
+        naive=naive,
+    )
+
+
+def cluster_cells(baseline: npt.ArrayLike, candidate: npt.ArrayLike, *, cluster: Labels) -> FloatArray:
+    """Counts of both right, gains, losses and both wrong, a row for each cluster in the order of first appearance.
+
+    Raises:
+        InvalidValue: the arms are not paired 0/1 scores, or the labels do not fit.
+    """
+    differences = paired_differences(baseline, candidate)
+    right = np.asarray(baseline, dtype=np.float64)
+    if not np.all((right == 0) | (right == 1)) or not np.all(np.isin(right + differences, (0.0, 1.0))):
+        raise InvalidValue("Scores must be 0 or 1", hint="Use mean_difference() for other scores.")
+    codes = cluster_codes(cluster, differences.size)
+    kinds = np.where(differences > 0, 1, np.where(differences < 0, 2, np.where(right == 1, 0, 3)))
+    n_clusters = int(codes.max()) + 1 if codes.size else 0
+    return np.bincount(codes * 4 + kinds, minlength=4 * n_clusters).reshape(n_clusters, 4).astype(np.float64)
+
+
+def _ratio(square: float, variance: float) -> float:
+    return float(square / variance) if variance > 0.0 else 0.0
+
+
+def _yang_variance(gaps: FloatArray, sizes: FloatArray) -> float:
+    """The mean of the variances under the null hypothesis and at the estimate (Yang, Sun & Hardin 2010)."""
+    centred = gaps - sizes * gaps.sum() / sizes.sum()
+    return float(len(gaps) / (len(gaps) - 1) * 0.5 * np.sum(centred**2 + gaps**2))
+
+
+def _eliasziw_correction(table: FloatArray) -> float | None:
+    """Variance inflation of McNemar's statistic by one common intracluster correlation (Eliasziw & Donner 1991)."""
+    sizes, discordant = table.sum(axis=1), table[:, 1] + table[:, 2]
+    shares = table.sum(axis=0) / sizes.sum()
+    affected = int(np.sum(discordant >= 1))
+    mean_size = sizes.mean()
+    if affected < 2 or mean_size <= 1.0:
+        return None
+    between = np.mean(np.sum((table - np.outer(sizes, shares)) ** 2, axis=1) / sizes)
+    within = np.sum(np.sum(table * (sizes[:, None] - table), axis=1) / sizes) / (len(table) * (mean_size - 1.0))
+    typical_size = _typical(sizes, len(table))
+    correlation = (between - within) / (between + (typical_size - 1.0) * within)
+    changed = shares[1] + shares[2]
+    denominator = correlation + changed * (1.0 - correlation)
+    if denominator == 0.0:
+        return None
+    mean_changed = discordant.sum() / affected
+    typical = _typical(discordant[discordant >= 1], affected)
+    coefficient = typical + affected * (mean_changed - typical)
+    inflation = 1.0 + (coefficient - 1.0) * correlation / denominator
+    return float(inflation) if inflation > 0.0 else None
+
+
+def _typical(sizes: FloatArray, groups: int) -> float:
+    mean = sizes.mean()
+    return float(mean - np.sum((sizes - mean) ** 2) / (groups * (groups - 1) * mean))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusteredEquivalence:
+    """Equivalence of clustered 0/1 outcomes, judged at the number of independent items that they are worth."""
+
+    design_effect: float
+    """Variance inflation by clusters, at least 1."""
+    effective: PairedCounts
+    """Items, gains and losses divided by the design effect: a guard never gets more than that."""
+    result: EquivalenceResult
+
+
+def clustered_equivalence(
+    baseline: npt.ArrayLike, candidate: npt.ArrayLike, *, cluster: Labels, margin: float, alpha: float = 0.05
+) -> ClusteredEquivalence:
+    """Two one-sided score tests with the exact guard, on counts divided by the design effect.
+
+    The design effect is the CR2 variance over that of independent items (Rao & Scott 1992 divide counts so), at
+    least 1. Where fewer than two clusters hold a discordant item, the spread over clusters is unknown, and every
+    cluster counts as one item: the design effect is the largest that whole clusters can cause, Σ size² / Σ size.
+
+    Raises:
+        InsufficientData: fewer than two clusters.
+        InvalidValue: the arms are not paired 0/1 scores, or labels, margin or alpha cannot be.
+    """
+    table = cluster_cells(baseline, candidate, cluster=cluster)
+    if len(table) < 2:
+        raise InsufficientData("A clustered test needs at least two clusters", hint="Add items of other clusters.")
+    effect = _design_effect(baseline, candidate, cluster, table)
+    gains, losses = int(table[:, 1].sum()), int(table[:, 2].sum())
+    n_items = max(1, math.floor(table.sum() / effect))
+    effective = PairedCounts(n_items=n_items, **_shrunk(gains, losses, effect, n_items))
+    return ClusteredEquivalence(
+        design_effect=effect, effective=effective, result=equivalence(effective, margin=margin, alpha=alpha)
+    )
+
+
+def _design_effect(baseline: npt.ArrayLike, candidate: npt.ArrayLike, cluster: Labels, table: FloatArray) -> float:
+    sizes = table.sum(axis=1)
+    if np.sum(table[:, 1] + table[:, 2] > 0) < 2:
+        return float(np.sum(sizes**2) / sizes.sum())
+    try:
+        found = mean_difference(paired_differences(baseline, candidate), cluster=cluster)
+    except InsufficientData:
+        return float(np.sum(sizes**2) / sizes.sum())
+    return max(1.0, found.design_effect)
+
+
+def _shrunk(gains: int, losses: int, effect: float, n_items: int) -> dict[str, int]:
+    """Counts over the design effect; the rarer change is rounded down and the commoner up, away from equality."""
+    if gains >= losses:
+        more, fewer = math.ceil(gains / effect), math.floor(losses / effect)
+        return {"gains": min(more, n_items - fewer), "losses": fewer}
+    more, fewer = math.ceil(losses / effect), math.floor(gains / effect)
+    return {"gains": fewer, "losses": min(more, n_items - fewer)}

@@ -1,0 +1,180 @@
+"""Macro-F1 of paired answers: a score that is no mean over items, so that items are swapped and drawn instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qualab.errors import InsufficientData, InvalidValue
+from qualab.stats.bootstrap import BootstrapMethod, BootstrapResult, paired_bootstrap
+from qualab.stats.checks import FloatArray, IntArray
+from qualab.stats.mean import Labels, cluster_codes
+from qualab.stats.resampling import ResamplingResult, swap_test
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledAnswers:
+    """The labels that are right and those that each arm gave, item by item, of one task.
+
+    Raises:
+        InsufficientData: there is no item.
+        InvalidValue: the three are not equally long.
+    """
+
+    truth: Sequence[object]
+    baseline: Sequence[object]
+    candidate: Sequence[object]
+    cluster: Sequence[object] | None = None
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.truth), len(self.baseline), len(self.candidate)}
+        lengths |= set() if self.cluster is None else {len(self.cluster)}
+        if len(lengths) != 1:
+            raise InvalidValue("The arms are not paired", hint="Give one right label and one answer an item and arm.")
+        if lengths == {0}:
+            raise InsufficientData("There is no item to compare", hint="Compare at least one item.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class F1Comparison:
+    """Macro-F1 of both arms; for several tasks the mean of their macro-F1."""
+
+    baseline: float
+    candidate: float
+    swap: ResamplingResult
+    """Two-sided test by swapping items' answers."""
+
+
+def macro_f1(truth: Sequence[object], answers: Sequence[object]) -> float:
+    """Mean over classes of F1 = 2 tp / (answered + true); a class that neither occurs nor is answered is left out.
+
+    A class with no true positive has F1 0. These are scikit-learn's numbers with `average="macro"`.
+    """
+    features = _features(LabelledAnswers(truth=truth, baseline=answers, candidate=answers))
+    return float(_macro_f1(features.baseline.sum(axis=0)[None, :])[0])
+
+
+def compare_macro_f1(
+    tasks: Sequence[LabelledAnswers], *, n_resamples: int = 9_999, rng: np.random.Generator
+) -> F1Comparison:
+    """Macro-F1 of both arms and a two-sided randomisation test of their difference (Noreen 1989).
+
+    For several tasks the score is the mean of the tasks' macro-F1, as lm-eval's groups have it; items of one
+    cluster are swapped together.
+
+    Raises:
+        InsufficientData: there is no task.
+    """
+    joined = _joined(tasks)
+    swap = swap_test(
+        joined.baseline, joined.candidate, joined.statistic, cluster=joined.cluster, n_resamples=n_resamples, rng=rng
+    )
+    before, after = (
+        float(joined.statistic(features.sum(axis=0)[None, :])[0]) for features in (joined.baseline, joined.candidate)
+    )
+    return F1Comparison(baseline=before, candidate=after, swap=swap)
+
+
+def bootstrap_macro_f1(
+    tasks: Sequence[LabelledAnswers],
+    *,
+    confidence_level: float = 0.95,
+    method: BootstrapMethod = BootstrapMethod.BCA,
+    n_resamples: int = 4_999,
+    rng: np.random.Generator,
+) -> BootstrapResult:
+    """Bootstrap interval of the difference in macro-F1, items (or clusters) drawn within each task.
+
+    Raises:
+        InsufficientData: there is no task, or no answer changed.
+    """
+    joined = _joined(tasks)
+    return paired_bootstrap(
+        joined.baseline,
+        joined.candidate,
+        joined.statistic,
+        cluster=joined.cluster,
+        strata=joined.task,
+        confidence_level=confidence_level,
+        method=method,
+        n_resamples=n_resamples,
+        rng=rng,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Features:
+    """For each item, indicators a class: rightly answered, answered, true."""
+
+    baseline: FloatArray
+    candidate: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Joined:
+    """Tasks side by side, each with columns of its own."""
+
+    baseline: FloatArray
+    candidate: FloatArray
+    task: list[int]
+    cluster: Labels | None
+    widths: tuple[int, ...]
+
+    def statistic(self, totals: FloatArray) -> FloatArray:
+        parts = np.split(totals, np.cumsum(self.widths)[:-1], axis=1)
+        return np.asarray(np.mean([_macro_f1(part) for part in parts], axis=0), dtype=np.float64)
+
+
+def _joined(tasks: Sequence[LabelledAnswers]) -> _Joined:
+    if not tasks:
+        raise InsufficientData("There is no task to compare", hint="Give at least one task.")
+    parts = [_features(task) for task in tasks]
+    lengths = [len(part.baseline) for part in parts]
+    labels = [
+        (number, ("item", i) if task.cluster is None else task.cluster[i])
+        for number, task in enumerate(tasks)
+        for i in range(len(task.truth))
+    ]
+    return _Joined(
+        baseline=_blocks([part.baseline for part in parts]),
+        candidate=_blocks([part.candidate for part in parts]),
+        task=np.repeat(np.arange(len(parts)), lengths).tolist(),
+        cluster=None if all(task.cluster is None for task in tasks) else labels,
+        widths=tuple(part.baseline.shape[1] for part in parts),
+    )
+
+
+def _blocks(parts: list[FloatArray]) -> FloatArray:
+    """The parts along the diagonal, zeros elsewhere."""
+    whole = np.zeros((sum(len(part) for part in parts), sum(part.shape[1] for part in parts)))
+    row = column = 0
+    for part in parts:
+        whole[row : row + len(part), column : column + part.shape[1]] = part
+        row, column = row + len(part), column + part.shape[1]
+    return whole
+
+
+def _features(answers: LabelledAnswers) -> _Features:
+    n_items = len(answers.truth)
+    codes = cluster_codes([*answers.truth, *answers.baseline, *answers.candidate], 3 * n_items).reshape(3, n_items)
+    truth, baseline, candidate = (_one_hot(row, int(codes.max()) + 1) for row in codes)
+    return _Features(
+        baseline=np.hstack([truth * baseline, baseline, truth]),
+        candidate=np.hstack([truth * candidate, candidate, truth]),
+    )
+
+
+def _one_hot(codes: IntArray, n_classes: int) -> FloatArray:
+    return np.asarray(codes[:, None] == np.arange(n_classes), dtype=np.float64)
+
+
+def _macro_f1(totals: FloatArray) -> FloatArray:
+    """From rows of totals (rightly answered, answered, true; a class each) to macro-F1."""
+    right, answered, true = np.split(totals, 3, axis=1)
+    occurring = answered + true
+    f1 = np.divide(2.0 * right, occurring, out=np.zeros_like(right), where=occurring > 0.0)
+    n_classes: npt.NDArray[np.int64] = np.count_nonzero(occurring > 0.0, axis=1)
+    return np.asarray(f1.sum(axis=1) / n_classes, dtype=np.float64)

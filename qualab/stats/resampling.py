@@ -1,0 +1,190 @@
+"""Tests by changing signs and swapping answers: valid where the two arms are exchangeable, whatever the score.
+
+Sign flips test differences of means; swaps test any score that is a function of sums over items, such as macro-F1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+
+from qualab.errors import InvalidValue
+from qualab.stats.checks import FloatArray, check_items, finite
+from qualab.stats.flips import patterns, signed_sums
+from qualab.stats.lattice import lattice
+from qualab.stats.mean import Labels, cluster_codes, cluster_sums
+from qualab.stats.multiplicity import Alternative
+
+Statistic = Callable[[FloatArray], FloatArray]
+"""From rows of totals over items to one score a row."""
+
+_MOST_STATES = 1 << 21
+_TIE = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResamplingResult:
+    """A difference and the share of sign patterns or swaps that are at least as extreme."""
+
+    difference: float
+    pvalue: float
+    is_exact: bool
+    """Every pattern was counted; else `n_resamples` random ones, and the observed one itself."""
+    n_resamples: int
+    """Random patterns drawn; 0 where the p-value is exact."""
+
+
+def sign_flip(
+    differences: npt.ArrayLike,
+    *,
+    cluster: Labels | None = None,
+    alternative: Alternative = Alternative.TWO_SIDED,
+    n_resamples: int = 9_999,
+    rng: np.random.Generator,
+) -> ResamplingResult:
+    """Sign-flip test of a mean paired difference (Fisher 1935), all items of a cluster flipping together.
+
+    The distribution over all sign patterns is computed exactly where the differences sit on a lattice of few enough
+    points, which 0/1 scores and small fractions do; else random patterns are drawn. Sums are compared as whole
+    numbers, so that neither ties nor the order of items move the p-value. Without a difference anywhere p is 1.
+
+    Raises:
+        InsufficientData: there is no item.
+        InvalidValue: differences are not a flat list of finite numbers, or the labels do not fit.
+    """
+    values = finite(differences, name="Differences")
+    if values.ndim != 1:
+        raise InvalidValue("Differences must be a flat list", hint="Give one difference an item.")
+    check_items(values.size)
+    on_lattice = lattice(values)
+    steps = on_lattice.steps if cluster is None else cluster_sums(on_lattice.steps, cluster_codes(cluster, values.size))
+    total = float(steps.sum())
+    threshold = _extremity(np.array([total]), alternative)[0] - on_lattice.slack
+    difference = total * on_lattice.unit / values.size
+    exact = _exact_tail(steps, threshold, alternative)
+    if exact is not None:
+        return ResamplingResult(difference=difference, pvalue=exact, is_exact=True, n_resamples=0)
+    sums = signed_sums(patterns(steps[:, None]), n_resamples=n_resamples, rng=rng)[:, 0]
+    extreme = np.count_nonzero(_extremity(sums, alternative) >= threshold)
+    return ResamplingResult(
+        difference=difference, pvalue=(extreme + 1) / (n_resamples + 1), is_exact=False, n_resamples=n_resamples
+    )
+
+
+def _extremity(sums: FloatArray, alternative: Alternative) -> FloatArray:
+    return np.abs(sums) if alternative is Alternative.TWO_SIDED else -sums
+
+
+def _exact_tail(steps: FloatArray, threshold: float, alternative: Alternative) -> float | None:
+    """The probability of a sum at least as extreme, over all sign patterns; None where there are too many sums."""
+    sizes, counts = np.unique(np.abs(steps[steps != 0.0]), return_counts=True)
+    support, weights = np.zeros(1), np.ones(1)
+    for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
+        if support.size * (count + 1) > _MOST_STATES:
+            return None
+        ups = np.arange(count + 1)
+        chances = np.exp(_log_choose(count, ups) - count * np.log(2.0))
+        support, inverse = np.unique(np.add.outer(support, size * (2.0 * ups - count)), return_inverse=True)
+        products = np.multiply.outer(weights, chances).ravel()
+        weights = np.asarray(np.bincount(inverse.ravel(), weights=products), dtype=np.float64)
+    return float(min(1.0, weights[_extremity(support, alternative) >= threshold].sum()))
+
+
+def _log_choose(n: int, k: npt.NDArray[np.int64]) -> FloatArray:
+    gammaln = scipy.special.gammaln
+    return np.asarray(gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0), dtype=np.float64)
+
+
+def global_sign_flip(
+    differences: npt.ArrayLike,
+    *,
+    n_items: npt.ArrayLike,
+    cluster: Labels | None = None,
+    alternative: Alternative = Alternative.TWO_SIDED,
+    n_resamples: int = 9_999,
+    rng: np.random.Generator,
+) -> ResamplingResult:
+    """Sign-flip test of the mean, over all metrics, of their mean differences: it sees a small loss everywhere.
+
+    Args:
+        differences: items × metrics, candidate − baseline; 0 where an item does not belong to a metric.
+        n_items: items of each metric.
+        cluster, alternative, n_resamples, rng: as in `sign_flip`.
+
+    Raises:
+        InvalidValue: the matrix or the numbers of items cannot be.
+    """
+    table, sizes = finite(differences, name="Differences"), finite(n_items, name="Numbers of items")
+    if table.ndim != 2 or sizes.shape != table.shape[1:] or np.any(sizes < 1):
+        raise InvalidValue("Each metric needs its number of items", hint="Give items × metrics, a number a metric.")
+    contributions = np.sort(table / sizes, axis=1).sum(axis=1)
+    found = sign_flip(contributions, cluster=cluster, alternative=alternative, n_resamples=n_resamples, rng=rng)
+    return ResamplingResult(
+        difference=found.difference * len(table) / sizes.size,
+        pvalue=found.pvalue,
+        is_exact=found.is_exact,
+        n_resamples=found.n_resamples,
+    )
+
+
+def swap_test(
+    baseline: npt.ArrayLike,
+    candidate: npt.ArrayLike,
+    statistic: Statistic,
+    *,
+    cluster: Labels | None = None,
+    n_resamples: int = 9_999,
+    rng: np.random.Generator,
+) -> ResamplingResult:
+    """Approximate randomisation (Noreen 1989): swap an item's two answers, compare the arms' scores, two-sided.
+
+    Args:
+        baseline, candidate: items × features, for each arm; the score is a function of the features' totals.
+        statistic: the score, from rows of totals.
+        cluster: labels of items that are swapped together.
+        n_resamples: random swaps; all are gone through where at most 16 items (or clusters) differ.
+        rng: source of the swaps.
+
+    Raises:
+        InsufficientData: there is no item.
+        InvalidValue: the features are not two finite matrices of one shape, or the labels do not fit.
+    """
+    before, after = paired_features(baseline, candidate)
+    changes = [lattice(column) for column in (after - before).T]
+    steps = np.column_stack([change.steps for change in changes])
+    if cluster is not None:
+        steps = cluster_sums(steps, cluster_codes(cluster, len(steps)))
+    units = np.array([change.unit for change in changes])
+    middle = (before.sum(axis=0) + after.sum(axis=0)) / 2.0
+
+    def gap(sums: FloatArray) -> FloatArray:
+        half = sums * units / 2.0
+        return statistic(middle + half) - statistic(middle - half)
+
+    observed = float(gap(steps.sum(axis=0)[None, :])[0])
+    groups = patterns(steps)
+    gaps = np.abs(gap(signed_sums(groups, n_resamples=n_resamples, rng=rng)))
+    extreme = int(np.count_nonzero(gaps >= abs(observed) - _TIE))
+    if groups.is_enumerable:
+        return ResamplingResult(difference=observed, pvalue=extreme / gaps.size, is_exact=True, n_resamples=0)
+    return ResamplingResult(
+        difference=observed, pvalue=(extreme + 1) / (n_resamples + 1), is_exact=False, n_resamples=n_resamples
+    )
+
+
+def paired_features(baseline: npt.ArrayLike, candidate: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Both arms' features, items × features, checked.
+
+    Raises:
+        InsufficientData: there is no item.
+        InvalidValue: they are not two finite matrices of one shape.
+    """
+    before, after = finite(baseline, name="Baseline features"), finite(candidate, name="Candidate features")
+    if before.ndim != 2 or before.shape != after.shape:
+        raise InvalidValue("The arms are not paired", hint="Give items × features for each arm, in the same order.")
+    check_items(len(before))
+    return before, after
