@@ -1,0 +1,5 @@
+"""`python -m qualab`."""
+
+from qualab.cli.main import main
+
+main()

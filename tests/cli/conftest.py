@@ -1,0 +1,65 @@
+"""The command in this process, and a pair of scripted endpoints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from qualab.cli.main import main
+from qualab.settings import FIELDS
+from tests.scripted_server import Script, ScriptedServer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def comparison_id(self) -> str:
+        """The comparison that a run named on its progress output."""
+        return next(line.split()[1] for line in self.err.splitlines() if line.startswith("Comparison "))
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def qualab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """Runs `qualab ...` on a database of this test's own."""
+    for name in [*FIELDS, "api_key", "baseline_api_key", "candidate_api_key"]:
+        monkeypatch.delenv(f"QUALAB_{name.upper()}", raising=False)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("QUALAB_DB", str(tmp_path / "qualab.db"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def run(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["qualab", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 0
+        text = capsys.readouterr()
+        return Outcome(code=code, out=text.out, err=text.err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[ScriptedServer, ScriptedServer]]:
+    """Two servers; the candidate answers a tenth of the prompts otherwise."""
+    with ScriptedServer() as baseline, ScriptedServer(Script(flip_share=0.1)) as candidate:
+        yield baseline, candidate
+
+
+@pytest.fixture
+def arms(pair: tuple[ScriptedServer, ScriptedServer]) -> list[str]:
+    """The flags that name the pair."""
+    baseline, candidate = pair
+    return ["--baseline", baseline.url, "--candidate", candidate.url, "--model", "scripted"]

@@ -1,0 +1,200 @@
+"""Bad input ends in one clear line and the right exit code, before anything is asked, and loses nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command, Outcome
+from tests.scripted_server import Script, ScriptedServer
+
+SMALL = ["--tasks", "demo_arithmetic", "--limit", "3"]
+
+
+def fails(outcome: Outcome, code: int, *says: str) -> None:
+    assert outcome.code == code, outcome.err
+    for text in says:
+        assert text in outcome.err
+    assert "Traceback" not in outcome.err
+    message = [line for line in outcome.err.splitlines() if line.startswith("qualab: ")]
+    assert len(message) == 1, outcome.err
+
+
+@pytest.fixture(autouse=True)
+def _no_item_is_asked(pair: tuple[ScriptedServer, ScriptedServer]) -> Iterator[None]:
+    """Except for a trial request."""
+    before = [len([path for path, _ in server.requests if "completions" in path]) for server in pair]
+    yield
+    after = [len([path for path, _ in server.requests if "completions" in path]) for server in pair]
+    assert all(now - then <= 1 for now, then in zip(after, before, strict=True))
+
+
+def test_unreachable(qualab: Command, arms: list[str]) -> None:
+    arms[3] = "http://127.0.0.1:9/v1"
+    fails(qualab("run", *arms, *SMALL), 5, "Candidate", "http://127.0.0.1:9")
+
+
+def test_wrong_path(qualab: Command, arms: list[str]) -> None:
+    arms[1] = arms[1].replace("/v1", "/api/v2")
+    fails(qualab("run", *arms, *SMALL), 2, "Baseline", "/api/v2")
+
+
+def test_missing_v1_is_added_or_named(qualab: Command, arms: list[str]) -> None:
+    arms[1] = arms[1].replace("/v1", "")
+    arms[5] = "another-model"
+    fails(qualab("run", *arms, *SMALL), 2, "another-model")
+
+
+def test_wrong_model(qualab: Command, arms: list[str]) -> None:
+    arms[5] = "script"
+    fails(qualab("run", *arms, *SMALL), 2, "script", "scripted")
+
+
+def test_both_urls_the_same_server(qualab: Command, arms: list[str]) -> None:
+    arms[3] = arms[1].replace("127.0.0.1", "localhost")
+    fails(qualab("run", *arms, *SMALL), 2, "same server")
+
+
+@pytest.mark.parametrize("missing", [0, 2, 4])
+def test_a_missing_argument_is_asked_for(qualab: Command, arms: list[str], missing: int) -> None:
+    name = arms[missing]
+    del arms[missing : missing + 2]
+    fails(qualab("run", *arms, *SMALL), 2, name)
+
+
+def test_unknown_task_names_the_nearest(qualab: Command, arms: list[str]) -> None:
+    fails(qualab("run", *arms, "--tasks", "gsm8"), 2, "gsm8", "gsm8k")
+
+
+def test_unknown_flag_names_the_nearest(qualab: Command, arms: list[str]) -> None:
+    done = qualab("run", *arms, "--taks", "gsm8k")
+    assert done.code == 2
+    assert "--tasks" in done.err
+
+
+@pytest.mark.parametrize("limit", ["0", "-3"])
+def test_limit_must_be_above_zero(qualab: Command, arms: list[str], limit: str) -> None:
+    fails(qualab("run", *arms, "--tasks", "demo", "--limit", limit), 2, "limit")
+
+
+def test_broken_task_yaml(qualab: Command, arms: list[str], tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "mine.yaml").write_text("task: mine\noutput_type: nonsense\n", encoding="utf-8")
+    fails(qualab("run", *arms, "--tasks", "mine", "--include_path", tmp_path / "mine"), 2, "mine")
+
+
+def gsm8k(folder: Path, lines: list[str]) -> Path:
+    (folder / "gsm8k").mkdir(parents=True)
+    for split in ("test", "train"):
+        (folder / "gsm8k" / f"{split}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+GOOD = '{"question": "1 + 1?", "answer": "#### 2"}'
+
+
+def test_a_bad_line_is_named_with_its_file_and_number(qualab: Command, arms: list[str], tmp_path: Path) -> None:
+    data = gsm8k(tmp_path / "data", [GOOD, GOOD, '{"question": '])
+    fails(qualab("run", *arms, "--tasks", "gsm8k", "--data-dir", data), 2, ".jsonl", "3")
+
+
+def test_a_missing_column_is_named(qualab: Command, arms: list[str], tmp_path: Path) -> None:
+    data = gsm8k(tmp_path / "data", [GOOD, '{"question": "1 + 2?"}'])
+    fails(qualab("run", *arms, "--tasks", "gsm8k", "--data-dir", data), 2, "answer", "2")
+
+
+def test_an_empty_data_set(qualab: Command, arms: list[str], tmp_path: Path) -> None:
+    data = gsm8k(tmp_path / "data", [""])
+    fails(qualab("run", *arms, "--tasks", "gsm8k", "--data-dir", data), 2, "gsm8k")
+
+
+def test_a_data_set_that_is_nowhere(qualab: Command, arms: list[str], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    fails(
+        qualab("run", *arms, "--tasks", "gsm8k", "--data-dir", tmp_path / "empty"),
+        2,
+        "openai/gsm8k",
+        "gsm8k/train.jsonl",
+    )
+
+
+def test_without_hub_and_data_dir_it_says_what_to_do(qualab: Command, arms: list[str]) -> None:
+    fails(qualab("run", *arms, "--tasks", "gsm8k"), 2, "openai/gsm8k", "--data-dir", "QUALAB_DATA_DIR")
+
+
+def test_a_file_that_is_not_a_database(qualab: Command, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not a database " * 100, encoding="utf-8")
+    fails(qualab("list", "--db", tmp_path / "notes.txt"), 5, "notes.txt")
+
+
+def test_a_database_of_a_newer_schema(qualab: Command, tmp_path: Path) -> None:
+    assert qualab("list").code == 0
+    with sqlite3.connect(tmp_path / "qualab.db") as database:
+        database.execute("update alembic_version set version_num = '9999'")
+    fails(qualab("list"), 5, "newer")
+
+
+def test_a_locked_database(qualab: Command, arms: list[str], tmp_path: Path) -> None:
+    assert qualab("list").code == 0
+    holder = sqlite3.connect(tmp_path / "qualab.db", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    try:
+        command = [sys.executable, "-m", "qualab", "run", *arms, *SMALL, "--db", str(tmp_path / "qualab.db")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    finally:
+        holder.close()
+    fails(Outcome(code=done.returncode, out=done.stdout, err=done.stderr), 5, "lock")
+
+
+def test_a_database_folder_that_cannot_be_made(qualab: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    fails(qualab("list", "--db", tmp_path / "file" / "qualab.db"), 5, "file")
+
+
+def test_an_unknown_comparison(qualab: Command) -> None:
+    for command in ("show", "resume", "export"):
+        fails(qualab(command, "20200101"), 2, "20200101", "qualab list")
+
+
+def test_data_that_changed_since_the_plan(qualab: Command, tmp_path: Path) -> None:
+    data = gsm8k(tmp_path / "data", [GOOD] * 8)
+    with ScriptedServer() as off, ScriptedServer() as on:
+        flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted"]
+        done = qualab("run", *flags, "--tasks", "gsm8k", "--data-dir", data)
+        assert done.code == 3, done.err
+        shutil.rmtree(data)
+        gsm8k(data, [GOOD.replace("2", "3")] * 8)
+        fails(qualab("resume", done.comparison_id), 2, "gsm8k", "plan")
+
+
+def test_prompts_longer_than_the_context_are_rejected_and_not_wrong(qualab: Command) -> None:
+    script = Script(max_model_len=90)
+    with ScriptedServer(script) as off, ScriptedServer(script) as on:
+        flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted"]
+        done = qualab("run", *flags, "--tasks", "demo_arithmetic", "--max_failed_share", "1")
+    assert done.code == 4, done.err
+    assert "rejected" in done.out
+    assert "lack an answer" in done.out
+
+
+def test_a_server_that_ignores_echo_is_found_before_the_run(qualab: Command, tmp_path: Path) -> None:
+    class Deaf(ScriptedServer):
+        def _echo(self, ids, body):  # type: ignore[no-untyped-def]
+            return self._generate(ids, body)
+
+    data = tmp_path / "data" / "kobest" / "copa"
+    data.mkdir(parents=True)
+    row = {"premise": "비가 왔다.", "question": "결과", "alternative_1": "젖었다.", "alternative_2": "말랐다."}
+    (data / "test.jsonl").write_text(json.dumps(row | {"label": 0}), encoding="utf-8")
+    with Deaf() as off, Deaf() as on:
+        flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted"]
+        done = qualab("run", *flags, "--tasks", "kobest_copa", "--data-dir", tmp_path / "data")
+    fails(done, 2, "echo", "release")
+    assert "No comparisons yet" in qualab("list").out

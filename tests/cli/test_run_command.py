@@ -1,0 +1,246 @@
+"""`qualab run` and what follows it, over HTTP against scripted endpoints, with lm-eval's real tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.scripted_server import ScriptedServer
+
+Pair = tuple[ScriptedServer, ScriptedServer]
+
+
+def test_a_run_ends_with_a_table_a_verdict_and_its_exit_code(qualab: Command, arms: list[str]) -> None:
+    done = qualab("run", *arms, "--tasks", "demo", "--limit", 10)
+    assert done.code == 3
+    assert "Verdict: INCONCLUSIVE" in done.out
+    assert "* demo_arithmetic/exact_match,flexible-extract" in done.out
+    assert f"qualab show {done.comparison_id}" in done.out
+    assert "baseline 30/30" in done.err
+    assert "candidate 30/30" in done.err
+
+
+def test_the_same_seed_gives_the_same_analysis_and_show_prints_what_run_printed(
+    qualab: Command, arms: list[str]
+) -> None:
+    outcomes = [qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", 20) for _ in range(2)]
+    shown = [json.loads(qualab("show", one.comparison_id, "--format", "json").out) for one in outcomes]
+    first, second = (one["analysis"] for one in shown)
+    assert first["metrics"] == second["metrics"]
+    assert first["plan_hash"] == second["plan_hash"]
+    table = qualab("show", outcomes[0].comparison_id).out
+    assert outcomes[0].out.startswith(table.rstrip("\n"))
+
+
+def test_list_shows_comparisons_newest_first_and_filters_them(qualab: Command, arms: list[str]) -> None:
+    assert "No comparisons yet" in qualab("list").out
+    ids = [
+        qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", 2, "--label", label).comparison_id
+        for label in ("one", "two")
+    ]
+    assert [entry["id"] for entry in json.loads(qualab("list", "--format", "json").out)] == ids[::-1]
+    assert ids[0] in qualab("list", "--label", "one").out
+    assert ids[1] not in qualab("list", "--label", "one").out
+
+
+def test_an_experiment_file_runs_and_a_flag_beats_it(qualab: Command, pair: Pair, tmp_path: Path) -> None:
+    file = tmp_path / "experiment.yaml"
+    file.write_text(
+        f"baseline: {pair[0].url}\ncandidate: {pair[1].url}\nmodel: scripted\n"
+        "tasks: [demo_arithmetic]\nlimit: 9\nmargin: 0.04\n",
+        encoding="utf-8",
+    )
+    done = qualab("run", file, "--limit", 3)
+    plan = json.loads(qualab("show", done.comparison_id, "--format", "json").out)["comparison"]["plan"]
+    assert (plan["limit"], plan["rule"]["margin"]) == (3, 0.04)
+
+
+def test_init_writes_a_file_that_runs_once_edited_and_does_not_overwrite(qualab: Command, tmp_path: Path) -> None:
+    path = tmp_path / "experiment.yaml"
+    assert qualab("init", path).code == 0
+    assert "baseline:" in path.read_text(encoding="utf-8")
+    assert qualab("init", path).code == 2
+    assert qualab("init", path, "--force").code == 0
+
+
+def test_export_writes_two_runs_that_agree_with_the_table(qualab: Command, arms: list[str], tmp_path: Path) -> None:
+    done = qualab("run", *arms, "--tasks", "demo", "--limit", 10, "--output_path", tmp_path / "out")
+    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)["analysis"]["metrics"]
+    for arm in ("baseline", "candidate"):
+        (results_file,) = (tmp_path / "out" / arm).glob("results_*.json")
+        results = json.loads(results_file.read_text(encoding="utf-8"))["results"]
+        for row in shown:
+            assert results[row["task"]][row["metric"]] == row[arm]
+        rows = [
+            json.loads(line)
+            for file in (tmp_path / "out" / arm).glob("samples_demo_arithmetic_*.jsonl")
+            for line in file.read_text(encoding="utf-8").splitlines()
+        ]
+        assert [row["doc_id"] for row in rows] == [*range(10), *range(10)]
+        assert {row["filter"] for row in rows} == {"strict-match", "flexible-extract"}
+        assert len({row["doc_hash"] for row in rows}) == 10
+
+
+def test_keys_are_sent_and_found_nowhere_else(
+    qualab: Command, arms: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("QUALAB_API_KEY", "sk-very-secret-123")
+    done = qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", 3, "--output_path", tmp_path / "out")
+    shown = qualab("show", done.comparison_id, "--format", "json").out
+    assert "sk-very-secret-123" not in done.out + done.err + shown
+    for file in tmp_path.rglob("*"):
+        if file.is_file():
+            assert b"sk-very-secret-123" not in file.read_bytes(), file
+
+
+def test_repeats_are_rows_of_their_own(qualab: Command, arms: list[str], tmp_path: Path) -> None:
+    done = qualab(
+        "run", *arms, "--tasks", "demo_arithmetic", "--limit", 4, "--repeats", 3, "--gen_kwargs", "temperature=0.7"
+    )
+    with sqlite3.connect(tmp_path / "qualab.db") as database:
+        (count,) = database.execute("select count(*) from answer").fetchone()
+    assert count == 4 * 3 * 2
+    assert "no test yet" in done.out
+    assert qualab("export", done.comparison_id, tmp_path / "out").code == 0
+    assert (tmp_path / "out" / "baseline-repeat-2").is_dir()
+
+
+def spawn(arms: list[str], db: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "qualab", "run", *arms, "--tasks", "demo", "--concurrency", "4", *more]
+    environment = {**os.environ, "QUALAB_DB": str(db), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def stored(db: Path) -> list[tuple[object, ...]]:
+    if not db.exists():
+        return []
+    try:
+        with sqlite3.connect(db) as database:
+            return database.execute("select arm, position, choice, repeat from answer").fetchall()
+    except sqlite3.OperationalError:
+        return []
+
+
+def wait_for_answers(db: Path, count: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while len(stored(db)) < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def slow_pair() -> object:
+    from tests.scripted_server import Script
+
+    with ScriptedServer(Script(latency_s=0.05)) as off, ScriptedServer(Script(latency_s=0.05, flip_share=0.1)) as on:
+        yield off, on
+
+
+def flags(pair: Pair) -> list[str]:
+    return ["--baseline", pair[0].url, "--candidate", pair[1].url, "--model", "scripted"]
+
+
+def test_a_killed_run_resumes_to_the_uninterrupted_runs_verdict(
+    qualab: Command, slow_pair: Pair, tmp_path: Path
+) -> None:
+    db = tmp_path / "qualab.db"
+    process = spawn(flags(slow_pair), db)
+    wait_for_answers(db, 150, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    before = stored(db)
+    asked = [len(server.requests) for server in slow_pair]
+
+    comparison = json.loads(qualab("list", "--format", "json").out)[0]
+    assert comparison["status"] == "running"
+    resumed = qualab("resume", comparison["id"])
+    after = stored(db)
+    assert len(after) == len(set(after)) == 480
+    assert set(before) <= set(after)
+    generations = sum(
+        path.endswith("completions")
+        for server, n in zip(slow_pair, asked, strict=True)
+        for path, _ in server.requests[n:]
+    )
+    assert generations == 480 - len(before)
+
+    whole = qualab("run", *flags(slow_pair), "--tasks", "demo", "--concurrency", "4")
+    assert resumed.code == whole.code
+    shown = [
+        json.loads(qualab("show", one, "--format", "json").out)["analysis"]
+        for one in (comparison["id"], whole.comparison_id)
+    ]
+    assert shown[0]["metrics"] == shown[1]["metrics"]
+    assert shown[0]["verdict"] == shown[1]["verdict"]
+
+
+def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(qualab: Command, slow_pair: Pair, tmp_path: Path) -> None:
+    db = tmp_path / "qualab.db"
+    process = spawn(flags(slow_pair), db)
+    wait_for_answers(db, 20, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    comparison = json.loads(qualab("list", "--format", "json").out)[0]
+    assert comparison["status"] == "interrupted"
+    assert f"qualab resume {comparison['id']}" in err
+    assert "Traceback" not in err
+
+
+def test_a_comparison_that_is_going_on_cannot_be_resumed_beside_it(
+    qualab: Command, slow_pair: Pair, tmp_path: Path
+) -> None:
+    db = tmp_path / "qualab.db"
+    process = spawn(flags(slow_pair), db)
+    try:
+        wait_for_answers(db, 20, process)
+        comparison = json.loads(qualab("list", "--format", "json").out)[0]
+        second = qualab("resume", comparison["id"])
+        assert second.code == 2
+        assert str(process.pid) in second.err
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_published_34_has_34_metrics_and_marks_what_does_not_exercise_a_drafter(
+    qualab: Command, arms: list[str]
+) -> None:
+    shared = os.environ.get("QUALAB_SHARED")
+    if not shared:
+        pytest.skip("QUALAB_SHARED names no directory with the real data sets")
+    data = Path(shared) / "data"
+    done = qualab("run", *arms, "--tasks", "published-34", "--limit", 3, "--data-dir", data)
+    assert done.code in (0, 1, 3), done.err
+    metrics = json.loads(qualab("show", done.comparison_id, "--format", "json").out)["analysis"]["metrics"]
+    assert len(metrics) == 34
+    assert {row["exercises_drafter"] for row in metrics if row["task"] in ("gsm8k", "ifeval")} == {True}
+    assert {row["exercises_drafter"] for row in metrics if row["task"] not in ("gsm8k", "ifeval")} == {False}
+    assert all(row["baseline"] is not None for row in metrics)
+
+
+def test_release_runs_over_chat_and_over_completions(qualab: Command, arms: list[str], pair: Pair) -> None:
+    shared = os.environ.get("QUALAB_SHARED")
+    if not shared:
+        pytest.skip("QUALAB_SHARED names no directory with the real data sets")
+    data = ["--data-dir", str(Path(shared) / "data"), "--limit", "2"]
+    for flag, route in (("--apply_chat_template", "chat/completions"), ("--no-apply_chat_template", "v1/completions")):
+        before = len(pair[0].requests)
+        done = qualab("run", *arms, flag, *data)
+        assert done.code in (0, 1, 3), done.err
+        asked = [path for path, _ in pair[0].requests[before:] if path.endswith("completions")]
+        assert asked
+        assert all(path.endswith(route) for path in asked)
+        metrics = json.loads(qualab("show", done.comparison_id, "--format", "json").out)["analysis"]["metrics"]
+        assert sum(row["is_primary"] for row in metrics) == 5
+        assert all(row["exercises_drafter"] for row in metrics)
