@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from qualab.adapters.harness import LmEvalHarness
-from tests.harness.tiny_data import write_all
+from tests.harness.tiny_data import KOBEST, write_all, write_jsonl
 
 TASKS_DIR = Path(__file__).parents[2] / "tasks"
 
@@ -29,3 +29,12 @@ def harness() -> LmEvalHarness:
 def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small data sets under every path that the official tasks read."""
     return write_all(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="session")
+def tiny_data_with_shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with the splits that few-shot examples come from."""
+    folder = write_all(tmp_path_factory.mktemp("shots"))
+    for name, rows in KOBEST.items():
+        write_jsonl(folder / f"kobest/{name}/train.jsonl", [dict(row) for row in reversed(rows)])
+    return folder

@@ -1,0 +1,167 @@
+"""Machines without network, without a hub, without NLTK's data: what happens there, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qualab.adapters.harness import LmEvalHarness
+from qualab.adapters.harness.requirements import NEEDS_SENTENCES
+from qualab.errors import ScoringUnavailable
+from qualab.ports import TaskOptions
+from tests.harness.conftest import TASKS_DIR
+from tests.harness.tiny_data import IFEVAL, instruction, write_jsonl
+
+LOAD = """
+import sys, time
+from pathlib import Path
+from qualab.adapters.harness import LmEvalHarness
+from qualab.errors import QualabError
+from qualab.ports import TaskOptions
+tasks_dir, data_dir, *names = sys.argv[1:]
+before = time.monotonic()
+try:
+    loaded = LmEvalHarness(tasks_dir=Path(tasks_dir)).load(
+        TaskOptions(names=tuple(names), data_dir=Path(data_dir) if data_dir else None))
+    items = list(loaded.render())
+    print("loaded", len(items))
+except QualabError as exc:
+    print(exc.code, exc)
+print(time.monotonic() - before)
+"""
+
+NO_SOCKETS = """
+import socket
+def refuse(*args, **kwargs):
+    raise AssertionError("the network was touched")
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+"""
+
+NO_NLTK_DATA = "import nltk; nltk.data.path.clear()\n"
+
+
+def load_in_process(
+    folder: Path, data_dir: Path | None, *names: str, before: str = "", tasks_dir: Path = TASKS_DIR, **environment: str
+) -> tuple[str, float]:
+    """What the load came to, and its seconds. Nothing is found in the user's own caches."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "NLTK_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", before + LOAD, str(tasks_dir), str(data_dir or ""), *names],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**clean, "HOME": str(folder), "HF_HOME": str(folder / "hf"), **environment},
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    said, seconds = done.stdout.strip().rsplit("\n", 1)
+    return said, float(seconds)
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port where connections are taken and nothing is ever said."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def check_unavailable(said: str, seconds: float) -> None:
+    assert said.startswith("dataset-unavailable")
+    assert "openai/gsm8k" in said
+    assert "gsm8k/test.jsonl" in said
+    assert "--data-dir" in said
+    assert "QUALAB_DATA_DIR" in said
+    assert seconds < 10
+
+
+def test_a_hub_that_is_not_there_is_said_within_10_s(tmp_path: Path, closed_port: int) -> None:
+    endpoint = f"http://127.0.0.1:{closed_port}"
+    check_unavailable(*load_in_process(tmp_path, None, "gsm8k", HF_ENDPOINT=endpoint))
+
+
+def test_a_hub_that_never_answers_is_said_within_10_s(tmp_path: Path, silent_port: int) -> None:
+    endpoint = f"http://127.0.0.1:{silent_port}"
+    check_unavailable(*load_in_process(tmp_path, None, "gsm8k", HF_ENDPOINT=endpoint))
+
+
+def test_offline_mode_is_said_at_once_and_touches_no_network(tmp_path: Path) -> None:
+    check_unavailable(*load_in_process(tmp_path, None, "gsm8k", before=NO_SOCKETS, HF_HUB_OFFLINE="1"))
+
+
+def test_a_data_directory_needs_neither_network_nor_cache(tmp_path: Path, tiny_data: Path) -> None:
+    (tmp_path / "hf").write_text("a file where a cache directory would be")
+    said, _ = load_in_process(tmp_path, tiny_data, "published-34", "release", before=NO_SOCKETS)
+    assert said.startswith("loaded ")
+
+
+def test_missing_sentence_data_stop_the_load_and_are_named(tmp_path: Path) -> None:
+    checks = ("length_constraints:number_sentences", {"num_sentences": 2, "relation": "at least"})
+    data = tmp_path / "data"
+    write_jsonl(data / "ifeval/train.jsonl", [*IFEVAL, instruction(9, "Write.", checks)])
+    said, _ = load_in_process(tmp_path, data, "ifeval", before=NO_SOCKETS + NO_NLTK_DATA)
+    assert said.startswith("scoring-unavailable")
+    assert "ifeval" in said
+    assert "punkt_tab" in said
+    assert str(data / "nltk_data") in said
+
+
+def test_sentence_data_of_the_data_directory_serve(tmp_path: Path, shared_data: Path) -> None:
+    said, _ = load_in_process(tmp_path, shared_data, "ifeval", before=NO_SOCKETS)
+    assert said == "loaded 541"
+
+
+def test_items_that_need_no_sentences_need_no_sentence_data(tmp_path: Path, tiny_data: Path) -> None:
+    said, _ = load_in_process(tmp_path, tiny_data, "ifeval", "demo", before=NO_SOCKETS + NO_NLTK_DATA)
+    assert said.startswith("loaded ")
+
+
+def test_no_other_check_of_ifeval_reads_sentence_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    import nltk
+    from lm_eval.tasks.ifeval import instructions, instructions_registry, instructions_util
+
+    instructions_util._get_sentence_tokenizer.cache_clear()
+
+    def missing(*_: object, **__: object) -> None:
+        raise LookupError("no data")
+
+    monkeypatch.setattr(nltk.data, "find", missing)
+    monkeypatch.setattr(nltk.data, "load", missing)
+    monkeypatch.setattr(nltk, "word_tokenize", missing)
+    settings = {"keywords:existence": {"keywords": ["a"]}, "combination:repeat_prompt": {"prompt_to_repeat": "a"}}
+    needing = set()
+    for name, check in instructions_registry.INSTRUCTION_DICT.items():
+        one = check(name)
+        one.build_description(**settings.get(name, {}))
+        try:
+            one.check_following("One line. Another, of some words.\n\nAnd a third: (yes)! * a\n P.S. end")
+        except LookupError:
+            needing.add(name)
+    assert instructions is not None
+    assert needing == NEEDS_SENTENCES
+
+
+def test_a_missing_language_detector_is_named(
+    harness: LmEvalHarness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("lm_eval.tasks.ifeval")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "langdetect", None)
+    before = time.monotonic()
+    for name in ("ifeval", "demo_instructions"):
+        with pytest.raises(ScoringUnavailable, match=f"{name} needs the Python package langdetect"):
+            harness.load(TaskOptions(names=(name,), data_dir=tiny_data))
+    assert time.monotonic() - before < 10

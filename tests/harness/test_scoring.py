@@ -1,0 +1,221 @@
+"""Scores and aggregates: lm-eval's own, and the same whenever the same text is scored."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qualab.adapters.harness import LmEvalHarness
+from qualab.adapters.harness.scoring import plain_value
+from qualab.domain.items import Item, Reply
+from qualab.domain.names import AnswerStatus
+from qualab.errors import HarnessError
+from qualab.ports import LoadedTasks, TaskOptions
+from tests.harness.test_own_tasks import CUSTOM, POINTS, own
+
+
+def reply(text: str | None = None, loglikelihood: float | None = None, is_greedy: bool | None = None) -> Reply:
+    return Reply(
+        status=AnswerStatus.OK,
+        text=text,
+        loglikelihood=loglikelihood,
+        is_greedy=is_greedy,
+        finish_reason="stop",
+        prompt_tokens=1,
+        completion_tokens=1,
+        attempts=1,
+        latency_s=0.0,
+        sent_at=datetime(2026, 1, 1, tzinfo=UTC),
+        system_fingerprint="",
+        error="",
+    )
+
+
+def choices(*loglikelihoods: float) -> list[Reply]:
+    return [reply(loglikelihood=one, is_greedy=False) for one in loglikelihoods]
+
+
+@pytest.fixture(scope="module")
+def loaded(harness: LmEvalHarness, tiny_data: Path) -> LoadedTasks:
+    return harness.load(TaskOptions(names=("published-34",), data_dir=tiny_data))
+
+
+@pytest.fixture(scope="module")
+def items(loaded: LoadedTasks) -> dict[str, list[Item]]:
+    found: dict[str, list[Item]] = {}
+    for item in loaded.render():
+        found.setdefault(item.task, []).append(item)
+    return found
+
+
+def score(loaded: LoadedTasks, item: Item, text: str) -> dict[str, Any]:
+    return loaded.score(item.task, [(item, [reply(text)])])[0]
+
+
+def test_both_filters_of_gsm8k_score(loaded: LoadedTasks, items: dict[str, list[Item]]) -> None:
+    second = items["gsm8k"][1]
+    strict, flexible = "exact_match,strict-match", "exact_match,flexible-extract"
+    assert score(loaded, second, "So it is 1+2.\n#### 3") == {strict: 1.0, flexible: 1.0}
+    assert score(loaded, second, "So it is 3") == {strict: 0.0, flexible: 1.0}
+    assert score(loaded, second, "") == {strict: 0.0, flexible: 0.0}
+
+
+def test_multiple_choice_takes_the_likeliest_and_its_length(loaded: LoadedTasks, items: dict[str, list[Item]]) -> None:
+    item = items["kobest_hellaswag"][1]
+    (found,) = loaded.score(item.task, [(item, choices(-5.0, -1.0, -9.0, -7.0))])
+    assert found == {"acc,none": 1.0, "acc_norm,none": 1.0, "f1,none": (1, 1)}
+    assert [type(part) for part in found["f1,none"]] == [int, int]
+
+
+def test_ifeval_gives_a_value_for_each_instruction(loaded: LoadedTasks, items: dict[str, list[Item]]) -> None:
+    found = score(loaded, items["ifeval"][1], "The river is wide.")
+    assert found["inst_level_strict_acc,none"] == [True, False]
+    assert found["prompt_level_strict_acc,none"] is False
+
+
+def test_scores_come_in_the_order_of_the_answers(loaded: LoadedTasks, items: dict[str, list[Item]]) -> None:
+    answered = [(item, [reply(f"#### {2 * item.doc_id + 1}" if item.doc_id % 2 else "no")]) for item in items["gsm8k"]]
+    backwards = loaded.score("gsm8k", list(reversed(answered)))
+    assert [row["exact_match,strict-match"] for row in backwards] == [1.0, 0.0] * 4
+
+
+def test_a_text_that_a_random_letter_decides_always_scores_the_same(
+    harness: LmEvalHarness, tiny_data: Path, items: dict[str, list[Item]]
+) -> None:
+    item = items["ifeval"][2]
+    assert item.doc["key"] == 1122
+    texts = [letter * 4 for letter in "abcdefghijklmnopqrstuvwxyz"]
+
+    def scores(order: Sequence[str]) -> dict[str, bool]:
+        fresh = harness.load(TaskOptions(names=("ifeval",), data_dir=tiny_data))
+        random.seed()
+        return {text: score(fresh, item, text)["prompt_level_strict_acc,none"] for text in order}
+
+    first = scores(texts)
+    assert sum(first.values()) == 1
+    assert scores(list(reversed(texts))) == first
+    assert scores(texts[13:] + texts[:13]) == first
+
+
+def test_language_detection_draws_the_same_every_time(
+    harness: LmEvalHarness, tiny_data: Path, items: dict[str, list[Item]]
+) -> None:
+    import langdetect
+
+    item = items["ifeval"][3]
+    text = "an mir is das in on no"  # short, and of several languages: unseeded, it comes out this way and that
+    before = langdetect.DetectorFactory.seed
+    fresh = [harness.load(TaskOptions(names=("ifeval",), data_dir=tiny_data)) for _ in range(2)]
+    found = set()
+    for loaded in fresh:
+        for _ in range(10):
+            loaded._scorers["ifeval"]._known.clear()  # type: ignore[attr-defined]
+            found.add(score(loaded, item, text)["prompt_level_strict_acc,none"])
+    assert len(found) == 1
+    assert langdetect.DetectorFactory.seed == before
+
+
+def test_scoring_leaves_the_global_random_state_alone(loaded: LoadedTasks, items: dict[str, list[Item]]) -> None:
+    random.seed(3)
+    np.random.seed(3)
+    python, numpy = random.getstate(), np.random.get_state()[1].tolist()
+    score(loaded, items["ifeval"][2], "never seen before ########")
+    assert random.getstate() == python
+    assert np.random.get_state()[1].tolist() == numpy
+
+
+COUNTING = """
+    CALLS = []
+
+    def points(doc, results):
+        CALLS.append(results[0])
+        return {"points": 1.0 if results[0] == doc["a"] else 0.0}
+"""
+
+
+def test_an_item_s_same_answer_is_scored_once(harness: LmEvalHarness, tmp_path: Path) -> None:
+    loaded = harness.load(TaskOptions(names=("mine",), include_paths=(own(tmp_path, CUSTOM, code=COUNTING),)))
+    calls = loaded._built.tasks["mine"].config.process_results.__globals__["CALLS"]  # type: ignore[attr-defined]
+    items = list(loaded.render())
+    baseline = [(item, [reply(item.target)]) for item in items]
+    first = loaded.score("mine", baseline + baseline)
+    assert len(calls) == len(items)
+    assert first == [{"points,none": 1.0}] * 2 * len(items)
+    first[0]["points,none"] = 7.0
+    assert loaded.score("mine", baseline) == [{"points,none": 1.0}] * len(items)
+    assert len(calls) == len(items)
+    candidate = [(item, [reply(item.target if item.doc_id else "99")]) for item in items]
+    assert [row["points,none"] for row in loaded.score("mine", candidate)] == [0.0, *[1.0] * (len(items) - 1)]
+    assert len(calls) == len(items) + 1
+
+
+def test_another_document_under_the_same_number_is_not_taken_for_the_known_one(
+    harness: LmEvalHarness, tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    loaded = harness.load(TaskOptions(names=("mine",), include_paths=(own(tmp_path, CUSTOM, code=POINTS),)))
+    item = next(loaded.render())
+    other = replace(item, doc={**item.doc, "a": "else"})
+    answered = [(item, [reply("1")]), (other, [reply("1")]), (other, [reply("else")])]
+    assert [row["points,none"] for row in loaded.score("mine", answered)] == [1.0, 0.0, 1.0]
+
+
+def test_what_cannot_be_scored_is_named(harness: LmEvalHarness, tmp_path: Path) -> None:
+    code = 'def points(doc, results):\n    return {"points": 1 / len(results[0])}\n'
+    loaded = harness.load(TaskOptions(names=("mine",), include_paths=(own(tmp_path, CUSTOM, code=code),)))
+    item = next(loaded.render())
+    with pytest.raises(HarnessError, match=r"mine/0.*ZeroDivisionError"):
+        loaded.score("mine", [(item, [reply("")])])
+    with pytest.raises(HarnessError, match="mine/0 has no text"):
+        loaded.score("mine", [(item, [reply(None)])])
+    with pytest.raises(HarnessError, match="theirs is not loaded"):
+        loaded.score("theirs", [(item, [reply("")])])
+    assert loaded.score("mine", []) == []
+
+
+def test_a_choice_without_log_likelihood_is_named(loaded: LoadedTasks, items: dict[str, list[Item]]) -> None:
+    with pytest.raises(HarnessError, match="kobest_boolq/0 has no log-likelihood"):
+        loaded.score("kobest_boolq", [(items["kobest_boolq"][0], [reply("a"), reply("b")])])
+
+
+def test_a_group_is_the_size_weighted_mean_of_its_members(loaded: LoadedTasks) -> None:
+    found = loaded.aggregate(
+        {
+            "kobest_boolq": {"acc,none": [1.0, 0.0, 0.0, 0.0], "f1,none": [(0, 0), (1, 0), (1, 0), (0, 1)]},
+            "kobest_wic": {"acc,none": [1.0, 1.0]},
+        }
+    )
+    assert found["kobest_boolq"]["acc,none"] == 0.25
+    assert found["kobest"]["acc,none"] == (0.25 * 4 + 1.0 * 2) / 6
+    assert found["kobest_boolq"]["f1,none"] == pytest.approx((2 / 5 + 0.0) / 2)
+    assert list(found) == ["kobest", "kobest_boolq", "kobest_wic"]
+
+
+def test_instruction_level_values_are_over_all_instructions(loaded: LoadedTasks) -> None:
+    found = loaded.aggregate({"ifeval": {"inst_level_strict_acc,none": [[True], [False, False, True]]}})
+    assert found == {"ifeval": {"inst_level_strict_acc,none": 0.5}}
+
+
+def test_a_metric_without_items_is_left_out(loaded: LoadedTasks) -> None:
+    found = loaded.aggregate({"gsm8k": {"exact_match,strict-match": [], "exact_match,flexible-extract": [1.0]}})
+    assert found == {"gsm8k": {"exact_match,flexible-extract": 1.0}}
+    assert loaded.aggregate({"kobest_boolq": {"acc,none": []}}) == {}
+    assert loaded.aggregate({}) == {}
+    with pytest.raises(HarnessError, match="theirs"):
+        loaded.aggregate({"theirs": {"acc,none": [1.0]}})
+
+
+def test_values_lose_numpy_s_types_and_keep_their_shape() -> None:
+    pair = plain_value((np.int64(1), np.int64(2)))
+    assert pair == (1, 2)
+    assert type(pair[0]) is int
+    assert plain_value([np.bool_(True)]) == [True]
+    assert plain_value((1, np.array([0.25, 0.75]))) == (1, [0.25, 0.75])
+    assert type(plain_value(np.float64(0.5))) is float
