@@ -1,0 +1,249 @@
+"""A store in memory that behaves as the database does, and a clock that stands still: shipped, and for tests."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from qualab.domain.claims import Claim, busy
+from qualab.domain.comparison import Analysis, Comparison
+from qualab.domain.items import Answer, Item, Reply, Score
+from qualab.domain.lookup import ambiguous, not_found
+from qualab.domain.names import ArmName, ComparisonStatus
+from qualab.domain.text import storable_text, valid_text
+from qualab.errors import StoreError
+from qualab.ports import ComparisonFilter
+
+Place = tuple[ArmName, int, int, int]
+
+
+class FixedClock:
+    """A clock that moves when it is told to."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._now = start
+        self._monotonic_s = 0.0
+
+    def now(self) -> datetime:
+        return self._now
+
+    def monotonic_s(self) -> float:
+        return self._monotonic_s
+
+    def advance(self, seconds: float) -> None:
+        self._now += timedelta(seconds=seconds)
+        self._monotonic_s += seconds
+
+
+@dataclass(slots=True, kw_only=True)
+class _Kept:
+    """Everything about one comparison."""
+
+    comparison: Comparison
+    number: int
+    items: dict[int, Item]
+    claim: Claim | None = None
+    answers: dict[Place, Answer] = field(default_factory=dict)
+    scores: tuple[Score, ...] = ()
+    analysis: Analysis | None = None
+
+
+class MemoryStore:
+    """`qualab.ports.Store` for one process and one thread."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Kept] = {}
+
+    def create(self, comparison: Comparison, items: Iterable[Item]) -> None:
+        if comparison.id in self._kept:
+            raise StoreError(f"comparison {comparison.id} exists already")
+        kept = _index(items)
+        cleaned = replace(
+            comparison,
+            label=storable_text(comparison.label),
+            stop_reason=storable_text(comparison.stop_reason),
+        )
+        self._kept[comparison.id] = _Kept(comparison=cleaned, number=len(self._kept), items=kept)
+
+    def get(self, comparison_id: str) -> Comparison:
+        if comparison_id in self._kept:
+            return self._kept[comparison_id].comparison
+        found = [kept.comparison for id_, kept in self._kept.items() if comparison_id and id_.startswith(comparison_id)]
+        if len(found) > 1:
+            raise ambiguous(comparison_id, [comparison.id for comparison in found])
+        if not found:
+            raise not_found(comparison_id)
+        return found[0]
+
+    def list(self, wanted: ComparisonFilter) -> list[Comparison]:
+        newest_first = sorted(
+            self._kept.values(), key=lambda kept: (kept.comparison.created_at, kept.number), reverse=True
+        )
+        matching = [
+            kept.comparison
+            for kept in newest_first
+            if wanted.status in (None, kept.comparison.status)
+            and (wanted.label is None or storable_text(wanted.label) == kept.comparison.label)
+        ]
+        return matching[: max(wanted.limit, 0)]
+
+    def items(self, comparison_id: str) -> Iterator[Item]:
+        items = self._of(comparison_id).items
+        return iter([items[position] for position in sorted(items)])
+
+    def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
+        kept = self._of(comparison_id)
+        held = kept.claim
+        if held is not None and held.runner != runner:
+            host = socket.gethostname()
+            if not held.is_over(now=now, stale_after_s=stale_after_s, host=host, is_alive=_is_this_process):
+                raise busy(comparison_id, held)
+        kept.claim = Claim(runner=runner, since=now, heartbeat_at=now)
+
+    def heartbeat(self, comparison_id: str, *, runner: str, now: datetime) -> None:
+        kept = self._of(comparison_id)
+        if kept.claim is None or kept.claim.runner != runner:
+            raise busy(comparison_id, kept.claim)
+        kept.claim = replace(kept.claim, heartbeat_at=now)
+
+    def release(self, comparison_id: str, *, runner: str) -> None:
+        kept = self._of(comparison_id)
+        if kept.claim is not None and kept.claim.runner == runner:
+            kept.claim = None
+
+    def set_status(self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: str = "") -> None:
+        kept = self._of(comparison_id)
+        before = kept.comparison
+        is_finished = status is ComparisonStatus.FINISHED
+        kept.comparison = replace(
+            before,
+            status=status,
+            stop_reason=storable_text(stop_reason),
+            started_at=before.started_at or (now if status is ComparisonStatus.RUNNING else None),
+            finished_at=(before.finished_at or now) if is_finished else None,
+            verdict=before.verdict if is_finished else None,
+        )
+
+    def add_answers(self, comparison_id: str, answers: Sequence[Answer]) -> int:
+        kept = self._of(comparison_id)
+        new: dict[Place, Answer] = {}
+        for answer in answers:
+            if answer.position not in kept.items or not _is_possible(answer):
+                raise StoreError("an answer is impossible, or belongs to an item that its comparison does not have")
+            place = _place_of(answer)
+            if place not in kept.answers and place not in new:
+                new[place] = replace(answer, reply=_as_stored(answer.reply))
+        kept.answers |= new
+        duplicates = len(answers) - len(new)
+        kept.comparison = replace(kept.comparison, duplicates=kept.comparison.duplicates + duplicates)
+        return duplicates
+
+    def answered(self, comparison_id: str) -> set[Place]:
+        return set(self._of(comparison_id).answers)
+
+    def answers(self, comparison_id: str, *, arm: ArmName) -> Iterator[Answer]:
+        of_arm = [answer for answer in self._of(comparison_id).answers.values() if answer.arm is arm]
+        return iter(sorted(of_arm, key=_place_of))
+
+    def drop_failures(self, comparison_id: str) -> int:
+        kept = self._of(comparison_id)
+        before = len(kept.answers)
+        kept.answers = {place: answer for place, answer in kept.answers.items() if not answer.reply.status.is_failure}
+        return before - len(kept.answers)
+
+    def put_scores(self, comparison_id: str, scores: Iterable[Score]) -> None:
+        kept = self._of(comparison_id)
+        listed = [_checked(score) for score in scores]
+        stored = {_score_key(score): score for score in listed}
+        if len(stored) < len(listed) or any(score.position not in kept.items for score in listed):
+            raise StoreError("a score comes twice, or belongs to an item that its comparison does not have")
+        kept.scores = tuple(stored[key] for key in sorted(stored))
+
+    def scores(self, comparison_id: str) -> Iterator[Score]:
+        return iter(self._of(comparison_id).scores)
+
+    def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:
+        kept = self._of(analysis.comparison_id)
+        kept.analysis = analysis
+        kept.comparison = replace(
+            kept.comparison,
+            status=ComparisonStatus.FINISHED,
+            finished_at=kept.comparison.finished_at or now,
+            verdict=analysis.verdict,
+        )
+
+    def analysis(self, comparison_id: str) -> Analysis | None:
+        return self._of(comparison_id).analysis
+
+    def _of(self, comparison_id: str) -> _Kept:
+        if comparison_id not in self._kept:
+            raise not_found(comparison_id)
+        return self._kept[comparison_id]
+
+
+def _index(items: Iterable[Item]) -> dict[int, Item]:
+    listed = list(items)
+    kept = {item.position: item for item in listed}
+    if len(kept) < len(listed) or len({item.id for item in listed}) < len(listed):
+        raise StoreError("two items have the same position, or the same task and document")
+    for item in listed:
+        _require_json(item.doc, of=f"item {item.id}")
+    return kept
+
+
+def _as_stored(reply: Reply) -> Reply:
+    """What the database gives back: whole microseconds, valid text, UTC."""
+    return replace(
+        reply,
+        text=None if reply.text is None else valid_text(reply.text),
+        finish_reason=valid_text(reply.finish_reason),
+        system_fingerprint=valid_text(reply.system_fingerprint),
+        error=valid_text(reply.error),
+        latency_s=round(reply.latency_s * 1e6) / 1e6,
+        sent_at=reply.sent_at.astimezone(UTC),
+    )
+
+
+def _is_possible(answer: Answer) -> bool:
+    reply = answer.reply
+    return (
+        answer.choice >= 0
+        and answer.repeat >= 0
+        and len(answer.request_hash) == 16
+        and reply.attempts >= 1
+        and reply.latency_s >= 0
+        and not (reply.loglikelihood is not None and math.isnan(reply.loglikelihood))
+        and reply.sent_at.tzinfo is not None
+    )
+
+
+def _checked(score: Score) -> Score:
+    if math.isnan(score.value):
+        raise StoreError(f"the score {score.metric} at position {score.position} is NaN, which is no score")
+    _require_json(score.detail, of=f"the score {score.metric}")
+    return replace(score, metric=valid_text(score.metric), value=float(score.value))
+
+
+def _require_json(value: object, *, of: str) -> None:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError) as exc:
+        raise StoreError(f"{of} holds a value that JSON cannot say: {exc}") from exc
+
+
+def _place_of(answer: Answer) -> Place:
+    return (answer.arm, answer.position, answer.choice, answer.repeat)
+
+
+def _score_key(score: Score) -> tuple[ArmName, int, int, str]:
+    return (score.arm, score.position, score.repeat, score.metric)
+
+
+def _is_this_process(process: int) -> bool:
+    """No other process can have claimed what is in this one's memory."""
+    return process == os.getpid()

@@ -1,0 +1,35 @@
+"""Opens a store, making or refusing its database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qualab.adapters.store.engine import connect
+from qualab.adapters.store.location import locate
+from qualab.adapters.store.schema import migrate, read_lineage, read_revision, refuse_missing, refuse_other
+from qualab.adapters.store.sql import SqlStore
+
+
+def open_store(url: str, *, migrations: Path, create: bool = True) -> SqlStore:
+    """Opens the database at a file path, sqlite:///FILE or postgresql://USER@HOST/NAME.
+
+    A SQLite file that is missing or empty is made, with the newest schema, unless `create` is False. Any other database
+    must have this version's schema: SchemaMismatch. Raises StoreError for what is no database, cannot be reached ...
+    """
+    location = locate(url)
+    if not create:
+        refuse_missing(location)
+    engine = connect(location)
+    try:
+        lineage = read_lineage(migrations)
+        revision = None
+        if location.path is None or location.path.exists():
+            revision = read_revision(engine, location)
+        if revision is None and create and location.path is not None:
+            migrate(engine, location, migrations)
+        else:
+            refuse_other(revision, lineage, location)
+    except BaseException:
+        engine.dispose()
+        raise
+    return SqlStore(engine, location)

@@ -1,0 +1,227 @@
+"""What belongs to a comparison: items, answers, scores, analyses. Each function takes a connection and its key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import cache
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+import zstandard
+from pydantic import TypeAdapter
+from sqlalchemy import Connection, Row, Select, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from qualab.adapters.store import codes
+from qualab.adapters.store.bulk import CHUNK, chunks, insert_rows
+from qualab.adapters.store.payloads import pack_item, unpack_item
+from qualab.adapters.store.phrases import Phrases
+from qualab.adapters.store.rows import answer_of, answer_row, score_of, score_row
+from qualab.adapters.store.tables import analysis, answer, comparison, dictionary, item, phrase, score
+from qualab.adapters.store.texts import SHARED, TextCodec
+from qualab.adapters.store.times import to_us
+from qualab.adapters.store.training import DictionarySampler
+from qualab.domain.canonical import canonical_json
+from qualab.domain.comparison import Analysis
+from qualab.domain.items import Answer, Item, Score
+from qualab.domain.names import ArmName
+from qualab.domain.text import storable_text, valid_text
+from qualab.errors import StoreError
+
+_FAILURES = [code for status, code in codes.ANSWER_STATUS.of.items() if status.is_failure]
+_ANSWERS = [code for status, code in codes.ANSWER_STATUS.of.items() if status.is_answer]
+_PLACE = (answer.c.arm, answer.c.position, answer.c.choice, answer.c.repeat)
+_SMALLEST_TO_SHARE = 16
+"""Characters from which looking for the same beginning in the other arm pays."""
+_TWINS = select(answer.c.position, answer.c.choice, answer.c.repeat, answer.c.text).where(
+    answer.c.comparison_key == bindparam("key"),
+    answer.c.arm == bindparam("arm"),
+    answer.c.position.in_(bindparam("positions", expanding=True)),
+    answer.c.status.in_(_ANSWERS),
+    answer.c.text.is_not(None),
+    func.substr(answer.c.text, 1, 1) != SHARED,
+)
+_twin = answer.alias("twin")
+_IS_TWIN = and_(
+    *(_twin.c[name] == answer.c[name] for name in ("comparison_key", "position", "choice", "repeat")),
+    _twin.c.arm == 1 - answer.c.arm,
+)
+
+
+def add_items(connection: Connection, key: int, items: Iterable[Item], sampler: DictionarySampler) -> None:
+    """Stores items chunk by chunk. Raises StoreError where a position or an item comes twice."""
+    compressor = zstandard.ZstdCompressor()
+    for chunk in chunks(items):
+        rows = [_item_row(key, value, compressor) for value in chunk]
+        for value in chunk:
+            sampler.see(value)
+        try:
+            insert_rows(connection, item, rows)
+        except IntegrityError as exc:
+            raise StoreError("two items have the same position, or the same task and document") from exc
+
+
+def add_dictionaries(connection: Connection, key: int, dictionaries: dict[int, bytes]) -> None:
+    """Stores them compressed: their content is text."""
+    packed = [(key, script, zstandard.compress(data, 19)) for script, data in dictionaries.items()]
+    insert_rows(connection, dictionary, packed)
+
+
+def read_codec(connection: Connection, key: int) -> TextCodec:
+    """What the comparison's texts are packed with."""
+    query = select(dictionary.c.script, dictionary.c.data).where(dictionary.c.comparison_key == key)
+    return TextCodec({script: zstandard.decompress(data) for script, data in connection.execute(query)})
+
+
+def read_items(connection: Connection, key: int) -> Iterator[Item]:
+    """In order of position."""
+    c = item.c
+    query = select(c.position, c.task, c.doc_id, c.kind, c.payload).where(c.comparison_key == key).order_by(c.position)
+    decompressor = zstandard.ZstdDecompressor()
+    for row in _stream(connection, query):
+        position, task, doc_id, kind, payload = tuple(row)
+        rest = unpack_item(payload, decompressor)
+        yield Item(position=position, task=task, doc_id=doc_id, kind=codes.KIND.name[kind], **rest)
+
+
+def add_answers(
+    connection: Connection, key: int, answers: Sequence[Answer], *, codec: TextCodec, phrases: dict[str, int]
+) -> int:
+    """Stores the answers that are new and returns how many were. Raises StoreError for an item that is not there."""
+    packer = codec.packer
+    added = 0
+    in_order = sorted(answers, key=_place_of)  # fills pages; of two for one place, the first stays the first
+    for arm, of_arm in groupby(in_order, key=attrgetter("arm")):
+        for chunk in chunks(of_arm):
+            twins = _read_twins(connection, key, arm, chunk)
+            rows = [answer_row(key, value, phrases, packer, twins.get(_place_of(value)[1:])) for value in chunk]
+            added += _insert_answers(connection, rows)
+    return added
+
+
+def read_places(connection: Connection, key: int) -> set[tuple[ArmName, int, int, int]]:
+    """(arm, position, choice, repeat) of every answer."""
+    query = select(*_PLACE).where(answer.c.comparison_key == key)
+    name = codes.ARM.name
+    return {(name[arm], position, choice, repeat) for arm, position, choice, repeat in connection.execute(query)}
+
+
+def read_answers(connection: Connection, key: int, arm: ArmName, codec: TextCodec) -> Iterator[Answer]:
+    """In order of (position, choice, repeat)."""
+    pairs = answer.outerjoin(_twin, _IS_TWIN & (func.substr(answer.c.text, 1, 1) == SHARED))
+    query = (
+        select(*list(answer.c)[1:], _twin.c.text)
+        .select_from(pairs)
+        .where(answer.c.comparison_key == key, answer.c.arm == codes.ARM.of[arm])
+        .order_by(*_PLACE)
+    )
+    phrases = _AllPhrases(connection)
+    unpacker = codec.unpacker
+    for row in _stream(connection, query):
+        yield answer_of(row, phrases, unpacker)
+
+
+def drop_failures(connection: Connection, key: int) -> int:
+    """Deletes the answers that are failures of an endpoint and returns how many."""
+    failed = delete(answer).where(answer.c.comparison_key == key, answer.c.status.in_(_FAILURES))
+    return connection.execute(failed).rowcount
+
+
+def replace_scores(connection: Connection, key: int, scores: Iterable[Score], phrases: Phrases) -> dict[str, int]:
+    """Stores scores in place of the former ones and returns the ids of their metrics. Raises StoreError for twins."""
+    connection.execute(delete(score).where(score.c.comparison_key == key))
+    metrics: dict[str, int] = {}
+    for chunk in chunks(scores):
+        new = {value.metric for value in chunk} - metrics.keys()
+        metrics |= phrases.ids(connection, new)
+        try:
+            insert_rows(connection, score, [score_row(key, value, metrics) for value in chunk])
+        except IntegrityError as exc:
+            raise StoreError("a score comes twice, or belongs to an item that its comparison does not have") from exc
+    return metrics
+
+
+def read_scores(connection: Connection, key: int) -> Iterator[Score]:
+    """In order of (arm, position, repeat, metric)."""
+    c = score.c
+    query = (
+        select(c.arm, c.position, c.repeat, phrase.c.text, c.value, c.detail)
+        .join(phrase, phrase.c.id == c.metric)
+        .where(c.comparison_key == key)
+        .order_by(c.arm, c.position, c.repeat, phrase.c.text)
+    )
+    return map(score_of, _stream(connection, query))
+
+
+def add_analysis(connection: Connection, key: int, value: Analysis, *, now: datetime) -> None:
+    """Stores the analysis, and its verdict with the comparison."""
+    row = {
+        "comparison_key": key,
+        "created_at": to_us(now),
+        "verdict": codes.VERDICT.of[value.verdict],
+        "input_hash": value.input_hash,
+        "body": valid_text(canonical_json(value)),
+    }
+    connection.execute(insert(analysis), row)
+    connection.execute(update(comparison).where(comparison.c.key == key).values(verdict=row["verdict"]))
+
+
+def read_analysis(connection: Connection, key: int) -> Analysis | None:
+    """The newest."""
+    newest = select(func.max(analysis.c.id)).where(analysis.c.comparison_key == key).scalar_subquery()
+    body = connection.scalar(select(analysis.c.body).where(analysis.c.id == newest))
+    return None if body is None else _analyses().validate_json(body)
+
+
+def _read_twins(
+    connection: Connection, key: int, arm: ArmName, answers: list[Answer]
+) -> dict[tuple[int, int, int], bytes]:
+    """The other arm's texts by (position, choice, repeat), as far as they are packed by themselves.
+
+    A row that lends its text stays as it is: only failures are ever deleted, and they lend none.
+    """
+    positions = {value.position for value in answers if len(value.reply.text or "") >= _SMALLEST_TO_SHARE}
+    if not positions:
+        return {}
+    wanted = {"key": key, "arm": 1 - codes.ARM.of[arm], "positions": list(positions)}
+    return {(row[0], row[1], row[2]): row[3] for row in connection.execute(_TWINS, wanted)}
+
+
+def _insert_answers(connection: Connection, rows: list[tuple[Any, ...]]) -> int:
+    try:
+        return insert_rows(connection, answer, rows, skip_known=True)
+    except IntegrityError as exc:
+        raise StoreError("an answer is impossible, or belongs to an item that its comparison does not have") from exc
+
+
+def _place_of(value: Answer) -> tuple[ArmName, int, int, int]:
+    return (value.arm, value.position, value.choice, value.repeat)
+
+
+class _AllPhrases(dict[int, str]):
+    """Phrases by id, read when they are first asked for."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def __missing__(self, key: int) -> str:
+        raw: bytes = self._connection.execute(select(phrase.c.text).where(phrase.c.id == key)).scalar_one()
+        return self.setdefault(key, raw.decode())
+
+
+def _item_row(key: int, value: Item, compressor: zstandard.ZstdCompressor) -> tuple[Any, ...]:
+    kind = codes.KIND.of[value.kind]
+    return (key, value.position, value.doc_id, kind, storable_text(value.task), pack_item(value, compressor))
+
+
+def _stream(connection: Connection, query: Select[Any]) -> Iterator[Row[Any]]:
+    """Rows as they come, a chunk in memory at a time."""
+    return iter(connection.execution_options(yield_per=CHUNK).execute(query))
+
+
+@cache
+def _analyses() -> TypeAdapter[Analysis]:
+    return TypeAdapter(Analysis)

@@ -1,0 +1,117 @@
+"""Answers, scores and items as the rows of their tables, and back. A row's order is that of its table's columns."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Row
+
+from qualab.adapters.store import codes
+from qualab.adapters.store.payloads import to_json
+from qualab.adapters.store.texts import Packer, Unpacker
+from qualab.adapters.store.times import from_us, to_us
+from qualab.domain.items import Answer, Reply, Score
+from qualab.errors import StoreError
+
+
+def answer_row(
+    key: int, answer: Answer, phrases: Mapping[str, int], packer: Packer, twin: bytes | None
+) -> tuple[Any, ...]:
+    """One row of `answer`. `twin`: the other arm's packed text in the same place."""
+    reply = answer.reply
+    if reply.loglikelihood is not None and math.isnan(reply.loglikelihood):
+        raise StoreError(f"an answer at position {answer.position} has the log-likelihood NaN")
+    return (
+        key,
+        codes.ARM.of[answer.arm],
+        answer.position,
+        answer.choice,
+        answer.repeat,
+        codes.ANSWER_STATUS.of[reply.status],
+        reply.attempts,
+        phrases[reply.finish_reason],
+        phrases[reply.system_fingerprint],
+        reply.prompt_tokens,
+        reply.completion_tokens,
+        reply.reasoning_characters,
+        to_us(reply.sent_at),
+        round(reply.latency_s * 1e6),
+        reply.loglikelihood,
+        reply.is_greedy,
+        answer.request_hash,
+        None if reply.text is None else packer.pack(reply.text, twin),
+        packer.pack(reply.error) if reply.error else None,
+    )
+
+
+def answer_of(row: Row[Any], phrases: Mapping[int, str], unpacker: Unpacker) -> Answer:
+    """An answer from a row of `answer` without its comparison, and the text of its twin."""
+    (
+        arm,
+        position,
+        choice,
+        repeat,
+        status,
+        attempts,
+        finish_reason,
+        fingerprint,
+        prompt_tokens,
+        completion_tokens,
+        reasoning_characters,
+        sent_at,
+        latency_us,
+        loglikelihood,
+        is_greedy,
+        request_hash,
+        text,
+        error,
+        twin,
+    ) = tuple(row)
+    reply = Reply(
+        status=codes.ANSWER_STATUS.name[status],
+        text=None if text is None else unpacker.unpack(text, twin),
+        loglikelihood=loglikelihood,
+        is_greedy=is_greedy,
+        finish_reason=phrases[finish_reason],
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        attempts=attempts,
+        latency_s=latency_us / 1e6,
+        sent_at=from_us(sent_at),
+        system_fingerprint=phrases[fingerprint],
+        error=unpacker.unpack(error) if error else "",
+        reasoning_characters=reasoning_characters,
+    )
+    return Answer(
+        arm=codes.ARM.name[arm],
+        position=position,
+        choice=choice,
+        repeat=repeat,
+        request_hash=request_hash,
+        reply=reply,
+    )
+
+
+def score_row(key: int, score: Score, phrases: Mapping[str, int]) -> tuple[Any, ...]:
+    """One row of `score`."""
+    if math.isnan(score.value):
+        raise StoreError(f"the score {score.metric} at position {score.position} is NaN, which is no score")
+    detail = None if score.detail is None else to_json(score.detail, of=f"the score {score.metric}")
+    metric = phrases[score.metric]
+    return (key, codes.ARM.of[score.arm], score.position, score.repeat, metric, float(score.value), detail)
+
+
+def score_of(row: Row[Any]) -> Score:
+    """A score from arm, position, repeat, the metric's text, value and detail."""
+    arm, position, repeat, metric, value, detail = tuple(row)
+    return Score(
+        arm=codes.ARM.name[arm],
+        position=position,
+        repeat=repeat,
+        metric=metric.decode(),
+        value=value,
+        detail=None if detail is None else tuple(json.loads(detail)),
+    )

@@ -1,0 +1,210 @@
+"""The store over a database: each method of the port one transaction."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import NamedTuple, Self, TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from qualab.adapters.store import comparisons, records
+from qualab.adapters.store.engine import writing
+from qualab.adapters.store.failures import translated
+from qualab.adapters.store.location import Location
+from qualab.adapters.store.phrases import Phrases
+from qualab.adapters.store.texts import TextCodec
+from qualab.adapters.store.training import DictionarySampler
+from qualab.domain.claims import busy
+from qualab.domain.comparison import Analysis, Comparison
+from qualab.domain.items import Answer, Item, Score
+from qualab.domain.names import ArmName, ComparisonStatus
+from qualab.ports import ComparisonFilter
+
+T = TypeVar("T")
+_ARMS = len(ArmName)
+_MOST_KNOWN = 64
+"""Comparisons whose key and dictionaries stay in memory."""
+
+
+class _Known(NamedTuple):
+    """What never changes of a comparison."""
+
+    key: int
+    codec: TextCodec
+
+
+class SqlStore:
+    """`qualab.ports.Store` in SQLite or PostgreSQL. Threads may share it. Made by `open_store`."""
+
+    def __init__(self, engine: Engine, location: Location) -> None:
+        self.engine = engine
+        self.location = location
+        self._writer = writing(engine)
+        self._phrases = Phrases()
+        self._known: dict[str, _Known] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections; the store may be used again."""
+        self.engine.dispose()
+
+    def create(self, comparison: Comparison, items: Iterable[Item]) -> None:
+        """Stores the plan and every item, or nothing. Raises StoreError where the id or an item is there already."""
+        sampler = DictionarySampler(answers_an_item=_ARMS * comparison.plan.sampling.repeats)
+        with self._writing() as connection:
+            key = comparisons.insert_comparison(connection, comparison)
+            records.add_items(connection, key, items, sampler)
+            records.add_dictionaries(connection, key, sampler.train())
+
+    def get(self, comparison_id: str) -> Comparison:
+        """By id or by an unambiguous beginning of one. Raises ComparisonNotFound."""
+        with self._reading() as connection:
+            return comparisons.get_comparison(connection, comparison_id)
+
+    def list(self, wanted: ComparisonFilter) -> list[Comparison]:
+        """Newest first."""
+        with self._reading() as connection:
+            return comparisons.list_comparisons(connection, wanted)
+
+    def items(self, comparison_id: str) -> Iterator[Item]:
+        """In order of position."""
+        known = self._comparison(comparison_id)
+        return self._streamed(lambda connection: records.read_items(connection, known.key))
+
+    def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
+        """Takes the right to run; a runner with a stale heartbeat, or whose process on this host is gone, loses it."""
+        key = self._comparison(comparison_id).key
+        host = socket.gethostname()
+        with self._writing() as connection:
+            held = comparisons.read_claim(connection, key)
+            free = held is None or held.runner == runner
+            if (
+                not free
+                and held
+                and not held.is_over(now=now, stale_after_s=stale_after_s, host=host, is_alive=is_alive)
+            ):
+                raise busy(comparison_id, held)
+            if not comparisons.write_claim(connection, key, runner=runner, now=now, seen=held):
+                raise busy(comparison_id, comparisons.read_claim(connection, key))
+
+    def heartbeat(self, comparison_id: str, *, runner: str, now: datetime) -> None:
+        """Raises ComparisonBusy when another runner has taken over, or had."""
+        key = self._comparison(comparison_id).key
+        with self._writing() as connection:
+            if not comparisons.beat(connection, key, runner=runner, now=now):
+                raise busy(comparison_id, comparisons.read_claim(connection, key))
+
+    def release(self, comparison_id: str, *, runner: str) -> None:
+        """Gives the right to run back; nothing happens where another runner has it."""
+        key = self._comparison(comparison_id).key
+        with self._writing() as connection:
+            comparisons.drop_claim(connection, key, runner=runner)
+
+    def set_status(self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: str = "") -> None:
+        """Keeps the times: RUNNING starts once, FINISHED ends; every other status takes a former verdict away."""
+        key = self._comparison(comparison_id).key
+        with self._writing() as connection:
+            comparisons.set_status(connection, key, status, now=now, stop_reason=stop_reason)
+
+    def add_answers(self, comparison_id: str, answers: Sequence[Answer]) -> int:
+        """Commits new answers and returns how many were there already."""
+        known = self._comparison(comparison_id)
+        replies = [answer.reply for answer in answers]
+        texts = {reply.finish_reason for reply in replies} | {reply.system_fingerprint for reply in replies}
+        with self._writing() as connection:
+            phrases = self._phrases.ids(connection, texts)
+            added = records.add_answers(connection, known.key, answers, codec=known.codec, phrases=phrases)
+            duplicates = len(answers) - added
+            if duplicates:
+                comparisons.add_duplicates(connection, known.key, duplicates)
+        self._phrases.keep(phrases)
+        return duplicates
+
+    def answered(self, comparison_id: str) -> set[tuple[ArmName, int, int, int]]:
+        """(arm, position, choice, repeat) of every stored answer."""
+        key = self._comparison(comparison_id).key
+        with self._reading() as connection:
+            return records.read_places(connection, key)
+
+    def answers(self, comparison_id: str, *, arm: ArmName) -> Iterator[Answer]:
+        """In order of (position, choice, repeat)."""
+        known = self._comparison(comparison_id)
+        return self._streamed(lambda connection: records.read_answers(connection, known.key, arm, known.codec))
+
+    def drop_failures(self, comparison_id: str) -> int:
+        """Deletes answers that are failures of the endpoint and returns how many."""
+        key = self._comparison(comparison_id).key
+        with self._writing() as connection:
+            return records.drop_failures(connection, key)
+
+    def put_scores(self, comparison_id: str, scores: Iterable[Score]) -> None:
+        """Replaces the comparison's scores."""
+        key = self._comparison(comparison_id).key
+        with self._writing() as connection:
+            phrases = records.replace_scores(connection, key, scores, self._phrases)
+        self._phrases.keep(phrases)
+
+    def scores(self, comparison_id: str) -> Iterator[Score]:
+        """In order of (arm, position, repeat, metric)."""
+        key = self._comparison(comparison_id).key
+        return self._streamed(lambda connection: records.read_scores(connection, key))
+
+    def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:
+        """Adds an analysis, marks its comparison FINISHED and gives it the verdict."""
+        key = self._comparison(analysis.comparison_id).key
+        with self._writing() as connection:
+            comparisons.set_status(connection, key, ComparisonStatus.FINISHED, now=now, stop_reason=None)
+            records.add_analysis(connection, key, analysis, now=now)
+
+    def analysis(self, comparison_id: str) -> Analysis | None:
+        """The newest analysis."""
+        key = self._comparison(comparison_id).key
+        with self._reading() as connection:
+            return records.read_analysis(connection, key)
+
+    def _comparison(self, comparison_id: str) -> _Known:
+        known = self._known.get(comparison_id)
+        if known is None:
+            with self._reading() as connection:
+                key = comparisons.key_of(connection, comparison_id)
+                known = _Known(key, records.read_codec(connection, key))
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[comparison_id] = known
+        return known
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with translated(self.location), self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with translated(self.location), self._writer.begin() as connection:
+            yield connection
+
+    def _streamed(self, read: Callable[[Connection], Iterator[T]]) -> Iterator[T]:
+        with self._reading() as connection:
+            yield from read(connection)
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process of this machine exists. Without a way to ask (Windows) it is taken to."""
+    if os.name == "nt":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

@@ -1,0 +1,48 @@
+"""Who may run a comparison: one runner at a time, and a dead one's place may be taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from qualab.errors import ComparisonBusy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The right to run, as a runner ("host:pid:nonce") holds it."""
+
+    runner: str
+    since: datetime
+    heartbeat_at: datetime
+
+    def is_over(self, *, now: datetime, stale_after_s: float, host: str, is_alive: Callable[[int], bool]) -> bool:
+        """Whether another runner may take over: no heartbeat for too long, or its process is gone from `host`."""
+        if now - self.heartbeat_at > timedelta(seconds=stale_after_s):
+            return True
+        process = process_on(host, self.runner)
+        return process is not None and not is_alive(process)
+
+    def __str__(self) -> str:
+        return f"{self.runner} (since {self.since:%Y-%m-%d %H:%M:%S} UTC)"
+
+
+def process_on(host: str, runner: str) -> int | None:
+    """The process id of a runner on `host`; None for a runner elsewhere, or of another form."""
+    parts = runner.rsplit(":", 2)
+    if len(parts) != 3 or parts[0] != host or not parts[1].isdecimal():
+        return None
+    return int(parts[1])
+
+
+def busy(comparison_id: str, holder: Claim | None) -> ComparisonBusy:
+    """For a runner that may not run, because of the holder of the claim, or because it has lost its own."""
+    if holder is None:
+        return ComparisonBusy(f"comparison {comparison_id} was taken over by another runner, which has ended")
+    return ComparisonBusy(
+        f"comparison {comparison_id} is being run by {holder}",
+        hint="wait for it to end, or stop that process, then resume",
+        holder=holder.runner,
+        since=holder.since,
+    )

@@ -1,0 +1,20 @@
+"""What is said when an id leads to no comparison, or to several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qualab.errors import ComparisonNotFound
+
+_MOST_SHOWN = 5
+
+
+def not_found(comparison_id: str) -> ComparisonNotFound:
+    """For an id that no comparison has or begins with."""
+    return ComparisonNotFound(f"there is no comparison '{comparison_id}'", hint="`qualab list` shows what there is")
+
+
+def ambiguous(beginning: str, ids: Sequence[str]) -> ComparisonNotFound:
+    """For the beginning of several ids."""
+    shown = ", ".join(ids[:_MOST_SHOWN]) + (", ..." if len(ids) > _MOST_SHOWN else "")
+    return ComparisonNotFound(f"'{beginning}' begins several comparisons: {shown}", hint="give more of the id")
