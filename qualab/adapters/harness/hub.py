@@ -14,13 +14,13 @@ import huggingface_hub
 
 from qualab.adapters.harness.patching import replaced
 
-PROBE_S = 4.0
+PROBE_S = 3.0
 """How long the hub has to answer at all."""
 
 
 def load_from_hub(path: str, config: str | None, *, revision: str | None, options: Mapping[str, Any]) -> Any:
     """The splits of a data set, from the library's own cache where it is there. Raises whatever the library raises,
-    within about 5 s where the hub cannot be reached."""
+    within a few seconds where the hub cannot be reached."""
     pinned = {"revision": revision} if revision else {}
     with _without_waiting():
         return datasets.load_dataset(path, config, **{**pinned, **options})
