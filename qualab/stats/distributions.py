@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -92,6 +93,13 @@ def likely_totals(n: int, low: float, high: float, *, spread: float = 6.5) -> In
         n * p + sign * (spread * math.sqrt(n * p * (1.0 - p)) + spread) for p, sign in ((low, -1.0), (high, 1.0))
     )
     return np.arange(max(0, math.floor(first)), min(n, math.ceil(last)) + 1, dtype=np.int64)
+
+
+@lru_cache(maxsize=4)
+def gauss_legendre(n_points: int) -> tuple[FloatArray, FloatArray]:
+    """Quadrature points and weights on [−1, 1]."""
+    points, weights = np.polynomial.legendre.leggauss(n_points)
+    return points, weights
 
 
 def largest_integers(holds: Callable[[IntArray], BoolArray], low: IntArray, high: IntArray) -> IntArray:

@@ -63,7 +63,7 @@ def patterns(rows: FloatArray) -> Patterns:
 def _hashes(rows: FloatArray) -> npt.NDArray[np.uint64]:
     """A 64-bit number a row: the bits of every entry times an odd constant of its column, added up modulo 2**64."""
     generator = np.random.Generator(np.random.PCG64(20_240_229))
-    constants: list[int] = generator.integers(1, 2**63, size=rows.shape[1]).tolist()
+    constants = [int(constant) for constant in generator.integers(1, 2**63, size=(rows.shape[1],))]
     total = np.zeros(len(rows), dtype=np.uint64)
     for number, constant in enumerate(constants):
         bits = rows[:, number].astype(np.int64).view(np.uint64) * np.uint64(constant | 1)

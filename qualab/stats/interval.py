@@ -12,7 +12,7 @@ import scipy
 
 from qualab.stats.checks import FloatArray, check_confidence_level, check_items
 from qualab.stats.counts import PairedCounts
-from qualab.stats.distributions import bisect, normal_quantile
+from qualab.stats.distributions import bisect, gauss_legendre, normal_quantile
 from qualab.stats.score import score_statistic
 
 
@@ -34,6 +34,10 @@ class ConfidenceInterval:
     def negated(self) -> ConfidenceInterval:
         """The interval of baseline − candidate."""
         return ConfidenceInterval(low=-self.high, high=-self.low, confidence_level=self.confidence_level)
+
+
+_MELDED_POINTS = 128
+"""Quadrature points of the melded distribution."""
 
 
 class IntervalMethod(StrEnum):
@@ -122,7 +126,7 @@ def fay_lumbard(counts: PairedCounts, *, confidence_level: float = 0.95) -> Conf
 
     The difference is ψ (2θ − 1): Clopper–Pearson confidence distributions of the discordance ψ and of the share θ
     of gains among the discordant items are combined so that the limit is on the safe side of both. 0 lies inside
-    exactly when the exact p-value is above 1 − confidence_level. Limits are right to about 1e-6.
+    exactly when the exact p-value is above 1 − confidence_level. Limits are right to about 1e-8.
 
     Raises:
         InsufficientData: there is no item.
@@ -135,33 +139,62 @@ def fay_lumbard(counts: PairedCounts, *, confidence_level: float = 0.95) -> Conf
 
 
 def _melded_lower(counts: PairedCounts, tail: float) -> float:
-    n, m = counts.n_items, counts.n_discordant
-    directions = 2.0 * _lower_quantiles(counts.gains, m) - 1.0
-
-    def reaches(difference: float) -> bool:
-        return float(np.mean(_product_cdf(difference, directions, n, m))) >= tail
-
-    return bisect(reaches, -1.0, counts.difference, n_steps=40)
+    melded = _Melded.of(counts)
+    return bisect(lambda difference: melded.cdf(difference) >= tail, -1.0, counts.difference, n_steps=40)
 
 
-def _lower_quantiles(k: int, n: int) -> FloatArray:
-    """Quantiles at equally spaced probabilities of the lower Clopper–Pearson confidence distribution of k of n."""
-    n_points = 1_000
-    if k == 0:
-        return np.zeros(1)
-    probabilities = (np.arange(n_points) + 0.5) / n_points
-    return np.asarray(scipy.special.betaincinv(k, n - k + 1, probabilities), dtype=np.float64)
+def melded_cdf(difference: float, counts: PairedCounts) -> float:
+    """Lower melded confidence distribution of the difference (Fay & Lumbard 2021); at 0 a one-sided exact p."""
+    return _Melded.of(counts).cdf(difference)
 
 
-def _product_cdf(difference: float, directions: FloatArray, n: int, m: int) -> FloatArray:
-    """P(direction * ψ <= difference), ψ from its lower distribution where direction > 0, else from its upper one."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.clip(np.nan_to_num(difference / directions, nan=0.0, posinf=1.0, neginf=0.0), 0.0, 1.0)
-    positive = _beta_cdf(share, m, n - m + 1) if m else np.ones_like(share)
-    negative = 1.0 - _beta_cdf(share, m + 1, n - m) if m < n else (share < 1.0).astype(np.float64)
-    above = np.where(difference >= 0.0, positive, 0.0)
-    below = np.where(difference >= 0.0, 1.0, negative)
-    return np.where(directions > 0.0, above, below)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Melded:
+    """Quadrature over the lower Clopper–Pearson confidence distribution of the share θ of gains, split at θ = 1/2."""
+
+    counts: PairedCounts
+    below: FloatArray
+    """2θ − 1 at points with θ < 1/2."""
+    below_masses: FloatArray
+    above: FloatArray
+    above_masses: FloatArray
+
+    @classmethod
+    def of(cls, counts: PairedCounts) -> _Melded:
+        gains, total = counts.gains, counts.n_discordant
+        if gains == 0:  # θ may be 0 for all that is known
+            return cls(
+                counts=counts,
+                below=np.array([-1.0]),
+                below_masses=np.ones(1),
+                above=np.zeros(0),
+                above_masses=np.zeros(0),
+            )
+        points, weights = gauss_legendre(_MELDED_POINTS)
+        half = float(scipy.special.betainc(gains, total - gains + 1, 0.5))
+
+        def directions(probabilities: FloatArray) -> FloatArray:
+            shares = scipy.special.betaincinv(gains, total - gains + 1, probabilities)
+            return np.asarray(2.0 * shares - 1.0, dtype=np.float64)
+
+        return cls(
+            counts=counts,
+            below=directions(half * (points + 1.0) / 2.0),
+            below_masses=half * weights / 2.0,
+            above=directions(half + (1.0 - half) * (points + 1.0) / 2.0),
+            above_masses=(1.0 - half) * weights / 2.0,
+        )
+
+    def cdf(self, difference: float) -> float:
+        """P((2θ − 1) ψ <= difference), ψ from its lower distribution where θ > 1/2, else from its upper one."""
+        n, m = self.counts.n_items, self.counts.n_discordant
+        if difference < 0.0:
+            share = np.minimum(1.0, difference / np.minimum(self.below, -1e-300))
+            reached = _beta_cdf(1.0 - share, n - m, m + 1) if m < n else (share < 1.0).astype(np.float64)
+            return float(self.below_masses @ reached)
+        share = np.minimum(1.0, difference / np.maximum(self.above, 1e-300))
+        reached = _beta_cdf(share, m, n - m + 1) if m else np.ones_like(share)
+        return float(self.below_masses.sum() + self.above_masses @ reached)
 
 
 def _beta_cdf(x: FloatArray, a: int, b: int) -> FloatArray:

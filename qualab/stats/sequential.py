@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,7 @@ import scipy
 from qualab.errors import InvalidValue
 from qualab.stats.checks import FloatArray, check_alpha, check_items, check_margin, check_rates, finite
 from qualab.stats.counts import PairedCounts
-from qualab.stats.distributions import binomial_cdf, bisect, falling_root, normal_quantile, normal_sf
+from qualab.stats.distributions import binomial_cdf, bisect, falling_root, gauss_legendre, normal_quantile, normal_sf
 from qualab.stats.equivalence import equivalence
 from qualab.stats.interval import ConfidenceInterval, tango
 
@@ -128,19 +127,12 @@ class _Walk:
         """The walks that stayed below the z boundary at `time`."""
         spread, centre = math.sqrt(time), self.drift * time
         low, high = centre - _FAR * spread, min(boundary * spread, centre + _FAR * spread)
-        points, weights = _quadrature()
+        points, weights = gauss_legendre(_NODES)
         nodes = low + (high - low) * (points + 1.0) / 2.0
         step = math.sqrt(time - self.time)
         moves = (nodes[:, None] - self.nodes - self.drift * (time - self.time)) / step
         density = np.exp(-0.5 * moves**2) @ self.masses / (step * math.sqrt(2.0 * math.pi))
         return _Walk(time=time, nodes=nodes, masses=density * weights * (high - low) / 2.0, drift=self.drift)
-
-
-@lru_cache(maxsize=1)
-def _quadrature() -> tuple[FloatArray, FloatArray]:
-    """Gauss–Legendre points and weights on [−1, 1]."""
-    points, weights = np.polynomial.legendre.leggauss(_NODES)
-    return points, weights
 
 
 class Decision(StrEnum):
