@@ -50,11 +50,14 @@ async def inspect_arms(endpoints: Endpoints, *, model: str) -> dict[ArmName, End
 
 
 async def try_requests(endpoints: Endpoints, items: Sequence[Item], *, seed: int) -> None:
-    """Sends both arms one request of each kind that the plan has. Raises EndpointMisconfigured, EndpointUnreachable."""
+    """Sends both arms the shortest request of each kind that the plan has: a long one may be too long for the model.
+
+    Raises EndpointMisconfigured, EndpointUnreachable.
+    """
     for kind in RequestKind:
-        item = next((item for item in items if item.kind is kind), None)
-        if item is not None:
-            await _try(endpoints, item, seed)
+        of_kind = [item for item in items if item.kind is kind]
+        if of_kind:
+            await _try(endpoints, min(of_kind, key=lambda item: len(item.prompts[0].text)), seed)
 
 
 async def _try(endpoints: Endpoints, item: Item, seed: int) -> None:
