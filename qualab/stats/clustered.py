@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +9,8 @@ import numpy.typing as npt
 
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.stats.checks import FloatArray, finite
-from qualab.stats.counts import PairedCounts
 from qualab.stats.distributions import chi_square_sf
-from qualab.stats.equivalence import EquivalenceResult, equivalence
+from qualab.stats.equivalence import EquivalenceResult, weighted_equivalence
 from qualab.stats.mean import Labels, cluster_codes, mean_difference, paired_differences
 
 
@@ -126,19 +124,19 @@ class ClusteredEquivalence:
 
     design_effect: float
     """Variance inflation by clusters, at least 1."""
-    effective: PairedCounts
-    """Items, gains and losses divided by the design effect: a guard never gets more than that."""
+    effective_items: float
+    """Items over the design effect."""
     result: EquivalenceResult
 
 
 def clustered_equivalence(
     baseline: npt.ArrayLike, candidate: npt.ArrayLike, *, cluster: Labels, margin: float, alpha: float = 0.05
 ) -> ClusteredEquivalence:
-    """Two one-sided score tests with the exact guard, on counts divided by the design effect.
+    """Two one-sided score tests with the exact guard, on items, gains and losses divided by the design effect.
 
-    The design effect is the CR2 variance over that of independent items (Rao & Scott 1992 divide counts so), at
-    least 1. Where fewer than two clusters hold a discordant item, the spread over clusters is unknown, and every
-    cluster counts as one item: the design effect is the largest that whole clusters can cause, Σ size² / Σ size.
+    The design effect is the CR2 variance over that of independent items, at least 1 (Rao & Scott 1992 divide counts
+    so). Where fewer than two clusters hold a discordant item, the spread over clusters is unknown, and a cluster
+    counts as one item: the design effect is the largest that clusters can cause, Σ size² / Σ size.
 
     Raises:
         InsufficientData: fewer than two clusters.
@@ -148,11 +146,11 @@ def clustered_equivalence(
     if len(table) < 2:
         raise InsufficientData("A clustered test needs at least two clusters", hint="Add items of other clusters.")
     effect = _design_effect(baseline, candidate, cluster, table)
-    gains, losses = int(table[:, 1].sum()), int(table[:, 2].sum())
-    n_items = max(1, math.floor(table.sum() / effect))
-    effective = PairedCounts(n_items=n_items, **_shrunk(gains, losses, effect, n_items))
+    n_items, gains, losses = (float(count) / effect for count in (table.sum(), table[:, 1].sum(), table[:, 2].sum()))
     return ClusteredEquivalence(
-        design_effect=effect, effective=effective, result=equivalence(effective, margin=margin, alpha=alpha)
+        design_effect=effect,
+        effective_items=n_items,
+        result=weighted_equivalence(gains, losses, n_items=n_items, margin=margin, alpha=alpha),
     )
 
 
@@ -165,12 +163,3 @@ def _design_effect(baseline: npt.ArrayLike, candidate: npt.ArrayLike, cluster: L
     except InsufficientData:
         return float(np.sum(sizes**2) / sizes.sum())
     return max(1.0, found.design_effect)
-
-
-def _shrunk(gains: int, losses: int, effect: float, n_items: int) -> dict[str, int]:
-    """Counts over the design effect; the rarer change is rounded down and the commoner up, away from equality."""
-    if gains >= losses:
-        more, fewer = math.ceil(gains / effect), math.floor(losses / effect)
-        return {"gains": min(more, n_items - fewer), "losses": fewer}
-    more, fewer = math.ceil(losses / effect), math.floor(gains / effect)
-    return {"gains": fewer, "losses": min(more, n_items - fewer)}

@@ -9,7 +9,7 @@ from qualab.stats.checks import check_alpha, check_items, check_margin
 from qualab.stats.counts import PairedCounts
 from qualab.stats.distributions import falling_root, normal_sf
 from qualab.stats.guard import guard_pvalue
-from qualab.stats.interval import ConfidenceInterval, tango
+from qualab.stats.interval import ConfidenceInterval, score_interval, tango
 from qualab.stats.score import score_statistic
 
 
@@ -63,16 +63,7 @@ def non_inferiority(counts: PairedCounts, *, margin: float, alpha: float = 0.05)
     check_items(counts.n_items)
     check_margin(margin)
     check_alpha(alpha)
-    statistic = _statistic(counts, margin)
-    pvalue, exact = normal_sf(statistic), _exact(counts, margin)
-    return NonInferiorityResult(
-        margin=margin,
-        alpha=alpha,
-        statistic=statistic,
-        pvalue=pvalue,
-        pvalue_exact=exact,
-        is_non_inferior=max(pvalue, exact) <= alpha,
-    )
+    return _against_loss(float(counts.gains), float(counts.losses), counts.n_items, margin, alpha)
 
 
 def equivalence(counts: PairedCounts, *, margin: float, alpha: float = 0.05) -> EquivalenceResult:
@@ -84,8 +75,20 @@ def equivalence(counts: PairedCounts, *, margin: float, alpha: float = 0.05) -> 
         InsufficientData: there is no item.
         InvalidValue: the margin is not between 0 and 1, or alpha not between 0 and 0.5.
     """
-    lower = non_inferiority(counts, margin=margin, alpha=alpha)
-    upper = non_inferiority(counts.swapped(), margin=margin, alpha=alpha)
+    check_items(counts.n_items)
+    return weighted_equivalence(
+        float(counts.gains), float(counts.losses), n_items=counts.n_items, margin=margin, alpha=alpha
+    )
+
+
+def weighted_equivalence(
+    gains: float, losses: float, *, n_items: float, margin: float, alpha: float
+) -> EquivalenceResult:
+    """As `equivalence`, of counts that need not be whole; the guard takes the whole items among them."""
+    check_margin(margin)
+    check_alpha(alpha)
+    lower = _against_loss(gains, losses, n_items, margin, alpha)
+    upper = _against_loss(losses, gains, n_items, margin, alpha)
     return EquivalenceResult(
         margin=margin,
         alpha=alpha,
@@ -97,17 +100,23 @@ def equivalence(counts: PairedCounts, *, margin: float, alpha: float = 0.05) -> 
         pvalue_exact_lower=lower.pvalue_exact,
         pvalue_exact_upper=upper.pvalue_exact,
         pvalue_exact=max(lower.pvalue_exact, upper.pvalue_exact),
-        interval=tango(counts, confidence_level=1.0 - 2.0 * alpha),
+        interval=score_interval(gains, losses, n_items=n_items, confidence_level=1.0 - 2.0 * alpha),
         is_equivalent=lower.is_non_inferior and upper.is_non_inferior,
     )
 
 
-def _statistic(counts: PairedCounts, margin: float) -> float:
-    return score_statistic(float(counts.gains), float(counts.losses), n_items=counts.n_items, difference=-margin)
-
-
-def _exact(counts: PairedCounts, margin: float) -> float:
-    return min(1.0, guard_pvalue(n_items=counts.n_items, margin=margin, threshold=_statistic(counts, margin)).value)
+def _against_loss(gains: float, losses: float, n_items: float, margin: float, alpha: float) -> NonInferiorityResult:
+    statistic = score_statistic(gains, losses, n_items=n_items, difference=-margin)
+    pvalue = normal_sf(statistic)
+    exact = guard_pvalue(n_items=max(1, math.floor(n_items)), margin=margin, threshold=statistic).value
+    return NonInferiorityResult(
+        margin=margin,
+        alpha=alpha,
+        statistic=statistic,
+        pvalue=pvalue,
+        pvalue_exact=min(1.0, exact),
+        is_non_inferior=max(pvalue, exact) <= alpha,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +155,8 @@ def _guarded_margin(counts: PairedCounts, start: float, alpha: float) -> float:
     """The smallest margin from `start` on that the guard accepts on the side of a loss."""
 
     def excess(margin: float) -> float:
-        return math.log(max(_exact(counts, margin), 1e-300) / alpha)
+        found = _against_loss(float(counts.gains), float(counts.losses), counts.n_items, margin, alpha)
+        return math.log(max(found.pvalue_exact, 1e-300) / alpha)
 
     low, widest = max(start, 1e-9), 1.0 - 1e-9
     if low >= widest or (above := excess(low)) <= 0.0:

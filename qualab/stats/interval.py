@@ -53,18 +53,24 @@ def tango(counts: PairedCounts, *, confidence_level: float = 0.95) -> Confidence
         InsufficientData: there is no item.
     """
     check_items(counts.n_items)
-    z = normal_quantile(0.5 + check_confidence_level(confidence_level) / 2.0)
-    return ConfidenceInterval(
-        low=-_upper_limit(counts.swapped(), z), high=_upper_limit(counts, z), confidence_level=confidence_level
+    return score_interval(
+        float(counts.gains), float(counts.losses), n_items=counts.n_items, confidence_level=confidence_level
     )
 
 
-def _upper_limit(counts: PairedCounts, z: float) -> float:
-    gains, losses = float(counts.gains), float(counts.losses)
-    return bisect(
-        lambda difference: score_statistic(gains, losses, n_items=counts.n_items, difference=difference) <= -z,
-        counts.difference,
-        1.0,
+def score_interval(gains: float, losses: float, *, n_items: float, confidence_level: float) -> ConfidenceInterval:
+    """Tango's interval of counts that need not be whole, as of items that are worth less than one."""
+    z = normal_quantile(0.5 + check_confidence_level(confidence_level) / 2.0)
+
+    def upper_limit(gains: float, losses: float) -> float:
+        return bisect(
+            lambda difference: score_statistic(gains, losses, n_items=n_items, difference=difference) <= -z,
+            (gains - losses) / n_items,
+            1.0,
+        )
+
+    return ConfidenceInterval(
+        low=-upper_limit(losses, gains), high=upper_limit(gains, losses), confidence_level=confidence_level
     )
 
 

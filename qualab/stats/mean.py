@@ -222,6 +222,7 @@ def _cr2_variance(residual_sums: FloatArray, sizes: FloatArray) -> float:
 
 def _satterthwaite(sizes: FloatArray) -> float:
     """(tr Ω)² / tr Ω² of the quadratic form behind the CR2 variance when items are independent."""
+    sizes = np.sort(sizes)  # so that the order of clusters does not show in the last digit
     n_items = sizes.sum()
     off = sizes**2 / (1.0 - sizes / n_items)
     squares = np.sum(sizes**2) + (off.sum() ** 2 - np.sum(off**2)) / n_items**2

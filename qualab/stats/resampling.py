@@ -13,7 +13,7 @@ import numpy.typing as npt
 import scipy
 
 from qualab.errors import InvalidValue
-from qualab.stats.checks import FloatArray, check_items, finite
+from qualab.stats.checks import FloatArray, IntArray, check_items, finite
 from qualab.stats.flips import patterns, signed_sums
 from qualab.stats.lattice import lattice
 from qualab.stats.mean import Labels, cluster_codes, cluster_sums
@@ -22,7 +22,8 @@ from qualab.stats.multiplicity import Alternative
 Statistic = Callable[[FloatArray], FloatArray]
 """From rows of totals over items to one score a row."""
 
-_MOST_STATES = 1 << 21
+_MOST_WORK = 1 << 20
+"""Sums that an exact distribution may go through."""
 _TIE = 1e-12
 
 
@@ -69,7 +70,7 @@ def sign_flip(
     if exact is not None:
         return ResamplingResult(difference=difference, pvalue=exact, is_exact=True, n_resamples=0)
     sums = signed_sums(patterns(steps[:, None]), n_resamples=n_resamples, rng=rng)[:, 0]
-    extreme = np.count_nonzero(_extremity(sums, alternative) >= threshold)
+    extreme = int(np.count_nonzero(_extremity(sums, alternative) >= threshold))
     return ResamplingResult(
         difference=difference, pvalue=(extreme + 1) / (n_resamples + 1), is_exact=False, n_resamples=n_resamples
     )
@@ -82,16 +83,26 @@ def _extremity(sums: FloatArray, alternative: Alternative) -> FloatArray:
 def _exact_tail(steps: FloatArray, threshold: float, alternative: Alternative) -> float | None:
     """The probability of a sum at least as extreme, over all sign patterns; None where there are too many sums."""
     sizes, counts = np.unique(np.abs(steps[steps != 0.0]), return_counts=True)
+    if _work(sizes, counts) > _MOST_WORK:
+        return None
     support, weights = np.zeros(1), np.ones(1)
     for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
-        if support.size * (count + 1) > _MOST_STATES:
-            return None
         ups = np.arange(count + 1)
         chances = np.exp(_log_choose(count, ups) - count * np.log(2.0))
         support, inverse = np.unique(np.add.outer(support, size * (2.0 * ups - count)), return_inverse=True)
         products = np.multiply.outer(weights, chances).ravel()
         weights = np.asarray(np.bincount(inverse.ravel(), weights=products), dtype=np.float64)
     return float(min(1.0, weights[_extremity(support, alternative) >= threshold].sum()))
+
+
+def _work(sizes: FloatArray, counts: IntArray) -> float:
+    """At most how many sums arise on the way: each distinct size multiplies them, up to the points of the lattice."""
+    work, n_sums, reach = 0.0, 1.0, 0.0
+    for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
+        work += n_sums * (count + 1)
+        reach += size * count
+        n_sums = min(n_sums * (count + 1), reach + 1.0)
+    return work
 
 
 def _log_choose(n: int, k: npt.NDArray[np.int64]) -> FloatArray:

@@ -9,7 +9,7 @@ from qualab.stats.checks import FloatArray
 Numbers = TypeVar("Numbers", float, FloatArray)
 
 
-def score_statistic(gains: Numbers, losses: Numbers, *, n_items: int, difference: float) -> Numbers:
+def score_statistic(gains: Numbers, losses: Numbers, *, n_items: float, difference: float) -> Numbers:
     """Score statistic of "the true difference is `difference`" (Tango 1998, section 3); approximately standard normal.
 
     z(δ) = (b − c − nδ) / √(n (2q̃ + δ(1 − δ))), where q̃ is the restricted maximum-likelihood estimate of the

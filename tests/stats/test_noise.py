@@ -1,0 +1,160 @@
+"""The noise floor: repeats of one arm, the odd one out, and samples of answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from qualab.errors import InsufficientData, InvalidValue
+from qualab.stats import (
+    discordance_with_repeats,
+    excess_discordance,
+    first_difference,
+    flip_rate,
+    joint_power,
+    mmd_test,
+    odd_ones_out,
+    power_for_joint,
+    variance_components,
+)
+
+
+def rng(seed: int = 1) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize(("odd", "total"), [(0, 5), (3, 9), (9, 9), (18, 30), (400, 1000)])
+def test_excess_is_an_exact_binomial_test(odd: int, total: int) -> None:
+    expected = scipy.stats.binomtest(odd, total, 1 / 3, alternative="greater").pvalue
+    assert excess_discordance(n_odd=total, n_candidate_odd=odd).pvalue == pytest.approx(expected)
+
+
+def test_without_an_odd_item_there_is_no_excess() -> None:
+    result = excess_discordance(n_odd=0, n_candidate_odd=0)
+    assert result.pvalue == 1.0
+    assert result.share is None
+    with pytest.raises(InvalidValue):
+        excess_discordance(n_odd=3, n_candidate_odd=4)
+
+
+def test_each_run_can_be_the_odd_one() -> None:
+    first, second, candidate = [1, 1, 0, 0, 1], [1, 0, 1, 0, 1], [0, 1, 1, 0, 1]
+    result = odd_ones_out(first, second, candidate)
+    assert (result.n_odd, result.n_candidate_odd) == (3, 1)
+    assert result.share == pytest.approx(1 / 3)
+    assert odd_ones_out(["x"], ["y"], ["z"]).n_odd == 0
+    with pytest.raises(InvalidValue):
+        odd_ones_out([1], [1, 1], [1])
+
+
+def test_flip_rate_is_the_share_of_disagreeing_pairs_of_runs() -> None:
+    samples = rng().integers(0, 2, size=(20, 5))
+    pairs = [np.mean(samples[:, i] != samples[:, j]) for i in range(5) for j in range(i)]
+    assert flip_rate(samples) == pytest.approx(np.mean(pairs))
+    assert flip_rate([[1, 1], [0, 0]]) == 0.0
+    assert flip_rate([[1, 0], [0, 1]]) == 1.0
+    with pytest.raises(InsufficientData):
+        flip_rate([[1], [0]])
+    with pytest.raises(InvalidValue):
+        flip_rate([[0.5, 1.0]])
+
+
+def test_variance_components_are_found_again() -> None:
+    generator = rng(2)
+    items = generator.normal(0.0, 2.0, size=(4000, 1))
+    found = variance_components(items + generator.normal(0.0, 1.0, size=(4000, 4)))
+    assert found.variance_between == pytest.approx(4.0, rel=0.08)
+    assert found.variance_within == pytest.approx(1.0, rel=0.05)
+    assert found.icc == pytest.approx(0.8, abs=0.02)
+    assert found.icc_mean == pytest.approx(4 / 4.25, abs=0.02)
+
+
+def test_variance_of_what_does_not_vary() -> None:
+    found = variance_components([[1, 1], [1, 1]])
+    assert (found.variance_between, found.variance_within, found.icc) == (0.0, 0.0, None)
+    noise_only = variance_components([[0, 1], [1, 0]])
+    assert noise_only.variance_between == 0.0
+    assert noise_only.icc == 0.0
+    with pytest.raises(InsufficientData):
+        variance_components([[1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [("abc", "abc", None), ("abc", "abd", 2), ("abc", "ab", 2), ("", "a", 0), ("", "", None), ("가나", "가다", 1)],
+)
+def test_first_difference(first: str, second: str, expected: int | None) -> None:
+    assert first_difference(first, second) == expected
+    assert first_difference(second, first) == expected
+
+
+def samples(generator: np.random.Generator, weights: list[float]) -> list[list[str]]:
+    return [["".join(generator.choice(list("abcd"), p=weights, size=20)) for _ in range(6)] for _ in range(10)]
+
+
+def test_kernel_test_tells_distributions_apart() -> None:
+    generator = rng(3)
+    even, same, other = (samples(generator, w) for w in ([0.25] * 4, [0.25] * 4, [0.55, 0.15, 0.15, 0.15]))
+    assert mmd_test(even, same, rng=rng()).pvalue > 0.05
+    assert mmd_test(even, other, rng=rng()).pvalue < 0.01
+
+
+def test_kernel_test_is_the_unbiased_estimator() -> None:
+    before, after = [["aa", "ab"]], [["ba", "bb", "aa"]]
+    kernel = {True: 1.0, False: 0.0}
+
+    def share(x: str, y: str) -> float:
+        return sum(kernel[a == b] for a, b in zip(x, y, strict=True)) / 2
+
+    def mean(pairs: list[tuple[str, str]]) -> float:
+        return float(np.mean([share(x, y) for x, y in pairs]))
+
+    ours, theirs = before[0], after[0]
+    expected = (
+        mean([(x, y) for i, x in enumerate(ours) for j, y in enumerate(ours) if i != j])
+        + mean([(x, y) for i, x in enumerate(theirs) for j, y in enumerate(theirs) if i != j])
+        - 2 * mean([(x, y) for x in ours for y in theirs])
+    )
+    assert mmd_test(before, after, rng=rng()).statistic == pytest.approx(expected)
+
+
+def test_equal_answers_are_no_evidence_and_one_sample_is_too_few() -> None:
+    same = [["yes", "yes"]] * 4
+    assert mmd_test(same, same, rng=rng()).pvalue == 1.0
+    assert mmd_test([["", ""]], [["", ""]], rng=rng()).pvalue == 1.0
+    with pytest.raises(InsufficientData):
+        mmd_test([["a"]], [["a"]], rng=rng())
+    with pytest.raises(InvalidValue):
+        mmd_test([["a", "b"]], [], rng=rng())
+
+
+def test_kernel_test_holds_its_level() -> None:
+    generator = rng(4)
+    pvalues = [
+        mmd_test(
+            samples(generator, [0.4, 0.3, 0.2, 0.1])[:3],
+            samples(generator, [0.4, 0.3, 0.2, 0.1])[:3],
+            n_resamples=99,
+            rng=generator,
+        ).pvalue
+        for _ in range(200)
+    ]
+    assert np.mean(np.array(pvalues) <= 0.1) < 0.1 + 3 * np.sqrt(0.09 / 200)
+
+
+def test_joint_power_falls() -> None:
+    assert joint_power([0.8] * 5) == pytest.approx(0.32768)
+    assert joint_power([power_for_joint(n_metrics=5, power=0.8)] * 5) == pytest.approx(0.8)
+    with pytest.raises(InvalidValue):
+        joint_power([1.2])
+    with pytest.raises(InvalidValue):
+        power_for_joint(n_metrics=0)
+
+
+def test_repeats_divide_noise_and_nothing_else() -> None:
+    assert discordance_with_repeats(discordance=0.05, noise=0.05, repeats=5) == pytest.approx(0.01)
+    assert discordance_with_repeats(discordance=0.05, noise=0.02, repeats=10**6) == pytest.approx(0.03, abs=1e-6)
+    assert discordance_with_repeats(discordance=0.05, noise=0.02, repeats=1) == pytest.approx(0.05)
+    with pytest.raises(InvalidValue):
+        discordance_with_repeats(discordance=0.05, noise=0.06, repeats=2)
