@@ -67,6 +67,9 @@ class MemoryStore:
             comparison,
             label=storable_text(comparison.label),
             stop_reason=storable_text(comparison.stop_reason),
+            created_at=_utc(comparison.created_at),
+            started_at=None if comparison.started_at is None else _utc(comparison.started_at),
+            finished_at=None if comparison.finished_at is None else _utc(comparison.finished_at),
         )
         self._kept[comparison.id] = _Kept(comparison=cleaned, number=len(self._kept), items=kept)
 
@@ -103,13 +106,13 @@ class MemoryStore:
             host = socket.gethostname()
             if not held.is_over(now=now, stale_after_s=stale_after_s, host=host, is_alive=_is_this_process):
                 raise busy(comparison_id, held)
-        kept.claim = Claim(runner=runner, since=now, heartbeat_at=now)
+        kept.claim = Claim(runner=runner, since=_utc(now), heartbeat_at=_utc(now))
 
     def heartbeat(self, comparison_id: str, *, runner: str, now: datetime) -> None:
         kept = self._of(comparison_id)
         if kept.claim is None or kept.claim.runner != runner:
             raise busy(comparison_id, kept.claim)
-        kept.claim = replace(kept.claim, heartbeat_at=now)
+        kept.claim = replace(kept.claim, heartbeat_at=_utc(now))
 
     def release(self, comparison_id: str, *, runner: str) -> None:
         kept = self._of(comparison_id)
@@ -124,8 +127,8 @@ class MemoryStore:
             before,
             status=status,
             stop_reason=storable_text(stop_reason),
-            started_at=before.started_at or (now if status is ComparisonStatus.RUNNING else None),
-            finished_at=(before.finished_at or now) if is_finished else None,
+            started_at=before.started_at or (_utc(now) if status is ComparisonStatus.RUNNING else None),
+            finished_at=(before.finished_at or _utc(now)) if is_finished else None,
             verdict=before.verdict if is_finished else None,
         )
 
@@ -169,13 +172,13 @@ class MemoryStore:
 
     def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:
         kept = self._of(analysis.comparison_id)
-        kept.analysis = analysis
         kept.comparison = replace(
             kept.comparison,
             status=ComparisonStatus.FINISHED,
-            finished_at=kept.comparison.finished_at or now,
+            finished_at=kept.comparison.finished_at or _utc(now),
             verdict=analysis.verdict,
         )
+        kept.analysis = analysis
 
     def analysis(self, comparison_id: str) -> Analysis | None:
         return self._of(comparison_id).analysis
@@ -205,21 +208,27 @@ def _as_stored(reply: Reply) -> Reply:
         system_fingerprint=valid_text(reply.system_fingerprint),
         error=valid_text(reply.error),
         latency_s=round(reply.latency_s * 1e6) / 1e6,
-        sent_at=reply.sent_at.astimezone(UTC),
+        sent_at=_utc(reply.sent_at),
     )
 
 
 def _is_possible(answer: Answer) -> bool:
     reply = answer.reply
+    if reply.loglikelihood is not None and math.isnan(reply.loglikelihood):
+        raise StoreError(f"an answer at position {answer.position} has the log-likelihood NaN")
     return (
         answer.choice >= 0
         and answer.repeat >= 0
         and len(answer.request_hash) == 16
         and reply.attempts >= 1
         and reply.latency_s >= 0
-        and not (reply.loglikelihood is not None and math.isnan(reply.loglikelihood))
-        and reply.sent_at.tzinfo is not None
     )
+
+
+def _utc(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise StoreError(f"the time {moment} has no time zone", hint="times are aware UTC")
+    return moment.astimezone(UTC)
 
 
 def _checked(score: Score) -> Score:

@@ -34,6 +34,7 @@ def insert_rows(
     if not rows:
         return 0
     names = names or tuple(table.columns.keys())
+    connection = connection.execution_options(preserve_rowcount=True)
     if connection.dialect.name == "sqlite":
         return connection.exec_driver_sql(_sqlite_sql(table, names, skip_known), list(rows)).rowcount
     arrays = {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}

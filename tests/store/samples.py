@@ -1,0 +1,258 @@
+"""Comparisons, items, answers and analyses to store."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from qualab.domain.canonical import plan_hash
+from qualab.domain.comparison import (
+    Analysis,
+    ArmSummary,
+    BinaryEvidence,
+    Comparison,
+    IntervalOf,
+    MetricResult,
+    PairSummary,
+)
+from qualab.domain.items import Answer, Item, Prompt, Reply, Request, Score
+from qualab.domain.names import (
+    AnswerStatus,
+    Api,
+    ArmName,
+    ComparisonStatus,
+    MetricKind,
+    RequestKind,
+    Verdict,
+)
+from qualab.domain.plan import DecisionRule, MetricSpec, Plan, RequestPolicy, SamplingPlan, TaskSpec
+
+NOW = datetime(2026, 3, 4, 5, 6, 7, 123_457, tzinfo=UTC)
+BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
+HARD_TEXTS = (
+    "",
+    " ",
+    "42",
+    "정답은 3번입니다. 왜냐하면 지문에서 그렇게 말하기 때문이다.",
+    "🧪👩‍👩‍👧‍👦 emoji, \u200b zero width",
+    "a\x00b\x00\x00",
+    "line\r\nbreaks\u2028and\ttabs",
+    "café cafe\u0301",
+    "x" * 100_000,
+    "The ducks lay 16 eggs. She sells 16 - 3 - 4 = 9 of them, which makes 9 * 2 = 18 dollars. #### 18",
+)
+
+
+def after(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def make_plan(**changes: Any) -> Plan:
+    task = TaskSpec(
+        name="gsm8k",
+        benchmark="gsm8k",
+        kind=RequestKind.GENERATION,
+        version="3.0",
+        config_hash="c" * 64,
+        data_hash="d" * 64,
+        dataset="openai/gsm8k:main",
+        revision="local",
+        num_fewshot=5,
+        n_items=3,
+        n_available=1319,
+    )
+    metric = MetricSpec(
+        task="gsm8k",
+        name="exact_match",
+        filter="strict-match",
+        kind=MetricKind.BINARY_MEAN,
+        is_primary=True,
+        exercises_drafter=True,
+        members=("a", "b"),
+    )
+    gen_kwargs: dict[str, object] = {"temperature": 0.1, "until": ["\n\n", "질문:"], "top_k": 40, "nested": {"x": None}}
+    plan = Plan(
+        suite="custom",
+        requested=("gsm8k",),
+        tasks=(task,),
+        metrics=(metric,),
+        sampling=SamplingPlan(model="모델/7b", api=Api.CHAT, gen_kwargs=gen_kwargs),
+        policy=RequestPolicy(timeout_s=0.1 + 0.2),
+        rule=DecisionRule(margin=1 / 3),
+        limit=None,
+        num_fewshot=None,
+        harness_version="0.4.13",
+        baseline_url="http://127.0.0.1:1/v1",
+        candidate_url="http://127.0.0.1:2/v1",
+    )
+    return replace(plan, **changes)
+
+
+def make_comparison(comparison_id: str = "c-1", *, plan: Plan | None = None, **changes: Any) -> Comparison:
+    plan = plan or make_plan()
+    comparison = Comparison(
+        id=comparison_id,
+        plan=plan,
+        plan_hash=plan_hash(plan),
+        status=ComparisonStatus.PLANNED,
+        label="",
+        created_at=NOW,
+        started_at=None,
+        finished_at=None,
+        verdict=None,
+        stop_reason="",
+        duplicates=0,
+    )
+    return replace(comparison, **changes)
+
+
+def make_item(position: int, *, task: str = "gsm8k", **changes: Any) -> Item:
+    text = f"Question: how many is {position} and {position}?\nAnswer:"
+    item = Item(
+        position=position,
+        task=task,
+        doc_id=1_000 - position,
+        kind=RequestKind.GENERATION,
+        doc={"question": text, "n": position, "답": ["하나", None, True, 0.1], "nested": {"a": {"b": 1.5e-300}}},
+        target=f"#### {2 * position}",
+        prompts=(Prompt(text=text, gen_kwargs={"until": ["\n"], "temperature": 0.0, "do_sample": False}),),
+        requests=(
+            Request(choice=0, api=Api.COMPLETIONS, payload={"model": "m", "prompt": text, "max_tokens": 256, "a": 1.0}),
+        ),
+    )
+    return replace(item, **changes)
+
+
+def make_items(count: int) -> list[Item]:
+    return [make_item(position) for position in range(count)]
+
+
+def make_choices(position: int) -> Item:
+    """A log-likelihood item of three choices."""
+    return make_item(
+        position,
+        kind=RequestKind.LOGLIKELIHOOD,
+        prompts=tuple(Prompt(text="그는", continuation=f" {choice}") for choice in "가나다"),
+        requests=tuple(
+            Request(choice=choice, api=Api.COMPLETIONS, payload={"prompt": [1, 2, choice]}, context_tokens=2)
+            for choice in range(3)
+        ),
+        cluster="지문 7",
+    )
+
+
+def make_reply(text: str | None = "18", **changes: Any) -> Reply:
+    reply = Reply(
+        status=AnswerStatus.OK,
+        text=text,
+        loglikelihood=None,
+        is_greedy=None,
+        finish_reason="stop",
+        prompt_tokens=812,
+        completion_tokens=97,
+        attempts=1,
+        latency_s=1.234567,
+        sent_at=NOW,
+        system_fingerprint="fp_1",
+        error="",
+    )
+    return replace(reply, **changes)
+
+
+def make_answer(
+    position: int, arm: ArmName = BASELINE, text: str | None = "18", *, choice: int = 0, repeat: int = 0, **changes: Any
+) -> Answer:
+    """`changes` are the reply's."""
+    return Answer(
+        arm=arm,
+        position=position,
+        choice=choice,
+        repeat=repeat,
+        request_hash=hashlib.sha256(f"{position}/{choice}/{repeat}".encode()).digest()[:16],
+        reply=make_reply(text, **changes),
+    )
+
+
+def failed(position: int, status: AnswerStatus, arm: ArmName = BASELINE) -> Answer:
+    return make_answer(position, arm, None, status=status, error="no answer", prompt_tokens=None, finish_reason="")
+
+
+def make_score(position: int, arm: ArmName = BASELINE, value: float = 1.0, **changes: Any) -> Score:
+    score = Score(arm=arm, position=position, repeat=0, metric="exact_match,strict-match", value=value)
+    return replace(score, **changes)
+
+
+def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVALENT, **changes: Any) -> Analysis:
+    interval = IntervalOf(low=-0.1, high=1 / 3, confidence_level=0.95)
+    evidence = BinaryEvidence(
+        n_items=3,
+        gains=1,
+        losses=0,
+        difference=1 / 3,
+        interval=interval,
+        equivalence_interval=interval,
+        pvalue=0.5,
+        pvalue_exact=1.0,
+        pvalue_adjusted=1.0,
+        pvalue_unpaired=0.3,
+        pvalue_equivalence=5e-324,
+        pvalue_equivalence_exact=0.1 + 0.2,
+        provable_margin=0.4,
+        items_needed=None,
+    )
+    result = MetricResult(
+        id="gsm8k/exact_match,strict-match",
+        task="gsm8k",
+        metric="exact_match,strict-match",
+        kind=MetricKind.BINARY_MEAN,
+        is_primary=True,
+        exercises_drafter=True,
+        baseline=2 / 3,
+        candidate=None,
+        n_items=3,
+        n_missing=0,
+        verdict=verdict,
+        reason="두 팔이 같다",
+        evidence=evidence,
+    )
+    analysis = Analysis(
+        comparison_id=comparison_id,
+        plan_hash="p" * 64,
+        input_hash="i" * 64,
+        verdict=verdict,
+        reasons=("because",),
+        caveats=(),
+        metrics=(result, replace(result, id="other", evidence=None)),
+        arms=(_summary(BASELINE), _summary(CANDIDATE)),
+        pairs=PairSummary(
+            n_pairs=3, same_text=2, finish_reasons_differ=0, prompt_tokens_differ=0, request_hashes_differ=0
+        ),
+        versions={"qualab": "0.1", "lm_eval": "0.4.13"},
+    )
+    return replace(analysis, **changes)
+
+
+def places(answers: Iterable[Answer]) -> list[tuple[int, int, int]]:
+    return [(answer.position, answer.choice, answer.repeat) for answer in answers]
+
+
+def _summary(arm: ArmName) -> ArmSummary:
+    return ArmSummary(
+        arm=arm,
+        n_requests=3,
+        n_answers=3,
+        statuses={"ok": 3},
+        finish_reasons={"stop": 2, "": 1},
+        truncated_share=None,
+        empty_answers=0,
+        stop_string_answers=0,
+        retries=0,
+        prompt_tokens=10,
+        completion_tokens=20,
+        latency_p50_s=0.1,
+        latency_p99_s=None,
+        fingerprints={"fp": 3},
+    )

@@ -1,0 +1,283 @@
+"""What every store does with comparisons: create, get, list, status, verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from qualab.domain.canonical import canonical_json, plan_hash
+from qualab.domain.items import Item
+from qualab.domain.names import ComparisonStatus, Verdict
+from qualab.errors import ComparisonNotFound, StoreError
+from qualab.ports import ComparisonFilter, Store
+from tests.store.samples import (
+    NOW,
+    after,
+    make_analysis,
+    make_answer,
+    make_choices,
+    make_comparison,
+    make_item,
+    make_items,
+    make_plan,
+)
+
+EVERYTHING = ComparisonFilter()
+
+
+def test_a_comparison_comes_back_as_it_was(store: Store) -> None:
+    comparison = make_comparison(
+        "20260304-x1",
+        label="새 드래프터 🚀",
+        status=ComparisonStatus.STOPPED,
+        started_at=after(1),
+        finished_at=after(2.000001),
+        verdict=Verdict.INCONCLUSIVE,
+        stop_reason="너무 많은 오류",
+        duplicates=7,
+        local={"data_dir": "/자료", "tokenizer": "x"},
+    )
+    store.create(comparison, [])
+    assert store.get("20260304-x1") == comparison
+
+
+def test_a_plan_comes_back_with_the_hash_it_had(store: Store) -> None:
+    plan = make_plan(limit=40)
+    store.create(make_comparison(plan=plan), [])
+    stored = store.get("c-1")
+    assert canonical_json(stored.plan) == canonical_json(plan)
+    assert plan_hash(stored.plan) == stored.plan_hash
+
+
+def test_times_come_back_in_utc(store: Store) -> None:
+    seoul = datetime(2026, 3, 4, 14, 0, tzinfo=timezone(timedelta(hours=9)))
+    store.create(make_comparison(created_at=seoul), [])
+    assert store.get("c-1").created_at == datetime(2026, 3, 4, 5, 0, tzinfo=UTC)
+    assert store.get("c-1").created_at.utcoffset() == timedelta(0)
+
+
+def test_a_label_loses_only_what_no_database_can_hold(store: Store) -> None:
+    store.create(make_comparison(label="a\x00b\ud800c"), [])
+    assert store.get("c-1").label == "a\ufffdb\ufffdc"
+    assert [found.id for found in store.list(ComparisonFilter(label="a\x00b\ud800c"))] == ["c-1"]
+
+
+def test_an_id_can_be_shortened_while_it_is_unambiguous(store: Store) -> None:
+    for comparison_id in ("abc-1", "abc-2", "abd", "ab"):
+        store.create(make_comparison(comparison_id), [])
+    assert store.get("abd").id == "abd"
+    assert store.get("abc-2").id == "abc-2"
+    with pytest.raises(ComparisonNotFound, match=r"begins several comparisons: .*abc"):
+        store.get("abc")
+
+
+def test_an_id_that_others_begin_with_is_found_by_itself(store: Store) -> None:
+    for comparison_id in ("ab", "abc"):
+        store.create(make_comparison(comparison_id), [])
+    assert store.get("ab").id == "ab"
+
+
+@pytest.mark.parametrize("wanted", ["", "x", "C-1", "c_", "c%", "c-1 ", "\u0661"])
+def test_what_begins_no_id_is_not_found(store: Store, wanted: str) -> None:
+    store.create(make_comparison("c-1"), [])
+    with pytest.raises(ComparisonNotFound, match="qualab list"):
+        store.get(wanted)
+
+
+def test_an_ambiguous_beginning_names_some_of_many(store: Store) -> None:
+    for number in range(8):
+        store.create(make_comparison(f"c-{number}"), [])
+    with pytest.raises(ComparisonNotFound, match=r"c-\d, c-\d, c-\d, c-\d, c-\d, \.\.\."):
+        store.get("c")
+
+
+def test_the_list_is_newest_first_and_for_equal_times_last_made_first(store: Store) -> None:
+    for comparison_id, seconds in (("b", 5), ("a", 9), ("d", 0), ("c", 5)):
+        store.create(make_comparison(comparison_id, created_at=after(seconds)), [])
+    assert [found.id for found in store.list(EVERYTHING)] == ["a", "c", "b", "d"]
+
+
+def test_the_list_is_empty_at_first(store: Store) -> None:
+    assert store.list(EVERYTHING) == []
+
+
+def test_the_list_can_be_narrowed(store: Store) -> None:
+    for number in range(6):
+        status = ComparisonStatus.STOPPED if number % 2 else ComparisonStatus.PLANNED
+        store.create(
+            make_comparison(f"c-{number}", status=status, label="x" if number < 4 else "", created_at=after(number)), []
+        )
+    found = store.list(ComparisonFilter(status=ComparisonStatus.STOPPED, label="x"))
+    assert [comparison.id for comparison in found] == ["c-3", "c-1"]
+    assert [comparison.id for comparison in store.list(ComparisonFilter(label=""))] == ["c-5", "c-4"]
+    assert [comparison.id for comparison in store.list(ComparisonFilter(limit=2))] == ["c-5", "c-4"]
+    assert store.list(ComparisonFilter(limit=0)) == []
+    assert store.list(ComparisonFilter(label="y")) == []
+
+
+def test_an_id_is_taken_once(store: Store) -> None:
+    store.create(make_comparison(), make_items(2))
+    with pytest.raises(StoreError, match="c-1 exists already"):
+        store.create(make_comparison(label="other"), make_items(1))
+    assert store.get("c-1").label == ""
+    assert len(list(store.items("c-1"))) == 2
+
+
+def test_items_come_back_exactly_and_in_order(store: Store) -> None:
+    items = [make_item(2), make_choices(0), make_item(1, doc={}, prompts=(), requests=(), target="", cluster="c")]
+    store.create(make_comparison(), iter(items))
+    found = list(store.items("c-1"))
+    assert found == sorted(items, key=lambda item: item.position)
+    assert [list(item.requests[0].payload) for item in found if item.requests] == [
+        ["prompt"],
+        ["model", "prompt", "max_tokens", "a"],
+    ]
+
+
+def test_a_document_keeps_every_json_value(store: Store) -> None:
+    doc = {
+        "big": 2**70,
+        "float": 0.1 + 0.2,
+        "tiny": 5e-324,
+        "whole": 1.0,
+        "inf": float("inf"),
+        "text": "a\x00b 한글 🧪 \ud800 \u2028",
+        "list": [[], {}, [None, False, -0.5]],
+    }
+    store.create(make_comparison(), [make_item(0, doc=doc)])
+    (found,) = store.items("c-1")
+    assert found.doc == doc
+    assert isinstance(found.doc["whole"], float)
+
+
+def test_a_document_that_json_cannot_say_is_refused(store: Store) -> None:
+    with pytest.raises(StoreError, match="item gsm8k/1000 holds a value that JSON cannot say"):
+        store.create(make_comparison(), [make_item(0, doc={"when": NOW})])
+    assert store.list(EVERYTHING) == []
+
+
+@pytest.mark.parametrize("twin", [make_item(0, doc_id=5), replace(make_item(0), position=1)], ids=["position", "doc"])
+def test_two_items_for_one_place_are_refused_and_nothing_is_stored(store: Store, twin: Item) -> None:
+    with pytest.raises(StoreError, match="two items have the same"):
+        store.create(make_comparison(), [make_item(0), twin])
+    assert store.list(EVERYTHING) == []
+
+
+def test_a_create_that_breaks_off_leaves_nothing(store: Store) -> None:
+    def broken() -> Iterator[Item]:
+        for position in range(2_500):
+            yield make_item(position)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.create(make_comparison(), broken())
+    assert store.list(EVERYTHING) == []
+    store.create(make_comparison(), make_items(1))
+    assert len(list(store.items("c-1"))) == 1
+
+
+def test_items_of_another_comparison_are_not_touched(store: Store) -> None:
+    store.create(make_comparison("a"), make_items(3))
+    store.create(make_comparison("b"), make_items(1))
+    assert [item.position for item in store.items("a")] == [0, 1, 2]
+    assert [item.position for item in store.items("b")] == [0]
+
+
+def test_running_starts_a_comparison_once(store: Store) -> None:
+    store.create(make_comparison(), [])
+    store.set_status("c-1", ComparisonStatus.RUNNING, now=after(1))
+    store.set_status("c-1", ComparisonStatus.STOPPED, now=after(2), stop_reason="too many errors")
+    stopped = store.get("c-1")
+    assert (stopped.status, stopped.started_at, stopped.finished_at) == (ComparisonStatus.STOPPED, after(1), None)
+    assert stopped.stop_reason == "too many errors"
+    store.set_status("c-1", ComparisonStatus.RUNNING, now=after(3))
+    assert (store.get("c-1").started_at, store.get("c-1").stop_reason) == (after(1), "")
+
+
+def test_an_analysis_finishes_a_comparison(store: Store) -> None:
+    store.create(make_comparison(), [])
+    assert store.analysis("c-1") is None
+    store.set_status("c-1", ComparisonStatus.STOPPED, now=after(1), stop_reason="stopped early")
+    analysis = make_analysis(verdict=Verdict.REGRESSION)
+    store.put_analysis(analysis, now=after(2))
+    found = store.get("c-1")
+    assert (found.status, found.verdict) == (ComparisonStatus.FINISHED, Verdict.REGRESSION)
+    assert (found.finished_at, found.stop_reason) == (after(2), "stopped early")
+    assert store.analysis("c-1") == analysis
+
+
+def test_the_newest_analysis_is_the_one_put_last(store: Store) -> None:
+    store.create(make_comparison("a"), [])
+    store.create(make_comparison("b"), [])
+    store.put_analysis(make_analysis("a", verdict=Verdict.REGRESSION), now=after(9))
+    store.put_analysis(make_analysis("b", verdict=Verdict.INVALID), now=after(9))
+    store.put_analysis(make_analysis("a", verdict=Verdict.EQUIVALENT), now=after(5))
+    found = store.analysis("a")
+    assert found is not None
+    assert found.verdict is Verdict.EQUIVALENT
+    assert store.get("a").verdict is Verdict.EQUIVALENT
+    assert store.get("a").finished_at == after(9)
+    assert store.get("b").verdict is Verdict.INVALID
+
+
+def test_a_comparison_that_goes_on_has_no_verdict_any_more(store: Store) -> None:
+    store.create(make_comparison(), [])
+    store.put_analysis(make_analysis(), now=after(1))
+    store.set_status("c-1", ComparisonStatus.RUNNING, now=after(2))
+    found = store.get("c-1")
+    assert (found.verdict, found.finished_at, found.started_at) == (None, None, after(2))
+    assert store.analysis("c-1") == make_analysis()
+
+
+def test_finished_can_be_set_and_ends_once(store: Store) -> None:
+    store.create(make_comparison(), [])
+    store.set_status("c-1", ComparisonStatus.FINISHED, now=after(1))
+    store.set_status("c-1", ComparisonStatus.FINISHED, now=after(2))
+    assert (store.get("c-1").finished_at, store.get("c-1").verdict) == (after(1), None)
+
+
+def test_every_status_and_verdict_can_be_stored(store: Store) -> None:
+    store.create(make_comparison(), [])
+    for status in ComparisonStatus:
+        store.set_status("c-1", status, now=NOW)
+        assert store.get("c-1").status is status
+    for verdict in Verdict:
+        store.put_analysis(make_analysis(verdict=verdict), now=NOW)
+        assert store.get("c-1").verdict is verdict
+
+
+def test_an_unknown_id_is_refused_everywhere_at_the_call(store: Store) -> None:
+    store.create(make_comparison("abcd"), [])
+    calls = [
+        lambda: store.items("abc"),
+        lambda: store.claim("abc", runner="r", now=NOW, stale_after_s=1),
+        lambda: store.heartbeat("abc", runner="r", now=NOW),
+        lambda: store.release("abc", runner="r"),
+        lambda: store.set_status("abc", ComparisonStatus.RUNNING, now=NOW),
+        lambda: store.add_answers("abc", [make_answer(0)]),
+        lambda: store.add_answers("abc", []),
+        lambda: store.answered("abc"),
+        lambda: store.answers("abc", arm=make_answer(0).arm),
+        lambda: store.drop_failures("abc"),
+        lambda: store.put_scores("abc", []),
+        lambda: store.scores("abc"),
+        lambda: store.put_analysis(make_analysis("abc"), now=NOW),
+        lambda: store.analysis("abc"),
+    ]
+    for call in calls:
+        with pytest.raises(ComparisonNotFound, match="no comparison 'abc'"):
+            call()  # type: ignore[no-untyped-call]
+
+
+def test_times_without_a_zone_are_refused(store: Store) -> None:
+    store.create(make_comparison(), [])
+    naive = datetime(2026, 1, 1)
+    with pytest.raises(StoreError, match="has no time zone"):
+        store.create(make_comparison("c-2", created_at=naive), [])
+    with pytest.raises(StoreError, match="has no time zone"):
+        store.claim("c-1", runner="r", now=naive, stale_after_s=1)
+    with pytest.raises(StoreError, match="has no time zone"):
+        store.put_analysis(make_analysis(), now=naive)
