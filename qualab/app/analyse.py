@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
@@ -17,7 +17,7 @@ from qualab.app.evidence import (
     is_equivalent,
 )
 from qualab.app.scoring import raw_value
-from qualab.app.summaries import summarise
+from qualab.app.summaries import Summary
 from qualab.domain.canonical import canonical_json
 from qualab.domain.comparison import Analysis, ArmSummary, BinaryEvidence, Comparison, MetricResult, PairSummary
 from qualab.domain.items import Item, Score
@@ -48,10 +48,12 @@ class Scores:
         return self.columns.get((task, metric, arm), {})
 
 
-def analyse(store: Store, comparison: Comparison, tasks: LoadedTasks, items: Sequence[Item]) -> Analysis:
+def analyse(
+    store: Store, comparison: Comparison, tasks: LoadedTasks, items: Sequence[Item], summary: Summary
+) -> Analysis:
     """The analysis of what is stored. The same stored rows give the same result. `items` by position."""
     scores = read_scores(store.scores(comparison.id), items)
-    arms, pairs = summarise(store, comparison.id, items)
+    arms, pairs = summary.arms, summary.pairs
     values = {arm: _values(scores, comparison.plan, tasks, arm) for arm in ArmName}
     rows = _metric_rows(comparison.plan, scores, _asked(comparison.plan, items), values)
     verdict, reasons = conclude(comparison.plan, rows, arms, pairs)
@@ -263,8 +265,3 @@ def _caveats(plan: Plan) -> tuple[str, ...]:
     if not all(metric.exercises_drafter for metric in plan.metrics):
         caveats.append("Log-likelihood metrics do not exercise a drafter.")
     return tuple(caveats)
-
-
-def with_verdict(comparison: Comparison, analysis: Analysis) -> Comparison:
-    """The comparison as it stands after this analysis."""
-    return replace(comparison, verdict=analysis.verdict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -113,7 +114,8 @@ async def _carry_out(services: Services, run: Run, *, retry_failed: bool = False
         if retry_failed:
             store.drop_failures(comparison_id)
         store.set_status(comparison_id, ComparisonStatus.RUNNING, now=clock.now())
-        await _ask(services, run)
+        with _items_left_alone():
+            await _ask(services, run)
         store.set_status(comparison_id, ComparisonStatus.ANSWERED, now=clock.now())
         run.progress.phase("Scoring and analysing")
         return conclude_run(services, run)
@@ -141,10 +143,21 @@ def resume_hint(comparison_id: str, *, retry_failed: bool = False) -> str:
 
 def conclude_run(services: Services, run: Run) -> Analysis:
     """Scores and analyses what is stored, and stores the result."""
-    score_answers(services.store, run.comparison.id, run.tasks, run.items)
-    analysis = analyse(services.store, run.comparison, run.tasks, run.items)
+    summary = score_answers(services.store, run.comparison.id, run.tasks, run.items)
+    analysis = analyse(services.store, run.comparison, run.tasks, run.items, summary)
     services.store.put_analysis(analysis, now=services.clock.now())
     return analysis
+
+
+@contextmanager
+def _items_left_alone() -> Iterator[None]:
+    """Tasks and items live until the run ends: the garbage collector need not walk them again and again."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from itertools import groupby, islice
 from numbers import Real
 from typing import Any
 
+from qualab.app.summaries import Summary
 from qualab.domain.items import Answer, Item, Reply, Score
 from qualab.domain.names import ArmName
 from qualab.ports import LoadedTasks, Store
@@ -17,19 +18,32 @@ Answered = tuple[ArmName, Item, int, tuple[Reply, ...]]
 """Arm, item, repeat, and a reply for each of the item's requests."""
 
 
-def score_answers(store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item]) -> None:
-    """Replaces the comparison's scores by those of all items that are answered whole. `items` by position."""
-    store.put_scores(comparison_id, _scores(store, comparison_id, tasks, items))
+def score_answers(store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item]) -> Summary:
+    """Replaces the comparison's scores by those of all items that are answered whole. `items` by position.
+
+    Every answer is read once; the summary counts what went by.
+    """
+    summary = Summary(items)
+    store.put_scores(comparison_id, _scores(store, comparison_id, tasks, items, summary))
+    return summary
 
 
-def _scores(store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item]) -> Iterator[Score]:
+def _scores(
+    store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item], summary: Summary
+) -> Iterator[Score]:
     for arm in ArmName:
-        answered = answered_items(store.answers(comparison_id, arm=arm), items)
+        answered = answered_items(_counted(store.answers(comparison_id, arm=arm), summary), items)
         for task, entries in groupby(answered, key=lambda entry: entry[1].task):
             while chunk := list(islice(entries, CHUNK)):
                 values = tasks.score(task, [(item, replies) for _, item, _, replies in chunk])
                 for entry, metrics in zip(chunk, values, strict=True):
                     yield from _rows(entry, metrics)
+
+
+def _counted(answers: Iterator[Answer], summary: Summary) -> Iterator[Answer]:
+    for answer in answers:
+        summary.add(answer)
+        yield answer
 
 
 def answered_items(answers: Iterator[Answer], items: Sequence[Item]) -> Iterator[Answered]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from qualab.domain.comparison import ArmSummary, PairSummary
 from qualab.domain.items import Answer, Item
 from qualab.domain.names import AnswerStatus, ArmName, RequestKind
-from qualab.ports import Store
 
 
 @dataclass(slots=True)
@@ -68,6 +67,17 @@ class _ArmCount:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """What one arm's answer leaves behind to be compared with the other arm's."""
+
+    request_hash: bytes
+    prompt_tokens: int | None
+    finish_reason: str
+    text_hash: int | None
+    """None where there is no generated text."""
+
+
 @dataclass(slots=True)
 class _PairCount:
     n_pairs: int = 0
@@ -76,15 +86,14 @@ class _PairCount:
     prompt_tokens_differ: int = 0
     request_hashes_differ: int = 0
 
-    def add(self, baseline: Answer, candidate: Answer, *, is_generation: bool) -> None:
-        self.request_hashes_differ += baseline.request_hash != candidate.request_hash
-        off, on = baseline.reply, candidate.reply
-        if off.prompt_tokens is not None and on.prompt_tokens is not None:
-            self.prompt_tokens_differ += off.prompt_tokens != on.prompt_tokens
-        if is_generation and off.status.is_answer and on.status.is_answer:
+    def add(self, one: _Trace, other: _Trace) -> None:
+        self.request_hashes_differ += one.request_hash != other.request_hash
+        if one.prompt_tokens is not None and other.prompt_tokens is not None:
+            self.prompt_tokens_differ += one.prompt_tokens != other.prompt_tokens
+        if one.text_hash is not None and other.text_hash is not None:
             self.n_pairs += 1
-            self.same_text += off.text == on.text
-            self.finish_reasons_differ += off.finish_reason != on.finish_reason
+            self.same_text += one.text_hash == other.text_hash
+            self.finish_reasons_differ += one.finish_reason != other.finish_reason
 
     def summary(self) -> PairSummary:
         return PairSummary(
@@ -96,41 +105,45 @@ class _PairCount:
         )
 
 
-def summarise(
-    store: Store, comparison_id: str, items: Sequence[Item]
-) -> tuple[tuple[ArmSummary, ArmSummary], PairSummary]:
-    """One pass over both arms' answers. `items` by position."""
-    counts = {arm: _ArmCount() for arm in ArmName}
-    pairs = _PairCount()
-    streams = [_counted(store.answers(comparison_id, arm=arm), counts[arm], items) for arm in ArmName]
-    for baseline, candidate in _joined(*streams):
-        item = items[baseline.position]
-        pairs.add(baseline, candidate, is_generation=item.kind is RequestKind.GENERATION)
-    baseline_summary, candidate_summary = (counts[arm].summary(arm) for arm in ArmName)
-    return (baseline_summary, candidate_summary), pairs.summary()
+class Summary:
+    """Counts both arms' answers as they go by, in any order; answers whose pair is missing stay unpaired."""
 
+    def __init__(self, items: Sequence[Item]) -> None:
+        """`items` by position."""
+        self._items = items
+        self._arms = {arm: _ArmCount() for arm in ArmName}
+        self._pairs = _PairCount()
+        self._waiting: dict[tuple[int, int, int], _Trace] = {}
 
-def _counted(answers: Iterable[Answer], count: _ArmCount, items: Sequence[Item]) -> Iterator[Answer]:
-    for answer in answers:
-        count.add(answer, items[answer.position])
-        yield answer
-
-
-def _joined(left: Iterator[Answer], right: Iterator[Answer]) -> Iterator[tuple[Answer, Answer]]:
-    """Answers of the same request in both streams, each ordered by (position, choice, repeat); drains both."""
-    a, b = next(left, None), next(right, None)
-    while a is not None or b is not None:
-        if b is None or (a is not None and _place(a) < _place(b)):
-            a = next(left, None)
-        elif a is None or _place(b) < _place(a):
-            b = next(right, None)
+    def add(self, answer: Answer) -> None:
+        item = self._items[answer.position]
+        self._arms[answer.arm].add(answer, item)
+        trace = _trace(answer, is_generation=item.kind is RequestKind.GENERATION)
+        place = (answer.position, answer.choice, answer.repeat)
+        other = self._waiting.pop(place, None)
+        if other is None:
+            self._waiting[place] = trace
         else:
-            yield a, b
-            a, b = next(left, None), next(right, None)
+            self._pairs.add(trace, other)
+
+    @property
+    def arms(self) -> tuple[ArmSummary, ...]:
+        return tuple(self._arms[arm].summary(arm) for arm in ArmName)
+
+    @property
+    def pairs(self) -> PairSummary:
+        return self._pairs.summary()
 
 
-def _place(answer: Answer) -> tuple[int, int, int]:
-    return answer.position, answer.choice, answer.repeat
+def _trace(answer: Answer, *, is_generation: bool) -> _Trace:
+    reply = answer.reply
+    has_text = is_generation and reply.status.is_answer
+    return _Trace(
+        request_hash=answer.request_hash,
+        prompt_tokens=reply.prompt_tokens,
+        finish_reason=reply.finish_reason,
+        text_hash=hash(reply.text) if has_text else None,
+    )
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float | None:

@@ -15,7 +15,7 @@ from qualab.errors import UsageError
 def write_lm_eval_files(
     folder: Path, *, date_id: str, results: Mapping[str, Any], samples: Iterable[tuple[str, Iterable[JsonObject]]]
 ) -> Iterator[Path]:
-    """Writes `results_<date>.json` and a `samples_<task>_<date>.jsonl` for each task, and yields each whole file's path.
+    """Writes `results_<date>.json` and a `samples_<task>_<date>.jsonl` for each task, and yields their paths.
 
     Raises UsageError for a file that cannot be written.
     """
