@@ -32,6 +32,7 @@ from qualab.stats.equivalence import (
     non_inferiority,
     provable_margin,
 )
+from qualab.stats.evidence import EquivalenceEvidence, best_bet, equivalence_e_values, first_proof, mcnemar_log_e
 from qualab.stats.f1 import F1Comparison, LabelledAnswers, bootstrap_macro_f1, compare_macro_f1, macro_f1
 from qualab.stats.interval import (
     INTERVALS,
@@ -41,6 +42,16 @@ from qualab.stats.interval import (
     newcombe,
     newcombe_uncorrected,
     tango,
+)
+from qualab.stats.looks import (
+    Decision,
+    LookDesign,
+    LookPerformance,
+    LookResult,
+    design_looks,
+    look,
+    looks_at,
+    simulate_looks,
 )
 from qualab.stats.mean import (
     ClusterErrors,
@@ -65,17 +76,10 @@ from qualab.stats.noise import (
 from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar, power_non_inferiority
 from qualab.stats.resampling import ResamplingResult, global_sign_flip, sign_flip, swap_test
 from qualab.stats.sequential import (
-    Decision,
-    EquivalenceEvidence,
-    LookResult,
     Spending,
-    best_bet,
     classical_boundaries,
     crossing_probability,
-    equivalence_e_values,
-    first_proof,
-    look,
-    mcnemar_log_e,
+    inflation,
     spending_boundaries,
     spent,
 )
@@ -110,6 +114,8 @@ __all__ = [
     "F1Comparison",
     "IntervalMethod",
     "LabelledAnswers",
+    "LookDesign",
+    "LookPerformance",
     "LookResult",
     "MaxTResult",
     "McNemarMethod",
@@ -137,6 +143,7 @@ __all__ = [
     "clustered_mcnemar",
     "compare_macro_f1",
     "crossing_probability",
+    "design_looks",
     "discordance_with_repeats",
     "equivalence",
     "equivalence_e_values",
@@ -147,6 +154,7 @@ __all__ = [
     "flip_rate",
     "global_sign_flip",
     "holm",
+    "inflation",
     "items_connor",
     "items_miettinen",
     "items_needed",
@@ -155,6 +163,7 @@ __all__ = [
     "items_wald_equivalence",
     "joint_power",
     "look",
+    "looks_at",
     "macro_f1",
     "max_t",
     "mcnemar",
@@ -177,6 +186,7 @@ __all__ = [
     "power_non_inferiority",
     "provable_margin",
     "sign_flip",
+    "simulate_looks",
     "smallest_margin",
     "spending_boundaries",
     "spent",
