@@ -72,11 +72,14 @@ def migrate(engine: Engine, location: Location, migrations: Path) -> None:
     lineage = read_lineage(migrations)
     config = Config()
     config.set_main_option("script_location", str(migrations).replace("%", "%%"))
-    _make_file(engine, location)
+    if location.path is not None:
+        if location.path.exists():
+            refuse_newer(read_revision(engine, location), lineage, location)
+        _make_file(engine, location.path, location)
     with translated(location), writing(engine).begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _UPGRADE_LOCK})
-        refuse_newer(_revision(connection), lineage, location)
+        refuse_newer(_revision(connection), lineage, location)  # another may have upgraded meanwhile
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
@@ -124,14 +127,12 @@ def _revision(connection: Connection) -> str | None:
     return None
 
 
-def _make_file(engine: Engine, location: Location) -> None:
-    if location.path is None:
-        return
+def _make_file(engine: Engine, path: Path, location: Location) -> None:
     try:
-        location.path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists() or path.stat().st_size == 0
     except OSError as exc:
         raise _unmade(exc, location) from exc
-    is_new = not location.path.exists() or location.path.stat().st_size == 0
     with translated(location):
         keep_log(engine, is_new=is_new)
 

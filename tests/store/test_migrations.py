@@ -1,0 +1,179 @@
+"""The migrations make the schema that the code describes, on both databases, forwards and backwards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from sqlalchemy import Engine, inspect, text
+
+from qualab.adapters.store import codes, current, open_store, upgrade
+from qualab.adapters.store.engine import connect, writing
+from qualab.adapters.store.location import locate
+from qualab.adapters.store.tables import metadata
+from qualab.errors import SchemaMismatch
+from qualab.ports import ComparisonFilter
+from tests.store.conftest import MIGRATIONS
+from tests.store.samples import make_comparison, make_items
+
+
+def downgrade(engine: Engine, revision: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with writing(engine).begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, revision)
+
+
+def tables(engine: Engine) -> set[str]:
+    return set(inspect(engine).get_table_names()) - {"alembic_version"}
+
+
+def test_upgrade_downgrade_and_upgrade_again(empty_url: str) -> None:
+    upgrade(empty_url, MIGRATIONS)
+    engine = connect(locate(empty_url))
+    assert tables(engine) == set(metadata.tables)
+    downgrade(engine, "base")
+    assert tables(engine) == set()
+    assert current(empty_url, MIGRATIONS) == (None, "0001")
+    upgrade(empty_url, MIGRATIONS)
+    assert tables(engine) == set(metadata.tables)
+    assert current(empty_url, MIGRATIONS) == ("0001", "0001")
+    engine.dispose()
+    with open_store(empty_url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(2))
+
+
+def test_an_upgrade_of_the_newest_schema_changes_nothing(url: str) -> None:
+    with open_store(url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(2))
+    upgrade(url, MIGRATIONS)
+    with open_store(url, migrations=MIGRATIONS) as store:
+        assert [comparison.id for comparison in store.list(ComparisonFilter())] == ["c-1"]
+
+
+def test_the_migrations_make_what_the_tables_describe(url: str) -> None:
+    engine = connect(locate(url))
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, metadata) == []
+    engine.dispose()
+
+
+def test_the_migrations_make_the_checks_that_the_tables_describe(url: str) -> None:
+    engine = connect(locate(url))
+    made = {table: checks(inspect(engine).get_check_constraints(table)) for table in metadata.tables}
+    assert len(made["answer"]) == 7
+    # the same tables made from the description, in a schema of their own, read back in the same way
+    with engine.execution_options(begin="", schema_translate_map={None: "described"}).connect() as connection:
+        is_sqlite = connection.dialect.name == "sqlite"
+        connection.execute(text("ATTACH ':memory:' AS described" if is_sqlite else "CREATE SCHEMA described"))
+        metadata.create_all(connection)
+        described = inspect(connection)
+        wanted = {table: checks(described.get_check_constraints(table, "described")) for table in metadata.tables}
+        connection.rollback()
+    assert made == wanted
+    engine.dispose()
+
+
+def checks(found: Iterable[Any]) -> dict[str, str]:
+    return {str(check["name"]): str(check["sqltext"]) for check in found}
+
+
+@pytest.mark.parametrize(
+    "vocabulary",
+    [codes.ARM, codes.KIND, codes.ANSWER_STATUS, codes.COMPARISON_STATUS, codes.VERDICT],
+    ids=["arm", "kind", "answer status", "comparison status", "verdict"],
+)
+def test_every_member_of_a_vocabulary_has_its_code(vocabulary: codes.Codes[codes.E]) -> None:
+    members = list(type(next(iter(vocabulary.of))))
+    assert list(vocabulary.of) == members
+    assert sorted(vocabulary.of.values()) == list(range(len(members)))
+    assert all(vocabulary.name[code] is member for member, code in vocabulary.of.items())
+
+
+def test_sqlite_keeps_answers_and_scores_without_a_row_id_in_a_log(sqlite_url: str) -> None:
+    engine = connect(locate(sqlite_url))
+    with engine.connect() as connection:
+        sources = dict(connection.execute(text("SELECT name, sql FROM sqlite_master WHERE type = 'table'")).all())
+        without = {name for name, source in sources.items() if "WITHOUT ROWID" in source}
+        assert without == {"answer", "score"}
+        assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
+        assert connection.scalar(text("PRAGMA synchronous")) == 1
+        assert connection.scalar(text("PRAGMA foreign_keys")) == 1
+        assert connection.scalar(text("PRAGMA busy_timeout")) == 5_000
+    engine.dispose()
+
+
+def test_programs_that_make_the_same_database_take_turns(empty_url: str) -> None:
+    code = (
+        "import sys; from pathlib import Path; from qualab.adapters.store import upgrade, open_store;"
+        "from qualab.ports import ComparisonFilter;"
+        "upgrade(sys.argv[1], Path(sys.argv[2]));"
+        "assert open_store(sys.argv[1], migrations=Path(sys.argv[2])).list(ComparisonFilter()) == []"
+    )
+    command_line = [sys.executable, "-c", code, empty_url, str(MIGRATIONS)]
+    children = [subprocess.Popen(command_line, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [child.communicate(timeout=60)[1] for child in children] == ["", "", ""]
+    assert [child.returncode for child in children] == [0, 0, 0]
+
+
+@pytest.fixture
+def newer(tmp_path: Path) -> Path:
+    """The migrations of a later version."""
+    folder = tmp_path / "later 100%"
+    (folder / "versions").mkdir(parents=True)
+    for path in MIGRATIONS.rglob("*.py"):
+        (folder / path.relative_to(MIGRATIONS)).write_text(path.read_text())
+    (folder / "versions" / "0002_later.py").write_text(
+        "from alembic import op\n"
+        'revision: str = "0002"\n'
+        'down_revision: str | None = "0001"\n'
+        "def upgrade():\n    op.execute('CREATE TABLE later (id INTEGER)')\n"
+    )
+    return folder
+
+
+def test_an_older_schema_is_refused_until_it_is_upgraded(url: str, newer: Path) -> None:
+    with open_store(url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(2))
+    with pytest.raises(SchemaMismatch, match=r"older schema 0001.* needs 0002.*qualab db upgrade"):
+        open_store(url, migrations=newer)
+    assert current(url, newer) == ("0001", "0002")
+    try:
+        upgrade(url, newer)
+        with open_store(url, migrations=newer) as store:
+            assert len(list(store.items("c-1"))) == 2
+    finally:
+        undo(url)
+
+
+def test_a_newer_schema_is_refused_and_nothing_is_written(url: str, newer: Path) -> None:
+    upgrade(url, newer)
+    try:
+        location = locate(url)
+        before = location.path.read_bytes() if location.path else b""
+        for refused in (open_store, upgrade):
+            with pytest.raises(SchemaMismatch, match=r"newer version of qualab .*0002.*update qualab"):
+                refused(url, migrations=MIGRATIONS)  # type: ignore[operator]
+        assert (location.path.read_bytes() if location.path else b"") == before
+        assert current(url, MIGRATIONS) == ("0002", "0001")
+    finally:
+        undo(url)
+
+
+def undo(url: str) -> None:
+    """The tests of PostgreSQL share a database."""
+    engine = connect(locate(url))
+    with writing(engine).begin() as connection:
+        connection.execute(text("DROP TABLE later"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    engine.dispose()

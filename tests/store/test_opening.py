@@ -1,0 +1,173 @@
+"""Which databases are opened, made or refused, and what is said about it."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qualab.adapters.store import current, open_store, upgrade
+from qualab.adapters.store.location import locate
+from qualab.errors import InvalidValue, SchemaMismatch, StoreError
+from qualab.ports import ComparisonFilter
+from tests.store.conftest import MIGRATIONS
+from tests.store.samples import make_comparison
+
+SECRET = "hunter2-%40secret"
+
+
+def test_a_new_file_is_made_with_its_directories(tmp_path: Path) -> None:
+    path = tmp_path / "새 폴더" / "deep 100%" / "q.db"
+    with open_store(str(path), migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), [])
+    assert path.read_bytes().startswith(b"SQLite format 3")
+    assert current(str(path), MIGRATIONS) == ("0001", "0001")
+
+
+@pytest.mark.parametrize("form", ["{path}", "sqlite:///{path}", "sqlite:///file:{path}?uri=true"])
+def test_every_form_of_a_path_is_the_same_database(form: str, tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    with open_store(form.format(path=path), migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), [])
+    with open_store(str(path), migrations=MIGRATIONS, create=False) as store:
+        assert [comparison.id for comparison in store.list(ComparisonFilter())] == ["c-1"]
+    assert locate(form.format(path=path)).path == path
+
+
+def test_a_relative_path_and_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    open_store("here.db", migrations=MIGRATIONS).close()
+    open_store("~/home.db", migrations=MIGRATIONS).close()
+    assert {path.name for path in tmp_path.glob("*.db")} == {"here.db", "home.db"}
+
+
+def test_an_empty_file_is_a_new_database(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    path.touch()
+    with open_store(str(path), migrations=MIGRATIONS) as store:
+        assert store.list(ComparisonFilter()) == []
+
+
+def test_a_database_whose_making_was_cut_off_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+    with open_store(str(path), migrations=MIGRATIONS) as store:
+        assert store.list(ComparisonFilter()) == []
+
+
+def test_a_missing_file_is_not_made_when_it_must_not_be(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "q.db"
+    with pytest.raises(StoreError, match=r"there is no database at .*q.db"):
+        open_store(str(path), migrations=MIGRATIONS, create=False)
+    with pytest.raises(StoreError, match=r"there is no database at .*q.db"):
+        current(str(path), MIGRATIONS)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"{}", b"x" * 4_096, b"SQLite format 3\x00" + b"\x7f" * 8_192])
+def test_a_file_that_is_no_database_is_refused_and_kept(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    for action in (lambda: open_store(str(path), migrations=MIGRATIONS), lambda: upgrade(str(path), MIGRATIONS)):
+        with pytest.raises(StoreError, match=r"notes.txt is not a database, or a damaged one"):
+            action()
+    assert path.read_bytes() == content
+
+
+def test_another_programs_database_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "bookmarks.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE bookmark (id INTEGER)")
+    connection.close()
+    before = path.read_bytes()
+    for action in (lambda: open_store(str(path), migrations=MIGRATIONS), lambda: upgrade(str(path), MIGRATIONS)):
+        with pytest.raises(StoreError, match="another program's database"):
+            action()
+    assert path.read_bytes() == before
+
+
+def test_a_directory_is_no_database(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot open the database"):
+        open_store(str(tmp_path), migrations=MIGRATIONS)
+
+
+def test_a_path_through_a_file_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot open the database"):
+        open_store(str(tmp_path / "file" / "q.db"), migrations=MIGRATIONS)
+
+
+@pytest.mark.parametrize(
+    "where", ["", " ", "sqlite://", "sqlite:///:memory:", "mysql://u@h/d", "postgresql+x", "http://h"]
+)
+def test_what_names_no_database_is_refused(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if where == "postgresql+x":
+        open_store(where, migrations=MIGRATIONS).close()  # an odd file name, but a file name
+        return
+    with pytest.raises(InvalidValue):
+        open_store(where, migrations=MIGRATIONS)
+
+
+def test_migrations_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="nowhere holds 0 newest migrations"):
+        open_store(str(tmp_path / "q.db"), migrations=tmp_path / "nowhere")
+
+
+def test_a_postgresql_database_without_tables_asks_for_an_upgrade(empty_postgresql_url: str) -> None:
+    with pytest.raises(SchemaMismatch, match=r"no tables yet.*qualab db upgrade"):
+        open_store(empty_postgresql_url, migrations=MIGRATIONS)
+    upgrade(empty_postgresql_url, MIGRATIONS)
+    with open_store(empty_postgresql_url, migrations=MIGRATIONS) as store:
+        assert store.list(ComparisonFilter()) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://user:{SECRET}@127.0.0.1:1/name",
+        f"postgres://user:{SECRET}@127.0.0.1:1/name",
+        f"postgresql://user@127.0.0.1:1/name?password={SECRET}",
+        f"postgresql://user:{SECRET}@127.0.0.1:1/name?sslpassword={SECRET}&sslmode=disable",
+        f"postgresql://user:{SECRET}@no-such-host.invalid/name",
+        "postgresql://user:hunter2-@secret@127.0.0.1:1/name?connect_timeout=1",
+        "postgresql://user:hunter2-/secret@127.0.0.1:1/name?connect_timeout=1",
+        "postgresql://user:hunter2-#?secret@127.0.0.1:1/name?connect_timeout=1",
+        f"mysql://user:{SECRET}@127.0.0.1/name",
+    ],
+)
+def test_a_password_is_never_shown(url: str) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises((StoreError, InvalidValue)) as caught:
+        open_store(url, migrations=MIGRATIONS)
+    assert "hunter2" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(StoreError, match=r"cannot open the database at postgresql\+psycopg://u:\*\*\*@127.0.0.1:1/n"):
+        open_store("postgresql://u:pw@127.0.0.1:1/n", migrations=MIGRATIONS)
+
+
+def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreError, match=r"needs the driver psycopg.*qualab\[postgres\]"):
+        open_store("postgresql://u@127.0.0.1:1/n", migrations=MIGRATIONS)
+
+
+def test_opening_and_listing_needs_no_alembic(sqlite_url: str) -> None:
+    code = (
+        "import sys; from pathlib import Path; from qualab.adapters.store import open_store;"
+        "from qualab.ports import ComparisonFilter;"
+        "open_store(sys.argv[1], migrations=Path(sys.argv[2])).list(ComparisonFilter());"
+        "heavy = {'alembic', 'lm_eval', 'scipy', 'datasets', 'psycopg', 'numpy'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code, sqlite_url, str(MIGRATIONS)], check=True, timeout=60)
