@@ -15,6 +15,9 @@ from qualab.domain.plan import RequestPolicy
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue, QualabError
 from qualab.ports import Endpoint, EndpointInfo
 
+TRIAL_TOKENS = 16
+"""Enough for a reasoning model to begin; one token may come back as nothing at all."""
+
 Keys = Mapping[ArmName, str | None]
 Endpoints = Mapping[ArmName, Endpoint]
 
@@ -61,7 +64,9 @@ async def try_requests(endpoints: Endpoints, items: Sequence[Item], *, seed: int
 
 
 async def _try(endpoints: Endpoints, item: Item, seed: int) -> None:
-    request = replace(item.requests[0], payload={**item.requests[0].payload, "max_tokens": 1})
+    first = item.requests[0]
+    max_tokens = 1 if item.kind is RequestKind.LOGLIKELIHOOD else TRIAL_TOKENS
+    request = replace(first, payload={**first.payload, "max_tokens": max_tokens})
     body = encode_body(request.payload, seed=seed)
     replies = await asyncio.gather(*(endpoints[arm].ask(request, body) for arm in ArmName))
     for arm, reply in zip(ArmName, replies, strict=True):

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from qualab.adapters.memory import MemoryStore
-
 from qualab.app.experiment import Experiment
+from qualab.app.preflight import TRIAL_TOKENS
 from qualab.app.services import Services
 from qualab.domain.comparison import Comparison
 from qualab.domain.items import Item, Prompt, Reply, Request
@@ -156,7 +156,7 @@ class FakeEndpoint:
 
     async def ask(self, request: Request, body: bytes) -> Reply:
         payload = json.loads(body)
-        if payload["max_tokens"] == 1:
+        if payload["max_tokens"] == TRIAL_TOKENS:
             return reply("trial")
         self.bodies.append(body)
         self.in_flight += 1

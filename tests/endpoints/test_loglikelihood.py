@@ -11,7 +11,6 @@ import pytest
 from qualab.domain.bodies import loglikelihood_request
 from qualab.domain.canonical import encode_body
 from qualab.domain.names import AnswerStatus
-from qualab.errors import EndpointMisconfigured, EndpointUnreachable
 from tests.endpoints.conftest import Open
 from tests.endpoints.scripted import FakeTime, ScriptedServer, reply
 
@@ -112,25 +111,6 @@ async def test_a_server_that_cannot_is_found_out_at_once(
     server.script(reply(body))
     async with opened() as endpoint:
         got = await endpoint.ask(REQUEST, BODY)
-        with pytest.raises(EndpointMisconfigured, match=reason) as caught:
-            await endpoint.probe_loglikelihood(model="m", tokens=TOKENS)
     assert (got.status, got.attempts) == (AnswerStatus.BAD_BODY, 1)
     assert reason in got.error
     assert fake_time.slept == []
-    assert endpoint.url in caught.value.message
-    assert "release" in caught.value.hint
-
-
-async def test_the_probe_asks_as_tasks_do(server: ScriptedServer, opened: Open) -> None:
-    server.script(reply(echoed([None, *[-1] * 6])))
-    async with opened() as endpoint:
-        await endpoint.probe_loglikelihood(model="m", tokens=TOKENS)
-    sent = json.loads(server.seen[0].body)
-    assert (sent["prompt"], sent["echo"], sent["logprobs"], sent["max_tokens"]) == (TOKENS, True, 1, 1)
-
-
-async def test_the_probe_of_a_failing_server(server: ScriptedServer, opened: Open) -> None:
-    server.script(reply("", status=500))
-    async with opened(max_attempts=2) as endpoint:
-        with pytest.raises(EndpointUnreachable, match="HTTP 500"):
-            await endpoint.probe_loglikelihood(model="m", tokens=TOKENS)

@@ -14,18 +14,11 @@ from qualab.adapters.endpoints.retrying import Failure, Sending, Timing, persist
 from qualab.adapters.endpoints.tokenizing import ServerTokenizer
 from qualab.adapters.endpoints.transport import Transport
 from qualab.adapters.endpoints.urls import Routes
-from qualab.domain.bodies import loglikelihood_request
-from qualab.domain.canonical import encode_body
 from qualab.domain.items import Reply, Request
 from qualab.domain.names import AnswerStatus, Api
 from qualab.domain.plan import RequestPolicy
-from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue
+from qualab.errors import InvalidValue
 from qualab.ports import EndpointInfo
-
-NO_ECHO = (
-    "Log-likelihood tasks need /v1/completions with echo and logprobs, as vLLM serves them; llama.cpp does not. "
-    "Use such a server, or the generative forms in suite release"
-)
 
 
 class HttpEndpoint:
@@ -90,20 +83,6 @@ class HttpEndpoint:
         except BadBody as exc:
             error = self._redact.excerpt(exc.reason)
             return Failure(status=AnswerStatus.BAD_BODY, error=error, retry=exc.retry, sending=sending)
-
-    async def probe_loglikelihood(self, *, model: str, tokens: Sequence[int]) -> None:
-        """Asks for the log-likelihood of `tokens` (two or more) as tasks do.
-
-        Raises EndpointMisconfigured where the server cannot serve that, above all where it ignores `echo`, and
-        EndpointUnreachable where it does not answer.
-        """
-        request = loglikelihood_request(choice=0, context_ids=tokens[:1], whole_ids=tokens, model=model)
-        reply = await self.ask(request, encode_body(request.payload, seed=0))
-        if reply.status.is_answer:
-            return
-        if reply.status in (AnswerStatus.BAD_BODY, AnswerStatus.REJECTED):
-            raise EndpointMisconfigured(f"{self.url} cannot serve log-likelihoods: {reply.error}", hint=NO_ECHO)
-        raise EndpointUnreachable(f"{self.url} did not answer a log-likelihood request: {reply.error}")
 
     async def tokenize(self, texts: Sequence[str], *, model: str) -> list[list[int]]:
         """Token ids by the server's own tokenizer, without special tokens, in the order of `texts`.
