@@ -162,6 +162,19 @@ def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
         open_store("postgresql://u@127.0.0.1:1/n", migrations=MIGRATIONS)
 
 
+def test_a_copy_that_lost_its_log_gets_it_back(sqlite_url: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as connection:
+        connection.execute("VACUUM INTO ?", (str(copy),))
+        connection.execute("ATTACH ? AS copied", (str(copy),))
+        assert connection.execute("PRAGMA copied.journal_mode").fetchone() == ("delete",)
+    connection.close()
+    open_store(str(copy), migrations=MIGRATIONS).close()
+    with sqlite3.connect(copy) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    connection.close()
+
+
 def test_opening_and_listing_needs_no_alembic(sqlite_url: str) -> None:
     code = (
         "import sys; from pathlib import Path; from qualab.adapters.store import open_store;"

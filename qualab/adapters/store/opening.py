@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
-from qualab.adapters.store.engine import connect
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from qualab.adapters.store.engine import connect, keep_log
 from qualab.adapters.store.location import locate
 from qualab.adapters.store.schema import migrate, read_lineage, read_revision, refuse_missing, refuse_other
 from qualab.adapters.store.sql import SqlStore
@@ -29,7 +33,15 @@ def open_store(url: str, *, migrations: Path, create: bool = True) -> SqlStore:
             migrate(engine, location, migrations)
         else:
             refuse_other(revision, lineage, location)
+            if location.path is not None:
+                _restore_log(engine)
     except BaseException:
         engine.dispose()
         raise
     return SqlStore(engine, location)
+
+
+def _restore_log(engine: Engine) -> None:
+    """A copy may have lost WAL mode, without which readers and writers block each other."""
+    with suppress(DBAPIError):  # a database that is read-only or locked is read as it is
+        keep_log(engine, is_new=False)

@@ -1,0 +1,278 @@
+"""A full disk, a locked or read-only database, a server that goes away: one clear error, and nothing half stored."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from qualab.adapters.store import SqlStore, open_store, upgrade
+from qualab.domain.names import ComparisonStatus
+from qualab.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly
+from qualab.ports import ComparisonFilter
+from tests.store import postgresql
+from tests.store.conftest import DATABASE, MIGRATIONS, execute, url_of
+from tests.store.samples import BASELINE, NOW, make_answer, make_comparison, make_items, make_score
+
+MEGABYTE = 1 << 20
+
+
+def noise(seed: int, size: int) -> str:
+    """Text that does not compress."""
+    return random.Random(seed).randbytes(size).hex()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount(folder, "-t", "tmpfs", "-o", "size=1m", "tmpfs")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def mount(folder: Path, *arguments: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a file system")
+    mounted = subprocess.run(["mount", *arguments, str(folder)], capture_output=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a file system here: {mounted.stderr.decode().strip()}")
+
+
+def fill(store: SqlStore, first: int = 0) -> int:
+    """Adds answers until something stops it; returns how many it was told are stored."""
+    for number in range(first, 10_000):
+        try:
+            store.add_answers("c-1", [make_answer(0, text=noise(number, 4_000), repeat=number)])
+        except StoreFull:
+            return number
+    raise AssertionError("the disk never filled up")
+
+
+def test_a_full_disk_loses_nothing_that_was_committed(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(MEGABYTE // 3))
+    with open_store(str(small_disk / "q.db"), migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(3))
+        stored = fill(store)
+        assert 10 < stored < 200
+        with pytest.raises(StoreFull, match=r"no room is left for the database at .*q.db\. free some space"):
+            store.add_answers("c-1", [make_answer(1, text=noise(0, 40_000))])
+        assert {repeat for *_, repeat in store.answered("c-1")} == set(range(stored))
+        ballast.unlink()
+        assert store.add_answers("c-1", [make_answer(1, text="room again")]) == 0
+    with open_store(str(small_disk / "q.db"), migrations=MIGRATIONS) as store:
+        answers = list(store.answers("c-1", arm=BASELINE))
+    assert [answer.reply.text for answer in answers] == [noise(number, 4_000) for number in range(stored)] + [
+        "room again"
+    ]
+
+
+def test_a_disk_too_full_for_a_new_database_says_so(small_disk: Path) -> None:
+    (small_disk / "ballast").write_bytes(bytes(MEGABYTE - 8_192))
+    with pytest.raises(StoreFull):
+        open_store(str(small_disk / "q.db"), migrations=MIGRATIONS)
+    (small_disk / "ballast").unlink()
+    with open_store(str(small_disk / "q.db"), migrations=MIGRATIONS) as store:
+        assert store.list(ComparisonFilter()) == []
+
+
+def test_a_database_at_its_largest_size_is_full(sqlite_url: str) -> None:
+    with open_store(sqlite_url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(3))
+
+        @event.listens_for(store.engine, "begin")
+        def _limit(connection: Any) -> None:
+            connection.exec_driver_sql("PRAGMA max_page_count = 60")
+
+        stored = fill(store)
+        with pytest.raises(StoreFull):
+            store.create(make_comparison("c-2"), make_items(50_000))
+        assert {repeat for *_, repeat in store.answered("c-1")} == set(range(stored))
+        assert [comparison.id for comparison in store.list(ComparisonFilter())] == ["c-1"]
+
+
+def test_a_locked_database_is_waited_for_and_then_named(sqlite_url: str) -> None:
+    path = sqlite_url.removeprefix("sqlite:///")
+    with open_store(f"{sqlite_url}?timeout=0.05", migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(3))
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        for write in (
+            lambda: store.add_answers("c-1", [make_answer(0)]),
+            lambda: store.set_status("c-1", ComparisonStatus.RUNNING, now=NOW),
+            lambda: store.claim("c-1", runner="r", now=NOW, stale_after_s=1),
+            lambda: store.put_scores("c-1", [make_score(0)]),
+            lambda: store.create(make_comparison("c-2"), []),
+        ):
+            with pytest.raises(StoreLocked, match=r"qualab.db is locked by another program\. wait for it to end"):
+                write()
+        assert store.get("c-1").status is ComparisonStatus.PLANNED  # readers go on
+        other.execute("COMMIT")
+        other.close()
+        assert store.add_answers("c-1", [make_answer(0)]) == 0
+
+
+def test_a_writer_waits_for_a_short_lock(sqlite_url: str) -> None:
+    import threading
+
+    with open_store(sqlite_url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(3))
+        other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN IMMEDIATE")
+        timer = threading.Timer(0.2, lambda: other.execute("COMMIT"))
+        timer.start()
+        assert store.add_answers("c-1", [make_answer(0)]) == 0
+        timer.join()
+        other.close()
+
+
+def test_a_database_that_is_locked_altogether_cannot_be_opened(sqlite_url: str) -> None:
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StoreLocked):
+        open_store(f"{sqlite_url}?timeout=0.05", migrations=MIGRATIONS)
+    other.close()
+    open_store(sqlite_url, migrations=MIGRATIONS).close()
+
+
+def test_a_database_opened_read_only_is_read_and_not_written(sqlite_url: str) -> None:
+    path = sqlite_url.removeprefix("sqlite:///")
+    with open_store(sqlite_url, migrations=MIGRATIONS) as writer:
+        writer.create(make_comparison(), make_items(3))
+        with open_store(f"sqlite:///file:{path}?mode=ro&uri=true", migrations=MIGRATIONS) as reader:
+            assert [item.position for item in reader.items("c-1")] == [0, 1, 2]
+            with pytest.raises(StoreReadOnly, match=r"qualab.db cannot be written to\. check its permissions"):
+                reader.add_answers("c-1", [make_answer(0)])
+            with pytest.raises(StoreReadOnly):
+                reader.create(make_comparison("c-2"), [])
+        assert writer.answered("c-1") == set()
+
+
+def test_a_read_only_file_system_is_named(sqlite_url: str, tmp_path: Path) -> None:
+    with open_store(sqlite_url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(3))
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount(folder, "-t", "tmpfs", "-o", "size=1m", "tmpfs")
+    try:
+        (folder / "q.db").write_bytes(Path(sqlite_url.removeprefix("sqlite:///")).read_bytes())
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        with pytest.raises(StoreReadOnly, match=r"q.db cannot be written to"):
+            open_store(str(folder / "q.db"), migrations=MIGRATIONS)
+        with pytest.raises(StoreReadOnly, match=r"new.db cannot be written to"):
+            open_store(str(folder / "new.db"), migrations=MIGRATIONS)
+        with pytest.raises(StoreReadOnly, match=r"new.db cannot be written to"):
+            open_store(str(folder / "new" / "new.db"), migrations=MIGRATIONS)
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_files_of_another_user_are_named(sqlite_url: str, tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+    try:
+        with pytest.raises(StoreReadOnly), open_store(sqlite_url, migrations=MIGRATIONS) as store:
+            store.create(make_comparison(), [])
+    finally:
+        path.parent.chmod(0o755)
+
+
+def test_a_damaged_database_is_named(sqlite_url: str) -> None:
+    with open_store(sqlite_url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(2_000))
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    content = bytearray(path.read_bytes())
+    content[30 * 8_192 :] = b"\x55" * (len(content) - 30 * 8_192)
+    path.write_bytes(content)
+    with open_store(sqlite_url, migrations=MIGRATIONS) as store, pytest.raises(StoreError, match="a damaged one"):
+        list(store.items("c-1"))
+
+
+def test_a_number_beyond_any_database_is_refused(url: str) -> None:
+    with open_store(url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(1))
+        with pytest.raises(StoreError):
+            store.add_answers("c-1", [make_answer(0, prompt_tokens=10**30)])
+        assert store.answered("c-1") == set()
+        assert store.add_answers("c-1", [make_answer(0)]) == 0
+
+
+def test_errors_hold_no_answers(url: str) -> None:
+    with open_store(url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(1))
+        with pytest.raises(StoreError) as caught:
+            store.add_answers("c-1", [make_answer(0, attempts=0, system_fingerprint="quite private")])
+        assert "private" not in "".join(str(error) for error in (caught.value, caught.value.__cause__))
+
+
+def test_a_locked_postgresql_table_is_named(postgresql_url: str) -> None:
+    import psycopg
+
+    with open_store(f"{postgresql_url}&options=-c%20lock_timeout%3D100", migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(1))
+        with psycopg.connect(postgresql_url.replace("postgresql+psycopg", "postgresql")) as other:
+            other.execute("LOCK TABLE answer IN EXCLUSIVE MODE")
+            with pytest.raises(StoreLocked):
+                store.add_answers("c-1", [make_answer(0)])
+        assert store.add_answers("c-1", [make_answer(0)]) == 0
+
+
+def test_a_read_only_postgresql_session_is_named(postgresql_url: str) -> None:
+    with open_store(postgresql_url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(1))
+    url = f"{postgresql_url}&options=-c%20default_transaction_read_only%3Don"
+    with open_store(url, migrations=MIGRATIONS) as store:
+        assert len(list(store.items("c-1"))) == 1
+        with pytest.raises(StoreReadOnly):
+            store.add_answers("c-1", [make_answer(0)])
+
+
+def test_a_postgresql_user_without_rights_is_named(server: str, postgresql_url: str) -> None:
+    execute(server, "DROP ROLE IF EXISTS guest")
+    execute(server, "CREATE ROLE guest LOGIN")
+    execute(server, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO guest", database=DATABASE)
+    try:
+        with open_store(postgresql_url.replace("qualab@", "guest@"), migrations=MIGRATIONS) as store:
+            assert store.list(ComparisonFilter()) == []
+            with pytest.raises(StoreReadOnly):
+                store.create(make_comparison(), [])
+    finally:
+        execute(server, "DROP OWNED BY guest", database=DATABASE)
+        execute(server, "DROP ROLE guest")
+
+
+def test_a_postgresql_server_that_goes_away_is_named_and_may_come_back(server: str, postgresql_url: str) -> None:
+    with open_store(postgresql_url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(20_000))
+        half_way = store.items("c-1")
+        assert next(half_way).position == 0
+        execute(server, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{DATABASE}'")
+        with pytest.raises(StoreError, match="cannot open the database at postgresql"):
+            list(half_way)
+        assert store.add_answers("c-1", [make_answer(0)]) == 0
+
+
+def test_a_postgresql_server_that_stopped_is_named() -> None:
+    if postgresql.binaries() is None:
+        pytest.skip("needs PostgreSQL")
+    with postgresql.running() as folder:
+        execute(folder, "CREATE DATABASE short")
+        upgrade(url_of(folder, "short"), MIGRATIONS)
+        store = open_store(url_of(folder, "short"), migrations=MIGRATIONS)
+        store.create(make_comparison(), make_items(1))
+    with pytest.raises(StoreError, match="cannot open the database at postgresql"):
+        store.add_answers("c-1", [make_answer(0)])
+    store.close()
