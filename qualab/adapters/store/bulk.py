@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import ARRAY, Connection, Insert, Table, bindparam, func, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ARRAY, Connection, Dialect, Insert, Table, bindparam, func, select
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -33,23 +32,30 @@ def insert_rows(
     """
     if not rows:
         return 0
-    names = names or tuple(table.columns.keys())
     connection = connection.execution_options(preserve_rowcount=True)
+    make = _sqlite_insert if connection.dialect.name == "sqlite" else _postgresql_insert
+    statement = _compiled(make, table, names or tuple(table.columns.keys()), connection.dialect)
+    if skip_known:
+        statement += " ON CONFLICT DO NOTHING"
+    # straight to the driver: what SQLAlchemy does to each value would cost more than all the rest
     if connection.dialect.name == "sqlite":
-        return connection.exec_driver_sql(_sqlite_sql(table, names, skip_known), list(rows)).rowcount
-    arrays = {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
-    return connection.execute(_postgresql_insert(table, names, skip_known), arrays).rowcount
+        return connection.exec_driver_sql(statement, list(rows)).rowcount
+    arrays = {str(number): list(column) for number, column in enumerate(zip(*rows, strict=True))}
+    return connection.exec_driver_sql(statement, arrays).rowcount
 
 
-@cache
-def _sqlite_sql(table: Table, names: tuple[str, ...], skip_known: bool) -> str:
-    statement = sqlite.insert(table)
-    statement = statement.on_conflict_do_nothing() if skip_known else statement
-    return str(statement.compile(dialect=sqlite.dialect(), column_keys=list(names)))
+def _sqlite_insert(table: Table, names: tuple[str, ...]) -> Insert:
+    return table.insert().values({name: bindparam(str(number)) for number, name in enumerate(names)})
 
 
-@cache
-def _postgresql_insert(table: Table, names: tuple[str, ...], skip_known: bool) -> Insert:
-    arrays = [func.unnest(bindparam(name, type_=ARRAY(table.columns[name].type))) for name in names]
-    statement = postgresql.insert(table).from_select(list(names), select(*arrays))
-    return statement.on_conflict_do_nothing() if skip_known else statement
+def _postgresql_insert(table: Table, names: tuple[str, ...]) -> Insert:
+    types = [ARRAY(table.columns[name].type) for name in names]
+    arrays = [func.unnest(bindparam(str(number), type_=type_)) for number, type_ in enumerate(types)]
+    return table.insert().from_select(list(names), select(*arrays))
+
+
+@lru_cache(maxsize=64)
+def _compiled(
+    make: Callable[[Table, tuple[str, ...]], Insert], table: Table, names: tuple[str, ...], dialect: Dialect
+) -> str:
+    return str(make(table, names).compile(dialect=dialect))
