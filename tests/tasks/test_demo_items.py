@@ -1,0 +1,220 @@
+"""The 240 items of the demo: their form, their reference answers, their balance."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lm_eval.tasks import TaskManager
+
+from qualab.domain.items import Item
+from qualab.ports import LoadedTasks
+from tests.tasks.conftest import TASKS_DIR, Load, demo, read_jsonl
+from tests.tasks.scoring import items_of, scores
+
+FLEXIBLE, STRICT = "exact_match,flexible-extract", "exact_match,strict-match"
+STEP = re.compile(r"(\S+ [-+*/] \S+) = <<(.+?)=(\d+)>>(\d+)")
+OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+
+NEEDS_MORE_THAN_A_TEXT = {
+    "length_constraints:number_sentences",
+    "change_case:capital_word_frequency",
+    "change_case:english_capital",
+    "change_case:english_lowercase",
+    "language:response_language",
+}
+"""Checks that split sentences with NLTK's data or guess a language."""
+
+
+@pytest.fixture(scope="module")
+def loaded(load: Load) -> LoadedTasks:
+    return load("demo")
+
+
+@pytest.fixture(scope="module")
+def items(loaded: LoadedTasks) -> Any:
+    return items_of(loaded)
+
+
+def calculated(expression: str) -> float:
+    """Value of "a + b" and the like."""
+
+    def value(node: ast.expr) -> float:
+        if isinstance(node, ast.BinOp):
+            return float(OPERATORS[type(node.op)](value(node.left), value(node.right)))
+        return float(ast.literal_eval(node))
+
+    return value(ast.parse(expression, mode="eval").body)
+
+
+def test_the_suite_has_three_generative_tasks_of_80_items(loaded: LoadedTasks) -> None:
+    assert [(task.name, task.n_items, task.n_available) for task in loaded.tasks] == [
+        ("demo_arithmetic", 80, 80),
+        ("demo_korean_choice", 80, 80),
+        ("demo_instructions", 80, 80),
+    ]
+    assert loaded.applies_chat_template
+    assert [metric.id for metric in loaded.metrics if metric.is_primary] == [
+        "demo_arithmetic/exact_match,flexible-extract",
+        "demo_instructions/prompt_level_strict_acc,none",
+        "demo_korean_choice/exact_match,answer",
+    ]
+    assert all(metric.exercises_drafter for metric in loaded.metrics)
+
+
+def test_answers_are_short_and_greedy(loaded: LoadedTasks) -> None:
+    for item in loaded.render():
+        kwargs = item.prompts[0].gen_kwargs or {}
+        assert kwargs["max_gen_toks"] <= 96
+        assert kwargs["temperature"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("arithmetic", "question"), ("korean_choice", "question"), ("instructions", "prompt")]
+)
+def test_no_item_is_there_twice(name: str, field: str) -> None:
+    assert len({row[field] for row in demo(name)}) == 80
+
+
+def test_every_worked_step_is_right_and_leads_to_the_answer() -> None:
+    for row in demo("arithmetic"):
+        steps, answer = row["answer"].split("\n#### ")
+        found = STEP.findall(steps)
+        assert len(found) == steps.count("<<") > 0
+        for written, annotated, result, shown in found:
+            assert written.replace(" ", "") == annotated
+            assert calculated(annotated) == int(result) == int(shown)
+        assert found[-1][2] == answer
+
+
+def test_a_step_uses_numbers_of_the_question_or_of_earlier_steps() -> None:
+    words = {"Two": 2, "the two": 2, "half": 2, "twice": 2, "third": 3, "Five": 5, "Four": 4, "pairs": 2}
+    for row in demo("arithmetic"):
+        known = {int(number) for number in re.findall(r"\d+", row["question"])}
+        known |= {value for word, value in words.items() if word in row["question"]}
+        for _, annotated, result, _ in STEP.findall(row["answer"]):
+            assert {int(number) for number in re.findall(r"\d+", annotated)} <= known, row
+            known.add(int(result))
+
+
+def test_a_hint_gives_the_right_answer() -> None:
+    hints = [
+        (match[1], row) for row in demo("arithmetic") if (match := re.search(r"\?\s(\(.*\d\)?.*)$", row["question"]))
+    ]
+    assert len(hints) >= 24
+    for hint, row in hints:
+        assert calculated(hint) == int(row["answer"].split("#### ")[1])
+
+
+def test_arithmetic_goes_from_one_step_to_three() -> None:
+    assert Counter(row["answer"].count("<<") for row in demo("arithmetic")) == {1: 40, 2: 25, 3: 15}
+
+
+def test_a_limited_run_sees_every_level() -> None:
+    assert {row["answer"].count("<<") for row in demo("arithmetic")[:20]} == {1, 2, 3}
+    assert {row["topic"] for row in demo("korean_choice")[:20]} == {"상식", "어휘", "독해"}
+    assert len({name for row in demo("instructions")[:20] for name in row["instruction_id_list"]}) >= 8
+
+
+def test_letters_are_balanced_and_options_differ() -> None:
+    rows = demo("korean_choice")
+    assert Counter(row["answer"] for row in rows) == {"A": 20, "B": 20, "C": 20, "D": 20}
+    assert all(len(set(row["choices"])) == 4 for row in rows)
+
+
+def test_instructions_have_the_columns_of_ifeval() -> None:
+    rows = demo("instructions")
+    assert [row["key"] for row in rows] == list(range(1, 81))
+    assert len({tuple(settings) for row in rows for settings in row["kwargs"]}) == 1
+    for row in rows:
+        assert 1 <= len(row["instruction_id_list"]) == len(row["kwargs"]) <= 2
+
+
+def test_no_instruction_needs_sentences_a_language_or_luck() -> None:
+    for row in demo("instructions"):
+        for name, settings in zip(row["instruction_id_list"], row["kwargs"], strict=True):
+            assert name not in NEEDS_MORE_THAN_A_TEXT
+            given = {key: value for key, value in settings.items() if value is not None}
+            assert all(given.values()), "lm-eval draws a random value in place of a falsy one"
+            assert len(str(given.get("letter", "x"))) == 1
+
+
+def test_prompts_name_what_their_instructions_check() -> None:
+    for row in demo("instructions"):
+        for settings in row["kwargs"]:
+            for key in ("keywords", "forbidden_words"):
+                assert all(word in row["prompt"] for word in settings[key] or ())
+            for key in ("end_phrase", "keyword", "num_words", "num_bullets", "frequency", "let_frequency"):
+                assert settings[key] is None or str(settings[key]) in row["prompt"]
+
+
+def right_arithmetic(item: Item) -> str:
+    return re.sub(r"<<.*?>>", "", item.doc["answer"])
+
+
+def wrong_arithmetic(item: Item) -> str:
+    return f"The answer is {int(item.doc['answer'].split('#### ')[1]) + 1}.\n#### 0"
+
+
+def test_right_and_wrong_sums_score_so(loaded: LoadedTasks, items: Any) -> None:
+    own = items["demo_arithmetic"]
+    right = scores(loaded, "demo_arithmetic", own, right_arithmetic)
+    wrong = scores(loaded, "demo_arithmetic", own, wrong_arithmetic)
+    assert all(score == {FLEXIBLE: 1.0, STRICT: 1.0} for score in right)
+    assert all(score == {FLEXIBLE: 0.0, STRICT: 0.0} for score in wrong)
+
+
+def test_an_answer_without_the_mark_counts_for_the_flexible_filter_alone(loaded: LoadedTasks, items: Any) -> None:
+    own = items["demo_arithmetic"]
+    said = scores(loaded, "demo_arithmetic", own, lambda item: f"That makes {item.doc['answer'].split('#### ')[1]}.")
+    assert all(score == {FLEXIBLE: 1.0, STRICT: 0.0} for score in said)
+
+
+@pytest.mark.parametrize("form", ["{}", "({})", "정답: {}", "정답은 {}입니다.", "**{}**", "{}. 답"])
+def test_right_and_wrong_letters_score_so(loaded: LoadedTasks, items: Any, form: str) -> None:
+    own = items["demo_korean_choice"]
+    right = scores(loaded, "demo_korean_choice", own, lambda item: form.format(item.doc["answer"]))
+    wrong = scores(
+        loaded, "demo_korean_choice", own, lambda item: form.format("BCDA"["ABCD".index(item.doc["answer"])])
+    )
+    assert [score["exact_match,answer"] for score in right] == [1.0] * 80
+    assert [score["exact_match,answer"] for score in wrong] == [0.0] * 80
+
+
+def test_followed_and_broken_instructions_score_so(loaded: LoadedTasks, items: Any) -> None:
+    references = {row["key"]: row for row in read_jsonl(Path(__file__).with_name("instruction_references.jsonl"))}
+    own = items["demo_instructions"]
+    right = scores(loaded, "demo_instructions", own, lambda item: str(references[item.doc["key"]]["right"]))
+    wrong = scores(loaded, "demo_instructions", own, lambda item: str(references[item.doc["key"]]["wrong"]))
+    for score in right:
+        assert score["prompt_level_strict_acc,none"]
+        assert score["prompt_level_loose_acc,none"]
+        assert all(score["inst_level_strict_acc,none"])
+    assert not any(score["prompt_level_strict_acc,none"] for score in wrong)
+    assert not any(all(score["inst_level_strict_acc,none"]) for score in wrong)
+
+
+def test_an_empty_answer_follows_nothing(loaded: LoadedTasks, items: Any) -> None:
+    empty = scores(loaded, "demo_instructions", items["demo_instructions"], lambda item: "")
+    assert not any(score["prompt_level_loose_acc,none"] for score in empty)
+
+
+def test_the_demo_loads_with_lm_eval_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def from_tasks(path: str, name: str, **_: Any) -> Any:
+        return datasets.DatasetDict(test=datasets.Dataset.from_list(demo(name)))
+
+    monkeypatch.setattr("datasets.load_dataset", from_tasks)
+    manager = TaskManager(include_path=str(TASKS_DIR), include_defaults=False)
+    found = manager.load(["demo_arithmetic", "demo_korean_choice", "demo_instructions"])["tasks"]
+    assert {name: len(task.eval_docs) for name, task in found.items()} == {
+        "demo_arithmetic": 80,
+        "demo_korean_choice": 80,
+        "demo_instructions": 80,
+    }

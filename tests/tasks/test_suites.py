@@ -1,0 +1,137 @@
+"""The suites and tasks that the catalog names, on small data in the hub's columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from qualab.domain.items import Item
+from qualab.domain.names import MetricKind, RequestKind
+from qualab.ports import LoadedTasks
+from tests.tasks.conftest import TASKS_DIR, Load
+from tests.tasks.scoring import items_of, scores
+
+CATALOG = yaml.safe_load((TASKS_DIR / "catalog.yaml").read_text(encoding="utf-8"))
+
+KEY = "exact_match,answer"
+
+WRONG = {
+    "A": "B",
+    "B": "C",
+    "C": "D",
+    "D": "A",
+    "E": "A",
+    "예": "아니오",
+    "아니오": "예",
+    "긍정": "부정",
+    "부정": "긍정",
+}
+
+
+@pytest.fixture(scope="module")
+def release(load: Load, tiny_data: Path) -> LoadedTasks:
+    folder = tiny_data
+    return load("haerae_gen", "kobest_gen", "belebele_kor_Hang_gen", data_dir=folder)
+
+
+@pytest.fixture(scope="module")
+def items(release: LoadedTasks) -> Any:
+    return items_of(release)
+
+
+def test_suites_name_tasks_of_the_catalog() -> None:
+    known = {name for one in CATALOG["benchmarks"].values() for name in (*one.get("groups", ()), *one["tasks"])}
+    assert list(CATALOG["suites"]) == ["release", "published-34", "demo"]
+    assert all(set(suite["tasks"]) <= known for suite in CATALOG["suites"].values())
+
+
+def test_revisions_are_pinned_but_for_the_one_that_nobody_publishes() -> None:
+    hub = {name: one for name, one in CATALOG["datasets"].items() if not one.get("bundled")}
+    assert [name for name, one in hub.items() if "revision" not in one] == ["HAERAE-HUB/HAE_RAE_BENCH"]
+
+
+def test_every_task_of_a_yaml_is_in_the_catalog() -> None:
+    files = [file for folder in ("korean", "demo") for file in sorted((TASKS_DIR / folder).glob("*.yaml"))]
+    names = [
+        line.split(": ")[1]
+        for file in files
+        for line in file.read_text("utf-8").splitlines()
+        if line.startswith(("task: ", "group: "))
+    ]
+    known = {name for one in CATALOG["benchmarks"].values() for name in (*one.get("groups", ()), *one["tasks"])}
+    assert len(names) == len(files) == 16
+    assert set(names) <= known
+
+
+def test_the_published_suite_has_34_metrics(load: Load, tiny_data: Path) -> None:
+    loaded = load("published-34", data_dir=tiny_data)
+    by_benchmark = {benchmark: 0 for benchmark in ("gsm8k", "haerae", "kobest", "belebele", "ifeval")}
+    for metric in loaded.metrics:
+        by_benchmark[next(name for name in by_benchmark if metric.task.startswith(name))] += 1
+    assert by_benchmark == {"gsm8k": 2, "haerae": 12, "kobest": 14, "belebele": 2, "ifeval": 4}
+    assert sum(metric.is_primary for metric in loaded.metrics) == 5
+    assert {metric.task for metric in loaded.metrics if metric.exercises_drafter} == {"gsm8k", "ifeval"}
+
+
+def test_every_metric_of_both_suites_has_a_kind(load: Load, tiny_data: Path) -> None:
+    for suite in ("published-34", "release"):
+        assert MetricKind.OTHER not in {metric.kind for metric in load(suite, data_dir=tiny_data).metrics}
+
+
+def test_the_release_suite_drafts_in_every_request_and_decides_by_five(load: Load, tiny_data: Path) -> None:
+    loaded = load("release", data_dir=tiny_data)
+    assert {task.kind for task in loaded.tasks} == {RequestKind.GENERATION}
+    assert [metric.id for metric in loaded.metrics if metric.is_primary] == [
+        "haerae_gen/exact_match,answer",
+        "kobest_gen/exact_match,answer",
+        "belebele_kor_Hang_gen/exact_match,answer",
+        "gsm8k/exact_match,flexible-extract",
+        "ifeval/prompt_level_strict_acc,none",
+    ]
+
+
+def test_group_rows_are_weighted_by_size(release: LoadedTasks) -> None:
+    groups = {metric.task: metric for metric in release.metrics if metric.members}
+    assert {name: (group.kind, len(group.members)) for name, group in groups.items()} == {
+        "haerae_gen": (MetricKind.GROUP_MEAN, 5),
+        "kobest_gen": (MetricKind.GROUP_MEAN, 5),
+    }
+
+
+def test_clusters_are_what_items_share(release: LoadedTasks) -> None:
+    assert {task.name: task.cluster_field for task in release.tasks if task.cluster_field} == {
+        "kobest_boolq_gen": "paragraph",
+        "kobest_copa_gen": "premise",
+        "kobest_wic_gen": "word",
+        "belebele_kor_Hang_gen": "link",
+    }
+
+
+def test_the_korean_forms_ask_for_a_short_greedy_answer(release: LoadedTasks) -> None:
+    for item in release.render():
+        kwargs = item.prompts[0].gen_kwargs or {}
+        assert 48 <= kwargs["max_gen_toks"] <= 128
+        assert kwargs["temperature"] == 0.0
+        assert len(kwargs["until"]) <= 4, "servers take four stop strings"
+        assert "쓰" in item.prompts[0].text.split("\n")[0], "the first line says how to answer"
+        assert item.prompts[0].text.endswith("답:")
+
+
+@pytest.mark.parametrize("form", ["{}", "정답: {}", "정답은 {}입니다.", "**{}**", "답은 '{}'입니다."])
+def test_right_and_wrong_answers_score_so(release: LoadedTasks, items: Any, form: str) -> None:
+    for task, own in items.items():
+        right = scores(release, task, own, lambda item: form.format(item.target))
+        wrong = scores(release, task, own, lambda item: form.format(WRONG[item.target]))
+        assert [score[KEY] for score in right] == [1.0] * len(own), task
+        assert [score[KEY] for score in wrong] == [0.0] * len(own), task
+
+
+def test_what_is_no_answer_is_wrong(release: LoadedTasks, items: Any) -> None:
+    def aside(_: Item) -> str:
+        return "잘 모르겠습니다."
+
+    for task, own in items.items():
+        assert {score[KEY] for score in scores(release, task, own, aside)} == {0.0}
