@@ -69,9 +69,12 @@ def binomial_cdfs(k: IntArray, n: IntArray, p: float) -> FloatArray:
     return np.where(k < 0, 0.0, np.where(k >= n, 1.0, inside))
 
 
+@lru_cache(maxsize=32)
 def log_factorials(n: int) -> FloatArray:
     """log(0!), log(1!), ..., log(n!)."""
-    return np.asarray(scipy.special.gammaln(np.arange(1.0, n + 2.0)), dtype=np.float64)
+    values = np.asarray(scipy.special.gammaln(np.arange(1.0, n + 2.0)), dtype=np.float64)
+    values.setflags(write=False)
+    return values
 
 
 def safe_log(p: FloatArray) -> FloatArray:

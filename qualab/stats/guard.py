@@ -31,7 +31,7 @@ from qualab.stats.supremum import Supremum, supremum
 _TIE = 1e-9
 
 
-def critical_gains(totals: IntArray, *, n_items: int, margin: float, threshold: float) -> IntArray:
+def critical_gains(totals: IntArray, *, n_items: int | IntArray, margin: float, threshold: float) -> IntArray:
     """For each number of discordant items m, the fewest gains with a score statistic of at least `threshold`.
 
     The statistic is that against −margin. m + 1 where not even m gains reach the threshold.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -16,10 +17,11 @@ import scipy
 from qualab.stats.checks import FloatArray, IntArray, check_alpha, check_items, check_margin, check_rates
 from qualab.stats.distributions import (
     binomial_cdfs,
-    binomial_weights,
     largest_integers,
     likely_totals,
+    log_factorials,
     normal_quantile,
+    safe_log,
 )
 from qualab.stats.guard import critical_gains, guard_threshold
 
@@ -50,13 +52,10 @@ def power_equivalence(
     """
     threshold = _threshold(check_items(n_items), check_margin(margin), check_alpha(alpha), is_guarded)
     check_rates(discordance=discordance, difference=difference)
-    if math.isinf(threshold):
-        return 0.0
-    totals = likely_totals(n_items, discordance, discordance)
-    fewest = critical_gains(totals, n_items=n_items, margin=margin, threshold=threshold)
-    share = _gain_share(discordance, difference)
-    accepted = binomial_cdfs(totals - fewest, totals, share) - binomial_cdfs(fewest - 1, totals, share)
-    return _expected(np.where(2 * fewest <= totals, accepted, 0.0), totals, n_items, discordance)
+    powers = equivalence_powers(
+        np.array([n_items]), discordance=discordance, difference=difference, margin=margin, threshold=threshold
+    )
+    return float(powers[0])
 
 
 def power_non_inferiority(
@@ -73,10 +72,9 @@ def power_non_inferiority(
     check_rates(discordance=discordance, difference=difference)
     if math.isinf(threshold):
         return 0.0
-    totals = likely_totals(n_items, discordance, discordance)
-    fewest = critical_gains(totals, n_items=n_items, margin=margin, threshold=threshold)
-    tails = 1.0 - binomial_cdfs(fewest - 1, totals, _gain_share(discordance, difference))
-    return _expected(tails, totals, n_items, discordance)
+    truth = _Truth.of(np.array([n_items]), discordance, difference)
+    fewest = critical_gains(truth.totals, n_items=truth.n_items, margin=margin, threshold=threshold)
+    return float(truth.expected(1.0 - truth.cdf(fewest - 1))[0])
 
 
 def power_mcnemar(
@@ -95,25 +93,80 @@ def power_mcnemar(
     """
     check_items(n_items)
     check_rates(discordance=discordance, difference=difference)
-    totals = likely_totals(n_items, discordance, discordance)
-    fewer = _CRITICAL[method](totals, check_alpha(alpha))
-    share = _gain_share(discordance, difference)
-    tails = binomial_cdfs(fewer, totals, share) + 1.0 - binomial_cdfs(totals - fewer - 1, totals, share)
-    return _expected(np.where(fewer >= 0, tails, 0.0), totals, n_items, discordance)
+    powers = mcnemar_powers(
+        np.array([n_items]), discordance=discordance, difference=difference, alpha=check_alpha(alpha), method=method
+    )
+    return float(powers[0])
+
+
+def equivalence_powers(
+    n_items: IntArray, *, discordance: float, difference: float, margin: float, threshold: float
+) -> FloatArray:
+    """Powers of the two one-sided score tests at neighbouring numbers of items, from a z threshold, unchecked."""
+    if math.isinf(threshold):
+        return np.zeros(n_items.size)
+    truth = _Truth.of(n_items, discordance, difference)
+    fewest = critical_gains(truth.totals, n_items=truth.n_items, margin=margin, threshold=threshold)
+    accepted = truth.cdf(truth.totals - fewest) - truth.cdf(fewest - 1)
+    return truth.expected(np.where(2 * fewest <= truth.totals, accepted, 0.0))
+
+
+def mcnemar_powers(
+    n_items: IntArray, *, discordance: float, difference: float, alpha: float, method: McNemarMethod
+) -> FloatArray:
+    """Powers of McNemar's two-sided test at neighbouring numbers of items, unchecked."""
+    truth = _Truth.of(n_items, discordance, difference)
+    totals = truth.totals[:1]  # the test is conditional: its critical values do not depend on the items
+    fewer = _CRITICAL[method](totals, alpha)
+    tails = truth.cdf(fewer, totals) + 1.0 - truth.cdf(totals - fewer - 1, totals)
+    return truth.expected(np.where(fewer >= 0, tails, 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Truth:
+    """An assumed truth at several numbers of items (rows), and the discordant items to expect (columns)."""
+
+    n_items: IntArray
+    totals: IntArray
+    gain_share: float
+    """Of the discordant items."""
+    weights: FloatArray
+    """Probabilities of the totals, a row for each number of items."""
+
+    @classmethod
+    def of(cls, n_items: IntArray, discordance: float, difference: float) -> _Truth:
+        low = likely_totals(int(n_items.min()), discordance, discordance)[0]
+        high = likely_totals(int(n_items.max()), discordance, discordance)[-1]
+        totals = np.arange(low, high + 1, dtype=np.int64)
+        share = min(1.0, max(0.0, 0.5 + 0.5 * difference / discordance)) if discordance else 0.5
+        return cls(
+            n_items=n_items[:, None],
+            totals=np.broadcast_to(totals, (n_items.size, totals.size)),
+            gain_share=share,
+            weights=_binomial_rows(totals, n_items, discordance),
+        )
+
+    def cdf(self, gains: IntArray, totals: IntArray | None = None) -> FloatArray:
+        """Probability of at most so many gains among the totals."""
+        return binomial_cdfs(gains, self.totals if totals is None else totals, self.gain_share)
+
+    def expected(self, values: FloatArray) -> FloatArray:
+        return np.asarray(np.minimum(1.0, np.sum(self.weights * values, axis=1)), dtype=np.float64)
+
+
+def _binomial_rows(totals: IntArray, n_items: IntArray, p: float) -> FloatArray:
+    """Binomial probabilities of the totals (columns) among each number of items (rows); 0 where they are too many."""
+    factorials = log_factorials(int(n_items.max()))
+    rest = n_items[:, None] - totals
+    kept = np.maximum(rest, 0)
+    log_p, log_q = safe_log(np.array([p, 1.0 - p]))
+    exponents = factorials[n_items][:, None] - factorials[totals] - factorials[kept] + totals * log_p + kept * log_q
+    return np.where(rest >= 0, np.exp(exponents), 0.0)
 
 
 def _threshold(n_items: int, margin: float, alpha: float, is_guarded: bool) -> float:
     z = normal_quantile(1.0 - alpha)
     return max(z, guard_threshold(n_items=n_items, margin=margin, alpha=alpha)) if is_guarded else z
-
-
-def _gain_share(discordance: float, difference: float) -> float:
-    return min(1.0, max(0.0, 0.5 + 0.5 * difference / discordance)) if discordance else 0.5
-
-
-def _expected(values: FloatArray, totals: IntArray, n_items: int, discordance: float) -> float:
-    weights = binomial_weights(totals, n_items, np.array([discordance]))[0]
-    return float(min(1.0, weights @ values))
 
 
 def _critical_asymptotic(totals: IntArray, alpha: float) -> IntArray:

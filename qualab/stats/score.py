@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from qualab.stats.checks import FloatArray
+from qualab.stats.checks import FloatArray, IntArray
 
 Numbers = TypeVar("Numbers", float, FloatArray)
 
 
-def score_statistic(gains: Numbers, losses: Numbers, *, n_items: float, difference: float) -> Numbers:
+def score_statistic(gains: Numbers, losses: Numbers, *, n_items: float | IntArray, difference: float) -> Numbers:
     """Score statistic of "the true difference is `difference`" (Tango 1998, section 3); approximately standard normal.
 
     z(δ) = (b − c − nδ) / √(n (2q̃ + δ(1 − δ))), where q̃ is the restricted maximum-likelihood estimate of the

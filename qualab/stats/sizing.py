@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats.checks import check_alpha, check_items, check_margin, check_power, check_rates
+from qualab.stats.checks import FloatArray, IntArray, check_alpha, check_items, check_margin, check_power, check_rates
 from qualab.stats.distributions import bisect, normal_quantile
-from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar
+from qualab.stats.power import McNemarMethod, equivalence_powers, mcnemar_powers, power_equivalence, power_mcnemar
 
 MAX_ITEMS = 1_000_000
 _STAYS = 25
@@ -48,12 +48,14 @@ def items_needed(
         discordance=discordance, difference=difference, margin=margin, alpha=alpha, power=power
     )
 
-    def power_at(n_items: int) -> float:
-        return power_equivalence(
-            n_items=n_items, discordance=discordance, difference=difference, margin=margin, alpha=alpha
+    threshold = normal_quantile(1.0 - alpha)
+
+    def powers_at(n_items: IntArray) -> FloatArray:
+        return equivalence_powers(
+            n_items, discordance=discordance, difference=difference, margin=margin, threshold=threshold
         )
 
-    return _smallest_lasting(power_at, power, guess=guess, discordance=discordance, max_items=max_items)
+    return _smallest_lasting(powers_at, power, guess=guess, discordance=discordance, max_items=max_items)
 
 
 def items_needed_mcnemar(
@@ -78,28 +80,29 @@ def items_needed_mcnemar(
         )
     guess = items_wald(discordance=discordance, difference=difference, alpha=alpha, power=power)
 
-    def power_at(n_items: int) -> float:
-        return power_mcnemar(
-            n_items=n_items, discordance=discordance, difference=difference, alpha=alpha, method=method
-        )
+    def powers_at(n_items: IntArray) -> FloatArray:
+        return mcnemar_powers(n_items, discordance=discordance, difference=difference, alpha=alpha, method=method)
 
-    return _smallest_lasting(power_at, power, guess=guess, discordance=discordance, max_items=max_items)
+    return _smallest_lasting(powers_at, power, guess=guess, discordance=discordance, max_items=max_items)
 
 
-def _smallest_lasting(
-    power_at: Callable[[int], float], target: float, *, guess: float, discordance: float, max_items: int
-) -> int:
-    """The smallest n with power_at(n), ..., power_at(n + 25) all at least the target.
+Powers = Callable[[IntArray], FloatArray]
 
-    A window that fails at n + j rules out every answer up to n + j, so windows are read from their far end.
+
+def _smallest_lasting(powers_at: Powers, target: float, *, guess: float, discordance: float, max_items: int) -> int:
+    """The smallest n with powers of at least the target at n, ..., n + 25.
+
+    A window that fails at n + j rules out every answer up to n + j, so that its far end is tried first.
     """
     check_power(target)
-    n_items = _below_all_teeth(power_at, target, guess, discordance)
+    window = np.arange(_STAYS + 1, dtype=np.int64)
+    n_items = _below_all_teeth(powers_at, target, guess, discordance)
     while n_items <= max_items:
-        failing = next((k for k in range(n_items + _STAYS, n_items - 1, -1) if power_at(k) < target), None)
-        if failing is None:
+        sizes = n_items + window
+        failing = window[-1:] if powers_at(sizes[-1:])[0] < target else np.flatnonzero(powers_at(sizes) < target)
+        if not failing.size:
             return n_items
-        n_items = failing + 1
+        n_items += int(failing[-1]) + 1
     raise InsufficientData(
         f"More than {max_items:,} items would be needed for a power of {target:g}",
         hint="Widen the margin or the difference to be found, or lower the discordance.",
@@ -107,7 +110,7 @@ def _smallest_lasting(
     )
 
 
-def _below_all_teeth(power_at: Callable[[int], float], target: float, guess: float, discordance: float) -> int:
+def _below_all_teeth(powers_at: Powers, target: float, guess: float, discordance: float) -> int:
     """A size below the answer: where the power first reaches its target, less what a tooth of the saw can be wide.
 
     A tooth is one more discordant item in one direction; relative to n it is about 1 / √(n ψ) wide.
@@ -115,7 +118,7 @@ def _below_all_teeth(power_at: Callable[[int], float], target: float, guess: flo
     low, high = 0, max(2, math.ceil(1.2 * guess))
     while high - low > 1 + low // 64:
         middle = (low + high) // 2
-        low, high = (low, middle) if power_at(middle) >= target else (middle, high)
+        low, high = (low, middle) if powers_at(np.array([middle]))[0] >= target else (middle, high)
     return max(1, math.floor(low * (1.0 - 4.0 / math.sqrt(max(16.0, low * discordance)))) - _STAYS)
 
 

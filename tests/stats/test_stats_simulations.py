@@ -1,0 +1,248 @@
+"""Size and coverage by seeded simulation: how often the tests are wrong where nothing is there, or just the margin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qualab.errors import InsufficientData
+from qualab.stats import (
+    Alternative,
+    BootstrapMethod,
+    LabelledAnswers,
+    PairedCounts,
+    best_bet,
+    bootstrap_macro_f1,
+    cluster_cells,
+    clustered_equivalence,
+    clustered_mcnemar,
+    compare_macro_f1,
+    design_looks,
+    equivalence,
+    excess_discordance,
+    first_proof,
+    max_t,
+    mean_difference,
+    odd_ones_out,
+    power_equivalence,
+    sign_flip,
+    simulate_looks,
+    tally,
+    tango,
+)
+from qualab.stats.score import score_statistic
+
+pytestmark = pytest.mark.slow
+
+
+def rng(seed: int = 1) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def at_most(level: float, n_runs: int) -> float:
+    """The level and three standard errors of a simulated share."""
+    return level + 3.0 * float(np.sqrt(level * (1.0 - level) / n_runs))
+
+
+@pytest.mark.parametrize("n_items", [100, 250, 600, 1000, 1319])
+def test_false_equivalence_is_at_most_five_percent_at_every_discordance(n_items: int) -> None:
+    """Exactly, not by simulation: the guarded test at a true difference of ±margin, discordance 1 to 20 %."""
+    sizes = [
+        power_equivalence(n_items=n_items, discordance=psi, difference=sign * margin, margin=margin, is_guarded=True)
+        for margin in (0.01, 0.02, 0.05, 0.1)
+        for psi in np.linspace(max(margin, 0.01), 0.2, 25).tolist()
+        for sign in (-1.0, 1.0)
+    ]
+    assert len(sizes) == 200
+    assert max(sizes) <= 0.05 + 1e-8
+
+
+def test_without_the_guard_false_equivalence_would_exceed_five_percent() -> None:
+    sizes = [
+        power_equivalence(n_items=n_items, discordance=psi, difference=-0.1, margin=0.1)
+        for n_items in range(20, 120)
+        for psi in (0.1, 0.102, 0.105, 0.11, 0.12)
+    ]
+    assert max(sizes) > 0.06
+
+
+def test_the_verdict_is_wrong_at_the_margin_at_most_as_often_as_it_may() -> None:
+    generator, n_runs = rng(2), 1_500
+    wrong = 0
+    for gains, losses, _ in generator.multinomial(400, [0.01, 0.04, 0.95], size=n_runs):
+        counts = PairedCounts(n_items=400, gains=int(gains), losses=int(losses))
+        wrong += equivalence(counts, margin=0.03).is_equivalent
+    assert wrong / n_runs <= at_most(0.05, n_runs)
+    assert wrong / n_runs > 0.02
+
+
+@pytest.mark.parametrize("discordance", [0.01, 0.05, 0.2])
+def test_tango_covers_at_n_600(discordance: float) -> None:
+    draws = rng(3).multinomial(600, [discordance / 2, discordance / 2, 1 - discordance], size=1_500)
+    covered = [
+        0.0 in tango(PairedCounts(n_items=600, gains=int(b), losses=int(c)), confidence_level=0.9) for b, c, _ in draws
+    ]
+    assert 0.87 <= np.mean(covered) <= 0.96
+
+
+def metrics_of(generator: np.random.Generator, n_items: int, n_metrics: int, size: int = 1) -> np.ndarray:
+    """Differences of correlated 0/1 metrics without a true difference; clusters of `size` items mostly agree."""
+    n_clusters = n_items // size
+    shared = generator.choice([-1.0, 0.0, 1.0], p=[0.08, 0.84, 0.08], size=(n_clusters, 1))
+    item = np.repeat(shared, size, axis=0)
+    own = generator.choice([-1.0, 0.0, 1.0], p=[0.02, 0.96, 0.02], size=(n_items, n_metrics))
+    follows = generator.random((n_items, n_metrics)) < 0.6
+    return np.where(follows, item, own)
+
+
+@pytest.mark.parametrize("alternative", list(Alternative))
+def test_family_of_34_correlated_metrics_raises_a_false_alarm_at_most_as_often_as_it_may(
+    alternative: Alternative,
+) -> None:
+    generator, n_runs = rng(4), 1_000
+    alarms = sum(
+        max_t(metrics_of(generator, 200, 34), alternative=alternative, n_resamples=199, rng=generator).pvalues.min()
+        <= 0.05
+        for _ in range(n_runs)
+    )
+    assert alarms / n_runs <= at_most(0.05, n_runs)
+    assert alarms / n_runs > 0.02
+
+
+def test_clusters_of_five_raise_no_more_false_alarms() -> None:
+    generator, n_runs = rng(5), 600
+    cluster = np.repeat(np.arange(60), 5)
+    right = wrong = 0
+    for _ in range(n_runs):
+        table = metrics_of(generator, 300, 34, size=5)
+        right += max_t(table, cluster=cluster, n_resamples=199, rng=generator).pvalues.min() <= 0.05
+        wrong += max_t(table, n_resamples=199, rng=generator).pvalues.min() <= 0.05
+    assert right / n_runs <= at_most(0.05, n_runs)
+    assert wrong / n_runs > 0.1  # what ignoring the clusters would cost
+
+
+def passages(generator: np.random.Generator, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Five questions on each of 180 passages; two questions' differences are correlated by one half."""
+    cluster = np.repeat(np.arange(180), 5)
+    chances = [0.05 - shift / 2, 0.9, 0.05 + shift / 2]
+    common = generator.choice([-1, 0, 1], p=chances, size=180)[cluster]
+    own = generator.choice([-1, 0, 1], p=chances, size=900)
+    return np.where(generator.random(900) < np.sqrt(0.5), common, own), cluster
+
+
+def arms(differences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    baseline = np.where(differences > 0, 0, 1)
+    return baseline, baseline + differences
+
+
+def test_clustered_tests_hold_their_level_where_naive_ones_reject_every_fourth() -> None:
+    generator, n_runs = rng(6), 1_000
+    naive = cr2 = flips = yang = covered = 0
+    for _ in range(n_runs):
+        differences, cluster = passages(generator)
+        found = mean_difference(differences, cluster=cluster)
+        naive += mean_difference(differences).pvalue <= 0.05
+        cr2 += found.pvalue <= 0.05
+        covered += 0.0 in found.interval
+        flips += sign_flip(differences, cluster=cluster, rng=generator).pvalue <= 0.05
+        yang += clustered_mcnemar(cluster_cells(*arms(differences), cluster=cluster)).pvalue <= 0.05
+    assert naive / n_runs == pytest.approx(0.257, abs=0.05)
+    assert max(cr2, flips, yang) / n_runs <= at_most(0.05, n_runs)
+    assert covered / n_runs >= 1 - at_most(0.05, n_runs)
+
+
+def test_clustered_equivalence_is_wrong_at_the_margin_at_most_as_often_as_it_may() -> None:
+    generator, n_runs, margin = rng(7), 800, 0.04
+    clustered = naive = 0
+    for _ in range(n_runs):
+        differences, cluster = passages(generator, shift=-margin)
+        baseline, candidate = arms(differences)
+        clustered += clustered_equivalence(baseline, candidate, cluster=cluster, margin=margin).result.is_equivalent
+        naive += equivalence(tally(baseline, candidate), margin=margin).is_equivalent
+    assert clustered / n_runs <= at_most(0.05, n_runs)
+    assert naive / n_runs > 0.12
+
+
+@pytest.mark.parametrize(("discordance", "expected"), [(0.02, 561), (0.05, 1154), (0.1, 2219)])
+def test_ten_looks_ask_as_many_items_as_planned_and_hold_their_level(discordance: float, expected: int) -> None:
+    design = design_looks(discordance=discordance, margin=0.02, power=0.9)
+    same = simulate_looks(design, discordance=discordance, rng=rng(8))
+    assert same.expected_items == pytest.approx(expected, rel=0.03)
+    assert same.equivalent == pytest.approx(0.9, abs=0.02)
+    assert same.harm <= at_most(0.025, same.n_resamples)
+    for sign in (-1, 1):
+        edge = simulate_looks(design, discordance=discordance, difference=sign * 0.02, rng=rng(9))
+        assert edge.equivalent <= at_most(0.05, edge.n_resamples)
+
+
+def test_peeking_at_a_fixed_test_every_fifty_items_is_wrong_far_too_often() -> None:
+    generator, n_runs = rng(10), 5_000
+    counts, proven = np.zeros((n_runs, 2)), np.zeros(n_runs, dtype=bool)
+    for n_items in range(50, 1_451, 50):
+        counts += generator.multinomial(50, [0.015, 0.035, 0.95], size=n_runs)[:, :2]
+        lower = score_statistic(counts[:, 0], counts[:, 1], n_items=n_items, difference=-0.02)
+        upper = -score_statistic(counts[:, 0], counts[:, 1], n_items=n_items, difference=0.02)
+        proven |= np.minimum(lower, upper) >= 1.6449
+    assert 0.12 < proven.mean() < 0.2
+
+
+@pytest.mark.parametrize("discordance", [0.02, 0.1])
+def test_e_values_may_be_watched_after_every_item(discordance: float) -> None:
+    generator, n_runs, margin = rng(11), 1_000, 0.02
+    bet = best_bet(discordance=discordance, margin=margin)
+    chances = [(discordance + margin) / 2, 1 - discordance, (discordance - margin) / 2]
+    wrong = sum(
+        first_proof(generator.choice([-1, 0, 1], p=chances, size=3_000), margin=margin, bet=bet) is not None
+        for _ in range(n_runs)
+    )
+    assert wrong / n_runs <= at_most(0.05, n_runs)
+
+
+def answered(generator: np.random.Generator) -> LabelledAnswers:
+    truth = generator.integers(0, 3, 400)
+    first, second = (np.where(generator.random(400) < 0.75, truth, generator.integers(0, 3, 400)) for _ in range(2))
+    differs = generator.random(400) < 0.3
+    swapped = generator.random(400) < 0.5
+    baseline, candidate = first, np.where(differs, second, first)
+    return LabelledAnswers(
+        truth=truth.tolist(),
+        baseline=np.where(swapped, baseline, candidate).tolist(),
+        candidate=np.where(swapped, candidate, baseline).tolist(),
+    )
+
+
+def test_macro_f1_is_tested_and_bounded_as_it_says() -> None:
+    generator, n_runs = rng(12), 400
+    rejected = covered = 0
+    for _ in range(n_runs):
+        task = answered(generator)
+        rejected += compare_macro_f1([task], n_resamples=199, rng=generator).swap.pvalue <= 0.05
+        found = bootstrap_macro_f1(
+            [task], confidence_level=0.9, n_resamples=500, method=BootstrapMethod.BCA, rng=generator
+        )
+        covered += 0.0 in found.interval
+    assert rejected / n_runs <= at_most(0.05, n_runs)
+    assert 0.85 <= covered / n_runs <= 0.96
+
+
+def test_a_third_run_of_the_baseline_shows_no_excess() -> None:
+    generator, n_runs = rng(13), 3_000
+    alarms = 0
+    for _ in range(n_runs):
+        runs = (generator.random((3, 300)) < 0.9).astype(int)
+        alarms += odd_ones_out(*runs.tolist()).pvalue <= 0.05
+    assert alarms / n_runs <= at_most(0.05, n_runs)
+    assert excess_discordance(n_odd=60, n_candidate_odd=35).pvalue < 0.001
+
+
+def test_intervals_of_clustered_means_cover_with_few_unequal_clusters() -> None:
+    generator, n_runs = rng(14), 2_000
+    cluster = np.repeat(np.arange(12), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 25])
+    covered = 0
+    for _ in range(n_runs):
+        values = generator.normal(size=100) + generator.normal(size=12)[cluster]
+        try:
+            covered += 0.0 in mean_difference(values, cluster=cluster).interval
+        except InsufficientData:
+            continue
+    assert 0.93 <= covered / n_runs <= 0.985
