@@ -152,7 +152,7 @@ def test_a_password_is_never_shown(url: str) -> None:
 
 def test_a_server_that_is_not_there_is_named() -> None:
     pytest.importorskip("psycopg")
-    with pytest.raises(StoreError, match=r"cannot open the database at postgresql\+psycopg://u:\*\*\*@127.0.0.1:1/n"):
+    with pytest.raises(StoreError, match=r"cannot open the database at postgresql://u:\*\*\*@127.0.0.1:1/n"):
         open_store("postgresql://u:pw@127.0.0.1:1/n", migrations=MIGRATIONS)
 
 

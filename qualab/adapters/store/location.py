@@ -26,7 +26,8 @@ class Location:
         if self.path is not None:
             return str(self.path)
         secret = [name for name in self.url.query if "pass" in name.lower()]
-        return self.url.difference_update_query(secret).render_as_string(hide_password=True)
+        shown = self.url.set(drivername="postgresql").difference_update_query(secret)
+        return shown.render_as_string(hide_password=True)
 
     def without_secrets(self, text: str) -> str:
         """The text with the password blotted out, should a driver have quoted it."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from qualab.adapters.store.engine import connect, keep_log
-from qualab.adapters.store.location import locate
+from qualab.adapters.store.location import Location, locate
 from qualab.adapters.store.schema import migrate, read_lineage, read_revision, refuse_missing, refuse_other
 from qualab.adapters.store.sql import SqlStore
 
@@ -24,21 +24,25 @@ def open_store(url: str, *, migrations: Path, create: bool = True) -> SqlStore:
     if not create:
         refuse_missing(location)
     engine = connect(location)
-    try:
-        lineage = read_lineage(migrations)
-        revision = None
-        if location.path is None or location.path.exists():
-            revision = read_revision(engine, location)
-        if revision is None and create and location.path is not None:
-            migrate(engine, location, migrations)
-        else:
-            refuse_other(revision, lineage, location)
-            if location.path is not None:
-                _restore_log(engine)
-    except BaseException:
-        engine.dispose()
-        raise
+    with ExitStack() as undone:
+        undone.callback(engine.dispose)
+        _settle(engine, location, migrations, create=create)
+        undone.pop_all()
     return SqlStore(engine, location)
+
+
+def _settle(engine: Engine, location: Location, migrations: Path, *, create: bool) -> None:
+    """Leaves a database of this version's schema, or raises."""
+    lineage = read_lineage(migrations)
+    revision = None
+    if location.path is None or location.path.exists():
+        revision = read_revision(engine, location)
+    if revision is None and create and location.path is not None:
+        migrate(engine, location, migrations)
+    else:
+        refuse_other(revision, lineage, location)
+        if location.path is not None:
+            _restore_log(engine)
 
 
 def _restore_log(engine: Engine) -> None:

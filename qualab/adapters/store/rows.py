@@ -49,28 +49,23 @@ def answer_row(
 
 def answer_of(row: Row[Any], phrases: Mapping[int, str], unpacker: Unpacker) -> Answer:
     """An answer from a row of `answer` without its comparison, and the text of its twin."""
-    (
-        arm,
-        position,
-        choice,
-        repeat,
-        status,
-        attempts,
-        finish_reason,
-        fingerprint,
-        prompt_tokens,
-        completion_tokens,
-        reasoning_characters,
-        sent_at,
-        latency_us,
-        loglikelihood,
-        is_greedy,
-        request_hash,
-        text,
-        error,
-        twin,
-    ) = tuple(row)
-    reply = Reply(
+    columns: tuple[Any, ...] = tuple(row)
+    arm, position, choice, repeat = columns[:4]
+    return Answer(
+        arm=codes.ARM.name[arm],
+        position=position,
+        choice=choice,
+        repeat=repeat,
+        request_hash=columns[15],
+        reply=_reply_of(columns[4:15], columns[16:], phrases, unpacker),
+    )
+
+
+def _reply_of(row: tuple[Any, ...], packed: tuple[Any, ...], phrases: Mapping[int, str], unpacker: Unpacker) -> Reply:
+    status, attempts, finish_reason, fingerprint, prompt_tokens, completion_tokens, *rest = row
+    reasoning_characters, sent_at, latency_us, loglikelihood, is_greedy = rest
+    text, error, twin = packed
+    return Reply(
         status=codes.ANSWER_STATUS.name[status],
         text=None if text is None else unpacker.unpack(text, twin),
         loglikelihood=loglikelihood,
@@ -84,14 +79,6 @@ def answer_of(row: Row[Any], phrases: Mapping[int, str], unpacker: Unpacker) -> 
         system_fingerprint=phrases[fingerprint],
         error=unpacker.unpack(error) if error else "",
         reasoning_characters=reasoning_characters,
-    )
-    return Answer(
-        arm=codes.ARM.name[arm],
-        position=position,
-        choice=choice,
-        repeat=repeat,
-        request_hash=request_hash,
-        reply=reply,
     )
 
 
