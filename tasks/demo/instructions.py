@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
@@ -11,9 +12,9 @@ def process_results(doc: dict[str, Any], results: Sequence[str]) -> dict[str, An
     """IFEval's four values of one answer, keyed by metric."""
     # Importing lm-eval's IFEval downloads sentence data that no check of these items reads.
     with patch("nltk.data.find", return_value=""):
-        from lm_eval.tasks.ifeval import utils
-
-    return utils.process_results(doc, results)
+        ifeval = import_module("lm_eval.tasks.ifeval.utils")
+    scored: dict[str, Any] = ifeval.process_results(doc, results)
+    return scored
 
 
 def agg_inst_level_acc(items: Sequence[Sequence[bool]]) -> float:

@@ -68,7 +68,7 @@ def test_every_task_of_a_yaml_is_in_the_catalog() -> None:
 
 def test_the_published_suite_has_34_metrics(load: Load, tiny_data: Path) -> None:
     loaded = load("published-34", data_dir=tiny_data)
-    by_benchmark = {benchmark: 0 for benchmark in ("gsm8k", "haerae", "kobest", "belebele", "ifeval")}
+    by_benchmark = dict.fromkeys(("gsm8k", "haerae", "kobest", "belebele", "ifeval"), 0)
     for metric in loaded.metrics:
         by_benchmark[next(name for name in by_benchmark if metric.task.startswith(name))] += 1
     assert by_benchmark == {"gsm8k": 2, "haerae": 12, "kobest": 14, "belebele": 2, "ifeval": 4}
