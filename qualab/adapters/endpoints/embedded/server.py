@@ -20,7 +20,7 @@ HTTP_THREADS_PER_SLOT = 4
 """A connection that is kept alive holds a thread for 5 s; a request that finds none free waits as long."""
 MAX_DRAFT_TOKENS = 2
 """On a CPU each drafted token costs nearly what it saves; more of them cost more."""
-NGRAM_SIZE = 3
+NGRAM_SIZE, NGRAM_DRAFT_TOKENS = 3, 4
 """At its default sizes the n-gram drafter drafts nothing on short prompts."""
 
 
@@ -30,7 +30,10 @@ def main() -> None:
     announce = _take_standard_output()
     owner = threading.Thread(target=_end_with_the_owner, daemon=True)
     owner.start()
-    server = xllamacpp.Server(_parameters(options))
+    try:
+        server = xllamacpp.Server(_parameters(options))
+    except RuntimeError as exc:  # its log, above, says what is wrong
+        sys.exit(str(exc))
     os.write(announce, f"{server.listening_address}\n".encode())
     owner.join()
 
@@ -89,7 +92,7 @@ def _speculate(speculative: xllamacpp.CommonParamsSpeculative, options: argparse
     elif options.drafter == "ngram":
         speculative.types = [SPECULATION.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
         speculative.ngram_simple.size_n = NGRAM_SIZE
-        speculative.ngram_simple.size_m = MAX_DRAFT_TOKENS
+        speculative.ngram_simple.size_m = NGRAM_DRAFT_TOKENS
         speculative.ngram_simple.min_hits = 1
 
 
