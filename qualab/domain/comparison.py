@@ -27,7 +27,7 @@ class Comparison:
     duplicates: int
     """Late answers that were counted and not stored."""
     local: dict[str, str] = field(default_factory=dict)
-    """Where this machine found things ("data_dir", "include_path", "tokenizer"): needed to resume, not part of the plan."""
+    """Where this machine found things ("data_dir", "include_path", "tokenizer"): for a resume, not in the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
