@@ -33,7 +33,7 @@ lint: setup ## check style and types
 	@$(BIN)/python -m ruff format --check .
 	@$(BIN)/python -m mypy
 
-bench: setup ## run the benchmarks
+bench: setup ## run the benchmarks (some read the folder that QUALAB_SHARED names)
 	@for script in benchmarks/[a-z]*.py; do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
