@@ -206,6 +206,16 @@ def test_a_late_duplicate_lends_no_text(store: Store) -> None:
     assert [answer.reply.text for answer in store.answers("c-1", arm=CANDIDATE)] == [late]
 
 
+def test_late_duplicates_of_texts_that_the_arms_share_are_counted(store: Store) -> None:
+    text = "both arms say this, and one of them says it twice, too late"
+    answers = [make_answer(0, BASELINE, text), make_answer(0, CANDIDATE, text)]
+    store.add_answers("c-1", answers)
+    for answer in answers:
+        assert store.add_answers("c-1", [answer]) == 1
+    for arm in (BASELINE, CANDIDATE):
+        assert [answer.reply.text for answer in store.answers("c-1", arm=arm)] == [text]
+
+
 def test_thousands_of_answers_in_one_call(store: Store) -> None:
     answers = [make_answer(0, text=f"answer {repeat}", repeat=repeat) for repeat in range(2_345)]
     assert store.add_answers("c-1", answers) == 0

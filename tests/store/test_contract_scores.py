@@ -34,6 +34,13 @@ def test_scores_come_in_order_of_arm_position_repeat_and_metric(store: Store) ->
     assert list(store.scores("c-1")) == wanted
 
 
+def test_metrics_are_in_order_whichever_was_seen_first(store: Store) -> None:
+    for metric in ("f1,none", "acc,none"):
+        store.put_scores("c-1", [make_score(0, metric=metric)])
+    store.put_scores("c-1", [make_score(0, metric="f1,none"), make_score(0, metric="acc,none")])
+    assert [score.metric for score in store.scores("c-1")] == ["acc,none", "f1,none"]
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0, 1 / 3, 0.1 + 0.2, 5e-324, -1e308, float("inf")])
 def test_a_value_keeps_every_bit(store: Store, value: float) -> None:
     store.put_scores("c-1", [make_score(0, value=value)])

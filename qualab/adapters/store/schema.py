@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +16,14 @@ from sqlalchemy import Connection, Engine, inspect, text
 from qualab.adapters.store.engine import connect, keep_log, writing
 from qualab.adapters.store.failures import full, read_only, translated, unreachable
 from qualab.adapters.store.location import Location, locate
-from qualab.errors import SchemaMismatch, StoreError
+from qualab.errors import SchemaMismatch, StoreError, StoreLocked
 
 _REVISION = re.compile(r"^revision\b[^=]*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 _DOWN_REVISION = re.compile(r"^down_revision\b[^=]*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 _VERSION_TABLE = "alembic_version"
 _UPGRADE_LOCK = 7_105_313
 """PostgreSQL's advisory lock that upgrades take turns with; an arbitrary number."""
+_TURN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +135,21 @@ def _make_file(engine: Engine, path: Path, location: Location) -> None:
         is_new = not path.exists() or path.stat().st_size == 0
     except OSError as exc:
         raise _unmade(exc, location) from exc
-    with translated(location):
-        keep_log(engine, is_new=is_new)
+    deadline_s = time.monotonic() + _TURN_S
+    while not _has_log(engine, location, is_new=is_new, is_last=time.monotonic() > deadline_s):
+        time.sleep(0.05)
+
+
+def _has_log(engine: Engine, location: Location, *, is_new: bool, is_last: bool) -> bool:
+    """Of two programs that make the same file, SQLite now and then gives one an error instead of a turn."""
+    try:
+        with translated(location):
+            keep_log(engine, is_new=is_new)
+    except StoreLocked:
+        if is_last:
+            raise
+        return False
+    return True
 
 
 def _unmade(exc: OSError, location: Location) -> StoreError:
