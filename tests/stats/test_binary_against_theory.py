@@ -228,6 +228,21 @@ def test_items_needed_is_the_smallest_size_at_which_power_stays() -> None:
     assert lasting[0] == needed
 
 
+@pytest.mark.parametrize(
+    ("discordance", "margin", "power", "expected"), [(0.007, 0.0044, 0.8, 3425), (0.01, 0.0042, 0.7, 4305)]
+)
+def test_items_needed_are_found_on_a_wide_tooth_of_the_saw(
+    discordance: float, margin: float, power: float, expected: int
+) -> None:
+    """Power holds for 25 more sizes, then dips below its target once more."""
+    design = {"discordance": discordance, "margin": margin}
+    assert items_needed(**design, power=power) == expected
+    powers = np.array([power_equivalence(n_items=n, **design) for n in range(expected - 1, expected + 80)])
+    assert powers[0] < power
+    assert np.all(powers[1:27] >= power)
+    assert np.any(powers[27:] < power)
+
+
 def test_items_needed_without_discordance_is_where_no_change_proves_the_margin() -> None:
     needed = items_needed(discordance=0.0, margin=0.01)
     assert tango(counts_of(needed, 0, 0), confidence_level=0.9).is_inside(0.01)
