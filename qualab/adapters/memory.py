@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from qualab.domain.claims import Claim, busy
+from qualab.domain.claims import Claim, busy, may_claim
 from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.items import Answer, Item, Reply, Score
 from qualab.domain.lookup import ambiguous, not_found
@@ -101,11 +101,11 @@ class MemoryStore:
 
     def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
         kept = self._of(comparison_id)
-        held = kept.claim
-        if held is not None and held.runner != runner:
-            host = socket.gethostname()
-            if not held.is_over(now=now, stale_after_s=stale_after_s, host=host, is_alive=_is_this_process):
-                raise busy(comparison_id, held)
+        host = socket.gethostname()
+        if not may_claim(
+            kept.claim, runner=runner, now=now, stale_after_s=stale_after_s, host=host, is_alive=_is_this_process
+        ):
+            raise busy(comparison_id, kept.claim)
         kept.claim = Claim(runner=runner, since=_utc(now), heartbeat_at=_utc(now))
 
     def heartbeat(self, comparison_id: str, *, runner: str, now: datetime) -> None:

@@ -17,15 +17,28 @@ class Claim:
     since: datetime
     heartbeat_at: datetime
 
-    def is_over(self, *, now: datetime, stale_after_s: float, host: str, is_alive: Callable[[int], bool]) -> bool:
-        """Whether another runner may take over: no heartbeat for too long, or its process is gone from `host`."""
-        if now - self.heartbeat_at > timedelta(seconds=stale_after_s):
-            return True
-        process = process_on(host, self.runner)
-        return process is not None and not is_alive(process)
-
     def __str__(self) -> str:
         return f"{self.runner} (since {self.since:%Y-%m-%d %H:%M:%S} UTC)"
+
+
+def may_claim(
+    held: Claim | None,
+    *,
+    runner: str,
+    now: datetime,
+    stale_after_s: float,
+    host: str,
+    is_alive: Callable[[int], bool],
+) -> bool:
+    """Whether a runner may take a comparison that is `held` so: nobody else has it, or who has it is gone.
+
+    Gone is a runner without a heartbeat for too long, and one on `host` whose process is not alive.
+    """
+    if held is None or held.runner == runner:
+        return True
+    process = process_on(host, held.runner)
+    is_dead = process is not None and not is_alive(process)
+    return is_dead or now - held.heartbeat_at > timedelta(seconds=stale_after_s)
 
 
 def process_on(host: str, runner: str) -> int | None:

@@ -100,6 +100,39 @@ def test_every_member_of_a_vocabulary_has_its_code(vocabulary: codes.Codes[codes
     assert all(vocabulary.name[code] is member for member, code in vocabulary.of.items())
 
 
+def test_codes_keep_their_meaning() -> None:
+    """Databases hold these numbers: a change here makes old ones say something else."""
+    assert [codes.ARM.name[code] for code in range(2)] == ["baseline", "candidate"]
+    assert [codes.KIND.name[code] for code in range(2)] == ["generation", "loglikelihood"]
+    assert [codes.ANSWER_STATUS.name[code] for code in range(8)] == [
+        "ok",
+        "truncated",
+        "no_final_answer",
+        "bad_body",
+        "http_error",
+        "timeout",
+        "connection_error",
+        "rejected",
+    ]
+    assert [codes.COMPARISON_STATUS.name[code] for code in range(6)] == [
+        "planned",
+        "running",
+        "interrupted",
+        "stopped",
+        "answered",
+        "finished",
+    ]
+    assert [codes.VERDICT.name[code] for code in range(7)] == [
+        "EQUIVALENT",
+        "NON_INFERIOR",
+        "REGRESSION",
+        "IMPROVEMENT",
+        "INCONCLUSIVE",
+        "INVALID",
+        "NOT_TESTED",
+    ]
+
+
 def test_sqlite_keeps_answers_and_scores_without_a_row_id_in_a_log(sqlite_url: str) -> None:
     engine = connect(locate(sqlite_url))
     with engine.connect() as connection:

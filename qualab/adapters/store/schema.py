@@ -81,7 +81,7 @@ def migrate(engine: Engine, location: Location, migrations: Path) -> None:
     with translated(location), writing(engine).begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _UPGRADE_LOCK})
-        refuse_newer(_revision(connection), lineage, location)  # another may have upgraded meanwhile
+        refuse_newer(_revision(connection, location), lineage, location)  # another may have upgraded meanwhile
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
@@ -89,7 +89,7 @@ def migrate(engine: Engine, location: Location, migrations: Path) -> None:
 def read_revision(engine: Engine, location: Location) -> str | None:
     """The database's revision; None where it has no schema yet. Raises StoreError for another program's file."""
     with translated(location), engine.connect() as connection:
-        return _revision(connection)
+        return _revision(connection, location)
 
 
 def refuse_missing(location: Location) -> None:
@@ -119,13 +119,13 @@ def refuse_newer(revision: str | None, lineage: Lineage, location: Location) -> 
         )
 
 
-def _revision(connection: Connection) -> str | None:
+def _revision(connection: Connection, location: Location) -> str | None:
     tables = set(inspect(connection).get_table_names())
     if _VERSION_TABLE in tables:
         revision: str | None = connection.scalar(text(f"SELECT version_num FROM {_VERSION_TABLE}"))
         return revision
     if tables and connection.dialect.name == "sqlite":
-        raise StoreError("the file is another program's database", hint="choose another file with --db")
+        raise StoreError(f"{location} is another program's database", hint="choose another file with --db")
     return None
 
 

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple, Self, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -18,7 +19,7 @@ from qualab.adapters.store.location import Location
 from qualab.adapters.store.phrases import Phrases
 from qualab.adapters.store.texts import TextCodec
 from qualab.adapters.store.training import DictionarySampler
-from qualab.domain.claims import busy
+from qualab.domain.claims import busy, may_claim
 from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.items import Answer, Item, Score
 from qualab.domain.names import ArmName, ComparisonStatus
@@ -83,17 +84,12 @@ class SqlStore:
     def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
         """Takes the right to run; a runner with a stale heartbeat, or whose process on this host is gone, loses it."""
         key = self._comparison(comparison_id).key
-        host = socket.gethostname()
+        may = partial(
+            may_claim, runner=runner, now=now, stale_after_s=stale_after_s, host=socket.gethostname(), is_alive=is_alive
+        )
         with self._writing() as connection:
             held = comparisons.read_claim(connection, key)
-            free = held is None or held.runner == runner
-            if (
-                not free
-                and held
-                and not held.is_over(now=now, stale_after_s=stale_after_s, host=host, is_alive=is_alive)
-            ):
-                raise busy(comparison_id, held)
-            if not comparisons.write_claim(connection, key, runner=runner, now=now, seen=held):
+            if not may(held) or not comparisons.write_claim(connection, key, runner=runner, now=now, seen=held):
                 raise busy(comparison_id, comparisons.read_claim(connection, key))
 
     def heartbeat(self, comparison_id: str, *, runner: str, now: datetime) -> None:
