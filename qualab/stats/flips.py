@@ -24,7 +24,7 @@ _GROUPED_FROM = 8
 """Groups at least this large are counted, smaller ones flipped row by row."""
 _CELLS = 1 << 18
 """Signs of a block, so that a block stays in cache."""
-_TILE = (64, 120)
+_HEIGHT, _WIDTH = 64, 120
 """Resamples and rows of a tile of the product."""
 
 
@@ -81,17 +81,20 @@ def signed_sums(groups: Patterns, *, n_resamples: int, rng: np.random.Generator)
     if groups.is_enumerable:
         return _Single.of(groups.rows, groups.sizes).sums(_all_bits(groups.n_rows))
     small = groups.sizes < _GROUPED_FROM
-    single = _Single.of(groups.rows[small], groups.sizes[small])
-    counted = _Counted.of(groups.rows[~small], groups.sizes[~small])
-    block = _TILE[0] * max(1, _CELLS // (_TILE[0] * max(1, len(single.weights), 8 * counted.n_words)))
+    parts = [kind.of(groups.rows[some], groups.sizes[some]) for kind, some in ((_Single, small), (_Counted, ~small))]
+    parts = [part for part in parts if part.width]
+    block = _HEIGHT * max(1, _CELLS // (_HEIGHT * max(part.width for part in parts)))
     sums = np.empty((n_resamples, groups.rows.shape[1]))
     starts = range(0, n_resamples, block)
     seeds = rng.integers(0, 2**63, size=len(starts)).tolist()
 
     def fill(start: int, seed: int) -> None:
         own = np.random.Generator(np.random.SFC64(seed))
-        part = sums[start : start + block]
-        part[:] = single.random_sums(own, len(part)) + counted.random_sums(own, len(part))
+        target = sums[start : start + block]
+        height = -(-len(target) // _HEIGHT) * _HEIGHT
+        target[:] = parts[0].random_sums(own, height)[: len(target)]
+        for part in parts[1:]:
+            target += part.random_sums(own, height)[: len(target)]
 
     with ThreadPoolExecutor(max_workers=2) as pool:
         list(pool.map(fill, starts, seeds))
@@ -100,57 +103,76 @@ def signed_sums(groups: Patterns, *, n_resamples: int, rng: np.random.Generator)
 
 def _all_bits(n_rows: int) -> Bytes:
     """Every pattern of `n_rows` bits, packed as `np.packbits` does."""
-    patterns_ = np.arange(2**n_rows, dtype=np.int64)[:, None] >> np.arange(n_rows, dtype=np.int64)[::-1]
-    return np.packbits((patterns_ & 1).astype(np.uint8), axis=1)
+    every = np.arange(2**n_rows, dtype=np.int64)[:, None] >> np.arange(n_rows, dtype=np.int64)[::-1]
+    return np.packbits((every & 1).astype(np.uint8), axis=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weights:
+    """Rows to be added or taken away."""
+
+    doubled: npt.NDArray[Any]
+    """Twice the rows, and zeros up to whole tiles; single precision where every partial sum fits into it."""
+    total: FloatArray
+    """Sum of the rows, each as often as it may be added."""
+
+    @classmethod
+    def of(cls, rows: FloatArray, times: IntArray) -> _Weights:
+        is_small = float((times @ np.abs(rows)).max(initial=0.0)) < 2.0**23
+        padded = np.zeros(
+            (-(-len(rows) // _WIDTH) * _WIDTH, rows.shape[1]), dtype=np.float32 if is_small else np.float64
+        )
+        padded[: len(rows)] = 2.0 * rows
+        return cls(doubled=padded, total=np.asarray(times @ rows, dtype=np.float64))
+
+    def signed(self, counts: npt.NDArray[Any]) -> FloatArray:
+        """Σ (2 count − times) row, for each row of counts, in tiles.
+
+        Tiles are so small that the linear-algebra library starts no threads for them: its threads wait for one another,
+        which is slow on a busy machine. Whole blocks run side by side instead.
+        """
+        height, width = len(counts) // _HEIGHT, counts.shape[1] // _WIDTH
+        tiles = counts.astype(self.doubled.dtype).reshape(height, _HEIGHT, width, _WIDTH).transpose(0, 2, 1, 3)
+        parts = tiles @ self.doubled.reshape(width, _WIDTH, -1)
+        sums = parts.sum(axis=1, dtype=np.float64).reshape(len(counts), -1)
+        sums -= self.total
+        return np.asarray(sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Single:
     """Rows that get a sign each, from one random bit."""
 
-    weights: npt.NDArray[Any]
-    """The rows and zeros below them, up to whole tiles; single precision where every partial sum fits into it."""
-    total: FloatArray
+    weights: _Weights
 
     @classmethod
     def of(cls, rows: FloatArray, sizes: IntArray) -> _Single:
         repeated = np.repeat(rows, sizes, axis=0)
-        is_small = float(np.abs(repeated).sum(axis=0).max(initial=0.0)) < 2.0**24
-        padded = -(-len(repeated) // _TILE[1]) * _TILE[1]
-        weights = np.zeros((padded, rows.shape[1]), dtype=np.float32 if is_small else np.float64)
-        weights[: len(repeated)] = repeated
-        return cls(weights=weights, total=repeated.sum(axis=0))
+        return cls(weights=_Weights.of(repeated, np.ones(len(repeated), dtype=np.int64)))
+
+    @property
+    def width(self) -> int:
+        """Cells of work a resample."""
+        return len(self.weights.doubled)
 
     def random_sums(self, rng: np.random.Generator, n_flips: int) -> FloatArray:
-        return self.sums(rng.integers(0, 256, size=(n_flips, len(self.weights) // 8), dtype=np.uint8))
+        bits = rng.integers(0, 256, size=(n_flips, self.width // 8), dtype=np.uint8)
+        return self.weights.signed(np.unpackbits(bits, axis=1))
 
     def sums(self, bits: Bytes) -> FloatArray:
         """Σ ±row for each row of packed bits."""
-        if not len(self.weights):
-            return np.zeros((len(bits), self.total.size))
-        ones = np.zeros((-(-len(bits) // _TILE[0]) * _TILE[0], len(self.weights) // 8), dtype=np.uint8)
-        ones[: len(bits), : bits.shape[1]] = bits
-        product = _tiled_product(np.unpackbits(ones, axis=1).astype(self.weights.dtype), self.weights)
-        return 2.0 * product[: len(bits)] - self.total
-
-
-def _tiled_product(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> FloatArray:
-    """left @ right in tiles small enough that the linear-algebra library does not start threads for them.
-
-    Its threads wait for one another, which is slow on a busy machine; whole blocks run side by side instead.
-    """
-    height, width = _TILE
-    tiles = left.reshape(len(left) // height, height, len(right) // width, width).transpose(0, 2, 1, 3)
-    parts = tiles @ right.reshape(len(right) // width, width, -1)
-    return np.asarray(parts.sum(axis=1, dtype=np.float64).reshape(len(left), -1))
+        if not self.width:
+            return np.zeros((len(bits), self.weights.total.size))
+        padded = np.zeros((-(-len(bits) // _HEIGHT) * _HEIGHT, self.width), dtype=np.uint8)
+        padded[: len(bits), : 8 * bits.shape[1]] = np.unpackbits(bits, axis=1)[:, : self.width]
+        return self.weights.signed(padded)[: len(bits)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counted:
     """Large groups: for each, random bits in whole words, of which the ones are counted."""
 
-    rows: FloatArray
-    sizes: IntArray
+    weights: _Weights
     starts: IntArray
     masks: npt.NDArray[np.uint64]
 
@@ -160,16 +182,16 @@ class _Counted:
         ends = np.cumsum(words)
         masks = np.full(int(words.sum()), np.iinfo(np.uint64).max, dtype=np.uint64)
         masks[ends - 1] >>= (words * 64 - sizes).astype(np.uint64)
-        return cls(rows=rows, sizes=sizes, starts=(ends - words).astype(np.int64), masks=masks)
+        return cls(weights=_Weights.of(rows, sizes), starts=(ends - words).astype(np.int64), masks=masks)
 
     @property
-    def n_words(self) -> int:
-        return self.masks.size
+    def width(self) -> int:
+        """Cells of work a resample; a word takes about eight times a sign."""
+        return 8 * self.masks.size
 
     def random_sums(self, rng: np.random.Generator, n_flips: int) -> FloatArray:
-        if not self.n_words:
-            return np.zeros((n_flips, self.rows.shape[1]))
-        words = rng.integers(0, 2**64, size=(n_flips, self.n_words), dtype=np.uint64)
+        words = rng.integers(0, 2**64, size=(n_flips, self.masks.size), dtype=np.uint64)
+        counts = np.zeros((n_flips, len(self.weights.doubled)), dtype=np.int64)
         ones = np.bitwise_count(words & self.masks)
-        counts = np.add.reduceat(ones, self.starts, axis=1, dtype=np.int64)
-        return np.asarray((2.0 * counts - self.sizes) @ self.rows, dtype=np.float64)
+        np.add.reduceat(ones, self.starts, axis=1, dtype=np.int64, out=counts[:, : self.starts.size])
+        return self.weights.signed(counts)
