@@ -1,0 +1,65 @@
+"""Times to whole microseconds and back; drivers' errors to qualab's own."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.exc import OperationalError
+
+from qualab.adapters.store import failures
+from qualab.adapters.store.failures import translated
+from qualab.adapters.store.location import locate
+from qualab.adapters.store.times import from_us, to_us
+from qualab.domain.claims import process_on
+from qualab.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly
+
+
+@given(moment=st.datetimes(timezones=st.just(UTC)))
+def test_a_time_comes_back_to_the_microsecond(moment: datetime) -> None:
+    assert from_us(to_us(moment)) == moment
+    assert from_us(to_us(moment)).tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    ("code", "free_bytes", "expected"),
+    [
+        (sqlite3.SQLITE_FULL, 10**9, StoreFull),
+        (sqlite3.SQLITE_IOERR_WRITE, 0, StoreFull),
+        (sqlite3.SQLITE_IOERR_SHMSIZE, 4_096, StoreFull),
+        (sqlite3.SQLITE_CANTOPEN, 0, StoreFull),
+        (sqlite3.SQLITE_IOERR_WRITE, 10**9, StoreError),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, 10**9, StoreLocked),
+        (sqlite3.SQLITE_LOCKED_SHAREDCACHE, 10**9, StoreLocked),
+        (sqlite3.SQLITE_READONLY_DIRECTORY, 10**9, StoreReadOnly),
+        (sqlite3.SQLITE_CANTOPEN, 10**9, StoreError),
+    ],
+)
+def test_an_error_code_of_sqlite_means_the_same_everywhere(
+    code: int, free_bytes: int, expected: type[StoreError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures.shutil, "disk_usage", lambda _: SimpleNamespace(free=free_bytes))
+    error = sqlite3.OperationalError("as the driver says it")
+    error.sqlite_errorcode = code
+    with pytest.raises(StoreError) as caught, translated(locate(str(tmp_path / "q.db"))):
+        raise OperationalError("SELECT 1", {}, error)
+    assert type(caught.value) is expected
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:s3cret@h/d", "postgresql://u@h/d?password=s3cret"])
+def test_a_password_that_a_driver_quotes_is_blotted_out(url: str) -> None:
+    assert locate(url).without_secrets('no such thing as "s3cret"') == 'no such thing as "***"'
+    assert "s3cret" not in str(locate(url))
+
+
+@pytest.mark.parametrize(
+    ("runner", "process"),
+    [("host:12:x", 12), ("ho:st:12:x", None), ("host:12", None), ("host:²:x", None), ("host:-1:x", None), ("", None)],
+)
+def test_a_runner_says_its_process_on_its_own_host_alone(runner: str, process: int | None) -> None:
+    assert process_on("host", runner) == process
