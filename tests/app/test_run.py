@@ -229,18 +229,18 @@ async def test_changed_tasks_are_not_resumed() -> None:
 
 
 async def test_a_store_that_fails_ends_the_run_and_keeps_what_it_has() -> None:
-    bench = bench_of(100)
+    bench = bench_of(200)
     calls = {"n": 0}
     keep = bench.store.add_answers
 
     def failing(comparison_id, answers):
         calls["n"] += 1
-        if calls["n"] > 3:
+        if calls["n"] > 1:
             raise StoreFull("The disk is full")
         return keep(comparison_id, answers)
 
     bench.store.add_answers = failing
-    bench.baseline.delay_s = bench.candidate.delay_s = 0.001
+    bench.baseline.delay_s = bench.candidate.delay_s = 0.003
     progress = QuietProgress()
     with pytest.raises(StoreFull):
         await start(bench.services, experiment(), keys={}, progress=progress)
