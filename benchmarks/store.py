@@ -5,8 +5,8 @@
 Stand-ins for answers: whole GSM8K solutions of 353 bytes and more (English) and whole KoBEST BoolQ paragraphs of 303
 bytes and more (Korean); both average about 480 bytes. The items are the questions that belong to them, with five worked
 examples from shorter texts: the dictionaries are trained on those, and see none of the answers. The candidate's answers
-are, first, other texts than the baseline's; then the same in 46 % of the pairs and, in the others, the same up to a
-random place: what a bfloat16 pair with greedy sampling did (23 of 50 texts were the same).
+are, first, other texts than the baseline's; then the same in 46 % of the pairs (23 of 50, as one bfloat16 pair with
+greedy sampling gave them on short English answers) and, in the others, the same up to a random place, which is assumed.
 
 Rates are the best of some rounds, raw and through the port in turn: a shared machine only ever makes them worse.
 """
