@@ -166,9 +166,9 @@ class Store(Protocol):
 
     def release(self, comparison_id: str, *, runner: str) -> None: ...
 
-    def set_status(
-        self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: str = ""
-    ) -> None: ...
+    def set_status(self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: str = "") -> None:
+        """Any status but FINISHED takes back the verdict and the time of finishing; the first start stays."""
+        ...
 
     def add_answers(self, comparison_id: str, answers: Sequence[Answer]) -> int:
         """Commits new answers and returns how many were there already (counted as duplicates, not stored)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import orjson
@@ -13,7 +14,12 @@ from pydantic import TypeAdapter
 
 def plain(value: Any) -> Any:
     """A (nested) frozen dataclass as what JSON holds: mappings, lists, texts and numbers."""
-    return TypeAdapter(type(value)).dump_python(value, mode="json")
+    return _adapter(type(value)).dump_python(value, mode="json")
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def canonical_json(value: Any) -> str:
