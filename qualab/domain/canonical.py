@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -17,9 +17,7 @@ def plain(value: Any) -> Any:
     return _adapter(type(value)).dump_python(value, mode="json")
 
 
-@cache
-def _adapter(kind: Hashable) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+_adapter: Any = cache(TypeAdapter)
 
 
 def canonical_json(value: Any) -> str:
