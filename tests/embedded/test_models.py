@@ -67,28 +67,23 @@ def test_vectors_and_metadata_stay(tmp_path: Path) -> None:
     assert (norm.name, norm.tensor_type.name, norm.data.tolist()) == ("output_norm.weight", "F32", list(range(64)))
 
 
-def test_models_are_made_once(weights: Path, cache: Path) -> None:
+def test_the_model_is_made_once(weights: Path, cache: Path) -> None:
     first, said = prepare(cache)
-    assert len(said) == 2
-    assert [gguf.GGUFReader(path).tensors[0].tensor_type.name for path in (first.model, first.drafter)] == [
-        "Q8_0",
-        "Q4_0",
-    ]
-    times = [path.stat().st_mtime_ns for path in (first.model, first.drafter)]
+    assert said == [f"making the model, once: {first.model}"]
+    assert gguf.GGUFReader(first.model).tensors[0].tensor_type.name == models.MATRIX_FORMAT
+    written_at = first.model.stat().st_mtime_ns
     second, said = prepare(cache)
     assert (second, said) == (first, [])
-    assert [path.stat().st_mtime_ns for path in (second.model, second.drafter)] == times
+    assert second.model.stat().st_mtime_ns == written_at
     assert not list(cache.glob("*.part"))
 
 
-def test_a_damaged_model_is_made_again_and_the_other_kept(weights: Path, cache: Path) -> None:
+def test_a_damaged_model_is_made_again(weights: Path, cache: Path) -> None:
     made, _ = prepare(cache)
-    good = made.drafter.read_bytes()
-    made.drafter.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
-    _, said = prepare(cache)
-    assert len(said) == 1
-    assert "Q4_0" in said[0]
-    assert made.drafter.read_bytes() == good
+    good = made.model.read_bytes()
+    made.model.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    assert len(prepare(cache)[1]) == 1
+    assert made.model.read_bytes() == good
 
 
 def test_a_model_without_its_manifest_is_made_again(weights: Path, cache: Path) -> None:
@@ -99,10 +94,10 @@ def test_a_model_without_its_manifest_is_made_again(weights: Path, cache: Path) 
     assert len(prepare(cache)[1]) == 1
 
 
-def test_models_of_another_recipe_are_made_again(weights: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_another_recipe_is_made_again(weights: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(cache)
     monkeypatch.setattr(models, "RECIPE", models.RECIPE + 1)
-    assert len(prepare(cache)[1]) == 2
+    assert len(prepare(cache)[1]) == 1
 
 
 def test_damaged_weights_are_refused_by_name(weights: Path, cache: Path) -> None:

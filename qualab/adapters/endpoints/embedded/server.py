@@ -18,8 +18,11 @@ HOST = "127.0.0.1"
 SPECULATION = xllamacpp.common_speculative_type
 HTTP_THREADS_PER_SLOT = 4
 """A connection that is kept alive holds a thread for 5 s; a request that finds none free waits as long."""
-MAX_DRAFT_TOKENS = 2
-"""On a CPU each drafted token costs nearly what it saves; more of them cost more."""
+PROMPT_CACHE_MIB = 1024
+"""Tasks take turns; a prompt's beginning that another of the same task left behind is not computed again."""
+BATCH_TOKENS = 256
+"""A drafter's context holds a whole vocabulary of logits for every token of a batch."""
+MAX_DRAFT_TOKENS = 3
 NGRAM_SIZE, NGRAM_DRAFT_TOKENS = 3, 4
 """At its default sizes the n-gram drafter drafts nothing on short prompts."""
 
@@ -72,7 +75,8 @@ def _parameters(options: argparse.Namespace) -> xllamacpp.CommonParams:
     params.n_parallel = options.parallel
     params.n_ctx = options.context * options.parallel
     params.n_threads_http = HTTP_THREADS_PER_SLOT * options.parallel
-    params.cache_ram_mib = 0
+    params.n_batch = params.n_ubatch = BATCH_TOKENS
+    params.cache_ram_mib = PROMPT_CACHE_MIB
     params.endpoint_metrics = params.endpoint_props = True
     params.ui = params.warmup = False
     params.offline = True
