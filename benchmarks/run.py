@@ -5,7 +5,7 @@
 Two mock servers (bench/mock.c in the directory that QUALAB_SHARED names; needs `cc`), two arms, 2,000 generations and
 8,000 log-likelihoods an arm, concurrency 128. "Evaluation" is everything after the tasks are loaded: rendering, token
 ids, bodies, storing the plan, asking, committing every answer, scoring, analysing. The floor is a bare client that
-posts the same bodies to both servers at once, reads and parses, and keeps nothing.
+posts the same bodies to both servers at once on asyncio's own loop, reads and parses, and keeps nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from qualab.adapters.endpoints.client import open_endpoint
 from qualab.app import run as use_case
 from qualab.app.experiment import Experiment
 from qualab.app.services import Services
-from qualab.bootstrap import services_of
+from qualab.bootstrap import run_async, services_of
 from qualab.domain.canonical import encode_body
 from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.items import Item, Reply, Request
@@ -177,7 +177,7 @@ def evaluate(ports: Sequence[int], folder: Path, tokenizer: Path) -> tuple[Servi
         policy=RequestPolicy(concurrency=CONCURRENCY),
     )
     progress = Silent()
-    analysis = asyncio.run(use_case.start(services, experiment, keys={}, progress=progress))
+    analysis = run_async(use_case.start(services, experiment, keys={}, progress=progress))
     return services, analysis, progress, since(progress.marks["Checking both endpoints"])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import sys
 from collections.abc import Coroutine
@@ -164,10 +163,11 @@ def _progress() -> TerminalProgress:
 def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -> Analysis:
     """Runs a job; Ctrl-C and SIGTERM end it cleanly and say how to go on."""
     from qualab.app.run import resume_hint
+    from qualab.bootstrap import run_async
 
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
-        return asyncio.run(job)
+        return run_async(job)
     except KeyboardInterrupt:
         progress.finished()
         if progress.comparison_id:

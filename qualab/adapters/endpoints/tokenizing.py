@@ -133,7 +133,7 @@ def named_tokenizer(name: str) -> Tokenize:
     tokenizer.no_padding()
 
     def tokenize(texts: Sequence[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     return tokenize
 
