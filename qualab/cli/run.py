@@ -165,7 +165,7 @@ def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -
     from qualab.app.run import resume_hint
     from qualab.bootstrap import run_async
 
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         return run_async(job)
     except KeyboardInterrupt:
@@ -173,6 +173,8 @@ def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -
         if progress.comparison_id:
             print(f"Interrupted. {resume_hint(progress.comparison_id)}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def finish(services: Services, analysis: Analysis, output_format: Format) -> None:
