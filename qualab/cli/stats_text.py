@@ -11,7 +11,6 @@ from qualab.domain.names import Verdict
 if TYPE_CHECKING:
     from qualab.app.calculators import PairedTest, Powers, Size, SmallestEffects
     from qualab.app.published import Reproduction
-    from qualab.stats.interval import ConfidenceInterval
 
 MINUS = "−"
 Line = tuple[str, ...]
@@ -43,9 +42,9 @@ def _counts(found: PairedTest) -> Iterator[Line]:
     if found.baseline is not None and found.candidate is not None:
         yield "right", share(found.candidate), f"of the candidate; {share(found.baseline)} of the baseline"
     yield "difference", signed_pp(found.difference), "candidate minus baseline"
-    yield f"{level} interval", interval(found.interval), "Tango's score interval"
+    yield f"{level} interval", interval(found.interval.low, found.interval.high), "Tango's score interval"
     if found.interval_newcombe:
-        yield "", interval(found.interval_newcombe), "Newcombe's, as a cross-check"
+        yield "", interval(found.interval_newcombe.low, found.interval_newcombe.high), "Newcombe's, as a cross-check"
 
 
 def _difference_tests(found: PairedTest) -> Iterator[Line]:
@@ -60,7 +59,7 @@ def _equivalence_tests(found: PairedTest) -> Iterator[Line]:
     level = percent(found.equivalence_interval.confidence_level)
     yield (
         f"{level} interval",
-        interval(found.equivalence_interval),
+        interval(found.equivalence_interval.low, found.equivalence_interval.high),
         f"has to lie inside ±{pp(found.margin)}",
     )
     yield "p (two score tests)", pvalue(found.pvalue_equivalence), f"has to be at most {found.alpha:g}"
@@ -295,9 +294,9 @@ def signed_pp(fraction: float) -> str:
     return f"{_signed(fraction)} pp"
 
 
-def interval(limits: ConfidenceInterval) -> str:
+def interval(low: float, high: float) -> str:
     """Limits in percentage points."""
-    return f"{_signed(limits.low)} to {_signed(limits.high)} pp"
+    return f"{_signed(low)} to {_signed(high)} pp"
 
 
 def pvalue(p: float) -> str:

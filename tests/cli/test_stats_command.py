@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from qualab import stats
 from tests.cli.conftest import Command, Outcome
 
+GUIDE = Path(__file__).parents[2] / "docs" / "statistics.md"
 COUNTS = ("--gains", 7, "--losses", 12, "--items", 600)
 POWER = ("--items", 600, "--discordance", 0.05, "--margin", 0.03)
 
@@ -178,6 +182,29 @@ def test_bad_input_is_one_clear_line(qualab: Command, arguments: tuple[object, .
 @pytest.mark.parametrize("arguments", [("test",), ("test", "--gains", "x"), ("power",), ("mde",), ("size",)])
 def test_missing_or_broken_options_are_usage_errors(qualab: Command, arguments: tuple[str, ...]) -> None:
     assert qualab("stats", *arguments).code == 2
+
+
+def documented() -> list[list[str]]:
+    blocks = re.findall(r"```sh\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
+    return [line.split()[1:] for block in blocks for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("command", documented(), ids=" ".join)
+def test_every_command_of_the_guide_works(qualab: Command, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    monkeypatch.setattr("qualab.app.published.PLANNED_DISCORDANCES", (0.02,))
+    assert command[0] == "stats"
+    assert lines(qualab(*command))
+
+
+def test_the_guide_shows_every_calculator() -> None:
+    assert {command[1] for command in documented()} == {"test", "power", "mde", "size", "reproduce"}
+
+
+def test_the_guide_names_functions_that_exist() -> None:
+    table = GUIDE.read_text().split("## Beyond")[1].split("## Mistakes")[0]
+    named = set(re.findall(r"`(\w+)`", table))
+    assert len(named) > 10
+    assert named <= set(stats.__all__)
 
 
 def test_a_calculator_loads_nothing_that_it_does_not_need() -> None:
