@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from qualab import __version__
-from qualab.cli import database, demo, query, run
+from qualab.cli import database, demo, query, run, stats
 from qualab.cli.exits import INTERRUPTED, UNEXPECTED, of_error
 from qualab.errors import QualabError
 
@@ -27,6 +27,7 @@ run.register(app)
 query.register(app)
 demo.register(app)
 app.add_typer(database.app, name="db")
+app.add_typer(stats.app, name="stats")
 
 
 def _print_version(value: bool) -> None:

@@ -1,0 +1,417 @@
+"""Small calculators for a person with counts, or with a plan in mind: plain functions that return frozen values.
+
+Differences are candidate − baseline; every share, margin and difference is a fraction. Where an answer does not exist
+the value is None, never a number that stands for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from qualab.domain.names import Verdict
+from qualab.errors import InsufficientData, InvalidValue
+from qualab.stats.checks import check_alpha, check_items, check_power, check_rates
+from qualab.stats.counts import PairedCounts
+from qualab.stats.difference import McNemarResult, mcnemar, mcnemar_unconditional, two_proportion_z
+from qualab.stats.equivalence import EquivalenceResult, equivalence, provable_margin
+from qualab.stats.interval import ConfidenceInterval, newcombe, tango
+from qualab.stats.looks import design_looks, simulate_looks
+from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar
+from qualab.stats.sizing import (
+    discordance_with_repeats,
+    items_needed,
+    joint_power,
+    mde,
+    mde_beyond_noise,
+    power_for_joint,
+    smallest_margin,
+)
+from qualab.stats.unpaired import items_unpaired_equivalence, mde_unpaired
+
+PLANNING_POWER = 0.8
+"""Of the items needed that go with a test, as in a comparison's analysis."""
+GUARDED_ITEMS = 20_000
+"""Up to so many items the exact guard's part in a power is found at a terminal's pace: about a second."""
+SIMULATED_ITEMS = 10_000
+"""Up to so many items a design with looks is simulated."""
+SIMULATED_RUNS = 10_000
+MOST_LOOKS = 50
+SEED = 20_240_501
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedTest:
+    """Everything that the counts of one 0/1 metric say."""
+
+    n_items: int
+    gains: int
+    losses: int
+    both_right: int | None
+    margin: float
+    alpha: float
+    difference: float
+    discordance: float
+    baseline: float | None
+    """Share right; None where the items right in both arms were not given. So is `candidate`."""
+    candidate: float | None
+    interval: ConfidenceInterval
+    """Tango's."""
+    interval_newcombe: ConfidenceInterval | None
+    """As a cross-check; None without the items right in both arms."""
+    pvalue: float
+    """Mid-p McNemar: the one that decides."""
+    pvalue_exact: float
+    pvalue_unconditional: float
+    pvalue_unpaired: float | None
+    """For comparison with older reports only; None without the items right in both arms."""
+    equivalence_interval: ConfidenceInterval
+    """Tango's at 1 − 2 alpha."""
+    pvalue_equivalence: float
+    """The larger one of the two one-sided score tests."""
+    pvalue_equivalence_exact: float
+    """The larger one of their exact guards."""
+    is_equivalent: bool
+    """Both p-values of equivalence are at most alpha: within the margin, whatever the verdict says besides."""
+    verdict: Verdict
+    provable_margin: float
+    """The smallest margin that these counts prove; 1 where they prove none."""
+    items_needed: int | None
+    """For the margin at this discordance, no true difference and a power of 0.8; None where no number is enough."""
+
+
+def paired_test(
+    *,
+    gains: int,
+    losses: int,
+    n_items: int,
+    margin: float,
+    alpha: float = 0.05,
+    confidence_level: float = 0.95,
+    both_right: int | None = None,
+) -> PairedTest:
+    """Test the counts of one metric for a difference and for equivalence within ±margin.
+
+    Raises:
+        InsufficientData: there is no item.
+        InvalidValue: counts, margin, alpha or confidence level cannot be.
+    """
+    counts = PairedCounts(n_items=n_items, gains=gains, losses=losses, both_right=both_right)
+    check_items(n_items)
+    baseline, candidate = (None, None) if both_right is None else counts.accuracies
+    test, equal = mcnemar(counts), equivalence(counts, margin=margin, alpha=alpha)
+    return PairedTest(
+        n_items=n_items,
+        gains=gains,
+        losses=losses,
+        both_right=both_right,
+        margin=margin,
+        alpha=alpha,
+        difference=counts.difference,
+        discordance=counts.discordance,
+        baseline=baseline,
+        candidate=candidate,
+        interval=tango(counts, confidence_level=confidence_level),
+        interval_newcombe=None if both_right is None else newcombe(counts, confidence_level=confidence_level),
+        pvalue=test.pvalue,
+        pvalue_exact=test.pvalue_exact,
+        pvalue_unconditional=mcnemar_unconditional(counts).pvalue,
+        pvalue_unpaired=_unpaired(baseline, candidate, n_items),
+        equivalence_interval=equal.interval,
+        pvalue_equivalence=equal.pvalue,
+        pvalue_equivalence_exact=equal.pvalue_exact,
+        is_equivalent=equal.is_equivalent,
+        verdict=_verdict(counts, test, equal),
+        provable_margin=provable_margin(counts, alpha=alpha).margin,
+        items_needed=_if_any(
+            lambda: items_needed(discordance=counts.discordance, margin=margin, alpha=alpha, power=PLANNING_POWER)
+        ),
+    )
+
+
+def _unpaired(baseline: float | None, candidate: float | None, n_items: int) -> float | None:
+    if baseline is None or candidate is None:
+        return None
+    return two_proportion_z(baseline=baseline, candidate=candidate, n_baseline=n_items, n_candidate=n_items).pvalue
+
+
+def _verdict(counts: PairedCounts, test: McNemarResult, equal: EquivalenceResult) -> Verdict:
+    """As for a metric of a comparison that is the only one and has no missing answer."""
+    if equal.interval.high < -equal.margin:
+        return Verdict.REGRESSION
+    if test.pvalue <= equal.alpha and counts.gains != counts.losses:
+        return Verdict.REGRESSION if counts.losses > counts.gains else Verdict.IMPROVEMENT
+    return Verdict.EQUIVALENT if equal.is_equivalent else Verdict.INCONCLUSIVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Powers:
+    """What a number of items is likely to show at an assumed truth: probabilities."""
+
+    n_items: int
+    discordance: float
+    difference: float
+    margin: float
+    alpha: float
+    n_metrics: int
+    equivalence: float
+    """That both one-sided score tests prove ±margin."""
+    equivalence_guarded: float | None
+    """That the exact guard agrees as well: of the verdict; None above 20,000 items, where it takes too long."""
+    joint: float
+    """That so many independent metrics like this one are all proven, guard included where it was found."""
+    power_for_joint: float
+    """What each of them would need for a joint power of 0.8."""
+    detection: float
+    """That mid-p McNemar finds the assumed difference; with a difference of 0, the rate of false alarms."""
+    detection_exact: float
+    """The same for the exact McNemar test."""
+    detection_of_margin: float | None
+    """That mid-p McNemar finds a loss as large as the margin that comes on top of the assumed discordance; None where
+    the two are more than all items."""
+
+
+def powers(
+    *,
+    n_items: int,
+    discordance: float,
+    margin: float,
+    difference: float = 0.0,
+    alpha: float = 0.05,
+    n_metrics: int = 5,
+) -> Powers:
+    """What `n_items` are likely to show, exactly, by enumeration.
+
+    Raises:
+        InsufficientData: there is no item.
+        InvalidValue: an argument cannot be.
+    """
+    for_joint = power_for_joint(n_metrics=n_metrics, power=PLANNING_POWER)
+    proven = power_equivalence(
+        n_items=n_items, discordance=discordance, difference=difference, margin=margin, alpha=alpha
+    )
+    guarded = _guarded_power(n_items, discordance, difference, margin, alpha)
+    midp, exact = (
+        power_mcnemar(n_items=n_items, discordance=discordance, difference=difference, alpha=alpha, method=method)
+        for method in (McNemarMethod.MIDP, McNemarMethod.EXACT)
+    )
+    return Powers(
+        n_items=n_items,
+        discordance=discordance,
+        difference=difference,
+        margin=margin,
+        alpha=alpha,
+        n_metrics=n_metrics,
+        equivalence=proven,
+        equivalence_guarded=guarded,
+        joint=joint_power([proven if guarded is None else guarded] * n_metrics),
+        power_for_joint=for_joint,
+        detection=midp,
+        detection_exact=exact,
+        detection_of_margin=_detection_of(margin, n_items, discordance, alpha),
+    )
+
+
+def _guarded_power(n_items: int, discordance: float, difference: float, margin: float, alpha: float) -> float | None:
+    if n_items > GUARDED_ITEMS:
+        return None
+    return power_equivalence(
+        n_items=n_items, discordance=discordance, difference=difference, margin=margin, alpha=alpha, is_guarded=True
+    )
+
+
+def _detection_of(loss: float, n_items: int, noise: float, alpha: float) -> float | None:
+    if noise + loss > 1.0:
+        return None
+    return power_mcnemar(
+        n_items=n_items, discordance=noise + loss, difference=-loss, alpha=alpha, method=McNemarMethod.MIDP
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallestEffects:
+    """How small a loss, and how narrow a margin, a number of items can show."""
+
+    n_items: int
+    discordance: float
+    alpha: float
+    power: float
+    accuracy: float
+    mde: float | None
+    """Smallest difference that exact McNemar finds with this power, the discordance fixed; None: there is none."""
+    mde_beyond_noise: float | None
+    """The same where the discordance is noise and the loss comes on top of it."""
+    smallest_margin: float | None
+    """Narrowest margin that the two one-sided score tests prove with this power, if there is no true difference."""
+    mde_unpaired: float | None
+    """Of the unpaired z-test at the assumed accuracy: for comparison with older reports."""
+
+
+def smallest_effects(
+    *, n_items: int, discordance: float, alpha: float = 0.05, power: float = PLANNING_POWER, accuracy: float = 0.5
+) -> SmallestEffects:
+    """The minimal detectable effect in both forms, and the narrowest provable margin.
+
+    Raises:
+        InsufficientData: there is no item.
+        InvalidValue: an argument cannot be.
+    """
+    check_items(n_items)
+    check_rates(discordance=discordance, difference=0.0)
+    level, target = check_alpha(alpha), check_power(power)
+    return SmallestEffects(
+        n_items=n_items,
+        discordance=discordance,
+        alpha=alpha,
+        power=power,
+        accuracy=accuracy,
+        mde=_if_any(lambda: mde(n_items=n_items, discordance=discordance, alpha=level, power=target)),
+        mde_beyond_noise=_if_any(
+            lambda: mde_beyond_noise(n_items=n_items, noise=discordance, alpha=level, power=target)
+        ),
+        smallest_margin=_if_any(
+            lambda: smallest_margin(n_items=n_items, discordance=discordance, alpha=level, power=target)
+        ),
+        mde_unpaired=_if_any(lambda: mde_unpaired(n_items=n_items, baseline=accuracy, alpha=level, power=target)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyLooks:
+    """A design that may stop at planned looks."""
+
+    n_looks: int
+    most_items: int
+    expected_items: float | None
+    """On average if there is no true difference, by simulation; None above 10,000 items, where it takes too long."""
+    power: float | None
+    """Share of the simulated runs that end in EQUIVALENT."""
+    harm: float | None
+    """Share of the simulated runs that stop for harm though there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """Items that prove ±margin, if there is no true difference."""
+
+    margin: float
+    discordance: float
+    alpha: float
+    power: float
+    n_metrics: int
+    n_items: int
+    power_guarded: float | None
+    """Power of the verdict at these items, the exact guard included; None above 20,000 items."""
+    power_each: float
+    """What each of `n_metrics` independent metrics needs for this joint power."""
+    n_items_joint: int
+    """Items of each metric for it."""
+    looks: EarlyLooks | None
+    """None where one look, at the end, was asked for."""
+    repeats: int
+    """Answers an item and arm."""
+    noise: float | None
+    """Discordance of two runs of the same arm; None without repeats. So are the next two."""
+    discordance_repeated: float | None
+    """Variance of an item's difference with repeats: what stands in for the discordance."""
+    n_items_repeated: int | None
+    """Items of one metric with repeats."""
+    accuracy: float
+    n_items_unpaired: int
+    """In each arm, had the items not been paired, at this accuracy of both arms."""
+
+
+def size(
+    *,
+    margin: float,
+    discordance: float,
+    alpha: float = 0.05,
+    power: float = 0.9,
+    n_looks: int = 10,
+    n_metrics: int = 5,
+    repeats: int = 1,
+    noise: float | None = None,
+    accuracy: float = 0.5,
+) -> Size:
+    """How many items prove ±margin with this power, with and without early looks, repeats and pairing.
+
+    Raises:
+        InsufficientData: no number of items within reach does.
+        InvalidValue: an argument cannot be, or repeats come without the noise that they divide.
+    """
+    power_each = power_for_joint(n_metrics=n_metrics, power=power)
+    needed = partial(items_needed, margin=margin, alpha=alpha)
+    n_items = needed(discordance=discordance, power=power)
+    left = _repeated_discordance(repeats, noise, discordance)
+    return Size(
+        margin=margin,
+        discordance=discordance,
+        alpha=alpha,
+        power=power,
+        n_metrics=n_metrics,
+        n_items=n_items,
+        power_guarded=_guarded_power(n_items, discordance, 0.0, margin, alpha),
+        power_each=power_each,
+        n_items_joint=needed(discordance=discordance, power=power_each),
+        looks=None
+        if n_looks == 1
+        else early_looks(margin=margin, discordance=discordance, alpha=alpha, power=power, n_looks=n_looks),
+        repeats=repeats,
+        noise=noise,
+        discordance_repeated=left,
+        n_items_repeated=None if left is None else needed(discordance=left, power=power),
+        accuracy=accuracy,
+        n_items_unpaired=math.ceil(
+            items_unpaired_equivalence(baseline=accuracy, margin=margin, alpha=alpha, power=power)
+        ),
+    )
+
+
+def early_looks(
+    *, margin: float, discordance: float, alpha: float = 0.05, power: float = 0.9, n_looks: int = 10
+) -> EarlyLooks:
+    """Items with equally spaced O'Brien–Fleming-type looks, at most and on average.
+
+    Raises:
+        InsufficientData: no number of items within reach gives the power.
+        InvalidValue: an argument cannot be.
+    """
+    if not 2 <= n_looks <= MOST_LOOKS:
+        raise InvalidValue(
+            f"A design with looks has 2 to {MOST_LOOKS} of them, not {n_looks}",
+            hint="5 to 10 looks are usual; 1 is the look at the end alone.",
+        )
+    design = design_looks(discordance=discordance, margin=margin, alpha=alpha, power=power, n_looks=n_looks)
+    most = design.n_items[-1]
+    if most > SIMULATED_ITEMS:
+        return EarlyLooks(n_looks=n_looks, most_items=most, expected_items=None, power=None, harm=None)
+    seen = simulate_looks(design, discordance=discordance, n_resamples=SIMULATED_RUNS, rng=np.random.default_rng(SEED))
+    return EarlyLooks(
+        n_looks=n_looks, most_items=most, expected_items=seen.expected_items, power=seen.equivalent, harm=seen.harm
+    )
+
+
+def _repeated_discordance(repeats: int, noise: float | None, discordance: float) -> float | None:
+    if repeats == 1 and noise is None:
+        return None
+    if repeats == 1 or noise is None:
+        raise InvalidValue(
+            "Repeats and the noise that they divide go together",
+            hint="Give --repeats of at least 2 and --noise: the discordance of two runs of the same arm.",
+        )
+    return discordance_with_repeats(discordance=discordance, noise=noise, repeats=repeats)
+
+
+def _if_any(find: Callable[[], T]) -> T | None:
+    """What is found, or None where it does not exist. Arguments that cannot be still raise."""
+    try:
+        return find()
+    except InsufficientData:
+        return None

@@ -1,0 +1,151 @@
+"""`qualab stats`: the statistics for a person with a few counts, or with a plan in mind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from qualab.cli.options import Format, OutputFormat
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    T = TypeVar("T", bound=DataclassInstance)
+
+app = typer.Typer(
+    help="Calculators: what counts prove, and how many items a margin needs. Nothing is read or stored.",
+    no_args_is_help=True,
+)
+
+Items = Annotated[int, typer.Option("--items", help="Items that both arms answer.")]
+Margin = Annotated[float, typer.Option(help="Largest difference that does not matter, as a fraction: 0.02 is 2 pp.")]
+Discordance = Annotated[
+    float, typer.Option(help="Share of items right in exactly one arm, as a fraction: measured in a pilot, or assumed.")
+]
+Alpha = Annotated[float, typer.Option(help="Level of each one-sided test, and of the two-sided test of a difference.")]
+Metrics = Annotated[int, typer.Option(help="Primary metrics like this one that all have to pass.")]
+Accuracy = Annotated[float, typer.Option(help="Share right, for the unpaired comparison figure alone.")]
+
+
+@app.command("test")
+def of_counts(
+    gains: Annotated[int, typer.Option(help="Items that only the candidate (drafter on) got right.")],
+    losses: Annotated[int, typer.Option(help="Items that only the baseline (drafter off) got right.")],
+    items: Items,
+    margin: Margin,
+    both_right: Annotated[
+        int | None, typer.Option(help="Items right in both arms: adds the accuracies and what needs them.")
+    ] = None,
+    alpha: Alpha = 0.05,
+    confidence: Annotated[float, typer.Option(help="Level of the interval of the difference.")] = 0.95,
+    output_format: OutputFormat = Format.TEXT,
+) -> None:
+    """Is there a difference, and is it smaller than the margin? From the counts of one right/wrong metric."""
+    from qualab.app.calculators import paired_test
+    from qualab.cli.stats_text import paired_test_text
+
+    found = paired_test(
+        gains=gains,
+        losses=losses,
+        n_items=items,
+        margin=margin,
+        alpha=alpha,
+        confidence_level=confidence,
+        both_right=both_right,
+    )
+    _print(found, output_format, paired_test_text)
+
+
+@app.command()
+def power(
+    items: Items,
+    discordance: Discordance,
+    margin: Margin,
+    difference: Annotated[float, typer.Option(help="Assumed true difference, candidate - baseline, a fraction.")] = 0.0,
+    metrics: Metrics = 5,
+    alpha: Alpha = 0.05,
+    output_format: OutputFormat = Format.TEXT,
+) -> None:
+    """How likely are so many items to prove the margin, and to find a loss?"""
+    from qualab.app.calculators import powers
+    from qualab.cli.stats_text import powers_text
+
+    found = powers(
+        n_items=items,
+        discordance=discordance,
+        margin=margin,
+        difference=difference,
+        alpha=alpha,
+        n_metrics=metrics,
+    )
+    _print(found, output_format, powers_text)
+
+
+@app.command()
+def mde(
+    items: Items,
+    discordance: Discordance,
+    power: Annotated[float, typer.Option(help="Probability to aim at.")] = 0.8,
+    alpha: Alpha = 0.05,
+    accuracy: Accuracy = 0.5,
+    output_format: OutputFormat = Format.TEXT,
+) -> None:
+    """How small a loss (minimal detectable effect), and how narrow a margin, can so many items show?"""
+    from qualab.app.calculators import smallest_effects
+    from qualab.cli.stats_text import smallest_effects_text
+
+    found = smallest_effects(n_items=items, discordance=discordance, alpha=alpha, power=power, accuracy=accuracy)
+    _print(found, output_format, smallest_effects_text)
+
+
+@app.command()
+def size(
+    margin: Margin,
+    discordance: Discordance,
+    power: Annotated[float, typer.Option(help="Probability to aim at.")] = 0.9,
+    looks: Annotated[int, typer.Option(help="Looks at which a run may stop; 1 for the end alone.")] = 10,
+    metrics: Metrics = 5,
+    repeats: Annotated[int, typer.Option(help="Answers an item and arm; needs --noise.")] = 1,
+    noise: Annotated[
+        float | None, typer.Option(help="Discordance of two runs of the same arm, a fraction; with --repeats.")
+    ] = None,
+    alpha: Alpha = 0.05,
+    accuracy: Accuracy = 0.5,
+    output_format: OutputFormat = Format.TEXT,
+) -> None:
+    """How many items prove the margin, if there is no true difference?"""
+    from qualab.app import calculators
+    from qualab.cli.stats_text import size_text
+
+    found = calculators.size(
+        margin=margin,
+        discordance=discordance,
+        alpha=alpha,
+        power=power,
+        n_looks=looks,
+        n_metrics=metrics,
+        repeats=repeats,
+        noise=noise,
+        accuracy=accuracy,
+    )
+    _print(found, output_format, size_text)
+
+
+@app.command()
+def reproduce(output_format: OutputFormat = Format.TEXT) -> None:
+    """Recompute a published drafter off/on table, and show what pairing its items would have given."""
+    from qualab.app import published
+    from qualab.cli.stats_text import reproduction_text
+
+    _print(published.reproduce(), output_format, reproduction_text)
+
+
+def _print(found: T, output_format: Format, text: Callable[[T], str]) -> None:
+    if output_format is Format.JSON:
+        typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        typer.echo(text(found))

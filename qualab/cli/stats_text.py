@@ -1,0 +1,313 @@
+"""The calculators' answers in words: percent and percentage points, aligned, short."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from qualab.domain.names import Verdict
+
+if TYPE_CHECKING:
+    from qualab.app.calculators import PairedTest, Powers, Size, SmallestEffects
+    from qualab.app.published import Reproduction
+
+MINUS = "−"
+Line = tuple[str, ...]
+"""A label, a value and what it means."""
+
+
+def paired_test_text(found: PairedTest) -> str:
+    """Counts, difference, both questions with their p-values, and one sentence."""
+    return "\n".join(
+        [
+            _aligned(_counts(found)),
+            "",
+            "Is there a difference?",
+            _aligned(_difference_tests(found)),
+            "",
+            f"Is it smaller than {pp(found.margin)} either way?",
+            _aligned(_equivalence_tests(found)),
+            "",
+            f"{found.verdict}: {verdict_sentence(found)}",
+        ]
+    )
+
+
+def _counts(found: PairedTest) -> Iterator[Line]:
+    level = percent(found.interval.confidence_level)
+    yield "items", f"{found.n_items:,}", "answered by both arms"
+    yield "gains", f"{found.gains:,}", "only the candidate (drafter on) is right"
+    yield "losses", f"{found.losses:,}", "only the baseline (drafter off) is right"
+    if found.baseline is not None and found.candidate is not None:
+        yield "right", share(found.candidate), f"of the candidate; {share(found.baseline)} of the baseline"
+    yield "difference", signed_pp(found.difference), "candidate minus baseline"
+    yield f"{level} interval", interval(found.interval.low, found.interval.high), "Tango's score interval"
+    if found.interval_newcombe:
+        yield "", interval(found.interval_newcombe.low, found.interval_newcombe.high), "Newcombe's, as a cross-check"
+
+
+def _difference_tests(found: PairedTest) -> Iterator[Line]:
+    yield "p (mid-p)", pvalue(found.pvalue), f"McNemar's test; at most {found.alpha:g} speaks for a difference"
+    yield "p (exact)", pvalue(found.pvalue_exact), "the same test, on the safe side"
+    yield "p (unconditional)", pvalue(found.pvalue_unconditional), "exact without fixing the number of changed items"
+    if found.pvalue_unpaired is not None:
+        yield "p (unpaired)", pvalue(found.pvalue_unpaired), "ignores the pairs; for comparison with older reports"
+
+
+def _equivalence_tests(found: PairedTest) -> Iterator[Line]:
+    level = percent(found.equivalence_interval.confidence_level)
+    yield (
+        f"{level} interval",
+        interval(found.equivalence_interval.low, found.equivalence_interval.high),
+        f"has to lie inside ±{pp(found.margin)}",
+    )
+    yield "p (two score tests)", pvalue(found.pvalue_equivalence), f"has to be at most {found.alpha:g}"
+    yield "p (exact guard)", pvalue(found.pvalue_equivalence_exact), "an exact test, which has to agree"
+    yield "proven", _proven(found), "the narrowest margin that these counts prove"
+    needed = "none is enough" if found.items_needed is None else f"{found.items_needed:,}"
+    yield "items needed", needed, f"for ±{pp(found.margin)} with 80 % power at this discordance, if nothing is lost"
+
+
+def _proven(found: PairedTest) -> str:
+    """Rounded up: a narrower margin would not be proven."""
+    hundredths = math.ceil(1e4 * found.provable_margin - 1e-6)
+    return "nothing" if found.provable_margin >= 1.0 else f"±{hundredths / 100:.2f} pp"
+
+
+def verdict_sentence(found: PairedTest) -> str:
+    """What the verdict means, for a person."""
+    return _SENTENCES[found.verdict](found)
+
+
+def _equivalent(found: PairedTest) -> str:
+    return f"these counts prove that the drafter changes the score by less than {pp(found.margin)}."
+
+
+def _regression(found: PairedTest) -> str:
+    if found.equivalence_interval.high < -found.margin:
+        return f"the candidate is worse by more than {pp(found.margin)}."
+    if found.is_equivalent:
+        return f"the candidate is worse, though by less than {pp(found.margin)}."
+    return f"the candidate is worse; by more or by less than {pp(found.margin)} is open."
+
+
+def _improvement(found: PairedTest) -> str:
+    size = f", though by less than {pp(found.margin)}" if found.is_equivalent else ""
+    return f"the candidate is better{size}: a drafter that loses nothing should not improve anything either."
+
+
+def _inconclusive(found: PairedTest) -> str:
+    seen = "no difference is shown, but none is ruled out either"
+    if found.items_needed is not None and found.items_needed > found.n_items:
+        seen = f"{seen}, which takes about {found.items_needed:,} items"
+    proven = "no margin at all" if found.provable_margin >= 1.0 else f"{_proven(found)}, not ±{pp(found.margin)}"
+    return f"{seen}: these counts prove {proven}."
+
+
+_SENTENCES = {
+    Verdict.EQUIVALENT: _equivalent,
+    Verdict.REGRESSION: _regression,
+    Verdict.IMPROVEMENT: _improvement,
+    Verdict.INCONCLUSIVE: _inconclusive,
+}
+
+
+def powers_text(found: Powers) -> str:
+    """Chances of each outcome at the assumed truth."""
+    return "\n".join([_assumed(found.n_items, found.discordance, found.difference), _aligned(_powers(found))])
+
+
+def _powers(found: Powers) -> Iterator[Line]:
+    margin, joint = pp(found.margin), f"proves it for {found.n_metrics} metrics"
+    yield f"proves ±{margin}", share(found.equivalence), "both one-sided score tests"
+    if found.equivalence_guarded is None:
+        yield "with the exact guard", "not computed", "takes too long above 20,000 items; hardly any lower there"
+    else:
+        yield "with the exact guard", share(found.equivalence_guarded), "what the verdict EQUIVALENT takes"
+    yield joint, share(found.joint), "were they independent and all like this one"
+    yield "", share(found.power_for_joint), "what each of them needs, for 80 % together"
+    what = f"finds {signed_pp(found.difference)}" if found.difference else "false alarm"
+    yield (
+        what,
+        share(found.detection),
+        f"McNemar's test, mid-p, which decides; {share(found.detection_exact)} exact",
+    )
+    if found.detection_of_margin is not None:
+        yield f"finds a loss of {margin}", share(found.detection_of_margin), "on top of the discordance assumed here"
+
+
+def smallest_effects_text(found: SmallestEffects) -> str:
+    """Both minimal detectable effects and the narrowest margin."""
+    return "\n".join(
+        [
+            _assumed(found.n_items, found.discordance),
+            f"With {percent(found.power)} power:",
+            _aligned(_smallest_effects(found)),
+        ]
+    )
+
+
+def _smallest_effects(found: SmallestEffects) -> Iterator[Line]:
+    yield "smallest loss found", _or_none(found.mde), "all losses and gains together make up the discordance"
+    yield "", _or_none(found.mde_beyond_noise), "the discordance is noise, and the loss comes on top"
+    yield "narrowest margin", _or_none(found.smallest_margin, sign="±"), "proven, if there is no true difference"
+    yield "without pairing", _or_none(found.mde_unpaired), f"smallest loss found, at {percent(found.accuracy)} right"
+
+
+def size_text(found: Size) -> str:
+    """Items for the margin, in every design."""
+    assumed = f"{percent(found.discordance)} of the items right in exactly one arm, no true difference"
+    return "\n".join(
+        [
+            f"Items to prove ±{pp(found.margin)} with {percent(found.power)} power ({assumed}):",
+            _aligned(_sizes(found)),
+        ]
+    )
+
+
+def _sizes(found: Size) -> Iterator[Line]:
+    guarded = "" if found.power_guarded is None else f"; {share(found.power_guarded)} with the exact guard"
+    yield "one metric", f"{found.n_items:,}", f"one look, at the end{guarded}"
+    together = f"each, so that all pass with {percent(found.power)}"
+    yield f"{found.n_metrics} metrics", f"{found.n_items_joint:,}", f"{together}: {share(found.power_each)} each"
+    yield from _looks(found)
+    if found.n_items_repeated is not None and found.discordance_repeated is not None:
+        left = f"{found.repeats} answers an item, which leave a discordance of {percent(found.discordance_repeated)}"
+        yield "with repeats", f"{found.n_items_repeated:,}", left
+    yield "without pairing", f"{found.n_items_unpaired:,}", f"in each arm, at {percent(found.accuracy)} right"
+
+
+def _looks(found: Size) -> Iterator[Line]:
+    if not (looks := found.looks):
+        return
+    yield f"{looks.n_looks} early looks", f"{looks.most_items:,}", "at most"
+    if looks.expected_items is None or looks.power is None or looks.harm is None:
+        yield "", "not computed", "on average: simulated up to 10,000 items only"
+        return
+    ends = f"{share(looks.power)} proven, {share(looks.harm)} stopped as harmful"
+    yield "", f"{looks.expected_items:,.0f}", f"on average, simulated: {ends}"
+
+
+def reproduction_text(found: Reproduction) -> str:
+    """Three tables."""
+    return "\n".join(
+        [
+            "A published comparison, drafter off and on, with unpaired tests (shares right in percent)",
+            _table(_PUBLISHED_HEAD, _published_rows(found)),
+            "MDE: smallest loss that the unpaired test sees with 80 and 90 % power. 4 pp seen: its chance to see 4 pp.",
+            "",
+            f"The same {found.paired_items} items paired, by discordance (share of items right in exactly one arm)",
+            _table(_PAIRED_HEAD, _paired_rows(found)),
+            "MDE: all changed items together are the discordance. noise + loss: the loss comes on top of it.",
+            "",
+            f"Items for ±{pp(found.planned_margin)} with {percent(found.planned_power)} power, no true difference",
+            _table(_PLANNING_HEAD, _planning_rows(found)),
+        ]
+    )
+
+
+_PUBLISHED_HEAD = ("metric", "items", "off", "on", "p printed", "p again", "MDE 80", "MDE 90", "4 pp seen")
+_PAIRED_HEAD = ("discordance", "MDE", "noise + loss", "margin 80", "margin 90", "n for ±1 pp", "±2 pp", "±3 pp")
+_PLANNING_HEAD = ("design", "items", "with 10 looks: at most", "on average")
+
+
+def _published_rows(found: Reproduction) -> Iterator[Line]:
+    for row in found.published:
+        source = row.published
+        yield (
+            source.metric,
+            str(source.n_items),
+            f"{100 * source.off:.2f}",
+            f"{100 * source.on:.2f}",
+            f"{source.pvalue:.3f}",
+            f"{row.pvalue:.3f}",
+            _or_none(row.mde80),
+            _or_none(row.mde90),
+            share(row.power_at_4pp, 0),
+        )
+
+
+def _paired_rows(found: Reproduction) -> Iterator[Line]:
+    for row in found.paired:
+        effects = (_or_none(effect) for effect in (row.mde80, row.mde_beyond_noise80))
+        margins = (_or_none(margin, sign="±") for margin in (row.margin80, row.margin90))
+        sizes = (f"{n:,}" for n in (row.items_for_1pp, row.items_for_2pp, row.items_for_3pp))
+        yield percent(row.discordance), *effects, *margins, *sizes
+
+
+def _planning_rows(found: Reproduction) -> Iterator[Line]:
+    for row in found.planning:
+        looks = row.looks
+        average = "" if looks.expected_items is None else f"{looks.expected_items:,.0f}"
+        yield (
+            f"paired, {percent(row.discordance)} discordance",
+            f"{row.fixed_items:,}",
+            f"{looks.most_items:,}",
+            average,
+        )
+    for other in found.planning_unpaired:
+        yield f"unpaired, {percent(other.accuracy)} right", f"{other.n_items:,} an arm", "", ""
+
+
+def _assumed(n_items: int, discordance: float, difference: float = 0.0) -> str:
+    truth = f", true difference {signed_pp(difference)}" if difference else ""
+    return f"{n_items:,} items, {percent(discordance)} of them right in exactly one arm (discordance){truth}"
+
+
+def _aligned(lines: Iterable[Line]) -> str:
+    rows = list(lines)
+    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+    return "\n".join(f"  {label:<{first}}  {value:>{second}}  {note}".rstrip() for label, value, note in rows)
+
+
+def _table(head: Sequence[str], lines: Iterable[Line]) -> str:
+    rows = [tuple(head), *lines]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
+    )
+
+
+def percent(fraction: float) -> str:
+    """An assumed share in percent, as short as it is exact."""
+    return f"{100 * fraction:.6g} %"
+
+
+def share(fraction: float, decimals: int = 1) -> str:
+    """A computed share in percent, rounded; what is not quite 0 or all is never rounded to it."""
+    least = 10.0**-decimals
+    if 0.0 < 100 * fraction < least / 2:
+        return f"<{least:g} %"
+    if 100 - least / 2 <= 100 * fraction < 100:
+        return f">{100 - least:g} %"
+    return f"{100 * fraction:.{decimals}f} %"
+
+
+def pp(fraction: float) -> str:
+    """A size in percentage points, as short as it is exact."""
+    return f"{100 * fraction:.6g} pp"
+
+
+def signed_pp(fraction: float) -> str:
+    """A difference in percentage points with its sign."""
+    return f"{_signed(fraction)} pp"
+
+
+def interval(low: float, high: float) -> str:
+    """Limits in percentage points."""
+    return f"{_signed(low)} to {_signed(high)} pp"
+
+
+def pvalue(p: float) -> str:
+    """A p-value as people write it."""
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _signed(fraction: float) -> str:
+    text = f"{100 * fraction:+.2f}"
+    return "0.00" if text in ("+0.00", "-0.00") else text.replace("-", MINUS)
+
+
+def _or_none(fraction: float | None, *, sign: str = "") -> str:
+    return "none exists" if fraction is None else f"{sign}{100 * fraction:.2f} pp"

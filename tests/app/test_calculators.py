@@ -1,0 +1,338 @@
+"""The calculators against published and checked figures, and what they say where there is no answer."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from math import ceil, comb, sqrt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qualab.app.calculators import early_looks, paired_test, powers, size, smallest_effects
+from qualab.app.published import DISCORDANCES, PUBLISHED, Reproduction, reproduce, reproduce_row
+from qualab.domain.names import Verdict
+from qualab.errors import InsufficientData, InvalidValue
+from qualab.stats.unpaired import items_unpaired_equivalence, mde_unpaired, power_unpaired
+
+SHARED = os.environ.get("QUALAB_SHARED")
+PROBABLE_MISPRINT = ("KoBEST", "mde90")
+"""The reference table has 0.0895 here; the formula that gives its nine other MDEs gives 0.0905."""
+
+
+def reference(name: str) -> Any:
+    if not SHARED:
+        pytest.skip("needs QUALAB_SHARED, the directory with reference/")
+    return json.loads((Path(SHARED) / "reference" / name).read_text())
+
+
+@pytest.fixture(scope="module")
+def reproduction() -> Reproduction:
+    return reproduce()
+
+
+def test_counts_give_the_checked_figures() -> None:
+    # tango-300-12-9-279, newcombe10-300-12-9-279, mcn-12-9 and score-tost-12-9-600-0.02 of the checked cases (R)
+    found = paired_test(gains=12, losses=9, n_items=600, margin=0.02, both_right=300)
+    assert found.interval.low == pytest.approx(-0.0108199871, abs=1e-7)
+    assert found.interval.high == pytest.approx(0.0214997754, abs=1e-7)
+    assert found.interval_newcombe is not None
+    assert found.interval_newcombe.low == pytest.approx(-0.0102752435, abs=1e-7)
+    assert found.pvalue == pytest.approx(0.5234670639, abs=1e-8)
+    assert found.pvalue_exact == pytest.approx(0.6636238098, abs=1e-8)
+    assert found.pvalue_equivalence == pytest.approx(0.0356839517, abs=1e-7)
+    assert (found.baseline, found.candidate) == (309 / 600, 312 / 600)
+    assert found.difference == pytest.approx(0.005)
+    assert found.discordance == pytest.approx(0.035)
+
+
+def test_the_unconditional_p_is_the_published_one() -> None:
+    # Bentur et al. 2009: 0.0353 in Fagerland, Lydersen & Laake's tables, and 0.070 / 0.039 for exact and mid-p
+    found = paired_test(gains=1, losses=7, n_items=21, margin=0.1)
+    assert found.pvalue_unconditional == pytest.approx(0.0353160272, abs=2e-6)
+    assert found.pvalue_exact == pytest.approx(0.0703125, abs=1e-12)
+    assert found.pvalue == pytest.approx(0.0390625, abs=1e-12)
+
+
+def test_mid_p_by_hand() -> None:
+    # 2 P(X <= 7) - P(X = 7), X ~ Bin(19, 1/2)
+    exact = 2 * sum(comb(19, k) for k in range(8)) / 2**19
+    found = paired_test(gains=7, losses=12, n_items=600, margin=0.02)
+    assert found.pvalue_exact == pytest.approx(exact, abs=1e-12)
+    assert found.pvalue == pytest.approx(exact - comb(19, 7) / 2**19, abs=1e-12)
+
+
+def test_the_unpaired_p_is_that_of_r() -> None:
+    # R prop.test(c(306, 301), c(600, 600), correct = FALSE)
+    found = paired_test(gains=7, losses=12, n_items=600, margin=0.02, both_right=294)
+    assert found.pvalue_unpaired == pytest.approx(0.7728149557, abs=1e-7)
+
+
+def test_what_needs_the_accuracies_is_none_without_them() -> None:
+    found = paired_test(gains=7, losses=12, n_items=600, margin=0.02)
+    assert (found.baseline, found.candidate, found.interval_newcombe, found.pvalue_unpaired) == (None,) * 4
+
+
+def test_the_guard_has_the_last_word() -> None:
+    # 0 gains, 1 loss, 44 items, margin 0.1: score p 0.0438 and exact p 0.0571
+    found = paired_test(gains=0, losses=1, n_items=44, margin=0.1)
+    assert found.pvalue_equivalence == pytest.approx(0.0438, abs=5e-5)
+    assert found.pvalue_equivalence_exact == pytest.approx(0.0571, abs=5e-5)
+    assert found.verdict is Verdict.INCONCLUSIVE
+
+
+def test_no_changed_item_is_no_evidence_of_a_difference() -> None:
+    found = paired_test(gains=0, losses=0, n_items=600, margin=0.02)
+    assert (found.pvalue, found.pvalue_exact, found.pvalue_unconditional) == (1.0, 1.0, 1.0)
+    assert found.verdict is Verdict.EQUIVALENT
+    # no loss at a true loss of m has at most the probability (1 - m)^600: 0.05 at m = 0.00498
+    exact = 1 - 0.05 ** (1 / 600)
+    assert exact <= found.provable_margin <= exact + 1.5e-5
+
+
+@pytest.mark.parametrize(
+    ("gains", "losses", "n_items", "verdict", "is_equivalent"),
+    [
+        (5, 6, 1319, Verdict.EQUIVALENT, True),
+        (17, 19, 600, Verdict.INCONCLUSIVE, False),
+        (2, 30, 600, Verdict.REGRESSION, False),
+        (10, 40, 5000, Verdict.REGRESSION, True),
+        (1, 8, 200, Verdict.REGRESSION, False),
+        (40, 10, 5000, Verdict.IMPROVEMENT, True),
+        (30, 2, 600, Verdict.IMPROVEMENT, False),
+        (0, 0, 10, Verdict.INCONCLUSIVE, False),
+    ],
+)
+def test_verdicts(gains: int, losses: int, n_items: int, verdict: Verdict, is_equivalent: bool) -> None:
+    found = paired_test(gains=gains, losses=losses, n_items=n_items, margin=0.02)
+    assert (found.verdict, found.is_equivalent) == (verdict, is_equivalent)
+
+
+def test_swapped_arms_negate_the_difference() -> None:
+    one = paired_test(gains=7, losses=12, n_items=600, margin=0.02, both_right=300)
+    other = paired_test(gains=12, losses=7, n_items=600, margin=0.02, both_right=300)
+    assert other.difference == -one.difference
+    assert other.interval == one.interval.negated()
+    assert (other.pvalue, other.pvalue_equivalence_exact) == (one.pvalue, one.pvalue_equivalence_exact)
+
+
+@pytest.mark.parametrize(
+    ("counts", "error"),
+    [
+        ({"gains": 0, "losses": 0, "n_items": 0}, InsufficientData),
+        ({"gains": 5, "losses": 3, "n_items": 7}, InvalidValue),
+        ({"gains": -1, "losses": 3, "n_items": 7}, InvalidValue),
+        ({"gains": 1, "losses": 3, "n_items": 7, "both_right": 4}, InvalidValue),
+        ({"gains": 1, "losses": 3, "n_items": 7, "margin": 0.0}, InvalidValue),
+        ({"gains": 1, "losses": 3, "n_items": 7, "margin": 1.0}, InvalidValue),
+        ({"gains": 1, "losses": 3, "n_items": 7, "alpha": 0.5}, InvalidValue),
+        ({"gains": 1, "losses": 3, "n_items": 7, "confidence_level": 1.0}, InvalidValue),
+    ],
+)
+def test_counts_that_cannot_be(counts: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        paired_test(**{"margin": 0.02} | counts)
+
+
+def test_powers_are_the_checked_ones() -> None:
+    # power-tost-600-0.05-0-0.03 and power-mcn-600-0.09-0.03: R and Python enumerations agree
+    assert powers(n_items=600, discordance=0.05, margin=0.03).equivalence == pytest.approx(0.8703355348, abs=1e-6)
+    found = powers(n_items=600, discordance=0.09, difference=0.03, margin=0.03)
+    assert found.detection_exact == pytest.approx(0.6519582884, abs=1e-6)
+    assert found.detection == pytest.approx(0.6958908749, abs=1e-6)
+
+
+def test_a_loss_of_the_margin_comes_on_top_of_the_discordance() -> None:
+    found = powers(n_items=600, discordance=0.06, margin=0.03)
+    assert found.detection_of_margin == pytest.approx(0.6958908749, abs=1e-6)
+    assert powers(n_items=20, discordance=0.9, margin=0.2).detection_of_margin is None
+
+
+def test_joint_power_is_that_of_the_guarded_verdict() -> None:
+    found = powers(n_items=600, discordance=0.05, margin=0.03, n_metrics=5)
+    assert found.equivalence_guarded is not None
+    assert 0.8 < found.equivalence_guarded <= found.equivalence
+    assert found.joint == pytest.approx(found.equivalence_guarded**5)
+    assert found.power_for_joint == pytest.approx(0.8**0.2)
+
+
+def test_at_a_difference_of_the_margin_the_power_is_the_size() -> None:
+    # size-tost-600-0.05-0.03
+    found = powers(n_items=600, discordance=0.05, difference=-0.03, margin=0.03)
+    assert found.equivalence == pytest.approx(0.048380411, abs=1e-6)
+    assert found.equivalence_guarded is not None
+    assert found.equivalence_guarded <= 0.05
+
+
+def test_many_items_have_no_guarded_power() -> None:
+    found = powers(n_items=20_001, discordance=0.05, margin=0.005, n_metrics=2)
+    assert found.equivalence_guarded is None
+    assert found.joint == pytest.approx(found.equivalence**2)
+
+
+def test_smallest_effects_are_the_checked_ones() -> None:
+    found = smallest_effects(n_items=600, discordance=0.05)
+    assert found.mde == pytest.approx(0.0265, abs=5e-5)
+    assert found.mde_beyond_noise == pytest.approx(0.0340, abs=5e-5)
+    assert found.smallest_margin == pytest.approx(0.0279, abs=5e-5)
+
+
+def test_the_mde_is_where_the_power_reaches_its_target() -> None:
+    found = smallest_effects(n_items=600, discordance=0.05)
+    assert found.mde is not None
+    below, at = (
+        powers(n_items=600, discordance=0.05, difference=-found.mde + shift, margin=0.03).detection_exact
+        for shift in (1e-4, 0.0)
+    )
+    assert below < 0.8 <= at
+
+
+def test_an_mde_that_does_not_exist_is_none() -> None:
+    found = smallest_effects(n_items=600, discordance=0.01)
+    assert found.mde is None
+    assert found.mde_beyond_noise == pytest.approx(0.0203, abs=5e-5)
+
+
+def test_sizes_are_the_checked_ones() -> None:
+    # 1,409 fixed, 1,154 expected with ten looks, 13,528 unpaired
+    found = size(margin=0.02, discordance=0.05)
+    assert found.n_items == 1409
+    assert found.looks is not None
+    assert found.looks.expected_items == pytest.approx(1154, rel=0.03)
+    assert found.looks.power == pytest.approx(0.9, abs=0.02)
+    assert found.looks.most_items > found.n_items
+    assert found.n_items_unpaired == 13_528
+    assert (found.discordance_repeated, found.n_items_repeated) == (None, None)
+
+
+def test_more_metrics_need_more_items_each() -> None:
+    found = size(margin=0.03, discordance=0.05, power=0.8, n_looks=1, n_metrics=5)
+    assert (found.n_items, found.looks) == (520, None)
+    assert found.power_each == pytest.approx(0.8**0.2)
+    at_joint = powers(n_items=found.n_items_joint, discordance=0.05, margin=0.03)
+    assert at_joint.equivalence >= found.power_each > found.power
+    assert size(margin=0.03, discordance=0.05, power=0.8, n_looks=1, n_metrics=1).n_items_joint == 520
+
+
+def test_repeats_divide_noise_alone() -> None:
+    repeated = size(margin=0.03, discordance=0.05, power=0.8, n_looks=1, repeats=4, noise=0.04)
+    assert repeated.discordance_repeated == pytest.approx(0.01 + 0.04 / 4)
+    assert repeated.n_items_repeated == size(margin=0.03, discordance=0.02, power=0.8, n_looks=1).n_items
+    noiseless = size(margin=0.03, discordance=0.05, power=0.8, n_looks=1, repeats=100, noise=0.0)
+    assert noiseless.n_items_repeated == noiseless.n_items == 520
+
+
+@pytest.mark.parametrize("given", [{"repeats": 4}, {"noise": 0.01}, {"repeats": 0}, {"repeats": 2, "noise": 0.2}])
+def test_repeats_and_noise_that_do_not_fit(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValue):
+        size(margin=0.03, discordance=0.05, n_looks=1, **given)
+
+
+def test_large_designs_are_not_simulated() -> None:
+    found = early_looks(margin=0.008, discordance=0.1, n_looks=5)
+    assert found.most_items > 10_000
+    assert (found.expected_items, found.power, found.harm) == (None, None, None)
+
+
+def test_the_same_arguments_give_the_same_figures() -> None:
+    one, other = (early_looks(margin=0.05, discordance=0.05, n_looks=3) for _ in range(2))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: powers(n_items=0, discordance=0.05, margin=0.02), InsufficientData),
+        (lambda: powers(n_items=9, discordance=0.05, margin=0.02, n_metrics=0), InvalidValue),
+        (lambda: powers(n_items=9, discordance=0.05, margin=0.02, difference=0.1), InvalidValue),
+        (lambda: smallest_effects(n_items=0, discordance=0.05), InsufficientData),
+        (lambda: smallest_effects(n_items=9, discordance=1.5), InvalidValue),
+        (lambda: smallest_effects(n_items=9, discordance=0.1, accuracy=1.5), InvalidValue),
+        (lambda: smallest_effects(n_items=9, discordance=0.1, power=1.0), InvalidValue),
+        (lambda: size(margin=0.001, discordance=0.5), InsufficientData),
+        (lambda: size(margin=0.0, discordance=0.5), InvalidValue),
+        (lambda: size(margin=0.05, discordance=0.05, n_looks=0), InvalidValue),
+        (lambda: size(margin=0.05, discordance=0.05, n_looks=51), InvalidValue),
+        (lambda: size(margin=0.05, discordance=0.05, n_metrics=0), InvalidValue),
+    ],
+)
+def test_plans_that_cannot_be(call: Callable[[], object], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        call()
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row.metric)
+def test_published_p_values_are_reproduced_to_three_digits(row: Any) -> None:
+    assert round(reproduce_row(row).pvalue, 3) == row.pvalue
+
+
+def test_the_published_figures_are_those_of_the_reference(reproduction: Reproduction) -> None:
+    rows = reference("published_ab_table.json")["rows"]
+    names = {"mde80": "unpaired_mde80", "mde90": "unpaired_mde90"}
+    assert len(rows) == len(reproduction.published)
+    for row, found in zip(rows, reproduction.published, strict=True):
+        source = found.published
+        assert (source.metric, source.n_items, source.off, source.on) == (
+            row["metric"],
+            row["n"],
+            row["off"],
+            row["on"],
+        )
+        assert found.pvalue == pytest.approx(row["two_proportion_z_p"], abs=5.1e-5)
+        assert found.power_at_4pp == pytest.approx(row["unpaired_power_at_4pp"], abs=0.0051)
+        for name, key in names.items():
+            if (source.metric, name) != PROBABLE_MISPRINT:
+                assert getattr(found, name) == pytest.approx(row[key], abs=5.1e-5), (source.metric, name)
+
+
+def test_what_pairing_gives_is_that_of_the_reference(reproduction: Reproduction) -> None:
+    rows = reference("published_ab_table.json")["paired_at_n_600"]["rows"]
+    names = {"mde80": "mde80", "mde_beyond_noise80": "mde_noise_plus_shift80", "margin80": "margin80"}
+    for row, found in zip(rows, reproduction.paired, strict=True):
+        assert found.discordance == row["discordance"]
+        for name, key in (names | {"margin90": "margin90"}).items():
+            expected = row[key]
+            assert getattr(found, name) == (None if expected is None else pytest.approx(expected, abs=5.1e-5)), name
+        items = (found.items_for_1pp, found.items_for_2pp, found.items_for_3pp)
+        assert items == tuple(row["n_for_margin80"].values())
+
+
+def test_what_pairing_gives(reproduction: Reproduction) -> None:
+    assert tuple(row.discordance for row in reproduction.paired) == DISCORDANCES
+    one, _, five, *_ = reproduction.paired
+    assert one.mde80 is None
+    assert (five.items_for_1pp, five.items_for_2pp, five.items_for_3pp) == (4335, 1123, 520)
+
+
+def test_planning_numbers(reproduction: Reproduction) -> None:
+    # fixed 655 / 1409 / 2732, ten looks 561 / 1154 / 2219, unpaired 13,528 and 9,870
+    assert [row.fixed_items for row in reproduction.planning] == [655, 1409, 2732]
+    expected = [row.looks.expected_items for row in reproduction.planning]
+    assert expected == [pytest.approx(items, rel=0.03) for items in (561, 1154, 2219)]
+    assert [row.n_items for row in reproduction.planning_unpaired] == [13_528, 9_870]
+
+
+def test_unpaired_power_by_hand() -> None:
+    # 50 % against 40 %, 400 an arm: 45 % pooled, 0.25 and 0.24 their own variances
+    z = (0.1 - 1.959964 * sqrt(2 * 0.45 * 0.55 / 400)) / sqrt((0.25 + 0.24) / 400)
+    assert z == pytest.approx(0.8872, abs=1e-4)
+    # a normal table has 0.8125 at 0.887
+    assert power_unpaired(n_items=400, baseline=0.5, difference=-0.1) == pytest.approx(0.8125, abs=1e-4)
+    loss = mde_unpaired(n_items=400, baseline=0.5, power=0.8)
+    assert power_unpaired(n_items=400, baseline=0.5, difference=-loss) == pytest.approx(0.8, abs=1e-9)
+
+
+def test_unpaired_items_by_hand() -> None:
+    # 2 * 0.25 * (1.644854 + 1.281552)^2 / 0.05^2
+    assert ceil(items_unpaired_equivalence(baseline=0.5, margin=0.05, power=0.8)) == ceil(0.5 * 2.926405**2 / 0.0025)
+
+
+def test_unpaired_figures_that_do_not_exist() -> None:
+    with pytest.raises(InsufficientData):
+        mde_unpaired(n_items=3, baseline=0.2)
+    with pytest.raises(InvalidValue):
+        power_unpaired(n_items=3, baseline=0.2, difference=-0.3)
+    assert power_unpaired(n_items=3, baseline=0.0, difference=0.0) == 0.0
+    assert power_unpaired(n_items=3, baseline=1.0, difference=-1.0) == 1.0

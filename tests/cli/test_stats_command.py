@@ -1,0 +1,230 @@
+"""`qualab stats`: what a person reads, what a machine reads, and how bad input ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qualab import stats
+from tests.cli.conftest import Command, Outcome
+
+GUIDE = Path(__file__).parents[2] / "docs" / "statistics.md"
+COUNTS = ("--gains", 7, "--losses", 12, "--items", 600)
+POWER = ("--items", 600, "--discordance", 0.05, "--margin", 0.03)
+
+
+def lines(outcome: Outcome) -> list[str]:
+    assert outcome.code == 0, outcome.err
+    return [" ".join(line.split()) for line in outcome.out.splitlines()]
+
+
+def as_json(outcome: Outcome) -> dict[str, object]:
+    assert outcome.code == 0, outcome.err
+    found: dict[str, object] = json.loads(outcome.out)
+    return found
+
+
+def test_counts_in_words(qualab: Command) -> None:
+    found = lines(qualab("stats", "test", *COUNTS, "--margin", 0.02))
+    assert "difference −0.83 pp candidate minus baseline" in found
+    assert "95 % interval −2.44 to +0.65 pp Tango's score interval" in found
+    assert "90 % interval −2.15 to +0.39 pp has to lie inside ±2 pp" in found
+    assert any(line.startswith("p (mid-p) 0.263 ") for line in found)
+    assert any(line.startswith("p (exact) 0.359 ") for line in found)
+    assert found[-1].startswith("INCONCLUSIVE: no difference is shown, but none is ruled out either")
+    assert "about 751 items" in found[-1]
+    assert "unpaired" not in " ".join(found)
+
+
+def test_the_margin_said_to_be_proven_is_rounded_up(qualab: Command) -> None:
+    proven = as_json(qualab("stats", "test", *COUNTS, "--margin", 0.02, "--format", "json"))["provable_margin"]
+    assert proven == pytest.approx(0.0218056, abs=1e-6)
+    assert "proven ±2.19 pp" in " ".join(lines(qualab("stats", "test", *COUNTS, "--margin", 0.02)))
+
+
+def test_items_right_in_both_arms_add_what_needs_them(qualab: Command) -> None:
+    found = lines(qualab("stats", "test", *COUNTS, "--margin", 0.02, "--both-right", 300))
+    assert "right 51.2 % of the candidate; 52.0 % of the baseline" in found
+    assert "−2.29 to +0.62 pp Newcombe's, as a cross-check" in found
+    assert any(line.startswith("p (unpaired) 0.773 ") for line in found)
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [
+        ((0, 0, 600), "EQUIVALENT: these counts prove that the drafter changes the score by less than 2 pp."),
+        ((2, 30, 600), "REGRESSION: the candidate is worse by more than 2 pp."),
+        ((10, 40, 5000), "REGRESSION: the candidate is worse, though by less than 2 pp."),
+        ((1, 8, 200), "REGRESSION: the candidate is worse; by more or by less than 2 pp is open."),
+        ((30, 2, 600), "IMPROVEMENT: the candidate is better: a drafter that loses nothing"),
+        ((0, 0, 10), "INCONCLUSIVE: no difference is shown"),
+    ],
+)
+def test_one_sentence_says_it(qualab: Command, counts: tuple[int, int, int], says: str) -> None:
+    gains, losses, items = counts
+    asked = ("--gains", gains, "--losses", losses, "--items", items, "--margin", 0.02)
+    assert lines(qualab("stats", "test", *asked))[-1].startswith(says)
+
+
+def test_counts_as_json(qualab: Command) -> None:
+    found = as_json(qualab("stats", "test", *COUNTS, "--margin", 0.02, "--confidence", 0.99, "--format", "json"))
+    assert {"gains": 7, "losses": 12, "n_items": 600, "both_right": None, "margin": 0.02}.items() <= found.items()
+    assert found["difference"] == pytest.approx(-5 / 600)
+    assert found["verdict"] == "INCONCLUSIVE"
+    assert found["pvalue_unpaired"] is None
+    interval = found["interval"]
+    assert isinstance(interval, dict)
+    assert interval.keys() == {"low", "high", "confidence_level"}
+    assert interval["confidence_level"] == 0.99
+
+
+def test_alpha_moves_the_equivalence_interval(qualab: Command) -> None:
+    found = " ".join(lines(qualab("stats", "test", *COUNTS, "--margin", 0.02, "--alpha", 0.025)))
+    assert "95 % interval −2.44 to +0.65 pp has to lie inside ±2 pp" in found
+
+
+def test_power_in_words(qualab: Command) -> None:
+    found = lines(qualab("stats", "power", *POWER))
+    assert found[0] == "600 items, 5 % of them right in exactly one arm (discordance)"
+    assert "proves ±3 pp 87.0 % both one-sided score tests" in found
+    assert any(line.startswith("false alarm ") for line in found)
+
+
+def test_power_at_a_difference(qualab: Command) -> None:
+    asked = ("--items", 600, "--discordance", 0.09, "--margin", 0.03, "--difference", -0.03)
+    found = lines(qualab("stats", "power", *asked))
+    assert found[0].endswith("true difference −3.00 pp")
+    assert "finds −3.00 pp 69.6 % McNemar's test, mid-p, which decides; 65.2 % exact" in found
+
+
+def test_joint_power_follows_the_metrics(qualab: Command) -> None:
+    one, three = (
+        as_json(qualab("stats", "power", *POWER, "--metrics", metrics, "--format", "json")) for metrics in (1, 3)
+    )
+    assert one["joint"] == one["equivalence_guarded"]
+    assert isinstance(one["joint"], float)
+    assert three["joint"] == pytest.approx(one["joint"] ** 3)
+
+
+def test_an_mde_that_does_not_exist_is_said(qualab: Command) -> None:
+    asked = ("stats", "mde", "--items", 600, "--discordance", 0.01)
+    found = lines(qualab(*asked))
+    assert "smallest loss found none exists all losses and gains together make up the discordance" in found
+    assert "2.03 pp the discordance is noise, and the loss comes on top" in found
+    assert as_json(qualab(*asked, "--format", "json"))["mde"] is None
+
+
+def test_sizes_in_words(qualab: Command) -> None:
+    asked = ("--margin", 0.03, "--discordance", 0.05, "--power", 0.8, "--looks", 1, "--repeats", 4, "--noise", 0.04)
+    found = lines(qualab("stats", "size", *asked))
+    assert found[0].startswith("Items to prove ±3 pp with 80 % power")
+    assert any(line.startswith("one metric 520 ") for line in found)
+    assert "with repeats 281 4 answers an item, which leave a discordance of 2 %" in found
+    assert "looks" not in " ".join(found)
+
+
+def test_looks_save_items_on_average(qualab: Command) -> None:
+    asked = ("--margin", 0.05, "--discordance", 0.05, "--looks", 4, "--format", "json")
+    looks = as_json(qualab("stats", "size", *asked))["looks"]
+    assert isinstance(looks, dict)
+    assert looks.keys() == {"n_looks", "most_items", "expected_items", "power", "harm"}
+    assert looks["expected_items"] < looks["most_items"]
+
+
+def test_the_published_table_is_reproduced(qualab: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qualab.app.published.PLANNED_DISCORDANCES", (0.02,))  # the others take seconds
+    found = lines(qualab("stats", "reproduce"))
+    assert "GSM8K strict 600 51.00 50.17 0.774 0.774 8.06 pp 9.32 pp 28 %" in found
+    assert "IFEval prompt-strict 541 30.87 30.68 0.946 0.946 7.56 pp 8.68 pp 30 %" in found
+    assert "1 % none exists 2.03 pp ±1.41 pp ±1.63 pp 1,062 354 199" in found
+    assert any(line.startswith("paired, 2 % discordance 655 ") for line in found)
+    assert "unpaired, 50 % right 13,528 an arm" in found
+    again = as_json(qualab("stats", "reproduce", "--format", "json"))
+    assert isinstance(again["published"], list)
+    assert [round(row["pvalue"], 3) for row in again["published"]] == [0.774, 0.971, 0.956, 0.922, 0.946]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("test", "--gains", 0, "--losses", 0, "--items", 0, "--margin", 0.02), "no item"),
+        (("test", "--gains", 5, "--losses", 3, "--items", 7, "--margin", 0.02), "do not fit into 7 items"),
+        (("test", *COUNTS, "--margin", 0.02, "--both-right", 582), "do not fit into 600 items"),
+        (("test", *COUNTS, "--margin", 0), "margin must lie between 0 and 1"),
+        (("test", *COUNTS, "--margin", 2), "margin must lie between 0 and 1"),
+        (("test", *COUNTS, "--margin", "nan"), "margin must lie between 0 and 1"),
+        (("test", *COUNTS, "--margin", 0.02, "--alpha", 0.5), "alpha must lie between 0 and 0.5"),
+        (("test", *COUNTS, "--margin", 0.02, "--confidence", 95), "confidence level must lie between 0 and 1"),
+        (("power", "--items", 0, "--discordance", 0.05, "--margin", 0.02), "no item"),
+        (("power", *POWER, "--difference", 0.1), "cannot come from a discordance"),
+        (("power", *POWER, "--metrics", 0), "at least one metric"),
+        (("mde", "--items", 600, "--discordance", 5), "discordance must lie between 0 and 1"),
+        (("size", "--margin", 0.02, "--discordance", 0.05, "--power", 90), "power must lie between 0 and 1"),
+        (("size", "--margin", 0.02, "--discordance", 0.05, "--repeats", 4), "go together"),
+        (("size", "--margin", 0.001, "--discordance", 0.5), "More than 1,000,000 items"),
+    ],
+)
+def test_bad_input_is_one_clear_line(qualab: Command, arguments: tuple[object, ...], says: str) -> None:
+    found = qualab("stats", *arguments)
+    assert (found.code, found.out) == (2, "")
+    first, *hint = found.err.splitlines()
+    assert first.startswith("qualab: ")
+    assert says in first
+    assert len(hint) == 1
+    assert hint[0].startswith("  ")
+
+
+@pytest.mark.parametrize("arguments", [("test",), ("test", "--gains", "x"), ("power",), ("mde",), ("size",)])
+def test_missing_or_broken_options_are_usage_errors(qualab: Command, arguments: tuple[str, ...]) -> None:
+    assert qualab("stats", *arguments).code == 2
+
+
+def documented() -> list[list[str]]:
+    blocks = re.findall(r"```sh\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
+    return [line.split()[1:] for block in blocks for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("command", documented(), ids=" ".join)
+def test_every_command_of_the_guide_works(qualab: Command, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    monkeypatch.setattr("qualab.app.published.PLANNED_DISCORDANCES", (0.02,))
+    assert command[0] == "stats"
+    assert lines(qualab(*command))
+
+
+def test_the_guide_shows_every_calculator() -> None:
+    assert {command[1] for command in documented()} == {"test", "power", "mde", "size", "reproduce"}
+
+
+def test_the_guide_names_functions_that_exist() -> None:
+    table = GUIDE.read_text().split("## Beyond")[1].split("## Mistakes")[0]
+    named = set(re.findall(r"`(\w+)`", table))
+    assert len(named) > 10
+    assert named <= set(stats.__all__)
+
+
+def test_a_calculator_loads_nothing_that_it_does_not_need() -> None:
+    program = (
+        "import sys; from qualab.cli.main import app\n"
+        "app(['stats', 'test', '--gains', '7', '--losses', '12', '--items', '600', '--margin', '0.02'],"
+        " standalone_mode=False)\n"
+        "print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    loaded = done.stderr.split()
+    assert "scipy.special" in loaded
+    heavy = (
+        "scipy.stats",
+        "scipy.optimize",
+        "statsmodels",
+        "rich",
+        "sqlalchemy",
+        "lm_eval",
+        "aiohttp",
+        "qualab.adapters",
+    )
+    assert [name for name in loaded if name.startswith(heavy)] == []
