@@ -131,4 +131,4 @@ def embedded_pair(*, say: Callable[[str], None], log_dir: Path) -> AbstractConte
     from qualab.adapters.endpoints.embedded import embedded_pair as pair
     from qualab.adapters.endpoints.embedded import prepare_models
 
-    return pair(prepare_models(say=say), drafter="draft", log_dir=log_dir)
+    return pair(prepare_models(say=say), drafter="draft", log_dir=log_dir, say=say)
