@@ -11,7 +11,7 @@ import numpy as np
 
 from qualab.app.analysis.bounds import Bounds
 from qualab.app.analysis.family import Family, Tested, adjusted, global_test, twins
-from qualab.app.analysis.judge import conclude, is_equivalent, judge, policy_result
+from qualab.app.analysis.judge import complete_result, conclude, is_equivalent, judge, policy_result
 from qualab.app.analysis.labels import label_bounds, label_evidence
 from qualab.app.analysis.means import mean_bounds, mean_evidence
 from qualab.app.analysis.missing import missing_caveats, missing_summary
@@ -123,7 +123,11 @@ def _rows_and_suite(job: Job) -> tuple[tuple[MetricResult, ...], SuiteEvidence]:
     equals, tested = _tested(metrics, job)
     n_units, rng = job.layout.n_units, job.streams.rng
     family = adjusted(tested, n_units, rng("max-t"))
-    rows = tuple(_row(metric, equals, family, job) for metric in metrics)
+    policies = {
+        metric.spec.id: _policies(metric, family.evidence.get(metric.spec.id), job.plan.rule, job.streams)
+        for metric in metrics
+    }
+    rows = tuple(_row(metric, equals.get(metric.spec.id, metric.spec.id), family, policies, job) for metric in metrics)
     suite = SuiteEvidence(
         n_family=len(tested),
         n_max_t=family.n_max_t,
@@ -169,15 +173,15 @@ def _evidence(name: str, complete: Sample, rule: DecisionRule, streams: Streams)
     return label_evidence(complete, rule, rng, streams.rng(f"bounds {name}"))
 
 
-def _row(metric: Metric, equals: Mapping[str, str], family: Family, job: Job) -> MetricResult:
-    spec, rule = metric.spec, job.plan.rule
-    stands_for = equals.get(spec.id, spec.id)
-    evidence = family.evidence.get(stands_for)
-    policies = _policies(metric, evidence, rule, job.streams)
+def _row(
+    metric: Metric, stands_for: str, family: Family, policies: Mapping[str, tuple[PolicyResult, ...]], job: Job
+) -> MetricResult:
+    """A metric's row; `stands_for` names the metric whose evidence it shares, itself where it has its own."""
+    spec, evidence = metric.spec, family.evidence.get(stands_for)
     if isinstance(metric.sample, Untestable):
         verdict, reason = Verdict.NOT_TESTED, metric.sample.reason
     else:
-        verdict, reason = judge(evidence, policies, rule, higher_is_better=spec.higher_is_better)
+        verdict, reason = judge(evidence, policies[stands_for], job.plan.rule, higher_is_better=spec.higher_is_better)
     baseline, candidate = (job.values[arm].get(spec.task, {}).get(spec.key) for arm in ArmName)
     return MetricResult(
         id=spec.id,
@@ -196,7 +200,7 @@ def _row(metric: Metric, equals: Mapping[str, str], family: Family, job: Job) ->
         reason=reason,
         evidence=evidence,
         equals="" if stands_for == spec.id else stands_for,
-        policies=policies,
+        policies=policies[stands_for],
     )
 
 
@@ -210,10 +214,12 @@ def _policies(
     if not is_equivalent(evidence, rule):
         return ()
     right = 1.0 if metric.spec.higher_is_better else 0.0
-    return tuple(
+    filled = (
         policy_result(policy, _bounds(sample.under(policy, right=right), rule, streams, policy), rule)
         for policy in MissingPolicy
+        if policy is not MissingPolicy.COMPLETE
     )
+    return complete_result(evidence), *filled
 
 
 def _bounds(sample: Sample, rule: DecisionRule, streams: Streams, policy: MissingPolicy) -> Bounds:

@@ -61,6 +61,16 @@ def policy_result(policy: MissingPolicy, bounds: Bounds, rule: DecisionRule) -> 
     )
 
 
+def complete_result(evidence: Evidence) -> PolicyResult:
+    """What the complete pairs say, where they are equivalent."""
+    return PolicyResult(
+        policy=MissingPolicy.COMPLETE,
+        difference=evidence.difference,
+        interval=evidence.equivalence_interval,
+        is_equivalent=True,
+    )
+
+
 def _agreeing(evidence: Evidence) -> str:
     if evidence.pvalue_equivalence_exact is not None:
         return " and the exact test agrees"
