@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -219,7 +218,7 @@ def _in_order(column: Column, keys: Sequence[Key]) -> list[Any]:
 
 
 def _numbers(parts: Sequence[_Both]) -> Sample | Untestable:
-    if not all(isinstance(value, Real) for part in parts for value in part.values()):
+    if not all(isinstance(value, (int, float)) for part in parts for value in part.values()):
         return Untestable(reason="no test: a score is no number, although the metric is declared a mean of numbers")
     return MeanSample(
         number=np.concatenate([part.places.numbers for part in parts]),
