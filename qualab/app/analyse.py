@@ -2,107 +2,113 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from qualab.app.evidence import (
-    Outcome,
-    Outcomes,
-    adjust,
-    binary_evidence,
-    dissenting_policy,
-    is_equivalent,
+import numpy as np
+
+from qualab.app.analysis.bounds import Bounds
+from qualab.app.analysis.family import Family, Tested, adjusted, global_test, twins
+from qualab.app.analysis.judge import complete_result, conclude, is_equivalent, judge, policy_result
+from qualab.app.analysis.labels import label_bounds, label_evidence
+from qualab.app.analysis.means import mean_bounds, mean_evidence
+from qualab.app.analysis.missing import missing_caveats, missing_summary
+from qualab.app.analysis.samples import (
+    LabelSample,
+    MeanSample,
+    MissingCount,
+    Sample,
+    Untestable,
+    members_of,
+    missing_of,
+    sample_of,
 )
-from qualab.app.scoring import raw_value
+from qualab.app.analysis.scores import Layout, Scores, input_hash, layout_of, read_scores
 from qualab.app.summaries import Summary
-from qualab.domain.canonical import canonical_json
-from qualab.domain.comparison import Analysis, ArmSummary, BinaryEvidence, Comparison, MetricResult, PairSummary
-from qualab.domain.items import Item, Score
-from qualab.domain.names import ArmName, MetricKind, Verdict
+from qualab.domain.canonical import sha256
+from qualab.domain.comparison import Analysis, Comparison, Evidence, MetricResult, PolicyResult, SuiteEvidence
+from qualab.domain.items import Item
+from qualab.domain.names import ArmName, MetricKind, MissingPolicy, Verdict
 from qualab.domain.plan import DecisionRule, MetricSpec, Plan
 from qualab.ports import LoadedTasks, Store
 
-Key = tuple[int, int]
-"""Position and repeat."""
-
-Column = dict[Key, Any]
-"""One metric's scores in one arm, as the harness gave them."""
+JOINT_POWER_REASON = "the plan assumes no discordance, and power at the observed one says nothing new"
 
 
-@dataclass(slots=True)
-class Scores:
-    """All scores of a comparison, by task and metric, and the hash of what was read."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """Random streams by name, all from one seed: adding a metric moves no other's."""
 
-    columns: dict[tuple[str, str, ArmName], Column] = field(default_factory=dict)
-    digest: Any = field(default_factory=hashlib.sha256)
+    seed: int
 
-    def add(self, score: Score, task: str) -> None:
-        key = (task, score.metric, score.arm)
-        self.columns.setdefault(key, {})[score.position, score.repeat] = raw_value(score)
-        self.digest.update(repr((key, score.position, score.repeat, raw_value(score))).encode())
+    @classmethod
+    def of(cls, plan_hash: str) -> Streams:
+        return cls(seed=int(sha256(f"analysis of {plan_hash}")[:12], 16))
 
-    def column(self, task: str, metric: str, arm: ArmName) -> Column:
-        return self.columns.get((task, metric, arm), {})
+    def rng(self, name: str) -> np.random.Generator:
+        return np.random.default_rng([self.seed, int(sha256(name)[:12], 16)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """What every row is made from."""
+
+    plan: Plan
+    scores: Scores
+    layout: Layout
+    streams: Streams
+    values: Mapping[ArmName, Mapping[str, Mapping[str, float]]]
+    """Each arm's aggregates by task or group and metric."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A row before it is tested."""
+
+    spec: MetricSpec
+    n_items: int
+    missing: MissingCount
+    sample: Sample | Untestable
 
 
 def analyse(
     store: Store, comparison: Comparison, tasks: LoadedTasks, items: Sequence[Item], summary: Summary
 ) -> Analysis:
     """The analysis of what is stored. The same stored rows give the same result. `items` by position."""
-    scores = read_scores(store.scores(comparison.id), items)
-    arms, pairs = summary.arms, summary.pairs
-    values = {arm: _values(scores, comparison.plan, tasks, arm) for arm in ArmName}
-    rows = _metric_rows(comparison.plan, scores, _asked(comparison.plan, items), values)
-    verdict, reasons = conclude(comparison.plan, rows, arms, pairs)
+    plan, arms, pairs = comparison.plan, summary.arms, summary.pairs
+    scores, layout = read_scores(store.scores(comparison.id), items), layout_of(plan, items)
+    values = {arm: _values(scores, plan, tasks, layout, arm) for arm in ArmName}
+    streams = Streams.of(comparison.plan_hash)
+    rows, suite = _rows_and_suite(Job(plan=plan, scores=scores, layout=layout, streams=streams, values=values))
+    verdict, reasons = conclude(plan, rows, arms, pairs, suite)
     return Analysis(
         comparison_id=comparison.id,
         plan_hash=comparison.plan_hash,
-        input_hash=_input_hash(scores, arms, pairs),
+        input_hash=input_hash(scores, layout, arms, pairs),
         verdict=verdict,
         reasons=reasons,
-        caveats=_caveats(comparison.plan),
+        caveats=(*_caveats(plan), *missing_caveats(suite.missing, plan.rule)),
         metrics=rows,
+        suite=suite,
         arms=arms,
         pairs=pairs,
         versions={name: version(name) for name in ("qualab", "lm_eval", "numpy", "scipy")},
     )
 
 
-def read_scores(stored: Iterable[Score], items: Sequence[Item]) -> Scores:
-    """The stored scores by task and metric."""
-    scores = Scores()
-    for score in stored:
-        scores.add(score, items[score.position].task)
-    return scores
-
-
-def _input_hash(scores: Scores, arms: Sequence[ArmSummary], pairs: PairSummary) -> str:
-    digest = scores.digest.copy()
-    for arm in arms:
-        digest.update(canonical_json(arm.statuses).encode())
-    digest.update(canonical_json(pairs).encode())
-    return str(digest.hexdigest())
-
-
-def _asked(plan: Plan, items: Sequence[Item]) -> dict[str, list[Key]]:
-    asked: dict[str, list[Key]] = {}
-    for item in items:
-        asked.setdefault(item.task, []).extend((item.position, repeat) for repeat in range(plan.sampling.repeats))
-    return asked
-
-
-def _values(scores: Scores, plan: Plan, tasks: LoadedTasks, arm: ArmName) -> dict[str, dict[str, float]]:
+def _values(
+    scores: Scores, plan: Plan, tasks: LoadedTasks, layout: Layout, arm: ArmName
+) -> dict[str, dict[str, float]]:
     """The arm's aggregates over complete pairs, by the harness's own aggregation."""
     wanted: dict[str, dict[str, list[Any]]] = {}
     for spec in plan.metrics:
-        if spec.kind is MetricKind.GROUP_MEAN:
+        if spec.kind is MetricKind.GROUP_MEAN or spec.task not in layout.tasks:
             continue
         own, other = (scores.column(spec.task, spec.key, one) for one in (arm, _other(arm)))
         # in document order, as lm-eval sums them
-        pairs = [value for key, value in sorted(own.items()) if key in other]
+        pairs = [own[key] for key in layout.tasks[spec.task].keys if key in own and key in other]
         if pairs:
             wanted.setdefault(spec.task, {})[spec.key] = pairs
     return tasks.aggregate(wanted)
@@ -112,58 +118,71 @@ def _other(arm: ArmName) -> ArmName:
     return ArmName.CANDIDATE if arm is ArmName.BASELINE else ArmName.BASELINE
 
 
-def _metric_rows(
-    plan: Plan,
-    scores: Scores,
-    asked: Mapping[str, Sequence[Key]],
-    values: Mapping[ArmName, Mapping[str, Mapping[str, float]]],
-) -> tuple[MetricResult, ...]:
-    outcomes = [_outcomes(spec, plan, scores, asked) for spec in plan.metrics]
-    plain = [binary_evidence(found, plan.rule) if found else None for found in outcomes]
-    adjusted = iter(adjust([one for one in plain if one]))
-    evidence = [next(adjusted) if one else None for one in plain]
-    return tuple(
-        _row(spec, found, proof, plan, values)
-        for spec, found, proof in zip(plan.metrics, outcomes, evidence, strict=True)
+def _rows_and_suite(job: Job) -> tuple[tuple[MetricResult, ...], SuiteEvidence]:
+    metrics = [_metric(spec, job) for spec in job.plan.metrics]
+    equals, tested = _tested(metrics, job)
+    n_units, rng = job.layout.n_units, job.streams.rng
+    family = adjusted(tested, n_units, rng("max-t"))
+    policies = {
+        metric.spec.id: _policies(metric, family.evidence.get(metric.spec.id), job.plan.rule, job.streams)
+        for metric in metrics
+    }
+    rows = tuple(_row(metric, equals.get(metric.spec.id, metric.spec.id), family, policies, job) for metric in metrics)
+    suite = SuiteEvidence(
+        n_family=len(tested),
+        n_max_t=family.n_max_t,
+        n_resamples=family.n_resamples,
+        global_test=global_test(tested, n_units, rng("global")),
+        missing=missing_summary(job.plan, job.scores, job.layout, rng("missing")),
+        joint_power=None,
+        joint_power_reason=JOINT_POWER_REASON,
+        seed=job.streams.seed,
+    )
+    return rows, suite
+
+
+def _metric(spec: MetricSpec, job: Job) -> Metric:
+    members = members_of(spec, job.plan)
+    names = {member.task for member in members} or set(spec.members)
+    return Metric(
+        spec=spec,
+        n_items=sum(task.n_items for task in job.plan.tasks if task.name in names),
+        missing=missing_of(members, job.scores, job.layout),
+        sample=sample_of(members, job.scores, job.layout),
     )
 
 
-def _members(spec: MetricSpec, plan: Plan) -> list[MetricSpec]:
-    """The metrics that a row pools: itself, or a group's members that have it."""
-    if spec.kind is not MetricKind.GROUP_MEAN:
-        return [spec]
-    return [other for other in plan.metrics if other.task in spec.members and other.key == spec.key]
+def _tested(metrics: Sequence[Metric], job: Job) -> tuple[dict[str, str], list[Tested]]:
+    """Which metric stands for each, and those that stand for any, with their evidence."""
+    equals = twins({one.spec.id: (one.spec, one.sample) for one in metrics if not isinstance(one.sample, Untestable)})
+    tested = []
+    for metric in metrics:
+        if isinstance(metric.sample, Untestable) or equals[metric.spec.id] != metric.spec.id:
+            continue
+        complete = metric.sample.under(MissingPolicy.COMPLETE, right=1.0)
+        if complete.n_items:
+            evidence = _evidence(metric.spec.id, complete, job.plan.rule, job.streams)
+            tested.append(Tested(spec=metric.spec, sample=complete, evidence=evidence))
+    return equals, tested
 
 
-def _outcomes(spec: MetricSpec, plan: Plan, scores: Scores, asked: Mapping[str, Sequence[Key]]) -> Outcomes | None:
-    """The items' outcomes where the metric is a plain mean of them; None where it is anything else."""
-    members = _members(spec, plan)
-    if plan.sampling.repeats > 1 or not members or any(m.kind is not MetricKind.BINARY_MEAN for m in members):
-        return None
-    baseline: list[Outcome] = []
-    candidate: list[Outcome] = []
-    for member in members:
-        off, on = (scores.column(member.task, member.key, arm) for arm in ArmName)
-        for key in asked[member.task]:
-            baseline.append(_is_right(off.get(key)))
-            candidate.append(_is_right(on.get(key)))
-    return Outcomes(baseline=tuple(baseline), candidate=tuple(candidate))
-
-
-def _is_right(value: float | None) -> Outcome:
-    return None if value is None else bool(value)
+def _evidence(name: str, complete: Sample, rule: DecisionRule, streams: Streams) -> Evidence:
+    rng = streams.rng(f"test {name}")
+    if isinstance(complete, MeanSample):
+        return mean_evidence(complete, rule, rng)
+    return label_evidence(complete, rule, rng, streams.rng(f"bounds {name}"))
 
 
 def _row(
-    spec: MetricSpec,
-    outcomes: Outcomes | None,
-    evidence: BinaryEvidence | None,
-    plan: Plan,
-    values: Mapping[ArmName, Mapping[str, Mapping[str, float]]],
+    metric: Metric, stands_for: str, family: Family, policies: Mapping[str, tuple[PolicyResult, ...]], job: Job
 ) -> MetricResult:
-    baseline, candidate = (values[arm].get(spec.task, {}).get(spec.key) for arm in ArmName)
-    n_asked = sum(t.n_items for t in plan.tasks if t.name in {m.task for m in _members(spec, plan)})
-    verdict, reason = judge(outcomes, evidence, plan)
+    """A metric's row; `stands_for` names the metric whose evidence it shares, itself where it has its own."""
+    spec, evidence = metric.spec, family.evidence.get(stands_for)
+    if isinstance(metric.sample, Untestable):
+        verdict, reason = Verdict.NOT_TESTED, metric.sample.reason
+    else:
+        verdict, reason = judge(evidence, policies[stands_for], job.plan.rule, higher_is_better=spec.higher_is_better)
+    baseline, candidate = (job.values[arm].get(spec.task, {}).get(spec.key) for arm in ArmName)
     return MetricResult(
         id=spec.id,
         task=spec.task,
@@ -173,95 +192,46 @@ def _row(
         exercises_drafter=spec.exercises_drafter,
         baseline=baseline,
         candidate=candidate,
-        n_items=n_asked,
-        n_missing=outcomes.n_missing if outcomes else 0,
+        n_items=metric.n_items,
+        n_missing=metric.missing.either,
+        n_missing_baseline=metric.missing.baseline,
+        n_missing_candidate=metric.missing.candidate,
         verdict=verdict,
         reason=reason,
         evidence=evidence,
+        equals="" if stands_for == spec.id else stands_for,
+        policies=policies[stands_for],
     )
 
 
-def judge(outcomes: Outcomes | None, evidence: BinaryEvidence | None, plan: Plan) -> tuple[Verdict, str]:
-    """One metric's verdict and why."""
-    rule = plan.rule
-    if outcomes is None:
-        return Verdict.NOT_TESTED, "no test yet for this kind of metric"
-    if evidence is None:
-        return Verdict.INCONCLUSIVE, "no item was answered by both arms"
-    if found := _one_sided(evidence, rule):
-        return found
-    if is_equivalent(evidence, rule):
-        if policy := dissenting_policy(outcomes, rule):
-            return Verdict.INCONCLUSIVE, f"equivalent over complete pairs, but not with this policy: {policy}"
-        return Verdict.EQUIVALENT, f"the interval lies inside ±{_pp(rule.margin)} and the exact test agrees"
-    return Verdict.INCONCLUSIVE, _still_needed(evidence, rule)
+def _policies(
+    metric: Metric, evidence: Evidence | None, rule: DecisionRule, streams: Streams
+) -> tuple[PolicyResult, ...]:
+    """What each way of treating missing answers says, where it can change a verdict."""
+    sample = metric.sample
+    if not metric.missing.either or evidence is None or isinstance(sample, Untestable):
+        return ()
+    if not is_equivalent(evidence, rule):
+        return ()
+    right = 1.0 if metric.spec.higher_is_better else 0.0
+    filled = (
+        policy_result(policy, _bounds(sample.under(policy, right=right), rule, streams, policy), rule)
+        for policy in MissingPolicy
+        if policy is not MissingPolicy.COMPLETE
+    )
+    return complete_result(evidence), *filled
 
 
-def _one_sided(evidence: BinaryEvidence, rule: DecisionRule) -> tuple[Verdict, str] | None:
-    if evidence.equivalence_interval.high < -rule.margin:
-        return Verdict.REGRESSION, f"the interval lies below −{_pp(rule.margin)}"
-    if evidence.pvalue_adjusted > rule.alpha or evidence.gains == evidence.losses:
-        return None
-    if evidence.losses > evidence.gains:
-        within = ", within the margin" if is_equivalent(evidence, rule) else ""
-        return Verdict.REGRESSION, f"the candidate is worse (adjusted p {evidence.pvalue_adjusted:.2g}){within}"
-    return Verdict.IMPROVEMENT, f"the candidate is better (adjusted p {evidence.pvalue_adjusted:.2g})"
-
-
-def _still_needed(evidence: BinaryEvidence, rule: DecisionRule) -> str:
-    proven = f"these {evidence.n_items} items prove ±{_pp(evidence.provable_margin)}"
-    if evidence.items_needed is None:
-        return f"{proven}; no number of items within reach proves ±{_pp(rule.margin)} at this discordance"
-    return f"{proven}; ±{_pp(rule.margin)} needs about {evidence.items_needed} items at this discordance"
-
-
-def _pp(fraction: float) -> str:
-    return f"{100 * fraction:.2f} pp"
-
-
-def conclude(
-    plan: Plan, rows: Sequence[MetricResult], arms: Sequence[ArmSummary], pairs: PairSummary
-) -> tuple[Verdict, tuple[str, ...]]:
-    """The comparison's verdict with its reasons, the weightiest first."""
-    if broken := _broken(plan, rows, arms, pairs):
-        return Verdict.INVALID, tuple(broken)
-    losses = [row for row in rows if row.verdict is Verdict.REGRESSION]
-    if losses:
-        return Verdict.REGRESSION, tuple(f"{row.id}: {row.reason}" for row in losses)
-    primaries = [row for row in rows if row.is_primary]
-    open_rows = [row for row in primaries if row.verdict is not Verdict.EQUIVALENT]
-    if open_rows or not primaries:
-        return Verdict.INCONCLUSIVE, tuple(_open_reason(row) for row in open_rows) or ("no primary metric",)
-    margin = _pp(plan.rule.margin)
-    return Verdict.EQUIVALENT, (f"all {len(primaries)} primary metrics are equivalent within ±{margin}",)
-
-
-def _open_reason(row: MetricResult) -> str:
-    if row.verdict is Verdict.IMPROVEMENT:
-        return f"{row.id}: {row.reason}; a lossless drafter should not improve anything either"
-    return f"{row.id}: {row.reason}"
-
-
-def _broken(plan: Plan, rows: Sequence[MetricResult], arms: Sequence[ArmSummary], pairs: PairSummary) -> list[str]:
-    broken = []
-    if pairs.request_hashes_differ:
-        broken.append(f"{pairs.request_hashes_differ} requests were not the same bytes in both arms")
-    broken += [f"the {arm.arm} answered nothing" for arm in arms if not arm.n_answers]
-    for row in rows:
-        if row.n_items and row.n_missing > plan.rule.max_missing_share * row.n_items:
-            broken.append(
-                f"{row.id}: {row.n_missing} of {row.n_items} items lack an answer in one arm or both, "
-                f"more than the plan allows ({100 * plan.rule.max_missing_share:g} %)"
-            )
-    return broken
+def _bounds(sample: Sample, rule: DecisionRule, streams: Streams, policy: MissingPolicy) -> Bounds:
+    if isinstance(sample, LabelSample):
+        return label_bounds(sample, rule, streams.rng(f"policy {policy}"))
+    return mean_bounds(sample, rule)
 
 
 def _caveats(plan: Plan) -> tuple[str, ...]:
     caveats = ["Whether the drafter ran, and that nothing else differs between the arms, was not checked."]
     if plan.is_limited:
         caveats.append(f"Limited to {plan.limit:g} items a task: not for sign-off.")
-    if clustered := sorted({task.name for task in plan.tasks if task.cluster_field}):
-        caveats.append(f"Items that share a passage or word are counted as independent: {', '.join(clustered)}.")
     if not all(metric.exercises_drafter for metric in plan.metrics):
         caveats.append("Log-likelihood metrics do not exercise a drafter.")
     return tuple(caveats)

@@ -8,7 +8,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from qualab.domain.comparison import Analysis, ArmSummary, Comparison, MetricResult, PairSummary
+from qualab.domain.comparison import (
+    Analysis,
+    ArmSummary,
+    Comparison,
+    IntervalOf,
+    MetricResult,
+    PairSummary,
+    SuiteEvidence,
+)
 from qualab.domain.names import Verdict
 
 STYLES = {
@@ -20,7 +28,7 @@ STYLES = {
     Verdict.INVALID: "bold magenta",
     Verdict.NOT_TESTED: "dim",
 }
-LEGEND = "* primary metric, which decides; +/− items gained and lost by the candidate; † drafter not exercised"
+LEGEND = "* primary metric, which decides; +/− scores gained and lost by the candidate; † drafter not exercised"
 MINUS = "−"
 
 
@@ -33,11 +41,10 @@ def make_console(*, is_error: bool = False) -> Console:
 def print_analysis(console: Console, comparison: Comparison, analysis: Analysis) -> None:
     """The table, the verdict with its reasons, and how the arms answered."""
     console.print(metric_table(analysis, is_narrow=console.width < NARROW))
-    console.print(
-        "* primary metric, which decides; +/− items gained and lost by the candidate; † drafter not exercised",
-        style="dim",
-    )
-    for line in _arm_lines(analysis.arms, analysis.pairs):
+    console.print(LEGEND, style="dim")
+    for line in _row_notes(analysis.metrics):
+        console.print(line, style="dim", highlight=False)
+    for line in (*_arm_lines(analysis.arms, analysis.pairs), *_suite_lines(analysis.suite)):
         console.print(line, highlight=False)
     console.print()
     console.print(Text.assemble("Verdict: ", (analysis.verdict.value, STYLES[analysis.verdict])))
@@ -70,7 +77,8 @@ def _columns(analysis: Analysis, *, is_narrow: bool) -> list[str]:
     if is_narrow:
         return ["off", "on", "diff pp", "95 % interval"]
     missing = ["missing"] if any(row.n_missing for row in analysis.metrics) else []
-    return ["n", *missing, "off", "on", "diff pp", "95 % interval", "p", "adj. p", "+/−"]
+    clusters = ["clusters"] if any(_is_clustered(row) for row in analysis.metrics) else []
+    return ["n", *clusters, *missing, "off", "on", "diff pp", "95 % interval", "p", "adj. p", "+/−"]
 
 
 def _label(row: MetricResult) -> str:
@@ -78,7 +86,7 @@ def _label(row: MetricResult) -> str:
 
 
 def _verdict(row: MetricResult) -> str:
-    return "no test yet" if row.verdict is Verdict.NOT_TESTED else row.verdict.value
+    return "no test" if row.verdict is Verdict.NOT_TESTED else row.verdict.value
 
 
 def _cells(row: MetricResult) -> dict[str, str]:
@@ -92,12 +100,21 @@ def _cells(row: MetricResult) -> dict[str, str]:
     if (evidence := row.evidence) is None:
         return cells
     return cells | {
+        "clusters": str(evidence.n_clusters) if _is_clustered(row) else "",
         "diff pp": pp(evidence.difference),
-        "95 % interval": f"{pp(evidence.interval.low)} to {pp(evidence.interval.high)}",
+        "95 % interval": _interval(evidence.interval),
         "p": pvalue(evidence.pvalue),
         "adj. p": pvalue(evidence.pvalue_adjusted),
         "+/−": f"{evidence.gains}/{evidence.losses}",
     }
+
+
+def _is_clustered(row: MetricResult) -> bool:
+    return row.evidence is not None and row.evidence.n_clusters < row.evidence.n_items
+
+
+def _interval(interval: IntervalOf | None) -> str:
+    return "none" if interval is None else f"{pp(interval.low)} to {pp(interval.high)}"
 
 
 def _difference(row: MetricResult) -> str:
@@ -128,6 +145,31 @@ def _arm_lines(arms: Sequence[ArmSummary], pairs: PairSummary) -> Iterator[str]:
         facts.append(f"finish reasons differ in {pairs.finish_reasons_differ}")
         facts.append(f"prompt tokens differ in {pairs.prompt_tokens_differ}")
         yield f"{'pairs':<9} {', '.join(facts)}"
+
+
+def _row_notes(rows: Sequence[MetricResult]) -> Iterator[str]:
+    """What a row's cells have no room for."""
+    for row in rows:
+        if row.equals:
+            yield f"{row.id} has the same scores as {row.equals}: counted once"
+        if row.verdict is Verdict.NOT_TESTED:
+            yield f"{row.id}: {row.reason}"
+        elif row.evidence and row.evidence.note and not row.equals:
+            yield f"{row.id}: {row.evidence.note}"
+
+
+def _suite_lines(suite: SuiteEvidence) -> Iterator[str]:
+    if found := suite.global_test:
+        yield (
+            f"{'together':<9} mean difference of {found.n_metrics} metrics {pp(found.difference)} pp, "
+            f"p {pvalue(found.pvalue)} (global sign-flip test)"
+        )
+    missing = suite.missing
+    if missing.baseline_only or missing.candidate_only:
+        yield (
+            f"{'missing':<9} in the baseline alone {missing.baseline_only}, in the candidate alone "
+            f"{missing.candidate_only}, p {pvalue(missing.pvalue)}"
+        )
 
 
 def _arm_facts(arm: ArmSummary) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from qualab.domain.names import ArmName, ComparisonStatus, MetricKind, Verdict
+from qualab.domain.names import ArmName, ComparisonStatus, EvidenceKind, MetricKind, MissingPolicy, Verdict
 from qualab.domain.plan import Plan
 
 
@@ -40,32 +40,66 @@ class IntervalOf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BinaryEvidence:
-    """The paired evidence of one 0/1 metric over its complete pairs."""
+class Evidence:
+    """What one metric's complete pairs say. A value that the kind of metric does not have is None."""
 
+    kind: EvidenceKind
     n_items: int
+    """Pairs of scores: one for each item and repeat, and for each entry of a list."""
+    n_clusters: int
+    """Groups of pairs that stand and fall together; `n_items` where each pair is its own."""
     gains: int
+    """Pairs that only the candidate got right (or scored higher)."""
     losses: int
+    n_changed: int
+    """Pairs that differ; more than gains + losses where a wrong label became another wrong one."""
     difference: float
-    interval: IntervalOf
+    """Candidate - baseline."""
+    interval: IntervalOf | None
     """At 95 % (1 - alpha)."""
-    equivalence_interval: IntervalOf
-    """At 1 - 2 alpha: inside the margin means equivalent."""
+    equivalence_interval: IntervalOf | None
+    """At 1 - 2 alpha: inside the margin means equivalent, where the exact guard agrees."""
     pvalue: float
-    """Mid-p McNemar."""
-    pvalue_exact: float
+    """Two-sided: mid-p McNemar, sign flips of clusters, or swaps of an item's two answers."""
+    pvalue_exact: float | None
+    """Exact McNemar, or the sign-flip p-value where every pattern was counted."""
     pvalue_adjusted: float
-    """Of the family of tested metrics (Holm)."""
-    pvalue_unpaired: float
+    """In the family of all metrics: step-down max-T, combined with what it cannot carry."""
+    pvalue_holm: float
+    """The same family by Holm, as a cross-check."""
+    pvalue_unpaired: float | None
     """Only for comparison with older reports."""
-    pvalue_equivalence: float
-    """The larger of the two one-sided score tests."""
-    pvalue_equivalence_exact: float
+    pvalue_clustered_mcnemar: float | None
+    """Yang, Sun & Hardin (2010), beside the sign flips."""
+    pvalue_equivalence: float | None
+    """The larger of the two one-sided tests at the margin."""
+    pvalue_equivalence_exact: float | None
     """The exact unconditional guard."""
-    provable_margin: float
-    """The smallest margin that these counts would have proven."""
+    standard_error: float | None
+    """CR2 where there are clusters; of the bootstrap for labels."""
+    degrees_of_freedom: float | None
+    """Satterthwaite's."""
+    design_effect: float
+    """Variance over that of independent items, at least 1."""
+    provable_margin: float | None
+    """The smallest margin that these answers would have proven; None where there is no bound."""
     items_needed: int | None
-    """Items that would prove the margin at this discordance with power 0.8; None where none would."""
+    """Pairs that would prove the margin at this discordance with power 0.8; None where too many or unknown."""
+    n_resamples: int
+    """Random sign patterns or swaps behind the p-value; 0 where it is exact."""
+    note: str
+    """What a person must know of how the bounds came about; empty otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyResult:
+    """What one way of treating missing answers says about equivalence."""
+
+    policy: MissingPolicy
+    difference: float
+    interval: IntervalOf | None
+    """At 1 - 2 alpha."""
+    is_equivalent: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +116,20 @@ class MetricResult:
     """The arm's value over complete pairs; None where no pair is complete."""
     candidate: float | None
     n_items: int
+    """Items that were asked."""
     n_missing: int
+    """Answers (items times repeats) that at least one arm lacks."""
+    n_missing_baseline: int
+    n_missing_candidate: int
     verdict: Verdict
     reason: str
     """Why, in one sentence for a person."""
-    evidence: BinaryEvidence | None
-    """None for metrics that are not tested yet."""
+    evidence: Evidence | None
+    """None where there is no complete pair, or no test."""
+    equals: str = ""
+    """The metric that has the same scores on the same items: both are one member of the family."""
+    policies: tuple[PolicyResult, ...] = ()
+    """Filled where answers are missing and the complete pairs are equivalent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,19 +168,64 @@ class PairSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MissingSummary:
+    """Which arm left answers (items times repeats) without a score."""
+
+    n_asked: int
+    baseline_only: int
+    candidate_only: int
+    both: int
+    pvalue: float
+    """Two-sided: mid-p McNemar on "is missing"; sign flips of items where they were asked repeatedly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalTest:
+    """Sign-flip test of the mean, over the family's metrics, of their differences: it sees a small loss everywhere."""
+
+    n_metrics: int
+    difference: float
+    """The mean difference; negative where the candidate is worse."""
+    pvalue: float
+    n_resamples: int
+    """0 where every sign pattern was counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteEvidence:
+    """What all metrics say together."""
+
+    n_family: int
+    """Different metrics that were tested."""
+    n_max_t: int
+    """Those of them whose p-values max-T adjusts; the others are not means over items."""
+    n_resamples: int
+    """Sign patterns behind max-T."""
+    global_test: GlobalTest | None
+    """None where no metric is a mean over items."""
+    missing: MissingSummary
+    joint_power: float | None
+    joint_power_reason: str
+    """Why there is no joint power; empty otherwise."""
+    seed: int
+    """Every random stream of the analysis derives from it; it derives from the plan's hash."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
     """What a comparison came to. Recomputable from what is stored; the same inputs give the same bytes."""
 
     comparison_id: str
     plan_hash: str
     input_hash: str
-    """SHA-256 over the stored scores and statuses that went in."""
+    """SHA-256 over the stored scores, clusters and statuses that went in."""
     verdict: Verdict
     reasons: tuple[str, ...]
     """In order of weight, each one sentence."""
     caveats: tuple[str, ...]
     """What the verdict does not prove, or was not checked."""
     metrics: tuple[MetricResult, ...]
+    suite: SuiteEvidence
     arms: tuple[ArmSummary, ...]
     pairs: PairSummary
     versions: dict[str, str]

@@ -89,3 +89,25 @@ class MetricKind(StrEnum):
     GROUP_MEAN = "group_mean"
     """A size-weighted mean of other metrics' values."""
     OTHER = "other"
+
+
+class EvidenceKind(StrEnum):
+    """Which analysis a metric got."""
+
+    COUNTS = "counts"
+    """0/1 scores of independent items: gains and losses."""
+    CLUSTERS = "clusters"
+    """0/1 scores in clusters: items that share a passage, entries of one list, repeats of one item."""
+    SCORES = "scores"
+    """Other scores whose mean is the metric."""
+    LABELS = "labels"
+    """Macro-F1 of labels: no mean over items."""
+
+
+class MissingPolicy(StrEnum):
+    """How answers that are missing enter. Decided before the run: all four must agree on "equivalent"."""
+
+    COMPLETE = "complete pairs"
+    WRONG = "missing counted as wrong"
+    AGAINST_CANDIDATE = "worst case against the candidate"
+    AGAINST_BASELINE = "worst case against the baseline"

@@ -7,7 +7,13 @@ here reads a file, a clock or a global random state; heavy parts of scipy load a
 from __future__ import annotations
 
 from qualab.stats.adjustment import benjamini_hochberg, benjamini_yekutieli, holm
-from qualab.stats.bootstrap import BootstrapMethod, BootstrapResult, bootstrap_mean, paired_bootstrap
+from qualab.stats.bootstrap import (
+    BootstrapMethod,
+    BootstrapResult,
+    bootstrap_mean,
+    paired_bootstrap,
+    paired_bootstraps,
+)
 from qualab.stats.clustered import (
     ClusteredEquivalence,
     ClusteredMcNemarResult,
@@ -33,7 +39,15 @@ from qualab.stats.equivalence import (
     provable_margin,
 )
 from qualab.stats.evidence import EquivalenceEvidence, best_bet, equivalence_e_values, first_proof, mcnemar_log_e
-from qualab.stats.f1 import F1Comparison, LabelledAnswers, bootstrap_macro_f1, compare_macro_f1, macro_f1
+from qualab.stats.f1 import (
+    F1Comparison,
+    LabelledAnswers,
+    bootstrap_macro_f1,
+    bootstraps_macro_f1,
+    compare_macro_f1,
+    macro_f1,
+)
+from qualab.stats.f1_bound import F1Bound, bound_macro_f1
 from qualab.stats.interval import (
     INTERVALS,
     ConfidenceInterval,
@@ -111,6 +125,7 @@ __all__ = [
     "EquivalenceEvidence",
     "EquivalenceResult",
     "ExcessDiscordance",
+    "F1Bound",
     "F1Comparison",
     "IntervalMethod",
     "LabelledAnswers",
@@ -136,6 +151,8 @@ __all__ = [
     "best_bet",
     "bootstrap_macro_f1",
     "bootstrap_mean",
+    "bootstraps_macro_f1",
+    "bound_macro_f1",
     "classical_boundaries",
     "cluster_cells",
     "cluster_errors",
@@ -179,6 +196,7 @@ __all__ = [
     "non_inferiority",
     "odd_ones_out",
     "paired_bootstrap",
+    "paired_bootstraps",
     "paired_differences",
     "power_equivalence",
     "power_for_joint",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -64,7 +65,35 @@ def paired_bootstrap(
             no width would claim certainty.
         InvalidValue: features or labels cannot be.
     """
-    check_confidence_level(confidence_level)
+    (found,) = paired_bootstraps(
+        baseline,
+        candidate,
+        statistic,
+        cluster=cluster,
+        strata=strata,
+        confidence_levels=(confidence_level,),
+        method=method,
+        n_resamples=n_resamples,
+        rng=rng,
+    )
+    return found
+
+
+def paired_bootstraps(
+    baseline: npt.ArrayLike,
+    candidate: npt.ArrayLike,
+    statistic: Statistic,
+    *,
+    cluster: Labels | None = None,
+    strata: Labels | None = None,
+    confidence_levels: Sequence[float],
+    method: BootstrapMethod = BootstrapMethod.BCA,
+    n_resamples: int = 4_999,
+    rng: np.random.Generator,
+) -> tuple[BootstrapResult, ...]:
+    """As `paired_bootstrap`, one result a confidence level, all from the same resamples."""
+    for level in confidence_levels:
+        check_confidence_level(level)
     before, after = paired_features(baseline, candidate)
     units = _Units.of(np.hstack([before, after]), cluster, strata)
 
@@ -79,16 +108,20 @@ def paired_bootstrap(
             hint="Count the items that changed instead: none of n bounds the share of changes.",
             difference=observed,
         )
-    tail = (1.0 - confidence_level) / 2.0
-    levels = [tail, 1.0 - tail]
-    if method is BootstrapMethod.BCA:
-        levels = _bca_levels(levels, values, observed, units.jackknife(gap), units.sizes)
-    low, high = np.quantile(values, levels)
-    return BootstrapResult(
-        difference=observed,
-        standard_error=float(values.std(ddof=1)),
-        interval=ConfidenceInterval(low=float(low), high=float(high), confidence_level=confidence_level),
-        n_resamples=n_resamples,
+    jackknife = units.jackknife(gap) if method is BootstrapMethod.BCA else None
+
+    def interval(confidence_level: float) -> ConfidenceInterval:
+        tail = (1.0 - confidence_level) / 2.0
+        levels = [tail, 1.0 - tail]
+        if jackknife is not None:
+            levels = _bca_levels(levels, values, observed, jackknife, units.sizes)
+        low, high = np.quantile(values, levels)
+        return ConfidenceInterval(low=float(low), high=float(high), confidence_level=confidence_level)
+
+    error = float(values.std(ddof=1))
+    return tuple(
+        BootstrapResult(difference=observed, standard_error=error, interval=interval(level), n_resamples=n_resamples)
+        for level in confidence_levels
     )
 
 
@@ -137,7 +170,7 @@ class _Units:
             )
             first = np.unique(codes, return_index=True)[1]
             rows, stratum = cluster_sums(rows, codes), stratum[first]
-        keyed, sizes = np.unique(np.column_stack([stratum, rows]), axis=0, return_counts=True)
+        keyed, sizes = _distinct(np.column_stack([stratum, rows]))
         starts = np.unique(keyed[:, 0], return_index=True)[1]
         return cls(rows=keyed[:, 1:], sizes=sizes.astype(np.int64), bounds=(*starts.tolist(), len(keyed)))
 
@@ -162,6 +195,22 @@ class _Units:
     def jackknife(self, statistic: Statistic) -> FloatArray:
         """The statistic without one unit, for one unit of each distinct row."""
         return statistic(self.total - self.rows)
+
+
+def _distinct(rows: FloatArray) -> tuple[FloatArray, IntArray]:
+    """The distinct rows, ordered by their first column, and how often each occurs.
+
+    Rows are told apart by one random sum each: sorting numbers is much faster than sorting rows.
+    """
+    generator = np.random.Generator(np.random.PCG64(20_240_301))
+    keys = rows[:, 1:] @ generator.integers(1, 2**31, size=rows.shape[1] - 1).astype(np.float64)
+    _, index, inverse, sizes = np.unique(
+        rows[:, 0] + 1j * keys, return_index=True, return_inverse=True, return_counts=True
+    )
+    if np.array_equal(rows[index][inverse], rows):
+        return rows[index], sizes.astype(np.int64)
+    distinct, sizes = np.unique(rows, axis=0, return_counts=True)  # two rows with one sum: next to never
+    return distinct, sizes.astype(np.int64)
 
 
 def _bca_levels(

@@ -101,7 +101,10 @@ def _eliasziw_correction(table: FloatArray) -> float | None:
     between = np.mean(np.sum((table - np.outer(sizes, shares)) ** 2, axis=1) / sizes)
     within = np.sum(np.sum(table * (sizes[:, None] - table), axis=1) / sizes) / (len(table) * (mean_size - 1.0))
     typical_size = _typical(sizes, len(table))
-    correlation = (between - within) / (between + (typical_size - 1.0) * within)
+    total = between + (typical_size - 1.0) * within
+    if total == 0.0:
+        return None
+    correlation = (between - within) / total
     changed = shares[1] + shares[2]
     denominator = correlation + changed * (1.0 - correlation)
     if denominator == 0.0:

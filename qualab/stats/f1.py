@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats.bootstrap import BootstrapMethod, BootstrapResult, paired_bootstrap
+from qualab.stats.bootstrap import BootstrapMethod, BootstrapResult, paired_bootstraps
 from qualab.stats.checks import FloatArray, IntArray
 from qualab.stats.mean import Labels, cluster_codes
 from qualab.stats.resampling import ResamplingResult, swap_test
@@ -58,17 +58,22 @@ def macro_f1(truth: Sequence[object], answers: Sequence[object]) -> float:
 
 
 def compare_macro_f1(
-    tasks: Sequence[LabelledAnswers], *, n_resamples: int = 9_999, rng: np.random.Generator
+    tasks: Sequence[LabelledAnswers],
+    *,
+    weights: Sequence[float] | None = None,
+    n_resamples: int = 9_999,
+    rng: np.random.Generator,
 ) -> F1Comparison:
     """Macro-F1 of both arms and a two-sided randomisation test of their difference (Noreen 1989).
 
-    For several tasks the score is the mean of the tasks' macro-F1, as lm-eval's groups have it; items of one
-    cluster are swapped together.
+    For several tasks the score is the mean of the tasks' macro-F1, plain or with weights (lm-eval's groups weight by
+    size where they say so); items of one cluster are swapped together.
 
     Raises:
         InsufficientData: there is no task.
+        InvalidValue: there is not one positive weight a task.
     """
-    joined = _joined(tasks)
+    joined = _joined(tasks, weights)
     swap = swap_test(
         joined.baseline, joined.candidate, joined.statistic, cluster=joined.cluster, n_resamples=n_resamples, rng=rng
     )
@@ -81,6 +86,7 @@ def compare_macro_f1(
 def bootstrap_macro_f1(
     tasks: Sequence[LabelledAnswers],
     *,
+    weights: Sequence[float] | None = None,
     confidence_level: float = 0.95,
     method: BootstrapMethod = BootstrapMethod.BCA,
     n_resamples: int = 4_999,
@@ -90,15 +96,37 @@ def bootstrap_macro_f1(
 
     Raises:
         InsufficientData: there is no task, or no answer changed.
+        InvalidValue: there is not one positive weight a task.
     """
-    joined = _joined(tasks)
-    return paired_bootstrap(
+    (found,) = bootstraps_macro_f1(
+        tasks,
+        weights=weights,
+        confidence_levels=(confidence_level,),
+        method=method,
+        n_resamples=n_resamples,
+        rng=rng,
+    )
+    return found
+
+
+def bootstraps_macro_f1(
+    tasks: Sequence[LabelledAnswers],
+    *,
+    weights: Sequence[float] | None = None,
+    confidence_levels: Sequence[float],
+    method: BootstrapMethod = BootstrapMethod.BCA,
+    n_resamples: int = 4_999,
+    rng: np.random.Generator,
+) -> tuple[BootstrapResult, ...]:
+    """As `bootstrap_macro_f1`, one result a confidence level, all from the same resamples."""
+    joined = _joined(tasks, weights)
+    return paired_bootstraps(
         joined.baseline,
         joined.candidate,
         joined.statistic,
         cluster=joined.cluster,
         strata=joined.task,
-        confidence_level=confidence_level,
+        confidence_levels=confidence_levels,
         method=method,
         n_resamples=n_resamples,
         rng=rng,
@@ -122,15 +150,20 @@ class _Joined:
     task: list[int]
     cluster: Labels | None
     widths: tuple[int, ...]
+    weights: Sequence[float] | None
 
     def statistic(self, totals: FloatArray) -> FloatArray:
         parts = np.split(totals, np.cumsum(self.widths)[:-1], axis=1)
-        return np.asarray(np.mean([_macro_f1(part) for part in parts], axis=0), dtype=np.float64)
+        return np.asarray(
+            np.average([_macro_f1(part) for part in parts], axis=0, weights=self.weights), dtype=np.float64
+        )
 
 
-def _joined(tasks: Sequence[LabelledAnswers]) -> _Joined:
+def _joined(tasks: Sequence[LabelledAnswers], weights: Sequence[float] | None) -> _Joined:
     if not tasks:
         raise InsufficientData("There is no task to compare", hint="Give at least one task.")
+    if weights is not None and (len(weights) != len(tasks) or min(weights) <= 0.0):
+        raise InvalidValue("Each task needs a positive weight", hint="Give the tasks' numbers of items.")
     parts = [_features(task) for task in tasks]
     lengths = [len(part.baseline) for part in parts]
     labels = [
@@ -144,6 +177,7 @@ def _joined(tasks: Sequence[LabelledAnswers]) -> _Joined:
         task=np.repeat(np.arange(len(parts)), lengths).tolist(),
         cluster=None if all(task.cluster is None for task in tasks) else labels,
         widths=tuple(part.baseline.shape[1] for part in parts),
+        weights=weights,
     )
 
 

@@ -1,16 +1,27 @@
-"""From outcomes to verdicts: every row of the verdict table, and the ways of treating missing answers."""
+"""From evidence to verdicts: every row of the verdict table, and the ways of treating missing answers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from qualab.app.analyse import conclude, judge
-from qualab.app.evidence import Outcomes, adjust, binary_evidence, dissenting_policy, is_equivalent
+from qualab.app.analysis.bounds import Bounds
+from qualab.app.analysis.judge import conclude, is_equivalent, judge, policy_result
+from qualab.app.analysis.means import mean_bounds, mean_evidence
+from qualab.app.analysis.samples import MeanSample
 from qualab.app.experiment import make_plan
-from qualab.domain.comparison import ArmSummary, MetricResult, PairSummary
-from qualab.domain.names import ArmName, MetricKind, Verdict
+from qualab.domain.comparison import (
+    ArmSummary,
+    Evidence,
+    GlobalTest,
+    MetricResult,
+    MissingSummary,
+    PairSummary,
+    SuiteEvidence,
+)
+from qualab.domain.names import ArmName, EvidenceKind, MetricKind, MissingPolicy, Verdict
 from qualab.domain.plan import DecisionRule
 from tests.app.fakes import FakeTasks, experiment
 
@@ -18,79 +29,106 @@ RULE = DecisionRule(margin=0.02)
 PLAN = make_plan(experiment(rule=RULE), FakeTasks())
 
 
-def outcomes(n: int, gains: int = 0, losses: int = 0, *, lost_off: int = 0, lost_on: int = 0) -> Outcomes:
+def sample(n: int, gains: int = 0, losses: int = 0, *, lost_off: int = 0, lost_on: int = 0) -> MeanSample:
     both = n - gains - losses - lost_off - lost_on
-    return Outcomes(
-        baseline=(False,) * gains + (True,) * (losses + both) + (None,) * lost_off + (True,) * lost_on,
-        candidate=(True,) * gains + (False,) * losses + (True,) * (both + lost_off) + (None,) * lost_on,
-    )
+    baseline = [0.0] * gains + [1.0] * (losses + both) + [np.nan] * lost_off + [1.0] * lost_on
+    candidate = [1.0] * gains + [0.0] * losses + [1.0] * (both + lost_off) + [np.nan] * lost_on
+    numbers = np.arange(n)
+    return MeanSample(number=numbers, unit=numbers, baseline=np.array(baseline), candidate=np.array(candidate))
 
 
-def verdict_of(found: Outcomes) -> tuple[Verdict, str]:
-    evidence = binary_evidence(found, RULE)
-    return judge(found, evidence, PLAN)
+def evidence_of(found: MeanSample, rule: DecisionRule = RULE) -> Evidence | None:
+    complete = found.under(MissingPolicy.COMPLETE, right=1.0)
+    return mean_evidence(complete, rule, np.random.default_rng(1)) if complete.n_items else None
+
+
+def policies_of(found: MeanSample, *, right: float = 1.0) -> dict[MissingPolicy, Bounds]:
+    return {policy: mean_bounds(found.under(policy, right=right), RULE) for policy in MissingPolicy}
+
+
+def verdict_of(found: MeanSample) -> tuple[Verdict, str]:
+    evidence = evidence_of(found)
+    results = [policy_result(*one, RULE) for one in policies_of(found).items()] if evidence else []
+    return judge(evidence, results, RULE)
 
 
 @pytest.mark.parametrize(
     ("found", "verdict", "says"),
     [
-        (outcomes(1319, 5, 6), Verdict.EQUIVALENT, "inside ±2.00 pp"),
-        (outcomes(600, 17, 19), Verdict.INCONCLUSIVE, "these 600 items prove"),
-        (outcomes(600, 2, 30), Verdict.REGRESSION, "below −2.00 pp"),
-        (outcomes(5000, 10, 40), Verdict.REGRESSION, "within the margin"),
-        (outcomes(600, 5, 22), Verdict.REGRESSION, "candidate is worse"),
-        (outcomes(600, 22, 5), Verdict.IMPROVEMENT, "candidate is better"),
-        (outcomes(1319, lost_on=40), Verdict.INCONCLUSIVE, "missing counted as wrong"),
-        (outcomes(0), Verdict.INCONCLUSIVE, "no item was answered"),
-        (outcomes(30, lost_off=15, lost_on=15), Verdict.INCONCLUSIVE, "no item was answered"),
-        (outcomes(1), Verdict.INCONCLUSIVE, "prove"),
+        (sample(1319, 5, 6), Verdict.EQUIVALENT, "inside ±2.00 pp and the exact test agrees"),
+        (sample(600, 17, 19), Verdict.INCONCLUSIVE, "these 600 items prove"),
+        (sample(600, 2, 30), Verdict.REGRESSION, "below −2.00 pp"),
+        (sample(5000, 10, 40), Verdict.REGRESSION, "within the margin"),
+        (sample(600, 5, 22), Verdict.REGRESSION, "candidate is worse"),
+        (sample(600, 22, 5), Verdict.IMPROVEMENT, "candidate is better"),
+        (sample(1319, lost_on=40), Verdict.INCONCLUSIVE, "missing counted as wrong"),
+        (sample(0), Verdict.INCONCLUSIVE, "no item was answered"),
+        (sample(30, lost_off=15, lost_on=15), Verdict.INCONCLUSIVE, "no item was answered"),
+        (sample(1), Verdict.INCONCLUSIVE, "prove"),
     ],
 )
-def test_a_metric_gets_the_verdict_of_the_table(found: Outcomes, verdict: Verdict, says: str) -> None:
+def test_a_metric_gets_the_verdict_of_the_table(found: MeanSample, verdict: Verdict, says: str) -> None:
     given, reason = verdict_of(found)
     assert given is verdict
     assert says in reason
 
 
-def test_a_metric_that_is_no_mean_of_items_is_not_tested() -> None:
-    assert judge(None, None, PLAN)[0] is Verdict.NOT_TESTED
+def test_where_less_is_better_a_rise_is_the_regression() -> None:
+    more = evidence_of(sample(600, 30, 2))
+    assert more is not None
+    assert judge(more, (), RULE, higher_is_better=False)[0] is Verdict.REGRESSION
+    assert judge(more, (), RULE)[0] is Verdict.IMPROVEMENT
 
 
 def test_few_missing_answers_leave_equivalence_standing() -> None:
-    assert verdict_of(outcomes(1319, lost_on=2, lost_off=1))[0] is Verdict.EQUIVALENT
+    assert verdict_of(sample(1319, lost_on=2, lost_off=1))[0] is Verdict.EQUIVALENT
 
 
-def test_the_policies_disagree_in_the_direction_of_the_missing_arm() -> None:
-    assert dissenting_policy(outcomes(1319, lost_off=40), RULE) == "missing counted as wrong"
-    assert dissenting_policy(outcomes(1319), RULE) == ""
+def test_each_policy_treats_a_missing_answer_as_its_name_says() -> None:
+    found = policies_of(sample(100, lost_off=4, lost_on=1))
+    differences = {policy: round(one.difference, 12) for policy, one in found.items()}
+    assert differences == {
+        MissingPolicy.COMPLETE: 0.0,
+        MissingPolicy.WRONG: 0.03,
+        MissingPolicy.AGAINST_CANDIDATE: -0.01,
+        MissingPolicy.AGAINST_BASELINE: 0.04,
+    }
+
+
+def test_where_less_is_better_a_missing_answer_scores_the_most() -> None:
+    found = policies_of(sample(100, lost_on=5), right=0.0)
+    assert found[MissingPolicy.WRONG].difference == 0.0
+    assert found[MissingPolicy.AGAINST_BASELINE].difference == pytest.approx(-0.05)
 
 
 def test_the_exact_guard_can_veto_the_interval() -> None:
     rule = DecisionRule(margin=0.1)
-    evidence = binary_evidence(outcomes(44, 0, 1), rule)
+    evidence = evidence_of(sample(44, 0, 1), rule)
     assert evidence is not None
+    assert evidence.equivalence_interval is not None
     assert evidence.equivalence_interval.low > -0.1
     assert evidence.pvalue_equivalence_exact == pytest.approx(0.0571, abs=2e-4)
     assert not is_equivalent(evidence, rule)
 
 
 def test_swapping_the_arms_negates_the_difference_and_keeps_the_p_values() -> None:
-    there, back = binary_evidence(outcomes(300, 4, 9), RULE), binary_evidence(outcomes(300, 9, 4), RULE)
+    there, back = evidence_of(sample(300, 4, 9)), evidence_of(sample(300, 9, 4))
     assert there is not None
     assert back is not None
+    assert there.interval is not None
+    assert back.interval is not None
     assert there.difference == -back.difference
     assert there.interval.low == pytest.approx(-back.interval.high)
     assert there.pvalue == back.pvalue
     assert there.pvalue_equivalence == pytest.approx(back.pvalue_equivalence)
 
 
-def test_adjusted_p_values_are_holms() -> None:
-    evidence = [binary_evidence(outcomes(600, *counts), RULE) for counts in ((0, 10), (0, 8), (5, 5))]
-    plain = [one.pvalue for one in evidence if one]
-    adjusted = [one.pvalue_adjusted for one in adjust([one for one in evidence if one])]
-    assert adjusted[0] == pytest.approx(3 * plain[0])
-    assert adjusted[1] == pytest.approx(2 * plain[1])
-    assert adjusted[2] == pytest.approx(plain[2])
+def test_more_than_two_hundred_thousand_items_is_said_as_that() -> None:
+    evidence = evidence_of(sample(100, 30, 30), DecisionRule(margin=0.001))
+    assert evidence is not None
+    assert evidence.items_needed is None
+    reason = judge(evidence, (), DecisionRule(margin=0.001))[1]
+    assert "needs more than 200,000 items" in reason
 
 
 def arm(name: ArmName, n_answers: int = 10) -> ArmSummary:
@@ -112,8 +150,8 @@ def arm(name: ArmName, n_answers: int = 10) -> ArmSummary:
     )
 
 
-def row(verdict: Verdict, *, is_primary: bool = True, n_missing: int = 0) -> MetricResult:
-    return MetricResult(
+def row(verdict: Verdict, *, is_primary: bool = True, n_missing: int = 0, **changes: object) -> MetricResult:
+    base = MetricResult(
         id=f"t/{verdict}",
         task="t",
         metric="m",
@@ -124,10 +162,13 @@ def row(verdict: Verdict, *, is_primary: bool = True, n_missing: int = 0) -> Met
         candidate=0.5,
         n_items=100,
         n_missing=n_missing,
+        n_missing_baseline=n_missing,
+        n_missing_candidate=0,
         verdict=verdict,
         reason="because",
         evidence=None,
     )
+    return replace(base, **changes)
 
 
 PAIRS = PairSummary(n_pairs=10, same_text=10, finish_reasons_differ=0, prompt_tokens_differ=0, request_hashes_differ=0)
@@ -163,3 +204,52 @@ def test_different_bytes_or_a_silent_arm_make_a_comparison_invalid() -> None:
     verdict, reasons = conclude(PLAN, [EQUAL], [arms[0], arm(ArmName.CANDIDATE, 0)], PAIRS)
     assert verdict is Verdict.INVALID
     assert reasons == ("the candidate answered nothing",)
+
+
+def test_a_share_of_missing_answers_counts_repeats() -> None:
+    arms = [arm(name) for name in ArmName]
+    plan = replace(PLAN, sampling=replace(PLAN.sampling, repeats=4))
+    assert conclude(plan, [row(Verdict.EQUIVALENT, n_missing=20)], arms, PAIRS)[0] is Verdict.EQUIVALENT
+    assert conclude(plan, [row(Verdict.EQUIVALENT, n_missing=21)], arms, PAIRS)[0] is Verdict.INVALID
+
+
+def test_reasons_come_primaries_first_then_by_adjusted_p() -> None:
+    base = evidence_of(sample(600, 5, 22))
+    assert base is not None
+    rows = [
+        row(Verdict.REGRESSION, id=name, is_primary=name == "primary", evidence=replace(base, pvalue_adjusted=p))
+        for name, p in (("weak", 0.04), ("strong", 0.001), ("primary", 0.03))
+    ]
+    _, reasons = conclude(PLAN, rows, [arm(name) for name in ArmName], PAIRS)
+    assert [reason.partition(":")[0] for reason in reasons] == ["primary", "strong", "weak"]
+
+
+def suite(difference: float, pvalue: float) -> SuiteEvidence:
+    return SuiteEvidence(
+        n_family=3,
+        n_max_t=3,
+        n_resamples=0,
+        global_test=GlobalTest(n_metrics=3, difference=difference, pvalue=pvalue, n_resamples=0),
+        missing=MissingSummary(n_asked=1, baseline_only=0, candidate_only=0, both=0, pvalue=1.0),
+        joint_power=None,
+        joint_power_reason="none",
+        seed=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("difference", "pvalue", "is_said"), [(-0.003, 0.01, True), (-0.003, 0.2, False), (0.003, 0.01, False)]
+)
+def test_a_small_loss_everywhere_is_a_reason_beside_the_verdict(
+    difference: float, pvalue: float, is_said: bool
+) -> None:
+    verdict, reasons = conclude(PLAN, [EQUAL], [arm(name) for name in ArmName], PAIRS, suite(difference, pvalue))
+    assert verdict is Verdict.EQUIVALENT
+    assert any("over all 3 metrics together the candidate is worse by 0.30 pp" in one for one in reasons) is is_said
+
+
+def test_counts_are_the_kind_of_independent_zero_or_one_scores() -> None:
+    evidence = evidence_of(sample(10, 1, 2))
+    assert evidence is not None
+    assert evidence.kind is EvidenceKind.COUNTS
+    assert (evidence.gains, evidence.losses, evidence.n_changed, evidence.n_clusters) == (1, 2, 3, 10)

@@ -113,7 +113,9 @@ async def test_repeats_are_asked_with_a_seed_each_and_stored_as_rows() -> None:
     assert sorted(set(seeds)) == [1234, 1235, 1236]
     assert len(seeds) == 15
     assert len(list(bench.store.answers(analysis.comparison_id, arm=BASELINE))) == 15
-    assert analysis.metrics[0].verdict is Verdict.NOT_TESTED
+    row = analysis.metrics[0]
+    assert (row.n_items, row.evidence.n_items, row.evidence.n_clusters) == (5, 15, 5)
+    assert row.evidence.design_effect == 3.0
 
 
 async def test_missing_answers_are_missing_and_not_wrong() -> None:

@@ -109,7 +109,7 @@ def test_repeats_are_rows_of_their_own(qualab: Command, arms: list[str], tmp_pat
     with sqlite3.connect(tmp_path / "qualab.db") as database:
         (count,) = database.execute("select count(*) from answer").fetchone()
     assert count == 4 * 3 * 2
-    assert "no test yet" in done.out
+    assert "12 scores in 4 clusters" in done.out
     assert qualab("export", done.comparison_id, tmp_path / "out").code == 0
     assert (tmp_path / "out" / "baseline-repeat-2").is_dir()
 

@@ -12,11 +12,15 @@ from qualab.domain.canonical import plan_hash
 from qualab.domain.comparison import (
     Analysis,
     ArmSummary,
-    BinaryEvidence,
     Comparison,
+    Evidence,
+    GlobalTest,
     IntervalOf,
     MetricResult,
+    MissingSummary,
     PairSummary,
+    PolicyResult,
+    SuiteEvidence,
 )
 from qualab.domain.items import Answer, Item, Prompt, Reply, Request, Score
 from qualab.domain.names import (
@@ -24,7 +28,9 @@ from qualab.domain.names import (
     Api,
     ArmName,
     ComparisonStatus,
+    EvidenceKind,
     MetricKind,
+    MissingPolicy,
     RequestKind,
     Verdict,
 )
@@ -187,22 +193,33 @@ def make_score(position: int, arm: ArmName = BASELINE, value: float = 1.0, **cha
 
 def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVALENT, **changes: Any) -> Analysis:
     interval = IntervalOf(low=-0.1, high=1 / 3, confidence_level=0.95)
-    evidence = BinaryEvidence(
+    evidence = Evidence(
+        kind=EvidenceKind.CLUSTERS,
         n_items=3,
+        n_clusters=2,
         gains=1,
         losses=0,
+        n_changed=1,
         difference=1 / 3,
         interval=interval,
         equivalence_interval=interval,
         pvalue=0.5,
         pvalue_exact=1.0,
         pvalue_adjusted=1.0,
+        pvalue_holm=1.0,
         pvalue_unpaired=0.3,
+        pvalue_clustered_mcnemar=None,
         pvalue_equivalence=5e-324,
         pvalue_equivalence_exact=0.1 + 0.2,
+        standard_error=1 / 7,
+        degrees_of_freedom=1.5,
+        design_effect=1.25,
         provable_margin=0.4,
         items_needed=None,
+        n_resamples=9_999,
+        note="",
     )
+    policy = PolicyResult(policy=MissingPolicy.WRONG, difference=0.0, interval=None, is_equivalent=False)
     result = MetricResult(
         id="gsm8k/exact_match,strict-match",
         task="gsm8k",
@@ -214,9 +231,13 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
         candidate=None,
         n_items=3,
         n_missing=0,
+        n_missing_baseline=0,
+        n_missing_candidate=0,
         verdict=verdict,
         reason="두 팔이 같다",
         evidence=evidence,
+        equals="gsm8k/exact_match,flexible-extract",
+        policies=(policy,),
     )
     analysis = Analysis(
         comparison_id=comparison_id,
@@ -226,6 +247,16 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
         reasons=("because",),
         caveats=(),
         metrics=(result, replace(result, id="other", evidence=None)),
+        suite=SuiteEvidence(
+            n_family=2,
+            n_max_t=1,
+            n_resamples=9_999,
+            global_test=GlobalTest(n_metrics=1, difference=-1 / 3, pvalue=0.1, n_resamples=0),
+            missing=MissingSummary(n_asked=3, baseline_only=1, candidate_only=0, both=1, pvalue=1.0),
+            joint_power=None,
+            joint_power_reason="none",
+            seed=2**48 - 1,
+        ),
         arms=(_summary(BASELINE), _summary(CANDIDATE)),
         pairs=PairSummary(
             n_pairs=3, same_text=2, finish_reasons_differ=0, prompt_tokens_differ=0, request_hashes_differ=0

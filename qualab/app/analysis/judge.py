@@ -1,0 +1,186 @@
+"""From evidence to verdicts: one metric's, and the comparison's with its reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from qualab.app.analysis.bounds import MAX_ITEMS, Bounds, is_inside
+from qualab.domain.comparison import (
+    ArmSummary,
+    Evidence,
+    IntervalOf,
+    MetricResult,
+    PairSummary,
+    PolicyResult,
+    SuiteEvidence,
+)
+from qualab.domain.names import EvidenceKind, MissingPolicy, Verdict
+from qualab.domain.plan import DecisionRule, Plan
+
+Judgement = tuple[Verdict, str]
+
+
+def judge(
+    evidence: Evidence | None, policies: Sequence[PolicyResult], rule: DecisionRule, *, higher_is_better: bool = True
+) -> Judgement:
+    """One metric's verdict and why. `policies` are those of missing answers, empty where none is missing."""
+    if evidence is None:
+        return Verdict.INCONCLUSIVE, "no item was answered by both arms"
+    if found := _one_sided(evidence if higher_is_better else _mirrored(evidence), rule):
+        return found
+    if not is_equivalent(evidence, rule):
+        return Verdict.INCONCLUSIVE, _still_needed(evidence, rule)
+    if dissent := next((one for one in policies if not one.is_equivalent), None):
+        return Verdict.INCONCLUSIVE, f"equivalent over complete pairs, but not with this policy: {dissent.policy}"
+    return Verdict.EQUIVALENT, f"the interval lies inside ±{pp(rule.margin)}{_agreeing(evidence)}"
+
+
+def is_equivalent(evidence: Evidence, rule: DecisionRule) -> bool:
+    """Whether the complete pairs show equivalence: the interval and the exact guard agree."""
+    return is_inside(
+        evidence.equivalence_interval,
+        pvalue=evidence.pvalue_equivalence,
+        pvalue_exact=evidence.pvalue_equivalence_exact,
+        rule=rule,
+    )
+
+
+def policy_result(policy: MissingPolicy, bounds: Bounds, rule: DecisionRule) -> PolicyResult:
+    """What one policy's bounds say."""
+    return PolicyResult(
+        policy=policy,
+        difference=bounds.difference,
+        interval=bounds.equivalence_interval,
+        is_equivalent=is_inside(
+            bounds.equivalence_interval,
+            pvalue=bounds.pvalue_equivalence,
+            pvalue_exact=bounds.pvalue_equivalence_exact,
+            rule=rule,
+        ),
+    )
+
+
+def complete_result(evidence: Evidence) -> PolicyResult:
+    """What the complete pairs say, where they are equivalent."""
+    return PolicyResult(
+        policy=MissingPolicy.COMPLETE,
+        difference=evidence.difference,
+        interval=evidence.equivalence_interval,
+        is_equivalent=True,
+    )
+
+
+def _agreeing(evidence: Evidence) -> str:
+    if evidence.pvalue_equivalence_exact is not None:
+        return " and the exact test agrees"
+    return f" ({evidence.note})" if evidence.note else ""
+
+
+def _mirrored(evidence: Evidence) -> Evidence:
+    """As if the score were turned over: for metrics where less is better."""
+    interval = evidence.equivalence_interval
+    turned = interval and IntervalOf(low=-interval.high, high=-interval.low, confidence_level=interval.confidence_level)
+    return replace(evidence, difference=-evidence.difference, equivalence_interval=turned)
+
+
+def _one_sided(evidence: Evidence, rule: DecisionRule) -> Judgement | None:
+    interval = evidence.equivalence_interval
+    if interval is not None and interval.high < -rule.margin:
+        return Verdict.REGRESSION, f"the interval lies below −{pp(rule.margin)}"
+    if evidence.pvalue_adjusted > rule.alpha or evidence.difference == 0.0:
+        return None
+    if evidence.difference < 0.0:
+        within = ", within the margin" if is_equivalent(evidence, rule) else ""
+        return Verdict.REGRESSION, f"the candidate is worse (adjusted p {evidence.pvalue_adjusted:.2g}){within}"
+    return Verdict.IMPROVEMENT, f"the candidate is better (adjusted p {evidence.pvalue_adjusted:.2g})"
+
+
+def _still_needed(evidence: Evidence, rule: DecisionRule) -> str:
+    if evidence.provable_margin is None:
+        return f"nothing is proven: {evidence.note}"
+    proven = f"these {_what(evidence)} prove ±{pp(evidence.provable_margin)}"
+    note = f" ({evidence.note})" if evidence.note else ""
+    if evidence.provable_margin >= 1.0:
+        proven = f"these {_what(evidence)} prove no margin"
+    wanted = f"more than {MAX_ITEMS:,}" if evidence.items_needed is None else f"about {evidence.items_needed}"
+    return f"{proven}{note}; ±{pp(rule.margin)} needs {wanted} {_circumstances(evidence)}"
+
+
+def _what(evidence: Evidence) -> str:
+    if evidence.n_clusters == evidence.n_items:
+        return f"{evidence.n_items} items"
+    return f"{evidence.n_items} scores in {evidence.n_clusters} clusters"
+
+
+def _circumstances(evidence: Evidence) -> str:
+    if evidence.kind is EvidenceKind.CLUSTERS:
+        return f"scores at this discordance and a design effect of {evidence.design_effect:.2f}"
+    return "items at this discordance" if evidence.kind is EvidenceKind.COUNTS else "items at this spread"
+
+
+def pp(fraction: float) -> str:
+    """Percentage points."""
+    return f"{100 * fraction:.2f} pp"
+
+
+def conclude(
+    plan: Plan,
+    rows: Sequence[MetricResult],
+    arms: Sequence[ArmSummary],
+    pairs: PairSummary,
+    suite: SuiteEvidence | None = None,
+) -> tuple[Verdict, tuple[str, ...]]:
+    """The comparison's verdict with its reasons, the weightiest first."""
+    if broken := _broken(plan, rows, arms, pairs):
+        return Verdict.INVALID, tuple(broken)
+    verdict, reasons = _of_rows(plan, rows)
+    return verdict, (*reasons, *_everywhere(plan.rule, suite))
+
+
+def _of_rows(plan: Plan, rows: Sequence[MetricResult]) -> tuple[Verdict, tuple[str, ...]]:
+    losses = [row for row in rows if row.verdict is Verdict.REGRESSION]
+    if losses:
+        return Verdict.REGRESSION, tuple(_open_reason(row) for row in sorted(losses, key=_weight))
+    primaries = [row for row in rows if row.is_primary]
+    open_rows = [row for row in primaries if row.verdict is not Verdict.EQUIVALENT]
+    if open_rows or not primaries:
+        return Verdict.INCONCLUSIVE, tuple(_open_reason(row) for row in open_rows) or ("no primary metric",)
+    margin = pp(plan.rule.margin)
+    return Verdict.EQUIVALENT, (f"all {len(primaries)} primary metrics are equivalent within ±{margin}",)
+
+
+def _weight(row: MetricResult) -> tuple[bool, float]:
+    """Primaries first, then the smaller adjusted p."""
+    return not row.is_primary, row.evidence.pvalue_adjusted if row.evidence else 0.0
+
+
+def _everywhere(rule: DecisionRule, suite: SuiteEvidence | None) -> Iterable[str]:
+    found = suite.global_test if suite else None
+    if found and found.pvalue <= rule.alpha and found.difference < 0.0:
+        yield (
+            f"over all {found.n_metrics} metrics together the candidate is worse by {pp(-found.difference)} on average "
+            f"(global test, p {found.pvalue:.2g})"
+        )
+
+
+def _open_reason(row: MetricResult) -> str:
+    if row.verdict is Verdict.IMPROVEMENT:
+        return f"{row.id}: {row.reason}; a lossless drafter should not improve anything either"
+    return f"{row.id}: {row.reason}"
+
+
+def _broken(plan: Plan, rows: Sequence[MetricResult], arms: Sequence[ArmSummary], pairs: PairSummary) -> list[str]:
+    broken = []
+    if pairs.request_hashes_differ:
+        broken.append(f"{pairs.request_hashes_differ} requests were not the same bytes in both arms")
+    broken += [f"the {arm.arm} answered nothing" for arm in arms if not arm.n_answers]
+    for row in rows:
+        n_asked = row.n_items * plan.sampling.repeats
+        if n_asked and row.n_missing > plan.rule.max_missing_share * n_asked:
+            what = "items" if plan.sampling.repeats == 1 else "answers"
+            broken.append(
+                f"{row.id}: {row.n_missing} of {n_asked} {what} lack an answer in one arm or both, "
+                f"more than the plan allows ({100 * plan.rule.max_missing_share:g} %)"
+            )
+    return broken

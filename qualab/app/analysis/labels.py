@@ -1,0 +1,165 @@
+"""The evidence of macro-F1: swapped answers for the p-value, the bootstrap for the bounds.
+
+Where fewer than ten answers changed, resampling them says little about the rest: the bounds are then counted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from qualab.app.analysis.bounds import MAX_ITEMS, Bounds, farther, interval_of, needed_by_error
+from qualab.app.analysis.samples import LabelSample
+from qualab.domain.comparison import Evidence, IntervalOf
+from qualab.domain.names import EvidenceKind
+from qualab.domain.plan import DecisionRule
+from qualab.errors import InsufficientData
+from qualab.stats.f1 import F1Comparison, LabelledAnswers, bootstraps_macro_f1, compare_macro_f1
+from qualab.stats.f1_bound import bound_macro_f1
+
+ENOUGH_CHANGES = 10
+"""Changed items (or clusters) from which on the bootstrap is believed."""
+N_RESAMPLES = 9_999
+
+
+def label_evidence(
+    sample: LabelSample, rule: DecisionRule, rng: np.random.Generator, bounds_rng: np.random.Generator
+) -> Evidence:
+    """Everything that one metric's complete pairs say, of which there is at least one. Not yet adjusted."""
+    data = _Data(sample)
+    found = data.comparison(rng)
+    bounds = data.bounds(found.swap.difference, rule, bounds_rng)
+    limit = None if bounds.equivalence_interval is None else farther(bounds.equivalence_interval)
+    return Evidence(
+        kind=EvidenceKind.LABELS,
+        n_items=data.n_items,
+        n_clusters=data.n_clusters,
+        gains=data.gains,
+        losses=data.losses,
+        n_changed=data.n_changed,
+        difference=bounds.difference,
+        interval=bounds.interval,
+        equivalence_interval=bounds.equivalence_interval,
+        pvalue=found.swap.pvalue,
+        pvalue_exact=found.swap.pvalue if found.swap.is_exact else None,
+        pvalue_adjusted=found.swap.pvalue,
+        pvalue_holm=found.swap.pvalue,
+        pvalue_unpaired=None,
+        pvalue_clustered_mcnemar=None,
+        pvalue_equivalence=None,
+        pvalue_equivalence_exact=None,
+        standard_error=bounds.standard_error,
+        degrees_of_freedom=None,
+        design_effect=1.0,
+        provable_margin=limit,
+        items_needed=_items_needed(bounds, limit, data.n_items, rule),
+        n_resamples=found.swap.n_resamples,
+        note=bounds.note,
+    )
+
+
+def label_bounds(sample: LabelSample, rule: DecisionRule, rng: np.random.Generator) -> Bounds:
+    """What a sample of at least one label says of the size of the difference."""
+    data = _Data(sample)
+    return data.bounds(data.comparison(rng, n_resamples=1).swap.difference, rule, rng)
+
+
+def _items_needed(bounds: Bounds, limit: float | None, n_items: int, rule: DecisionRule) -> int | None:
+    if limit is None:
+        return None
+    if bounds.standard_error is not None:
+        return needed_by_error(bounds.standard_error, n_items, rule)
+    if limit >= 1.0:
+        return None
+    wanted = math.ceil(n_items * limit / rule.margin)  # a counted limit falls about as 1 / n
+    return wanted if wanted <= MAX_ITEMS else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    unit: int
+    was_right: bool
+    is_right: bool
+
+
+class _Data:
+    """A sample without a missing label, and what is derived from it."""
+
+    def __init__(self, sample: LabelSample) -> None:
+        self.n_items = sample.n_items
+        units = [np.unique(task.unit).size for task in sample.tasks]
+        self.n_clusters = sum(units)
+        is_clustered = self.n_clusters < self.n_items
+        self.tasks = [
+            LabelledAnswers(
+                truth=task.truth,
+                baseline=task.baseline,
+                candidate=task.candidate,
+                cluster=task.unit.tolist() if is_clustered else None,
+            )
+            for task in sample.tasks
+        ]
+        self.weights = [float(len(task.truth)) for task in sample.tasks]
+        changes = [
+            _Change(unit, before == truth, after == truth)
+            for task in sample.tasks
+            for unit, truth, before, after in zip(
+                task.unit.tolist(), task.truth, task.baseline, task.candidate, strict=True
+            )
+            if before != after
+        ]
+        self.n_changed = len(changes)
+        self.n_changed_units = len({change.unit for change in changes})
+        self.gains = sum(change.is_right for change in changes)
+        self.losses = sum(change.was_right for change in changes)
+
+    def comparison(self, rng: np.random.Generator, *, n_resamples: int = N_RESAMPLES) -> F1Comparison:
+        return compare_macro_f1(self.tasks, weights=self.weights, n_resamples=n_resamples, rng=rng)
+
+    def bounds(self, difference: float, rule: DecisionRule, rng: np.random.Generator) -> Bounds:
+        if self.n_changed_units < ENOUGH_CHANGES:
+            return self._counted(difference, rule)
+        try:
+            outer, inner = bootstraps_macro_f1(
+                self.tasks,
+                weights=self.weights,
+                confidence_levels=(1.0 - rule.alpha, 1.0 - 2.0 * rule.alpha),
+                n_resamples=N_RESAMPLES,
+                rng=rng,
+            )
+        except InsufficientData:
+            return self._counted(difference, rule)
+        return Bounds(
+            difference=difference,
+            interval=interval_of(outer.interval),
+            equivalence_interval=interval_of(inner.interval),
+            pvalue_equivalence=None,
+            pvalue_equivalence_exact=None,
+            standard_error=outer.standard_error,
+            degrees_of_freedom=None,
+            design_effect=1.0,
+        )
+
+    def _counted(self, difference: float, rule: DecisionRule) -> Bounds:
+        changed = f"{self.n_changed or 'no'} changed {'answer' if self.n_changed == 1 else 'answers'}"
+        outer, inner = (self._counted_interval(level) for level in (1.0 - rule.alpha, 1.0 - 2.0 * rule.alpha))
+        note = "counted, not resampled" if inner else "no bound yet: an answer lies outside the labels that are right"
+        return Bounds(
+            difference=difference,
+            interval=outer,
+            equivalence_interval=inner,
+            pvalue_equivalence=None,
+            pvalue_equivalence_exact=None,
+            standard_error=None,
+            degrees_of_freedom=None,
+            design_effect=1.0,
+            note=f"{changed}, {note}",
+        )
+
+    def _counted_interval(self, confidence_level: float) -> IntervalOf | None:
+        try:
+            return interval_of(bound_macro_f1(self.tasks, confidence_level=confidence_level).interval)
+        except InsufficientData:
+            return None

@@ -1,0 +1,244 @@
+"""The evidence of a metric that is a mean over scores: independent items, clusters, or scores other than 0 and 1."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from qualab.app.analysis.bounds import Bounds, farther, interval_of, needed, needed_by_error, wider
+from qualab.app.analysis.samples import MeanSample
+from qualab.domain.comparison import Evidence
+from qualab.domain.names import EvidenceKind
+from qualab.domain.plan import DecisionRule
+from qualab.errors import InsufficientData
+from qualab.stats.checks import IntArray
+from qualab.stats.clustered import cluster_cells, clustered_equivalence, clustered_mcnemar
+from qualab.stats.counts import PairedCounts, tally
+from qualab.stats.difference import mcnemar, two_proportion_z
+from qualab.stats.equivalence import EquivalenceResult, equivalence, provable_margin, weighted_equivalence
+from qualab.stats.interval import ConfidenceInterval, score_interval, tango
+from qualab.stats.mean import MeanDifference, cluster_codes, mean_difference, mean_equivalence
+from qualab.stats.resampling import sign_flip
+
+_HAIR = 1e-9
+"""Counts divided by a design effect of 1 must not be rounded up."""
+
+
+def mean_evidence(sample: MeanSample, rule: DecisionRule, rng: np.random.Generator) -> Evidence:
+    """Everything that one metric's complete pairs say, of which there is at least one. Not yet adjusted."""
+    data = _Data(sample)
+    bounds = data.bounds(rule)
+    tests = data.tests(rng)
+    return Evidence(
+        kind=data.kind,
+        n_items=sample.n_items,
+        n_clusters=data.n_clusters,
+        gains=int(np.sum(sample.differences > 0.0)),
+        losses=int(np.sum(sample.differences < 0.0)),
+        n_changed=int(np.count_nonzero(sample.differences)),
+        difference=bounds.difference,
+        interval=bounds.interval,
+        equivalence_interval=bounds.equivalence_interval,
+        pvalue=tests.pvalue,
+        pvalue_exact=tests.exact,
+        pvalue_adjusted=tests.pvalue,
+        pvalue_holm=tests.pvalue,
+        pvalue_unpaired=data.pvalue_unpaired(),
+        pvalue_clustered_mcnemar=tests.clustered_mcnemar,
+        pvalue_equivalence=bounds.pvalue_equivalence,
+        pvalue_equivalence_exact=bounds.pvalue_equivalence_exact,
+        standard_error=bounds.standard_error,
+        degrees_of_freedom=bounds.degrees_of_freedom,
+        design_effect=bounds.design_effect,
+        provable_margin=data.provable_margin(bounds, rule),
+        items_needed=data.items_needed(bounds, rule),
+        n_resamples=tests.n_resamples,
+        note=bounds.note,
+    )
+
+
+def mean_bounds(sample: MeanSample, rule: DecisionRule) -> Bounds:
+    """What a sample of at least one score says of the size of the difference."""
+    return _Data(sample).bounds(rule)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tests:
+    pvalue: float
+    exact: float | None
+    clustered_mcnemar: float | None = None
+    n_resamples: int = 0
+
+
+class _Data:
+    """A sample without a missing score, and what is derived from it."""
+
+    def __init__(self, sample: MeanSample) -> None:
+        self.sample = sample
+        self.n_items = sample.n_items
+
+    @cached_property
+    def codes(self) -> IntArray:
+        return cluster_codes(self.sample.unit, self.n_items)
+
+    @cached_property
+    def sizes(self) -> IntArray:
+        return np.bincount(self.codes).astype(np.int64)
+
+    @property
+    def n_clusters(self) -> int:
+        return self.sizes.size
+
+    @cached_property
+    def kind(self) -> EvidenceKind:
+        scores = np.concatenate([self.sample.baseline, self.sample.candidate])
+        if not np.all((scores == 0.0) | (scores == 1.0)):
+            return EvidenceKind.SCORES
+        return EvidenceKind.COUNTS if self.n_clusters == self.n_items else EvidenceKind.CLUSTERS
+
+    @cached_property
+    def counts(self) -> PairedCounts:
+        return tally(self.sample.baseline, self.sample.candidate)
+
+    @property
+    def difference(self) -> float:
+        return math.fsum(self.sample.differences) / self.n_items
+
+    def bounds(self, rule: DecisionRule) -> Bounds:
+        if self.kind is EvidenceKind.COUNTS:
+            return self._bounds_of_counts(rule)
+        return self._bounds_of_clusters(rule) if self.kind is EvidenceKind.CLUSTERS else self._bounds_of_scores(rule)
+
+    def _bounds_of_counts(self, rule: DecisionRule) -> Bounds:
+        found = equivalence(self.counts, margin=rule.margin, alpha=rule.alpha)
+        return Bounds(
+            difference=self.counts.difference,
+            interval=interval_of(tango(self.counts, confidence_level=1.0 - rule.alpha)),
+            equivalence_interval=interval_of(found.interval),
+            pvalue_equivalence=found.pvalue,
+            pvalue_equivalence_exact=found.pvalue_exact,
+            standard_error=None,
+            degrees_of_freedom=None,
+            design_effect=1.0,
+        )
+
+    def _bounds_of_clusters(self, rule: DecisionRule) -> Bounds:
+        """The farther limits of two intervals: score tests at the effective number of items, and CR2 with t.
+
+        The first is right where few answers changed, the second where there are few clusters.
+        """
+        effect, found = self._at_effective_items(rule)
+        score = score_interval(
+            self.counts.gains / effect,
+            self.counts.losses / effect,
+            n_items=self.n_items / effect,
+            confidence_level=1.0 - rule.alpha,
+        )
+        spread = self._spread(1.0 - rule.alpha)
+        outer = self._t_test(rule)
+        return Bounds(
+            difference=self.difference,
+            interval=wider(score, spread.interval if spread else None),
+            equivalence_interval=wider(found.interval, outer[1] if outer else None),
+            pvalue_equivalence=max(found.pvalue, outer[0] if outer else 0.0),
+            pvalue_equivalence_exact=found.pvalue_exact,
+            standard_error=spread.standard_error if spread else None,
+            degrees_of_freedom=spread.degrees_of_freedom if spread else None,
+            design_effect=effect,
+            note="" if self.n_clusters > 1 else "all scores stand in one cluster, which counts as one item",
+        )
+
+    def _at_effective_items(self, rule: DecisionRule) -> tuple[float, EquivalenceResult]:
+        sample = self.sample
+        if self.n_clusters > 1:
+            found = clustered_equivalence(
+                sample.baseline, sample.candidate, cluster=self.codes, margin=rule.margin, alpha=rule.alpha
+            )
+            return found.design_effect, found.result
+        effect = float(self.n_items)
+        result = weighted_equivalence(
+            self.counts.gains / effect, self.counts.losses / effect, n_items=1.0, margin=rule.margin, alpha=rule.alpha
+        )
+        return effect, result
+
+    def _bounds_of_scores(self, rule: DecisionRule) -> Bounds:
+        spread, outer = self._spread(1.0 - rule.alpha), self._t_test(rule)
+        note = "" if spread else "the differences have no spread, so that there is no bound yet"
+        return Bounds(
+            difference=self.difference,
+            interval=interval_of(spread.interval) if spread else None,
+            equivalence_interval=interval_of(outer[1]) if outer else None,
+            pvalue_equivalence=outer[0] if outer else None,
+            pvalue_equivalence_exact=None,
+            standard_error=spread.standard_error if spread else None,
+            degrees_of_freedom=spread.degrees_of_freedom if spread else None,
+            design_effect=max(1.0, spread.design_effect) if spread else 1.0,
+            note=note,
+        )
+
+    def _spread(self, confidence_level: float) -> MeanDifference | None:
+        try:
+            return mean_difference(self.sample.differences, cluster=self.codes, confidence_level=confidence_level)
+        except InsufficientData:
+            return None
+
+    def _t_test(self, rule: DecisionRule) -> tuple[float, ConfidenceInterval] | None:
+        try:
+            found = mean_equivalence(self.sample.differences, margin=rule.margin, alpha=rule.alpha, cluster=self.codes)
+        except InsufficientData:
+            return None
+        return found.pvalue, found.interval
+
+    def tests(self, rng: np.random.Generator) -> _Tests:
+        """Two-sided tests of no difference."""
+        if self.kind is EvidenceKind.COUNTS:
+            found = mcnemar(self.counts)
+            return _Tests(pvalue=found.pvalue, exact=found.pvalue_exact)
+        flips = sign_flip(self.sample.differences, cluster=self.codes, rng=rng)
+        return _Tests(
+            pvalue=flips.pvalue,
+            exact=flips.pvalue if flips.is_exact else None,
+            clustered_mcnemar=self._clustered_mcnemar(),
+            n_resamples=flips.n_resamples,
+        )
+
+    def _clustered_mcnemar(self) -> float | None:
+        if self.kind is not EvidenceKind.CLUSTERS or self.n_clusters < 2:
+            return None
+        cells = cluster_cells(self.sample.baseline, self.sample.candidate, cluster=self.codes)
+        return clustered_mcnemar(cells).pvalue
+
+    def pvalue_unpaired(self) -> float | None:
+        if self.kind is EvidenceKind.SCORES:
+            return None
+        baseline, candidate = self.counts.accuracies
+        return two_proportion_z(
+            baseline=baseline, candidate=candidate, n_baseline=self.n_items, n_candidate=self.n_items
+        ).pvalue
+
+    def provable_margin(self, bounds: Bounds, rule: DecisionRule) -> float | None:
+        if bounds.equivalence_interval is None:
+            return None
+        limit = farther(bounds.equivalence_interval)
+        if self.kind is EvidenceKind.SCORES:
+            return limit
+        counts = self._whole_counts(bounds.design_effect)
+        return max(limit, provable_margin(counts, alpha=rule.alpha).margin) if counts else 1.0
+
+    def _whole_counts(self, effect: float) -> PairedCounts | None:
+        """Items over the design effect rounded down, changes rounded up; None where nothing is left."""
+        n_items = math.floor(self.n_items / effect + _HAIR)
+        gains, losses = (math.ceil(count / effect - _HAIR) for count in (self.counts.gains, self.counts.losses))
+        if n_items < 1 or gains + losses > n_items:
+            return None
+        return PairedCounts(n_items=n_items, gains=gains, losses=losses)
+
+    def items_needed(self, bounds: Bounds, rule: DecisionRule) -> int | None:
+        if self.kind is EvidenceKind.SCORES:
+            error = bounds.standard_error
+            return None if error is None else needed_by_error(error, self.n_items, rule)
+        independent = needed(self.counts.discordance, rule.margin, rule.alpha)
+        return None if independent is None else math.ceil(independent * bounds.design_effect - _HAIR)

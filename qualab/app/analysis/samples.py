@@ -1,0 +1,278 @@
+"""What each metric compares: two arms' scores or labels, in one order, with what stands and falls together.
+
+Which sample a metric has follows from its kind and its members' kinds alone. Missing scores stay in a sample until a
+policy takes them out or fills them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qualab.app.analysis.scores import Column, Key, Layout, Places, Scores
+from qualab.domain.names import ArmName, MetricKind, MissingPolicy
+from qualab.domain.plan import MetricSpec, Plan
+from qualab.stats.checks import FloatArray, IntArray
+
+Label = Any
+"""A class as the harness spells it; None where the answer is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeanSample:
+    """Scores whose mean is the metric. NaN is a missing score."""
+
+    number: IntArray
+    """Which answer each score belongs to."""
+    unit: IntArray
+    baseline: FloatArray
+    candidate: FloatArray
+
+    @property
+    def n_items(self) -> int:
+        return self.baseline.size
+
+    @property
+    def differences(self) -> FloatArray:
+        return self.candidate - self.baseline
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for two metrics with the same scores on the same items."""
+        return self.number.tobytes(), self.baseline.tobytes(), self.candidate.tobytes()
+
+    def under(self, policy: MissingPolicy, *, right: float) -> MeanSample:
+        """Without a missing score. `right` is the score of a right answer, 1 − `right` that of a wrong one."""
+        if policy is MissingPolicy.COMPLETE:
+            kept = ~(np.isnan(self.baseline) | np.isnan(self.candidate))
+            return MeanSample(
+                number=self.number[kept],
+                unit=self.unit[kept],
+                baseline=self.baseline[kept],
+                candidate=self.candidate[kept],
+            )
+        off, on = (right if is_right else 1.0 - right for is_right in _FILLED_AS_RIGHT[policy])
+        return MeanSample(
+            number=self.number,
+            unit=self.unit,
+            baseline=np.where(np.isnan(self.baseline), off, self.baseline),
+            candidate=np.where(np.isnan(self.candidate), on, self.candidate),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TaskLabels:
+    """One task's right labels and those that the arms gave."""
+
+    number: IntArray
+    unit: IntArray
+    truth: list[Label]
+    """The most frequent one where neither arm has the item: the harness tells it with a score only."""
+    baseline: list[Label]
+    candidate: list[Label]
+
+    @property
+    def identity(self) -> Hashable:
+        return self.number.tobytes(), tuple(self.truth), tuple(self.baseline), tuple(self.candidate)
+
+    def complete(self) -> TaskLabels:
+        kept = [
+            place
+            for place, answers in enumerate(zip(self.baseline, self.candidate, strict=True))
+            if None not in answers
+        ]
+        return TaskLabels(
+            number=self.number[kept],
+            unit=self.unit[kept],
+            truth=[self.truth[place] for place in kept],
+            baseline=[self.baseline[place] for place in kept],
+            candidate=[self.candidate[place] for place in kept],
+        )
+
+    def filled(self, *, off_is_right: bool, on_is_right: bool) -> TaskLabels:
+        wrong = _wrong_labels({*self.truth, *self.baseline, *self.candidate} - {None})
+
+        def fill(answers: Sequence[Label], *, is_right: bool) -> list[Label]:
+            pairs = zip(answers, self.truth, strict=True)
+            return [(truth if is_right else wrong[truth]) if given is None else given for given, truth in pairs]
+
+        return TaskLabels(
+            number=self.number,
+            unit=self.unit,
+            truth=self.truth,
+            baseline=fill(self.baseline, is_right=off_is_right),
+            candidate=fill(self.candidate, is_right=on_is_right),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LabelSample:
+    """Labels whose macro-F1, weighted by the tasks' sizes, is the metric."""
+
+    tasks: tuple[TaskLabels, ...]
+
+    @property
+    def n_items(self) -> int:
+        return sum(len(task.truth) for task in self.tasks)
+
+    @property
+    def identity(self) -> Hashable:
+        return tuple(task.identity for task in self.tasks)
+
+    def under(self, policy: MissingPolicy, *, right: float) -> LabelSample:
+        """Without a missing label; `right` is of no concern to labels."""
+        del right
+        if policy is MissingPolicy.COMPLETE:
+            found = (task.complete() for task in self.tasks)
+        else:
+            off, on = _FILLED_AS_RIGHT[policy]
+            found = (task.filled(off_is_right=off, on_is_right=on) for task in self.tasks)
+        return LabelSample(tasks=tuple(task for task in found if task.truth))
+
+
+Sample = MeanSample | LabelSample
+
+_FILLED_AS_RIGHT: Mapping[MissingPolicy, tuple[bool, bool]] = {
+    MissingPolicy.WRONG: (False, False),
+    MissingPolicy.AGAINST_CANDIDATE: (True, False),
+    MissingPolicy.AGAINST_BASELINE: (False, True),
+}
+"""Whether a missing answer of the baseline, and of the candidate, counts as right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untestable:
+    """Why a metric has no sample."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingCount:
+    """A metric's answers without a score."""
+
+    baseline: int
+    candidate: int
+    either: int
+
+
+def members_of(spec: MetricSpec, plan: Plan) -> list[MetricSpec]:
+    """The metrics that a row pools: itself, or a group's members that have it."""
+    if spec.kind is not MetricKind.GROUP_MEAN:
+        return [spec]
+    return [other for other in plan.metrics if other.task in spec.members and other.key == spec.key]
+
+
+def missing_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout) -> MissingCount:
+    """Answers without a score, over all members."""
+    off = on = either = 0
+    for member in members:
+        baseline, candidate = (scores.column(member.task, member.key, arm) for arm in ArmName)
+        places = layout.tasks.get(member.task)
+        n_asked = len(places.keys) if places else 0
+        off += n_asked - len(baseline)
+        on += n_asked - len(candidate)
+        either += n_asked - len(baseline.keys() & candidate.keys())
+    return MissingCount(baseline=off, candidate=on, either=either)
+
+
+def sample_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout) -> Sample | Untestable:
+    """A metric's sample, chosen by the kinds of what it pools."""
+    kinds = {member.kind for member in members}
+    if not members:
+        return Untestable(reason="the group's members do not have this metric")
+    if MetricKind.OTHER in kinds:
+        return Untestable(reason="no test: the task does not declare how this metric comes from its items")
+    if MetricKind.GROUP_MEAN in kinds or len(kinds) > 1:
+        return Untestable(reason="no test: the group mixes metrics of different kinds")
+    parts = [_Both.of(member, scores, layout) for member in members]
+    if kinds == {MetricKind.MACRO_F1}:
+        return _labels(parts)
+    return _lists(parts) if kinds == {MetricKind.LIST_MEAN} else _numbers(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Both:
+    """One task's scores of one metric in both arms, None where missing."""
+
+    places: Places
+    baseline: list[Any]
+    candidate: list[Any]
+
+    @classmethod
+    def of(cls, member: MetricSpec, scores: Scores, layout: Layout) -> _Both:
+        places = layout.tasks[member.task]
+        off, on = (scores.column(member.task, member.key, arm) for arm in ArmName)
+        return cls(places=places, baseline=_in_order(off, places.keys), candidate=_in_order(on, places.keys))
+
+    def values(self) -> Iterable[Any]:
+        return (value for arm in (self.baseline, self.candidate) for value in arm if value is not None)
+
+
+def _in_order(column: Column, keys: Sequence[Key]) -> list[Any]:
+    return [column.get(key) for key in keys]
+
+
+def _numbers(parts: Sequence[_Both]) -> Sample | Untestable:
+    if not all(isinstance(value, (int, float)) for part in parts for value in part.values()):
+        return Untestable(reason="no test: a score is no number, although the metric is declared a mean of numbers")
+    return MeanSample(
+        number=np.concatenate([part.places.numbers for part in parts]),
+        unit=np.concatenate([part.places.units for part in parts]),
+        baseline=np.concatenate([np.array(part.baseline, dtype=np.float64) for part in parts]),
+        candidate=np.concatenate([np.array(part.candidate, dtype=np.float64) for part in parts]),
+    )
+
+
+def _lists(parts: Sequence[_Both]) -> Sample | Untestable:
+    """Every entry of every list is a score; those of one list share its unit."""
+    if not all(isinstance(value, (list, tuple)) for part in parts for value in part.values()):
+        return Untestable(reason="no test: a score is no list, although the metric is declared a mean of lists")
+    longest = max((len(value) for part in parts for value in part.values()), default=1)
+    lengths: list[int] = []
+    baseline: list[float] = []
+    candidate: list[float] = []
+    for part in parts:
+        for off, on in zip(part.baseline, part.candidate, strict=True):
+            if off is not None and on is not None and len(off) != len(on):
+                return Untestable(reason="no test: the arms' lists differ in length")
+            known = off if off is not None else on
+            length = longest if known is None else len(known)
+            lengths.append(length)
+            baseline += [np.nan] * length if off is None else off
+            candidate += [np.nan] * length if on is None else on
+    return MeanSample(
+        number=np.repeat(np.concatenate([part.places.numbers for part in parts]), lengths),
+        unit=np.repeat(np.concatenate([part.places.units for part in parts]), lengths),
+        baseline=np.array(baseline, dtype=np.float64),
+        candidate=np.array(candidate, dtype=np.float64),
+    )
+
+
+def _labels(parts: Sequence[_Both]) -> Sample | Untestable:
+    if not all(isinstance(value, (list, tuple)) and len(value) == 2 for part in parts for value in part.values()):
+        return Untestable(reason="no test: a score is no pair of labels, although the metric is declared macro-F1")
+    return LabelSample(tasks=tuple(_task_labels(part) for part in parts))
+
+
+def _task_labels(part: _Both) -> TaskLabels:
+    known = [off or on for off, on in zip(part.baseline, part.candidate, strict=True)]
+    counts = Counter(pair[0] for pair in known if pair)
+    usual = max(counts, key=lambda label: (counts[label], repr(label)), default="")
+    return TaskLabels(
+        number=part.places.numbers,
+        unit=part.places.units,
+        truth=[pair[0] if pair else usual for pair in known],
+        baseline=[pair[1] if pair else None for pair in part.baseline],
+        candidate=[pair[1] if pair else None for pair in part.candidate],
+    )
+
+
+def _wrong_labels(labels: set[Label]) -> dict[Label, Label]:
+    """For each right label a wrong one among those that occur: a label of its own would be a class of its own."""
+    ordered = sorted(labels, key=repr)
+    return dict(zip(ordered, [*ordered[1:], ordered[0] if len(ordered) > 1 else "(none)"], strict=True))

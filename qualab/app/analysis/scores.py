@@ -1,0 +1,108 @@
+"""The stored scores of a comparison, and where an answer was expected."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from qualab.app.scoring import raw_value
+from qualab.domain.canonical import canonical_json
+from qualab.domain.comparison import ArmSummary, PairSummary
+from qualab.domain.items import Item, Score
+from qualab.domain.names import ArmName
+from qualab.domain.plan import Plan
+from qualab.stats.checks import IntArray
+
+Key = tuple[int, int]
+"""Position and repeat."""
+
+Column = dict[Key, Any]
+"""One metric's scores in one arm, as the harness gave them."""
+
+
+@dataclass(slots=True)
+class Scores:
+    """All scores of a comparison, by task and metric, and the hash of what was read."""
+
+    columns: dict[tuple[str, str, ArmName], Column] = field(default_factory=dict)
+    answered: dict[ArmName, set[Key]] = field(default_factory=lambda: {arm: set() for arm in ArmName})
+    """Where an arm has any score."""
+    digest: Any = field(default_factory=hashlib.sha256)
+
+    def add(self, score: Score, task: str) -> None:
+        value, place = raw_value(score), (score.position, score.repeat)
+        self.columns.setdefault((task, score.metric, score.arm), {})[place] = value
+        self.answered[score.arm].add(place)
+        self.digest.update(f"{task}\0{score.metric}\0{score.arm}\0{place}\0{value!r}\n".encode())
+
+    def column(self, task: str, metric: str, arm: ArmName) -> Column:
+        return self.columns.get((task, metric, arm), {})
+
+
+def read_scores(stored: Iterable[Score], items: Sequence[Item]) -> Scores:
+    """The stored scores by task and metric. `items` by position."""
+    scores = Scores()
+    for score in stored:
+        scores.add(score, items[score.position].task)
+    return scores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Places:
+    """One task's expected answers, in the order of its documents: the random order of asking leaves no trace."""
+
+    keys: list[Key]
+    numbers: IntArray
+    """Unique within the comparison."""
+    units: IntArray
+    """What stands and falls together: the cluster, else the item with its repeats. Unique within the comparison."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layout:
+    """All expected answers."""
+
+    tasks: dict[str, Places]
+    n_units: int
+
+    @property
+    def n_answers(self) -> int:
+        return sum(len(places.keys) for places in self.tasks.values())
+
+
+def layout_of(plan: Plan, items: Sequence[Item]) -> Layout:
+    """Where the plan expects answers, from the items' clusters."""
+    by_task: dict[str, list[Item]] = {task.name: [] for task in plan.tasks}
+    for item in items:
+        by_task.setdefault(item.task, []).append(item)
+    repeats, known, start = plan.sampling.repeats, dict[tuple[str, ...], int](), 0
+    tasks: dict[str, Places] = {}
+    for task, own in by_task.items():
+        own.sort(key=lambda item: item.doc_id)
+        codes = [known.setdefault(_unit(item), len(known)) for item in own]
+        tasks[task] = Places(
+            keys=[(item.position, repeat) for item in own for repeat in range(repeats)],
+            numbers=np.arange(start, start + len(own) * repeats, dtype=np.int64),
+            units=np.repeat(np.array(codes, dtype=np.int64), repeats),
+        )
+        start += len(own) * repeats
+    return Layout(tasks=tasks, n_units=len(known))
+
+
+def _unit(item: Item) -> tuple[str, ...]:
+    return (item.task, "cluster", item.cluster) if item.cluster else (item.task, "item", str(item.doc_id))
+
+
+def input_hash(scores: Scores, layout: Layout, arms: Sequence[ArmSummary], pairs: PairSummary) -> str:
+    """SHA-256 of everything that goes into an analysis beside the plan."""
+    digest = scores.digest.copy()
+    for task, places in layout.tasks.items():
+        digest.update(f"{task}\0{places.keys}\0{places.units.tolist()}\n".encode())
+    for arm in arms:
+        digest.update(canonical_json(arm.statuses).encode())
+    digest.update(canonical_json(pairs).encode())
+    return str(digest.hexdigest())

@@ -1,0 +1,172 @@
+"""The whole analysis of the 34 published metrics, on made-up scores at a part of the real sizes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from benchmarks.made_up import GROUPS, MadeUp, stored
+from qualab.app.analyse import analyse
+from qualab.app.run import start
+from qualab.app.summaries import Summary
+from qualab.cli.tables import metric_table, print_analysis
+from qualab.domain.canonical import canonical_json
+from qualab.domain.comparison import Analysis
+from qualab.domain.items import Item
+from qualab.domain.names import ArmName, EvidenceKind, MetricKind, Verdict
+from qualab.domain.plan import DecisionRule, TaskSpec
+from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, reply
+
+SMALL = 0.12
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Analysis:
+    return stored(MadeUp(scale=SMALL, missing={ArmName.CANDIDATE: 0.01})).analyse()
+
+
+def test_every_one_of_the_34_rows_has_evidence(analysis: Analysis) -> None:
+    assert len(analysis.metrics) == 34
+    assert all(row.evidence is not None for row in analysis.metrics)
+    assert Verdict.NOT_TESTED not in {row.verdict for row in analysis.metrics}
+
+
+def test_kinds_and_clusters_choose_the_analysis(analysis: Analysis) -> None:
+    kinds = {row.id: row.evidence.kind for row in analysis.metrics if row.evidence}
+    assert kinds["gsm8k/exact_match,strict-match"] is EvidenceKind.COUNTS
+    assert kinds["haerae/acc,none"] is EvidenceKind.COUNTS
+    assert kinds["belebele_kor_Hang/acc,none"] is EvidenceKind.CLUSTERS
+    assert kinds["kobest/acc,none"] is EvidenceKind.CLUSTERS
+    assert kinds["ifeval/inst_level_strict_acc,none"] is EvidenceKind.CLUSTERS
+    assert kinds["ifeval/prompt_level_strict_acc,none"] is EvidenceKind.COUNTS
+    assert kinds["kobest_wic/f1,none"] is kinds["kobest/f1,none"] is EvidenceKind.LABELS
+
+
+def test_differences_are_those_of_the_values_shown(analysis: Analysis) -> None:
+    for row in analysis.metrics:
+        assert row.baseline is not None
+        assert row.candidate is not None
+        assert row.evidence.difference == pytest.approx(row.candidate - row.baseline, abs=1e-12), row.id
+
+
+def test_metrics_that_are_the_same_are_counted_once(analysis: Analysis) -> None:
+    equals = {row.id: row.equals for row in analysis.metrics if row.equals}
+    assert equals["kobest/acc_norm,none"] == "kobest_hellaswag/acc_norm,none"
+    assert equals["haerae/acc_norm,none"] == "haerae/acc,none"
+    assert equals["belebele_kor_Hang/acc_norm,none"] == "belebele_kor_Hang/acc,none"
+    assert "kobest_hellaswag/acc_norm,none" not in equals
+    assert analysis.suite.n_family == 34 - len(equals)
+    assert analysis.suite.n_max_t == analysis.suite.n_family - 6
+
+
+def test_adjusted_p_values_are_no_smaller_than_plain_ones_and_follow_their_order(analysis: Analysis) -> None:
+    rows = [row.evidence for row in analysis.metrics if row.evidence]
+    assert all(one.pvalue <= one.pvalue_adjusted <= 1.0 for one in rows)
+    assert all(one.pvalue <= one.pvalue_holm <= 1.0 for one in rows)
+    smallest = min(rows, key=lambda one: one.pvalue)
+    assert smallest.pvalue_holm == pytest.approx(min(1.0, analysis.suite.n_family * smallest.pvalue))
+
+
+def test_the_same_scores_give_the_same_bytes_in_any_order_of_asking() -> None:
+    again = [stored(MadeUp(scale=SMALL)).analyse() for _ in range(2)]
+    assert canonical_json(again[0]) == canonical_json(again[1])
+    other = stored(MadeUp(scale=SMALL, order=2)).analyse()
+    assert other.metrics == again[0].metrics
+    assert other.suite == again[0].suite
+
+
+def test_a_real_loss_is_a_regression_and_names_where() -> None:
+    found = stored(MadeUp(scale=0.5, changed=0.01, loss=0.05)).analyse()
+    assert found.verdict is Verdict.REGRESSION
+    assert any(reason.startswith("kobest/acc,none") for reason in found.reasons)
+    assert "over all" in found.reasons[-1]
+    assert found.suite.global_test is not None
+    assert found.suite.global_test.difference < 0
+
+
+def test_a_table_has_34_rows_with_every_cell_filled(analysis: Analysis) -> None:
+    table = metric_table(analysis, is_narrow=False)
+    assert table.row_count == 34
+    headers = [str(column.header) for column in table.columns]
+    assert headers[1:4] == ["n", "clusters", "missing"]
+    for column in table.columns:
+        if column.header not in ("clusters", "missing"):
+            assert all(str(cell).strip() not in ("", "no test") for cell in column.cells), column.header
+
+
+def test_a_terminal_says_what_the_cells_cannot() -> None:
+    one = stored(MadeUp(scale=SMALL, missing={ArmName.CANDIDATE: 0.02}))
+    console = Console(width=170, record=True, file=io.StringIO())
+    print_analysis(console, one.comparison, one.analyse())
+    text = console.export_text()
+    assert "kobest/acc_norm,none has the same scores as kobest_hellaswag/acc_norm,none: counted once" in text
+    assert "global sign-flip test" in text
+    assert "in the baseline alone 0, in the candidate alone" in text
+    assert "counted as independent" not in text
+
+
+def test_an_empty_comparison_is_invalid_and_does_not_fail() -> None:
+    one = stored(MadeUp(scale=SMALL), scores=[])
+    found = one.analyse()
+    assert found.verdict is Verdict.INVALID
+    assert all(row.evidence is None and row.baseline is None for row in found.metrics)
+    assert found.suite.global_test is None
+    assert found.suite.missing.both == found.suite.missing.n_asked == len(one.items)
+
+
+def test_the_rows_with_groups_have_their_members_sizes(analysis: Analysis) -> None:
+    sizes = {row.id: row.n_items for row in analysis.metrics}
+    members = [row for row in analysis.metrics if row.id.startswith("kobest_") and row.metric == "f1,none"]
+    assert sizes["kobest/f1,none"] == sum(row.n_items for row in members)
+    assert set(GROUPS) == {row.task for row in analysis.metrics if row.kind is MetricKind.GROUP_MEAN}
+
+
+class ClusteredTasks(FakeTasks):
+    @property
+    def tasks(self) -> tuple[TaskSpec, ...]:
+        return tuple(replace(task, cluster_field="passage") for task in super().tasks)
+
+    def render(self) -> Iterator[Item]:
+        for item in super().render():
+            yield replace(item, cluster=f"passage {item.doc_id // 4}")
+
+
+async def test_a_run_through_the_use_case_honours_clusters_and_is_recomputed_the_same() -> None:
+    bench = Bench(harness=FakeHarness(ClusteredTasks(n_items=400)))
+    bench.candidate.answer = lambda prompt, seed: reply("no") if int(prompt[4:]) < 12 else echo_number(prompt, seed)
+    analysis = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    evidence = analysis.metrics[0].evidence
+    assert (evidence.n_items, evidence.n_clusters, evidence.losses) == (400, 100, 12)
+    assert evidence.pvalue == pytest.approx(2 / 2**3)  # three passages of four questions
+    assert analysis.verdict is Verdict.INCONCLUSIVE
+    assert bench.store.analysis(analysis.comparison_id) == analysis
+    items = list(bench.store.items(analysis.comparison_id))
+    summary = Summary(items)
+    for arm in ArmName:
+        for answer in bench.store.answers(analysis.comparison_id, arm=arm):
+            summary.add(answer)
+    comparison = bench.store.get(analysis.comparison_id)
+    again = analyse(bench.store, comparison, bench.harness.tasks, items, summary)
+    assert again == analysis
+    assert canonical_json(again) == canonical_json(analysis)
+
+
+@pytest.mark.slow
+def test_false_alarms_over_34_correlated_metrics_stay_below_alpha() -> None:
+    """Items are drawn in pairs of exchangeable answers, so that no metric differs in truth."""
+    n_simulations = 300
+    rule = DecisionRule(margin=0.5, max_missing_share=1.0)  # so wide that only the adjusted p can say REGRESSION
+    alarms = losses = 0
+    for seed in range(n_simulations):
+        rows = stored(MadeUp(seed=seed, scale=0.06, changed=0.2, rule=rule)).analyse().metrics
+        alarms += any(row.evidence.pvalue_adjusted <= rule.alpha for row in rows if row.evidence)
+        losses += any(row.verdict is Verdict.REGRESSION for row in rows)
+    # 5 % of 300 is 15; more than 25 has a probability below 1 % at a true 5 %
+    assert alarms <= 25
+    assert losses <= alarms
+    assert alarms >= np.ceil(0.005 * n_simulations)
