@@ -43,14 +43,12 @@ class Tally:
 
     total: int
     """Requests that the plan has for this arm."""
-    asked: int = 0
     missing: int = 0
     missing_in_a_row: int = 0
     last_error: str = ""
 
     def count(self, reply: Reply) -> None:
         """Adds one reply. A reply with reasoning alone came back, so the endpoint lives."""
-        self.asked += 1
         if reply.status.is_answer or reply.status is AnswerStatus.NO_FINAL_ANSWER:
             self.missing_in_a_row = 0
             return
@@ -159,9 +157,10 @@ async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
 
 
 def _check_not_silent(arms: Sequence[Arm]) -> None:
+    """A resumed run asks a part of the plan: that all of it fails is for the analysis to judge."""
     for arm in arms:
-        if arm.tally.asked and arm.tally.missing == arm.tally.asked:
-            raise _stopped(arm, f"none of {arm.tally.asked} requests got an answer")
+        if arm.tally.missing == arm.tally.total:
+            raise _stopped(arm, f"none of {arm.tally.total} requests got an answer")
 
 
 def _stopped(arm: Arm, reason: str) -> RunStopped:

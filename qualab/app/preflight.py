@@ -10,11 +10,15 @@ from dataclasses import replace
 from qualab.app.services import Services
 from qualab.domain.canonical import encode_body
 from qualab.domain.items import Item, Reply, Request
-from qualab.domain.names import ArmName, RequestKind
+from qualab.domain.names import AnswerStatus, Api, ArmName, RequestKind
 from qualab.domain.plan import RequestPolicy
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue, QualabError
 from qualab.ports import Endpoint, EndpointInfo
 
+NO_ECHO = (
+    "{task} scores log-likelihoods (echo with logprobs, as vLLM serves them); "
+    "use the generative forms in suite release instead"
+)
 TRIAL_TOKENS = 16
 """Enough for a reasoning model to begin; one token may come back as nothing at all."""
 
@@ -76,17 +80,15 @@ async def _try(endpoints: Endpoints, item: Item, seed: int) -> None:
 def _check_tried(reply: Reply, item: Item, arm: str, request: Request) -> None:
     if reply.status.is_answer or not reply.error:
         return
-    if reply.status.is_failure and item.kind is RequestKind.GENERATION:
+    is_generation = item.kind is RequestKind.GENERATION
+    # a body without log-likelihoods is what a server gives that cannot serve them
+    if reply.status.is_failure and (is_generation or reply.status is not AnswerStatus.BAD_BODY):
         raise EndpointUnreachable(f"{arm} did not answer a trial request of {item.task}: {reply.error}")
-    hint = (
-        f"{item.task} scores log-likelihoods (echo with logprobs, as vLLM serves them); "
-        "use the generative forms in suite release instead"
-        if item.kind is RequestKind.LOGLIKELIHOOD
-        else _generation_hint(request)
-    )
+    hint = _route_hint(request) if is_generation else NO_ECHO.format(task=item.task)
     raise EndpointMisconfigured(f"{arm} does not serve requests of {item.task}: {reply.error}", hint=hint)
 
 
-def _generation_hint(request: Request) -> str:
-    route = "the chat route (--no-apply_chat_template uses completions)" if "messages" in request.payload else ""
-    return f"The trial request went to {route or 'the completions route'}"
+def _route_hint(request: Request) -> str:
+    if request.api is Api.CHAT:
+        return "The trial request went to the chat route; --no-apply_chat_template uses completions"
+    return "The trial request went to the completions route"

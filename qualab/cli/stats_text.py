@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from qualab.cli.numbers import pvalue, signed
 from qualab.domain.names import Verdict
 
 if TYPE_CHECKING:
     from qualab.app.calculators import PairedTest, Powers, Size, SmallestEffects
     from qualab.app.published import Reproduction
 
-MINUS = "−"
 Line = tuple[str, ...]
 """A label, a value and what it means."""
 
@@ -291,22 +291,12 @@ def pp(fraction: float) -> str:
 
 def signed_pp(fraction: float) -> str:
     """A difference in percentage points with its sign."""
-    return f"{_signed(fraction)} pp"
+    return f"{signed(fraction)} pp"
 
 
 def interval(low: float, high: float) -> str:
     """Limits in percentage points."""
-    return f"{_signed(low)} to {_signed(high)} pp"
-
-
-def pvalue(p: float) -> str:
-    """A p-value as people write it."""
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _signed(fraction: float) -> str:
-    text = f"{100 * fraction:+.2f}"
-    return "0.00" if text in ("+0.00", "-0.00") else text.replace("-", MINUS)
+    return f"{signed(low)} to {signed(high)} pp"
 
 
 def _or_none(fraction: float | None, *, sign: str = "") -> str:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from qualab.cli.numbers import pvalue, signed
 from qualab.domain.comparison import (
     Analysis,
     ArmSummary,
@@ -29,7 +30,6 @@ STYLES = {
     Verdict.NOT_TESTED: "dim",
 }
 LEGEND = "* primary metric, which decides; +/− scores gained and lost by the candidate; † drafter not exercised"
-MINUS = "−"
 
 
 def make_console(*, is_error: bool = False) -> Console:
@@ -101,7 +101,7 @@ def _cells(row: MetricResult) -> dict[str, str]:
         return cells
     return cells | {
         "clusters": str(evidence.n_clusters) if _is_clustered(row) else "",
-        "diff pp": pp(evidence.difference),
+        "diff pp": signed(evidence.difference),
         "95 % interval": _interval(evidence.interval),
         "p": pvalue(evidence.pvalue),
         "adj. p": pvalue(evidence.pvalue_adjusted),
@@ -114,26 +114,15 @@ def _is_clustered(row: MetricResult) -> bool:
 
 
 def _interval(interval: IntervalOf | None) -> str:
-    return "none" if interval is None else f"{pp(interval.low)} to {pp(interval.high)}"
+    return "none" if interval is None else f"{signed(interval.low)} to {signed(interval.high)}"
 
 
 def _difference(row: MetricResult) -> str:
-    return "" if row.baseline is None or row.candidate is None else pp(row.candidate - row.baseline)
+    return "" if row.baseline is None or row.candidate is None else signed(row.candidate - row.baseline)
 
 
 def _fraction(value: float | None) -> str:
     return "none" if value is None else f"{value:.4f}"
-
-
-def pp(fraction: float) -> str:
-    """Percentage points with a sign."""
-    text = f"{100 * fraction:+.2f}"
-    return "0.00" if text in ("+0.00", "-0.00") else text.replace("-", MINUS)
-
-
-def pvalue(p: float) -> str:
-    """A p-value as people write it."""
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _arm_lines(arms: Sequence[ArmSummary], pairs: PairSummary) -> Iterator[str]:
@@ -161,7 +150,7 @@ def _row_notes(rows: Sequence[MetricResult]) -> Iterator[str]:
 def _suite_lines(suite: SuiteEvidence) -> Iterator[str]:
     if found := suite.global_test:
         yield (
-            f"{'together':<9} mean difference of {found.n_metrics} metrics {pp(found.difference)} pp, "
+            f"{'together':<9} mean difference of {found.n_metrics} metrics {signed(found.difference)} pp, "
             f"p {pvalue(found.pvalue)} (global sign-flip test)"
         )
     missing = suite.missing

@@ -176,6 +176,16 @@ async def test_an_arm_that_answers_nothing_stops_even_a_short_run() -> None:
         await run(bench)
 
 
+async def test_a_request_that_always_fails_does_not_keep_a_resumed_run_from_its_verdict() -> None:
+    bench = bench_of(600)
+    bench.candidate.answer = lambda p, s: failure() if p == "say 7" else echo_number(p, s)
+    first, _ = await run(bench)
+    again = QuietProgress()
+    second = await resume(bench.services, first.comparison_id, keys={}, progress=again, retry_failed=True)
+    assert again.answers == [CANDIDATE]
+    assert second.verdict is first.verdict is Verdict.EQUIVALENT
+
+
 async def test_a_run_that_dies_in_the_middle_resumes_to_the_same_verdict_asking_only_what_is_missing() -> None:
     whole = bench_of(120)
     expected, _ = await run(whole)

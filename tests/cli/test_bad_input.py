@@ -186,17 +186,31 @@ def test_prompts_longer_than_the_context_are_rejected_and_not_wrong(qualab: Comm
     assert "10 of 20 items lack an answer" in done.out
 
 
+def copa(folder: Path) -> Path:
+    (folder / "kobest" / "copa").mkdir(parents=True)
+    row = {"premise": "비가 왔다.", "question": "결과", "alternative_1": "젖었다.", "alternative_2": "말랐다."}
+    (folder / "kobest" / "copa" / "test.jsonl").write_text(json.dumps(row | {"label": 0}), encoding="utf-8")
+    return folder
+
+
 def test_a_server_that_ignores_echo_is_found_before_the_run(qualab: Command, tmp_path: Path) -> None:
     class Deaf(ScriptedServer):
         def _echo(self, ids, body):  # type: ignore[no-untyped-def]
             return self._generate(ids, body)
 
-    data = tmp_path / "data" / "kobest" / "copa"
-    data.mkdir(parents=True)
-    row = {"premise": "비가 왔다.", "question": "결과", "alternative_1": "젖었다.", "alternative_2": "말랐다."}
-    (data / "test.jsonl").write_text(json.dumps(row | {"label": 0}), encoding="utf-8")
     with Deaf() as off, Deaf() as on:
         flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted"]
-        done = qualab("run", *flags, "--tasks", "kobest_copa", "--data-dir", tmp_path / "data")
+        done = qualab("run", *flags, "--tasks", "kobest_copa", "--data-dir", copa(tmp_path / "data"))
     fails(done, 2, "echo", "release")
     assert "No comparisons yet" in qualab("list").out
+
+
+def test_a_server_that_fails_at_a_trial_request_is_infrastructure_not_usage(qualab: Command, tmp_path: Path) -> None:
+    class Broken(ScriptedServer):
+        def _echo(self, ids, body):  # type: ignore[no-untyped-def]
+            raise RuntimeError("out of memory")
+
+    with Broken() as off, Broken() as on:
+        flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted", "--max_attempts", "1"]
+        done = qualab("run", *flags, "--tasks", "kobest_copa", "--data-dir", copa(tmp_path / "data"))
+    fails(done, 5, "kobest_copa", "500")
