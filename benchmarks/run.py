@@ -5,20 +5,23 @@
 Two mock servers (bench/mock.c in the directory that QUALAB_SHARED names; needs `cc`), two arms, 2,000 generations and
 8,000 log-likelihoods an arm, concurrency 128. "Evaluation" is everything after the tasks are loaded: rendering, token
 ids, bodies, storing the plan, asking, committing every answer, scoring, analysing. The floor is a bare client that
-posts the same bodies to both servers at once on asyncio's own loop, reads and parses, and keeps nothing.
+posts the same bodies to both servers at once, reads and parses, and keeps nothing, in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import json
 import resource
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -181,9 +184,19 @@ def evaluate(ports: Sequence[int], folder: Path, tokenizer: Path) -> tuple[Servi
     return services, analysis, progress, since(progress.marks["Checking both endpoints"])
 
 
-async def bare(ports: Sequence[int], items: Sequence[Item]) -> Cost:
-    """Both arms at once, each body once an arm, through as many workers as an evaluation has."""
+def floor_of(ports: Sequence[int], items: Sequence[Item]) -> Cost:
+    """A bare client in a fresh process, which has nothing else to do."""
     jobs = [(request, encode_body(request.payload, seed=1234)) for item in items for request in item.requests]
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+        return fresh.submit(bare_in_loop, ports, jobs).result()
+
+
+def bare_in_loop(ports: Sequence[int], jobs: Sequence[tuple[Request, bytes]]) -> Cost:
+    return asyncio.run(bare(ports, jobs))
+
+
+async def bare(ports: Sequence[int], jobs: Sequence[tuple[Request, bytes]]) -> Cost:
+    """Both arms at once, each body once an arm, through as many workers as an evaluation has."""
     start = clock()
     await asyncio.gather(*(_bare_arm(port, jobs) for port in ports))
     return since(start)
@@ -218,7 +231,7 @@ def measure(name: str, size: Size, *, latency_ms: int) -> None:
             reset(port, fixed=latency_ms)
         services, analysis, progress, whole = evaluate(ports, folder, write_tokenizer(folder))
         items = list(services.store.items(analysis.comparison_id))
-        floor = asyncio.run(bare(ports, items))
+        floor = floor_of(ports, items)
     marks = progress.marks
     asking = Cost(*(b - a for a, b in zip(marks["asking"], marks["asked"], strict=True)))
     n_requests = sum(arm.n_requests for arm in analysis.arms)
@@ -240,6 +253,7 @@ def memory(n_items: int) -> None:
 
 
 def main() -> None:
+    importlib.import_module("qualab.cli.main")  # sets up the garbage collector as the command does
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the requests")
     parser.add_argument("--only-memory", action="store_true", help="only the peak memory of 20,000 items")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from qualab.app.analyse import analyse
 from qualab.app.asking import STALE_AFTER_S, ask_all
 from qualab.app.experiment import Experiment, check, local_of, make_plan, planned_options, task_options
+from qualab.app.hints import resume_hint
 from qualab.app.preflight import Endpoints, Keys, inspect_arms, open_arms, try_requests
 from qualab.app.preparing import in_random_order, token_source, with_requests
 from qualab.app.scoring import score_answers
@@ -21,7 +23,7 @@ from qualab.domain.items import Item
 from qualab.domain.names import ArmName, ComparisonStatus, RequestKind
 from qualab.domain.plan import Plan
 from qualab.errors import PlanChanged, RunStopped
-from qualab.ports import LoadedTasks, Progress
+from qualab.ports import LoadedTasks, Progress, TaskOptions
 
 
 async def start(services: Services, experiment: Experiment, *, keys: Keys, progress: Progress) -> Analysis:
@@ -29,8 +31,7 @@ async def start(services: Services, experiment: Experiment, *, keys: Keys, progr
     check(experiment)
     urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
     async with open_arms(services, urls, policy=experiment.policy, keys=keys) as endpoints:
-        progress.phase("Loading tasks")
-        tasks = services.harness.load(task_options(experiment))
+        tasks = _load(services, task_options(experiment), progress)
         plan = make_plan(experiment, tasks)
         progress.phase("Checking both endpoints")
         items = await _prepared(services, experiment, plan, tasks, endpoints)
@@ -51,8 +52,7 @@ async def resume(
 ) -> Analysis:
     """Goes on with a stored comparison. `local` overrides where this machine finds things."""
     comparison = services.store.get(comparison_id)
-    progress.phase("Loading tasks")
-    tasks = services.harness.load(planned_options(comparison.plan, {**comparison.local, **(local or {})}))
+    tasks = _load(services, planned_options(comparison.plan, {**comparison.local, **(local or {})}), progress)
     check_unchanged(comparison.plan, tasks)
     items = list(services.store.items(comparison.id))
     plan = comparison.plan
@@ -62,6 +62,12 @@ async def resume(
         await inspect_arms(endpoints, model=plan.sampling.model)
         run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
         return await _carry_out(services, run, retry_failed=retry_failed)
+
+
+def _load(services: Services, options: TaskOptions, progress: Progress) -> LoadedTasks:
+    progress.phase("Loading tasks")
+    importlib.import_module("scipy.special")  # the analysis needs it: a broken installation should show here
+    return services.harness.load(options)
 
 
 def check_unchanged(plan: Plan, tasks: LoadedTasks) -> None:
@@ -110,12 +116,11 @@ def _new_comparison(services: Services, experiment: Experiment, plan: Plan) -> C
 
 async def _carry_out(services: Services, run: Run, *, retry_failed: bool = False) -> Analysis:
     store, clock, comparison_id = services.store, services.clock, run.comparison.id
-    with _claimed(services, comparison_id):
+    with _claimed(services, comparison_id), _items_left_alone():
         if retry_failed:
             store.drop_failures(comparison_id)
         store.set_status(comparison_id, ComparisonStatus.RUNNING, now=clock.now())
-        with _items_left_alone():
-            await _ask(services, run)
+        await _ask(services, run)
         store.set_status(comparison_id, ComparisonStatus.ANSWERED, now=clock.now())
         run.progress.phase("Scoring and analysing")
         return conclude_run(services, run)
@@ -133,12 +138,6 @@ async def _ask(services: Services, run: Run) -> None:
         raise
     finally:
         run.progress.finished()
-
-
-def resume_hint(comparison_id: str, *, retry_failed: bool = False) -> str:
-    """What to type to go on."""
-    flag = " --retry-failed" if retry_failed else ""
-    return f"Everything answered so far is stored. Go on with: qualab resume {comparison_id}{flag}"
 
 
 def conclude_run(services: Services, run: Run) -> Analysis:

@@ -71,7 +71,7 @@ def export(
 
 def print_result(store: Store, comparison_id: str, output_format: Format) -> None:
     """One comparison with its newest analysis, for people or machines."""
-    from qualab.app.run import resume_hint
+    from qualab.app.hints import resume_hint
     from qualab.cli.tables import make_console, print_analysis
     from qualab.domain.canonical import plain
 

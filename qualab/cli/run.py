@@ -162,7 +162,7 @@ def _progress() -> TerminalProgress:
 
 def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -> Analysis:
     """Runs a job; Ctrl-C and SIGTERM end it cleanly and say how to go on."""
-    from qualab.app.run import resume_hint
+    from qualab.app.hints import resume_hint
     from qualab.bootstrap import run_async
 
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))

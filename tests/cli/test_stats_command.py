@@ -224,7 +224,7 @@ def test_a_calculator_loads_nothing_that_it_does_not_need() -> None:
         "rich",
         "sqlalchemy",
         "lm_eval",
-        "aiohttp",
+        "pyreqwest",
         "qualab.adapters",
     )
     assert [name for name in loaded if name.startswith(heavy)] == []

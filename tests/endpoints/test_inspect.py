@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import ssl
 import subprocess
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -239,25 +241,52 @@ async def test_a_server_that_says_nothing_is_given_up_within_seconds(
     assert time.perf_counter() - started < 2.0
 
 
-@pytest.fixture
-async def untrusted(tmp_path: Path) -> AsyncIterator[tuple[int, Path]]:
-    """A TLS server whose certificate nobody signed: its port and certificate."""
+@asynccontextmanager
+async def tls_server(folder: Path, *, is_authority: bool) -> AsyncIterator[tuple[int, Path]]:
+    """A TLS server with a certificate that it signed itself: its port and certificate."""
     if shutil.which("openssl") is None:
         pytest.skip("needs the openssl command to make a certificate")
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    names = f"basicConstraints=critical,CA:{str(is_authority).upper()}", "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    subject = ["-subj", "/CN=localhost", *(part for name in names for part in ("-addext", name))]
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
     subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    listener = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+    listener = await asyncio.start_server(answer_models, "127.0.0.1", 0, ssl=context)
     async with listener:
         yield listener.sockets[0].getsockname()[1], certificate
 
 
-async def test_an_untrusted_certificate(untrusted: tuple[int, Path], opened: Open) -> None:
-    port, _ = untrusted
-    async with opened(url=f"https://127.0.0.1:{port}") as endpoint:
-        with pytest.raises(EndpointUnreachable, match=r"certificate is not trusted \(self") as caught:
-            await endpoint.inspect(model="m")
+async def answer_models(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    body = json.dumps(models("m")).encode()
+    writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    writer.close()
+
+
+async def test_an_untrusted_certificate(tmp_path: Path, opened: Open) -> None:
+    async with tls_server(tmp_path, is_authority=False) as (port, _), opened(url=f"https://localhost:{port}") as client:
+        with pytest.raises(EndpointUnreachable, match=r"certificate is not trusted \(unknown") as caught:
+            await client.inspect(model="m")
     assert "SSL_CERT_FILE" in caught.value.hint
+
+
+async def test_a_certificate_that_ssl_cert_file_names_is_trusted(
+    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with tls_server(tmp_path, is_authority=False) as (port, certificate):
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        async with opened(url=f"https://localhost:{port}") as client:
+            assert (await client.inspect(model="m")).models == ("m",)
+
+
+async def test_an_authoritys_own_certificate_is_no_servers(
+    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with tls_server(tmp_path, is_authority=True) as (port, certificate):
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        async with opened(url=f"https://localhost:{port}") as client:
+            with pytest.raises(EndpointUnreachable, match="that of an authority") as caught:
+                await client.inspect(model="m")
+    assert "CA:FALSE" in caught.value.hint

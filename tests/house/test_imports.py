@@ -26,7 +26,7 @@ ALLOWED = {
 }
 """Layer -> layers that it may import, itself and the package's version aside."""
 
-HEAVY = {"aiohttp", "alembic", "datasets", "gguf", "lm_eval", "nltk", "pandas", "scipy", "sqlalchemy", "statsmodels"}
+HEAVY = {"alembic", "datasets", "gguf", "lm_eval", "nltk", "pandas", "pyreqwest", "scipy", "sqlalchemy", "statsmodels"}
 HEAVY |= {"tokenizers", "transformers", "xllamacpp"}
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import aiohttp
-from aiohttp.http_exceptions import HttpProcessingError
+from pyreqwest.exceptions import BodyDecodeError, DecodeError, PyreqwestError, RequestTimeoutError
 
 from qualab.domain.names import AnswerStatus
 
-FOREIGN = (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError)
-"""Everything that sending a request may raise because of the server or the way to it."""
-
 FIREWALL = "Check the address, and that no firewall lies between"
 PROXY = "Check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
+CERTIFICATE = "Set SSL_CERT_FILE to the certificate of the authority that signed it"
 TLS_ELSEWHERE = "If the server speaks plain HTTP, write http:// instead of https://"
+LOG = "Look into the server's log"
+
+CONNECTING = "client error (connect)"
+"""Among the causes of everything that happens before a request is sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,103 +33,75 @@ class Fault:
     """What to check."""
 
 
-def fault_of(exc: BaseException) -> Fault:
-    """The fault that a foreign exception means. The text is ours: nothing of the request is repeated in it."""
-    for kind, status, describe, hint in FAULTS:
-        if isinstance(exc, kind):
-            return Fault(status=status, reason=describe(exc), hint=hint)
-    return Fault(status=AnswerStatus.CONNECTION_ERROR, reason=_os_reason(exc), hint=FIREWALL)
+def fault_of(exc: PyreqwestError, *, proxied: bool) -> Fault:
+    """The fault that the client's exception means. The text is ours: nothing of the request is repeated in it."""
+    causes = causes_of(exc)
+    is_connecting = CONNECTING in causes
+    if isinstance(exc, RequestTimeoutError):
+        return CONNECT_TIMEOUT if is_connecting else TIMEOUT
+    if isinstance(exc, DecodeError):
+        return BROKEN_BODY if isinstance(exc, BodyDecodeError) else NOT_HTTP
+    return _connection_fault("; ".join(causes), is_proxy=proxied and is_connecting)
 
 
-def _certificate(exc: BaseException) -> str:
-    problem = getattr(getattr(exc, "certificate_error", None), "verify_message", "") or "it cannot be verified"
-    return f"its TLS certificate is not trusted ({problem})"
+def causes_of(exc: PyreqwestError) -> Sequence[str]:
+    """What lies under an exception, the outermost first, in lower case."""
+    details = getattr(exc, "details", None) or {}
+    return [cause["message"].lower() for cause in details.get("causes") or ()]
 
 
-def _tls(exc: BaseException) -> str:
-    os_error = getattr(exc, "os_error", exc)
-    return f"TLS failed ({getattr(os_error, 'reason', None) or type(os_error).__name__})"
+def _broken(reason: str, hint: str) -> Fault:
+    return Fault(status=AnswerStatus.CONNECTION_ERROR, reason=reason, hint=hint)
 
 
-def _proxy_refusal(exc: BaseException) -> str:
-    return f"the proxy refused with status {getattr(exc, 'status', 'unknown')}"
+def _connection_fault(said: str, *, is_proxy: bool) -> Fault:
+    for pattern, reason, hint in CAUSES:
+        if found := re.search(pattern, said):
+            return _broken(reason.format(*found.groups()), hint)
+    if is_proxy:
+        return _broken("the proxy cannot be reached", PROXY)
+    number = re.search(r"\(os error (\d+)\)", said)
+    if number and int(number[1]) == errno.ECONNREFUSED:
+        return REFUSED
+    detail = f" ({os.strerror(int(number[1]))})" if number else ""
+    return _broken(f"the connection failed{detail}", FIREWALL)
 
 
-def _os_reason(exc: BaseException) -> str:
-    os_error = getattr(exc, "os_error", exc)
-    number = getattr(os_error, "errno", None)
-    if number == errno.ECONNREFUSED:
-        return "the connection was refused, nothing listens there"
-    if number in (errno.ECONNRESET, errno.EPIPE):
-        return "the connection was reset"
-    if isinstance(number, int) and number in errno.errorcode:
-        return f"the connection failed ({os.strerror(number)})"
-    return f"the connection failed ({type(os_error).__name__})"
-
-
-def _said(text: str) -> Callable[[BaseException], str]:
-    return lambda _: text
-
-
-Row = tuple[type[BaseException], AnswerStatus, Callable[[BaseException], str], str]
-
-FAULTS: tuple[Row, ...] = (
+CAUSES = (
     (
-        aiohttp.ClientConnectorDNSError,
-        AnswerStatus.CONNECTION_ERROR,
-        _said("its host name cannot be resolved"),
+        "dns error",
+        "its host name cannot be resolved",
         "Check the spelling of the host name, and this machine's DNS",
     ),
     (
-        aiohttp.ClientConnectorCertificateError,
-        AnswerStatus.CONNECTION_ERROR,
-        _certificate,
-        "Set SSL_CERT_FILE to the certificate of the authority that signed it",
+        "causedasendentity",
+        "its TLS certificate is that of an authority, not of a server",
+        "Give the server a certificate of its own: one signed by that authority, or self-signed with CA:FALSE",
     ),
-    (aiohttp.ClientSSLError, AnswerStatus.CONNECTION_ERROR, _tls, TLS_ELSEWHERE),
-    (aiohttp.ClientProxyConnectionError, AnswerStatus.CONNECTION_ERROR, _said("the proxy cannot be reached"), PROXY),
-    (aiohttp.ClientHttpProxyError, AnswerStatus.CONNECTION_ERROR, _proxy_refusal, PROXY),
+    ("invalid peer certificate: ([a-z ]+)", "its TLS certificate is not trusted ({0})", CERTIFICATE),
+    ("tunnel error: proxy authorization required", "the proxy refused with status 407", PROXY),
+    ("tunnel error: failed to create underlying connection", "the proxy cannot be reached", PROXY),
+    ("tunnel error", "the proxy refused to connect", PROXY),
+    ("corrupt message|invalidcontenttype|fatal alert|tls|peer (?:is )?incompatible", "TLS failed", TLS_ELSEWHERE),
     (
-        aiohttp.ConnectionTimeoutError,
-        AnswerStatus.CONNECTION_ERROR,
-        _said("no connection was made in the time allowed"),
-        FIREWALL,
-    ),
-    (
-        aiohttp.ClientConnectorError,
-        AnswerStatus.CONNECTION_ERROR,
-        _os_reason,
-        "Start the server, or correct host and port",
-    ),
-    (
-        aiohttp.ServerDisconnectedError,
-        AnswerStatus.CONNECTION_ERROR,
-        _said("the server closed the connection without an answer"),
+        "connection closed before message completed",
+        "the server closed the connection without an answer",
         "If the server speaks TLS, write https:// instead of http://",
     ),
-    (
-        aiohttp.ClientPayloadError,
-        AnswerStatus.BAD_BODY,
-        _said("the body ended early or cannot be decoded"),
-        "Look into the server's log",
-    ),
-    (
-        aiohttp.ClientResponseError,
-        AnswerStatus.BAD_BODY,
-        _said("the answer is not HTTP"),
-        "Check the port: another kind of server listens there",
-    ),
-    (
-        HttpProcessingError,
-        AnswerStatus.BAD_BODY,
-        _said("the body is not valid HTTP"),
-        "Look into the server's log",
-    ),
-    (
-        TimeoutError,
-        AnswerStatus.TIMEOUT,
-        _said("no whole answer came in the time allowed"),
-        "Check that the server is alive and not overloaded",
-    ),
+    ("connection reset|broken pipe", "the connection was reset", LOG),
 )
-"""First match counts: subclasses stand before their bases."""
+"""Pattern among the causes, reason (with what the pattern caught), hint. The first match counts."""
+
+REFUSED = _broken("the connection was refused, nothing listens there", "Start the server, or correct host and port")
+CONNECT_TIMEOUT = _broken("no connection was made in the time allowed", FIREWALL)
+TIMEOUT = Fault(
+    status=AnswerStatus.TIMEOUT,
+    reason="no whole answer came in the time allowed",
+    hint="Check that the server is alive and not overloaded",
+)
+BROKEN_BODY = Fault(status=AnswerStatus.BAD_BODY, reason="the body ended early or cannot be decoded", hint=LOG)
+NOT_HTTP = Fault(
+    status=AnswerStatus.BAD_BODY,
+    reason="the answer is not HTTP",
+    hint="Check the port: another kind of server listens there",
+)

@@ -36,7 +36,7 @@ class ModelCard:
 
     entry: Mapping[str, Any]
     models: tuple[str, ...]
-    headers: Mapping[str, str]
+    server: str
 
 
 class Inspection:
@@ -118,7 +118,7 @@ class Inspection:
         if found.status == 404:
             return EndpointMisconfigured(f"{url} does not exist: {self._said(found)}", hint=await self._elsewhere())
         if 300 <= found.status < 400:
-            target = self._redact.excerpt(found.headers.get("Location", ""))
+            target = self._redact.excerpt(found.header("Location") or "")
             return EndpointMisconfigured(f"{url} redirects to {target or 'another place'}", hint="Give that URL itself")
         if found.status == 429 or found.status >= 500:
             return EndpointUnreachable(f"{url} fails: {self._said(found)}", hint="Look into the server's log")
@@ -141,7 +141,7 @@ class Inspection:
         title = re.search(rb"<title[^>]*>(.*?)</title>", found.body[:65_536], re.IGNORECASE | re.DOTALL)
         if title:
             return f"an HTML page titled '{self._redact.excerpt(title[1])}'"
-        if found.body.lstrip()[:1] == b"<" or "html" in found.headers.get("Content-Type", ""):
+        if found.body.lstrip()[:1] == b"<" or "html" in (found.header("Content-Type") or ""):
             return "an HTML page"
         if _json(found.body) is None:
             return (
@@ -170,7 +170,7 @@ def _card(entries: list[Mapping[str, Any]], model: str, found: Exchange, *, url:
     models = tuple(entry["id"] for entry in entries)
     for entry in entries:
         if model == entry["id"] or model in _aliases(entry):
-            return ModelCard(entry=entry, models=models, headers=found.headers)
+            return ModelCard(entry=entry, models=models, server=found.header("Server") or "")
     raise EndpointMisconfigured(f"{url} serves no model {model!r}", hint=_served(models, model))
 
 
@@ -188,7 +188,7 @@ def _served(models: tuple[str, ...], model: str) -> str:
 
 
 def _server(card: ModelCard, version: Mapping[str, Any], props: Mapping[str, Any]) -> str:
-    if card.headers.get("Server") == "llama.cpp" or "default_generation_settings" in props:
+    if card.server == "llama.cpp" or "default_generation_settings" in props:
         build = props.get("build_info")
         return f"llama.cpp {build}" if isinstance(build, str) and build else "llama.cpp"
     if isinstance(version.get("version"), str) and card.entry.get("owned_by") == "vllm":

@@ -93,7 +93,7 @@ def failure_of(exchange: Exchange, sending: Sending, *, redact: Redactor) -> Fai
         error=f"HTTP {exchange.status}: {said}" if said else f"HTTP {exchange.status}",
         retry=is_retried(exchange.status),
         sending=sending,
-        retry_after=exchange.headers.get("Retry-After"),
+        retry_after=exchange.header("Retry-After"),
     )
 
 

@@ -1,24 +1,27 @@
 """One server's connections: sends bytes, returns bytes, and turns foreign exceptions into faults.
 
 Environment proxies (HTTP_PROXY, HTTPS_PROXY, NO_PROXY) are used as other clients use them, except for this machine's
-own addresses. Redirects are not followed, so that a key never travels to a server that the user did not name. There are
-no cookies and no .netrc.
+own addresses. Certificates are the system's, or those of SSL_CERT_FILE. Redirects are not followed, so that a key never
+travels to a server that the user did not name. There are no cookies and no .netrc.
 """
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
+from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-import aiohttp
-from multidict import CIMultiDict
-from yarl import URL
+from pyreqwest.client import Client, ClientBuilder
+from pyreqwest.exceptions import PyreqwestError
+from pyreqwest.http import Url
+from pyreqwest.proxy import ProxyBuilder
 
 from qualab import __version__
-from qualab.adapters.endpoints.faults import FOREIGN, Fault, fault_of
+from qualab.adapters.endpoints.faults import Fault, fault_of
 from qualab.adapters.endpoints.urls import is_loopback
 from qualab.errors import InvalidValue
 
@@ -41,25 +44,19 @@ class Exchange(NamedTuple):
     """A whole HTTP answer. A tuple, because one is made for every request."""
 
     status: int
-    headers: Mapping[str, str]
     body: bytes
+    header: Callable[[str], str | None]
+    """A header's value, by its name in any case; None where there is none."""
 
 
 class Transport:
-    """An aiohttp session for one server. Its context closes the connections."""
+    """A client for one server. Its context closes the connections."""
 
     def __init__(self, base: str, *, key: str, timeout_s: float) -> None:
-        self._session = aiohttp.ClientSession(
-            # the number of connections is bounded by the requests in flight
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers=HEADERS,
-            timeout=_timeout(timeout_s),
-        )
-        # not among the session's headers: aiohttp gives those to a proxy, too
-        headers = CIMultiDict({"Authorization": f"Bearer {key}"} if key else {})
-        proxy = _proxy_options(URL(base), headers)
-        self._options: dict[str, Any] = {"allow_redirects": False, "headers": headers, **proxy}
+        proxy = _proxy(urlsplit(base))
+        self._is_proxied = proxy is not None
+        self._client = _client(key, timeout_s, proxy)
+        self._parsed = functools.cache(Url)
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,51 +64,60 @@ class Transport:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._session.close()
+        await self._client.close()
 
     async def send(
-        self, method: str, url: URL | str, *, body: bytes | None = None, timeout_s: float | None = None
+        self, method: str, url: str, *, body: bytes | None = None, timeout_s: float | None = None
     ) -> Exchange | Fault:
-        """One request; the deadline (the session's, or `timeout_s`) runs from here to the last byte of the answer."""
-        options = self._options if timeout_s is None else {**self._options, "timeout": _timeout(timeout_s)}
+        """One request; the deadline (the client's, or `timeout_s`) runs from here to the last byte of the answer."""
+        request = self._client.request(method, self._parsed(url))
+        if body is not None:
+            request = request.body_bytes(body)
+        if timeout_s is not None:
+            request = request.timeout(timedelta(seconds=timeout_s))
         try:
-            async with self._session.request(method, url, data=body, **options) as response:
-                return Exchange(response.status, response.headers, await response.read())
-        except FOREIGN as exc:
-            return fault_of(exc)
+            response = await request.build().send()
+            return Exchange(response.status, (await response.bytes()).to_bytes(), response.get_header)
+        except PyreqwestError as exc:
+            return fault_of(exc, proxied=self._is_proxied)
 
 
-def _timeout(seconds: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, CONNECT_TIMEOUT_S))
+def _client(key: str, timeout_s: float, proxy: ProxyBuilder | None) -> Client:
+    # the number of connections is bounded by the requests in flight
+    builder = (
+        ClientBuilder()
+        .default_headers(HEADERS | ({"Authorization": f"Bearer {key}"} if key else {}))
+        .timeout(timedelta(seconds=timeout_s))
+        .connect_timeout(timedelta(seconds=min(timeout_s, CONNECT_TIMEOUT_S)))
+        .pool_idle_timeout(timedelta(seconds=KEEPALIVE_S))
+        .follow_redirects(False)
+        .no_proxy()
+    )
+    return (builder.proxy(proxy) if proxy else builder).build()
 
 
-def _proxy_options(url: URL, headers: CIMultiDict[str]) -> dict[str, Any]:
-    """The proxy that the environment names for this server. Looked up once: aiohttp would do so for each request.
-
-    Its credentials go with every request of a plain connection (into `headers`), and with CONNECT before TLS.
-    """
-    host = url.host or ""
-    proxy = None if is_loopback(host) else getproxies().get(url.scheme)
-    if not proxy or proxy_bypass(host):
-        return {}
-    found = _proxy_url(proxy, url.scheme)
-    if found.user is None:
-        return {"proxy": found}
-    credentials = base64.b64encode(f"{found.user}:{found.password or ''}".encode()).decode()
-    granted = {"Proxy-Authorization": f"Basic {credentials}"}
-    if url.scheme == "http":
-        headers.update(granted)
-    return {"proxy": found.with_user(None), "proxy_headers": granted}
+def _proxy(server: SplitResult) -> ProxyBuilder | None:
+    """The proxy that the environment names for this server, with the credentials that stand in its URL."""
+    host = server.hostname or ""
+    named = None if is_loopback(host) else getproxies().get(server.scheme)
+    if not named or proxy_bypass(host):
+        return None
+    parts = _proxy_parts(named, server.scheme)
+    proxy = ProxyBuilder.all(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
+    if parts.username is None:
+        return proxy
+    return proxy.basic_auth(unquote(parts.username), unquote(parts.password or ""))
 
 
-def _proxy_url(text: str, scheme: str) -> URL:
+def _proxy_parts(text: str, scheme: str) -> SplitResult:
     try:
-        url = URL(text if "://" in text else f"http://{text}")
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        url = URL()
-    if url.scheme not in ("http", "https") or not url.host:
+        usable = False
+    if not usable:
         raise InvalidValue(
             f"The proxy that the environment names for {scheme} is not an http:// URL",
             hint="Correct HTTP_PROXY or HTTPS_PROXY, or except the endpoint with NO_PROXY",
         )
-    return url
+    return parts

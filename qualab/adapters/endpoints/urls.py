@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import SplitResult, urlsplit
 
-from yarl import URL
+from pyreqwest.http import Url
 
 from qualab.errors import InvalidValue
 
@@ -33,7 +33,7 @@ def normalize_url(url: str) -> str:
         path += "/v1"
     base = f"{parts.scheme}://{parts.netloc.lower()}{path}"
     try:
-        URL(base)
+        Url(base)
     except ValueError as exc:
         raise InvalidValue(f"The endpoint URL {_shown(url)} is not a URL", hint=EXAMPLE) from exc
     return base
@@ -73,8 +73,8 @@ class Routes:
 
     base: str
     root: str
-    completions: URL
-    chat: URL
+    completions: str
+    chat: str
 
     @classmethod
     def of(cls, url: str) -> Routes:
@@ -84,8 +84,8 @@ class Routes:
         return cls(
             base=base,
             root=head if VERSION.fullmatch(last) else base,
-            completions=URL(f"{base}/completions"),
-            chat=URL(f"{base}/chat/completions"),
+            completions=f"{base}/completions",
+            chat=f"{base}/chat/completions",
         )
 
 

@@ -1,0 +1,65 @@
+"""What the commands take that evaluate nothing: each a fresh process, the median of several. The target is 0.5 s.
+
+    python benchmarks/commands.py
+
+A comparison to list and show is made up first, in a database of its own.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.made_up import START, MadeUp, stored
+from qualab.bootstrap import store_of
+from qualab.settings import load
+
+ROUNDS = 7
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        db = str(Path(directory) / "bench.db")
+        comparison_id = keep_one(db)
+        commands: dict[str, list[str]] = {
+            "qualab --help": ["--help"],
+            "qualab list": ["list", "--db", db],
+            "qualab show": ["show", comparison_id, "--db", db],
+            "qualab stats test": [
+                "stats",
+                "test",
+                "--gains",
+                "7",
+                "--losses",
+                "12",
+                "--items",
+                "600",
+                "--margin",
+                "0.02",
+            ],
+        }
+        for name, arguments in commands.items():
+            print(f"{name:<20} {statistics.median(seconds(arguments) for _ in range(ROUNDS)):.2f} s")
+
+
+def keep_one(db: str) -> str:
+    """Stores a comparison over the five published benchmarks with its analysis; returns its id."""
+    one = stored(MadeUp(scale=0.1))
+    store = store_of(load(command_line={"db": db}))
+    store.create(one.comparison, [])
+    store.put_analysis(one.analyse(), now=START)
+    return one.comparison.id
+
+
+def seconds(arguments: list[str]) -> float:
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "qualab", *arguments], check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()
