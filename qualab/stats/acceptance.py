@@ -1,0 +1,81 @@
+"""How many draft tokens a round had accepted: from counts by position to what an engineer asks.
+
+A round is one verification of up to k draft tokens. `survival[j]` counts the rounds that had at least j accepted, from
+j = 0 (all rounds) to k; the model's own token comes on top, so a round yields 1 + accepted tokens (Leviathan, Kalman &
+Matias 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qualab.errors import InsufficientData, InvalidValue
+from qualab.stats.checks import IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """Rounds of one drafter, summed up."""
+
+    histogram: tuple[int, ...]
+    """Rounds with 0, 1, ... k accepted tokens."""
+    mean_length: float
+    """Tokens a round yields: 1 + accepted / rounds."""
+    median_length: float
+    p10_length: float
+    """A tenth of the rounds yields at most this many tokens."""
+    zero_share: float
+    """Rounds in which no draft token was accepted: they cost a draft and gain nothing."""
+
+
+def acceptance(histogram: Sequence[int]) -> Acceptance:
+    """Sums up rounds by accepted tokens, `histogram[j]` rounds with j of them.
+
+    Raises InsufficientData without a round, InvalidValue for negative counts.
+    """
+    counts: IntArray = np.asarray(histogram, dtype=np.int64)
+    if counts.size and counts.min() < 0:
+        raise InvalidValue("Counts of rounds are below 0", hint="Give counts of rounds by accepted tokens")
+    n_rounds = int(counts.sum())
+    if n_rounds == 0:
+        raise InsufficientData("no draft round was counted", hint="The drafter did not run, or is not observable")
+    accepted = np.arange(counts.size)
+    return Acceptance(
+        histogram=tuple(counts.tolist()),
+        mean_length=1.0 + float(counts @ accepted) / n_rounds,
+        median_length=1.0 + _quantile(counts, 0.5),
+        p10_length=1.0 + _quantile(counts, 0.1),
+        zero_share=float(counts[0]) / n_rounds,
+    )
+
+
+def _quantile(counts: IntArray, share: float) -> float:
+    """The smallest number of accepted tokens that at least this share of rounds does not exceed."""
+    return float(np.searchsorted(np.cumsum(counts), share * counts.sum() - 1e-9))
+
+
+def histogram_of_survival(n_rounds: int, accepted_at: Sequence[int]) -> tuple[int, ...]:
+    """Rounds by accepted tokens, from how many rounds accepted the first draft token, the second, ...
+
+    Raises InvalidValue where the counts do not fall, as those of another engine added in between would not.
+    """
+    survival = np.asarray([n_rounds, *accepted_at], dtype=np.int64)
+    histogram = survival - np.append(survival[1:], 0)
+    if histogram.size and histogram.min() < 0:
+        raise InvalidValue(
+            f"Accepted tokens by position rise: {survival.tolist()}", hint="Counters of one engine, after minus before"
+        )
+    return tuple(histogram.tolist())
+
+
+def break_even_length(*, draft_cost: float, overhead: float) -> float:
+    """Tokens a round must yield for drafting to pay: 1 + draft cost + overhead, both in steps of the model alone.
+
+    Raises InvalidValue for negative costs.
+    """
+    if draft_cost < 0 or overhead < 0:
+        raise InvalidValue("Costs of drafting are below 0", hint="Give them as shares of one step of the model")
+    return 1.0 + draft_cost + overhead
