@@ -109,6 +109,7 @@ from qualab.stats.sizing import (
     mde,
     mde_beyond_noise,
     power_for_joint,
+    power_to_prove,
     smallest_margin,
 )
 
@@ -202,6 +203,7 @@ __all__ = [
     "power_for_joint",
     "power_mcnemar",
     "power_non_inferiority",
+    "power_to_prove",
     "provable_margin",
     "sign_flip",
     "simulate_looks",

@@ -125,13 +125,13 @@ class ProvableMargin:
 
     alpha: float
     margin: float
-    """Equivalence within ±margin is proven by both tests; 1 where the counts prove nothing."""
+    """Proven by score tests and guard; 1 where the counts prove nothing."""
     margin_score: float
-    """By the score tests alone: the farther limit of the 1 − 2 alpha Tango interval."""
+    """By the score tests alone: the farther (or one-sided, the lower) limit of the 1 − 2 alpha Tango interval."""
 
 
-def provable_margin(counts: PairedCounts, *, alpha: float = 0.05) -> ProvableMargin:
-    """The smallest margin within which these counts prove equivalence.
+def provable_margin(counts: PairedCounts, *, alpha: float = 0.05, is_one_sided: bool = False) -> ProvableMargin:
+    """The smallest margin within which these counts prove equivalence; with `is_one_sided`, that no more is lost.
 
     The score tests prove every margin beyond the farther limit of the 1 − 2 alpha Tango interval. The exact guard may
     ask for a wider one: the returned margin is one that it accepts (p <= alpha, checked), at most 1e-5 and one part in
@@ -143,11 +143,12 @@ def provable_margin(counts: PairedCounts, *, alpha: float = 0.05) -> ProvableMar
     """
     check_items(counts.n_items)
     limits = tango(counts, confidence_level=1.0 - 2.0 * check_alpha(alpha))
-    sides = sorted(((-limits.low, counts), (limits.high, counts.swapped())), key=lambda side: -side[0])
+    both = ((-limits.low, counts), (limits.high, counts.swapped()))
+    sides = sorted(both[:1] if is_one_sided else both, key=lambda side: -side[0])
     margin = 0.0
     for start, side in sides:
         margin = _guarded_margin(side, max(start, margin), alpha)
-    return ProvableMargin(alpha=alpha, margin=margin, margin_score=sides[0][0])
+    return ProvableMargin(alpha=alpha, margin=margin, margin_score=max(0.0, sides[0][0]))
 
 
 def _guarded_margin(counts: PairedCounts, start: float, alpha: float) -> float:

@@ -130,3 +130,28 @@ def guard_threshold(*, n_items: int, margin: float, alpha: float) -> float:
         else:
             low = middle
     return high
+
+
+def likely_threshold(*, n_items: int, discordance: float, margin: float, alpha: float) -> float:
+    """As `guard_threshold`, found among the outcomes that this discordance makes likely: a few exact p-values do."""
+    totals = likely_totals(n_items, discordance, discordance)
+    gains, losses = (counts.astype(np.float64) for counts in np.indices((totals[-1] + 1, totals[-1] + 1)))
+    both = gains + losses
+    statistics = score_statistic(gains, losses, n_items=n_items, difference=-margin)
+    usual = float(scipy.special.ndtri(1.0 - alpha))
+    candidates = np.unique(statistics[(both >= totals[0]) & (both <= totals[-1]) & (statistics >= usual - _TIE)])
+    low, high, step = -1, candidates.size, 1
+    # the first few candidates are close: gallop, then bisect
+    while low + step < high:
+        if _is_at_most(alpha, n_items, margin, candidates[low + step]):
+            high = low + step
+        else:
+            low, step = low + step, 2 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _is_at_most(alpha, n_items, margin, candidates[middle]) else (middle, high)
+    return float(candidates[high]) if high < candidates.size else math.inf
+
+
+def _is_at_most(alpha: float, n_items: int, margin: float, threshold: float) -> bool:
+    return guard_pvalue(n_items=n_items, margin=margin, threshold=float(threshold)).value <= alpha

@@ -70,11 +70,10 @@ def power_non_inferiority(
     """As `power_equivalence`, for the test against −margin alone."""
     threshold = _threshold(check_items(n_items), check_margin(margin), check_alpha(alpha), is_guarded)
     check_rates(discordance=discordance, difference=difference)
-    if math.isinf(threshold):
-        return 0.0
-    truth = _Truth.of(np.array([n_items]), discordance, difference)
-    fewest = critical_gains(truth.totals, n_items=truth.n_items, margin=margin, threshold=threshold)
-    return float(truth.expected(1.0 - truth.cdf(fewest - 1))[0])
+    powers = non_inferiority_powers(
+        np.array([n_items]), discordance=discordance, difference=difference, margin=margin, threshold=threshold
+    )
+    return float(powers[0])
 
 
 def power_mcnemar(
@@ -109,6 +108,17 @@ def equivalence_powers(
     fewest = critical_gains(truth.totals, n_items=truth.n_items, margin=margin, threshold=threshold)
     accepted = truth.cdf(truth.totals - fewest) - truth.cdf(fewest - 1)
     return truth.expected(np.where(2 * fewest <= truth.totals, accepted, 0.0))
+
+
+def non_inferiority_powers(
+    n_items: IntArray, *, discordance: float, difference: float, margin: float, threshold: float
+) -> FloatArray:
+    """As `equivalence_powers`, of the test against −margin alone."""
+    if math.isinf(threshold):
+        return np.zeros(n_items.size)
+    truth = _Truth.of(n_items, discordance, difference)
+    fewest = critical_gains(truth.totals, n_items=truth.n_items, margin=margin, threshold=threshold)
+    return truth.expected(1.0 - truth.cdf(fewest - 1))
 
 
 def mcnemar_powers(
