@@ -143,8 +143,6 @@ class MadeUp:
             limit=None,
             num_fewshot=None,
             harness_version="0",
-            baseline_url="http://off",
-            candidate_url="http://on",
         )
 
     def items(self) -> list[Item]:

@@ -133,8 +133,6 @@ def make_comparison(identity: str) -> Comparison:
         limit=None,
         num_fewshot=None,
         harness_version="0.4.13",
-        baseline_url="http://127.0.0.1:1/v1",
-        candidate_url="http://127.0.0.1:2/v1",
     )
     return Comparison(
         id=identity,

@@ -63,9 +63,12 @@ def services_of(settings: Settings) -> Services:
     )
 
 
-def experiment_of(settings: Settings) -> Experiment:
-    """The comparison that these settings describe. Raises InvalidValue for what is missing."""
-    for name in ("baseline", "candidate", "model"):
+NEEDED_TO_RUN = ("baseline", "candidate", "model")
+
+
+def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN) -> Experiment:
+    """The comparison that these settings describe. Raises InvalidValue for what is needed and missing."""
+    for name in needed:
         if not getattr(settings, name):
             raise InvalidValue(
                 f"No {name} is given", hint=f"Give --{name}, set QUALAB_{name.upper()}, or put it into the file"
@@ -92,7 +95,14 @@ def experiment_of(settings: Settings) -> Experiment:
             max_attempts=settings.max_attempts,
             max_failed_share=settings.max_failed_share,
         ),
-        rule=DecisionRule(margin=settings.margin, alpha=settings.alpha, max_missing_share=settings.max_missing_share),
+        rule=DecisionRule(
+            margin=settings.margin,
+            margins=settings.margins,
+            objective=settings.objective,
+            alpha=settings.alpha,
+            power=settings.power,
+            max_missing_share=settings.max_missing_share,
+        ),
     )
 
 

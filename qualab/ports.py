@@ -195,11 +195,16 @@ class Store(Protocol):
         ...
 
     def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:
-        """Stores an analysis and the comparison's verdict, and marks it FINISHED."""
+        """Stores an analysis. One under the comparison's own plan marks it FINISHED and gives it its verdict; one under
+        another plan stands beside it."""
         ...
 
-    def analysis(self, comparison_id: str) -> Analysis | None:
-        """The newest analysis."""
+    def analysis(self, comparison_id: str, *, plan_hash: str | None = None) -> Analysis | None:
+        """The newest analysis under a plan, the comparison's own by default."""
+        ...
+
+    def plan_hashes(self, comparison_id: str) -> Sequence[str]:
+        """Of every analysis, each once, the oldest first."""
         ...
 
 

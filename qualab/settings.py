@@ -19,6 +19,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from qualab.domain.names import Objective
 from qualab.errors import InvalidValue, UnknownSetting, UsageError
 
 ENV_PREFIX = "QUALAB_"
@@ -43,8 +44,22 @@ def parse_gen_kwargs(value: Any) -> Any:
     return {name.strip(): yaml.safe_load(text) for name, _, text in pairs}
 
 
+def parse_numbers(value: Any) -> Any:
+    """ "gsm8k=0.01,kobest=0.03", or a mapping already."""
+    if not isinstance(value, str):
+        return value
+    numbers = {}
+    for part in value.split(","):
+        name, equals, text = part.rpartition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"'{part.strip()}' is not of the form name=number")
+        numbers[name.strip()] = text.strip()
+    return numbers
+
+
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_listed)]
+Numbers = Annotated[dict[str, float], NoDecode, BeforeValidator(parse_numbers)]
 GenKwargs = Annotated[dict[str, Any], NoDecode, BeforeValidator(parse_gen_kwargs)]
 
 
@@ -69,7 +84,10 @@ class Settings(BaseSettings):
     tokenizer: str = ""
     label: str = ""
     margin: float = 0.02
+    margins: Numbers = Field(default_factory=dict)
+    objective: Objective = Objective.EQUIVALENCE
     alpha: float = 0.05
+    power: float = 0.8
     max_missing_share: float = 0.05
     concurrency: int = 8
     timeout: float = 300.0

@@ -50,7 +50,8 @@ class _Kept:
     claim: Claim | None = None
     answers: dict[Place, Answer] = field(default_factory=dict)
     scores: tuple[Score, ...] = ()
-    analysis: Analysis | None = None
+    analyses: dict[str, Analysis] = field(default_factory=dict)
+    """The newest by the hash of its plan."""
 
 
 class MemoryStore:
@@ -67,6 +68,8 @@ class MemoryStore:
             comparison,
             label=storable_text(comparison.label),
             stop_reason=storable_text(comparison.stop_reason),
+            baseline_url=storable_text(comparison.baseline_url),
+            candidate_url=storable_text(comparison.candidate_url),
             created_at=_utc(comparison.created_at),
             started_at=None if comparison.started_at is None else _utc(comparison.started_at),
             finished_at=None if comparison.finished_at is None else _utc(comparison.finished_at),
@@ -172,16 +175,21 @@ class MemoryStore:
 
     def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:
         kept = self._of(analysis.comparison_id)
-        kept.comparison = replace(
-            kept.comparison,
-            status=ComparisonStatus.FINISHED,
-            finished_at=kept.comparison.finished_at or _utc(now),
-            verdict=analysis.verdict,
-        )
-        kept.analysis = analysis
+        kept.analyses[analysis.plan_hash] = analysis
+        if analysis.plan_hash == kept.comparison.plan_hash:
+            kept.comparison = replace(
+                kept.comparison,
+                status=ComparisonStatus.FINISHED,
+                finished_at=kept.comparison.finished_at or _utc(now),
+                verdict=analysis.verdict,
+            )
 
-    def analysis(self, comparison_id: str) -> Analysis | None:
-        return self._of(comparison_id).analysis
+    def analysis(self, comparison_id: str, *, plan_hash: str | None = None) -> Analysis | None:
+        kept = self._of(comparison_id)
+        return kept.analyses.get(kept.comparison.plan_hash if plan_hash is None else plan_hash)
+
+    def plan_hashes(self, comparison_id: str) -> Sequence[str]:
+        return list(self._of(comparison_id).analyses)
 
     def _of(self, comparison_id: str) -> _Kept:
         if comparison_id not in self._kept:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -31,10 +31,11 @@ from qualab.domain.canonical import sha256
 from qualab.domain.comparison import Analysis, Comparison, Evidence, MetricResult, PolicyResult, SuiteEvidence
 from qualab.domain.items import Item
 from qualab.domain.names import ArmName, MetricKind, MissingPolicy, Verdict
-from qualab.domain.plan import DecisionRule, MetricSpec, Plan
+from qualab.domain.plan import Assumptions, DecisionRule, MetricSpec, Plan
 from qualab.ports import LoadedTasks, Store
 
-JOINT_POWER_REASON = "the plan assumes no discordance, and power at the observed one says nothing new"
+NO_ASSUMPTION = "the plan assumes no discordance, and power at the observed one says nothing new"
+NO_JOINT_POWER = "for a primary metric no power could be planned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,14 @@ class Metric:
     n_items: int
     missing: MissingCount
     sample: Sample | Untestable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a metric's verdict is made from."""
+
+    evidence: Evidence | None
+    policies: tuple[PolicyResult, ...]
 
 
 def analyse(
@@ -123,22 +132,25 @@ def _rows_and_suite(job: Job) -> tuple[tuple[MetricResult, ...], SuiteEvidence]:
     equals, tested = _tested(metrics, job)
     n_units, rng = job.layout.n_units, job.streams.rng
     family = adjusted(tested, n_units, rng("max-t"))
-    policies = {
-        metric.spec.id: _policies(metric, family.evidence.get(metric.spec.id), job.plan.rule, job.streams)
-        for metric in metrics
-    }
-    rows = tuple(_row(metric, equals.get(metric.spec.id, metric.spec.id), family, policies, job) for metric in metrics)
+    rows = _rows(metrics, equals, family, job)
+    planned = job.plan.assumptions
     suite = SuiteEvidence(
         n_family=len(tested),
         n_max_t=family.n_max_t,
         n_resamples=family.n_resamples,
         global_test=global_test(tested, n_units, rng("global")),
         missing=missing_summary(job.plan, job.scores, job.layout, rng("missing")),
-        joint_power=None,
-        joint_power_reason=JOINT_POWER_REASON,
+        joint_power=planned.joint_power if planned else None,
+        joint_power_reason=_no_joint_power(planned),
         seed=job.streams.seed,
     )
     return rows, suite
+
+
+def _no_joint_power(planned: Assumptions | None) -> str:
+    if planned is None:
+        return NO_ASSUMPTION
+    return "" if planned.joint_power is not None else NO_JOINT_POWER
 
 
 def _metric(spec: MetricSpec, job: Job) -> Metric:
@@ -161,27 +173,51 @@ def _tested(metrics: Sequence[Metric], job: Job) -> tuple[dict[str, str], list[T
             continue
         complete = metric.sample.under(MissingPolicy.COMPLETE, right=1.0)
         if complete.n_items:
-            evidence = _evidence(metric.spec.id, complete, job.plan.rule, job.streams)
+            evidence = _evidence(metric.spec, complete, job)
             tested.append(Tested(spec=metric.spec, sample=complete, evidence=evidence))
     return equals, tested
 
 
-def _evidence(name: str, complete: Sample, rule: DecisionRule, streams: Streams) -> Evidence:
-    rng = streams.rng(f"test {name}")
+def _evidence(spec: MetricSpec, complete: Sample, job: Job) -> Evidence:
+    rule, better, rng = job.plan.rule_for(spec), spec.higher_is_better, job.streams.rng(f"test {spec.id}")
     if isinstance(complete, MeanSample):
-        return mean_evidence(complete, rule, rng)
-    return label_evidence(complete, rule, rng, streams.rng(f"bounds {name}"))
+        return mean_evidence(complete, rule, rng, higher_is_better=better)
+    return label_evidence(complete, rule, rng, job.streams.rng(f"bounds {spec.id}"), higher_is_better=better)
 
 
-def _row(
-    metric: Metric, stands_for: str, family: Family, policies: Mapping[str, tuple[PolicyResult, ...]], job: Job
-) -> MetricResult:
-    """A metric's row; `stands_for` names the metric whose evidence it shares, itself where it has its own."""
-    spec, evidence = metric.spec, family.evidence.get(stands_for)
+def _rows(metrics: Sequence[Metric], equals: Mapping[str, str], family: Family, job: Job) -> tuple[MetricResult, ...]:
+    """The rows in the plan's order. One that has the scores of another shares what is found of them."""
+    rules = {metric.spec.id: job.plan.rule_for(metric.spec) for metric in metrics}
+    found: dict[str, Found] = {}
+    for metric in sorted(metrics, key=lambda one: equals.get(one.spec.id, one.spec.id) != one.spec.id):
+        own = metric.spec.id
+        other = equals.get(own, own)
+        evidence = family.evidence.get(other)
+        if other != own and rules[own] == rules[other]:
+            found[own] = found[other]
+            continue
+        if other != own and evidence is not None:
+            evidence = _with_margin_of(metric, evidence, job)
+        found[own] = Found(evidence=evidence, policies=_policies(metric, evidence, job))
+    return tuple(
+        _row(metric, equals.get(metric.spec.id, metric.spec.id), found[metric.spec.id], job) for metric in metrics
+    )
+
+
+def _with_margin_of(metric: Metric, evidence: Evidence, job: Job) -> Evidence:
+    """The evidence of a metric with the same scores, under this metric's own margin."""
+    assert not isinstance(metric.sample, Untestable)
+    own = _evidence(metric.spec, metric.sample.under(MissingPolicy.COMPLETE, right=1.0), job)
+    return replace(own, pvalue_adjusted=evidence.pvalue_adjusted, pvalue_holm=evidence.pvalue_holm)
+
+
+def _row(metric: Metric, stands_for: str, found: Found, job: Job) -> MetricResult:
+    """A metric's row; `stands_for` names the metric whose scores it has, itself where there is none."""
+    spec, rule = metric.spec, job.plan.rule_for(metric.spec)
     if isinstance(metric.sample, Untestable):
         verdict, reason = Verdict.NOT_TESTED, metric.sample.reason
     else:
-        verdict, reason = judge(evidence, policies[stands_for], job.plan.rule, higher_is_better=spec.higher_is_better)
+        verdict, reason = judge(found.evidence, found.policies, rule, higher_is_better=spec.higher_is_better)
     baseline, candidate = (job.values[arm].get(spec.task, {}).get(spec.key) for arm in ArmName)
     return MetricResult(
         id=spec.id,
@@ -198,34 +234,40 @@ def _row(
         n_missing_candidate=metric.missing.candidate,
         verdict=verdict,
         reason=reason,
-        evidence=evidence,
+        evidence=found.evidence,
         equals="" if stands_for == spec.id else stands_for,
-        policies=policies[stands_for],
+        policies=found.policies,
+        margin=rule.margin,
     )
 
 
-def _policies(
-    metric: Metric, evidence: Evidence | None, rule: DecisionRule, streams: Streams
-) -> tuple[PolicyResult, ...]:
+def _policies(metric: Metric, evidence: Evidence | None, job: Job) -> tuple[PolicyResult, ...]:
     """What each way of treating missing answers says, where it can change a verdict."""
-    sample = metric.sample
+    sample, rule, better = metric.sample, job.plan.rule_for(metric.spec), metric.spec.higher_is_better
     if not metric.missing.either or evidence is None or isinstance(sample, Untestable):
         return ()
-    if not is_equivalent(evidence, rule):
+    if not is_equivalent(evidence, rule, higher_is_better=better):
         return ()
-    right = 1.0 if metric.spec.higher_is_better else 0.0
+    right = 1.0 if better else 0.0
     filled = (
-        policy_result(policy, _bounds(sample.under(policy, right=right), rule, streams, policy), rule)
+        policy_result(
+            policy,
+            _bounds(sample.under(policy, right=right), rule, job.streams, policy, higher_is_better=better),
+            rule,
+            higher_is_better=better,
+        )
         for policy in MissingPolicy
         if policy is not MissingPolicy.COMPLETE
     )
     return complete_result(evidence), *filled
 
 
-def _bounds(sample: Sample, rule: DecisionRule, streams: Streams, policy: MissingPolicy) -> Bounds:
+def _bounds(
+    sample: Sample, rule: DecisionRule, streams: Streams, policy: MissingPolicy, *, higher_is_better: bool
+) -> Bounds:
     if isinstance(sample, LabelSample):
         return label_bounds(sample, rule, streams.rng(f"policy {policy}"))
-    return mean_bounds(sample, rule)
+    return mean_bounds(sample, rule, higher_is_better=higher_is_better)
 
 
 def _caveats(plan: Plan) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from qualab.domain.names import Verdict
+from qualab.app.analysis.ruling import ruling
+from qualab.domain.names import Objective, Verdict
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.stats.checks import check_alpha, check_items, check_power, check_rates
 from qualab.stats.counts import PairedCounts
@@ -131,7 +132,9 @@ def paired_test(
         verdict=_verdict(counts, test, equal),
         provable_margin=provable_margin(counts, alpha=alpha).margin,
         items_needed=_if_any(
-            lambda: items_needed(discordance=counts.discordance, margin=margin, alpha=alpha, power=PLANNING_POWER)
+            lambda: items_needed(
+                discordance=counts.discordance, margin=margin, alpha=alpha, power=PLANNING_POWER, is_guarded=True
+            )
         ),
     )
 
@@ -144,11 +147,15 @@ def _unpaired(baseline: float | None, candidate: float | None, n_items: int) -> 
 
 def _verdict(counts: PairedCounts, test: McNemarResult, equal: EquivalenceResult) -> Verdict:
     """As for a metric of a comparison that is the only one and has no missing answer."""
-    if equal.interval.high < -equal.margin:
-        return Verdict.REGRESSION
-    if test.pvalue <= equal.alpha and counts.gains != counts.losses:
-        return Verdict.REGRESSION if counts.losses > counts.gains else Verdict.IMPROVEMENT
-    return Verdict.EQUIVALENT if equal.is_equivalent else Verdict.INCONCLUSIVE
+    return ruling(
+        difference=counts.difference,
+        high=equal.interval.high,
+        pvalue=test.pvalue,
+        is_proven=equal.is_equivalent,
+        margin=equal.margin,
+        alpha=equal.alpha,
+        objective=Objective.EQUIVALENCE,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,7 +354,7 @@ def size(
         InvalidValue: an argument cannot be, or repeats come without the noise that they divide.
     """
     power_each = power_for_joint(n_metrics=n_metrics, power=power)
-    needed = partial(items_needed, margin=margin, alpha=alpha)
+    needed = partial(items_needed, margin=margin, alpha=alpha, is_guarded=True)
     n_items = needed(discordance=discordance, power=power)
     left = _repeated_discordance(repeats, noise, discordance)
     return Size(

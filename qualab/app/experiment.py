@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from qualab.domain.names import Api
-from qualab.domain.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
+from qualab.domain.plan import Assumptions, DecisionRule, Plan, RequestPolicy, SamplingPlan
 from qualab.errors import InvalidValue
 from qualab.ports import LoadedTasks, TaskOptions
 
@@ -19,9 +20,10 @@ DEFAULT_SUITE = "release"
 class Experiment:
     """A comparison as its user describes it; lm-eval's names and meanings where it has them."""
 
-    baseline: str
-    candidate: str
     model: str
+    baseline: str = ""
+    """URL; empty where nothing is asked yet. So is the next."""
+    candidate: str = ""
     tasks: tuple[str, ...] = (DEFAULT_SUITE,)
     num_fewshot: int | None = None
     limit: float | None = None
@@ -77,10 +79,10 @@ def local_of(experiment: Experiment) -> dict[str, str]:
     }
 
 
-def make_plan(experiment: Experiment, tasks: LoadedTasks) -> Plan:
+def make_plan(experiment: Experiment, tasks: LoadedTasks, *, assumptions: Assumptions | None = None) -> Plan:
     """Freezes what will be asked and how it will be judged. Raises InvalidValue."""
     check(experiment)
-    return Plan(
+    plan = Plan(
         suite=tasks.suite,
         requested=experiment.tasks,
         tasks=tasks.tasks,
@@ -98,9 +100,21 @@ def make_plan(experiment: Experiment, tasks: LoadedTasks) -> Plan:
         limit=experiment.limit,
         num_fewshot=experiment.num_fewshot,
         harness_version=tasks.harness_version,
-        baseline_url=experiment.baseline,
-        candidate_url=experiment.candidate,
+        assumptions=assumptions,
     )
+    check_names(plan.rule.margins, plan, what="margins")
+    return plan
+
+
+def check_names(values: Mapping[str, object], plan: Plan, *, what: str) -> None:
+    """Raises InvalidValue for a name that is no benchmark, task or metric of the plan, with the nearest that is."""
+    for name in values:
+        if name not in plan.margin_names:
+            near = difflib.get_close_matches(name, plan.margin_names, n=1, cutoff=0.4)
+            raise InvalidValue(
+                f"{what}: the plan has no benchmark, task or metric named {name}",
+                hint=f"Did you mean {near[0]}?" if near else f"It has: {', '.join(plan.margin_names)}",
+            )
 
 
 def check(experiment: Experiment) -> None:
@@ -109,6 +123,7 @@ def check(experiment: Experiment) -> None:
     demands = [
         (0 < rule.margin < 1, "margin", "a fraction between 0 and 1, as 0.02 for 2 percentage points"),
         (0 < rule.alpha < 0.5, "alpha", "between 0 and 0.5"),
+        (0 < rule.power < 1, "power", "between 0 and 1, as 0.8"),
         (0 <= rule.max_missing_share < 1, "max_missing_share", "at least 0 and below 1"),
         (0 < policy.max_failed_share <= 1, "max_failed_share", "above 0 and at most 1"),
         (policy.concurrency >= 1, "concurrency", "1 or more"),
@@ -121,6 +136,12 @@ def check(experiment: Experiment) -> None:
     for holds, name, allowed in demands:
         if not holds:
             raise InvalidValue(f"{name} must be {allowed}", hint=f"Change --{name.replace('_', '-')}")
+    for name, margin in rule.margins.items():
+        if not 0 < margin < 1:
+            raise InvalidValue(
+                f"margins: that of {name} must be a fraction between 0 and 1, as 0.02 for 2 percentage points",
+                hint=f"Given: {margin:g}",
+            )
     if experiment.repeats > 1 and not is_sampled(experiment.gen_kwargs):
         raise InvalidValue(
             f"repeats {experiment.repeats} at temperature 0 would ask the same thing again",

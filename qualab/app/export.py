@@ -52,7 +52,7 @@ def _by_task(plan: Plan, answered: list[Answered], repeat: int) -> dict[str, lis
 def _settings(comparison: Comparison, arm: ArmName, repeat: int) -> JsonObject:
     """What lm-eval records of a run's settings, in its names; and which comparison this was."""
     plan, sampling = comparison.plan, comparison.plan.sampling
-    url = plan.baseline_url if arm is ArmName.BASELINE else plan.candidate_url
+    url = comparison.baseline_url if arm is ArmName.BASELINE else comparison.candidate_url
     model = "local-chat-completions" if sampling.api is Api.CHAT else "local-completions"
     arguments = {"model": sampling.model, "base_url": url, "num_concurrent": plan.policy.concurrency}
     config: dict[str, Any] = {

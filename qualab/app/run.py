@@ -56,7 +56,7 @@ async def resume(
     check_unchanged(comparison.plan, tasks)
     items = list(services.store.items(comparison.id))
     plan = comparison.plan
-    urls = {ArmName.BASELINE: plan.baseline_url, ArmName.CANDIDATE: plan.candidate_url}
+    urls = {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url}
     async with open_arms(services, urls, policy=plan.policy, keys=keys) as endpoints:
         progress.phase("Checking both endpoints")
         await inspect_arms(endpoints, model=plan.sampling.model)
@@ -110,6 +110,8 @@ def _new_comparison(services: Services, experiment: Experiment, plan: Plan) -> C
         verdict=None,
         stop_reason="",
         duplicates=0,
+        baseline_url=experiment.baseline,
+        candidate_url=experiment.candidate,
         local=local_of(experiment),
     )
 

@@ -14,7 +14,10 @@ tasks: [release]
 
 # What will count as equal, fixed before the run.
 margin: 0.02          # 2 percentage points
+# margins: {gsm8k: 0.03}          # others by benchmark, task or metric; the narrower name wins
+# objective: non_inferiority      # only a loss matters; default: equivalence
 alpha: 0.05           # level of each one-sided test
+# power: 0.8                      # chance of proving the margin that `qualab plan` sizes for
 
 # How requests are sent; the same in both arms.
 concurrency: 8        # in flight in each arm

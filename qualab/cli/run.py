@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qualab.cli import experiment_options as o
 from qualab.cli.exits import INTERRUPTED, OF_VERDICT
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
 from qualab.errors import UsageError
@@ -29,59 +30,32 @@ def register(app: typer.Typer) -> None:
 
 def run(
     experiment: Annotated[Path | None, typer.Argument(help="An experiment file (`qualab init` writes one).")] = None,
-    baseline: Annotated[str | None, typer.Option(help="URL of the endpoint with the drafter off.")] = None,
-    candidate: Annotated[str | None, typer.Option(help="URL of the endpoint with the drafter on.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model name as both endpoints serve it.")] = None,
-    tasks: Annotated[str | None, typer.Option(help="Tasks, groups or suites, separated by commas.")] = None,
-    num_fewshot: Annotated[
-        int | None, typer.Option("--num_fewshot", "--num-fewshot", help="Few-shot examples.")
-    ] = None,
-    limit: Annotated[float | None, typer.Option(help="Items a task, or a share below 1. Never signed off.")] = None,
-    include_path: Annotated[
-        str | None, typer.Option("--include_path", "--include-path", help="Folders with more task YAMLs.")
-    ] = None,
-    gen_kwargs: Annotated[
-        str | None, typer.Option("--gen_kwargs", "--gen-kwargs", help="As temperature=0.7,top_p=0.9.")
-    ] = None,
-    apply_chat_template: Annotated[
-        bool | None,
-        typer.Option(
-            "--apply_chat_template/--no-apply_chat_template",
-            "--apply-chat-template/--no-apply-chat-template",
-            help="Generations over chat completions, or over completions. Default: as the suite says.",
-        ),
-    ] = None,
-    system_instruction: Annotated[
-        str | None, typer.Option("--system_instruction", "--system-instruction", help="System prompt.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of few-shot draws, item order and sampling.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="Answers an item (needs a temperature).")] = None,
-    margin: Annotated[float | None, typer.Option(help="Largest difference that counts as equal; 0.02 is 2 pp.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Level of each one-sided test.")] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Requests in flight in each arm.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Deadline of one attempt, seconds.")] = None,
-    max_attempts: Annotated[
-        int | None, typer.Option("--max_attempts", "--max-attempts", help="Attempts a request.")
-    ] = None,
-    max_failed_share: Annotated[
-        float | None,
-        typer.Option("--max_failed_share", "--max-failed-share", help="Share of missing answers that stops an arm."),
-    ] = None,
-    max_missing_share: Annotated[
-        float | None,
-        typer.Option("--max_missing_share", "--max-missing-share", help="Share of missing pairs that is INVALID."),
-    ] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="tokenizer.json or its folder, where the server cannot tokenize.")
-    ] = None,
-    label: Annotated[str | None, typer.Option(help="A name to find the comparison by.")] = None,
-    api_key_file: Annotated[
-        Path | None,
-        typer.Option("--api_key_file", "--api-key-file", help="File with the API key (or QUALAB_API_KEY)."),
-    ] = None,
-    output_path: Annotated[
-        Path | None, typer.Option("--output_path", "--output-path", help="Also export lm-eval files into this folder.")
-    ] = None,
+    baseline: o.Baseline = None,
+    candidate: o.Candidate = None,
+    model: o.Model = None,
+    tasks: o.Tasks = None,
+    num_fewshot: o.Fewshot = None,
+    limit: o.Limit = None,
+    include_path: o.IncludePath = None,
+    gen_kwargs: o.GenKwargs = None,
+    apply_chat_template: o.ChatTemplate = None,
+    system_instruction: o.SystemInstruction = None,
+    seed: o.Seed = None,
+    repeats: o.Repeats = None,
+    margin: o.Margin = None,
+    margins: o.Margins = None,
+    objective: o.ObjectiveOption = None,
+    alpha: o.Alpha = None,
+    power: o.Power = None,
+    concurrency: o.Concurrency = None,
+    timeout: o.Timeout = None,
+    max_attempts: o.MaxAttempts = None,
+    max_failed_share: o.MaxFailedShare = None,
+    max_missing_share: o.MaxMissingShare = None,
+    tokenizer: o.Tokenizer = None,
+    label: o.Label = None,
+    api_key_file: o.KeyFile = None,
+    output_path: o.OutputPath = None,
     data_dir: DataDir = None,
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
@@ -109,10 +83,7 @@ def resume(
         bool,
         typer.Option("--retry-failed", "--retry_failed", help="Also ask again what the endpoint failed at."),
     ] = False,
-    api_key_file: Annotated[
-        Path | None,
-        typer.Option("--api_key_file", "--api-key-file", help="File with the API key (or QUALAB_API_KEY)."),
-    ] = None,
+    api_key_file: o.KeyFile = None,
     data_dir: DataDir = None,
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,

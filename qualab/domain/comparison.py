@@ -26,6 +26,8 @@ class Comparison:
     """Why a run stopped early; empty otherwise."""
     duplicates: int
     """Late answers that were counted and not stored."""
+    baseline_url: str = ""
+    candidate_url: str = ""
     local: dict[str, str] = field(default_factory=dict)
     """Where this machine found things ("data_dir", "include_path", "tokenizer"): for a resume, not in the plan."""
 
@@ -58,7 +60,7 @@ class Evidence:
     interval: IntervalOf | None
     """At 95 % (1 - alpha)."""
     equivalence_interval: IntervalOf | None
-    """At 1 - 2 alpha: inside the margin means equivalent, where the exact guard agrees."""
+    """At 1 - 2 alpha: inside the margin (above -margin) means proven, where the exact guard agrees."""
     pvalue: float
     """Two-sided: mid-p McNemar, sign flips of clusters, or swaps of an item's two answers."""
     pvalue_exact: float | None
@@ -72,9 +74,9 @@ class Evidence:
     pvalue_clustered_mcnemar: float | None
     """Yang, Sun & Hardin (2010), beside the sign flips."""
     pvalue_equivalence: float | None
-    """The larger of the two one-sided tests at the margin."""
+    """Of the tests at the margin that the plan's objective takes: the larger of two, or the one against a loss."""
     pvalue_equivalence_exact: float | None
-    """The exact unconditional guard."""
+    """The exact unconditional guard, likewise."""
     standard_error: float | None
     """CR2 where there are clusters; of the bootstrap for labels."""
     degrees_of_freedom: float | None
@@ -84,7 +86,7 @@ class Evidence:
     provable_margin: float | None
     """The smallest margin that these answers would have proven; None where there is no bound."""
     items_needed: int | None
-    """Pairs that would prove the margin at this discordance with power 0.8; None where too many or unknown."""
+    """Pairs that would prove the margin at this discordance with the plan's power; None where too many or unknown."""
     n_resamples: int
     """Random sign patterns or swaps behind the p-value; 0 where it is exact."""
     note: str
@@ -93,13 +95,14 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyResult:
-    """What one way of treating missing answers says about equivalence."""
+    """What one way of treating missing answers says about the plan's objective."""
 
     policy: MissingPolicy
     difference: float
     interval: IntervalOf | None
     """At 1 - 2 alpha."""
     is_equivalent: bool
+    """Or non-inferior, as planned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +132,9 @@ class MetricResult:
     equals: str = ""
     """The metric that has the same scores on the same items: both are one member of the family."""
     policies: tuple[PolicyResult, ...] = ()
-    """Filled where answers are missing and the complete pairs are equivalent."""
+    """Filled where answers are missing and the complete pairs prove the objective."""
+    margin: float | None = None
+    """The metric's own margin in the plan; None in analyses that were stored before there were any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

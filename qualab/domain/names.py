@@ -77,6 +77,15 @@ class Verdict(StrEnum):
     NOT_TESTED = "NOT_TESTED"
 
 
+class Objective(StrEnum):
+    """What a plan sets out to prove of every primary metric."""
+
+    EQUIVALENCE = "equivalence"
+    """The difference lies inside ±margin."""
+    NON_INFERIORITY = "non_inferiority"
+    """No more than the margin is lost."""
+
+
 class MetricKind(StrEnum):
     """How a metric comes from its items' scores, which decides how it may be tested."""
 

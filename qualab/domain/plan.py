@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from qualab.domain.names import Api, MetricKind, RequestKind
+from qualab.domain.names import Api, MetricKind, Objective, RequestKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +99,29 @@ class DecisionRule:
 
     margin: float = 0.02
     """Largest difference that still counts as equal, a fraction."""
+    margins: dict[str, float] = field(default_factory=dict)
+    """Margins of their own, by benchmark, task (or group) or metric id; the narrower name wins."""
+    objective: Objective = Objective.EQUIVALENCE
+    power: float = 0.8
+    """Chance of proving the margin without a true difference that is aimed at: sizes come from it, verdicts not."""
     alpha: float = 0.05
     """Level of each one-sided test; intervals are at 1 - 2 alpha."""
     max_missing_share: float = 0.05
     """A comparison with a larger share of missing pairs is INVALID."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions:
+    """What was taken as true when the plan was made. Primary metrics by id; a fraction each."""
+
+    discordance: dict[str, float]
+    """Share of items right in exactly one arm."""
+    design_effect: dict[str, float]
+    """Variance over that of independent items."""
+    noise: dict[str, float]
+    """Part of the discordance that two runs of the same arm have too: what repeats divide. Empty without repeats."""
+    joint_power: float | None
+    """Chance that every primary metric is proven if there is no true difference; None where it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +141,9 @@ class Plan:
     """lm-eval's --limit: items a task, or a fraction below 1; None asks all."""
     num_fewshot: int | None
     harness_version: str
-    baseline_url: str
-    candidate_url: str
-    schema: int = 1
+    assumptions: Assumptions | None = None
+    """Only where `qualab plan` made the plan."""
+    schema: int = 2
 
     @property
     def is_limited(self) -> bool:
@@ -134,3 +153,21 @@ class Plan:
     @property
     def primaries(self) -> tuple[MetricSpec, ...]:
         return tuple(metric for metric in self.metrics if metric.is_primary)
+
+    def benchmarks_of(self, metric: MetricSpec) -> set[str]:
+        """The benchmark of a metric's task; of a group those of its members."""
+        names = set(metric.members) or {metric.task}
+        return {task.benchmark for task in self.tasks if task.name in names}
+
+    def rule_for(self, metric: MetricSpec) -> DecisionRule:
+        """The rule with this metric's margin: its own before its task's, that before its benchmark's."""
+        benchmarks = self.benchmarks_of(metric)
+        names = [metric.id, metric.task, *(benchmarks if len(benchmarks) == 1 else ())]
+        margin = next((self.rule.margins[name] for name in names if name in self.rule.margins), self.rule.margin)
+        return replace(self.rule, margin=margin, margins={})
+
+    @property
+    def margin_names(self) -> tuple[str, ...]:
+        """Everything that a margin can be given for."""
+        benchmarks = (benchmark for metric in self.metrics for benchmark in sorted(self.benchmarks_of(metric)))
+        return tuple(dict.fromkeys((*benchmarks, *(m.task for m in self.metrics), *(m.id for m in self.metrics))))

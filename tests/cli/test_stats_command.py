@@ -124,7 +124,7 @@ def test_sizes_in_words(qualab: Command) -> None:
     found = lines(qualab("stats", "size", *asked))
     assert found[0].startswith("Items to prove ±3 pp with 80 % power")
     assert any(line.startswith("one metric 520 ") for line in found)
-    assert "with repeats 281 4 answers an item, which leave a discordance of 2 %" in found
+    assert "with repeats 287 4 answers an item, which leave a discordance of 2 %" in found
     assert "looks" not in " ".join(found)
 
 

@@ -87,12 +87,10 @@ def make_plan(**changes: Any) -> Plan:
         metrics=(metric,),
         sampling=SamplingPlan(model="모델/7b", api=Api.CHAT, gen_kwargs=gen_kwargs),
         policy=RequestPolicy(timeout_s=0.1 + 0.2),
-        rule=DecisionRule(margin=1 / 3),
+        rule=DecisionRule(margin=1 / 3, margins={"gsm8k": 1e-05}),
         limit=None,
         num_fewshot=None,
         harness_version="0.4.13",
-        baseline_url="http://127.0.0.1:1/v1",
-        candidate_url="http://127.0.0.1:2/v1",
     )
     return replace(plan, **changes)
 
@@ -111,6 +109,8 @@ def make_comparison(comparison_id: str = "c-1", *, plan: Plan | None = None, **c
         verdict=None,
         stop_reason="",
         duplicates=0,
+        baseline_url="http://127.0.0.1:1/v1",
+        candidate_url="http://127.0.0.1:2/v1",
     )
     return replace(comparison, **changes)
 
@@ -241,7 +241,7 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
     )
     analysis = Analysis(
         comparison_id=comparison_id,
-        plan_hash="p" * 64,
+        plan_hash=plan_hash(make_plan()),
         input_hash="i" * 64,
         verdict=verdict,
         reasons=("because",),

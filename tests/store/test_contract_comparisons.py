@@ -28,6 +28,23 @@ from tests.store.samples import (
 EVERYTHING = ComparisonFilter()
 
 
+def test_an_analysis_under_another_plan_stands_beside_the_own_one(store: Store) -> None:
+    store.create(make_comparison(), make_items(1))
+    other = make_analysis(verdict=Verdict.INVALID, plan_hash="o" * 64)
+    store.put_analysis(other, now=after(1))
+    assert store.analysis("c-1") is None
+    assert (store.get("c-1").status, store.get("c-1").verdict) == (ComparisonStatus.PLANNED, None)
+    own = make_analysis(verdict=Verdict.EQUIVALENT)
+    store.put_analysis(own, now=after(2))
+    store.put_analysis(other, now=after(3))
+    assert store.analysis("c-1") == own
+    assert store.analysis("c-1", plan_hash="o" * 64) == other
+    assert store.analysis("c-1", plan_hash="x" * 64) is None
+    assert list(store.plan_hashes("c-1")) == ["o" * 64, own.plan_hash]
+    assert store.get("c-1").verdict is Verdict.EQUIVALENT
+    assert store.get("c-1").finished_at == after(2)
+
+
 def test_a_comparison_comes_back_as_it_was(store: Store) -> None:
     comparison = make_comparison(
         "20260304-x1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -18,11 +19,15 @@ from sqlalchemy import Engine, inspect, text
 from qualab.adapters.store import codes, current, open_store, upgrade
 from qualab.adapters.store.engine import connect, writing
 from qualab.adapters.store.location import locate
+from qualab.adapters.store.schema import read_lineage
 from qualab.adapters.store.tables import metadata
 from qualab.errors import SchemaMismatch
 from qualab.ports import ComparisonFilter
 from tests.store.conftest import MIGRATIONS
-from tests.store.samples import make_comparison, make_items
+from tests.store.samples import NOW, make_analysis, make_comparison, make_items
+
+HEAD = read_lineage(MIGRATIONS).head
+LATER = "9999"
 
 
 def downgrade(engine: Engine, revision: str) -> None:
@@ -43,13 +48,51 @@ def test_upgrade_downgrade_and_upgrade_again(empty_url: str) -> None:
     assert tables(engine) == set(metadata.tables)
     downgrade(engine, "base")
     assert tables(engine) == set()
-    assert current(empty_url, MIGRATIONS) == (None, "0001")
+    assert current(empty_url, MIGRATIONS) == (None, HEAD)
     upgrade(empty_url, MIGRATIONS)
     assert tables(engine) == set(metadata.tables)
-    assert current(empty_url, MIGRATIONS) == ("0001", "0001")
+    assert current(empty_url, MIGRATIONS) == (HEAD, HEAD)
     engine.dispose()
     with open_store(empty_url, migrations=MIGRATIONS) as store:
         store.create(make_comparison(), make_items(2))
+
+
+def test_urls_leave_the_plan_and_analyses_get_their_plan_hash(empty_url: str) -> None:
+    """What 0002 does to a database of 0001, and back."""
+    upgrade(empty_url, MIGRATIONS)
+    engine = connect(locate(empty_url))
+    plan = '{"baseline_url":"http://off/v1","candidate_url":"http://on/v1"}'
+    with open_store(empty_url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison("old"), make_items(2))
+        store.put_analysis(make_analysis("old"), now=NOW)
+    downgrade(engine, "0001")
+    with writing(engine).begin() as connection:
+        connection.execute(text("UPDATE comparison SET plan = :plan"), {"plan": plan})
+    upgrade(empty_url, MIGRATIONS)
+    with engine.connect() as connection:
+        found = connection.execute(
+            text(
+                "SELECT c.baseline_url, c.candidate_url, c.plan, a.plan_hash = c.plan_hash "
+                "FROM comparison c JOIN analysis a ON a.comparison_key = c.key"
+            )
+        ).one()
+        assert tuple(found) == ("http://off/v1", "http://on/v1", plan, True)
+    engine.dispose()
+
+
+def test_a_plan_of_the_first_schema_is_still_read(url: str) -> None:
+    """It held the URLs, and no objective, power or margins of their own."""
+    with open_store(url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison("old"), make_items(2))
+        with writing(store.engine).begin() as connection:
+            plan = json.loads(connection.scalar(text("SELECT plan FROM comparison")) or "")
+            for name in ("objective", "power", "margins"):
+                del plan["rule"][name]
+            del plan["assumptions"]
+            plan |= {"baseline_url": "http://off/v1", "schema": 1}
+            connection.execute(text("UPDATE comparison SET plan = :plan"), {"plan": json.dumps(plan)})
+        read = store.get("old").plan
+    assert (read.rule.margin, read.rule.objective, read.schema) == (1 / 3, "equivalence", 1)
 
 
 def test_an_upgrade_of_the_newest_schema_changes_nothing(url: str) -> None:
@@ -166,10 +209,10 @@ def newer(tmp_path: Path) -> Path:
     (folder / "versions").mkdir(parents=True)
     for path in MIGRATIONS.rglob("*.py"):
         (folder / path.relative_to(MIGRATIONS)).write_text(path.read_text())
-    (folder / "versions" / "0002_later.py").write_text(
+    (folder / "versions" / "later.py").write_text(
         "from alembic import op\n"
-        'revision: str = "0002"\n'
-        'down_revision: str | None = "0001"\n'
+        f'revision: str = "{LATER}"\n'
+        f'down_revision: str | None = "{HEAD}"\n'
         "def upgrade():\n    op.execute('CREATE TABLE later (id INTEGER)')\n"
     )
     return folder
@@ -178,9 +221,9 @@ def newer(tmp_path: Path) -> Path:
 def test_an_older_schema_is_refused_until_it_is_upgraded(url: str, newer: Path) -> None:
     with open_store(url, migrations=MIGRATIONS) as store:
         store.create(make_comparison(), make_items(2))
-    with pytest.raises(SchemaMismatch, match=r"older schema 0001.* needs 0002.*qualab db upgrade"):
+    with pytest.raises(SchemaMismatch, match=rf"older schema {HEAD}.* needs {LATER}.*qualab db upgrade"):
         open_store(url, migrations=newer)
-    assert current(url, newer) == ("0001", "0002")
+    assert current(url, newer) == (HEAD, LATER)
     try:
         upgrade(url, newer)
         with open_store(url, migrations=newer) as store:
@@ -195,10 +238,10 @@ def test_a_newer_schema_is_refused_and_nothing_is_written(url: str, newer: Path)
         location = locate(url)
         before = location.path.read_bytes() if location.path else b""
         for refused in (open_store, upgrade):
-            with pytest.raises(SchemaMismatch, match=r"newer version of qualab .*0002.*update qualab"):
+            with pytest.raises(SchemaMismatch, match=rf"newer version of qualab .*{LATER}.*update qualab"):
                 refused(url, migrations=MIGRATIONS)  # type: ignore[operator]
         assert (location.path.read_bytes() if location.path else b"") == before
-        assert current(url, MIGRATIONS) == ("0002", "0001")
+        assert current(url, MIGRATIONS) == (LATER, HEAD)
     finally:
         undo(url)
 
@@ -208,5 +251,5 @@ def undo(url: str) -> None:
     engine = connect(locate(url))
     with writing(engine).begin() as connection:
         connection.execute(text("DROP TABLE later"))
-        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+        connection.execute(text(f"UPDATE alembic_version SET version_num = '{HEAD}'"))
     engine.dispose()

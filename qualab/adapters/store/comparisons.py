@@ -45,9 +45,17 @@ def insert_comparison(connection: Connection, value: Comparison) -> int:
         "duplicates": value.duplicates,
         "plan": valid_text(canonical_json(value.plan)),
         "local": to_json(value.local, of=f"comparison {value.id}"),
+        "baseline_url": storable_text(value.baseline_url),
+        "candidate_url": storable_text(value.candidate_url),
     }
     key: int = connection.execute(insert(comparison).returning(_C.key), row).scalar_one()
     return key
+
+
+def plan_hash_of(connection: Connection, key: int) -> str:
+    """The hash of a comparison's own plan."""
+    found: str = connection.execute(select(_C.plan_hash).where(_C.key == key)).scalar_one()
+    return found
 
 
 def key_of(connection: Connection, comparison_id: str) -> int:
@@ -150,6 +158,8 @@ def _all() -> Select[Any]:
         _C.stop_reason,
         _C.duplicates,
         _C.local,
+        _C.baseline_url,
+        _C.candidate_url,
     )
 
 
@@ -167,4 +177,6 @@ def _comparison_of(row: Row[Any]) -> Comparison:
         stop_reason=row.stop_reason,
         duplicates=row.duplicates,
         local=json.loads(row.local),
+        baseline_url=row.baseline_url,
+        candidate_url=row.candidate_url,
     )

@@ -156,23 +156,38 @@ def read_scores(connection: Connection, key: int) -> Iterator[Score]:
 
 
 def add_analysis(connection: Connection, key: int, value: Analysis, *, now: datetime) -> None:
-    """Stores the analysis, and its verdict with the comparison."""
+    """Stores the analysis; its verdict becomes the comparison's where it is under the comparison's own plan."""
     row = {
         "comparison_key": key,
         "created_at": to_us(now),
         "verdict": codes.VERDICT.of[value.verdict],
         "input_hash": value.input_hash,
         "body": valid_text(canonical_json(value)),
+        "plan_hash": value.plan_hash,
     }
     connection.execute(insert(analysis), row)
-    connection.execute(update(comparison).where(comparison.c.key == key).values(verdict=row["verdict"]))
+    own = and_(comparison.c.key == key, comparison.c.plan_hash == value.plan_hash)
+    connection.execute(update(comparison).where(own).values(verdict=row["verdict"]))
 
 
-def read_analysis(connection: Connection, key: int) -> Analysis | None:
-    """The newest."""
-    newest = select(func.max(analysis.c.id)).where(analysis.c.comparison_key == key).scalar_subquery()
-    body = connection.scalar(select(analysis.c.body).where(analysis.c.id == newest))
+def read_analysis(connection: Connection, key: int, plan_hash: str | None) -> Analysis | None:
+    """The newest under a plan, the comparison's own by default."""
+    of_plan = comparison.c.plan_hash if plan_hash is None else plan_hash
+    newest = (
+        select(analysis.c.body)
+        .join(comparison, comparison.c.key == analysis.c.comparison_key)
+        .where(analysis.c.comparison_key == key, analysis.c.plan_hash == of_plan)
+        .order_by(analysis.c.id.desc())
+        .limit(1)
+    )
+    body: str | None = connection.scalar(newest)
     return None if body is None else _analyses().validate_json(body)
+
+
+def read_plan_hashes(connection: Connection, key: int) -> list[str]:
+    """Of every analysis, each once, in the order of their first."""
+    query = select(analysis.c.plan_hash).where(analysis.c.comparison_key == key).order_by(analysis.c.id)
+    return list(dict.fromkeys(connection.scalars(query)))
 
 
 def _read_twins(

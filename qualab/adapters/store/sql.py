@@ -155,17 +155,24 @@ class SqlStore:
         return self._streamed(lambda connection: records.read_scores(connection, key))
 
     def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:
-        """Adds an analysis, marks its comparison FINISHED and gives it the verdict."""
+        """Adds an analysis. Under the comparison's own plan it marks it FINISHED and gives it the verdict."""
         key = self._comparison(analysis.comparison_id).key
         with self._writing() as connection:
-            comparisons.set_status(connection, key, ComparisonStatus.FINISHED, now=now, stop_reason=None)
+            if comparisons.plan_hash_of(connection, key) == analysis.plan_hash:
+                comparisons.set_status(connection, key, ComparisonStatus.FINISHED, now=now, stop_reason=None)
             records.add_analysis(connection, key, analysis, now=now)
 
-    def analysis(self, comparison_id: str) -> Analysis | None:
-        """The newest analysis."""
+    def analysis(self, comparison_id: str, *, plan_hash: str | None = None) -> Analysis | None:
+        """The newest analysis under a plan, the comparison's own by default."""
         key = self._comparison(comparison_id).key
         with self._reading() as connection:
-            return records.read_analysis(connection, key)
+            return records.read_analysis(connection, key, plan_hash)
+
+    def plan_hashes(self, comparison_id: str) -> Sequence[str]:
+        """Of every analysis, each once, the oldest first."""
+        key = self._comparison(comparison_id).key
+        with self._reading() as connection:
+            return records.read_plan_hashes(connection, key)
 
     def _comparison(self, comparison_id: str) -> _Known:
         known = self._known.get(comparison_id)

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 from qualab.adapters.store import codes
@@ -52,6 +53,8 @@ comparison = Table(
     Column("heartbeat_at", BigInteger),
     Column("plan", Text, nullable=False),
     Column("local", Text, nullable=False),
+    Column("baseline_url", Text, nullable=False, server_default=text("''")),
+    Column("candidate_url", Text, nullable=False, server_default=text("''")),
     CheckConstraint("id <> ''", name="id"),
     CheckConstraint(codes.COMPARISON_STATUS.check("status"), name="status"),
     CheckConstraint(codes.VERDICT.check("verdict"), name="verdict"),
@@ -162,7 +165,11 @@ analysis = Table(
     Column("verdict", SmallInteger, nullable=False),
     Column("input_hash", Text, nullable=False),
     Column("body", Text, nullable=False),
+    Column("plan_hash", Text, nullable=False, server_default=text("''")),
     CheckConstraint(codes.VERDICT.check("verdict"), name="verdict"),
     Index(None, "comparison_key", "id"),
 )
-"""Analyses are added, never changed; the newest has the largest id. `body` is canonical JSON."""
+"""Analyses are added, never changed; the newest has the largest id. `body` is canonical JSON.
+
+Those of another plan than the comparison's own were made after its data.
+"""

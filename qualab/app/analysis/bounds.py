@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from qualab.app.analysis.ruling import sides
 from qualab.domain.comparison import IntervalOf
+from qualab.domain.names import Objective
 from qualab.domain.plan import DecisionRule
 from qualab.errors import InsufficientData
 from qualab.stats.interval import ConfidenceInterval
 from qualab.stats.sizing import items_needed, items_wald_equivalence
 
-POWER = 0.8
 MAX_ITEMS = 200_000
 """No number of items beyond is looked for."""
 
@@ -25,6 +26,7 @@ class Bounds:
     interval: IntervalOf | None
     equivalence_interval: IntervalOf | None
     pvalue_equivalence: float | None
+    """Of the tests at the margin that the objective takes, like the next one."""
     pvalue_equivalence_exact: float | None
     standard_error: float | None
     degrees_of_freedom: float | None
@@ -33,12 +35,26 @@ class Bounds:
 
 
 def is_inside(
-    interval: IntervalOf | None, *, pvalue: float | None, pvalue_exact: float | None, rule: DecisionRule
+    interval: IntervalOf | None,
+    *,
+    pvalue: float | None,
+    pvalue_exact: float | None,
+    rule: DecisionRule,
+    higher_is_better: bool = True,
 ) -> bool:
-    """Whether the 1 − 2 alpha interval lies inside the margin and the tests at the margin agree."""
-    if interval is None or not (-rule.margin < interval.low and interval.high < rule.margin):
+    """Whether the 1 − 2 alpha interval keeps within the margin where it has to, and the tests at the margin agree."""
+    if interval is None:
+        return False
+    lower, upper = sides(rule.objective, higher_is_better=higher_is_better)
+    if (lower and interval.low <= -rule.margin) or (upper and interval.high >= rule.margin):
         return False
     return all(p is None or p <= rule.alpha for p in (pvalue, pvalue_exact))
+
+
+def of_sides(lower: float, upper: float, rule: DecisionRule, *, higher_is_better: bool) -> float:
+    """The larger value of those sides of the margin that the objective takes."""
+    taken = sides(rule.objective, higher_is_better=higher_is_better)
+    return max(value for value, is_taken in zip((lower, upper), taken, strict=True) if is_taken)
 
 
 def interval_of(found: ConfidenceInterval) -> IntervalOf:
@@ -55,25 +71,49 @@ def wider(one: ConfidenceInterval, other: ConfidenceInterval | None) -> Interval
     )
 
 
-def farther(interval: IntervalOf) -> float:
-    """The smallest margin that holds the interval."""
-    return min(1.0, max(-interval.low, interval.high))
+def farther(interval: IntervalOf, rule: DecisionRule, *, higher_is_better: bool = True) -> float:
+    """The smallest margin that holds the interval where it has to."""
+    limit = of_sides(-interval.low, interval.high, rule, higher_is_better=higher_is_better)
+    return min(1.0, max(0.0, limit))
+
+
+def is_one_sided(rule: DecisionRule) -> bool:
+    """Whether a loss alone has to be ruled out."""
+    return rule.objective is Objective.NON_INFERIORITY
+
+
+def needed(discordance: float, rule: DecisionRule) -> int | None:
+    """Independent items that prove the margin at this discordance; None where more than MAX_ITEMS would be."""
+    return _needed(discordance, rule.margin, rule.alpha, rule.power, is_one_sided(rule))
 
 
 @lru_cache(maxsize=256)
-def needed(discordance: float, margin: float, alpha: float) -> int | None:
-    """Independent items that prove the margin at this discordance; None where more than MAX_ITEMS would be."""
+def _needed(discordance: float, margin: float, alpha: float, power: float, is_one_sided: bool) -> int | None:
     try:
         return items_needed(
-            discordance=discordance, difference=0.0, margin=margin, alpha=alpha, power=POWER, max_items=MAX_ITEMS
+            discordance=discordance,
+            margin=margin,
+            alpha=alpha,
+            power=power,
+            is_one_sided=is_one_sided,
+            is_guarded=True,
+            max_items=MAX_ITEMS,
         )
     except InsufficientData:
         return None
 
 
+forget = _needed.cache_clear
+"""For measurements: finds every number of items anew."""
+
+
 def needed_by_error(standard_error: float, n_items: int, rule: DecisionRule) -> int | None:
     """The same from a standard error at `n_items`, in closed form: it falls with the square root of the items."""
     found = items_wald_equivalence(
-        discordance=n_items * standard_error**2, margin=rule.margin, alpha=rule.alpha, power=POWER
+        discordance=n_items * standard_error**2,
+        margin=rule.margin,
+        alpha=rule.alpha,
+        power=rule.power,
+        is_one_sided=is_one_sided(rule),
     )
     return math.ceil(found) if found <= MAX_ITEMS else None

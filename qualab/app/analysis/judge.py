@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from qualab.app.analysis.bounds import MAX_ITEMS, Bounds, is_inside
+from qualab.app.analysis.bounds import MAX_ITEMS, Bounds, is_inside, is_one_sided
+from qualab.app.analysis.ruling import PASSING, PROVEN, ruling
 from qualab.domain.comparison import (
     ArmSummary,
     Evidence,
@@ -15,7 +16,7 @@ from qualab.domain.comparison import (
     PolicyResult,
     SuiteEvidence,
 )
-from qualab.domain.names import EvidenceKind, MissingPolicy, Verdict
+from qualab.domain.names import EvidenceKind, MissingPolicy, Objective, Verdict
 from qualab.domain.plan import DecisionRule, Plan
 
 Judgement = tuple[Verdict, str]
@@ -27,26 +28,42 @@ def judge(
     """One metric's verdict and why. `policies` are those of missing answers, empty where none is missing."""
     if evidence is None:
         return Verdict.INCONCLUSIVE, "no item was answered by both arms"
-    if found := _one_sided(evidence if higher_is_better else _mirrored(evidence), rule):
-        return found
-    if not is_equivalent(evidence, rule):
-        return Verdict.INCONCLUSIVE, _still_needed(evidence, rule)
-    if dissent := next((one for one in policies if not one.is_equivalent), None):
-        return Verdict.INCONCLUSIVE, f"equivalent over complete pairs, but not with this policy: {dissent.policy}"
-    return Verdict.EQUIVALENT, f"the interval lies inside ±{pp(rule.margin)}{_agreeing(evidence)}"
+    is_proven = is_equivalent(evidence, rule, higher_is_better=higher_is_better)
+    better = evidence if higher_is_better else _mirrored(evidence)
+    verdict = ruling(
+        difference=better.difference,
+        high=better.equivalence_interval.high if better.equivalence_interval else None,
+        pvalue=evidence.pvalue_adjusted,
+        is_proven=is_proven,
+        margin=rule.margin,
+        alpha=rule.alpha,
+        objective=rule.objective,
+    )
+    dissent = next((one for one in policies if not one.is_equivalent), None)
+    if verdict is PROVEN[rule.objective] and dissent:
+        return Verdict.INCONCLUSIVE, f"proven over complete pairs, but not with this policy: {dissent.policy}"
+    if verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
+        return verdict, _changed(better, verdict, rule, is_proven=is_proven)
+    if verdict is Verdict.INCONCLUSIVE:
+        return verdict, _still_needed(evidence, rule)
+    where = "above" if is_one_sided(rule) else "inside"
+    return verdict, f"the interval lies {where} {bounds_of(rule)}{_agreeing(evidence)}"
 
 
-def is_equivalent(evidence: Evidence, rule: DecisionRule) -> bool:
-    """Whether the complete pairs show equivalence: the interval and the exact guard agree."""
+def is_equivalent(evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool = True) -> bool:
+    """Whether the complete pairs prove the objective: the interval and the exact guard agree."""
     return is_inside(
         evidence.equivalence_interval,
         pvalue=evidence.pvalue_equivalence,
         pvalue_exact=evidence.pvalue_equivalence_exact,
         rule=rule,
+        higher_is_better=higher_is_better,
     )
 
 
-def policy_result(policy: MissingPolicy, bounds: Bounds, rule: DecisionRule) -> PolicyResult:
+def policy_result(
+    policy: MissingPolicy, bounds: Bounds, rule: DecisionRule, *, higher_is_better: bool = True
+) -> PolicyResult:
     """What one policy's bounds say."""
     return PolicyResult(
         policy=policy,
@@ -57,6 +74,7 @@ def policy_result(policy: MissingPolicy, bounds: Bounds, rule: DecisionRule) -> 
             pvalue=bounds.pvalue_equivalence,
             pvalue_exact=bounds.pvalue_equivalence_exact,
             rule=rule,
+            higher_is_better=higher_is_better,
         ),
     )
 
@@ -84,27 +102,34 @@ def _mirrored(evidence: Evidence) -> Evidence:
     return replace(evidence, difference=-evidence.difference, equivalence_interval=turned)
 
 
-def _one_sided(evidence: Evidence, rule: DecisionRule) -> Judgement | None:
-    interval = evidence.equivalence_interval
+def _changed(better: Evidence, verdict: Verdict, rule: DecisionRule, *, is_proven: bool) -> str:
+    interval = better.equivalence_interval
     if interval is not None and interval.high < -rule.margin:
-        return Verdict.REGRESSION, f"the interval lies below −{pp(rule.margin)}"
-    if evidence.pvalue_adjusted > rule.alpha or evidence.difference == 0.0:
-        return None
-    if evidence.difference < 0.0:
-        within = ", within the margin" if is_equivalent(evidence, rule) else ""
-        return Verdict.REGRESSION, f"the candidate is worse (adjusted p {evidence.pvalue_adjusted:.2g}){within}"
-    return Verdict.IMPROVEMENT, f"the candidate is better (adjusted p {evidence.pvalue_adjusted:.2g})"
+        return f"the interval lies below −{pp(rule.margin)}"
+    adjusted = f"adjusted p {better.pvalue_adjusted:.2g}"
+    if verdict is Verdict.IMPROVEMENT:
+        return f"the candidate is better ({adjusted})"
+    return f"the candidate is worse ({adjusted}){', within the margin' if is_proven else ''}"
 
 
 def _still_needed(evidence: Evidence, rule: DecisionRule) -> str:
     if evidence.provable_margin is None:
         return f"nothing is proven: {evidence.note}"
-    proven = f"these {_what(evidence)} prove ±{pp(evidence.provable_margin)}"
+    proven = f"these {_what(evidence)} prove {_bounds(evidence.provable_margin, rule)}"
     note = f" ({evidence.note})" if evidence.note else ""
     if evidence.provable_margin >= 1.0:
         proven = f"these {_what(evidence)} prove no margin"
     wanted = f"more than {MAX_ITEMS:,}" if evidence.items_needed is None else f"about {evidence.items_needed}"
-    return f"{proven}{note}; ±{pp(rule.margin)} needs {wanted} {_circumstances(evidence)}"
+    return f"{proven}{note}; {bounds_of(rule)} needs {wanted} {_circumstances(evidence)}"
+
+
+def bounds_of(rule: DecisionRule) -> str:
+    """The margin as the objective takes it: both sides, or that of a loss."""
+    return _bounds(rule.margin, rule)
+
+
+def _bounds(margin: float, rule: DecisionRule) -> str:
+    return f"{'−' if is_one_sided(rule) else '±'}{pp(margin)}"
 
 
 def _what(evidence: Evidence) -> str:
@@ -141,13 +166,23 @@ def conclude(
 def _of_rows(plan: Plan, rows: Sequence[MetricResult]) -> tuple[Verdict, tuple[str, ...]]:
     losses = [row for row in rows if row.verdict is Verdict.REGRESSION]
     if losses:
-        return Verdict.REGRESSION, tuple(_open_reason(row) for row in sorted(losses, key=_weight))
+        return Verdict.REGRESSION, tuple(_open_reason(row, plan.rule.objective) for row in sorted(losses, key=_weight))
     primaries = [row for row in rows if row.is_primary]
-    open_rows = [row for row in primaries if row.verdict is not Verdict.EQUIVALENT]
+    objective = plan.rule.objective
+    open_rows = [row for row in primaries if row.verdict not in PASSING[objective]]
     if open_rows or not primaries:
-        return Verdict.INCONCLUSIVE, tuple(_open_reason(row) for row in open_rows) or ("no primary metric",)
-    margin = pp(plan.rule.margin)
-    return Verdict.EQUIVALENT, (f"all {len(primaries)} primary metrics are equivalent within ±{margin}",)
+        reasons = tuple(_open_reason(row, objective) for row in open_rows)
+        return Verdict.INCONCLUSIVE, reasons or ("no primary metric",)
+    return PROVEN[objective], (_all_proven(plan, primaries),)
+
+
+def _all_proven(plan: Plan, primaries: Sequence[MetricResult]) -> str:
+    rules = [plan.rule_for(metric) for metric in plan.primaries]
+    bounds = dict.fromkeys(bounds_of(rule) for rule in rules)
+    said = " and ".join(bounds) if len(bounds) < 3 else f"{min(bounds)} to {max(bounds)}"
+    if plan.rule.objective is Objective.EQUIVALENCE:
+        return f"all {len(primaries)} primary metrics are equivalent within {said}"
+    return f"all {len(primaries)} primary metrics are non-inferior: above {said}"
 
 
 def _weight(row: MetricResult) -> tuple[bool, float]:
@@ -164,8 +199,8 @@ def _everywhere(rule: DecisionRule, suite: SuiteEvidence | None) -> Iterable[str
         )
 
 
-def _open_reason(row: MetricResult) -> str:
-    if row.verdict is Verdict.IMPROVEMENT:
+def _open_reason(row: MetricResult, objective: Objective) -> str:
+    if row.verdict is Verdict.IMPROVEMENT and objective is Objective.EQUIVALENCE:
         return f"{row.id}: {row.reason}; a lossless drafter should not improve anything either"
     return f"{row.id}: {row.reason}"
 

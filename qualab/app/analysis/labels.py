@@ -25,13 +25,19 @@ N_RESAMPLES = 9_999
 
 
 def label_evidence(
-    sample: LabelSample, rule: DecisionRule, rng: np.random.Generator, bounds_rng: np.random.Generator
+    sample: LabelSample,
+    rule: DecisionRule,
+    rng: np.random.Generator,
+    bounds_rng: np.random.Generator,
+    *,
+    higher_is_better: bool = True,
 ) -> Evidence:
     """Everything that one metric's complete pairs say, of which there is at least one. Not yet adjusted."""
     data = _Data(sample)
     found = data.comparison(rng)
     bounds = data.bounds(found.swap.difference, rule, bounds_rng)
-    limit = None if bounds.equivalence_interval is None else farther(bounds.equivalence_interval)
+    inner = bounds.equivalence_interval
+    limit = None if inner is None else farther(inner, rule, higher_is_better=higher_is_better)
     return Evidence(
         kind=EvidenceKind.LABELS,
         n_items=data.n_items,

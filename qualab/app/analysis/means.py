@@ -8,7 +8,16 @@ from functools import cached_property
 
 import numpy as np
 
-from qualab.app.analysis.bounds import Bounds, farther, interval_of, needed, needed_by_error, wider
+from qualab.app.analysis.bounds import (
+    Bounds,
+    farther,
+    interval_of,
+    is_one_sided,
+    needed,
+    needed_by_error,
+    of_sides,
+    wider,
+)
 from qualab.app.analysis.samples import MeanSample
 from qualab.domain.comparison import Evidence
 from qualab.domain.names import EvidenceKind
@@ -27,9 +36,11 @@ _HAIR = 1e-9
 """Counts divided by a design effect of 1 must not be rounded up."""
 
 
-def mean_evidence(sample: MeanSample, rule: DecisionRule, rng: np.random.Generator) -> Evidence:
+def mean_evidence(
+    sample: MeanSample, rule: DecisionRule, rng: np.random.Generator, *, higher_is_better: bool = True
+) -> Evidence:
     """Everything that one metric's complete pairs say, of which there is at least one. Not yet adjusted."""
-    data = _Data(sample)
+    data = _Data(sample, higher_is_better=higher_is_better)
     bounds = data.bounds(rule)
     tests = data.tests(rng)
     return Evidence(
@@ -60,9 +71,9 @@ def mean_evidence(sample: MeanSample, rule: DecisionRule, rng: np.random.Generat
     )
 
 
-def mean_bounds(sample: MeanSample, rule: DecisionRule) -> Bounds:
+def mean_bounds(sample: MeanSample, rule: DecisionRule, *, higher_is_better: bool = True) -> Bounds:
     """What a sample of at least one score says of the size of the difference."""
-    return _Data(sample).bounds(rule)
+    return _Data(sample, higher_is_better=higher_is_better).bounds(rule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +87,9 @@ class _Tests:
 class _Data:
     """A sample without a missing score, and what is derived from it."""
 
-    def __init__(self, sample: MeanSample) -> None:
+    def __init__(self, sample: MeanSample, *, higher_is_better: bool) -> None:
         self.sample = sample
+        self.higher_is_better = higher_is_better
         self.n_items = sample.n_items
 
     @cached_property
@@ -118,12 +130,15 @@ class _Data:
             difference=self.counts.difference,
             interval=interval_of(tango(self.counts, confidence_level=1.0 - rule.alpha)),
             equivalence_interval=interval_of(found.interval),
-            pvalue_equivalence=found.pvalue,
-            pvalue_equivalence_exact=found.pvalue_exact,
+            pvalue_equivalence=self._taken(found.pvalue_lower, found.pvalue_upper, rule),
+            pvalue_equivalence_exact=self._taken(found.pvalue_exact_lower, found.pvalue_exact_upper, rule),
             standard_error=None,
             degrees_of_freedom=None,
             design_effect=1.0,
         )
+
+    def _taken(self, lower: float, upper: float, rule: DecisionRule) -> float:
+        return of_sides(lower, upper, rule, higher_is_better=self.higher_is_better)
 
     def _bounds_of_clusters(self, rule: DecisionRule) -> Bounds:
         """The farther limits of two intervals: score tests at the effective number of items, and CR2 with t.
@@ -143,8 +158,10 @@ class _Data:
             difference=self.difference,
             interval=wider(score, spread.interval if spread else None),
             equivalence_interval=wider(found.interval, outer[1] if outer else None),
-            pvalue_equivalence=max(found.pvalue, outer[0] if outer else 0.0),
-            pvalue_equivalence_exact=found.pvalue_exact,
+            pvalue_equivalence=max(
+                self._taken(found.pvalue_lower, found.pvalue_upper, rule), outer[0] if outer else 0.0
+            ),
+            pvalue_equivalence_exact=self._taken(found.pvalue_exact_lower, found.pvalue_exact_upper, rule),
             standard_error=spread.standard_error if spread else None,
             degrees_of_freedom=spread.degrees_of_freedom if spread else None,
             design_effect=effect,
@@ -190,7 +207,7 @@ class _Data:
             found = mean_equivalence(self.sample.differences, margin=rule.margin, alpha=rule.alpha, cluster=self.codes)
         except InsufficientData:
             return None
-        return found.pvalue, found.interval
+        return self._taken(found.pvalue_lower, found.pvalue_upper, rule), found.interval
 
     def tests(self, rng: np.random.Generator) -> _Tests:
         """Two-sided tests of no difference."""
@@ -222,11 +239,14 @@ class _Data:
     def provable_margin(self, bounds: Bounds, rule: DecisionRule) -> float | None:
         if bounds.equivalence_interval is None:
             return None
-        limit = farther(bounds.equivalence_interval)
+        limit = farther(bounds.equivalence_interval, rule, higher_is_better=self.higher_is_better)
         if self.kind is EvidenceKind.SCORES:
             return limit
         counts = self._whole_counts(bounds.design_effect)
-        return max(limit, provable_margin(counts, alpha=rule.alpha).margin) if counts else 1.0
+        if counts is None:
+            return 1.0
+        counts = counts if self.higher_is_better else counts.swapped()
+        return max(limit, provable_margin(counts, alpha=rule.alpha, is_one_sided=is_one_sided(rule)).margin)
 
     def _whole_counts(self, effect: float) -> PairedCounts | None:
         """Items over the design effect rounded down, changes rounded up; None where nothing is left."""
@@ -240,5 +260,5 @@ class _Data:
         if self.kind is EvidenceKind.SCORES:
             error = bounds.standard_error
             return None if error is None else needed_by_error(error, self.n_items, rule)
-        independent = needed(self.counts.discordance, rule.margin, rule.alpha)
+        independent = needed(self.counts.discordance, rule)
         return None if independent is None else math.ceil(independent * bounds.design_effect - _HAIR)

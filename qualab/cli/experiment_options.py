@@ -1,0 +1,54 @@
+"""The options that describe a comparison: those of `qualab run` and `qualab plan`, under lm-eval's names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qualab.domain.names import Objective
+
+
+def _option(name: str, text: str) -> Any:
+    """An option that both spellings of a name give."""
+    return typer.Option(f"--{name}", f"--{name.replace('_', '-')}", help=text)
+
+
+Baseline = Annotated[str | None, typer.Option(help="URL of the endpoint with the drafter off.")]
+Candidate = Annotated[str | None, typer.Option(help="URL of the endpoint with the drafter on.")]
+Model = Annotated[str | None, typer.Option(help="Model name as both endpoints serve it.")]
+Tasks = Annotated[str | None, typer.Option(help="Tasks, groups or suites, separated by commas.")]
+Fewshot = Annotated[int | None, _option("num_fewshot", "Few-shot examples.")]
+Limit = Annotated[float | None, typer.Option(help="Items a task, or a share below 1. Never signed off.")]
+IncludePath = Annotated[str | None, _option("include_path", "Folders with more task YAMLs.")]
+GenKwargs = Annotated[str | None, _option("gen_kwargs", "As temperature=0.7,top_p=0.9.")]
+ChatTemplate = Annotated[
+    bool | None,
+    typer.Option(
+        "--apply_chat_template/--no-apply_chat_template",
+        "--apply-chat-template/--no-apply-chat-template",
+        help="Generations over chat completions, or over completions. Default: as the suite says.",
+    ),
+]
+SystemInstruction = Annotated[str | None, _option("system_instruction", "System prompt.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of few-shot draws, item order and sampling.")]
+Repeats = Annotated[int | None, typer.Option(help="Answers an item (needs a temperature).")]
+Margin = Annotated[float | None, typer.Option(help="Largest difference that counts as equal; 0.02 is 2 pp.")]
+Margins = Annotated[
+    str | None, typer.Option(help="Other margins by benchmark, task or metric, as gsm8k=0.01,kobest=0.03.")
+]
+ObjectiveOption = Annotated[
+    Objective | None, typer.Option(help="Prove that nothing changes by the margin, or that no more than it is lost.")
+]
+Alpha = Annotated[float | None, typer.Option(help="Level of each one-sided test.")]
+Power = Annotated[float | None, typer.Option(help="Chance of proving the margin that is aimed at; 0.8 is usual.")]
+Concurrency = Annotated[int | None, typer.Option(help="Requests in flight in each arm.")]
+Timeout = Annotated[float | None, typer.Option(help="Deadline of one attempt, seconds.")]
+MaxAttempts = Annotated[int | None, _option("max_attempts", "Attempts a request.")]
+MaxFailedShare = Annotated[float | None, _option("max_failed_share", "Share of missing answers that stops an arm.")]
+MaxMissingShare = Annotated[float | None, _option("max_missing_share", "Share of missing pairs that is INVALID.")]
+Tokenizer = Annotated[str | None, typer.Option(help="tokenizer.json or its folder, where the server cannot tokenize.")]
+Label = Annotated[str | None, typer.Option(help="A name to find the comparison by.")]
+KeyFile = Annotated[Path | None, _option("api_key_file", "File with the API key (or QUALAB_API_KEY).")]
+OutputPath = Annotated[Path | None, _option("output_path", "Also export lm-eval files into this folder.")]
