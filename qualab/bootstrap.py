@@ -8,6 +8,7 @@ import secrets
 import socket
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from qualab.app.services import Services
 from qualab.domain.names import ArmName
 from qualab.domain.plan import DecisionRule, RequestPolicy
 from qualab.errors import InvalidValue
-from qualab.ports import Store
+from qualab.ports import Harness, Store
 from qualab.settings import Settings, api_keys, default_database
 
 T = TypeVar("T")
@@ -43,17 +44,28 @@ def store_of(settings: Settings) -> Store:
     return open_store(database_url(settings), migrations=share("migrations"))
 
 
+def now() -> datetime:
+    """The time, aware UTC."""
+    return SystemClock().now()
+
+
+def harness() -> Harness:
+    """lm-evaluation-harness, with the tasks that ship beside the package."""
+    from qualab.adapters.harness import LmEvalHarness
+
+    return LmEvalHarness(tasks_dir=share("tasks"))
+
+
 def services_of(settings: Settings) -> Services:
     """Everything that a run needs."""
     from qualab.adapters.endpoints.client import open_endpoint
     from qualab.adapters.endpoints.tokenizing import named_tokenizer
     from qualab.adapters.endpoints.urls import same_server
-    from qualab.adapters.harness import LmEvalHarness
     from qualab.adapters.render.lm_eval_files import write_lm_eval_files
 
     return Services(
         store=store_of(settings),
-        harness=LmEvalHarness(tasks_dir=share("tasks")),
+        harness=harness(),
         open_endpoint=open_endpoint,
         named_tokenizer=named_tokenizer,
         is_same_server=same_server,

@@ -44,6 +44,18 @@ def parse_gen_kwargs(value: Any) -> Any:
     return {name.strip(): yaml.safe_load(text) for name, _, text in pairs}
 
 
+def parse_shares(text: str) -> dict[str, float]:
+    """ "0.05", "gsm8k=0.02" or "0.05,gsm8k=0.02"; a number without a name stands under "". Raises InvalidValue."""
+    shares = {}
+    for part in text.split(","):
+        name, _, number = part.rpartition("=")
+        try:
+            shares[name.strip()] = float(number)
+        except ValueError as exc:
+            raise InvalidValue(f"'{part.strip()}' is not of the form 0.05 or name=0.05", hint=f"Given: {text}") from exc
+    return shares
+
+
 def parse_numbers(value: Any) -> Any:
     """ "gsm8k=0.01,kobest=0.03", or a mapping already."""
     if not isinstance(value, str):
@@ -121,13 +133,36 @@ class Settings(BaseSettings):
         return command_line, env_settings, file
 
 
+PLAN_FORMAT = "qualab_plan"
+"""The key that makes a file a frozen plan; its experiment stands under "experiment"."""
+PLACE_FIELDS = (
+    "baseline",
+    "candidate",
+    "data_dir",
+    "include_path",
+    "tokenizer",
+    "label",
+    "output_path",
+    "db",
+    "api_key_file",
+    "baseline_api_key_file",
+    "candidate_api_key_file",
+)
+"""Where things are and go: what may differ between runs of one plan."""
 KEY_FIELDS = ("api_key", "baseline_api_key", "candidate_api_key")
 FIELDS = tuple(name for name in Settings.model_fields if name not in KEY_FIELDS)
+PLAN_FIELDS = tuple(name for name in FIELDS if name not in PLACE_FIELDS)
+"""What a plan is made from: another value is another plan."""
 
 
-def load(*, file: Path | None = None, command_line: Mapping[str, Any] | None = None) -> Settings:
-    """Raises UnknownSetting, InvalidValue, UsageError."""
-    from_file = read_experiment(file) if file else {}
+def load(
+    *,
+    file: Path | None = None,
+    content: Mapping[str, Any] | None = None,
+    command_line: Mapping[str, Any] | None = None,
+) -> Settings:
+    """`content` stands for a file that is read already. Raises UnknownSetting, InvalidValue, UsageError."""
+    from_file = read_experiment(file) if file else checked_experiment(content or {}, where="experiment")
     given = {name: value for name, value in (command_line or {}).items() if value is not None}
     sources: dict[str, Any] = {"command_line": given, "file": from_file}
     try:
@@ -146,8 +181,8 @@ def _shown(name: str, value: object) -> str:
     return "(not shown)" if "key" in name else repr(value)
 
 
-def read_experiment(path: Path) -> dict[str, Any]:
-    """An experiment file's settings. Raises UsageError naming the line, UnknownSetting naming the nearest key."""
+def read_document(path: Path) -> dict[str, Any]:
+    """A YAML file's mapping. Raises UsageError naming the line."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as exc:
@@ -159,8 +194,21 @@ def read_experiment(path: Path) -> dict[str, Any]:
         raise UsageError(f"{place} is not YAML: {problem}", hint="`qualab init` writes an example") from exc
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no settings", hint="`qualab init` writes an example")
+    return {str(key): value for key, value in content.items()}
+
+
+def read_experiment(path: Path) -> dict[str, Any]:
+    """An experiment file's settings, or a plan file's. Raises UsageError, UnknownSetting naming the nearest key."""
+    content = read_document(path)
+    if PLAN_FORMAT in content:
+        content = content.get("experiment") or {}
+    return checked_experiment(content, where=str(path))
+
+
+def checked_experiment(content: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """Settings without those that are empty. Raises UnknownSetting naming the nearest key."""
     for key in content:
-        check_known(str(key), where=str(path))
+        check_known(str(key), where=where)
     return {str(key): value for key, value in content.items() if value is not None}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,34 +119,52 @@ def check_names(values: Mapping[str, object], plan: Plan, *, what: str) -> None:
 
 def check(experiment: Experiment) -> None:
     """Raises InvalidValue for settings that no run can be made of."""
-    rule, policy = experiment.rule, experiment.policy
-    demands = [
-        (0 < rule.margin < 1, "margin", "a fraction between 0 and 1, as 0.02 for 2 percentage points"),
-        (0 < rule.alpha < 0.5, "alpha", "between 0 and 0.5"),
-        (0 < rule.power < 1, "power", "between 0 and 1, as 0.8"),
-        (0 <= rule.max_missing_share < 1, "max_missing_share", "at least 0 and below 1"),
-        (0 < policy.max_failed_share <= 1, "max_failed_share", "above 0 and at most 1"),
-        (policy.concurrency >= 1, "concurrency", "1 or more"),
-        (policy.timeout_s > 0, "timeout", "a number of seconds above 0"),
-        (policy.max_attempts >= 1, "max_attempts", "1 or more"),
-        (experiment.repeats >= 1, "repeats", "1 or more"),
-        (experiment.limit is None or experiment.limit > 0, "limit", "a number above 0 (below 1: a share of the items)"),
-        (experiment.num_fewshot is None or experiment.num_fewshot >= 0, "num_fewshot", "0 or more"),
-    ]
-    for holds, name, allowed in demands:
-        if not holds:
-            raise InvalidValue(f"{name} must be {allowed}", hint=f"Change --{name.replace('_', '-')}")
+    check_rule(experiment.rule)
+    policy = experiment.policy
+    _check_demands(
+        [
+            (0 < policy.max_failed_share <= 1, "max_failed_share", "above 0 and at most 1"),
+            (policy.concurrency >= 1, "concurrency", "1 or more"),
+            (policy.timeout_s > 0, "timeout", "a number of seconds above 0"),
+            (policy.max_attempts >= 1, "max_attempts", "1 or more"),
+            (experiment.repeats >= 1, "repeats", "1 or more"),
+            (
+                experiment.limit is None or experiment.limit > 0,
+                "limit",
+                "a number above 0 (below 1: a share of the items)",
+            ),
+            (experiment.num_fewshot is None or experiment.num_fewshot >= 0, "num_fewshot", "0 or more"),
+        ]
+    )
+    if experiment.repeats > 1 and not is_sampled(experiment.gen_kwargs):
+        raise InvalidValue(
+            f"repeats {experiment.repeats} at temperature 0 would ask the same thing again",
+            hint="Set a temperature, as --gen_kwargs temperature=0.7, or leave --repeats at 1",
+        )
+
+
+def check_rule(rule: DecisionRule) -> None:
+    """Raises InvalidValue for a rule that nothing can be judged by."""
+    _check_demands(
+        [
+            (0 < rule.margin < 1, "margin", "a fraction between 0 and 1, as 0.02 for 2 percentage points"),
+            (0 < rule.alpha < 0.5, "alpha", "between 0 and 0.5"),
+            (0 < rule.power < 1, "power", "between 0 and 1, as 0.8"),
+            (0 <= rule.max_missing_share < 1, "max_missing_share", "at least 0 and below 1"),
+        ]
+    )
     for name, margin in rule.margins.items():
         if not 0 < margin < 1:
             raise InvalidValue(
                 f"margins: that of {name} must be a fraction between 0 and 1, as 0.02 for 2 percentage points",
                 hint=f"Given: {margin:g}",
             )
-    if experiment.repeats > 1 and not is_sampled(experiment.gen_kwargs):
-        raise InvalidValue(
-            f"repeats {experiment.repeats} at temperature 0 would ask the same thing again",
-            hint="Set a temperature, as --gen_kwargs temperature=0.7, or leave --repeats at 1",
-        )
+
+
+def _check_demands(demands: Sequence[tuple[bool, str, str]]) -> None:
+    for holds, name, allowed in demands:
+        if not holds:
+            raise InvalidValue(f"{name} must be {allowed}", hint=f"Change --{name.replace('_', '-')}")
 
 
 def is_sampled(gen_kwargs: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from qualab.app.analyse import analyse
 from qualab.app.asking import STALE_AFTER_S, ask_all
 from qualab.app.experiment import Experiment, check, local_of, make_plan, planned_options, task_options
+from qualab.app.frozen import check_frozen
 from qualab.app.hints import resume_hint
 from qualab.app.preflight import Endpoints, Keys, inspect_arms, open_arms, try_requests
 from qualab.app.preparing import in_random_order, token_source, with_requests
@@ -26,13 +27,18 @@ from qualab.errors import PlanChanged, RunStopped
 from qualab.ports import LoadedTasks, Progress, TaskOptions
 
 
-async def start(services: Services, experiment: Experiment, *, keys: Keys, progress: Progress) -> Analysis:
-    """Runs a new comparison to its verdict."""
+async def start(
+    services: Services, experiment: Experiment, *, keys: Keys, progress: Progress, frozen: Plan | None = None
+) -> Analysis:
+    """Runs a new comparison to its verdict. Raises PlanChanged where it would not be the `frozen` plan."""
     check(experiment)
     urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
     async with open_arms(services, urls, policy=experiment.policy, keys=keys) as endpoints:
         tasks = _load(services, task_options(experiment), progress)
-        plan = make_plan(experiment, tasks)
+        plan = make_plan(experiment, tasks, assumptions=frozen.assumptions if frozen else None)
+        if frozen:
+            check_unchanged(frozen, tasks)
+            check_frozen(frozen, plan)
         progress.phase("Checking both endpoints")
         items = await _prepared(services, experiment, plan, tasks, endpoints)
         comparison = _new_comparison(services, experiment, plan)

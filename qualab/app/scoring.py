@@ -28,6 +28,15 @@ def score_answers(store: Store, comparison_id: str, tasks: LoadedTasks, items: S
     return summary
 
 
+def summary_of(store: Store, comparison_id: str, items: Sequence[Item]) -> Summary:
+    """How both arms answered, from every stored answer; nothing is scored. `items` by position."""
+    summary = Summary(items)
+    for arm in ArmName:
+        for answer in store.answers(comparison_id, arm=arm):
+            summary.add(answer)
+    return summary
+
+
 def _scores(
     store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item], summary: Summary
 ) -> Iterator[Score]:

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from qualab import __version__
-from qualab.cli import database, demo, query, run, stats
+from qualab.cli import database, demo, plan, query, run, stats
 from qualab.cli.exits import INTERRUPTED, UNEXPECTED, of_error
 from qualab.errors import QualabError
 
@@ -28,6 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+plan.register(app)
 run.register(app)
 query.register(app)
 demo.register(app)

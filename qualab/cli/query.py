@@ -1,18 +1,24 @@
-"""`qualab list`, `show` and `export`: look at what is stored."""
+"""`qualab list`, `show`, `compare` and `export`: look at what is stored."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qualab.cli import experiment_options as o
+from qualab.cli.exits import OF_VERDICT
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
 from qualab.domain.names import ComparisonStatus
+from qualab.errors import UsageError
 
 if TYPE_CHECKING:
-    from qualab.domain.comparison import Comparison
+    from qualab.app.compare import Reanalysis
+    from qualab.domain.comparison import Analysis, Comparison
+    from qualab.domain.plan import Plan
     from qualab.ports import Store
 
 
@@ -20,6 +26,7 @@ def register(app: typer.Typer) -> None:
     """Adds the commands of this module."""
     app.command("list")(list_comparisons)
     app.command("show")(show)
+    app.command("compare")(compare)
     app.command("export")(export)
 
 
@@ -45,11 +52,79 @@ def list_comparisons(
 
 def show(
     comparison: Annotated[str, typer.Argument(help="Id of a comparison, or its beginning.")],
+    plan: Annotated[
+        str | None, typer.Option(help="Beginning of a plan's hash: what `qualab compare` found under it.")
+    ] = None,
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
-    """Show a comparison's table and verdict."""
-    print_result(_store(db), comparison, output_format)
+    """Show a comparison's table and verdict, as they were found under its plan."""
+    store = _store(db)
+    print_result(store, comparison, output_format, plan_hash=_whole_hash(store, comparison, plan) if plan else None)
+
+
+def compare(
+    comparison: Annotated[str, typer.Argument(help="Id of a comparison, or its beginning.")],
+    plan: Annotated[Path | None, typer.Option(help="Judge by this plan file instead of the comparison's own.")] = None,
+    margin: o.Margin = None,
+    margins: o.Margins = None,
+    objective: o.ObjectiveOption = None,
+    alpha: o.Alpha = None,
+    max_missing_share: o.MaxMissingShare = None,
+    data_dir: DataDir = None,
+    db: Database = None,
+    output_format: OutputFormat = Format.TEXT,
+) -> None:
+    """Analyse stored scores again. Under another plan than the one before the data: marked, and never signed off."""
+    rule: dict[str, Any] = {"margin": margin, "margins": margins, "objective": objective, "alpha": alpha}
+    rule["max_missing_share"] = max_missing_share
+    changes = {name: value for name, value in rule.items() if value is not None}
+    from qualab import bootstrap
+    from qualab.app.compare import compare_again, with_rule
+    from qualab.settings import load
+
+    settings = load(command_line={"db": db, "data_dir": data_dir, **changes})
+    services = bootstrap.services_of(settings)
+    other = _other_plan(plan)
+    if changes:
+        own = other or services.store.get(comparison).plan
+        other = with_rule(own, {name: getattr(settings, name) for name in changes})
+    local = {"data_dir": str(data_dir.resolve())} if data_dir else {}
+    found = compare_again(services, comparison, other=other, local=local)
+    _print_analysis(found.comparison, found.analysis, output_format)
+    for line in _about(found):
+        typer.echo(line, err=True)
+    raise typer.Exit(OF_VERDICT[found.analysis.verdict])
+
+
+def _other_plan(path: Path | None) -> Plan | None:
+    from qualab.cli.planfile import read_frozen
+
+    if path is None:
+        return None
+    frozen = read_frozen(path)
+    if frozen is None:
+        raise UsageError(f"{path} is no plan file", hint="`qualab plan` writes one")
+    return frozen.plan
+
+
+def _about(found: Reanalysis) -> Iterator[str]:
+    id_, digest = found.comparison.id, found.analysis.plan_hash[:12]
+    if not found.is_own_plan:
+        yield f"Stored beside the original: qualab show {id_} --plan {digest}. `qualab show {id_}` is as it was."
+    elif not found.is_as_stored:
+        yield f"Not what is stored: other versions made that analysis. It is kept; `qualab show {id_}` is as it was."
+
+
+def _whole_hash(store: Store, comparison_id: str, beginning: str) -> str:
+    known = store.plan_hashes(store.get(comparison_id).id)
+    matching = [one for one in known if beginning and one.startswith(beginning)]
+    if len(matching) != 1:
+        raise UsageError(
+            f"{len(matching) or 'No'} plans of this comparison's analyses begin with {beginning}",
+            hint=f"There are: {', '.join(one[:12] for one in known)}",
+        )
+    return matching[0]
 
 
 def export(
@@ -69,22 +144,28 @@ def export(
         typer.echo(path)
 
 
-def print_result(store: Store, comparison_id: str, output_format: Format) -> None:
-    """One comparison with its newest analysis, for people or machines."""
+def print_result(store: Store, comparison_id: str, output_format: Format, *, plan_hash: str | None = None) -> None:
+    """One comparison with its newest analysis, under its own plan unless another is named."""
     from qualab.app.hints import resume_hint
-    from qualab.cli.tables import make_console, print_analysis
-    from qualab.domain.canonical import plain
 
     comparison = store.get(comparison_id)
-    analysis = store.analysis(comparison.id)
-    if output_format is Format.JSON:
-        _print_json({"comparison": plain(comparison), "analysis": plain(analysis) if analysis else None})
-    elif analysis is None:
+    analysis = store.analysis(comparison.id, plan_hash=plan_hash)
+    if analysis is not None or output_format is Format.JSON:
+        _print_analysis(comparison, analysis, output_format)
+    else:
         typer.echo(f"Comparison {comparison.id} is {comparison.status.value}: no analysis yet.")
         if comparison.stop_reason:
             typer.echo(f"Stopped: {comparison.stop_reason}")
         typer.echo(resume_hint(comparison.id))
-    else:
+
+
+def _print_analysis(comparison: Comparison, analysis: Analysis | None, output_format: Format) -> None:
+    from qualab.cli.tables import make_console, print_analysis
+    from qualab.domain.canonical import plain
+
+    if output_format is Format.JSON:
+        _print_json({"comparison": plain(comparison), "analysis": plain(analysis) if analysis else None})
+    elif analysis is not None:
         print_analysis(make_console(), comparison, analysis)
 
 

@@ -29,7 +29,9 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    experiment: Annotated[Path | None, typer.Argument(help="An experiment file (`qualab init` writes one).")] = None,
+    experiment: Annotated[
+        Path | None, typer.Argument(help="An experiment file (`qualab init` writes one), or a plan (`qualab plan`).")
+    ] = None,
     baseline: o.Baseline = None,
     candidate: o.Candidate = None,
     model: o.Model = None,
@@ -64,13 +66,21 @@ def run(
     given = {name: value for name, value in locals().items() if name not in ("experiment", "output_format")}
     from qualab import bootstrap
     from qualab.app import run as use_case
+    from qualab.cli.planfile import load_frozen, read_frozen
     from qualab.settings import load
 
-    settings = load(file=experiment, command_line=given)
+    frozen = read_frozen(experiment)
+    settings = load_frozen(frozen, given) if frozen else load(file=experiment, command_line=given)
     wanted = bootstrap.experiment_of(settings)
     progress = _progress()
     services = bootstrap.services_of(settings)
-    job = use_case.start(services, wanted, keys=bootstrap.keys_of(settings), progress=progress)
+    job = use_case.start(
+        services,
+        wanted,
+        keys=bootstrap.keys_of(settings),
+        progress=progress,
+        frozen=frozen.plan if frozen else None,
+    )
     analysis = run_to_end(job, progress)
     if settings.output_path:
         _export(services, analysis.comparison_id, settings.output_path)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from qualab.app.wording import percent, pp, share
 from qualab.cli.numbers import pvalue, signed
 from qualab.domain.names import Verdict
 
@@ -194,15 +195,15 @@ def reproduction_text(found: Reproduction) -> str:
     return "\n".join(
         [
             "A published comparison, drafter off and on, with unpaired tests (shares right in percent)",
-            _table(_PUBLISHED_HEAD, _published_rows(found)),
+            table(_PUBLISHED_HEAD, _published_rows(found)),
             "MDE: smallest loss that the unpaired test sees with 80 and 90 % power. 4 pp seen: its chance to see 4 pp.",
             "",
             f"The same {found.paired_items} items paired, by discordance (share of items right in exactly one arm)",
-            _table(_PAIRED_HEAD, _paired_rows(found)),
+            table(_PAIRED_HEAD, _paired_rows(found)),
             "MDE: all changed items together are the discordance. noise + loss: the loss comes on top of it.",
             "",
             f"Items for ±{pp(found.planned_margin)} with {percent(found.planned_power)} power, no true difference",
-            _table(_PLANNING_HEAD, _planning_rows(found)),
+            table(_PLANNING_HEAD, _planning_rows(found)),
         ]
     )
 
@@ -261,32 +262,13 @@ def _aligned(lines: Iterable[Line]) -> str:
     return "\n".join(f"  {label:<{first}}  {value:>{second}}  {note}".rstrip() for label, value, note in rows)
 
 
-def _table(head: Sequence[str], lines: Iterable[Line]) -> str:
+def table(head: Sequence[str], lines: Iterable[Line]) -> str:
+    """Aligned columns, the first to the left, the others to the right."""
     rows = [tuple(head), *lines]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
     )
-
-
-def percent(fraction: float) -> str:
-    """An assumed share in percent, as short as it is exact."""
-    return f"{100 * fraction:.6g} %"
-
-
-def share(fraction: float, decimals: int = 1) -> str:
-    """A computed share in percent, rounded; what is not quite 0 or all is never rounded to it."""
-    least = 10.0**-decimals
-    if 0.0 < 100 * fraction < least / 2:
-        return f"<{least:g} %"
-    if 100 - least / 2 <= 100 * fraction < 100:
-        return f">{100 - least:g} %"
-    return f"{100 * fraction:.{decimals}f} %"
-
-
-def pp(fraction: float) -> str:
-    """A size in percentage points, as short as it is exact."""
-    return f"{100 * fraction:.6g} pp"
 
 
 def signed_pp(fraction: float) -> str:

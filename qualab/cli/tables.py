@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from qualab.app.wording import share
 from qualab.cli.numbers import pvalue, signed
 from qualab.domain.comparison import (
     Analysis,
@@ -52,7 +53,7 @@ def print_analysis(console: Console, comparison: Comparison, analysis: Analysis)
         console.print(f"  {reason}", highlight=False)
     for caveat in analysis.caveats:
         console.print(f"  Note: {caveat}", style="dim", highlight=False)
-    console.print(f"  Plan {comparison.plan_hash[:12]}, comparison {comparison.id}", style="dim", highlight=False)
+    console.print(f"  Plan {analysis.plan_hash[:12]}, comparison {comparison.id}", style="dim", highlight=False)
 
 
 NARROW = 130
@@ -152,6 +153,11 @@ def _suite_lines(suite: SuiteEvidence) -> Iterator[str]:
         yield (
             f"{'together':<9} mean difference of {found.n_metrics} metrics {signed(found.difference)} pp, "
             f"p {pvalue(found.pvalue)} (global sign-flip test)"
+        )
+    if suite.joint_power is not None:
+        yield (
+            f"{'planned':<9} {share(suite.joint_power)} power to prove every primary metric at the discordance that "
+            "the plan assumes"
         )
     missing = suite.missing
     if missing.baseline_only or missing.candidate_only:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from qualab.domain.names import Api, MetricKind, Objective, RequestKind
@@ -159,12 +160,16 @@ class Plan:
         names = set(metric.members) or {metric.task}
         return {task.benchmark for task in self.tasks if task.name in names}
 
-    def rule_for(self, metric: MetricSpec) -> DecisionRule:
-        """The rule with this metric's margin: its own before its task's, that before its benchmark's."""
+    def named(self, metric: MetricSpec, values: Mapping[str, float]) -> float | None:
+        """What is given for a metric by name: its id before its task, that before its benchmark; None if nothing."""
         benchmarks = self.benchmarks_of(metric)
-        names = [metric.id, metric.task, *(benchmarks if len(benchmarks) == 1 else ())]
-        margin = next((self.rule.margins[name] for name in names if name in self.rule.margins), self.rule.margin)
-        return replace(self.rule, margin=margin, margins={})
+        names = (metric.id, metric.task, *(benchmarks if len(benchmarks) == 1 else ()))
+        return next((values[name] for name in names if name in values), None)
+
+    def rule_for(self, metric: MetricSpec) -> DecisionRule:
+        """The rule with this metric's own margin."""
+        margin = self.named(metric, self.rule.margins)
+        return replace(self.rule, margin=self.rule.margin if margin is None else margin, margins={})
 
     @property
     def margin_names(self) -> tuple[str, ...]:

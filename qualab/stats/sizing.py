@@ -29,8 +29,11 @@ _STAYS = 25
 """Sizes beyond the answer at which the power must still reach its target."""
 _AHEAD = (25, 16, 8, 4, 2, 1, 0)
 """Those of them at which the exact guard is asked, which takes longer."""
+_FAR_BEYOND = 2.0
+"""A closed form that says so many times the most items is not off by that much."""
 _MANY_CHANGES = 10
 """Changed items to be expected, from which on the exact guard hardly costs power."""
+_MOST_GUARDED = 5_000
 
 
 def items_needed(
@@ -48,7 +51,7 @@ def items_needed(
 
     With `is_one_sided` the test against −margin alone (non-inferiority). With `is_guarded` the exact guard has to agree
     as well, where fewer than 10 changed items are to be expected; from there on it costs at most two percentage points
-    of power (measured for margins of 1 to 5 pp), and is left out.
+    of power (measured for margins of 1 to 5 pp), and is left out, as it is beyond 5,000 items, where it takes long.
 
     Raises:
         InsufficientData: no number of items up to `max_items` does (none at all where the difference is the margin or
@@ -72,7 +75,11 @@ def items_needed(
         power=power,
         is_one_sided=is_one_sided,
     )
-    found = _smallest_lasting(goal.powers, power, guess=guess, discordance=discordance, max_items=max_items)
+    # two sides: not even items without a change prove the margin before z² (1 − δ) / δ of them
+    least = 1 if is_one_sided else math.floor(normal_quantile(1.0 - alpha) ** 2 * (1.0 - margin) / margin)
+    found = _smallest_lasting(
+        goal.powers, power, guess=guess, discordance=discordance, max_items=max_items, least=max(1, least)
+    )
     return _agreed(goal, power, found, max_items) if is_guarded else found
 
 
@@ -105,8 +112,8 @@ class _Goal:
         return float(self.powers(np.array([n_items]), threshold)[0])
 
     def is_left_alone(self, n_items: int) -> bool:
-        """Whether so many changes are to be expected that the guard hardly matters."""
-        return n_items * self.discordance >= _MANY_CHANGES
+        """Whether so many changes are to be expected that the guard hardly matters, or asking it takes too long."""
+        return n_items * self.discordance >= _MANY_CHANGES or n_items > _MOST_GUARDED
 
 
 def _agreed(goal: _Goal, power: float, n_items: int, max_items: int) -> int:
@@ -152,14 +159,18 @@ def items_needed_mcnemar(
 Powers = Callable[[IntArray], FloatArray]
 
 
-def _smallest_lasting(powers_at: Powers, target: float, *, guess: float, discordance: float, max_items: int) -> int:
-    """The smallest n with powers of at least the target at n, ..., n + 25.
+def _smallest_lasting(
+    powers_at: Powers, target: float, *, guess: float, discordance: float, max_items: int, least: int = 1
+) -> int:
+    """The smallest n with powers of at least the target at n, ..., n + 25; it is at least `least`.
 
     A window that fails at n + j rules out every answer up to n + j, so that its far end is tried first.
     """
     check_power(target)
+    if guess > _FAR_BEYOND * max_items:
+        raise _too_many(target, max_items)
     window = np.arange(_STAYS + 1, dtype=np.int64)
-    n_items = _below_all_teeth(powers_at, target, guess, discordance)
+    n_items = max(least, _below_all_teeth(powers_at, target, guess, discordance))
     while n_items <= max_items:
         sizes = n_items + window
         failing = window[-1:] if powers_at(sizes[-1:])[0] < target else np.flatnonzero(powers_at(sizes) < target)

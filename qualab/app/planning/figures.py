@@ -1,0 +1,165 @@
+"""What the items of one primary metric can prove, from its assumptions.
+
+An item's mean difference over k answers has the variance noise / k + (discordance − noise): repeats divide the noise of
+runs, never what differs between items. That variance stands in for the discordance. Items in clusters count as items
+over the design effect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from qualab.app.analysis.bounds import MAX_ITEMS, is_one_sided
+from qualab.app.calculators import EarlyLooks, early_looks
+from qualab.app.planning.beliefs import Belief
+from qualab.domain.plan import DecisionRule
+from qualab.errors import InsufficientData
+from qualab.stats.sizing import (
+    discordance_with_repeats,
+    items_needed,
+    mde,
+    mde_beyond_noise,
+    power_to_prove,
+    smallest_margin,
+)
+
+_HAIR = 1e-9
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a metric's items are."""
+
+    n_items: int
+    n_clusters: int
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Which metric it is."""
+
+    id: str
+    name: str
+    exercises_drafter: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One primary metric. Powers are chances without a true difference; None is "does not exist" or "too many"."""
+
+    id: str
+    name: str
+    """For a person: the benchmark where it has one primary metric, else the id."""
+    exercises_drafter: bool
+    asked: Asked
+    belief: Belief
+    margin: float
+    variance: float
+    """Of an item's mean difference: what stands in for the discordance. The discordance itself without repeats."""
+    effective_items: int
+    """Items over the design effect."""
+    power: float
+    """Of proving the margin."""
+    provable_margin: float | None
+    """Proven with the power that is aimed at."""
+    mde: float | None
+    """Smallest loss found with that power, the discordance fixed; of the two-sided test, not adjusted."""
+    mde_beyond_noise: float | None
+    """The same where the discordance is noise and the loss comes on top."""
+    items_needed: int | None
+    items_needed_repeated: int | None
+    """With four answers an item, if all of the discordance were run noise: what repeats can help at best."""
+    items_for_joint: int | None
+    """For all primary metrics together to have the power that is aimed at."""
+    looks: EarlyLooks | None
+    """Items with early looks; None where none are planned for, or for non-inferiority, which has no such design."""
+
+
+BEST_REPEATS = 4
+
+
+def figures_of(
+    metric: Named, asked: Asked, belief: Belief, *, rule: DecisionRule, power_each: float, n_looks: int | None
+) -> Figures:
+    """Everything that planning says of one metric; `power_each` is what it needs for the joint power."""
+    variance = discordance_with_repeats(discordance=belief.discordance, noise=belief.noise, repeats=asked.repeats)
+    effective = max(1, math.floor(asked.n_items / belief.design_effect + _HAIR))
+    one_sided, alpha, target = is_one_sided(rule), rule.alpha, rule.power
+    needed = partial(_needed, rule=rule, effect=belief.design_effect)
+    return Figures(
+        id=metric.id,
+        name=metric.name,
+        exercises_drafter=metric.exercises_drafter,
+        asked=asked,
+        belief=belief,
+        margin=rule.margin,
+        variance=variance,
+        effective_items=effective,
+        power=power_to_prove(
+            n_items=effective, discordance=variance, margin=rule.margin, alpha=alpha, is_one_sided=one_sided
+        ),
+        provable_margin=_if_any(
+            lambda: smallest_margin(
+                n_items=effective,
+                discordance=variance,
+                alpha=alpha,
+                power=target,
+                is_one_sided=one_sided,
+                is_guarded=True,
+            )
+        ),
+        mde=_if_any(lambda: mde(n_items=effective, discordance=variance, alpha=alpha, power=target)),
+        mde_beyond_noise=_if_any(
+            lambda: mde_beyond_noise(n_items=effective, noise=variance, alpha=alpha, power=target)
+        ),
+        items_needed=needed(variance, target),
+        items_needed_repeated=needed(belief.discordance / BEST_REPEATS, target),
+        items_for_joint=needed(variance, power_each),
+        looks=_looks(variance, rule, n_looks, belief.design_effect),
+    )
+
+
+def _needed(discordance: float, power: float, *, rule: DecisionRule, effect: float) -> int | None:
+    independent = _if_any(
+        lambda: items_needed(
+            discordance=discordance,
+            margin=rule.margin,
+            alpha=rule.alpha,
+            power=power,
+            is_one_sided=is_one_sided(rule),
+            is_guarded=True,
+            max_items=MAX_ITEMS,
+        )
+    )
+    return None if independent is None else math.ceil(independent * effect - _HAIR)
+
+
+def _looks(discordance: float, rule: DecisionRule, n_looks: int | None, effect: float) -> EarlyLooks | None:
+    if n_looks is None or is_one_sided(rule):
+        return None
+    found = _if_any(
+        lambda: early_looks(
+            margin=rule.margin, discordance=discordance, alpha=rule.alpha, power=rule.power, n_looks=n_looks
+        )
+    )
+    return found and EarlyLooks(
+        n_looks=n_looks,
+        most_items=math.ceil(found.most_items * effect - _HAIR),
+        expected_items=None if found.expected_items is None else found.expected_items * effect,
+        power=found.power,
+        harm=found.harm,
+    )
+
+
+def _if_any(find: Callable[[], T]) -> T | None:
+    """What is found, or None where it does not exist. Arguments that cannot be still raise."""
+    try:
+        return find()
+    except InsufficientData:
+        return None

@@ -1,0 +1,178 @@
+"""`qualab plan`: what the items can prove, before anything is asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qualab.cli import experiment_options as o
+from qualab.cli.options import Database, DataDir, Format, OutputFormat
+from qualab.errors import UsageError
+
+if TYPE_CHECKING:
+    from qualab.app.frozen import FrozenPlan
+    from qualab.app.planning.beliefs import Given
+    from qualab.app.planning.suite import Planning
+    from qualab.settings import Settings
+
+NOT_SETTINGS = {
+    *("experiment", "output_format", "output", "force"),
+    *("discordance", "pilot", "design_effect", "noise", "looks", "rate"),
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command of this module."""
+    app.command("plan")(plan)
+
+
+def plan(
+    experiment: Annotated[Path | None, typer.Argument(help="An experiment file, or a plan to make anew.")] = None,
+    discordance: Annotated[
+        str | None, typer.Option(help="Share of items right in exactly one arm, as 0.05 or 0.05,gsm8k=0.02.")
+    ] = None,
+    pilot: Annotated[str | None, typer.Option(help="Take discordance from this stored comparison instead.")] = None,
+    design_effect: Annotated[
+        str | None,
+        typer.Option("--design-effect", "--design_effect", help="Of items in clusters, as 1.2 or belebele=1.2."),
+    ] = None,
+    noise: Annotated[
+        str | None, typer.Option(help="Discordance of two runs of one arm, which --repeats divide; as 0.04.")
+    ] = None,
+    looks: Annotated[int | None, typer.Option(min=2, max=50, help="Also plan for so many early looks.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests a second, both arms together: adds the time.")] = None,
+    output: Annotated[Path, typer.Option(help="Where the plan goes.")] = Path("plan.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace another plan in that file.")] = False,
+    baseline: o.Baseline = None,
+    candidate: o.Candidate = None,
+    model: o.Model = None,
+    tasks: o.Tasks = None,
+    num_fewshot: o.Fewshot = None,
+    limit: o.Limit = None,
+    include_path: o.IncludePath = None,
+    gen_kwargs: o.GenKwargs = None,
+    apply_chat_template: o.ChatTemplate = None,
+    system_instruction: o.SystemInstruction = None,
+    seed: o.Seed = None,
+    repeats: o.Repeats = None,
+    margin: o.Margin = None,
+    margins: o.Margins = None,
+    objective: o.ObjectiveOption = None,
+    alpha: o.Alpha = None,
+    power: o.Power = None,
+    concurrency: o.Concurrency = None,
+    timeout: o.Timeout = None,
+    max_attempts: o.MaxAttempts = None,
+    max_failed_share: o.MaxFailedShare = None,
+    max_missing_share: o.MaxMissingShare = None,
+    tokenizer: o.Tokenizer = None,
+    label: o.Label = None,
+    api_key_file: o.KeyFile = None,
+    output_path: o.OutputPath = None,
+    data_dir: DataDir = None,
+    db: Database = None,
+    output_format: OutputFormat = Format.TEXT,
+) -> None:
+    """Say what the items can prove before anything is asked of an endpoint, and freeze the plan for `qualab run`."""
+    given = {name: value for name, value in locals().items() if name not in NOT_SETTINGS}
+    from qualab.app.planning.beliefs import Given
+    from qualab.settings import load, parse_shares
+
+    beliefs = Given(
+        discordance=parse_shares(discordance) if discordance else {},
+        design_effect=parse_shares(design_effect) if design_effect else {},
+        noise=parse_shares(noise) if noise else {},
+        n_looks=looks,
+        rate=rate,
+    )
+    settings = load(file=experiment, command_line=given)
+    found = _planned(settings, beliefs, pilot)
+    _print(found, output_format)
+    if not settings.model:
+        typer.echo("\nNo plan is written yet: it needs the model's name (--model).", err=output_format is Format.JSON)
+        return
+    said = _freeze(found, settings, experiment, output, force=force)
+    typer.echo(f"\n{said}", err=output_format is Format.JSON)
+
+
+def _planned(settings: Settings, beliefs: Given, pilot: str | None) -> Planning:
+    from qualab import bootstrap
+    from qualab.app.experiment import check, task_options
+    from qualab.app.planning.pilot import pilot_of
+    from qualab.app.planning.suite import plan_comparison
+
+    wanted = bootstrap.experiment_of(settings, needed=())
+    check(wanted)
+    seen = pilot_of(bootstrap.store_of(settings), pilot) if pilot else None
+    return plan_comparison(wanted, bootstrap.harness().load(task_options(wanted)), beliefs, seen)
+
+
+def _print(found: Planning, output_format: Format) -> None:
+    from qualab.cli.plan_text import planning_text
+    from qualab.domain.canonical import plain, plan_hash
+
+    if output_format is Format.JSON:
+        everything = {"plan_hash": plan_hash(found.plan), **plain(found)}
+        typer.echo(json.dumps(everything, indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        typer.echo(planning_text(found))
+
+
+def _freeze(found: Planning, settings: Settings, file: Path | None, output: Path, *, force: bool) -> str:
+    """Writes the plan file and says what was done. Raises UsageError where the file holds something else."""
+    from qualab import bootstrap
+    from qualab.app.frozen import FrozenPlan, to_document
+    from qualab.cli.planfile import experiment_settings, hash_in, write_plan_file
+    from qualab.domain.canonical import plan_hash
+    from qualab.settings import read_experiment
+
+    digest = plan_hash(found.plan)
+    is_there = output.exists()
+    if is_there and not force and hash_in(output) != digest:
+        raise UsageError(
+            f"{output} is there already, and holds another plan or something else",
+            hint=f"This plan ({digest[:12]}) is not written: --force replaces the file, --output names another",
+        )
+    frozen = FrozenPlan(
+        plan=found.plan,
+        plan_hash=digest,
+        frozen_at=bootstrap.now(),
+        settings=experiment_settings(settings, read_experiment(file) if file else {}),
+    )
+    if not is_there or force:
+        write_plan_file(output, to_document(frozen, _figures(found)))
+    what = "Replaced" if is_there and force else f"{output} already holds" if is_there else "Wrote"
+    return f"{what} {'' if is_there and not force else f'{output}: '}plan {digest[:12]}.\n{_next(frozen, output)}"
+
+
+def _next(frozen: FrozenPlan, output: Path) -> str:
+    missing = [f"--{arm} URL" for arm in ("baseline", "candidate") if arm not in frozen.settings]
+    return f"Next: {' '.join(['qualab run', str(output), *missing])}"
+
+
+def _figures(found: Planning) -> dict[str, Any]:
+    """The planning figures that a person looks for in the file."""
+    return {
+        "joint_power": _rounded(found.joint_power),
+        "requests": found.n_requests,
+        "metrics": {
+            one.id: {
+                "items": one.asked.n_items,
+                "margin": one.margin,
+                "discordance": _rounded(one.belief.discordance),
+                "power": _rounded(one.power),
+                "provable_margin": _rounded(one.provable_margin),
+                "items_needed": one.items_needed,
+                "items_for_joint_power": one.items_for_joint,
+            }
+            for one in found.metrics
+        },
+        "cannot_be_proven": list(found.unproven),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)

@@ -1,0 +1,161 @@
+"""What `qualab plan` shows a person: one table, what cannot be proven, and what the figures rest on."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from qualab.app.wording import percent, pp, proven, share
+from qualab.cli.stats_text import table
+from qualab.domain.names import Objective
+
+if TYPE_CHECKING:
+    from qualab.app.planning.figures import Figures
+    from qualab.app.planning.suite import Planning
+
+WIDTH = 120
+
+
+def planning_text(found: Planning) -> str:
+    """Everything that planning has found."""
+    blocks = [_head(found), _table(found), _legend(found), _together(found), _unproven(found), _caveats(found)]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _head(found: Planning) -> str:
+    plan, rule = found.plan, found.plan.rule
+    what = plan.suite if plan.suite != "custom" else ",".join(plan.requested)
+    n_tasks = len(plan.tasks)
+    goal = "to prove that no more than the margin is lost (non-inferiority)"
+    if rule.objective is Objective.EQUIVALENCE:
+        goal = "to prove that every primary metric changes by less than its margin (equivalence)"
+    return (
+        f"{what}: {found.n_items:,} items in {n_tasks} task{'s' if n_tasks > 1 else ''}, "
+        f"{len(plan.primaries)} primary metric{'s' if len(plan.primaries) != 1 else ''} of {len(plan.metrics)}.\n"
+        f"Objective: {goal},\nat {percent(rule.alpha)} a side; power aimed at: {percent(rule.power)}."
+    )
+
+
+def _table(found: Planning) -> str:
+    if not found.metrics:
+        return ""
+    head = ["primary metric", "items"]
+    columns = [[one.name for one in found.metrics], [f"{one.asked.n_items:,}" for one in found.metrics]]
+    for name, cells in _columns(found):
+        head.append(name)
+        columns.append(cells)
+    return table(head, list(zip(*columns, strict=True)))
+
+
+def _columns(found: Planning) -> Iterator[tuple[str, list[str]]]:
+    metrics, sign = found.metrics, _sign(found)
+    if any(one.asked.n_clusters < one.asked.n_items for one in metrics):
+        yield "clusters", [_clusters(one) for one in metrics]
+    if any(one.belief.design_effect > 1.0 for one in metrics):
+        yield "design effect", [f"{one.belief.design_effect:.2f}" for one in metrics]
+    yield "discordance", [percent(_short(one.belief.discordance)) for one in metrics]
+    if found.plan.sampling.repeats > 1:
+        yield "with repeats", [percent(_short(one.variance)) for one in metrics]
+    yield "margin", [f"{sign}{pp(one.margin)}" for one in metrics]
+    yield "power", [share(one.power) for one in metrics]
+    yield "provable", [_margin(one.provable_margin, sign) for one in metrics]
+    yield "items needed", [_count(one.items_needed) for one in metrics]
+    if len(found.plan.primaries) > 1:
+        yield "for all", [_count(one.items_for_joint) for one in metrics]
+    if any(one.looks for one in metrics):
+        yield "looks: most", [_count(one.looks.most_items if one.looks else None) for one in metrics]
+        yield "average", [_average(one) for one in metrics]
+    yield "MDE", [_loss(one.mde) for one in metrics]
+    yield "noise + loss", [_loss(one.mde_beyond_noise) for one in metrics]
+
+
+def _legend(found: Planning) -> str:
+    if not found.metrics:
+        return ""
+    target, looks = percent(found.plan.rule.power), found.metrics[0].looks
+    lines = [
+        "power: chance of proving the margin with these items if nothing changes in truth.",
+        f"provable: narrowest margin that these items prove with {target} power. items needed: for the plan's margin.",
+        "MDE: smallest loss that these items find, where all changed items together are the discordance; noise + loss:",
+        "where the loss comes on top of it. Before the adjustment for other metrics.",
+    ]
+    if len(found.plan.primaries) > 1 and found.power_each:
+        lines.insert(2, f"for all: so that all pass with {target}, which takes {share(found.power_each)} each.")
+    if looks:
+        lines.append(
+            f"looks: items with {looks.n_looks} early looks (O'Brien-Fleming type), at most, and on average if nothing "
+            "changes."
+        )
+    return "\n".join(lines)
+
+
+def _together(found: Planning) -> str:
+    lines = []
+    n_metrics = len(found.plan.primaries)
+    if found.joint_power is not None and n_metrics > 1:
+        lines.append(f"All {n_metrics} together: {share(found.joint_power)} power.")
+    lines += [f"{one.id}: {one.reason}." for one in found.unplanned]
+    if not n_metrics:
+        lines.append("No primary metric: nothing would decide, and every verdict would be INCONCLUSIVE or REGRESSION.")
+    lines.append(f"Requests: {found.n_requests:,} to both arms together{_time(found)}.")
+    return "\n".join(lines)
+
+
+def _time(found: Planning) -> str:
+    if found.duration_s is None or found.rate is None:
+        return ""
+    return f", {_duration(found.duration_s)} at {found.rate:.3g} a second"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"about {max(1, round(seconds))} s"
+    minutes = seconds / 60
+    return f"about {minutes:.0f} minutes" if minutes < 90 else f"about {minutes / 60:.1f} hours"
+
+
+def _unproven(found: Planning) -> str:
+    if found.unproven:
+        return _listed("What these items cannot prove:", found.unproven)
+    if found.metrics and not found.unplanned:
+        return "Every primary metric can be proven with the power that is aimed at."
+    return ""
+
+
+def _caveats(found: Planning) -> str:
+    return _listed("Notes:", found.caveats) if found.caveats else ""
+
+
+def _listed(title: str, lines: Sequence[str]) -> str:
+    wrapped = (textwrap.fill(line, WIDTH, initial_indent="  - ", subsequent_indent="    ") for line in lines)
+    return "\n".join([title, *wrapped])
+
+
+def _sign(found: Planning) -> str:
+    return "±" if found.plan.rule.objective is Objective.EQUIVALENCE else "−"
+
+
+def _short(fraction: float) -> float:
+    """Three digits of a measured share."""
+    return float(f"{fraction:.3g}")
+
+
+def _clusters(one: Figures) -> str:
+    return f"{one.asked.n_clusters:,}" if one.asked.n_clusters < one.asked.n_items else ""
+
+
+def _margin(margin: float | None, sign: str) -> str:
+    return "none" if margin is None else f"{sign}{proven(margin)}"
+
+
+def _loss(loss: float | None) -> str:
+    return "none exists" if loss is None else f"{100 * loss:.2f} pp"
+
+
+def _count(count: int | None) -> str:
+    return ">200,000" if count is None else f"{count:,}"
+
+
+def _average(one: Figures) -> str:
+    return "" if one.looks is None or one.looks.expected_items is None else f"{one.looks.expected_items:,.0f}"

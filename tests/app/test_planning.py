@@ -1,0 +1,317 @@
+"""What the items can prove before a run: figures against the statistics, sentences, degenerate suites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import pytest
+
+from qualab.app.experiment import make_plan
+from qualab.app.frozen import FrozenPlan, check_frozen, from_document, to_document
+from qualab.app.planning.beliefs import Given
+from qualab.app.planning.pilot import pilot_of
+from qualab.app.planning.suite import Planning, plan_comparison
+from qualab.app.run import start
+from qualab.domain.canonical import plain, plan_hash
+from qualab.domain.items import Item
+from qualab.domain.names import MetricKind, Objective
+from qualab.domain.plan import DecisionRule, MetricSpec, TaskSpec
+from qualab.errors import InvalidValue, PlanChanged, UsageError
+from qualab.stats.power import power_non_inferiority
+from qualab.stats.sizing import items_needed, power_to_prove, smallest_margin
+from tests.app.fakes import (
+    START,
+    Bench,
+    FakeHarness,
+    FakeTasks,
+    QuietProgress,
+    echo_number,
+    experiment,
+    failure,
+    metric_spec,
+    reply,
+    task_spec,
+)
+
+
+@dataclass
+class Suite(FakeTasks):
+    """Tasks of given sizes, each with a primary metric; `per_cluster` items share a cluster."""
+
+    sizes: dict[str, int] = field(default_factory=lambda: {"sums": 10})
+    per_cluster: int = 1
+    specs: tuple[MetricSpec, ...] = ()
+
+    @property
+    def tasks(self) -> tuple[TaskSpec, ...]:
+        return tuple(task_spec(name, size) for name, size in self.sizes.items())
+
+    @property
+    def metrics(self) -> tuple[MetricSpec, ...]:
+        return self.specs or tuple(metric_spec(name) for name in self.sizes)
+
+    def render(self) -> Iterator[Item]:
+        for name, size in self.sizes.items():
+            for item in replace(FakeTasks(n_items=size, name=name)).render():
+                cluster = str(item.doc_id // self.per_cluster) if self.per_cluster > 1 else ""
+                yield replace(item, cluster=cluster)
+
+
+def planned(sizes: dict[str, int], given: Given | None = None, **changes: object) -> Planning:
+    rule = DecisionRule(margin=changes.pop("margin", 0.02), power=changes.pop("power", 0.8))  # type: ignore[arg-type]
+    rule = replace(rule, **changes.pop("rule", {}))  # type: ignore[arg-type]
+    tasks = Suite(sizes=sizes, per_cluster=changes.pop("per_cluster", 1), specs=changes.pop("specs", ()))  # type: ignore[arg-type]
+    return plan_comparison(experiment(rule=rule, **changes), tasks, given or Given(discordance={"": 0.05}))
+
+
+def test_gsm8k_at_one_point_needs_4335_items_and_the_sentence_says_so() -> None:
+    found = planned({"gsm8k": 1319}, margin=0.01)
+    (one,) = found.metrics
+    assert one.items_needed == 4335
+    assert one.power < 0.2
+    (said,) = found.unproven
+    assert said.startswith("gsm8k: 1,319 items cannot prove ±1 pp at 5 % discordance: 4,335 are needed for 80 % power.")
+    assert "A second set of 3,016 more items would do." in said
+    assert "4 answers an item would do if nearly all of the discordance were run noise." in said
+
+
+@pytest.mark.parametrize(("discordance", "n_items"), [(0.02, 655), (0.05, 1409), (0.10, 2732)])
+def test_items_needed_are_those_of_the_reference(discordance: float, n_items: int) -> None:
+    (one,) = planned({"a": 100}, Given(discordance={"": discordance}), power=0.9).metrics
+    assert one.items_needed == n_items
+
+
+def test_without_a_changed_item_the_exact_guard_counts() -> None:
+    (one,) = planned({"a": 600}, Given(discordance={"": 0.0})).metrics
+    assert one.items_needed == 149
+    assert one.provable_margin == pytest.approx(0.00498, abs=1e-5)
+    assert one.power == 1.0
+    assert one.mde is None
+    assert one.mde_beyond_noise is not None
+
+
+def test_figures_are_those_of_the_statistics_and_the_joint_power_their_product() -> None:
+    found = planned({"a": 1319, "b": 900})
+    for one, n_items in zip(found.metrics, (1319, 900), strict=True):
+        assert one.power == power_to_prove(n_items=n_items, discordance=0.05, margin=0.02)
+        assert one.provable_margin == smallest_margin(n_items=n_items, discordance=0.05)
+        assert one.items_for_joint == items_needed(discordance=0.05, margin=0.02, power=0.8**0.5)
+    assert found.joint_power == found.metrics[0].power * found.metrics[1].power
+    assert found.plan.assumptions is not None
+    assert found.plan.assumptions.joint_power == found.joint_power
+
+
+def test_an_mde_that_does_not_exist_is_none() -> None:
+    (one,) = planned({"a": 600}, Given(discordance={"": 0.01})).metrics
+    assert one.mde is None
+    assert one.mde_beyond_noise == pytest.approx(0.02, abs=0.005)
+
+
+def test_repeats_divide_run_noise_and_nothing_else() -> None:
+    sampled = {"repeats": 4, "gen_kwargs": {"temperature": 0.7}}
+    unknown = planned({"a": 600}, **sampled).metrics[0]  # type: ignore[arg-type]
+    once = planned({"a": 600}).metrics[0]
+    assert (unknown.variance, unknown.power) == (0.05, once.power)
+    half = planned({"a": 600}, Given(discordance={"": 0.05}, noise={"": 0.03}), **sampled).metrics[0]  # type: ignore[arg-type]
+    assert half.variance == pytest.approx(0.02 + 0.03 / 4)
+    assert once.power < half.power < power_to_prove(n_items=2400, discordance=0.05, margin=0.02)
+
+
+def test_noise_beyond_the_discordance_is_refused() -> None:
+    given = Given(discordance={"": 0.02}, noise={"": 0.03})
+    with pytest.raises(InvalidValue, match="noise of sums/"):
+        planned({"sums": 10}, given, repeats=2, gen_kwargs={"temperature": 1.0})
+
+
+def test_clusters_count_as_items_over_the_design_effect_and_an_unknown_one_is_said() -> None:
+    unknown = planned({"a": 900}, per_cluster=2)
+    (one,) = unknown.metrics
+    assert (one.asked.n_items, one.asked.n_clusters, one.effective_items) == (900, 450, 900)
+    assert any("450 clusters count as independent" in note for note in unknown.caveats)
+    (told,) = planned({"a": 900}, Given(discordance={"": 0.05}, design_effect={"a": 1.5}), per_cluster=2).metrics
+    assert told.effective_items == 600
+    assert told.items_needed == -(-1123 * 3 // 2)
+
+
+def test_a_group_is_planned_over_the_items_of_all_its_members() -> None:
+    group = metric_spec("both", kind=MetricKind.GROUP_MEAN, members=("a", "b"))
+    parts = tuple(metric_spec(name, is_primary=False) for name in ("a", "b"))
+    (one,) = planned({"a": 700, "b": 500}, specs=(group, *parts)).metrics
+    assert one.asked.n_items == 1200
+
+
+@pytest.mark.parametrize("kind", [MetricKind.MACRO_F1, MetricKind.LIST_MEAN, MetricKind.OTHER])
+def test_no_figure_is_made_up_for_other_kinds_of_metric(kind: MetricKind) -> None:
+    found = planned({"a": 600, "b": 600}, specs=(metric_spec("a", kind=kind), metric_spec("b")))
+    assert [one.name for one in found.metrics] == ["b"]
+    assert found.unplanned[0].id == "a/exact_match,none"
+    assert "planning is not offered" in found.unplanned[0].reason
+    assert found.joint_power is None
+
+
+def test_one_item_proves_no_useful_margin_and_everything_is_still_said() -> None:
+    (one,) = planned({"a": 1}).metrics
+    assert one.power == 0.0
+    assert one.mde is None
+    assert "1 item cannot prove" in planned({"a": 1}).unproven[0]
+
+
+def test_early_looks_cost_at_most_and_save_on_average() -> None:
+    (one,) = planned({"a": 600}, Given(discordance={"": 0.05}, n_looks=5), margin=0.05).metrics
+    assert one.looks is not None
+    assert one.looks.expected_items is not None
+    assert one.items_needed is not None
+    assert one.looks.expected_items < one.items_needed < one.looks.most_items
+
+
+def test_non_inferiority_takes_fewer_items_and_its_own_test() -> None:
+    found = planned({"a": 819}, rule={"objective": Objective.NON_INFERIORITY})
+    (one,) = found.metrics
+    assert one.items_needed == 819
+    assert one.power == power_non_inferiority(n_items=819, discordance=0.05, margin=0.02)
+    (short,) = planned({"a": 500}, rule={"objective": Objective.NON_INFERIORITY}).unproven
+    assert "cannot rule out a loss of 2 pp" in short
+
+
+def test_margins_are_found_by_metric_then_task_then_benchmark() -> None:
+    margins = {"a": 0.05, "a/exact_match,none": 0.04, "b": 0.03}
+    found = planned({"a": 600, "b": 600, "c": 600}, rule={"margins": margins})
+    assert [one.margin for one in found.metrics] == [0.04, 0.03, 0.02]
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "message"),
+    [
+        ({"rule": {"margins": {"gsm8": 0.01}}}, Given(), r"no benchmark.* gsm8\. Did you mean gsm8k"),
+        ({"rule": {"margins": {"gsm8k": 1.0}}}, Given(), "margins: that of gsm8k"),
+        ({"margin": 1.0}, Given(), "margin must be"),
+        ({"power": 1.0}, Given(), "power must be"),
+        ({}, Given(discordance={"gsm": 0.1}), "discordance: the plan has no"),
+        ({}, Given(discordance={"": 1.5}), "discordance must be"),
+        ({}, Given(design_effect={"gsm8k": 0.5}), "design-effect of gsm8k must be 1 or more"),
+        ({}, Given(rate=0.0), "rate must be"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_clear_error(changes: dict[str, object], given: Given, message: str) -> None:
+    with pytest.raises(InvalidValue, match=message):
+        planned({"gsm8k": 10}, given, **changes)
+
+
+def test_requests_and_time() -> None:
+    found = planned({"a": 30}, Given(rate=2.0), repeats=3, gen_kwargs={"temperature": 1.0})
+    assert (found.n_requests, found.duration_s) == (180, 90.0)
+
+
+async def test_a_pilot_gives_discordance_noise_and_rate() -> None:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=100)))
+
+    def answer(prompt: str, seed: int):
+        number = int(prompt[4:])
+        is_wrong = number < 5 or (number < 15 and seed % 2)  # 5 items differ always, 10 in every second run
+        sent_at = START + timedelta(seconds=number / 10)
+        return replace(reply("wrong") if is_wrong else echo_number(prompt, seed), sent_at=sent_at)
+
+    bench.candidate.answer = answer
+    sampled = {"repeats": 2, "gen_kwargs": {"temperature": 1.0}}
+    analysis = await start(bench.services, experiment(**sampled), keys={}, progress=QuietProgress())
+    pilot = pilot_of(bench.store, analysis.comparison_id)
+    seen = pilot.metrics["sums/exact_match,none"]
+    assert (seen.n_scores, seen.n_changed, seen.discordance) == (200, 20, 0.1)
+    assert seen.noise == pytest.approx(10 * 0.5 / 100)
+    assert pilot.rate == pytest.approx(399 / 9.9)
+    found = plan_comparison(experiment(**sampled), FakeTasks(n_items=100), Given(), pilot)
+    (one,) = found.metrics
+    assert one.belief.discordance == 0.1
+    assert one.variance == pytest.approx(0.05 + 0.05 / 2)
+    assert pilot.id in one.belief.discordance_source
+    named = plan_comparison(experiment(**sampled), FakeTasks(n_items=100), Given(discordance={"sums": 0.2}), pilot)
+    assert named.metrics[0].belief.discordance == 0.2
+
+
+async def test_a_pilot_without_a_change_is_no_proof_of_none() -> None:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=50)))
+    analysis = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    found = plan_comparison(experiment(), FakeTasks(n_items=50), Given(), pilot_of(bench.store, analysis.comparison_id))
+    assert found.metrics[0].belief.discordance == 0.0
+    assert any("up to 5.8 %" in note for note in found.caveats)
+
+
+async def test_a_pilot_without_answers_is_refused() -> None:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=50)))
+    bench.candidate.answer = lambda p, s: failure()
+    bench.baseline.answer = lambda p, s: failure()
+    progress = QuietProgress()
+    with pytest.raises(Exception, match="stored"):
+        await start(bench.services, experiment(), keys={}, progress=progress)
+    assert progress.comparison is not None
+    with pytest.raises(InvalidValue, match="no scores to plan from"):
+        pilot_of(bench.store, progress.comparison.id)
+
+
+def frozen_of(**changes: object) -> FrozenPlan:
+    plan = plan_comparison(experiment(**changes), FakeTasks(), Given()).plan
+    return FrozenPlan(plan=plan, plan_hash=plan_hash(plan), frozen_at=START, settings={"model": "m"})
+
+
+def test_a_frozen_plan_comes_back_as_it_was() -> None:
+    frozen = frozen_of(rule=DecisionRule(margin=1 / 3, margins={"sums": 1e-05}))
+    assert from_document(to_document(frozen, {}), where="plan.yaml") == frozen
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda document: document["plan"]["rule"].update(margin=0.03),
+        lambda document: document["plan"]["rule"].update(another=1),
+        lambda document: document["plan"]["assumptions"].update(joint_power=0.99),
+        lambda document: document.update(hash="0" * 64),
+    ],
+    ids=["margin", "a new key", "joint power", "hash"],
+)
+def test_an_edited_plan_is_refused(edit) -> None:
+    document = plain(to_document(frozen_of(), {}))
+    edit(document)
+    with pytest.raises(PlanChanged, match=r"was edited.*run `qualab plan` again"):
+        from_document(document, where="plan.yaml")
+
+
+@pytest.mark.parametrize("part", ["plan", "hash", "frozen_at", "experiment"])
+def test_half_a_plan_is_none(part: str) -> None:
+    document = to_document(frozen_of(), {})
+    del document[part]
+    with pytest.raises(UsageError, match="not a whole plan file"):
+        from_document(document, where="plan.yaml")
+
+
+async def test_a_run_of_a_frozen_plan_stores_its_hash_and_its_joint_power_whatever_the_urls() -> None:
+    frozen = frozen_of()
+    hashes = set()
+    for off, on in (("http://off", "http://on"), ("http://off2", "http://on2")):
+        bench = Bench()
+        bench.baseline.url = off
+        wanted = experiment(baseline=off, candidate=on)
+        analysis = await start(bench.services, wanted, keys={}, progress=QuietProgress(), frozen=frozen.plan)
+        comparison = bench.store.get(analysis.comparison_id)
+        assert (comparison.baseline_url, comparison.candidate_url) == (off, on)
+        assert comparison.plan == frozen.plan
+        assert analysis.suite.joint_power == frozen.plan.assumptions.joint_power
+        assert analysis.suite.joint_power_reason == ""
+        hashes.add(comparison.plan_hash)
+    assert hashes == {frozen.plan_hash}
+
+
+async def test_a_frozen_plan_is_not_run_with_other_items_or_settings() -> None:
+    frozen = frozen_of().plan
+    bench = Bench(harness=FakeHarness(FakeTasks(config_hash="other")))
+    with pytest.raises(PlanChanged, match="sums"):
+        await start(bench.services, experiment(), keys={}, progress=QuietProgress(), frozen=frozen)
+    with pytest.raises(PlanChanged, match="rule"):
+        check_frozen(frozen, replace(frozen, rule=DecisionRule(margin=0.03)))
+    with pytest.raises(PlanChanged, match="sampling"):
+        await start(Bench().services, experiment(seed=2), keys={}, progress=QuietProgress(), frozen=frozen)
+
+
+def test_a_plan_without_assumptions_is_what_run_makes() -> None:
+    assert make_plan(experiment(), FakeTasks()).assumptions is None
