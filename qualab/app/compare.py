@@ -55,12 +55,11 @@ def compare_again(
     if not is_own:
         found = _after_data(found, comparison.plan.rule, judged.plan.rule)
     stored = store.analysis(comparison.id, plan_hash=found.plan_hash)
-    is_as_stored = stored is not None and canonical_json(stored) == canonical_json(found)
-    if not is_own and not is_as_stored:
+    if stored is not None and canonical_json(stored) == canonical_json(found):
+        return Reanalysis(comparison=comparison, analysis=stored, is_own_plan=is_own, is_as_stored=True)
+    if not is_own:
         store.put_analysis(found, now=services.clock.now())
-    return Reanalysis(
-        comparison=comparison, analysis=found, is_own_plan=is_own, is_as_stored=is_as_stored or not is_own
-    )
+    return Reanalysis(comparison=comparison, analysis=found, is_own_plan=is_own, is_as_stored=not is_own)
 
 
 def with_rule(plan: Plan, changes: Mapping[str, object]) -> Plan:

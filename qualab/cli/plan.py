@@ -125,13 +125,14 @@ def _freeze(found: Planning, settings: Settings, file: Path | None, output: Path
     """Writes the plan file and says what was done. Raises UsageError where the file holds something else."""
     from qualab import bootstrap
     from qualab.app.frozen import FrozenPlan, to_document
-    from qualab.cli.planfile import experiment_settings, hash_in, write_plan_file
+    from qualab.cli.planfile import experiment_settings, write_plan_file
     from qualab.domain.canonical import plan_hash
     from qualab.settings import read_experiment
 
     digest = plan_hash(found.plan)
-    is_there = output.exists()
-    if is_there and not force and hash_in(output) != digest:
+    before = _before(output)
+    same = before if before is not None and before.plan_hash == digest else None
+    if output.exists() and not force and not same:
         raise UsageError(
             f"{output} is there already, and holds another plan or something else",
             hint=f"This plan ({digest[:12]}) is not written: --force replaces the file, --output names another",
@@ -139,13 +140,25 @@ def _freeze(found: Planning, settings: Settings, file: Path | None, output: Path
     frozen = FrozenPlan(
         plan=found.plan,
         plan_hash=digest,
-        frozen_at=bootstrap.now(),
+        frozen_at=same.frozen_at if same else bootstrap.now(),
         settings=experiment_settings(settings, read_experiment(file) if file else {}),
     )
-    if not is_there or force:
+    if same and same.settings == frozen.settings:
+        what = "already holds"
+    else:
+        what = "replaced by" if output.exists() and not same else "updated, still" if same else "holds"
         write_plan_file(output, to_document(frozen, _figures(found)))
-    what = "Replaced" if is_there and force else f"{output} already holds" if is_there else "Wrote"
-    return f"{what} {'' if is_there and not force else f'{output}: '}plan {digest[:12]}.\n{_next(frozen, output)}"
+    return f"{output} {what} plan {digest[:12]}.\n{_next(frozen, output)}"
+
+
+def _before(output: Path) -> FrozenPlan | None:
+    """The whole plan that a file holds already."""
+    from qualab.cli.planfile import read_frozen
+
+    try:
+        return read_frozen(output) if output.exists() else None
+    except UsageError:
+        return None
 
 
 def _next(frozen: FrozenPlan, output: Path) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from qualab.app.planning.suite import Planning
 
 WIDTH = 120
+_KEPT = "\N{NO-BREAK SPACE}"
 
 
 def planning_text(found: Planning) -> str:
@@ -128,8 +129,13 @@ def _caveats(found: Planning) -> str:
 
 
 def _listed(title: str, lines: Sequence[str]) -> str:
-    wrapped = (textwrap.fill(line, WIDTH, initial_indent="  - ", subsequent_indent="    ") for line in lines)
-    return "\n".join([title, *wrapped])
+    return "\n".join([title, *map(_wrapped, lines)])
+
+
+def _wrapped(line: str) -> str:
+    """A number stays with its unit."""
+    kept = line.replace(" %", f"{_KEPT}%").replace(" pp", f"{_KEPT}pp")
+    return textwrap.fill(kept, WIDTH, initial_indent="  - ", subsequent_indent="    ").replace(_KEPT, " ")
 
 
 def _sign(found: Planning) -> str:

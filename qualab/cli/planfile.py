@@ -44,14 +44,6 @@ def write_plan_file(path: Path, document: Mapping[str, Any]) -> None:
         raise UsageError(f"Cannot write {path}: {exc.strerror}", hint="Choose another file with --output") from exc
 
 
-def hash_in(path: Path) -> str | None:
-    """The hash of the plan in a file; None where the file holds none."""
-    try:
-        return str(read_document(path).get("hash"))
-    except UsageError:
-        return None
-
-
 def read_frozen(path: Path | None) -> FrozenPlan | None:
     """The frozen plan in a file, None where it is an experiment file. Raises UsageError, PlanChanged."""
     if path is None or PLAN_FORMAT not in (document := read_document(path)):

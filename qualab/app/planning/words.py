@@ -98,7 +98,7 @@ def _of_repeats(figures: Sequence[Figures], plan: Plan) -> Iterator[str]:
     )
     if unknown := [one.name for one in figures if one.belief.noise_source == "not known"]:
         yield (
-            f"How much of the discordance is run noise is not known of {_listed(unknown)}: repeats count for nothing "
+            f"How much of the discordance is run noise is not known for {_listed(unknown)}: repeats count for nothing "
             "there. --noise says it, or a pilot with repeats."
         )
 
@@ -109,7 +109,7 @@ def _of_joint_power(plan: Plan) -> Iterator[str]:
     if _share_items(plan):
         yield "Primary metrics share items: their joint power is given as if they did not, which is a guess."
     else:
-        yield "Joint power is the product of the powers: the primary metrics share no items."
+        yield "Joint power is the product of the powers: primary metrics share no items, and are taken as independent."
 
 
 def _share_items(plan: Plan) -> bool:

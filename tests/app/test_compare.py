@@ -1,0 +1,81 @@
+"""Stored scores judged again: the same bytes under the same plan, a mark under one made after the data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from qualab.app.compare import compare_again, with_rule
+from qualab.app.run import start
+from qualab.domain.canonical import canonical_json
+from qualab.domain.comparison import Analysis
+from qualab.domain.names import ComparisonStatus, Verdict
+from qualab.errors import InvalidValue, PlanChanged, RunStopped
+from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, failure, reply
+
+
+async def finished(n_items: int = 200) -> tuple[Bench, Analysis]:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=n_items)))
+    bench.candidate.answer = lambda p, s: reply("wrong") if int(p[4:]) == 3 else echo_number(p, s)
+    analysis = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    return bench, analysis
+
+
+async def test_the_own_plan_gives_the_same_bytes_and_asks_nothing() -> None:
+    bench, first = await finished()
+    asked = len(bench.baseline.bodies)
+    again = compare_again(bench.services, first.comparison_id)
+    assert (again.is_own_plan, again.is_as_stored) == (True, True)
+    assert canonical_json(again.analysis) == canonical_json(first)
+    assert len(bench.baseline.bodies) == asked
+    assert list(bench.store.plan_hashes(first.comparison_id)) == [first.plan_hash]
+
+
+async def test_a_margin_after_the_data_is_marked_and_stored_beside_the_original() -> None:
+    bench, first = await finished()
+    assert first.verdict is Verdict.INCONCLUSIVE
+    plan = bench.store.get(first.comparison_id).plan
+    again = compare_again(bench.services, first.comparison_id, other=with_rule(plan, {"margin": 0.1}))
+    assert again.analysis.verdict is Verdict.INVALID
+    assert "plan was made after the data (changed: margin 0.02 to 0.1)" in again.analysis.reasons[0]
+    assert again.analysis.metrics[0].verdict is Verdict.EQUIVALENT
+    assert again.analysis.input_hash == first.input_hash
+    comparison = bench.store.get(first.comparison_id)
+    assert (comparison.status, comparison.verdict) == (ComparisonStatus.FINISHED, Verdict.INCONCLUSIVE)
+    assert bench.store.analysis(first.comparison_id) == first
+    assert bench.store.analysis(first.comparison_id, plan_hash=again.analysis.plan_hash) == again.analysis
+
+
+async def test_a_rule_that_is_the_same_is_the_own_plan() -> None:
+    bench, first = await finished(50)
+    plan = bench.store.get(first.comparison_id).plan
+    assert compare_again(bench.services, first.comparison_id, other=with_rule(plan, {"margin": 0.02})).is_own_plan
+
+
+async def test_a_plan_of_other_items_cannot_judge() -> None:
+    bench, first = await finished(50)
+    plan = bench.store.get(first.comparison_id).plan
+    other = replace(plan, tasks=(replace(plan.tasks[0], data_hash="other"),))
+    with pytest.raises(PlanChanged, match="tasks differ"):
+        compare_again(bench.services, first.comparison_id, other=other)
+
+
+async def test_nothing_to_compare_before_the_run_is_finished() -> None:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=20)))
+    bench.candidate.answer = lambda p, s: failure()
+    progress = QuietProgress()
+    with pytest.raises(RunStopped):
+        await start(bench.services, experiment(), keys={}, progress=progress)
+    assert progress.comparison is not None
+    with pytest.raises(InvalidValue, match="no analysis yet"):
+        compare_again(bench.services, progress.comparison.id)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), [({"margin": 1.0}, "margin must"), ({"margins": {"sum": 0.1}}, "Did you mean sums")]
+)
+async def test_a_rule_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:
+    bench, first = await finished(20)
+    with pytest.raises(InvalidValue, match=message):
+        with_rule(bench.store.get(first.comparison_id).plan, changes)

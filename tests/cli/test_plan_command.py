@@ -1,0 +1,161 @@
+"""`qualab plan`, runs of what it froze, and `qualab compare`, with lm-eval's tasks and scripted endpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.conftest import Command
+from tests.scripted_server import ScriptedServer
+
+Pair = tuple[ScriptedServer, ScriptedServer]
+MODEL = ("--model", "scripted")
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def urls(pair: Pair) -> list[str]:
+    return ["--baseline", pair[0].url, "--candidate", pair[1].url]
+
+
+def test_a_plan_says_what_its_items_prove_and_run_takes_it(qualab: Command, pair: Pair, tmp_path: Path) -> None:
+    planned = qualab("plan", "--tasks", "demo", *MODEL, "--margin", "0.05", "--rate", 10, "--looks", 5)
+    assert planned.code == 0
+    for said in ("240 items in 3 tasks", "What these items cannot prove:", "480 to both arms", "48 s", "looks: most"):
+        assert said in planned.out
+    assert "Next: qualab run plan.yaml --baseline URL --candidate URL" in planned.out
+    assert not (tmp_path / "qualab.db").exists()
+    frozen = yaml.safe_load(Path("plan.yaml").read_text(encoding="utf-8"))
+    done = qualab("run", "plan.yaml", *urls(pair), "--label", "first")
+    assert done.code in (0, 1, 3), done.err
+    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
+    assert shown["comparison"]["plan_hash"] == shown["analysis"]["plan_hash"] == frozen["hash"]
+    assert shown["comparison"]["plan"] == frozen["plan"]
+    assert shown["comparison"]["baseline_url"] == pair[0].url
+    assert shown["analysis"]["suite"]["joint_power"] == frozen["plan"]["assumptions"]["joint_power"]
+    assert "power to prove every primary metric" in done.out
+
+
+def test_a_frozen_plan_takes_no_other_settings(qualab: Command, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    qualab("plan", "--tasks", "demo_arithmetic", *MODEL)
+    for flag in (("--margin", "0.03"), ("--limit", "3"), ("--concurrency", "2"), ("--model", "other")):
+        refused = qualab("run", "plan.yaml", *urls(pair), *flag)
+        assert refused.code == 2
+        assert f"{flag[0]} would change the frozen plan" in refused.err
+    monkeypatch.setenv("QUALAB_ALPHA", "0.1")
+    refused = qualab("run", "plan.yaml", *urls(pair))
+    assert (refused.code, "QUALAB_ALPHA would change the frozen plan" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("part", ["plan", "experiment"])
+def test_an_edited_plan_file_is_refused(qualab: Command, pair: Pair, part: str) -> None:
+    qualab("plan", "--tasks", "demo_arithmetic", *MODEL)
+    content = yaml.safe_load(Path("plan.yaml").read_text(encoding="utf-8"))
+    (content["plan"]["rule"] if part == "plan" else content["experiment"])["margin"] = 0.05
+    Path("plan.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    refused = qualab("run", "plan.yaml", *urls(pair))
+    assert refused.code == 2
+    assert "run `qualab plan` again" in refused.err
+
+
+def test_another_plan_does_not_replace_a_file_unless_told_to(qualab: Command) -> None:
+    first = qualab("plan", "--tasks", "demo_arithmetic", *MODEL)
+    before = Path("plan.yaml").read_bytes()
+    assert "holds plan" in first.out
+    assert "already holds plan" in qualab("plan", "--tasks", "demo_arithmetic", *MODEL).out
+    refused = qualab("plan", "--tasks", "demo_arithmetic", *MODEL, "--margin", "0.03")
+    assert (refused.code, "--force replaces the file" in refused.err) == (2, True)
+    assert "primary metric" in refused.out
+    assert Path("plan.yaml").read_bytes() == before
+    assert "replaced by plan" in qualab("plan", "plan.yaml", "--margin", "0.03", "--force").out
+    assert yaml.safe_load(Path("plan.yaml").read_text(encoding="utf-8"))["plan"]["rule"]["margin"] == 0.03
+
+
+def test_a_plan_without_a_model_is_a_table_alone(qualab: Command) -> None:
+    planned = qualab("plan", "--tasks", "demo_arithmetic", "--format", "json")
+    assert planned.code == 0
+    assert json.loads(planned.out)["metrics"][0]["asked"]["n_items"] == 80
+    assert "--model" in planned.err
+    assert not Path("plan.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--margins", "demo_arith=0.01"), "Did you mean demo_arithmetic"),
+        (("--margins", "0.01"), "not of the form name=number"),
+        (("--discordance", "much"), "not of the form"),
+        (("--discordance", "1.5"), "discordance must be"),
+        (("--margin", "1"), "margin must be"),
+        (("--power", "1"), "power must be"),
+        (("--pilot", "nothing"), "no comparison"),
+        (("--objective", "better"), "better"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_line(qualab: Command, flags: tuple[str, str], said: str) -> None:
+    refused = qualab("plan", "--tasks", "demo_arithmetic", *flags)
+    assert refused.code == 2
+    assert said in refused.err
+    assert "Traceback" not in refused.err
+
+
+def test_a_pilot_says_how_much_changes(qualab: Command, pair: Pair) -> None:
+    pilot = qualab("run", *urls(pair), *MODEL, "--tasks", "demo", "--limit", 40)
+    planned = qualab("plan", "--tasks", "demo", *MODEL, "--pilot", pilot.comparison_id, "--format", "json")
+    found = json.loads(planned.out)
+    rows = {
+        row["id"]: row["evidence"]
+        for row in json.loads(qualab("show", pilot.comparison_id, "--format", "json").out)["analysis"]["metrics"]
+    }
+    for one in found["metrics"]:
+        evidence = rows[one["id"]]
+        seen = (evidence["gains"] + evidence["losses"]) / evidence["n_items"]
+        assert one["belief"]["discordance"] == pytest.approx(seen)
+        assert pilot.comparison_id in one["belief"]["discordance_source"]
+    assert found["rate"] > 0
+    assert "the rate is that of pilot" in " ".join(found["caveats"]).lower()
+
+
+def test_compare_under_the_own_plan_repeats_and_under_another_marks(qualab: Command, pair: Pair) -> None:
+    done = qualab("run", *urls(pair), *MODEL, "--tasks", "demo_arithmetic", "--limit", 30)
+    stored = qualab("show", done.comparison_id, "--format", "json").out
+    again = qualab("compare", done.comparison_id, "--format", "json")
+    assert (again.code, again.out, again.err) == (done.code, stored, "")
+    other = qualab("compare", done.comparison_id, "--margin", "0.3")
+    assert other.code == 4
+    assert "plan was made after the data (changed: margin 0.02 to 0.3)" in other.out
+    assert "demo_arithmetic/exact_match,flexible-extract" in other.out
+    assert qualab("show", done.comparison_id, "--format", "json").out == stored
+    digest = other.err.split("--plan ")[1].split(".")[0]
+    beside = json.loads(qualab("show", done.comparison_id, "--plan", digest, "--format", "json").out)
+    assert beside["analysis"]["verdict"] == "INVALID"
+    assert qualab("show", done.comparison_id, "--plan", "nothing").code == 2
+
+
+def test_compare_with_a_plan_file(qualab: Command, pair: Pair) -> None:
+    flags = ("--tasks", "demo_arithmetic", *MODEL, "--limit", 20)
+    qualab("plan", *flags, "--output", "before.yaml")
+    qualab("plan", *flags, "--margin", "0.2", "--output", "after.yaml")
+    qualab("plan", "--tasks", "demo_instructions", *MODEL, "--output", "other.yaml")
+    done = qualab("run", "before.yaml", *urls(pair))
+    assert qualab("compare", done.comparison_id, "--plan", "before.yaml").code == done.code
+    assert qualab("compare", done.comparison_id, "--plan", "after.yaml").code == 4
+    refused = qualab("compare", done.comparison_id, "--plan", "other.yaml")
+    assert (refused.code, "tasks" in refused.err) == (2, True)
+
+
+def test_release_is_planned_without_a_network(qualab: Command) -> None:
+    shared = os.environ.get("QUALAB_SHARED")
+    if not shared:
+        pytest.skip("QUALAB_SHARED names no directory with the real data sets")
+    planned = qualab("plan", "--data-dir", Path(shared) / "data", "--margins", "gsm8k=0.01")
+    assert "gsm8k: 1,319 items cannot prove ±1 pp at 5 % discordance: 4,335 are needed" in planned.out
+    assert "All 5 together" in planned.out
+    assert "belebele: 900 items in 488 clusters" in planned.out
