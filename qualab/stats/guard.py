@@ -132,26 +132,22 @@ def guard_threshold(*, n_items: int, margin: float, alpha: float) -> float:
     return high
 
 
-def likely_threshold(*, n_items: int, discordance: float, margin: float, alpha: float) -> float:
-    """As `guard_threshold`, found among the outcomes that this discordance makes likely: a few exact p-values do."""
-    totals = likely_totals(n_items, discordance, discordance)
-    gains, losses = (counts.astype(np.float64) for counts in np.indices((totals[-1] + 1, totals[-1] + 1)))
-    both = gains + losses
-    statistics = score_statistic(gains, losses, n_items=n_items, difference=-margin)
-    usual = float(scipy.special.ndtri(1.0 - alpha))
-    candidates = np.unique(statistics[(both >= totals[0]) & (both <= totals[-1]) & (statistics >= usual - _TIE)])
-    low, high, step = -1, candidates.size, 1
-    # the first few candidates are close: gallop, then bisect
+def first_accepted(statistics: FloatArray, *, n_items: int, margin: float, alpha: float) -> float:
+    """The smallest of ascending statistics that the guard accepts; infinite where there is none."""
+    low, high, step = -1, statistics.size, 1
+    # it is among the first few: gallop, then bisect
     while low + step < high:
-        if _is_at_most(alpha, n_items, margin, candidates[low + step]):
+        if is_accepted(statistics[low + step], n_items=n_items, margin=margin, alpha=alpha):
             high = low + step
         else:
             low, step = low + step, 2 * step
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _is_at_most(alpha, n_items, margin, candidates[middle]) else (middle, high)
-    return float(candidates[high]) if high < candidates.size else math.inf
+        is_low = is_accepted(statistics[middle], n_items=n_items, margin=margin, alpha=alpha)
+        low, high = (low, middle) if is_low else (middle, high)
+    return float(statistics[high]) if high < statistics.size else math.inf
 
 
-def _is_at_most(alpha: float, n_items: int, margin: float, threshold: float) -> bool:
-    return guard_pvalue(n_items=n_items, margin=margin, threshold=float(threshold)).value <= alpha
+def is_accepted(statistic: float, *, n_items: int, margin: float, alpha: float) -> bool:
+    """Whether the exact p-value of a score statistic is at most alpha."""
+    return guard_pvalue(n_items=n_items, margin=margin, threshold=float(statistic)).value <= alpha

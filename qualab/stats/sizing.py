@@ -14,8 +14,8 @@ import numpy as np
 
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.stats.checks import FloatArray, IntArray, check_alpha, check_items, check_margin, check_power, check_rates
-from qualab.stats.distributions import bisect, normal_quantile
-from qualab.stats.guard import likely_threshold
+from qualab.stats.distributions import bisect, likely_totals, log_factorials, normal_quantile, safe_log
+from qualab.stats.guard import first_accepted, is_accepted
 from qualab.stats.power import (
     McNemarMethod,
     equivalence_powers,
@@ -23,17 +23,19 @@ from qualab.stats.power import (
     non_inferiority_powers,
     power_mcnemar,
 )
+from qualab.stats.score import score_statistic
 
 MAX_ITEMS = 1_000_000
 _STAYS = 25
 """Sizes beyond the answer at which the power must still reach its target."""
-_AHEAD = (25, 16, 8, 4, 2, 1, 0)
+_AHEAD = (25, 12, 4, 0)
 """Those of them at which the exact guard is asked, which takes longer."""
 _FAR_BEYOND = 2.0
 """A closed form that says so many times the most items is not off by that much."""
 _MANY_CHANGES = 10
 """Changed items to be expected, from which on the exact guard hardly costs power."""
 _MOST_GUARDED = 5_000
+_TIE = 1e-9
 
 
 def items_needed(
@@ -106,10 +108,45 @@ class _Goal:
 
     def guarded_power(self, n_items: int) -> float:
         """Power of score tests and exact guard together."""
-        threshold = likely_threshold(
-            n_items=n_items, discordance=self.discordance, margin=self.margin, alpha=self.alpha
+        statistics, powers = self._accepted(n_items)
+        threshold = first_accepted(statistics[::-1], n_items=n_items, margin=self.margin, alpha=self.alpha)
+        return float(powers[statistics >= threshold].max(initial=0.0))
+
+    def is_agreed(self, n_items: int, power: float) -> bool:
+        """Whether the guarded power is enough, by one exact p-value: that of the highest threshold that leaves it."""
+        statistics, powers = self._accepted(n_items)
+        enough = np.flatnonzero(powers >= power)
+        return enough.size > 0 and is_accepted(
+            statistics[enough[0]], n_items=n_items, margin=self.margin, alpha=self.alpha
         )
-        return float(self.powers(np.array([n_items]), threshold)[0])
+
+    def _accepted(self, n_items: int) -> tuple[FloatArray, FloatArray]:
+        """Outcomes that the score tests accept, the highest statistic first, and the power at each as threshold."""
+        most = int(likely_totals(n_items, self.discordance, self.discordance)[-1])
+        gains, losses = np.indices((most + 1, most + 1))
+        kept = gains + losses <= most
+        gains, losses = gains[kept], losses[kept]
+        statistics = self._statistics(gains.astype(np.float64), losses.astype(np.float64), n_items)
+        order = np.argsort(-statistics, kind="stable")
+        order = order[statistics[order] >= normal_quantile(1.0 - self.alpha) - _TIE]
+        powers = np.cumsum(self._probabilities(gains, losses, n_items)[order])
+        return statistics[order], powers
+
+    def _statistics(self, gains: FloatArray, losses: FloatArray, n_items: int) -> FloatArray:
+        """The smaller one of the two sides', or that against a loss."""
+        lower = score_statistic(gains, losses, n_items=n_items, difference=-self.margin)
+        if self.is_one_sided:
+            return lower
+        return np.minimum(lower, score_statistic(losses, gains, n_items=n_items, difference=-self.margin))
+
+    def _probabilities(self, gains: IntArray, losses: IntArray, n_items: int) -> FloatArray:
+        """Trinomial."""
+        factorials, rest = log_factorials(n_items), n_items - gains - losses
+        better, worse = (max(0.0, self.discordance + sign * self.difference) / 2.0 for sign in (1.0, -1.0))
+        log_better, log_worse, log_same = safe_log(np.array([better, worse, 1.0 - self.discordance]))
+        choices = factorials[n_items] - factorials[gains] - factorials[losses] - factorials[rest]
+        exponents = choices + gains * log_better + losses * log_worse + rest * log_same
+        return np.asarray(np.exp(exponents), dtype=np.float64)
 
     def is_left_alone(self, n_items: int) -> bool:
         """Whether so many changes are to be expected that the guard hardly matters, or asking it takes too long."""
@@ -121,7 +158,7 @@ def _agreed(goal: _Goal, power: float, n_items: int, max_items: int) -> int:
     while n_items <= max_items:
         if goal.is_left_alone(n_items):
             return n_items
-        failing = next((ahead for ahead in _AHEAD if goal.guarded_power(n_items + ahead) < power), None)
+        failing = next((ahead for ahead in _AHEAD if not goal.is_agreed(n_items + ahead, power)), None)
         if failing is None:
             return n_items
         n_items += failing + 1
@@ -230,7 +267,7 @@ def smallest_margin(
         return float(goal(margin).powers(np.array([n_items]))[0]) >= power
 
     def is_agreed(margin: float) -> bool:
-        return goal(margin).guarded_power(n_items) >= power
+        return goal(margin).is_agreed(n_items, power)
 
     widest = 1.0 - 1e-9
     if not is_enough(widest):
