@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeVar
 
 from qualab.app.analysis.bounds import MAX_ITEMS, is_one_sided
@@ -143,17 +143,21 @@ def _needed(discordance: float, power: float, *, rule: DecisionRule, effect: flo
 def _looks(discordance: float, rule: DecisionRule, n_looks: int | None, effect: float) -> EarlyLooks | None:
     if n_looks is None or is_one_sided(rule):
         return None
-    found = _if_any(
-        lambda: early_looks(
-            margin=rule.margin, discordance=discordance, alpha=rule.alpha, power=rule.power, n_looks=n_looks
-        )
-    )
+    found = _early_looks(rule.margin, discordance, rule.alpha, rule.power, n_looks)
     return found and EarlyLooks(
         n_looks=n_looks,
         most_items=math.ceil(found.most_items * effect - _HAIR),
         expected_items=None if found.expected_items is None else found.expected_items * effect,
         power=found.power,
         harm=found.harm,
+    )
+
+
+@lru_cache(maxsize=32)
+def _early_looks(margin: float, discordance: float, alpha: float, power: float, n_looks: int) -> EarlyLooks | None:
+    """Simulated once for metrics with the same assumptions."""
+    return _if_any(
+        lambda: early_looks(margin=margin, discordance=discordance, alpha=alpha, power=power, n_looks=n_looks)
     )
 
 
