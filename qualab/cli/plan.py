@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,7 +95,7 @@ def plan(
     if not settings.model:
         typer.echo("\nNo plan is written yet: it needs the model's name (--model).", err=output_format is Format.JSON)
         return
-    said = _freeze(found, settings, experiment, output, force=force)
+    said = _freeze(found, settings, _said(experiment, given), output, force=force)
     typer.echo(f"\n{said}", err=output_format is Format.JSON)
 
 
@@ -121,13 +122,20 @@ def _print(found: Planning, output_format: Format) -> None:
         typer.echo(planning_text(found))
 
 
-def _freeze(found: Planning, settings: Settings, file: Path | None, output: Path, *, force: bool) -> str:
+def _said(experiment: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What file and command line say, the latter before the former."""
+    from qualab.settings import read_experiment
+
+    in_file = read_experiment(experiment) if experiment else {}
+    return in_file | {name: value for name, value in given.items() if value is not None}
+
+
+def _freeze(found: Planning, settings: Settings, said: Mapping[str, Any], output: Path, *, force: bool) -> str:
     """Writes the plan file and says what was done. Raises UsageError where the file holds something else."""
     from qualab import bootstrap
     from qualab.app.frozen import FrozenPlan, to_document
     from qualab.cli.planfile import experiment_settings, write_plan_file
     from qualab.domain.canonical import plan_hash
-    from qualab.settings import read_experiment
 
     digest = plan_hash(found.plan)
     before = _before(output)
@@ -141,7 +149,7 @@ def _freeze(found: Planning, settings: Settings, file: Path | None, output: Path
         plan=found.plan,
         plan_hash=digest,
         frozen_at=same.frozen_at if same else bootstrap.now(),
-        settings=experiment_settings(settings, read_experiment(file) if file else {}),
+        settings=experiment_settings(settings, said),
     )
     if same and same.settings == frozen.settings:
         what = "already holds"

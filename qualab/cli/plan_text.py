@@ -106,7 +106,8 @@ def _together(found: Planning) -> str:
 def _time(found: Planning) -> str:
     if found.duration_s is None or found.rate is None:
         return ""
-    return f", {_duration(found.duration_s)} at {found.rate:.3g} a second"
+    rate = f"{found.rate:,.0f}" if found.rate >= 100 else f"{found.rate:.3g}"
+    return f", {_duration(found.duration_s)} at {rate} a second"
 
 
 def _duration(seconds: float) -> str:

@@ -20,13 +20,13 @@ HEAD = """\
 """
 
 
-def experiment_settings(settings: Settings, from_file: Mapping[str, Any]) -> dict[str, Any]:
-    """What a plan file keeps: everything that makes the plan, and of places those that a run needs to find its items.
+def experiment_settings(settings: Settings, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What a plan file keeps: everything that makes the plan, where its items are, and other places that were said.
 
-    Other places are kept only where an experiment file named them.
+    `said` is what the experiment file and the command line hold; what the environment holds stays there.
     """
     everything = settings.model_dump(mode="json", include=set(PLAN_FIELDS))
-    places = {name: str(from_file[name]) for name in PLACE_FIELDS if name in from_file}
+    places = {name: str(said[name]) for name in PLACE_FIELDS if said.get(name)}
     if settings.data_dir:
         places["data_dir"] = str(settings.data_dir.resolve())
     places["include_path"] = ",".join(str(path.resolve()) for path in settings.include_path)

@@ -78,6 +78,20 @@ def test_another_plan_does_not_replace_a_file_unless_told_to(qualab: Command) ->
     assert yaml.safe_load(Path("plan.yaml").read_text(encoding="utf-8"))["plan"]["rule"]["margin"] == 0.03
 
 
+def test_a_plan_keeps_the_places_that_were_said_and_other_ones_beat_them(
+    qualab: Command, pair: Pair, tmp_path: Path
+) -> None:
+    planned = qualab("plan", "--tasks", "demo_arithmetic", *MODEL, *urls(pair), "--limit", 4)
+    assert "Next: qualab run plan.yaml\n" in planned.out
+    hashes = []
+    for flags in ([], ["--db", tmp_path / "other.db", "--label", "elsewhere"]):
+        done = qualab("run", "plan.yaml", *flags)
+        assert done.code == 3, done.err
+        shown = qualab("show", done.comparison_id, *flags[:2], "--format", "json")
+        hashes.append(json.loads(shown.out)["comparison"]["plan_hash"])
+    assert hashes[0] == hashes[1]
+
+
 def test_a_plan_without_a_model_is_a_table_alone(qualab: Command) -> None:
     planned = qualab("plan", "--tasks", "demo_arithmetic", "--format", "json")
     assert planned.code == 0
