@@ -131,7 +131,7 @@ def init(
         path.write_text(EXPERIMENT, encoding="utf-8")
     except OSError as exc:
         raise UsageError(f"Cannot write {path}: {exc.strerror}") from exc
-    typer.echo(f"Wrote {path}. Edit it, then: qualab run {path}")
+    typer.echo(f"Wrote {path}. Edit it, then: qualab plan {path} (what its items can prove), qualab run {path}")
 
 
 def _progress() -> TerminalProgress:
