@@ -97,6 +97,7 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
         gen_kwargs=settings.gen_kwargs,
         seed=settings.seed,
         repeats=settings.repeats,
+        looks=settings.looks,
         apply_chat_template=settings.apply_chat_template,
         system_instruction=settings.system_instruction,
         tokenizer=settings.tokenizer,

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from qualab.domain.comparison import Analysis, Comparison
+from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.items import Answer, Item, JsonObject, Reply, Request, Score
 from qualab.domain.names import ArmName, ComparisonStatus
 from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
@@ -182,7 +182,7 @@ class Store(Protocol):
         """In order of (position, choice, repeat)."""
         ...
 
-    def drop_failures(self, comparison_id: str) -> int:
+    def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:
         """Deletes answers whose status is a failure of the endpoint, so that they are asked again."""
         ...
 
@@ -192,6 +192,14 @@ class Store(Protocol):
 
     def scores(self, comparison_id: str) -> Iterator[Score]:
         """In order of (arm, position, repeat, metric)."""
+        ...
+
+    def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:
+        """Stores the next look. Raises StoreError where its number is not the one after the last."""
+        ...
+
+    def looks(self, comparison_id: str) -> Sequence[Look]:
+        """In order of their numbers."""
         ...
 
     def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:

@@ -92,6 +92,7 @@ class Settings(BaseSettings):
     system_instruction: str = ""
     seed: int = 1234
     repeats: int = 1
+    looks: int | None = None
     output_path: Path | None = None
     tokenizer: str = ""
     label: str = ""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from qualab.domain.claims import Claim, busy, may_claim
-from qualab.domain.comparison import Analysis, Comparison
+from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.items import Answer, Item, Reply, Score
-from qualab.domain.lookup import ambiguous, not_found
+from qualab.domain.lookup import ambiguous, not_found, not_next
 from qualab.domain.names import ArmName, ComparisonStatus
 from qualab.domain.text import storable_text, valid_text
 from qualab.errors import StoreError
@@ -50,6 +50,7 @@ class _Kept:
     claim: Claim | None = None
     answers: dict[Place, Answer] = field(default_factory=dict)
     scores: tuple[Score, ...] = ()
+    looks: tuple[Look, ...] = ()
     analyses: dict[str, Analysis] = field(default_factory=dict)
     """The newest by the hash of its plan."""
 
@@ -156,10 +157,14 @@ class MemoryStore:
         of_arm = [answer for answer in self._of(comparison_id).answers.values() if answer.arm is arm]
         return iter(sorted(of_arm, key=_place_of))
 
-    def drop_failures(self, comparison_id: str) -> int:
+    def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:
         kept = self._of(comparison_id)
         before = len(kept.answers)
-        kept.answers = {place: answer for place, answer in kept.answers.items() if not answer.reply.status.is_failure}
+        kept.answers = {
+            place: answer
+            for place, answer in kept.answers.items()
+            if answer.position < from_position or not answer.reply.status.is_failure
+        }
         return before - len(kept.answers)
 
     def put_scores(self, comparison_id: str, scores: Iterable[Score]) -> None:
@@ -172,6 +177,16 @@ class MemoryStore:
 
     def scores(self, comparison_id: str) -> Iterator[Score]:
         return iter(self._of(comparison_id).scores)
+
+    def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:
+        kept = self._of(comparison_id)
+        _utc(now)
+        if look.number != len(kept.looks) + 1:
+            raise not_next(comparison_id, look.number, len(kept.looks))
+        kept.looks = (*kept.looks, look)
+
+    def looks(self, comparison_id: str) -> Sequence[Look]:
+        return self._of(comparison_id).looks
 
     def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:
         kept = self._of(analysis.comparison_id)

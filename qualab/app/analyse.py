@@ -7,17 +7,10 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
-
-from qualab.app.analysis.bounds import Bounds
 from qualab.app.analysis.family import Family, Tested, adjusted, global_test, twins
-from qualab.app.analysis.judge import complete_result, conclude, is_equivalent, judge, policy_result
-from qualab.app.analysis.labels import label_bounds, label_evidence
-from qualab.app.analysis.means import mean_bounds, mean_evidence
+from qualab.app.analysis.judge import Judgement, complete_result, conclude, is_equivalent, judge, policy_result
 from qualab.app.analysis.missing import missing_caveats, missing_summary
 from qualab.app.analysis.samples import (
-    LabelSample,
-    MeanSample,
     MissingCount,
     Sample,
     Untestable,
@@ -26,9 +19,19 @@ from qualab.app.analysis.samples import (
     sample_of,
 )
 from qualab.app.analysis.scores import Layout, Scores, input_hash, layout_of, read_scores
+from qualab.app.analysis.stopped import NOT_ADJUSTED, adjusted_for, evidence_at, judge_at, looks_taken, rule_at
+from qualab.app.analysis.streams import Streams
+from qualab.app.analysis.testing import sample_bounds, sample_evidence
 from qualab.app.summaries import Summary
-from qualab.domain.canonical import sha256
-from qualab.domain.comparison import Analysis, Comparison, Evidence, MetricResult, PolicyResult, SuiteEvidence
+from qualab.domain.comparison import (
+    Analysis,
+    Comparison,
+    Evidence,
+    LooksTaken,
+    MetricResult,
+    PolicyResult,
+    SuiteEvidence,
+)
 from qualab.domain.items import Item
 from qualab.domain.names import ArmName, MetricKind, MissingPolicy, Verdict
 from qualab.domain.plan import Assumptions, DecisionRule, MetricSpec, Plan
@@ -36,20 +39,6 @@ from qualab.ports import LoadedTasks, Store
 
 NO_ASSUMPTION = "the plan assumes no discordance, and power at the observed one says nothing new"
 NO_JOINT_POWER = "for a primary metric no power could be planned"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Streams:
-    """Random streams by name, all from one seed: adding a metric moves no other's."""
-
-    seed: int
-
-    @classmethod
-    def of(cls, plan_hash: str) -> Streams:
-        return cls(seed=int(sha256(f"analysis of {plan_hash}")[:12], 16))
-
-    def rng(self, name: str) -> np.random.Generator:
-        return np.random.default_rng([self.seed, int(sha256(name)[:12], 16)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,6 +51,12 @@ class Job:
     streams: Streams
     values: Mapping[ArmName, Mapping[str, Mapping[str, float]]]
     """Each arm's aggregates by task or group and metric."""
+    looks: LooksTaken | None
+
+    def rule_of(self, spec: MetricSpec) -> DecisionRule:
+        """The plan's rule; of a primary metric with looks, at the level of the last look's boundary."""
+        rule = self.plan.rule_for(spec)
+        return rule_at(spec.id, rule, self.looks.looks) if self.looks and spec.is_primary else rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +82,18 @@ def analyse(
 ) -> Analysis:
     """The analysis of what is stored. The same stored rows give the same result. `items` by position."""
     plan, arms, pairs = comparison.plan, summary.arms, summary.pairs
-    scores, layout = read_scores(store.scores(comparison.id), items), layout_of(plan, items)
+    looks = looks_taken(plan, store.looks(comparison.id), items)
+    asked = items[: looks.n_items] if looks else items
+    scores, layout = read_scores(store.scores(comparison.id), items), layout_of(plan, asked)
     values = {arm: _values(scores, plan, tasks, layout, arm) for arm in ArmName}
     streams = Streams.of(comparison.plan_hash)
-    rows, suite = _rows_and_suite(Job(plan=plan, scores=scores, layout=layout, streams=streams, values=values))
+    job = Job(plan=plan, scores=scores, layout=layout, streams=streams, values=values, looks=looks)
+    rows, suite = _rows_and_suite(job)
     verdict, reasons = conclude(plan, rows, arms, pairs, suite)
     return Analysis(
         comparison_id=comparison.id,
         plan_hash=comparison.plan_hash,
-        input_hash=input_hash(scores, layout, arms, pairs),
+        input_hash=input_hash(scores, layout, arms, pairs, looks.looks if looks else ()),
         verdict=verdict,
         reasons=reasons,
         caveats=(*_caveats(plan), *missing_caveats(suite.missing, plan.rule)),
@@ -104,6 +102,7 @@ def analyse(
         arms=arms,
         pairs=pairs,
         versions={name: version(name) for name in ("qualab", "lm_eval", "numpy", "scipy")},
+        looks=looks,
     )
 
 
@@ -131,7 +130,7 @@ def _rows_and_suite(job: Job) -> tuple[tuple[MetricResult, ...], SuiteEvidence]:
     metrics = [_metric(spec, job) for spec in job.plan.metrics]
     equals, tested = _tested(metrics, job)
     n_units, rng = job.layout.n_units, job.streams.rng
-    family = adjusted(tested, n_units, rng("max-t"))
+    family = _at_looks(adjusted(tested, n_units, rng("max-t")), job)
     rows = _rows(metrics, equals, family, job)
     planned = job.plan.assumptions
     suite = SuiteEvidence(
@@ -153,12 +152,25 @@ def _no_joint_power(planned: Assumptions | None) -> str:
     return "" if planned.joint_power is not None else NO_JOINT_POWER
 
 
+def _at_looks(family: Family, job: Job) -> Family:
+    """The family with its primaries' p-values adjusted for the looks instead."""
+    if job.looks is None:
+        return family
+    evidence = {
+        spec.id: adjusted_for(spec.id, family.evidence[spec.id], job.looks.looks)
+        for spec in job.plan.primaries
+        if spec.id in family.evidence
+    }
+    return replace(family, evidence=family.evidence | evidence)
+
+
 def _metric(spec: MetricSpec, job: Job) -> Metric:
     members = members_of(spec, job.plan)
     names = {member.task for member in members} or set(spec.members)
+    n_answers = sum(len(places.keys) for task, places in job.layout.tasks.items() if task in names)
     return Metric(
         spec=spec,
-        n_items=sum(task.n_items for task in job.plan.tasks if task.name in names),
+        n_items=n_answers // job.plan.sampling.repeats,
         missing=missing_of(members, job.scores, job.layout),
         sample=sample_of(members, job.scores, job.layout),
     )
@@ -179,10 +191,10 @@ def _tested(metrics: Sequence[Metric], job: Job) -> tuple[dict[str, str], list[T
 
 
 def _evidence(spec: MetricSpec, complete: Sample, job: Job) -> Evidence:
-    rule, better, rng = job.plan.rule_for(spec), spec.higher_is_better, job.streams.rng(f"test {spec.id}")
-    if isinstance(complete, MeanSample):
-        return mean_evidence(complete, rule, rng, higher_is_better=better)
-    return label_evidence(complete, rule, rng, job.streams.rng(f"bounds {spec.id}"), higher_is_better=better)
+    rule, better = job.plan.rule_for(spec), spec.higher_is_better
+    if spec.is_primary and job.looks:
+        return evidence_at(spec, complete, rule, job.streams, job.looks.looks)
+    return sample_evidence(spec.id, complete, rule, job.streams, higher_is_better=better)
 
 
 def _rows(metrics: Sequence[Metric], equals: Mapping[str, str], family: Family, job: Job) -> tuple[MetricResult, ...]:
@@ -217,7 +229,7 @@ def _row(metric: Metric, stands_for: str, found: Found, job: Job) -> MetricResul
     if isinstance(metric.sample, Untestable):
         verdict, reason = Verdict.NOT_TESTED, metric.sample.reason
     else:
-        verdict, reason = judge(found.evidence, found.policies, rule, higher_is_better=spec.higher_is_better)
+        verdict, reason = _judged(stands_for, found, spec, job)
     baseline, candidate = (job.values[arm].get(spec.task, {}).get(spec.key) for arm in ArmName)
     return MetricResult(
         id=spec.id,
@@ -241,9 +253,17 @@ def _row(metric: Metric, stands_for: str, found: Found, job: Job) -> MetricResul
     )
 
 
+def _judged(name: str, found: Found, spec: MetricSpec, job: Job) -> Judgement:
+    rule = job.plan.rule_for(spec)
+    name = spec.id if spec.is_primary else name
+    if job.looks and any(one.id == name and job.plan.rule_for(one) == rule for one in job.plan.primaries):
+        return judge_at(name, job.looks, found.evidence, found.policies, rule, higher_is_better=spec.higher_is_better)
+    return judge(found.evidence, found.policies, rule, higher_is_better=spec.higher_is_better)
+
+
 def _policies(metric: Metric, evidence: Evidence | None, job: Job) -> tuple[PolicyResult, ...]:
     """What each way of treating missing answers says, where it can change a verdict."""
-    sample, rule, better = metric.sample, job.plan.rule_for(metric.spec), metric.spec.higher_is_better
+    sample, rule, better = metric.sample, job.rule_of(metric.spec), metric.spec.higher_is_better
     if not metric.missing.either or evidence is None or isinstance(sample, Untestable):
         return ()
     if not is_equivalent(evidence, rule, higher_is_better=better):
@@ -252,7 +272,9 @@ def _policies(metric: Metric, evidence: Evidence | None, job: Job) -> tuple[Poli
     filled = (
         policy_result(
             policy,
-            _bounds(sample.under(policy, right=right), rule, job.streams, policy, higher_is_better=better),
+            sample_bounds(
+                sample.under(policy, right=right), rule, job.streams.rng(f"policy {policy}"), higher_is_better=better
+            ),
             rule,
             higher_is_better=better,
         )
@@ -262,18 +284,12 @@ def _policies(metric: Metric, evidence: Evidence | None, job: Job) -> tuple[Poli
     return complete_result(evidence), *filled
 
 
-def _bounds(
-    sample: Sample, rule: DecisionRule, streams: Streams, policy: MissingPolicy, *, higher_is_better: bool
-) -> Bounds:
-    if isinstance(sample, LabelSample):
-        return label_bounds(sample, rule, streams.rng(f"policy {policy}"))
-    return mean_bounds(sample, rule, higher_is_better=higher_is_better)
-
-
 def _caveats(plan: Plan) -> tuple[str, ...]:
     caveats = ["Whether the drafter ran, and that nothing else differs between the arms, was not checked."]
     if plan.is_limited:
         caveats.append(f"Limited to {plan.limit:g} items a task: not for sign-off.")
+    if plan.looks:
+        caveats.append(NOT_ADJUSTED)
     if not all(metric.exercises_drafter for metric in plan.metrics):
         caveats.append("Log-likelihood metrics do not exercise a drafter.")
     return tuple(caveats)

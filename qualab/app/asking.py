@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from qualab.app.recording import Recorder
@@ -65,6 +65,16 @@ class Tally:
         return ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """Where the asking pauses until everything has come back and is stored."""
+
+    ends: Sequence[int]
+    """The position after the last item of each stage."""
+    goes_on: Callable[[int], bool]
+    """Whether to go on after a stage; they count from 1."""
+
+
 @dataclass(slots=True)
 class Arm:
     """One arm during a run."""
@@ -75,7 +85,7 @@ class Arm:
     tally: Tally
 
 
-async def ask_all(services: Services, run: Run) -> None:
+async def ask_all(services: Services, run: Run, *, stages: Stages | None = None) -> None:
     """Asks what is missing. Raises RunStopped when an arm fails too often, and what the store raises."""
     comparison = run.comparison
     done = services.store.answered(comparison.id)
@@ -88,7 +98,7 @@ async def ask_all(services: Services, run: Run) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(recorder.commit_until_closed())
             beat = group.create_task(_beat(services, comparison.id))
-            await _ask_missing(run, arms, done, recorder)
+            await _ask_missing(run, arms, done, recorder, stages)
             recorder.close()
             beat.cancel()
     except BaseExceptionGroup as errors:
@@ -114,23 +124,50 @@ def jobs(item: Item, *, seed: int, repeats: int) -> Iterator[Job]:
             yield Job(item.position, request.choice, repeat, request, body, body_hash(body))
 
 
-async def feed(run: Run, arms: Sequence[Arm], done: set[AnswerKey]) -> None:
+async def feed(
+    run: Run,
+    arms: Sequence[Arm],
+    done: set[AnswerKey],
+    *,
+    recorder: Recorder | None = None,
+    stages: Stages | None = None,
+) -> None:
     """Hands jobs to both arms in step; which arm is given an item first alternates."""
-    sampling = run.comparison.plan.sampling
-    for item in run.items:
-        order = arms if item.position % 2 == 0 else arms[::-1]
-        for job in jobs(item, seed=sampling.seed, repeats=sampling.repeats):
-            for arm in order:
-                if (arm.name, job.position, job.choice, job.repeat) not in done:
-                    await arm.queue.put(job)
+    start = 0
+    for number, end in enumerate(stages.ends if stages else [len(run.items)], start=1):
+        await _feed_items(run, run.items[start:end], arms, done)
+        start = end
+        if stages and recorder:
+            await _drained(arms, recorder)
+            if not stages.goes_on(number):
+                break
     for arm in arms:
         for _ in range(run.comparison.plan.policy.concurrency):
             await arm.queue.put(None)
 
 
-async def _ask_missing(run: Run, arms: Sequence[Arm], done: set[AnswerKey], recorder: Recorder) -> None:
+async def _drained(arms: Sequence[Arm], recorder: Recorder) -> None:
+    """Waits until every job has its answer, and every answer is stored."""
+    for arm in arms:
+        await arm.queue.join()
+    await recorder.flush()
+
+
+async def _feed_items(run: Run, items: Sequence[Item], arms: Sequence[Arm], done: set[AnswerKey]) -> None:
+    sampling = run.comparison.plan.sampling
+    for item in items:
+        order = arms if item.position % 2 == 0 else arms[::-1]
+        for job in jobs(item, seed=sampling.seed, repeats=sampling.repeats):
+            for arm in order:
+                if (arm.name, job.position, job.choice, job.repeat) not in done:
+                    await arm.queue.put(job)
+
+
+async def _ask_missing(
+    run: Run, arms: Sequence[Arm], done: set[AnswerKey], recorder: Recorder, stages: Stages | None
+) -> None:
     async with asyncio.TaskGroup() as group:
-        group.create_task(feed(run, arms, done))
+        group.create_task(feed(run, arms, done, recorder=recorder, stages=stages))
         for arm in arms:
             for _ in range(run.comparison.plan.policy.concurrency):
                 group.create_task(_work(arm, recorder, run))
@@ -154,6 +191,7 @@ async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
         run.progress.answered(arm.name, reply)
         if reason := arm.tally.stop_reason(policy):
             raise _stopped(arm, reason)
+        arm.queue.task_done()
 
 
 def _check_not_silent(arms: Sequence[Arm]) -> None:

@@ -16,7 +16,7 @@ from qualab.domain.names import Verdict
 from qualab.domain.plan import DecisionRule, Plan
 from qualab.errors import InvalidValue, PlanChanged
 
-_SAME = ("tasks", "sampling", "limit", "num_fewshot")
+_SAME = ("tasks", "sampling", "limit", "num_fewshot", "looks")
 """What another plan has to share with the comparison's own: what was asked."""
 
 
@@ -80,6 +80,11 @@ def _under(comparison: Comparison, other: Plan | None) -> Comparison:
         raise PlanChanged(
             f"That plan is not for comparison {comparison.id}: {', '.join(differing)} differ",
             hint="Only a plan for the same items, asked in the same way, can judge what is stored",
+        )
+    if other.looks:
+        raise PlanChanged(
+            f"Comparison {comparison.id} has looks: what was asked followed from its own plan",
+            hint="Only that plan can judge it",
         )
     return replace(comparison, plan=other, plan_hash=plan_hash(other))
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from qualab.domain.names import Api
-from qualab.domain.plan import Assumptions, DecisionRule, Plan, RequestPolicy, SamplingPlan
+from qualab.domain.plan import Assumptions, DecisionRule, LookPlan, Plan, RequestPolicy, SamplingPlan
 from qualab.errors import InvalidValue
 from qualab.ports import LoadedTasks, TaskOptions
 
 DEFAULT_SUITE = "release"
+MOST_LOOKS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class Experiment:
     gen_kwargs: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 1234
     repeats: int = 1
+    looks: int | None = None
     apply_chat_template: bool | None = None
     system_instruction: str = ""
     tokenizer: str = ""
@@ -101,6 +103,7 @@ def make_plan(experiment: Experiment, tasks: LoadedTasks, *, assumptions: Assump
         num_fewshot=experiment.num_fewshot,
         harness_version=tasks.harness_version,
         assumptions=assumptions,
+        looks=_looks(experiment),
     )
     check_names(plan.rule.margins, plan, what="margins")
     return plan
@@ -117,6 +120,12 @@ def check_names(values: Mapping[str, object], plan: Plan, *, what: str) -> None:
             )
 
 
+def _looks(experiment: Experiment) -> LookPlan | None:
+    """A loss has half the level, as it has in a two-sided test."""
+    n_looks = experiment.looks
+    return None if n_looks is None else LookPlan(n_looks=n_looks, harm_alpha=experiment.rule.alpha / 2.0)
+
+
 def check(experiment: Experiment) -> None:
     """Raises InvalidValue for settings that no run can be made of."""
     check_rule(experiment.rule)
@@ -128,6 +137,11 @@ def check(experiment: Experiment) -> None:
             (policy.timeout_s > 0, "timeout", "a number of seconds above 0"),
             (policy.max_attempts >= 1, "max_attempts", "1 or more"),
             (experiment.repeats >= 1, "repeats", "1 or more"),
+            (
+                experiment.looks is None or 2 <= experiment.looks <= MOST_LOOKS,
+                "looks",
+                f"2 to {MOST_LOOKS}, or not given",
+            ),
             (
                 experiment.limit is None or experiment.limit > 0,
                 "limit",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -45,16 +46,34 @@ def token_source(endpoint: Endpoint, info: EndpointInfo, *, model: str, named: T
     return TokenSource(endpoint=endpoint, model=model, named=named)
 
 
-def in_random_order(items: Iterable[Item], *, seed: int) -> list[Item]:
-    """Generations first, then log-likelihoods; task by task; each task's items in a seeded random order."""
+def in_random_order(items: Iterable[Item], *, seed: int, n_stages: int = 1) -> list[Item]:
+    """Generations first, then log-likelihoods; task by task; each task's items in a seeded random order.
+
+    With stages, each holds the next equal share of every task's order.
+    """
     blocks: dict[tuple[bool, str], list[Item]] = {}
     for item in items:
         blocks.setdefault((item.kind is RequestKind.LOGLIKELIHOOD, item.task), []).append(item)
-    ordered: list[Item] = []
-    for (_, task), block in sorted(blocks.items(), key=lambda entry: entry[0][0]):
+    in_order = sorted(blocks.items(), key=lambda entry: entry[0][0])
+    for (_, task), block in in_order:
         random.Random(f"{seed}:{task}").shuffle(block)
-        ordered.extend(block)
+    ordered = [
+        item
+        for stage in range(n_stages)
+        for _, block in in_order
+        for item in block[_share(len(block), stage, n_stages) : _share(len(block), stage + 1, n_stages)]
+    ]
     return [replace(item, position=position) for position, item in enumerate(ordered)]
+
+
+def stage_ends(items: Iterable[Item], *, n_stages: int) -> list[int]:
+    """The position after the last item of each stage."""
+    sizes = Counter(item.task for item in items).values()
+    return [sum(_share(size, stage + 1, n_stages) for size in sizes) for stage in range(n_stages)]
+
+
+def _share(size: int, stage: int, n_stages: int) -> int:
+    return size * stage // n_stages
 
 
 async def with_requests(items: Sequence[Item], *, sampling: SamplingPlan, tokens: TokenSource | None) -> list[Item]:

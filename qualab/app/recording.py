@@ -43,10 +43,10 @@ class Recorder:
     async def flush(self) -> None:
         """Commits everything that has arrived; a commit that a cancellation left behind is awaited first."""
         while self._commit or self._waiting:
-            if self._commit is None:
-                self._commit = asyncio.ensure_future(self._commit_group())
-            await asyncio.shield(self._commit)
-            self._commit = None
+            commit = self._commit = self._commit or asyncio.ensure_future(self._commit_group())
+            await asyncio.shield(commit)
+            if self._commit is commit:  # another may wait for the same commit, and have begun the next
+                self._commit = None
 
     async def _commit_group(self) -> int:
         group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]

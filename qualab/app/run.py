@@ -14,6 +14,7 @@ from qualab.app.asking import STALE_AFTER_S, ask_all
 from qualab.app.experiment import Experiment, check, local_of, make_plan, planned_options, task_options
 from qualab.app.frozen import check_frozen
 from qualab.app.hints import resume_hint
+from qualab.app.looks import looked_to, stages_of
 from qualab.app.preflight import Endpoints, Keys, inspect_arms, open_arms, try_requests
 from qualab.app.preparing import in_random_order, token_source, with_requests
 from qualab.app.scoring import score_answers
@@ -96,7 +97,7 @@ async def _prepared(
         named = services.named_tokenizer(experiment.tokenizer) if experiment.tokenizer else None
         baseline = ArmName.BASELINE
         tokens = token_source(endpoints[baseline], infos[baseline], model=experiment.model, named=named)
-    ordered = in_random_order(tasks.render(), seed=experiment.seed)
+    ordered = in_random_order(tasks.render(), seed=experiment.seed, n_stages=experiment.looks or 1)
     items = await with_requests(ordered, sampling=plan.sampling, tokens=tokens)
     await try_requests(endpoints, items, seed=experiment.seed)
     return items
@@ -126,7 +127,7 @@ async def _carry_out(services: Services, run: Run, *, retry_failed: bool = False
     store, clock, comparison_id = services.store, services.clock, run.comparison.id
     with _claimed(services, comparison_id), _items_left_alone():
         if retry_failed:
-            store.drop_failures(comparison_id)
+            store.drop_failures(comparison_id, from_position=looked_to(store.looks(comparison_id)))
         store.set_status(comparison_id, ComparisonStatus.RUNNING, now=clock.now())
         await _ask(services, run)
         store.set_status(comparison_id, ComparisonStatus.ANSWERED, now=clock.now())
@@ -137,7 +138,7 @@ async def _carry_out(services: Services, run: Run, *, retry_failed: bool = False
 async def _ask(services: Services, run: Run) -> None:
     store, clock, comparison_id = services.store, services.clock, run.comparison.id
     try:
-        await ask_all(services, run)
+        await ask_all(services, run, stages=stages_of(services, run))
     except RunStopped as stop:
         store.set_status(comparison_id, ComparisonStatus.STOPPED, now=clock.now(), stop_reason=stop.message)
         raise RunStopped(stop.message, hint=resume_hint(comparison_id, retry_failed=True)) from stop

@@ -37,16 +37,28 @@ def summary_of(store: Store, comparison_id: str, items: Sequence[Item]) -> Summa
     return summary
 
 
+def scores_between(
+    store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item], positions: range
+) -> Iterator[Score]:
+    """The scores of the answers at these positions, in the same order whatever else is stored."""
+    for arm in ArmName:
+        answers = (one for one in store.answers(comparison_id, arm=arm) if one.position in positions)
+        yield from _scored(answers, tasks, items)
+
+
 def _scores(
     store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item], summary: Summary
 ) -> Iterator[Score]:
     for arm in ArmName:
-        answered = answered_items(_counted(store.answers(comparison_id, arm=arm), summary), items)
-        for task, entries in groupby(answered, key=lambda entry: entry[1].task):
-            while chunk := list(islice(entries, CHUNK)):
-                values = tasks.score(task, [(item, replies) for _, item, _, replies in chunk])
-                for entry, metrics in zip(chunk, values, strict=True):
-                    yield from _rows(entry, metrics)
+        yield from _scored(_counted(store.answers(comparison_id, arm=arm), summary), tasks, items)
+
+
+def _scored(answers: Iterator[Answer], tasks: LoadedTasks, items: Sequence[Item]) -> Iterator[Score]:
+    for task, entries in groupby(answered_items(answers, items), key=lambda entry: entry[1].task):
+        while chunk := list(islice(entries, CHUNK)):
+            values = tasks.score(task, [(item, replies) for _, item, _, replies in chunk])
+            for entry, metrics in zip(chunk, values, strict=True):
+                yield from _rows(entry, metrics)
 
 
 def _counted(answers: Iterator[Answer], summary: Summary) -> Iterator[Answer]:

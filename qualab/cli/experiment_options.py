@@ -34,6 +34,9 @@ ChatTemplate = Annotated[
 SystemInstruction = Annotated[str | None, _option("system_instruction", "System prompt.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of few-shot draws, item order and sampling.")]
 Repeats = Annotated[int | None, typer.Option(help="Answers an item (needs a temperature).")]
+Looks = Annotated[
+    int | None, typer.Option(help="Looks (2 to 10) at which the run may stop early. Default: it asks everything.")
+]
 Margin = Annotated[float | None, typer.Option(help="Largest difference that counts as equal; 0.02 is 2 pp.")]
 Margins = Annotated[
     str | None, typer.Option(help="Other margins by benchmark, task or metric, as gsm8k=0.01,kobest=0.03.")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NOT_SETTINGS = {
     *("experiment", "output_format", "output", "force"),
-    *("discordance", "pilot", "design_effect", "noise", "looks", "rate"),
+    *("discordance", "pilot", "design_effect", "noise", "rate"),
 }
 
 
@@ -43,7 +43,6 @@ def plan(
     noise: Annotated[
         str | None, typer.Option(help="Discordance of two runs of one arm, which --repeats divide; as 0.04.")
     ] = None,
-    looks: Annotated[int | None, typer.Option(min=2, max=50, help="Also plan for so many early looks.")] = None,
     rate: Annotated[float | None, typer.Option(help="Requests a second, both arms together: adds the time.")] = None,
     output: Annotated[Path, typer.Option(help="Where the plan goes.")] = Path("plan.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace another plan in that file.")] = False,
@@ -59,6 +58,7 @@ def plan(
     system_instruction: o.SystemInstruction = None,
     seed: o.Seed = None,
     repeats: o.Repeats = None,
+    looks: o.Looks = None,
     margin: o.Margin = None,
     margins: o.Margins = None,
     objective: o.ObjectiveOption = None,
@@ -86,7 +86,6 @@ def plan(
         discordance=parse_shares(discordance) if discordance else {},
         design_effect=parse_shares(design_effect) if design_effect else {},
         noise=parse_shares(noise) if noise else {},
-        n_looks=looks,
         rate=rate,
     )
     settings = load(file=experiment, command_line=given)

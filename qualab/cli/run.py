@@ -44,6 +44,7 @@ def run(
     system_instruction: o.SystemInstruction = None,
     seed: o.Seed = None,
     repeats: o.Repeats = None,
+    looks: o.Looks = None,
     margin: o.Margin = None,
     margins: o.Margins = None,
     objective: o.ObjectiveOption = None,

@@ -15,12 +15,20 @@ from qualab.domain.comparison import (
     ArmSummary,
     Comparison,
     IntervalOf,
+    LooksTaken,
+    MetricLook,
     MetricResult,
     PairSummary,
     SuiteEvidence,
 )
-from qualab.domain.names import Verdict
+from qualab.domain.names import LookDecision, Verdict
 
+DECISIONS = {
+    LookDecision.CONTINUE: "open",
+    LookDecision.PROVEN: "proven",
+    LookDecision.IMPROVEMENT: "better",
+    LookDecision.HARM: "worse",
+}
 STYLES = {
     Verdict.EQUIVALENT: "bold green",
     Verdict.NON_INFERIOR: "bold green",
@@ -45,7 +53,12 @@ def print_analysis(console: Console, comparison: Comparison, analysis: Analysis)
     console.print(LEGEND, style="dim")
     for line in _row_notes(analysis.metrics):
         console.print(line, style="dim", highlight=False)
-    for line in (*_arm_lines(analysis.arms, analysis.pairs), *_suite_lines(analysis.suite)):
+    arms, suite, looks = (
+        _arm_lines(analysis.arms, analysis.pairs),
+        _suite_lines(analysis.suite),
+        _look_lines(analysis.looks),
+    )
+    for line in (*arms, *suite, *looks):
         console.print(line, highlight=False)
     console.print()
     console.print(Text.assemble("Verdict: ", (analysis.verdict.value, STYLES[analysis.verdict])))
@@ -165,6 +178,31 @@ def _suite_lines(suite: SuiteEvidence) -> Iterator[str]:
             f"{'missing':<9} in the baseline alone {missing.baseline_only}, in the candidate alone "
             f"{missing.candidate_only}, p {pvalue(missing.pvalue)}"
         )
+
+
+def _look_lines(taken: LooksTaken | None) -> Iterator[str]:
+    """Where the run stopped and what that saved, then where each primary metric stood at the last look."""
+    if taken is None or not taken.looks:
+        return
+    last = taken.looks[-1]
+    of = f"look {last.number} of {taken.n_planned}, after {taken.n_items:,} of {taken.n_items_planned:,} items"
+    if taken.stopped_early:
+        saved = taken.n_items_planned - taken.n_items
+        yield f"{'looks':<9} stopped at {of}: {saved:,} items and {taken.n_requests_saved:,} requests saved"
+    else:
+        yield f"{'looks':<9} went to the end: {of}"
+    for one in last.metrics:
+        since = f" since look {one.decided_at}" if one.decided_at else ""
+        yield f"{'':<9} {one.metric}: {DECISIONS[one.decision]}{since}; {', '.join(_look_facts(one))}"
+
+
+def _look_facts(one: MetricLook) -> Iterator[str]:
+    yield f"{one.n_pairs:,} pairs"
+    if one.boundary is None:
+        yield "nothing new to look at"
+    else:
+        statistic = "none" if one.statistic is None else f"{one.statistic:.2f}"
+        yield f"z {statistic} against a boundary of {one.boundary:.2f}"
 
 
 def _arm_facts(arm: ArmSummary) -> Iterator[str]:

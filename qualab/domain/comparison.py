@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from qualab.domain.names import ArmName, ComparisonStatus, EvidenceKind, MetricKind, MissingPolicy, Verdict
+from qualab.domain.names import (
+    ArmName,
+    ComparisonStatus,
+    EvidenceKind,
+    LookDecision,
+    MetricKind,
+    MissingPolicy,
+    Verdict,
+)
 from qualab.domain.plan import Plan
 
 
@@ -138,6 +146,68 @@ class MetricResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricLook:
+    """One primary metric at one look."""
+
+    metric: str
+    """The metric's id."""
+    n_pairs: int
+    """Answers (items times repeats) that both arms have."""
+    fraction: float
+    """Information so far: pairs over those that are planned; 1 at the last look."""
+    difference: float | None
+    interval: IntervalOf | None
+    """At the level of the boundary: a repeated confidence interval."""
+    statistic: float | None
+    """Of the weaker test against ±margin, exact guard included, as a standard normal quantile."""
+    boundary: float | None
+    """What the statistic must reach; None where there is nothing new to look at, or no level to spend yet."""
+    pvalue_loss: float | None
+    """One-sided: small where the candidate is worse."""
+    pvalue_gain: float | None
+    harm_boundary: float | None
+    """The standard normal quantile that `pvalue_loss` must reach."""
+    pvalue_adjusted: float | None
+    """Two-sided, for all looks and all primary metrics."""
+    decision: LookDecision
+    """What holds from this look on; what an earlier look proved stays proven, and harm goes before it."""
+    decided_at: int | None
+    """The look that decided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What was decided when every request up to some position had come back."""
+
+    number: int
+    """From 1."""
+    n_items: int
+    """Items asked so far, of all tasks."""
+    input_hash: str
+    """SHA-256 over the scores that were looked at."""
+    metrics: tuple[MetricLook, ...]
+    decision: LookDecision
+    """CONTINUE goes on, where there are items left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LooksTaken:
+    """How a run with looks went."""
+
+    n_planned: int
+    looks: tuple[Look, ...]
+    n_items: int
+    """Items asked."""
+    n_items_planned: int
+    n_requests_saved: int
+    """Requests of both arms, over all repeats, that were not needed."""
+
+    @property
+    def stopped_early(self) -> bool:
+        return self.n_items < self.n_items_planned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArmSummary:
     """How an arm answered."""
 
@@ -234,3 +304,5 @@ class Analysis:
     arms: tuple[ArmSummary, ...]
     pairs: PairSummary
     versions: dict[str, str]
+    looks: LooksTaken | None = None
+    """None where the plan has no looks."""

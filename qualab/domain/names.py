@@ -86,6 +86,18 @@ class Objective(StrEnum):
     """No more than the margin is lost."""
 
 
+class LookDecision(StrEnum):
+    """What a look at the answers so far decides, of one metric or of a whole run."""
+
+    CONTINUE = "continue"
+    PROVEN = "proven"
+    """What the objective asks for."""
+    IMPROVEMENT = "improvement"
+    """The candidate is plainly better: no equivalence either."""
+    HARM = "harm"
+    """The candidate is plainly worse: go no further."""
+
+
 class MetricKind(StrEnum):
     """How a metric comes from its items' scores, which decides how it may be tested."""
 

@@ -126,6 +126,20 @@ class Assumptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LookPlan:
+    """Looks after equal shares of every task's items, at each of which the run may stop.
+
+    Levels are spent in the O'Brien-Fleming type of Lan & DeMets (1983): the rule's alpha for each one-sided test at the
+    margin, `harm_alpha` for a loss.
+    """
+
+    n_looks: int
+    """2 to 10, the last at the end."""
+    harm_alpha: float = 0.025
+    """One-sided level of "the candidate is worse", shared equally by the primary metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A comparison's plan. Its canonical JSON is hashed and stored before the first request."""
 
@@ -144,6 +158,8 @@ class Plan:
     harness_version: str
     assumptions: Assumptions | None = None
     """Only where `qualab plan` made the plan."""
+    looks: LookPlan | None = None
+    """None asks everything."""
     schema: int = 2
 
     @property

@@ -20,12 +20,14 @@ from qualab.stats.clustered import (
     cluster_cells,
     clustered_equivalence,
     clustered_mcnemar,
+    design_effect,
 )
 from qualab.stats.counts import PairedCounts, tally
 from qualab.stats.difference import (
     McNemarResult,
     TwoProportionResult,
     UnconditionalResult,
+    conditional_sides,
     mcnemar,
     mcnemar_unconditional,
     two_proportion_z,
@@ -94,6 +96,7 @@ from qualab.stats.sequential import (
     classical_boundaries,
     crossing_probability,
     inflation,
+    sequential_pvalue,
     spending_boundaries,
     spent,
 )
@@ -160,7 +163,9 @@ __all__ = [
     "clustered_equivalence",
     "clustered_mcnemar",
     "compare_macro_f1",
+    "conditional_sides",
     "crossing_probability",
+    "design_effect",
     "design_looks",
     "discordance_with_repeats",
     "equivalence",
@@ -205,6 +210,7 @@ __all__ = [
     "power_non_inferiority",
     "power_to_prove",
     "provable_margin",
+    "sequential_pvalue",
     "sign_flip",
     "simulate_looks",
     "smallest_margin",

@@ -157,6 +157,11 @@ def clustered_equivalence(
     )
 
 
+def design_effect(baseline: npt.ArrayLike, candidate: npt.ArrayLike, *, cluster: Labels) -> float:
+    """The design effect of `clustered_equivalence`: what clusters divide the number of items by, at least 1."""
+    return _design_effect(baseline, candidate, cluster, cluster_cells(baseline, candidate, cluster=cluster))
+
+
 def _design_effect(baseline: npt.ArrayLike, candidate: npt.ArrayLike, cluster: Labels, table: FloatArray) -> float:
     sizes = table.sum(axis=1)
     if np.sum(table[:, 1] + table[:, 2] > 0) < 2:

@@ -64,6 +64,25 @@ def mcnemar(counts: PairedCounts) -> McNemarResult:
     )
 
 
+def conditional_sides(gains: float, losses: float) -> tuple[float, float]:
+    """Exact conditional one-sided p-values of more losses than gains, and of more gains than losses.
+
+    Counts need not be whole (items of clusters over their design effect): the incomplete beta function continues the
+    binomial distribution between whole numbers. Without a discordant item both are 1.
+
+    Raises:
+        InvalidValue: a count is negative or not finite.
+    """
+    if not (0.0 <= gains < math.inf and 0.0 <= losses < math.inf):
+        raise InvalidValue(f"{gains} gains and {losses} losses cannot be", hint="Counts are finite and at least 0.")
+    return _at_most(gains, losses), _at_most(losses, gains)
+
+
+def _at_most(few: float, many: float) -> float:
+    """Probability of at most `few` of few + many fair coins."""
+    return 1.0 if many == 0.0 else float(scipy.special.betainc(many, few + 1.0, 0.5))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnconditionalResult:
     """Two-sided exact unconditional p-value."""

@@ -18,6 +18,7 @@ from qualab.stats.distributions import bisect, falling_root, gauss_legendre, nor
 _NODES = 128
 _FAR = 8.5
 """Standard deviations beyond which a density is taken as 0."""
+_WIDEST_LEVEL = 0.499
 
 
 class Spending(StrEnum):
@@ -36,7 +37,7 @@ def spent(fraction: float, *, alpha: float, spending: Spending = Spending.OBRIEN
         return 0.0
     if spending is Spending.POCOCK:
         return alpha * math.log1p((math.e - 1.0) * fraction)
-    return 2.0 * normal_sf(normal_quantile(1.0 - alpha / 2.0) / math.sqrt(fraction))
+    return 2.0 * normal_sf(-normal_quantile(alpha / 2.0) / math.sqrt(fraction))
 
 
 def spending_boundaries(
@@ -57,6 +58,34 @@ def spending_boundaries(
         boundaries.append(walk.boundary(look, level))
         walk = walk.after(look, boundaries[-1])
     return np.array(boundaries)
+
+
+def sequential_pvalue(
+    pvalue: float, fractions: Sequence[float], *, spending: Spending = Spending.OBRIEN_FLEMING
+) -> float:
+    """A one-sided p-value at the last of these looks, as it counts after all of them (Liu & Anderson 2008).
+
+    The smallest level whose boundary at this look the p-value reaches, within a part in 1,000; 0.5 where none below
+    does. The smallest over the looks so far is valid whenever a run stops.
+
+    Raises:
+        InvalidValue: fractions do not ascend within (0, 1], or the p-value is not between 0 and 1.
+    """
+    if not 0.0 <= pvalue <= 1.0:
+        raise InvalidValue(f"{pvalue} is no p-value", hint="Give a number between 0 and 1.")
+    looks = _checked(fractions)
+    if pvalue >= _WIDEST_LEVEL:
+        return 0.5
+    least = max(pvalue, 1e-300)
+    statistic = -normal_quantile(least)
+
+    def reaches(log_level: float) -> bool:
+        return bool(statistic >= spending_boundaries(looks, alpha=math.exp(log_level), spending=spending)[-1])
+
+    widest = math.log(_WIDEST_LEVEL)
+    if not reaches(widest):
+        return 0.5
+    return math.exp(bisect(reaches, math.log(least) - 1e-6, widest, n_steps=20))
 
 
 def classical_boundaries(n_looks: int, *, alpha: float = 0.05, shape: Spending = Spending.OBRIEN_FLEMING) -> FloatArray:

@@ -159,7 +159,7 @@ def test_one_item_proves_no_useful_margin_and_everything_is_still_said() -> None
 
 
 def test_early_looks_cost_at_most_and_save_on_average() -> None:
-    (one,) = planned({"a": 600}, Given(discordance={"": 0.05}, n_looks=5), margin=0.05).metrics
+    (one,) = planned({"a": 600}, Given(discordance={"": 0.05}), margin=0.05, looks=5).metrics
     assert one.looks is not None
     assert one.looks.expected_items is not None
     assert one.items_needed is not None

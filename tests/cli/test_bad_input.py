@@ -214,3 +214,14 @@ def test_a_server_that_fails_at_a_trial_request_is_infrastructure_not_usage(qual
         flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted", "--max_attempts", "1"]
         done = qualab("run", *flags, "--tasks", "kobest_copa", "--data-dir", copa(tmp_path / "data"))
     fails(done, 5, "kobest_copa", "500")
+
+
+@pytest.mark.parametrize("looks", ["1", "0", "-2", "11"])
+def test_looks_must_be_two_to_ten(qualab: Command, arms: list[str], looks: str) -> None:
+    fails(qualab("run", *arms, *SMALL, "--looks", looks), 2, "looks must be 2 to 10", "--looks")
+
+
+@pytest.mark.parametrize("looks", ["many", "2.5"])
+def test_looks_in_a_file_must_be_a_number(qualab: Command, arms: list[str], tmp_path: Path, looks: str) -> None:
+    (tmp_path / "experiment.yaml").write_text(f"looks: {looks}\n", encoding="utf-8")
+    fails(qualab("run", tmp_path / "experiment.yaml", *arms, *SMALL), 2, "looks")

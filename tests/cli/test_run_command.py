@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -244,3 +245,52 @@ def test_release_runs_over_chat_and_over_completions(qualab: Command, arms: list
         metrics = json.loads(qualab("show", done.comparison_id, "--format", "json").out)["analysis"]["metrics"]
         assert sum(row["is_primary"] for row in metrics) == 5
         assert all(row["exercises_drafter"] for row in metrics)
+
+
+def test_a_run_with_looks_stops_early_says_what_it_saved_and_shows_it_again(qualab: Command, tmp_path: Path) -> None:
+    with ScriptedServer() as off, ScriptedServer() as on:
+        flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted"]
+        done = qualab("run", *flags, "--tasks", "demo_arithmetic", "--margin", 0.1, "--looks", 4)
+        asked = sum(path.endswith("completions") for path, _ in off.requests)
+    assert done.code == 0, done.err
+    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
+    taken = shown["analysis"]["looks"]
+    assert shown["comparison"]["plan"]["looks"] == {"n_looks": 4, "harm_alpha": 0.025}
+    assert taken["n_items"] < taken["n_items_planned"]
+    assert taken["n_requests_saved"] == 2 * (taken["n_items_planned"] - taken["n_items"])
+    assert asked == taken["n_items"] + 1  # and a trial
+    assert "looks     stopped at look" in done.out
+    assert f"{taken['n_requests_saved']:,} requests saved" in done.out
+    assert "proven since look" in done.out
+    assert "Look 1 of 4" in done.err
+    assert done.out.startswith(qualab("show", done.comparison_id).out.rstrip("\n"))
+    assert qualab("export", done.comparison_id, tmp_path / "out").code == 0
+    with sqlite3.connect(tmp_path / "qualab.db") as database:
+        (count,) = database.execute("select count(*) from look").fetchone()
+    assert count == len(taken["looks"])
+
+
+def test_a_killed_run_with_looks_resumes_to_the_uninterrupted_runs_looks_and_verdict(
+    qualab: Command, tmp_path: Path
+) -> None:
+    from tests.scripted_server import Script
+
+    db = tmp_path / "qualab.db"
+    script = Script(latency_s=0.02)
+    with ScriptedServer(script) as off, ScriptedServer(replace(script, flip_share=0.03)) as on:
+        more = ["--looks", "6", "--margin", "0.2"]
+        process = spawn(flags((off, on)), db, *more)
+        wait_for_answers(db, 130, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        comparison = json.loads(qualab("list", "--format", "json").out)[0]
+        resumed = qualab("resume", comparison["id"])
+        whole = qualab("run", *flags((off, on)), "--tasks", "demo", "--concurrency", "4", *more)
+    assert resumed.code == whole.code, resumed.err
+    shown = [
+        json.loads(qualab("show", one, "--format", "json").out)["analysis"]
+        for one in (comparison["id"], whole.comparison_id)
+    ]
+    assert shown[0]["looks"] == shown[1]["looks"]
+    assert shown[0]["metrics"] == shown[1]["metrics"]
+    assert len(shown[0]["looks"]["looks"]) > 1

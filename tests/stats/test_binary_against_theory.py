@@ -10,9 +10,11 @@ import pytest
 import scipy.optimize
 import scipy.stats
 
+from qualab.errors import InvalidValue
 from qualab.stats import (
     McNemarMethod,
     PairedCounts,
+    conditional_sides,
     equivalence,
     fay_lumbard,
     items_needed,
@@ -276,3 +278,19 @@ def test_unpaired_test_is_the_pooled_z() -> None:
     result = two_proportion_z(baseline=0.51, candidate=301 / 600, n_baseline=600, n_candidate=600)
     table = [[306, 294], [301, 299]]
     assert result.pvalue == pytest.approx(scipy.stats.chi2_contingency(table, correction=False).pvalue)
+
+
+@pytest.mark.parametrize(("gains", "losses"), [(0, 0), (3, 9), (9, 3), (0, 40), (5, 5), (1, 0)])
+def test_conditional_sides_are_binomial_tails(gains: int, losses: int) -> None:
+    loss, gain = conditional_sides(gains, losses)
+    assert loss == pytest.approx(scipy.stats.binom.cdf(gains, gains + losses, 0.5), rel=1e-12)
+    assert gain == pytest.approx(scipy.stats.binom.cdf(losses, gains + losses, 0.5), rel=1e-12)
+
+
+def test_conditional_sides_of_parts_of_a_count_lie_between_those_of_whole_ones() -> None:
+    between = [conditional_sides(gains, 8.0)[0] for gains in (2.0, 2.25, 2.5, 2.75, 3.0)]
+    assert between == sorted(between)
+    assert conditional_sides(2.5, 8.5)[0] > conditional_sides(5.0, 17.0)[0]
+    for wrong in (-0.1, math.nan, math.inf):
+        with pytest.raises(InvalidValue):
+            conditional_sides(wrong, 1.0)

@@ -16,6 +16,9 @@ from qualab.domain.comparison import (
     Evidence,
     GlobalTest,
     IntervalOf,
+    Look,
+    LooksTaken,
+    MetricLook,
     MetricResult,
     MissingSummary,
     PairSummary,
@@ -29,6 +32,7 @@ from qualab.domain.names import (
     ArmName,
     ComparisonStatus,
     EvidenceKind,
+    LookDecision,
     MetricKind,
     MissingPolicy,
     RequestKind,
@@ -191,6 +195,31 @@ def make_score(position: int, arm: ArmName = BASELINE, value: float = 1.0, **cha
     return replace(score, **changes)
 
 
+def make_look(number: int = 1, **changes: Any) -> Look:
+    metric = MetricLook(
+        metric="gsm8k/정확도",
+        n_pairs=7 * number,
+        fraction=0.1 + 0.2,
+        difference=-1 / 3,
+        interval=IntervalOf(low=-0.1, high=1 / 3, confidence_level=1 - 2e-12),
+        statistic=-5e-324,
+        boundary=4.6,
+        pvalue_loss=1e-300,
+        pvalue_gain=1.0,
+        harm_boundary=5.2,
+        pvalue_adjusted=1e-16,
+        decision=LookDecision.HARM,
+        decided_at=number,
+    )
+    nothing = replace(
+        metric, interval=None, statistic=None, boundary=None, decision=LookDecision.CONTINUE, decided_at=None
+    )
+    look = Look(
+        number=number, n_items=9 * number, input_hash="i" * 64, metrics=(metric, nothing), decision=LookDecision.HARM
+    )
+    return replace(look, **changes)
+
+
 def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVALENT, **changes: Any) -> Analysis:
     interval = IntervalOf(low=-0.1, high=1 / 3, confidence_level=0.95)
     evidence = Evidence(
@@ -262,6 +291,7 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
             n_pairs=3, same_text=2, finish_reasons_differ=0, prompt_tokens_differ=0, request_hashes_differ=0
         ),
         versions={"qualab": "0.1", "lm_eval": "0.4.13"},
+        looks=LooksTaken(n_planned=5, looks=(make_look(),), n_items=9, n_items_planned=45, n_requests_saved=72),
     )
     return replace(analysis, **changes)
 

@@ -18,11 +18,13 @@ from qualab.errors import QualabError
 from qualab.ports import ComparisonFilter, Store
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import (
+    NOW,
     after,
     make_analysis,
     make_answer,
     make_comparison,
     make_items,
+    make_look,
     make_score,
 )
 
@@ -61,7 +63,12 @@ steps: st.SearchStrategy[Step] = st.one_of(
     ),
     st.builds(lambda id_: lambda store: store.get(id_), ids),
     st.builds(lambda id_, some: lambda store: store.add_answers(id_, some), ids, st.lists(answers, max_size=6)),
-    st.builds(lambda id_: lambda store: store.drop_failures(id_), ids),
+    st.builds(
+        lambda id_, position: lambda store: store.drop_failures(id_, from_position=position), ids, st.integers(0, 3)
+    ),
+    st.builds(
+        lambda id_, number: lambda store: store.add_look(id_, make_look(number), now=NOW), ids, st.integers(1, 3)
+    ),
     st.builds(lambda id_, some: lambda store: store.put_scores(id_, some), ids, st.lists(scores, max_size=4)),
     st.builds(
         lambda id_, status, at, why: lambda store: store.set_status(id_, status, now=after(at), stop_reason=why),
@@ -105,6 +112,7 @@ def everything(store: Store) -> object:
             [list(store.answers(comparison.id, arm=arm)) for arm in ArmName],
             store.answered(comparison.id),
             list(store.scores(comparison.id)),
+            list(store.looks(comparison.id)),
             store.analysis(comparison.id),
         )
         for comparison in comparisons

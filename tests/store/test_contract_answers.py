@@ -163,6 +163,12 @@ def test_failures_are_dropped_and_answers_stay(store: Store) -> None:
     assert store.drop_failures("c-1") == 0
 
 
+def test_failures_before_a_position_stay(store: Store) -> None:
+    store.add_answers("c-1", [failed(position, AnswerStatus.TIMEOUT) for position in range(4)])
+    assert store.drop_failures("c-1", from_position=2) == 2
+    assert {place[1] for place in store.answered("c-1")} == {0, 1}
+
+
 def test_a_dropped_failure_can_be_answered(store: Store) -> None:
     store.add_answers("c-1", [failed(0, AnswerStatus.CONNECTION_ERROR)])
     store.drop_failures("c-1")

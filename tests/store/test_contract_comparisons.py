@@ -22,6 +22,7 @@ from tests.store.samples import (
     make_comparison,
     make_item,
     make_items,
+    make_look,
     make_plan,
 )
 
@@ -279,6 +280,8 @@ def test_an_unknown_id_is_refused_everywhere_at_the_call(store: Store) -> None:
         lambda: store.answered("abc"),
         lambda: store.answers("abc", arm=make_answer(0).arm),
         lambda: store.drop_failures("abc"),
+        lambda: store.add_look("abc", make_look(), now=NOW),
+        lambda: store.looks("abc"),
         lambda: store.put_scores("abc", []),
         lambda: store.scores("abc"),
         lambda: store.put_analysis(make_analysis("abc"), now=NOW),
@@ -298,3 +301,5 @@ def test_times_without_a_zone_are_refused(store: Store) -> None:
         store.claim("c-1", runner="r", now=naive, stale_after_s=1)
     with pytest.raises(StoreError, match="has no time zone"):
         store.put_analysis(make_analysis(), now=naive)
+    with pytest.raises(StoreError, match="has no time zone"):
+        store.add_look("c-1", make_look(), now=naive)

@@ -21,10 +21,11 @@ from qualab.adapters.store.engine import connect, writing
 from qualab.adapters.store.location import locate
 from qualab.adapters.store.schema import read_lineage
 from qualab.adapters.store.tables import metadata
+from qualab.domain.names import ArmName
 from qualab.errors import SchemaMismatch
 from qualab.ports import ComparisonFilter
 from tests.store.conftest import MIGRATIONS
-from tests.store.samples import NOW, make_analysis, make_comparison, make_items
+from tests.store.samples import NOW, make_analysis, make_answer, make_comparison, make_items
 
 HEAD = read_lineage(MIGRATIONS).head
 LATER = "9999"
@@ -101,6 +102,22 @@ def test_an_upgrade_of_the_newest_schema_changes_nothing(url: str) -> None:
     upgrade(url, MIGRATIONS)
     with open_store(url, migrations=MIGRATIONS) as store:
         assert [comparison.id for comparison in store.list(ComparisonFilter())] == ["c-1"]
+
+
+def test_a_database_without_looks_keeps_what_it_holds(url: str) -> None:
+    with open_store(url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(2))
+        store.add_answers("c-1", [make_answer(0)])
+        store.put_analysis(make_analysis(), now=NOW)
+    engine = connect(locate(url))
+    downgrade(engine, "0002")
+    assert "look" not in tables(engine)
+    upgrade(url, MIGRATIONS)
+    engine.dispose()
+    with open_store(url, migrations=MIGRATIONS) as store:
+        assert store.analysis("c-1") == make_analysis()
+        assert store.answered("c-1") == {(ArmName.BASELINE, 0, 0, 0)}
+        assert store.looks("c-1") == []
 
 
 def test_the_migrations_make_what_the_tables_describe(url: str) -> None:

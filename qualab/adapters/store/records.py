@@ -19,12 +19,12 @@ from qualab.adapters.store.bulk import CHUNK, chunks, insert_rows
 from qualab.adapters.store.payloads import pack_item, unpack_item
 from qualab.adapters.store.phrases import Phrases
 from qualab.adapters.store.rows import answer_of, answer_row, score_of, score_row
-from qualab.adapters.store.tables import analysis, answer, comparison, dictionary, item, phrase, score
+from qualab.adapters.store.tables import analysis, answer, comparison, dictionary, item, look, phrase, score
 from qualab.adapters.store.texts import SHARED, TextCodec
 from qualab.adapters.store.times import to_us
 from qualab.adapters.store.training import DictionarySampler
 from qualab.domain.canonical import canonical_json
-from qualab.domain.comparison import Analysis
+from qualab.domain.comparison import Analysis, Look
 from qualab.domain.items import Answer, Item, Score
 from qualab.domain.names import ArmName
 from qualab.domain.text import storable_text, valid_text
@@ -123,9 +123,11 @@ def read_answers(connection: Connection, key: int, arm: ArmName, codec: TextCode
         yield answer_of(row, phrases, unpacker)
 
 
-def drop_failures(connection: Connection, key: int) -> int:
+def drop_failures(connection: Connection, key: int, *, from_position: int) -> int:
     """Deletes the answers that are failures of an endpoint and returns how many."""
-    failed = delete(answer).where(answer.c.comparison_key == key, answer.c.status.in_(_FAILURES))
+    failed = delete(answer).where(
+        answer.c.comparison_key == key, answer.c.position >= from_position, answer.c.status.in_(_FAILURES)
+    )
     return connection.execute(failed).rowcount
 
 
@@ -153,6 +155,23 @@ def read_scores(connection: Connection, key: int) -> Iterator[Score]:
         .order_by(c.arm, c.position, c.repeat, phrase.c.text)
     )
     return map(score_of, _stream(connection, query))
+
+
+def add_look(connection: Connection, key: int, value: Look, *, now: datetime) -> None:
+    """Stores a look. Two that claim the same number are refused by the key."""
+    row = {"comparison_key": key, "number": value.number, "created_at": to_us(now), "body": canonical_json(value)}
+    connection.execute(insert(look), row)
+
+
+def count_looks(connection: Connection, key: int) -> int:
+    """Looks taken so far."""
+    return connection.scalar(select(func.count()).where(look.c.comparison_key == key)) or 0
+
+
+def read_looks(connection: Connection, key: int) -> list[Look]:
+    """In order of their numbers."""
+    bodies = connection.scalars(select(look.c.body).where(look.c.comparison_key == key).order_by(look.c.number))
+    return [_look_adapter().validate_json(body) for body in bodies]
 
 
 def add_analysis(connection: Connection, key: int, value: Analysis, *, now: datetime) -> None:
@@ -235,6 +254,11 @@ def _item_row(key: int, value: Item, compressor: zstandard.ZstdCompressor) -> tu
 def _stream(connection: Connection, query: Select[Any]) -> Iterator[Row[Any]]:
     """Rows as they come, a chunk in memory at a time."""
     return iter(connection.execution_options(yield_per=CHUNK).execute(query))
+
+
+@cache
+def _look_adapter() -> TypeAdapter[Look]:
+    return TypeAdapter(Look)
 
 
 @cache

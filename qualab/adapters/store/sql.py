@@ -20,8 +20,9 @@ from qualab.adapters.store.phrases import Phrases
 from qualab.adapters.store.texts import TextCodec
 from qualab.adapters.store.training import DictionarySampler
 from qualab.domain.claims import busy, may_claim
-from qualab.domain.comparison import Analysis, Comparison
+from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.items import Answer, Item, Score
+from qualab.domain.lookup import not_next
 from qualab.domain.names import ArmName, ComparisonStatus
 from qualab.ports import ComparisonFilter
 
@@ -136,11 +137,11 @@ class SqlStore:
         known = self._comparison(comparison_id)
         return self._streamed(lambda connection: records.read_answers(connection, known.key, arm, known.codec))
 
-    def drop_failures(self, comparison_id: str) -> int:
+    def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:
         """Deletes answers that are failures of the endpoint and returns how many."""
         key = self._comparison(comparison_id).key
         with self._writing() as connection:
-            return records.drop_failures(connection, key)
+            return records.drop_failures(connection, key, from_position=from_position)
 
     def put_scores(self, comparison_id: str, scores: Iterable[Score]) -> None:
         """Replaces the comparison's scores."""
@@ -153,6 +154,20 @@ class SqlStore:
         """In order of (arm, position, repeat, metric)."""
         key = self._comparison(comparison_id).key
         return self._streamed(lambda connection: records.read_scores(connection, key))
+
+    def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:
+        """Stores the next look. Raises StoreError where its number is not the one after the last."""
+        key = self._comparison(comparison_id).key
+        with self._writing() as connection:
+            if (taken := records.count_looks(connection, key)) != look.number - 1:
+                raise not_next(comparison_id, look.number, taken)
+            records.add_look(connection, key, look, now=now)
+
+    def looks(self, comparison_id: str) -> Sequence[Look]:
+        """In order of their numbers."""
+        key = self._comparison(comparison_id).key
+        with self._reading() as connection:
+            return records.read_looks(connection, key)
 
     def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:
         """Adds an analysis. Under the comparison's own plan it marks it FINISHED and gives it the verdict."""

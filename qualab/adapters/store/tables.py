@@ -156,6 +156,18 @@ score = Table(
 )
 """One metric of one answered item. `detail` is a JSON list."""
 
+look = Table(
+    "look",
+    metadata,
+    Column("comparison_key", Integer, ForeignKey("comparison.key"), nullable=False),
+    Column("number", SmallInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("body", Text, nullable=False),
+    PrimaryKeyConstraint("comparison_key", "number"),
+    CheckConstraint("number >= 1", name="number"),
+)
+"""Looks at a comparison while it runs: added in order, never changed. `body` is canonical JSON."""
+
 analysis = Table(
     "analysis",
     metadata,

@@ -87,6 +87,14 @@ def needed(discordance: float, rule: DecisionRule) -> int | None:
     return _needed(discordance, rule.margin, rule.alpha, rule.power, is_one_sided(rule))
 
 
+def halves(pvalue: float, difference: float) -> tuple[float, float]:
+    """One-sided p-values of a loss and of a gain, from a two-sided one of a symmetric test."""
+    half = pvalue / 2.0
+    if difference == 0.0:
+        return 0.5, 0.5
+    return (half, 1.0 - half) if difference < 0.0 else (1.0 - half, half)
+
+
 @lru_cache(maxsize=256)
 def _needed(discordance: float, margin: float, alpha: float, power: float, is_one_sided: bool) -> int | None:
     try:

@@ -39,15 +39,22 @@ def judge(
         alpha=rule.alpha,
         objective=rule.objective,
     )
-    dissent = next((one for one in policies if not one.is_equivalent), None)
-    if verdict is PROVEN[rule.objective] and dissent:
-        return Verdict.INCONCLUSIVE, f"proven over complete pairs, but not with this policy: {dissent.policy}"
     if verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
         return verdict, _changed(better, verdict, rule, is_proven=is_proven)
-    if verdict is Verdict.INCONCLUSIVE:
-        return verdict, _still_needed(evidence, rule)
+    if verdict is Verdict.INCONCLUSIVE or not all(one.is_equivalent for one in policies):
+        return Verdict.INCONCLUSIVE, why_open(evidence, policies, rule, higher_is_better=higher_is_better)
     where = "above" if is_one_sided(rule) else "inside"
     return verdict, f"the interval lies {where} {bounds_of(rule)}{_agreeing(evidence)}"
+
+
+def why_open(
+    evidence: Evidence, policies: Sequence[PolicyResult], rule: DecisionRule, *, higher_is_better: bool = True
+) -> str:
+    """What a metric lacks whose objective is not proven: items, or answers."""
+    dissent = next((one for one in policies if not one.is_equivalent), None)
+    if dissent and is_equivalent(evidence, rule, higher_is_better=higher_is_better):
+        return f"proven over complete pairs, but not with this policy: {dissent.policy}"
+    return _still_needed(evidence, rule)
 
 
 def is_equivalent(evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool = True) -> bool:

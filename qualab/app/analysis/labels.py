@@ -6,11 +6,11 @@ Where fewer than ten answers changed, resampling them says little about the rest
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qualab.app.analysis.bounds import MAX_ITEMS, Bounds, farther, interval_of, needed_by_error
+from qualab.app.analysis.bounds import MAX_ITEMS, Bounds, farther, halves, interval_of, needed_by_error
 from qualab.app.analysis.samples import LabelSample
 from qualab.domain.comparison import Evidence, IntervalOf
 from qualab.domain.names import EvidenceKind
@@ -24,6 +24,10 @@ ENOUGH_CHANGES = 10
 N_RESAMPLES = 9_999
 
 
+LEAST_RESAMPLED = 0.001
+"""A level below which resamples do not tell where a bound is: ten of them lie beyond it."""
+
+
 def label_evidence(
     sample: LabelSample,
     rule: DecisionRule,
@@ -31,11 +35,16 @@ def label_evidence(
     bounds_rng: np.random.Generator,
     *,
     higher_is_better: bool = True,
+    level: float | None = None,
 ) -> Evidence:
-    """Everything that one metric's complete pairs say, of which there is at least one. Not yet adjusted."""
+    """Everything that one metric's complete pairs say, of which there is at least one. Not yet adjusted.
+
+    `level`: of the bounds, where it is not the rule's alpha.
+    """
     data = _Data(sample)
     found = data.comparison(rng)
-    bounds = data.bounds(found.swap.difference, rule, bounds_rng)
+    at_level = rule if level is None else replace(rule, alpha=level)
+    bounds = data.bounds(found.swap.difference, at_level, bounds_rng)
     inner = bounds.equivalence_interval
     limit = None if inner is None else farther(inner, rule, higher_is_better=higher_is_better)
     return Evidence(
@@ -70,6 +79,12 @@ def label_bounds(sample: LabelSample, rule: DecisionRule, rng: np.random.Generat
     """What a sample of at least one label says of the size of the difference."""
     data = _Data(sample)
     return data.bounds(data.comparison(rng, n_resamples=1).swap.difference, rule, rng)
+
+
+def label_sides(sample: LabelSample, rng: np.random.Generator) -> tuple[float, float]:
+    """One-sided p-values of a loss and of a gain: half that of the swaps, which is no smaller than 1 in 10,000."""
+    found = _Data(sample).comparison(rng).swap
+    return halves(found.pvalue, found.difference)
 
 
 def _items_needed(bounds: Bounds, limit: float | None, n_items: int, rule: DecisionRule) -> int | None:
@@ -125,7 +140,7 @@ class _Data:
         return compare_macro_f1(self.tasks, weights=self.weights, n_resamples=n_resamples, rng=rng)
 
     def bounds(self, difference: float, rule: DecisionRule, rng: np.random.Generator) -> Bounds:
-        if self.n_changed_units < ENOUGH_CHANGES:
+        if self.n_changed_units < ENOUGH_CHANGES or rule.alpha < LEAST_RESAMPLED:
             return self._counted(difference, rule)
         try:
             outer, inner = bootstraps_macro_f1(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from qualab.app.analysis.bounds import (
     Bounds,
     farther,
+    halves,
     interval_of,
     is_one_sided,
     needed,
@@ -24,9 +25,9 @@ from qualab.domain.names import EvidenceKind
 from qualab.domain.plan import DecisionRule
 from qualab.errors import InsufficientData
 from qualab.stats.checks import IntArray
-from qualab.stats.clustered import cluster_cells, clustered_equivalence, clustered_mcnemar
+from qualab.stats.clustered import cluster_cells, clustered_equivalence, clustered_mcnemar, design_effect
 from qualab.stats.counts import PairedCounts, tally
-from qualab.stats.difference import mcnemar, two_proportion_z
+from qualab.stats.difference import conditional_sides, mcnemar, two_proportion_z
 from qualab.stats.equivalence import EquivalenceResult, equivalence, provable_margin, weighted_equivalence
 from qualab.stats.interval import ConfidenceInterval, score_interval, tango
 from qualab.stats.mean import MeanDifference, cluster_codes, mean_difference, mean_equivalence
@@ -37,11 +38,20 @@ _HAIR = 1e-9
 
 
 def mean_evidence(
-    sample: MeanSample, rule: DecisionRule, rng: np.random.Generator, *, higher_is_better: bool = True
+    sample: MeanSample,
+    rule: DecisionRule,
+    rng: np.random.Generator,
+    *,
+    higher_is_better: bool = True,
+    level: float | None = None,
 ) -> Evidence:
-    """Everything that one metric's complete pairs say, of which there is at least one. Not yet adjusted."""
+    """Everything that one metric's complete pairs say, of which there is at least one. Not yet adjusted.
+
+    `level`: of the bounds, where it is not the rule's alpha.
+    """
     data = _Data(sample, higher_is_better=higher_is_better)
-    bounds = data.bounds(rule)
+    at_level = rule if level is None else replace(rule, alpha=level)
+    bounds = data.bounds(at_level)
     tests = data.tests(rng)
     return Evidence(
         kind=data.kind,
@@ -64,7 +74,7 @@ def mean_evidence(
         standard_error=bounds.standard_error,
         degrees_of_freedom=bounds.degrees_of_freedom,
         design_effect=bounds.design_effect,
-        provable_margin=data.provable_margin(bounds, rule),
+        provable_margin=data.provable_margin(bounds, at_level),
         items_needed=data.items_needed(bounds, rule),
         n_resamples=tests.n_resamples,
         note=bounds.note,
@@ -74,6 +84,11 @@ def mean_evidence(
 def mean_bounds(sample: MeanSample, rule: DecisionRule, *, higher_is_better: bool = True) -> Bounds:
     """What a sample of at least one score says of the size of the difference."""
     return _Data(sample, higher_is_better=higher_is_better).bounds(rule)
+
+
+def mean_sides(sample: MeanSample) -> tuple[float, float]:
+    """One-sided p-values of a loss and of a gain, right far out in the tails: looks ask for small levels."""
+    return _Data(sample, higher_is_better=True).sides()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +236,26 @@ class _Data:
             clustered_mcnemar=self._clustered_mcnemar(),
             n_resamples=flips.n_resamples,
         )
+
+    def sides(self) -> tuple[float, float]:
+        """Exact conditional tests of the counts; in clusters of the counts over the design effect, and CR2's t-test.
+
+        Without any spread the t-test has nothing to say: of other scores that is no evidence, p = 1.
+        """
+        if self.kind is EvidenceKind.COUNTS:
+            return conditional_sides(self.counts.gains, self.counts.losses)
+        spread = self._spread(0.95)
+        if self.kind is EvidenceKind.SCORES:
+            return halves(spread.pvalue, spread.difference) if spread else (1.0, 1.0)
+        effect = float(self.n_items) if self.n_clusters == 1 else self._design_effect()
+        counted = conditional_sides(self.counts.gains / effect, self.counts.losses / effect)
+        if spread is None:
+            return counted
+        by_t = halves(spread.pvalue, spread.difference)
+        return max(counted[0], by_t[0]), max(counted[1], by_t[1])
+
+    def _design_effect(self) -> float:
+        return design_effect(self.sample.baseline, self.sample.candidate, cluster=self.codes)
 
     def _clustered_mcnemar(self) -> float | None:
         if self.kind is not EvidenceKind.CLUSTERS or self.n_clusters < 2:

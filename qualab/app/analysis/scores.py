@@ -11,7 +11,7 @@ import numpy as np
 
 from qualab.app.scoring import raw_value
 from qualab.domain.canonical import canonical_json
-from qualab.domain.comparison import ArmSummary, PairSummary
+from qualab.domain.comparison import ArmSummary, Look, PairSummary
 from qualab.domain.items import Item, Score
 from qualab.domain.names import ArmName
 from qualab.domain.plan import Plan
@@ -97,11 +97,21 @@ def _unit(item: Item) -> tuple[str, ...]:
     return (item.task, "cluster", item.cluster) if item.cluster else (item.task, "item", str(item.doc_id))
 
 
-def input_hash(scores: Scores, layout: Layout, arms: Sequence[ArmSummary], pairs: PairSummary) -> str:
-    """SHA-256 of everything that goes into an analysis beside the plan."""
+def scores_hash(scores: Scores, layout: Layout) -> Any:
+    """SHA-256 of the scores as they were read and of where answers were expected; more may be added to it."""
     digest = scores.digest.copy()
     for task, places in layout.tasks.items():
         digest.update(f"{task}\0{places.keys}\0{places.units.tolist()}\n".encode())
+    return digest
+
+
+def input_hash(
+    scores: Scores, layout: Layout, arms: Sequence[ArmSummary], pairs: PairSummary, looks: Sequence[Look] = ()
+) -> str:
+    """SHA-256 of everything that goes into an analysis beside the plan."""
+    digest = scores_hash(scores, layout)
+    for look in looks:
+        digest.update(canonical_json(look).encode())
     for arm in arms:
         digest.update(canonical_json(arm.statuses).encode())
     digest.update(canonical_json(pairs).encode())

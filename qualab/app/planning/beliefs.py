@@ -26,7 +26,6 @@ class Given:
     design_effect: Shares = field(default_factory=dict)
     noise: Shares = field(default_factory=dict)
     """Discordance of two runs of the same arm."""
-    n_looks: int | None = None
     rate: float | None = None
     """Requests a second, of both arms together."""
 

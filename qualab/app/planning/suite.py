@@ -86,7 +86,7 @@ def plan_comparison(experiment: Experiment, tasks: LoadedTasks, given: Given, pi
             beliefs[metric.id],
             rule=plan.rule_for(metric),
             power_each=power_each or plan.rule.power,
-            n_looks=given.n_looks,
+            n_looks=plan.looks.n_looks if plan.looks else None,
         )
         for metric in planned
     )
@@ -104,7 +104,7 @@ def plan_comparison(experiment: Experiment, tasks: LoadedTasks, given: Given, pi
         rate=rate,
         duration_s=sizes.n_requests / rate if rate else None,
         unproven=tuple(unproven(figures, plan.rule)),
-        caveats=tuple(caveats(figures, plan, pilot, rate_is_given=given.rate is not None, n_looks=given.n_looks)),
+        caveats=tuple(caveats(figures, plan, pilot, rate_is_given=given.rate is not None)),
     )
 
 

@@ -45,16 +45,14 @@ def _what_helps(one: Figures) -> str:
     return " ".join(said)
 
 
-def caveats(
-    figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate_is_given: bool, n_looks: int | None
-) -> Iterator[str]:
+def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate_is_given: bool) -> Iterator[str]:
     """What the figures rest on, a sentence each."""
     yield from _of_discordance(figures, pilot)
     yield from _of_clusters(figures)
     yield from _of_repeats(figures, plan)
     yield from _of_joint_power(plan)
-    if n_looks is not None and is_one_sided(plan.rule):
-        yield "Early looks are designed for equivalence only: none is planned for non-inferiority."
+    if plan.looks and is_one_sided(plan.rule):
+        yield "What early looks save is planned for equivalence only: no figures for non-inferiority."
     if pilot and pilot.rate and not rate_is_given:
         yield f"The rate is that of pilot {pilot.id}: at its concurrency, with its mix of tasks."
     if quiet := [one.name for one in figures if not one.exercises_drafter]:

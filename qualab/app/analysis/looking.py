@@ -1,0 +1,209 @@
+"""A look at the answers so far: which primary metric has reached a boundary, and whether the run may stop.
+
+A test at a look is the same as without looks, at the level of the boundary there: what is inside an interval of that
+level has been proven whichever look it is (repeated confidence intervals: Jennison & Turnbull 1989).
+
+Information is counted in complete pairs. Items are asked in random order, so that the mean so far is the mean of all
+with noise of its own: the covariance of two looks' means is the variance of the later, clusters or not. Where items
+come in clusters, few of a cluster are there early and the mean is better than the pairs say; looks then move together
+more closely than the boundaries assume, which makes these strict, never lax (Slepian 1962).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from qualab.app.analysis.bounds import Bounds
+from qualab.app.analysis.judge import policy_result
+from qualab.app.analysis.samples import Sample, Untestable, members_of, missing_of, sample_of
+from qualab.app.analysis.scores import Layout, Scores
+from qualab.app.analysis.streams import Streams
+from qualab.app.analysis.testing import sample_bounds, sample_sides
+from qualab.domain.comparison import IntervalOf, Look, MetricLook
+from qualab.domain.names import LookDecision, MissingPolicy
+from qualab.domain.plan import DecisionRule, LookPlan, MetricSpec, Plan
+from qualab.stats.distributions import normal_quantile, normal_sf
+from qualab.stats.sequential import sequential_pvalue, spending_boundaries
+
+LEAST_LEVEL = 1e-8
+"""Below this level exact tails are not exact enough to stop on."""
+LEAST_SHOWN = 1e-12
+"""No interval is drawn at a smaller level."""
+_SETTLED = (LookDecision.PROVEN, LookDecision.IMPROVEMENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookData:
+    """The answers so far, and what was decided on fewer of them."""
+
+    plan: Plan
+    looks: LookPlan
+    scores: Scores
+    layout: Layout
+    """Of the items asked so far."""
+    streams: Streams
+    number: int
+    before: Sequence[Look]
+
+    @property
+    def is_last(self) -> bool:
+        return self.number == self.looks.n_looks
+
+
+def take_look(data: LookData, *, n_items: int, input_hash: str) -> Look:
+    """What the answers so far decide. The same answers decide the same."""
+    metrics = tuple(_look_at(spec, data) for spec in data.plan.primaries)
+    return Look(
+        number=data.number,
+        n_items=n_items,
+        input_hash=input_hash,
+        metrics=metrics,
+        decision=_of_all([metric.decision for metric in metrics]),
+    )
+
+
+def _of_all(decisions: Sequence[LookDecision]) -> LookDecision:
+    """Harm to one metric stops a run; otherwise it goes on until every metric is settled."""
+    if LookDecision.HARM in decisions:
+        return LookDecision.HARM
+    if not decisions or LookDecision.CONTINUE in decisions:
+        return LookDecision.CONTINUE
+    return LookDecision.IMPROVEMENT if LookDecision.IMPROVEMENT in decisions else LookDecision.PROVEN
+
+
+def history(metric: str, looks: Sequence[Look]) -> tuple[float, ...]:
+    """The fractions of the information at which a metric was looked at: those that brought something new."""
+    fractions = [one.fraction for look in looks for one in look.metrics if one.metric == metric]
+    return tuple(sorted({fraction for fraction in fractions if fraction > 0.0}))
+
+
+@lru_cache(maxsize=256)
+def boundary_of(fractions: tuple[float, ...], alpha: float) -> float:
+    """The boundary at the last of these looks."""
+    return float(spending_boundaries(fractions, alpha=alpha)[-1])
+
+
+def level_of(fractions: tuple[float, ...], alpha: float) -> float:
+    """The one-sided level of a test at the last of these looks; alpha where there was none."""
+    return normal_sf(boundary_of(fractions, alpha)) if fractions else alpha
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """One metric's tests at the boundaries of this look."""
+
+    bounds: Bounds
+    loss: float
+    gain: float
+    statistic: float | None
+    decision: LookDecision
+
+
+def _look_at(spec: MetricSpec, data: LookData) -> MetricLook:
+    members = members_of(spec, data.plan)
+    n_asked = sum(len(data.layout.tasks[member.task].keys) for member in members)
+    n_pairs = n_asked - missing_of(members, data.scores, data.layout).either
+    fractions = history(spec.id, data.before)
+    so_far = fractions[-1] if fractions else 0.0
+    fraction = 1.0 if data.is_last else max(so_far, n_pairs / _planned(members, data.plan))
+    sample = sample_of(members, data.scores, data.layout)
+    found = None
+    if fraction > so_far and n_pairs and not isinstance(sample, Untestable):
+        fractions = (*fractions, fraction)
+        found = _tested(spec, sample, fractions, data)
+    decision, decided_at = _standing(spec.id, found, data)
+    return MetricLook(
+        metric=spec.id,
+        n_pairs=n_pairs,
+        fraction=fraction,
+        difference=found.bounds.difference if found else None,
+        interval=found.bounds.equivalence_interval if found else None,
+        statistic=found.statistic if found else None,
+        boundary=boundary_of(fractions, data.plan.rule.alpha) if found else None,
+        pvalue_loss=found.loss if found else None,
+        pvalue_gain=found.gain if found else None,
+        harm_boundary=boundary_of(fractions, harm_alpha(data.plan, data.looks)) if found else None,
+        pvalue_adjusted=_adjusted(found, fractions, data) if found else None,
+        decision=decision,
+        decided_at=decided_at,
+    )
+
+
+def _planned(members: Sequence[MetricSpec], plan: Plan) -> int:
+    names = {member.task for member in members}
+    return max(1, sum(task.n_items for task in plan.tasks if task.name in names) * plan.sampling.repeats)
+
+
+def harm_alpha(plan: Plan, looks: LookPlan) -> float:
+    """Each primary's share of the level of a loss."""
+    return looks.harm_alpha / max(1, len(plan.primaries))
+
+
+def _tested(spec: MetricSpec, sample: Sample, fractions: tuple[float, ...], data: LookData) -> _Found:
+    rule, name, better = data.plan.rule_for(spec), f"look {data.number} {spec.id}", spec.higher_is_better
+    complete = sample.under(MissingPolicy.COMPLETE, right=1.0)
+    level = level_of(fractions, rule.alpha)
+    at_level = replace(rule, alpha=max(level, LEAST_SHOWN))
+    bounds = sample_bounds(complete, at_level, data.streams.rng(name), higher_is_better=better)
+    low, high = sample_sides(complete, data.streams.rng(f"{name} sides"))
+    loss, gain = (low, high) if better else (high, low)
+    harm_level = level_of(fractions, harm_alpha(data.plan, data.looks))
+    decision = LookDecision.CONTINUE
+    if loss <= harm_level or _is_beyond(bounds.equivalence_interval, rule, higher_is_better=better):
+        decision = LookDecision.HARM
+    elif gain <= harm_level:
+        decision = LookDecision.IMPROVEMENT
+    elif level >= LEAST_LEVEL and _proves(MissingPolicy.COMPLETE, bounds, at_level, spec):
+        decision = LookDecision.PROVEN if _all_agree(spec, sample, at_level, data) else LookDecision.CONTINUE
+    return _Found(bounds=bounds, loss=loss, gain=gain, statistic=_statistic(bounds), decision=decision)
+
+
+def _proves(policy: MissingPolicy, bounds: Bounds, rule: DecisionRule, spec: MetricSpec) -> bool:
+    return policy_result(policy, bounds, rule, higher_is_better=spec.higher_is_better).is_equivalent
+
+
+def _is_beyond(interval: IntervalOf | None, rule: DecisionRule, *, higher_is_better: bool) -> bool:
+    """Whether the whole interval is a loss of more than the margin."""
+    if interval is None:
+        return False
+    return interval.high < -rule.margin if higher_is_better else interval.low > rule.margin
+
+
+def _all_agree(spec: MetricSpec, sample: Sample, rule: DecisionRule, data: LookData) -> bool:
+    """Whether every way of treating the answers that are missing so far proves the objective."""
+    better = spec.higher_is_better
+    right, name = 1.0 if better else 0.0, f"look {data.number} {spec.id}"
+
+    def bounds(policy: MissingPolicy) -> Bounds:
+        rng = data.streams.rng(f"{name} {policy}")
+        return sample_bounds(sample.under(policy, right=right), rule, rng, higher_is_better=better)
+
+    return all(
+        _proves(policy, bounds(policy), rule, spec) for policy in MissingPolicy if policy is not MissingPolicy.COMPLETE
+    )
+
+
+def _statistic(bounds: Bounds) -> float | None:
+    """The weaker test as a standard normal quantile; None where there is no p-value to make one of."""
+    pvalues = [p for p in (bounds.pvalue_equivalence, bounds.pvalue_equivalence_exact) if p is not None]
+    return -normal_quantile(min(max(*pvalues, 1e-300), 1.0 - 1e-15)) if pvalues else None
+
+
+def _adjusted(found: _Found, fractions: tuple[float, ...], data: LookData) -> float:
+    one_sided = sequential_pvalue(min(found.loss, found.gain, 1.0), fractions)
+    return min(1.0, 2.0 * one_sided * max(1, len(data.plan.primaries)))
+
+
+def _standing(metric: str, found: _Found | None, data: LookData) -> tuple[LookDecision, int | None]:
+    """What holds from this look on, and since which look."""
+    if found and found.decision is LookDecision.HARM:
+        return LookDecision.HARM, data.number
+    if data.before:
+        last = next(one for one in data.before[-1].metrics if one.metric == metric)
+        if last.decision in _SETTLED:
+            return last.decision, last.decided_at
+    if found and found.decision is not LookDecision.CONTINUE:
+        return found.decision, data.number
+    return LookDecision.CONTINUE, None

@@ -1,0 +1,98 @@
+"""Looks while a run asks: after each stage its answers are scored, looked at, and the look is stored.
+
+A look that is stored is never taken again: a resumed run reads it, and goes on or stops as it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from qualab.app.analysis.looking import LookData, take_look
+from qualab.app.analysis.scores import Scores, layout_of, scores_hash
+from qualab.app.analysis.streams import Streams
+from qualab.app.asking import Stages
+from qualab.app.preparing import stage_ends
+from qualab.app.scoring import scores_between
+from qualab.app.services import Run, Services
+from qualab.domain.comparison import Look
+from qualab.domain.names import LookDecision
+from qualab.domain.plan import LookPlan
+
+SAYS = {
+    LookDecision.CONTINUE: "goes on",
+    LookDecision.PROVEN: "every primary metric is proven",
+    LookDecision.IMPROVEMENT: "every primary metric is settled, and one improved",
+    LookDecision.HARM: "a primary metric is plainly worse",
+}
+
+
+def stages_of(services: Services, run: Run) -> Stages | None:
+    """The stages of a run with looks; None where the plan has none."""
+    looks = run.comparison.plan.looks
+    if looks is None:
+        return None
+    looking = _Looking(
+        services=services,
+        run=run,
+        looks=looks,
+        ends=stage_ends(run.items, n_stages=looks.n_looks),
+        taken=list(services.store.looks(run.comparison.id)),
+    )
+    return Stages(ends=looking.ends, goes_on=looking.goes_on)
+
+
+def looked_to(looks: Sequence[Look]) -> int:
+    """The position after the last item that has been looked at: what lies before is never asked again."""
+    return looks[-1].n_items if looks else 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Looking:
+    """The scores so far, and the looks that they have had."""
+
+    services: Services
+    run: Run
+    looks: LookPlan
+    ends: list[int]
+    taken: list[Look]
+    scores: Scores = field(default_factory=Scores)
+    n_scored: int = 0
+    """Stages whose scores are in."""
+
+    def goes_on(self, number: int) -> bool:
+        """Whether there is anything left to ask after this stage; takes its look where it has not been taken."""
+        if number > len(self.taken):
+            self._take(number)
+        return self.taken[number - 1].decision is LookDecision.CONTINUE
+
+    def _take(self, number: int) -> None:
+        store, run = self.services.store, self.run
+        while self.n_scored < number:  # stage by stage: a resumed run reads the same scores in the same order
+            self._score_next()
+        items = run.items[: self.ends[number - 1]]
+        layout = layout_of(run.comparison.plan, items)
+        data = LookData(
+            plan=run.comparison.plan,
+            looks=self.looks,
+            scores=self.scores,
+            layout=layout,
+            streams=Streams.of(run.comparison.plan_hash),
+            number=number,
+            before=self.taken,
+        )
+        look = take_look(data, n_items=len(items), input_hash=scores_hash(self.scores, layout).hexdigest())
+        store.add_look(run.comparison.id, look, now=self.services.clock.now())
+        self.taken.append(look)
+        run.progress.phase(
+            f"Look {number} of {self.looks.n_looks} after {look.n_items:,} of {len(run.items):,} items: "
+            f"{SAYS[look.decision]}"
+        )
+
+    def _score_next(self) -> None:
+        start = self.ends[self.n_scored - 1] if self.n_scored else 0
+        positions = range(start, self.ends[self.n_scored])
+        run = self.run
+        for score in scores_between(self.services.store, run.comparison.id, run.tasks, run.items, positions):
+            self.scores.add(score, run.items[score.position].task)
+        self.n_scored += 1

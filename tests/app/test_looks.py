@@ -1,0 +1,605 @@
+"""Runs with looks: when they stop, what they say, and that a killed one comes to the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qualab.app.analysis.looking import LookData, boundary_of, level_of, take_look
+from qualab.app.analysis.scores import layout_of, read_scores
+from qualab.app.analysis.streams import Streams
+from qualab.app.compare import compare_again, with_rule
+from qualab.app.preparing import in_random_order, stage_ends
+from qualab.app.run import resume, start
+from qualab.domain.comparison import Analysis, Evidence, Look, MetricLook
+from qualab.domain.items import Item, Prompt, Reply
+from qualab.domain.names import ComparisonStatus, LookDecision, MetricKind, Objective, RequestKind, Verdict
+from qualab.domain.plan import DecisionRule, LookPlan, MetricSpec, RequestPolicy, TaskSpec
+from qualab.errors import InvalidValue, PlanChanged, RunStopped, StoreFull
+from qualab.stats import Decision, PairedCounts, look, spending_boundaries, tango
+from tests.app.fakes import (
+    Answerer,
+    Bench,
+    FakeHarness,
+    FakeTasks,
+    QuietProgress,
+    echo_number,
+    experiment,
+    failure,
+    metric_spec,
+    reply,
+    task_spec,
+)
+from tests.app.test_analysis_kinds import Column, zeros_and_ones
+from tests.store.samples import make_plan
+
+
+@dataclass
+class TwoTasks(FakeTasks):
+    """Sums and products, 3 to 1; with `extra`, a metric of the products that is no primary."""
+
+    extra: bool = False
+
+    @property
+    def tasks(self) -> tuple[TaskSpec, ...]:
+        return (task_spec("sums", self.n_items), task_spec("products", self.n_items // 3))
+
+    @property
+    def metrics(self) -> tuple[MetricSpec, ...]:
+        more = [metric_spec("products", name="other", is_primary=False)] if self.extra else []
+        return (metric_spec("sums"), metric_spec("products"), *more)
+
+    def render(self) -> Iterator[Item]:
+        yield from super().render()
+        for number in range(self.n_items // 3):
+            prompt = Prompt(text=f"say {number + 10_000}", gen_kwargs={"until": ["END"], "max_gen_toks": 5})
+            yield Item(
+                position=number,
+                task="products",
+                doc_id=number,
+                kind=RequestKind.GENERATION,
+                doc={},
+                target=str(number + 10_000),
+                prompts=(prompt,),
+            )
+
+    def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
+        rows = super().score(task, answered)
+        return [row | {"other,none": row["exact_match,none"]} for row in rows] if self.extra else rows
+
+
+def bench_of(n_items: int, tasks: type[FakeTasks] = FakeTasks, **changes: Any) -> Bench:
+    return Bench(harness=FakeHarness(tasks(n_items=n_items)), **changes)
+
+
+def wrong_at(share: float, *, salt: int = 0) -> Answerer:
+    """A fixed share of the prompts, scattered."""
+
+    def answer(prompt: str, seed: int) -> Reply:
+        number = int(prompt[4:])
+        is_wrong = (number * 2_654_435_761 + salt) % 2**32 < share * 2**32
+        return reply("no") if is_wrong else echo_number(prompt, seed)
+
+    return answer
+
+
+async def run(bench: Bench, *, looks: int | None = 5, **changes: Any) -> Analysis:
+    return await start(bench.services, experiment(looks=looks, **changes), keys={}, progress=QuietProgress())
+
+
+def evidence_of(analysis: Analysis) -> Evidence:
+    found = analysis.metrics[0].evidence
+    assert found is not None
+    return found
+
+
+async def test_an_equal_pair_stops_early_and_says_what_it_saved() -> None:
+    bench = bench_of(2_000)
+    analysis = await run(bench)
+    assert analysis.verdict is Verdict.EQUIVALENT
+    taken = analysis.looks
+    assert taken is not None
+    assert taken.stopped_early
+    assert (taken.n_items, taken.n_items_planned) == (taken.looks[-1].n_items, 2_000)
+    assert taken.n_items < 1_000
+    assert taken.n_requests_saved == 2 * (2_000 - taken.n_items)
+    assert len(bench.baseline.bodies) == len(bench.candidate.bodies) == taken.n_items
+    assert analysis.metrics[0].n_items == taken.n_items
+    assert analysis.metrics[0].n_missing == 0
+    assert taken.looks[-1].decision is LookDecision.PROVEN
+    assert "proven at look" in analysis.metrics[0].reason
+    assert bench.store.get(analysis.comparison_id).status is ComparisonStatus.FINISHED
+
+
+async def test_a_broken_candidate_stops_for_harm() -> None:
+    bench = bench_of(2_000)
+    bench.candidate.answer = wrong_at(0.15)
+    analysis = await run(bench)
+    assert analysis.verdict is Verdict.REGRESSION
+    assert analysis.looks is not None
+    assert analysis.looks.n_items == 400
+    assert analysis.looks.looks[0].decision is LookDecision.HARM
+    assert "harm" in analysis.reasons[0]
+    assert evidence_of(analysis).pvalue_adjusted < 0.05
+
+
+async def test_a_candidate_that_answers_nothing_right_is_harm_at_the_first_look() -> None:
+    bench = bench_of(600)
+    bench.candidate.answer = lambda prompt, seed: reply("no")
+    analysis = await run(bench, looks=10)
+    assert analysis.looks is not None
+    assert (analysis.verdict, analysis.looks.n_items) == (Verdict.REGRESSION, 60)
+
+
+async def test_a_run_that_reaches_its_end_is_judged_at_the_last_boundary_and_not_at_the_level_of_a_fixed_run() -> None:
+    """Counts between the two levels: proven without looks, not with ten."""
+    gains, losses, n_items = 5, 7, 900
+    counts = PairedCounts(n_items=n_items, gains=gains, losses=losses)
+    level = level_of(tuple(k / 10 for k in range(1, 11)), 0.05)
+    fixed, last = (tango(counts, confidence_level=1 - 2 * one) for one in (0.05, level))
+    margin = -(fixed.low + last.low) / 2
+    rule = DecisionRule(margin=margin)
+
+    async def of(looks: int | None) -> Analysis:
+        bench = bench_of(n_items)
+        bench.baseline.answer = lambda p, s: reply("no") if 800 <= int(p[4:]) < 805 else echo_number(p, s)
+        bench.candidate.answer = lambda p, s: reply("no") if 805 <= int(p[4:]) < 812 else echo_number(p, s)
+        return await run(bench, looks=looks, rule=rule)
+
+    without, with_looks = await of(None), await of(10)
+    assert without.verdict is Verdict.EQUIVALENT
+    assert with_looks.verdict is Verdict.INCONCLUSIVE
+    assert without.looks is None
+    taken = with_looks.looks
+    assert taken is not None
+    assert not taken.stopped_early
+    assert (len(taken.looks), taken.n_requests_saved) == (10, 0)
+    assert evidence_of(with_looks).equivalence_interval.low == pytest.approx(last.low)  # type: ignore[union-attr]
+
+
+async def test_intervals_and_p_values_are_those_of_the_boundaries() -> None:
+    bench = bench_of(2_000)
+    bench.candidate.answer = wrong_at(0.006)
+    analysis = await run(bench)
+    taken = analysis.looks
+    assert taken is not None
+    fractions = tuple(one.metrics[0].fraction for one in taken.looks)
+    assert fractions == tuple(k / 5 for k in range(1, len(fractions) + 1))
+    evidence = evidence_of(analysis)
+    assert evidence.losses > 0
+    counts = PairedCounts(n_items=evidence.n_items, gains=evidence.gains, losses=evidence.losses)
+    for interval, alpha in ((evidence.interval, 0.025), (evidence.equivalence_interval, 0.05)):
+        level = level_of(fractions, alpha)
+        expected = tango(counts, confidence_level=1 - 2 * level)
+        assert interval is not None
+        assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
+        assert interval.confidence_level == pytest.approx(1 - 2 * alpha)
+    last = taken.looks[-1].metrics[0]
+    assert last.boundary == pytest.approx(float(spending_boundaries(fractions)[-1]))
+    assert last.harm_boundary == pytest.approx(float(spending_boundaries(fractions, alpha=0.025)[-1]))
+    adjusted = [one.metrics[0].pvalue_adjusted for one in taken.looks]
+    assert evidence.pvalue_adjusted == min(p for p in adjusted if p is not None)
+    assert evidence.pvalue_adjusted >= evidence.pvalue
+
+
+async def test_without_looks_the_order_and_the_plan_are_those_of_old() -> None:
+    items = [*TwoTasks(n_items=90).render()]
+    plain = in_random_order(items, seed=7)
+    assert plain == in_random_order(items, seed=7, n_stages=1)
+    assert [item.task for item in plain] == ["sums"] * 90 + ["products"] * 30
+    assert stage_ends(plain, n_stages=1) == [120]
+
+
+def test_each_stage_holds_the_next_share_of_every_tasks_order() -> None:
+    items = [*TwoTasks(n_items=90).render()]
+    plain, staged = (in_random_order(items, seed=7, n_stages=n) for n in (1, 4))
+    ends = stage_ends(staged, n_stages=4)
+    stages = [staged[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    assert [dict(Counter(item.task for item in stage)) for stage in stages] == [
+        {"sums": 22, "products": 7},
+        {"sums": 23, "products": 8},
+        {"sums": 22, "products": 7},
+        {"sums": 23, "products": 8},
+    ]
+    for task in ("sums", "products"):
+        assert [i.doc_id for i in staged if i.task == task] == [i.doc_id for i in plain if i.task == task]
+    assert [item.position for item in staged] == list(range(120))
+
+
+async def test_a_run_goes_on_until_every_primary_is_settled_and_what_is_proven_stays_proven() -> None:
+    bench = bench_of(3_000, TwoTasks)
+    analysis = await run(bench)
+    assert analysis.verdict is Verdict.EQUIVALENT
+    assert analysis.looks is not None
+    decided = {one.metric: one.decided_at for one in analysis.looks.looks[-1].metrics}
+    assert decided["sums/exact_match,none"] < decided["products/exact_match,none"]  # type: ignore[operator]
+    assert decided["products/exact_match,none"] == len(analysis.looks.looks)
+
+
+async def test_harm_to_one_metric_stops_the_run_and_leaves_the_other_open() -> None:
+    bench = bench_of(3_000, TwoTasks)
+    bench.candidate.answer = lambda p, s: reply("no") if int(p[4:]) >= 10_000 else echo_number(p, s)
+    analysis = await run(bench, looks=10)
+    assert analysis.verdict is Verdict.REGRESSION
+    rows = {row.task: row for row in analysis.metrics}
+    assert (rows["products"].verdict, rows["sums"].verdict) == (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
+
+
+async def test_metrics_that_are_not_primary_come_with_a_caveat() -> None:
+    bench = Bench(harness=FakeHarness(TwoTasks(n_items=3_000, extra=True)))
+    analysis = await run(bench)
+    assert any("Only the primary metrics are adjusted for the looks" in caveat for caveat in analysis.caveats)
+    assert not any("looks" in caveat for caveat in (await run(bench_of(30), looks=None)).caveats)
+    assert analysis.metrics[2].equals == "products/exact_match,none"
+    assert analysis.metrics[2].verdict is analysis.metrics[1].verdict
+
+
+async def test_an_improvement_is_no_equivalence() -> None:
+    bench = bench_of(2_000)
+    bench.baseline.answer = wrong_at(0.15)
+    analysis = await run(bench)
+    assert (analysis.verdict, analysis.metrics[0].verdict) == (Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT)
+    assert analysis.looks is not None
+    assert analysis.looks.looks[-1].decision is LookDecision.IMPROVEMENT
+
+
+async def test_missing_answers_count_as_no_information_and_can_keep_a_look_open() -> None:
+    bench = bench_of(1_000)
+    bench.candidate.answer = lambda p, s: failure() if int(p[4:]) % 20 == 3 else echo_number(p, s)
+    analysis = await run(bench, rule=DecisionRule(max_missing_share=0.2))
+    assert analysis.verdict is Verdict.INCONCLUSIVE
+    assert "missing counted as wrong" in analysis.reasons[0]
+    assert analysis.looks is not None
+    fractions = [one.metrics[0].fraction for one in analysis.looks.looks]
+    pairs = [one.metrics[0].n_pairs for one in analysis.looks.looks]
+    assert fractions[:-1] == [n / 1_000 for n in pairs[:-1]]
+    assert fractions[-1] == 1.0
+    assert pairs[-1] == 950
+
+
+async def test_a_stage_without_a_pair_decides_nothing_and_spends_nothing() -> None:
+    bench = bench_of(1_000)
+    stage = {"n": 0}
+
+    def answer(prompt: str, seed: int) -> Reply:
+        stage["n"] += 1
+        return failure() if stage["n"] <= 100 else echo_number(prompt, seed)
+
+    bench.candidate.answer = answer
+    analysis = await run(
+        bench,
+        looks=10,
+        rule=DecisionRule(max_missing_share=0.9, margin=0.2),
+        policy=RequestPolicy(concurrency=60, max_attempts=1, max_failed_share=0.9),
+    )
+    assert analysis.looks is not None
+    first, second = (one.metrics[0] for one in analysis.looks.looks[:2])
+    assert (first.n_pairs, first.boundary, first.interval, first.decision) == (0, None, None, LookDecision.CONTINUE)
+    assert second.boundary == pytest.approx(float(spending_boundaries([0.1])[0]))
+
+
+async def dies_and_resumes(bench: Bench, dies: Any, **changes: Any) -> Analysis:
+    """A run that ends where `dies` makes it, then goes on."""
+    progress = QuietProgress()
+    restore = dies(bench)
+    with pytest.raises((StoreFull, RunStopped)):
+        await start(bench.services, experiment(looks=5, **changes), keys={}, progress=progress)
+    restore()
+    assert progress.comparison is not None
+    return await resume(bench.services, progress.comparison.id, keys={}, progress=QuietProgress())
+
+
+def same_but_for_names(one: Analysis, other: Analysis) -> bool:
+    return replace(one, comparison_id="", versions={}) == replace(other, comparison_id="", versions={})
+
+
+def failing(name: str, call: int) -> Any:
+    """The store fails at the n-th call of a method."""
+
+    def dies(bench: Bench) -> Any:
+        kept, calls = getattr(bench.store, name), {"n": 0}
+
+        def method(*arguments: Any, **named: Any) -> Any:
+            calls["n"] += 1
+            if calls["n"] == call:
+                raise StoreFull("The disk is full")
+            return kept(*arguments, **named)
+
+        setattr(bench.store, name, method)
+        return lambda: setattr(bench.store, name, kept)
+
+    return dies
+
+
+@pytest.mark.parametrize(
+    "dies",
+    [
+        failing("add_look", 1),
+        failing("add_look", 2),
+        failing("add_answers", 3),
+        failing("add_answers", 6),
+        failing("put_scores", 1),
+        failing("put_analysis", 1),
+    ],
+    ids=["first look", "second look", "first stage", "later stage", "scoring", "analysis"],
+)
+async def test_a_run_that_dies_anywhere_comes_to_the_same_looks_and_verdict(dies: Any) -> None:
+    """Before a look is stored, between a look and the next stage, within a stage, and after the last."""
+    analyses = []
+    for is_killed in (False, True):
+        bench = bench_of(1_200)
+        bench.candidate.answer = wrong_at(0.01)
+        bench.baseline.answer = wrong_at(0.01, salt=2**31)
+        bench.baseline.delay_s = bench.candidate.delay_s = 0.0005
+        job = dies_and_resumes(bench, dies) if is_killed else run(bench)
+        analyses.append(await job)
+        assert len(bench.store.answered(analyses[-1].comparison_id)) == 2 * analyses[-1].looks.n_items  # type: ignore[union-attr]
+    assert analyses[0].looks is not None
+    assert analyses[0].looks.stopped_early
+    assert len(analyses[0].looks.looks) > 2
+    assert same_but_for_names(*analyses)
+
+
+async def test_a_run_that_is_cancelled_between_stages_comes_to_the_same() -> None:
+    bench = bench_of(1_200)
+    bench.candidate.answer = wrong_at(0.004)
+    expected = await run(bench)
+    bench = bench_of(1_200)
+    bench.candidate.answer = wrong_at(0.004)
+    job: asyncio.Task[Analysis]
+
+    class Cancelling(QuietProgress):
+        def phase(self, text: str) -> None:
+            if text.startswith("Look 1"):
+                job.cancel()
+
+    progress = Cancelling()
+    job = asyncio.create_task(start(bench.services, experiment(looks=5), keys={}, progress=progress))
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert progress.comparison is not None
+    assert len(bench.store.looks(progress.comparison.id)) == 1
+    resumed = await resume(bench.services, progress.comparison.id, keys={}, progress=QuietProgress())
+    assert same_but_for_names(expected, resumed)
+
+
+async def test_a_run_that_has_stopped_asks_nothing_more_even_what_failed() -> None:
+    bench = bench_of(2_000)
+    bench.candidate.answer = lambda p, s: failure() if p == "say 7" else wrong_at(0.15)(p, s)
+    first = await run(bench)
+    asked = len(bench.baseline.bodies), len(bench.candidate.bodies)
+    progress = QuietProgress()
+    second = await resume(bench.services, first.comparison_id, keys={}, progress=progress, retry_failed=True)
+    assert second == first
+    assert not progress.answers
+    assert (len(bench.baseline.bodies), len(bench.candidate.bodies)) == asked
+
+
+async def test_what_failed_before_a_look_is_not_asked_again_and_what_failed_after_it_is() -> None:
+    """A look is never taken twice on different answers."""
+    bench = bench_of(1_000)
+    failing_now = {"after": False}
+    early: set[str] = set()
+
+    def answer(prompt: str, seed: int) -> Reply:
+        if failing_now["after"]:
+            return failure()
+        if len(early) < 3:
+            early.add(prompt)
+            return failure()
+        return wrong_at(0.02)(prompt, seed)
+
+    class Watching(QuietProgress):
+        def phase(self, text: str) -> None:
+            failing_now["after"] |= text.startswith("Look 1")
+
+    bench.candidate.answer = answer
+    progress = Watching()
+    with pytest.raises(RunStopped):
+        await start(bench.services, experiment(looks=5), keys={}, progress=progress)
+    assert progress.comparison is not None
+    (taken,) = bench.store.looks(progress.comparison.id)
+    failing_now["after"] = False
+    analysis = await resume(
+        bench.services, progress.comparison.id, keys={}, progress=QuietProgress(), retry_failed=True
+    )
+    assert analysis.looks is not None
+    assert analysis.looks.looks[0] == taken
+    assert analysis.arms[1].statuses["http_error"] == 3
+    assert analysis.metrics[0].n_missing_candidate == 3
+
+
+@pytest.mark.parametrize("looks", [-1, 0, 1, 11])
+async def test_numbers_of_looks_that_cannot_be_are_refused(looks: int) -> None:
+    with pytest.raises(InvalidValue, match="looks must be 2 to 10"):
+        await run(bench_of(10), looks=looks)
+
+
+def items_of(column: Column) -> list[Item]:
+    clusters = column.clusters or [""] * len(column.off)
+    return [
+        Item(
+            position=n,
+            task="t",
+            doc_id=n,
+            kind=RequestKind.GENERATION,
+            doc={},
+            target="",
+            prompts=(),
+            cluster=cluster,
+        )
+        for n, cluster in enumerate(clusters)
+    ]
+
+
+def looked_at(column: Column, *, number: int, n_looks: int, before: Sequence[Look] = ()) -> MetricLook:
+    """A look at one column of scores, of which the planned size is that of the last look."""
+    share = len(column.off) * n_looks // number
+    plan = make_plan(
+        tasks=(task_spec("t", share),),
+        metrics=(column.spec,),
+        rule=DecisionRule(margin=0.02),
+        looks=LookPlan(n_looks=n_looks),
+    )
+    items = items_of(column)
+    scores = read_scores(column.scores({("t", n): n for n in range(len(items))}, repeats=1), items)
+    assert plan.looks is not None
+    data = LookData(
+        plan=plan,
+        looks=plan.looks,
+        scores=scores,
+        layout=layout_of(plan, items),
+        streams=Streams.of("p"),
+        number=number,
+        before=before,
+    )
+    (found,) = take_look(data, n_items=len(items), input_hash="").metrics
+    return found
+
+
+@pytest.mark.parametrize(("gains", "losses"), [(0, 0), (1, 3), (4, 4), (9, 2), (2, 14), (1, 30), (0, 12), (12, 12)])
+@pytest.mark.parametrize("n_items", [200, 800])
+def test_a_look_at_independent_items_decides_as_the_pure_statistics_do(gains: int, losses: int, n_items: int) -> None:
+    off, on = zeros_and_ones(n_items, gains, losses)
+    found = looked_at(Column(task="t", off=off, on=on), number=2, n_looks=5)
+    (boundary,), (harm,) = spending_boundaries([0.4]), spending_boundaries([0.4], alpha=0.025)
+    counts = PairedCounts(n_items=n_items, gains=gains, losses=losses)
+    pure = look(counts, margin=0.02, boundary=float(boundary), harm_boundary=float(harm))
+    expected = {
+        Decision.CONTINUE: LookDecision.CONTINUE,
+        Decision.EQUIVALENT: LookDecision.PROVEN,
+        Decision.HARM: LookDecision.HARM,
+    }
+    assert found.decision is expected[pure.decision]
+    assert found.interval is not None
+    assert (found.interval.low, found.interval.high) == pytest.approx((pure.interval.low, pure.interval.high))
+    assert found.pvalue_loss == pytest.approx(pure.pvalue_harm)
+
+
+def test_clusters_make_a_look_more_careful() -> None:
+    off, on = zeros_and_ones(600, 4, 4)
+    free, tied = (
+        looked_at(Column(task="t", off=off, on=on, clusters=clusters), number=3, n_looks=5)
+        for clusters in ([], [str(n // 4) for n in range(600)])
+    )
+    assert free.decision is LookDecision.PROVEN
+    assert tied.decision is LookDecision.CONTINUE
+    assert free.interval is not None
+    assert tied.interval is not None
+    assert tied.interval.high > free.interval.high
+
+
+def test_a_loss_in_clusters_is_no_larger_evidence_than_its_clusters() -> None:
+    off, on = [1.0] * 900, [0.0] * 30 + [1.0] * 870
+    tied = looked_at(Column(task="t", off=off, on=on, clusters=[str(n // 10) for n in range(900)]), number=3, n_looks=5)
+    free = looked_at(Column(task="t", off=off, on=on), number=3, n_looks=5)
+    assert free.decision is LookDecision.HARM
+    assert free.pvalue_loss == pytest.approx(0.5**30)
+    assert tied.pvalue_loss is not None
+    assert tied.pvalue_loss > 0.01
+    assert tied.decision is LookDecision.CONTINUE
+
+
+def test_macro_f1_is_bounded_by_counting_where_resamples_do_not_reach() -> None:
+    truth = [n % 2 for n in range(600)]
+    before = list(zip(truth, truth, strict=True))
+    after = [(t, 1 - t if n < 20 else t) for n, t in enumerate(truth)]
+    column = Column(task="t", off=before, on=after, kind=MetricKind.MACRO_F1)
+    early, late = (looked_at(column, number=number, n_looks=5) for number in (1, 5))
+    assert early.interval is not None
+    assert late.interval is not None
+    assert early.interval.low < -0.05 < late.interval.low
+    assert early.pvalue_loss == pytest.approx(0.5e-4)
+    assert late.decision is LookDecision.HARM
+    assert early.decision is LookDecision.CONTINUE
+
+
+def test_boundaries_come_from_the_information_that_there_was() -> None:
+    assert boundary_of((0.2, 0.4), 0.05) == pytest.approx(float(spending_boundaries([0.2, 0.4])[-1]))
+    assert level_of((), 0.05) == 0.05
+
+
+@pytest.mark.slow
+def test_looks_at_clusters_in_random_order_are_wrong_at_the_margin_at_most_as_often_as_they_may() -> None:
+    """240 passages of three questions that share most of their fate; items, not passages, come in random order."""
+    rng, n_runs, margin = np.random.default_rng(5), 150, 0.05
+    cluster = np.repeat(np.arange(240), 3)
+    chances = [0.05 + margin / 2, 0.9, 0.05 - margin / 2]
+    wrong = 0
+    for _ in range(n_runs):
+        shared, own = rng.choice([-1, 0, 1], p=chances, size=240)[cluster], rng.choice([-1, 0, 1], p=chances, size=720)
+        differences = np.where(rng.random(720) < 0.8, shared, own)[order := rng.permutation(720)]
+        off = np.where(differences > 0, 0.0, 1.0)
+        wrong += _proves(off, off + differences, cluster[order], margin)
+    assert wrong / n_runs <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / n_runs)
+    assert wrong > 0
+
+
+def _proves(off: Any, on: Any, cluster: Any, margin: float) -> bool:
+    before: list[Look] = []
+    column = Column(task="t", off=off.tolist(), on=on.tolist(), clusters=[str(one) for one in cluster])
+    plan = make_plan(
+        tasks=(task_spec("t", off.size),),
+        metrics=(column.spec,),
+        rule=DecisionRule(margin=margin),
+        looks=LookPlan(n_looks=4),
+    )
+    items = items_of(column)
+    scores = read_scores(column.scores({("t", n): n for n in range(off.size)}, repeats=1), items)
+    for number in range(1, 5):
+        end = off.size * number // 4
+        data = LookData(
+            plan=plan,
+            looks=LookPlan(n_looks=4),
+            scores=scores,
+            layout=layout_of(plan, items[:end]),
+            streams=Streams.of("p"),
+            number=number,
+            before=before,
+        )
+        before.append(take_look(data, n_items=end, input_hash=""))
+    return before[-1].metrics[0].decision is LookDecision.PROVEN
+
+
+async def test_a_plan_of_non_inferiority_needs_the_one_side_alone_and_takes_an_improvement() -> None:
+    rule = DecisionRule(objective=Objective.NON_INFERIORITY)
+    bench = bench_of(1_500)
+    bench.baseline.answer = wrong_at(0.012)
+    analysis = await run(bench, rule=rule)
+    assert analysis.verdict is Verdict.NON_INFERIOR
+    assert analysis.metrics[0].verdict in (Verdict.NON_INFERIOR, Verdict.IMPROVEMENT)
+    assert analysis.looks is not None
+    assert analysis.looks.stopped_early
+    broken = bench_of(1_500)
+    broken.candidate.answer = wrong_at(0.15)
+    assert (await run(broken, rule=rule)).verdict is Verdict.REGRESSION
+
+
+async def test_each_primary_is_looked_at_with_its_own_margin() -> None:
+    rule = DecisionRule(margins={"products": 0.2})
+    analysis = await run(bench_of(600, TwoTasks), rule=rule)
+    rows = {row.task: row for row in analysis.metrics}
+    assert rows["products"].verdict is Verdict.EQUIVALENT
+    assert "±20.00 pp" in rows["products"].reason
+    assert analysis.looks is not None
+    decided = {one.metric: one.decided_at for one in analysis.looks.looks[-1].metrics}
+    assert decided["products/exact_match,none"] == 2
+
+
+async def test_a_run_with_looks_is_analysed_again_the_same_and_under_no_other_plan() -> None:
+    bench = bench_of(2_000)
+    analysis = await run(bench)
+    again = compare_again(bench.services, analysis.comparison_id)
+    assert again.is_as_stored
+    assert again.analysis == analysis
+    plan = bench.store.get(analysis.comparison_id).plan
+    with pytest.raises(PlanChanged, match="looks"):
+        compare_again(bench.services, analysis.comparison_id, other=with_rule(plan, {"margin": 0.05}))
+    with pytest.raises(PlanChanged, match="looks differ"):
+        compare_again(bench.services, analysis.comparison_id, other=replace(plan, looks=None))
