@@ -17,10 +17,10 @@ from qualab.adapters.clock import SystemClock
 from qualab.app.experiment import Experiment
 from qualab.app.services import Services
 from qualab.domain.names import ArmName
-from qualab.domain.plan import DecisionRule, RequestPolicy
+from qualab.domain.plan import DecisionRule, NoisePlan, RequestPolicy
 from qualab.errors import InvalidValue
 from qualab.ports import Harness, Store
-from qualab.settings import Settings, api_keys, default_database
+from qualab.settings import NoiseSettings, Settings, api_keys, default_database
 
 T = TypeVar("T")
 
@@ -98,6 +98,7 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
         seed=settings.seed,
         repeats=settings.repeats,
         looks=settings.looks,
+        noise_floor=_noise_floor(settings),
         apply_chat_template=settings.apply_chat_template,
         system_instruction=settings.system_instruction,
         tokenizer=settings.tokenizer,
@@ -117,6 +118,16 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
             max_missing_share=settings.max_missing_share,
         ),
     )
+
+
+def _noise_floor(settings: Settings) -> NoisePlan | None:
+    """Any of its settings asks for it; the concurrency is that of the arms where none is given."""
+    given, runs, concurrency = settings.noise_floor, settings.noise_floor_runs, settings.noise_floor_concurrency
+    if given is None and runs is None and concurrency is None:
+        return None
+    base = given or NoiseSettings()
+    first = (one for one in (concurrency, base.concurrency, settings.concurrency) if one is not None)
+    return NoisePlan(runs=base.runs if runs is None else runs, concurrency=next(first))
 
 
 def keys_of(settings: Settings) -> dict[ArmName, str | None]:

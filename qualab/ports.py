@@ -174,16 +174,19 @@ class Store(Protocol):
         """Commits new answers and returns how many were there already (counted as duplicates, not stored)."""
         ...
 
-    def answered(self, comparison_id: str) -> set[tuple[ArmName, int, int, int]]:
-        """(arm, position, choice, repeat) of every stored answer."""
+    def answered(self, comparison_id: str, *, run: int = 0) -> set[tuple[ArmName, int, int, int]]:
+        """(arm, position, choice, repeat) of every stored answer of a run."""
         ...
 
-    def answers(self, comparison_id: str, *, arm: ArmName) -> Iterator[Answer]:
-        """In order of (position, choice, repeat)."""
+    def answers(self, comparison_id: str, *, arm: ArmName, run: int = 0) -> Iterator[Answer]:
+        """In order of (position, choice, repeat). Runs of the noise floor have the baseline alone."""
         ...
 
     def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:
-        """Deletes answers whose status is a failure of the endpoint, so that they are asked again."""
+        """Deletes answers whose status is a failure of the endpoint, so that they are asked again.
+
+        `from_position` is of the comparison itself; of the noise floor's runs, all failures go.
+        """
         ...
 
     def put_scores(self, comparison_id: str, scores: Iterable[Score]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -75,6 +75,15 @@ Numbers = Annotated[dict[str, float], NoDecode, BeforeValidator(parse_numbers)]
 GenKwargs = Annotated[dict[str, Any], NoDecode, BeforeValidator(parse_gen_kwargs)]
 
 
+class NoiseSettings(BaseModel):
+    """The mapping `noise_floor` of a file; the flags of the same names win over it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    runs: int = 1
+    concurrency: int | None = None
+
+
 class Settings(BaseSettings):
     """What can be set. Names are lm-eval's where it has them; fractions, not percent; seconds."""
 
@@ -93,6 +102,9 @@ class Settings(BaseSettings):
     seed: int = 1234
     repeats: int = 1
     looks: int | None = None
+    noise_floor: NoiseSettings | None = None
+    noise_floor_runs: int | None = None
+    noise_floor_concurrency: int | None = None
     output_path: Path | None = None
     tokenizer: str = ""
     label: str = ""
@@ -170,7 +182,7 @@ def load(
         return Settings(**sources)
     except ValidationError as exc:
         first = exc.errors()[0]
-        name = str(first["loc"][0])
+        name = ".".join(str(part) for part in first["loc"] if part != "NoiseSettings")
         raise InvalidValue(f"{name}: {_message(first)}", hint=f"Given: {_shown(name, first.get('input'))}") from exc
 
 

@@ -20,6 +20,7 @@ from qualab.errors import StoreError
 from qualab.ports import ComparisonFilter
 
 Place = tuple[ArmName, int, int, int]
+RunPlace = tuple[int, ArmName, int, int, int]
 
 
 class FixedClock:
@@ -48,7 +49,7 @@ class _Kept:
     number: int
     items: dict[int, Item]
     claim: Claim | None = None
-    answers: dict[Place, Answer] = field(default_factory=dict)
+    answers: dict[RunPlace, Answer] = field(default_factory=dict)
     scores: tuple[Score, ...] = ()
     looks: tuple[Look, ...] = ()
     analyses: dict[str, Analysis] = field(default_factory=dict)
@@ -138,7 +139,7 @@ class MemoryStore:
 
     def add_answers(self, comparison_id: str, answers: Sequence[Answer]) -> int:
         kept = self._of(comparison_id)
-        new: dict[Place, Answer] = {}
+        new: dict[RunPlace, Answer] = {}
         for answer in answers:
             if answer.position not in kept.items or not _is_possible(answer):
                 raise StoreError("an answer is impossible, or belongs to an item that its comparison does not have")
@@ -150,11 +151,12 @@ class MemoryStore:
         kept.comparison = replace(kept.comparison, duplicates=kept.comparison.duplicates + duplicates)
         return duplicates
 
-    def answered(self, comparison_id: str) -> set[Place]:
-        return set(self._of(comparison_id).answers)
+    def answered(self, comparison_id: str, *, run: int = 0) -> set[Place]:
+        return {place[1:] for place in self._of(comparison_id).answers if place[0] == run}
 
-    def answers(self, comparison_id: str, *, arm: ArmName) -> Iterator[Answer]:
-        of_arm = [answer for answer in self._of(comparison_id).answers.values() if answer.arm is arm]
+    def answers(self, comparison_id: str, *, arm: ArmName, run: int = 0) -> Iterator[Answer]:
+        of_run = (answer for answer in self._of(comparison_id).answers.values() if answer.run == run)
+        of_arm = [answer for answer in of_run if answer.arm is arm]
         return iter(sorted(of_arm, key=_place_of))
 
     def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:
@@ -163,7 +165,7 @@ class MemoryStore:
         kept.answers = {
             place: answer
             for place, answer in kept.answers.items()
-            if answer.position < from_position or not answer.reply.status.is_failure
+            if (not answer.run and answer.position < from_position) or not answer.reply.status.is_failure
         }
         return before - len(kept.answers)
 
@@ -242,6 +244,7 @@ def _is_possible(answer: Answer) -> bool:
     return (
         answer.choice >= 0
         and answer.repeat >= 0
+        and (answer.run == 0 or (answer.run > 0 and answer.arm is ArmName.BASELINE))
         and len(answer.request_hash) == 16
         and reply.attempts >= 1
         and reply.latency_s >= 0
@@ -268,8 +271,8 @@ def _require_json(value: object, *, of: str) -> None:
         raise StoreError(f"{of} holds a value that JSON cannot say: {exc}") from exc
 
 
-def _place_of(answer: Answer) -> Place:
-    return (answer.arm, answer.position, answer.choice, answer.repeat)
+def _place_of(answer: Answer) -> RunPlace:
+    return (answer.run, answer.arm, answer.position, answer.choice, answer.repeat)
 
 
 def _score_key(score: Score) -> tuple[ArmName, int, int, str]:

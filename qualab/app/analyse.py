@@ -22,6 +22,7 @@ from qualab.app.analysis.scores import Layout, Scores, input_hash, layout_of, re
 from qualab.app.analysis.stopped import NOT_ADJUSTED, adjusted_for, evidence_at, judge_at, looks_taken, rule_at
 from qualab.app.analysis.streams import Streams
 from qualab.app.analysis.testing import sample_bounds, sample_evidence
+from qualab.app.differing import differing
 from qualab.app.summaries import Summary
 from qualab.domain.comparison import (
     Analysis,
@@ -89,11 +90,12 @@ def analyse(
     streams = Streams.of(comparison.plan_hash)
     job = Job(plan=plan, scores=scores, layout=layout, streams=streams, values=values, looks=looks)
     rows, suite = _rows_and_suite(job)
+    found = differing(store, comparison, tasks, asked, scores=scores, layout=layout, streams=streams)
     verdict, reasons = conclude(plan, rows, arms, pairs, suite)
     return Analysis(
         comparison_id=comparison.id,
         plan_hash=comparison.plan_hash,
-        input_hash=input_hash(scores, layout, arms, pairs, looks.looks if looks else ()),
+        input_hash=input_hash(scores, layout, arms, pairs, more=(looks, found.noise, found.repeats)),
         verdict=verdict,
         reasons=reasons,
         caveats=(*_caveats(plan), *missing_caveats(suite.missing, plan.rule)),
@@ -103,6 +105,8 @@ def analyse(
         pairs=pairs,
         versions={name: version(name) for name in ("qualab", "lm_eval", "numpy", "scipy")},
         looks=looks,
+        noise=found.noise,
+        repeats=found.repeats,
     )
 
 
@@ -288,6 +292,8 @@ def _caveats(plan: Plan) -> tuple[str, ...]:
     caveats = ["Whether the drafter ran, and that nothing else differs between the arms, was not checked."]
     if plan.is_limited:
         caveats.append(f"Limited to {plan.limit:g} items a task: not for sign-off.")
+    if plan.noise_floor is None:
+        caveats.append("No noise floor was measured: how much two runs of the baseline differ is not known.")
     if plan.looks:
         caveats.append(NOT_ADJUSTED)
     if not all(metric.exercises_drafter for metric in plan.metrics):

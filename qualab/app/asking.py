@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from qualab.app.recording import Recorder
 from qualab.app.services import Run, Services
 from qualab.domain.canonical import body_hash, encode_body
 from qualab.domain.items import Answer, Item, Reply, Request
 from qualab.domain.names import AnswerStatus, ArmName
-from qualab.domain.plan import RequestPolicy
+from qualab.domain.plan import RequestPolicy, SamplingPlan
 from qualab.errors import QualabError, RunStopped
 from qualab.ports import Endpoint
 
@@ -83,22 +84,30 @@ class Arm:
     endpoint: Endpoint
     queue: asyncio.Queue[Job | None]
     tally: Tally
+    concurrency: int = 1
+    run: int = 0
+    """A run of the noise floor, or 0."""
 
 
 async def ask_all(services: Services, run: Run, *, stages: Stages | None = None) -> None:
     """Asks what is missing. Raises RunStopped when an arm fails too often, and what the store raises."""
-    comparison = run.comparison
-    done = services.store.answered(comparison.id)
-    recorder = Recorder(services.store, comparison.id)
-    lead = LEAD_PER_SLOT * comparison.plan.policy.concurrency
-    total = sum(len(item.requests) for item in run.items) * comparison.plan.sampling.repeats
-    arms = [_arm(name, run, lead=lead, total=total) for name in ArmName]
-    run.progress.started(comparison, totals=dict.fromkeys(ArmName, total), done=_done(done))
+    plan = run.comparison.plan
+    done = services.store.answered(run.comparison.id)
+    total = n_requests(run.items, plan.sampling)
+    arms = [arm_of(name, run.endpoints[name], concurrency=plan.policy.concurrency, total=total) for name in ArmName]
+    recorder = Recorder(services.store, run.comparison.id)
+    await ask_fed(services, run, arms, recorder, feed(run, arms, done, recorder=recorder, stages=stages))
+
+
+async def ask_fed(
+    services: Services, run: Run, arms: Sequence[Arm], recorder: Recorder, feeding: Coroutine[Any, Any, None]
+) -> None:
+    """Asks what a feeder puts into the arms' queues, and records it. Raises as `ask_all`."""
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(recorder.commit_until_closed())
-            beat = group.create_task(_beat(services, comparison.id))
-            await _ask_missing(run, arms, done, recorder, stages)
+            beat = group.create_task(_beat(services, run.comparison.id))
+            await _ask_missing(run, arms, recorder, feeding)
             recorder.close()
             beat.cancel()
     except BaseExceptionGroup as errors:
@@ -108,12 +117,15 @@ async def ask_all(services: Services, run: Run, *, stages: Stages | None = None)
     _check_not_silent(arms)
 
 
-def _arm(name: ArmName, run: Run, *, lead: int, total: int) -> Arm:
-    return Arm(name=name, endpoint=run.endpoints[name], queue=asyncio.Queue(lead), tally=Tally(total=total))
+def n_requests(items: Iterable[Item], sampling: SamplingPlan) -> int:
+    """Requests that one arm gets for these items."""
+    return sum(len(item.requests) for item in items) * sampling.repeats
 
 
-def _done(done: set[AnswerKey]) -> dict[ArmName, int]:
-    return {name: sum(key[0] is name for key in done) for name in ArmName}
+def arm_of(name: ArmName, endpoint: Endpoint, *, concurrency: int, total: int, run: int = 0) -> Arm:
+    """An arm with nothing asked yet."""
+    queue: asyncio.Queue[Job | None] = asyncio.Queue(LEAD_PER_SLOT * concurrency)
+    return Arm(name=name, endpoint=endpoint, queue=queue, tally=Tally(total=total), concurrency=concurrency, run=run)
 
 
 def jobs(item: Item, *, seed: int, repeats: int) -> Iterator[Job]:
@@ -135,14 +147,19 @@ async def feed(
     """Hands jobs to both arms in step; which arm is given an item first alternates."""
     start = 0
     for number, end in enumerate(stages.ends if stages else [len(run.items)], start=1):
-        await _feed_items(run, run.items[start:end], arms, done)
+        await feed_items(run, run.items[start:end], arms, done)
         start = end
         if stages and recorder:
             await _drained(arms, recorder)
             if not stages.goes_on(number):
                 break
+    await feed_ends(arms)
+
+
+async def feed_ends(arms: Sequence[Arm]) -> None:
+    """Tells every worker that nothing comes any more."""
     for arm in arms:
-        for _ in range(run.comparison.plan.policy.concurrency):
+        for _ in range(arm.concurrency):
             await arm.queue.put(None)
 
 
@@ -153,7 +170,8 @@ async def _drained(arms: Sequence[Arm], recorder: Recorder) -> None:
     await recorder.flush()
 
 
-async def _feed_items(run: Run, items: Sequence[Item], arms: Sequence[Arm], done: set[AnswerKey]) -> None:
+async def feed_items(run: Run, items: Sequence[Item], arms: Sequence[Arm], done: set[AnswerKey]) -> None:
+    """Hands these items' jobs to the arms, but for those that are done."""
     sampling = run.comparison.plan.sampling
     for item in items:
         order = arms if item.position % 2 == 0 else arms[::-1]
@@ -163,13 +181,11 @@ async def _feed_items(run: Run, items: Sequence[Item], arms: Sequence[Arm], done
                     await arm.queue.put(job)
 
 
-async def _ask_missing(
-    run: Run, arms: Sequence[Arm], done: set[AnswerKey], recorder: Recorder, stages: Stages | None
-) -> None:
+async def _ask_missing(run: Run, arms: Sequence[Arm], recorder: Recorder, feeding: Coroutine[Any, Any, None]) -> None:
     async with asyncio.TaskGroup() as group:
-        group.create_task(feed(run, arms, done, recorder=recorder, stages=stages))
+        group.create_task(feeding)
         for arm in arms:
-            for _ in range(run.comparison.plan.policy.concurrency):
+            for _ in range(arm.concurrency):
                 group.create_task(_work(arm, recorder, run))
 
 
@@ -185,6 +201,7 @@ async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
                 repeat=job.repeat,
                 request_hash=job.digest,
                 reply=reply,
+                run=arm.run,
             )
         )
         arm.tally.count(reply)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from qualab.domain.names import Api
-from qualab.domain.plan import Assumptions, DecisionRule, LookPlan, Plan, RequestPolicy, SamplingPlan
+from qualab.domain.plan import Assumptions, DecisionRule, LookPlan, NoisePlan, Plan, RequestPolicy, SamplingPlan
 from qualab.errors import InvalidValue
 from qualab.ports import LoadedTasks, TaskOptions
 
 DEFAULT_SUITE = "release"
 MOST_LOOKS = 10
+MOST_NOISE_RUNS = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class Experiment:
     seed: int = 1234
     repeats: int = 1
     looks: int | None = None
+    noise_floor: NoisePlan | None = None
     apply_chat_template: bool | None = None
     system_instruction: str = ""
     tokenizer: str = ""
@@ -104,6 +106,7 @@ def make_plan(experiment: Experiment, tasks: LoadedTasks, *, assumptions: Assump
         harness_version=tasks.harness_version,
         assumptions=assumptions,
         looks=_looks(experiment),
+        noise_floor=experiment.noise_floor,
     )
     check_names(plan.rule.margins, plan, what="margins")
     return plan
@@ -129,7 +132,7 @@ def _looks(experiment: Experiment) -> LookPlan | None:
 def check(experiment: Experiment) -> None:
     """Raises InvalidValue for settings that no run can be made of."""
     check_rule(experiment.rule)
-    policy = experiment.policy
+    policy, noise = experiment.policy, experiment.noise_floor
     _check_demands(
         [
             (0 < policy.max_failed_share <= 1, "max_failed_share", "above 0 and at most 1"),
@@ -137,6 +140,8 @@ def check(experiment: Experiment) -> None:
             (policy.timeout_s > 0, "timeout", "a number of seconds above 0"),
             (policy.max_attempts >= 1, "max_attempts", "1 or more"),
             (experiment.repeats >= 1, "repeats", "1 or more"),
+            (noise is None or 1 <= noise.runs <= MOST_NOISE_RUNS, "noise_floor_runs", f"1 to {MOST_NOISE_RUNS}"),
+            (noise is None or noise.concurrency >= 1, "noise_floor_concurrency", "1 or more"),
             (
                 experiment.looks is None or 2 <= experiment.looks <= MOST_LOOKS,
                 "looks",

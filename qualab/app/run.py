@@ -15,6 +15,7 @@ from qualab.app.experiment import Experiment, check, local_of, make_plan, planne
 from qualab.app.frozen import check_frozen
 from qualab.app.hints import resume_hint
 from qualab.app.looks import looked_to, stages_of
+from qualab.app.noise import ask_noise, tell_progress
 from qualab.app.preflight import Endpoints, Keys, inspect_arms, open_arms, try_requests
 from qualab.app.preparing import in_random_order, token_source, with_requests
 from qualab.app.scoring import score_answers
@@ -45,7 +46,7 @@ async def start(
         comparison = _new_comparison(services, experiment, plan)
         services.store.create(comparison, items)
         run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
-        return await _carry_out(services, run)
+        return await _carry_out(services, run, keys=keys)
 
 
 async def resume(
@@ -68,7 +69,7 @@ async def resume(
         progress.phase("Checking both endpoints")
         await inspect_arms(endpoints, model=plan.sampling.model)
         run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
-        return await _carry_out(services, run, retry_failed=retry_failed)
+        return await _carry_out(services, run, keys=keys, retry_failed=retry_failed)
 
 
 def _load(services: Services, options: TaskOptions, progress: Progress) -> LoadedTasks:
@@ -123,22 +124,24 @@ def _new_comparison(services: Services, experiment: Experiment, plan: Plan) -> C
     )
 
 
-async def _carry_out(services: Services, run: Run, *, retry_failed: bool = False) -> Analysis:
+async def _carry_out(services: Services, run: Run, *, keys: Keys, retry_failed: bool = False) -> Analysis:
     store, clock, comparison_id = services.store, services.clock, run.comparison.id
     with _claimed(services, comparison_id), _items_left_alone():
         if retry_failed:
             store.drop_failures(comparison_id, from_position=looked_to(store.looks(comparison_id)))
         store.set_status(comparison_id, ComparisonStatus.RUNNING, now=clock.now())
-        await _ask(services, run)
+        await _ask(services, run, keys)
         store.set_status(comparison_id, ComparisonStatus.ANSWERED, now=clock.now())
         run.progress.phase("Scoring and analysing")
         return conclude_run(services, run)
 
 
-async def _ask(services: Services, run: Run) -> None:
+async def _ask(services: Services, run: Run, keys: Keys) -> None:
     store, clock, comparison_id = services.store, services.clock, run.comparison.id
     try:
+        tell_progress(services, run)
         await ask_all(services, run, stages=stages_of(services, run))
+        await ask_noise(services, run, keys=keys)
     except RunStopped as stop:
         store.set_status(comparison_id, ComparisonStatus.STOPPED, now=clock.now(), stop_reason=stop.message)
         raise RunStopped(stop.message, hint=resume_hint(comparison_id, retry_failed=True)) from stop

@@ -43,17 +43,18 @@ def scores_between(
     """The scores of the answers at these positions, in the same order whatever else is stored."""
     for arm in ArmName:
         answers = (one for one in store.answers(comparison_id, arm=arm) if one.position in positions)
-        yield from _scored(answers, tasks, items)
+        yield from scores_of(answers, tasks, items)
 
 
 def _scores(
     store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item], summary: Summary
 ) -> Iterator[Score]:
     for arm in ArmName:
-        yield from _scored(_counted(store.answers(comparison_id, arm=arm), summary), tasks, items)
+        yield from scores_of(_counted(store.answers(comparison_id, arm=arm), summary), tasks, items)
 
 
-def _scored(answers: Iterator[Answer], tasks: LoadedTasks, items: Sequence[Item]) -> Iterator[Score]:
+def scores_of(answers: Iterator[Answer], tasks: LoadedTasks, items: Sequence[Item]) -> Iterator[Score]:
+    """The scores of one arm's answers, which are in order of position. `items` by position."""
     for task, entries in groupby(answered_items(answers, items), key=lambda entry: entry[1].task):
         while chunk := list(islice(entries, CHUNK)):
             values = tasks.score(task, [(item, replies) for _, item, _, replies in chunk])

@@ -30,6 +30,7 @@ timeout: 300          # seconds an attempt may take
 # gen_kwargs: {temperature: 0.7}
 # repeats: 1                    # answers an item; needs a temperature
 # limit: 40                     # items a task, to try things out; never signed off
+# noise_floor: {runs: 1, concurrency: 16}   # how much the baseline differs from itself, at another load
 # looks: 5                      # stop at one of so many looks if all is proven, or harm is plain; default: never
 # seed: 1234
 # label: my-release-1.2

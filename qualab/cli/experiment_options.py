@@ -37,6 +37,10 @@ Repeats = Annotated[int | None, typer.Option(help="Answers an item (needs a temp
 Looks = Annotated[
     int | None, typer.Option(help="Looks (2 to 10) at which the run may stop early. Default: it asks everything.")
 ]
+NoiseRuns = Annotated[int | None, _option("noise_floor_runs", "Further runs of the baseline alone, afterwards.")]
+NoiseConcurrency = Annotated[
+    int | None, _option("noise_floor_concurrency", "Requests in flight in those runs. Default: as in the arms.")
+]
 Margin = Annotated[float | None, typer.Option(help="Largest difference that counts as equal; 0.02 is 2 pp.")]
 Margins = Annotated[
     str | None, typer.Option(help="Other margins by benchmark, task or metric, as gsm8k=0.01,kobest=0.03.")

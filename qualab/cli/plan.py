@@ -59,6 +59,8 @@ def plan(
     seed: o.Seed = None,
     repeats: o.Repeats = None,
     looks: o.Looks = None,
+    noise_floor_runs: o.NoiseRuns = None,
+    noise_floor_concurrency: o.NoiseConcurrency = None,
     margin: o.Margin = None,
     margins: o.Margins = None,
     objective: o.ObjectiveOption = None,

@@ -99,7 +99,8 @@ def _together(found: Planning) -> str:
     lines += [f"{one.id}: {one.reason}." for one in found.unplanned]
     if not n_metrics:
         lines.append("No primary metric: nothing would decide, and every verdict would be INCONCLUSIVE or REGRESSION.")
-    lines.append(f"Requests: {found.n_requests:,} to both arms together{_time(found)}.")
+    more = " and the noise floor" if found.plan.noise_floor else ""
+    lines.append(f"Requests: {found.n_requests:,} to both arms{more} together{_time(found)}.")
     return "\n".join(lines)
 
 

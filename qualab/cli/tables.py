@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qualab.app.wording import share
+from qualab.cli.noise_text import noise_lines
 from qualab.cli.numbers import pvalue, signed
 from qualab.domain.comparison import (
     Analysis,
@@ -53,12 +54,9 @@ def print_analysis(console: Console, comparison: Comparison, analysis: Analysis)
     console.print(LEGEND, style="dim")
     for line in _row_notes(analysis.metrics):
         console.print(line, style="dim", highlight=False)
-    arms, suite, looks = (
-        _arm_lines(analysis.arms, analysis.pairs),
-        _suite_lines(analysis.suite),
-        _look_lines(analysis.looks),
-    )
-    for line in (*arms, *suite, *looks):
+    arms = _arm_lines(analysis.arms, analysis.pairs)
+    looks, noise = _look_lines(analysis.looks), noise_lines(analysis)
+    for line in (*arms, *_suite_lines(analysis.suite), *looks, *noise):
         console.print(line, highlight=False)
     console.print()
     console.print(Text.assemble("Verdict: ", (analysis.verdict.value, STYLES[analysis.verdict])))

@@ -243,6 +243,110 @@ class PairSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TextsCompared:
+    """Texts of two runs, answer by answer."""
+
+    n_pairs: int
+    same_text: int
+    """Byte by byte."""
+    changed: int
+    """Different in more than white space."""
+    first_difference: float | None
+    """Median character (from 0) at which texts that differ first do; None where none does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OddOneOut:
+    """Items on which exactly one of three runs stands out: two of the baseline, one of the candidate."""
+
+    n_items: int
+    """Items that all three runs have."""
+    n_odd: int
+    n_candidate_odd: int
+    """Expected to be a third of `n_odd` where the drafter adds nothing."""
+    pvalue: float
+    """Exact, one-sided; 1 without an odd item: no evidence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricNoise:
+    """How often a metric's scores change between runs of the baseline, and between the arms."""
+
+    metric: str
+    n_answers: int
+    """Answers (items times repeats) that both arms and all runs have."""
+    flip_rate_baseline: float | None
+    """Share of pairs of the baseline's runs in which a score changes; None where there is no answer to compare."""
+    flip_rate_candidate: float | None
+    """Share of the same answers whose score differs between the arms."""
+    odd: OddOneOut | None
+    """Of scores; of each item its first repeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTexts:
+    """Whether two runs sample their texts from one distribution: permutation MMD within prompts, over characters."""
+
+    statistic: float
+    pvalue: float
+    n_prompts: int
+    n_resamples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseFloor:
+    """How much runs of the baseline differ by themselves, beside what the candidate changes."""
+
+    n_runs: int
+    concurrency: int
+    n_asked: int
+    """Requests of all these runs."""
+    n_answered: int
+    baseline: TextsCompared | None
+    """The baseline's own run against the first of these; None where no answer can be compared."""
+    candidate: TextsCompared | None
+    """The two arms, on the same answers."""
+    odd_texts: OddOneOut | None
+    """Of texts; of each item its first repeat."""
+    metrics: tuple[MetricNoise, ...]
+    """Metrics whose tasks generate."""
+    sampled: SampledTexts | None
+    """The baseline against the first of these runs; None unless texts are drawn at random, repeatedly."""
+    note: str
+    """What could not be compared; empty otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatNoise:
+    """How repeats of one item differ within an arm, for a metric that is a mean of 0/1 scores."""
+
+    metric: str
+    arm: ArmName
+    n_items: int
+    """Items with all their repeats."""
+    n_repeats: int
+    flip_rate: float | None
+    """Probability that two repeats of an item disagree; None where no item has all its repeats."""
+    variance_between: float | None
+    """Between items; None with fewer than two of them."""
+    variance_within: float | None
+    """Between repeats of one item."""
+    icc: float | None
+    """ICC(1), the share of a score's variance that is between items; None where scores do not vary."""
+    icc_mean: float | None
+    """ICC(k): the same for the mean of an item's repeats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatSummary:
+    """What asking every item repeatedly shows."""
+
+    metrics: tuple[RepeatNoise, ...]
+    sampled: SampledTexts | None
+    """The arms against each other; None where no prompt has all its texts in both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MissingSummary:
     """Which arm left answers (items times repeats) without a score."""
 
@@ -306,3 +410,7 @@ class Analysis:
     versions: dict[str, str]
     looks: LooksTaken | None = None
     """None where the plan has no looks."""
+    noise: NoiseFloor | None = None
+    """None where no noise floor was measured."""
+    repeats: RepeatSummary | None = None
+    """None where every item was asked once."""

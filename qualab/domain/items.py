@@ -86,7 +86,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A reply in its place: one row for each (comparison, arm, item, choice, repeat)."""
+    """A reply in its place: one row for each (comparison, run, arm, item, choice, repeat)."""
 
     arm: ArmName
     position: int
@@ -96,6 +96,8 @@ class Answer:
     request_hash: bytes
     """First 16 bytes of the SHA-256 of the body that was sent."""
     reply: Reply
+    run: int = 0
+    """0 is the comparison itself; 1 and up are the noise floor's runs, of the baseline alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -140,6 +140,15 @@ class LookPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoisePlan:
+    """Further runs of the baseline, after the arms: all items that generate, the same bodies, an order of their own."""
+
+    runs: int
+    concurrency: int
+    """Requests in flight; another number than the arms' shows what the load of a server does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A comparison's plan. Its canonical JSON is hashed and stored before the first request."""
 
@@ -160,6 +169,8 @@ class Plan:
     """Only where `qualab plan` made the plan."""
     looks: LookPlan | None = None
     """None asks everything."""
+    noise_floor: NoisePlan | None = None
+    """None leaves unknown how much two runs of the baseline differ."""
     schema: int = 2
 
     @property

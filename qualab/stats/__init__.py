@@ -83,6 +83,7 @@ from qualab.stats.multiplicity import Alternative, MaxTResult, max_t
 from qualab.stats.noise import (
     ExcessDiscordance,
     VarianceComponents,
+    disagreement,
     excess_discordance,
     first_difference,
     flip_rate,
@@ -167,6 +168,7 @@ __all__ = [
     "crossing_probability",
     "design_effect",
     "design_looks",
+    "disagreement",
     "discordance_with_repeats",
     "equivalence",
     "equivalence_e_values",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import combinations, zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,25 @@ def odd_ones_out(
     candidate_odd = sum(a == b != c for a, b, c in rows)
     baseline_odd = sum((a == c != b) or (b == c != a) for a, b, c in rows)
     return excess_discordance(n_odd=candidate_odd + baseline_odd, n_candidate_odd=candidate_odd)
+
+
+def disagreement(outcomes: Sequence[Sequence[Hashable]]) -> float:
+    """Share of pairs of an item's runs that differ, the mean over items: `flip_rate` of any outcomes.
+
+    Args:
+        outcomes: one row an item, one outcome a run.
+
+    Raises:
+        InsufficientData: no item, or fewer than two runs.
+        InvalidValue: items have different numbers of runs.
+    """
+    sizes = {len(row) for row in outcomes}
+    if not sizes or min(sizes) < 2:
+        raise InsufficientData("Noise needs at least two runs of at least one item", hint="Repeat the baseline.")
+    if len(sizes) > 1:
+        raise InvalidValue("Items have different numbers of runs", hint="Give one outcome an item and run.")
+    pairs = [a != b for row in outcomes for a, b in combinations(row, 2)]
+    return sum(pairs) / len(pairs)
 
 
 def flip_rate(samples: npt.ArrayLike) -> float:

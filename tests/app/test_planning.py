@@ -17,7 +17,7 @@ from qualab.app.run import start
 from qualab.domain.canonical import plain, plan_hash
 from qualab.domain.items import Item
 from qualab.domain.names import MetricKind, Objective
-from qualab.domain.plan import DecisionRule, MetricSpec, TaskSpec
+from qualab.domain.plan import DecisionRule, LookPlan, MetricSpec, NoisePlan, TaskSpec
 from qualab.errors import InvalidValue, PlanChanged, UsageError
 from qualab.stats.power import power_non_inferiority
 from qualab.stats.sizing import items_needed, power_to_prove, smallest_margin
@@ -315,3 +315,11 @@ async def test_a_frozen_plan_is_not_run_with_other_items_or_settings() -> None:
 
 def test_a_plan_without_assumptions_is_what_run_makes() -> None:
     assert make_plan(experiment(), FakeTasks()).assumptions is None
+
+
+def test_a_noise_floor_is_counted_among_the_requests_and_frozen_with_the_looks() -> None:
+    plain = planned({"a": 60})
+    found = planned({"a": 60}, noise_floor=NoisePlan(runs=2, concurrency=3), looks=4)
+    assert found.n_requests == plain.n_requests + 2 * 60 == 4 * 60
+    assert (found.plan.noise_floor, found.plan.looks) == (NoisePlan(runs=2, concurrency=3), LookPlan(n_looks=4))
+    assert plan_hash(found.plan) != plan_hash(plain.plan)

@@ -225,3 +225,21 @@ def test_looks_must_be_two_to_ten(qualab: Command, arms: list[str], looks: str) 
 def test_looks_in_a_file_must_be_a_number(qualab: Command, arms: list[str], tmp_path: Path, looks: str) -> None:
     (tmp_path / "experiment.yaml").write_text(f"looks: {looks}\n", encoding="utf-8")
     fails(qualab("run", tmp_path / "experiment.yaml", *arms, *SMALL), 2, "looks")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "says"),
+    [
+        ("--noise_floor_runs", "0", "noise_floor_runs must be 1 to 9"),
+        ("--noise-floor-runs", "-1", "noise_floor_runs must be 1 to 9"),
+        ("--noise_floor_concurrency", "0", "noise_floor_concurrency must be 1 or more"),
+    ],
+)
+def test_a_noise_floor_that_cannot_be(qualab: Command, arms: list[str], flag: str, value: str, says: str) -> None:
+    fails(qualab("run", *arms, *SMALL, flag, value), 2, says)
+
+
+@pytest.mark.parametrize("noise", ["3", "{runs: many}", "{run: 2}", "[1, 2]"])
+def test_a_noise_floor_in_a_file_that_cannot_be(qualab: Command, arms: list[str], tmp_path: Path, noise: str) -> None:
+    (tmp_path / "experiment.yaml").write_text(f"noise_floor: {noise}\n", encoding="utf-8")
+    fails(qualab("run", tmp_path / "experiment.yaml", *arms, *SMALL), 2, "noise_floor")

@@ -173,3 +173,21 @@ def test_release_is_planned_without_a_network(qualab: Command) -> None:
     assert "gsm8k: 1,319 items cannot prove ±1 pp at 5 % discordance: 4,335 are needed" in planned.out
     assert "All 5 together" in planned.out
     assert "belebele: 900 items in 488 clusters" in planned.out
+
+
+def test_looks_and_a_noise_floor_are_frozen_with_the_plan_and_run(qualab: Command, pair: Pair) -> None:
+    flags = ["--tasks", "demo_arithmetic", "--looks", 4, "--noise_floor_runs", 1, "--margin", 0.2]
+    planned = qualab("plan", *MODEL, *flags)
+    assert planned.code == 0, planned.err
+    assert "looks: most" in planned.out
+    assert "and the noise floor" in planned.out
+    refused = qualab("run", "plan.yaml", *urls(pair), "--looks", 5)
+    assert refused.code == 2
+    assert "--looks would change the frozen plan" in refused.err
+    done = qualab("run", "plan.yaml", *urls(pair))
+    assert done.code in (0, 1, 3), done.err
+    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
+    assert shown["comparison"]["plan"]["looks"] == {"n_looks": 4, "harm_alpha": 0.025}
+    assert shown["comparison"]["plan"]["noise_floor"] == {"runs": 1, "concurrency": 8}
+    assert shown["comparison"]["plan_hash"] == yaml.safe_load(Path("plan.yaml").read_text(encoding="utf-8"))["hash"]
+    assert qualab("compare", done.comparison_id).err == ""  # the same analysis, byte for byte

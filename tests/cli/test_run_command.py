@@ -294,3 +294,43 @@ def test_a_killed_run_with_looks_resumes_to_the_uninterrupted_runs_looks_and_ver
     assert shown[0]["looks"] == shown[1]["looks"]
     assert shown[0]["metrics"] == shown[1]["metrics"]
     assert len(shown[0]["looks"]["looks"]) > 1
+
+
+@pytest.fixture
+def flipping_pair() -> object:
+    from tests.scripted_server import Script
+
+    with ScriptedServer() as off, ScriptedServer(Script(flip_share=0.4)) as on:
+        yield off, on
+
+
+def test_a_noise_floor_is_measured_shown_and_kept_out_of_the_export(
+    qualab: Command, flipping_pair: Pair, tmp_path: Path
+) -> None:
+    pair = flipping_pair
+    file = tmp_path / "experiment.yaml"
+    file.write_text(
+        f"baseline: {pair[0].url}\ncandidate: {pair[1].url}\nmodel: scripted\ntasks: [demo_arithmetic]\n"
+        "limit: 30\nnoise_floor: {runs: 1, concurrency: 3}\n",
+        encoding="utf-8",
+    )
+    done = qualab("run", file, "--noise_floor_runs", 2, "--output_path", tmp_path / "out")
+    assert done.code in (0, 1, 3), done.err
+    asked = [sum(path.endswith("completions") for path, _ in server.requests) for server in pair]
+    assert asked == [3 * 30 + 1, 30 + 1]  # and a trial each
+    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
+    assert shown["comparison"]["plan"]["noise_floor"] == {"runs": 2, "concurrency": 3}
+    noise = shown["analysis"]["noise"]
+    assert (noise["n_asked"], noise["n_answered"]) == (60, 60)
+    assert noise["baseline"]["same_text"] == 30 > noise["candidate"]["same_text"]
+    assert noise["odd_texts"]["n_candidate_odd"] == noise["odd_texts"]["n_odd"] > 0
+    assert "noise     2 more runs of the baseline at concurrency 3, 60 of 60 answered" in done.out
+    assert "odd one out the candidate in" in done.out
+    assert "Noise floor, run 2 of 2: 30 requests" in done.err
+    assert "baseline 90/90" in done.err
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"baseline", "candidate"}
+    (samples, *_) = (tmp_path / "out" / "baseline").glob("samples_*.jsonl")
+    assert len({json.loads(line)["doc_id"] for line in samples.read_text(encoding="utf-8").splitlines()}) == 30
+    with sqlite3.connect(tmp_path / "qualab.db") as database:
+        assert database.execute("select count(*) from answer").fetchone() == (60,)
+        assert database.execute("select count(*) from noise_answer").fetchone() == (60,)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.stats import (
+    disagreement,
     discordance_with_repeats,
     excess_discordance,
     first_difference,
@@ -158,3 +161,17 @@ def test_repeats_divide_noise_and_nothing_else() -> None:
     assert discordance_with_repeats(discordance=0.05, noise=0.02, repeats=1) == pytest.approx(0.05)
     with pytest.raises(InvalidValue):
         discordance_with_repeats(discordance=0.05, noise=0.06, repeats=2)
+
+
+@given(st.integers(2, 5).flatmap(lambda k: st.lists(st.lists(st.integers(0, 1), min_size=k, max_size=k), min_size=1)))
+def test_disagreement_of_zeros_and_ones_is_the_flip_rate(table: list[list[int]]) -> None:
+    assert disagreement(table) == pytest.approx(flip_rate(table))
+
+
+def test_disagreement_takes_any_outcomes() -> None:
+    assert disagreement([["a", "a", "b"], ["x", "y", "z"]]) == pytest.approx((2 / 3 + 1) / 2)
+    for nothing in ([], [["a"]]):
+        with pytest.raises(InsufficientData):
+            disagreement(nothing)
+    with pytest.raises(InvalidValue):
+        disagreement([["a", "b"], ["a", "b", "c"]])

@@ -19,11 +19,18 @@ from qualab.domain.comparison import (
     Look,
     LooksTaken,
     MetricLook,
+    MetricNoise,
     MetricResult,
     MissingSummary,
+    NoiseFloor,
+    OddOneOut,
     PairSummary,
     PolicyResult,
+    RepeatNoise,
+    RepeatSummary,
+    SampledTexts,
     SuiteEvidence,
+    TextsCompared,
 )
 from qualab.domain.items import Answer, Item, Prompt, Reply, Request, Score
 from qualab.domain.names import (
@@ -173,7 +180,14 @@ def make_reply(text: str | None = "18", **changes: Any) -> Reply:
 
 
 def make_answer(
-    position: int, arm: ArmName = BASELINE, text: str | None = "18", *, choice: int = 0, repeat: int = 0, **changes: Any
+    position: int,
+    arm: ArmName = BASELINE,
+    text: str | None = "18",
+    *,
+    choice: int = 0,
+    repeat: int = 0,
+    run: int = 0,
+    **changes: Any,
 ) -> Answer:
     """`changes` are the reply's."""
     return Answer(
@@ -183,6 +197,7 @@ def make_answer(
         repeat=repeat,
         request_hash=hashlib.sha256(f"{position}/{choice}/{repeat}".encode()).digest()[:16],
         reply=make_reply(text, **changes),
+        run=run,
     )
 
 
@@ -218,6 +233,38 @@ def make_look(number: int = 1, **changes: Any) -> Look:
         number=number, n_items=9 * number, input_hash="i" * 64, metrics=(metric, nothing), decision=LookDecision.HARM
     )
     return replace(look, **changes)
+
+
+def make_noise() -> NoiseFloor:
+    texts = TextsCompared(n_pairs=3, same_text=2, changed=1, first_difference=83.5)
+    odd = OddOneOut(n_items=3, n_odd=1, n_candidate_odd=1, pvalue=1 / 3)
+    metric = MetricNoise(metric="정확도", n_answers=3, flip_rate_baseline=0.1 + 0.2, flip_rate_candidate=None, odd=odd)
+    return NoiseFloor(
+        n_runs=1,
+        concurrency=16,
+        n_asked=3,
+        n_answered=3,
+        baseline=texts,
+        candidate=replace(texts, first_difference=None),
+        odd_texts=odd,
+        metrics=(metric, replace(metric, odd=None)),
+        sampled=SampledTexts(statistic=-5e-324, pvalue=0.5, n_prompts=3, n_resamples=999),
+        note="",
+    )
+
+
+def _repeats() -> RepeatNoise:
+    return RepeatNoise(
+        metric="정확도",
+        arm=BASELINE,
+        n_items=3,
+        n_repeats=4,
+        flip_rate=1 / 3,
+        variance_between=0.0,
+        variance_within=1 / 7,
+        icc=None,
+        icc_mean=None,
+    )
 
 
 def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVALENT, **changes: Any) -> Analysis:
@@ -292,6 +339,8 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
         ),
         versions={"qualab": "0.1", "lm_eval": "0.4.13"},
         looks=LooksTaken(n_planned=5, looks=(make_look(),), n_items=9, n_items_planned=45, n_requests_saved=72),
+        noise=make_noise(),
+        repeats=RepeatSummary(metrics=(_repeats(),), sampled=None),
     )
     return replace(analysis, **changes)
 

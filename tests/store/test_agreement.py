@@ -36,12 +36,15 @@ texts = st.sampled_from(["", "18", "the same long text in both arms", "the same 
 moments = st.integers(0, 200)
 runners = st.sampled_from(["host-1:1:x", "host-2:2:y"])
 answers = st.builds(
-    lambda position, arm, text, repeat, status: make_answer(position, arm, text, repeat=repeat, status=status),
+    lambda position, arm, text, repeat, status, run: make_answer(
+        position, arm, text, repeat=repeat, status=status, run=run
+    ),
     st.integers(0, 3),
     arms,
     texts | st.none() | st.text(max_size=30),
     st.integers(0, 1),
     st.sampled_from(AnswerStatus),
+    st.sampled_from([0, 0, 0, 1, 2]),
 )
 scores = st.builds(
     lambda position, arm, value, metric: make_score(position, arm, value, metric=metric),
@@ -110,7 +113,8 @@ def everything(store: Store) -> object:
             comparison,
             list(store.items(comparison.id)),
             [list(store.answers(comparison.id, arm=arm)) for arm in ArmName],
-            store.answered(comparison.id),
+            [store.answered(comparison.id, run=run) for run in range(3)],
+            [list(store.answers(comparison.id, arm=ArmName.BASELINE, run=run)) for run in (1, 2)],
             list(store.scores(comparison.id)),
             list(store.looks(comparison.id)),
             store.analysis(comparison.id),

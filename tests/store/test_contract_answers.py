@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from qualab.domain.items import Answer
-from qualab.domain.names import AnswerStatus
+from qualab.domain.names import AnswerStatus, ArmName
 from qualab.errors import StoreError
 from qualab.ports import Store
 from tests.store.samples import (
@@ -266,3 +266,55 @@ def test_answers_can_be_added_while_others_are_read(store: Store) -> None:
     for answer in store.answers("c-1", arm=BASELINE):
         assert store.add_answers("c-1", [make_answer(answer.position, CANDIDATE, sent_at=NOW)]) == 0
     assert len(store.answered("c-1")) == 24
+
+
+LONG = "그녀는 알을 열여섯 개 가지고 있다. She sells nine of them for 2 dollars each. #### 18"
+
+
+def test_runs_of_the_noise_floor_are_places_of_their_own(store: Store) -> None:
+    arms = [make_answer(position, arm, LONG) for position in range(3) for arm in (BASELINE, CANDIDATE)]
+    again = [make_answer(position, text=f"{LONG}{run}", run=run) for run in (2, 1) for position in (2, 0)]
+    assert store.add_answers("c-1", [*again, *arms]) == 0
+    assert store.add_answers("c-1", again) == 4
+    assert store.answered("c-1") == {(arm, position, 0, 0) for position in range(3) for arm in (BASELINE, CANDIDATE)}
+    assert store.answered("c-1", run=1) == {(BASELINE, 0, 0, 0), (BASELINE, 2, 0, 0)}
+    assert store.answered("c-1", run=3) == set()
+    assert [answer.reply.text for answer in store.answers("c-1", arm=BASELINE)] == [LONG] * 3
+    for run in (1, 2):
+        found = list(store.answers("c-1", arm=BASELINE, run=run))
+        assert [(answer.run, answer.position, answer.reply.text) for answer in found] == [
+            (run, 0, f"{LONG}{run}"),
+            (run, 2, f"{LONG}{run}"),
+        ]
+    assert list(store.answers("c-1", arm=CANDIDATE, run=1)) == []
+
+
+@pytest.mark.parametrize("text", [LONG, LONG + " and more", LONG[:40], "", "x", None])
+def test_a_noise_answer_comes_back_whatever_the_baseline_said(store: Store, text: str | None) -> None:
+    """Its text may be packed upon the baseline's, whose own may be packed upon the candidate's."""
+    for position, order in enumerate([(BASELINE, CANDIDATE), (CANDIDATE, BASELINE)]):
+        for arm in order:
+            store.add_answers("c-1", [make_answer(position, arm, LONG)])
+    answers = [make_answer(position, text=text, run=1) for position in range(3)]
+    store.add_answers("c-1", answers)
+    assert list(store.answers("c-1", arm=BASELINE, run=1)) == answers
+
+
+@pytest.mark.parametrize(("arm", "run"), [(CANDIDATE, 1), (BASELINE, -1), (CANDIDATE, -1)])
+def test_the_noise_floor_has_no_candidate_and_counts_from_one(store: Store, arm: ArmName, run: int) -> None:
+    with pytest.raises(StoreError, match="impossible"):
+        store.add_answers("c-1", [make_answer(0), make_answer(1, arm, run=run)])
+    assert store.answered("c-1") == set()
+
+
+def test_a_noise_answer_needs_its_item(store: Store) -> None:
+    with pytest.raises(StoreError, match="does not have"):
+        store.add_answers("c-1", [make_answer(99, run=1)])
+
+
+def test_failures_of_the_noise_floor_are_dropped_wherever_they_stand(store: Store) -> None:
+    broken = [replace(failed(position, AnswerStatus.TIMEOUT), run=run) for position in range(4) for run in (0, 1)]
+    store.add_answers("c-1", [*broken, make_answer(5, run=1)])
+    assert store.drop_failures("c-1", from_position=2) == 2 + 4
+    assert {place[1] for place in store.answered("c-1")} == {0, 1}
+    assert store.answered("c-1", run=1) == {(BASELINE, 5, 0, 0)}

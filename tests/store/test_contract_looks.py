@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from qualab.domain.names import ComparisonStatus, LookDecision
+from qualab.domain.plan import LookPlan, NoisePlan
 from qualab.errors import StoreError
 from qualab.ports import Store
-from tests.store.samples import NOW, make_analysis, make_comparison, make_items, make_look
+from tests.store.samples import NOW, make_analysis, make_comparison, make_items, make_look, make_plan
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +30,12 @@ def test_a_look_follows_the_last_and_is_taken_once(store: Store, number: int) ->
     with pytest.raises(StoreError, match=f"look {number} of c-1 does not follow the 1 that were taken"):
         store.add_look("c-1", make_look(number, decision=LookDecision.CONTINUE), now=NOW)
     assert list(store.looks("c-1")) == [make_look(1)]
+
+
+def test_a_plan_keeps_its_looks_and_its_noise_floor(store: Store) -> None:
+    plan = make_plan(looks=LookPlan(n_looks=5, harm_alpha=1 / 30), noise_floor=NoisePlan(runs=2, concurrency=16))
+    store.create(make_comparison("planned", plan=plan), [])
+    assert store.get("planned").plan == plan
 
 
 def test_each_comparison_has_its_own_looks(store: Store) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import zstandard
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Row, Select, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, Table, and_, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from qualab.adapters.store import codes
@@ -19,7 +19,17 @@ from qualab.adapters.store.bulk import CHUNK, chunks, insert_rows
 from qualab.adapters.store.payloads import pack_item, unpack_item
 from qualab.adapters.store.phrases import Phrases
 from qualab.adapters.store.rows import answer_of, answer_row, score_of, score_row
-from qualab.adapters.store.tables import analysis, answer, comparison, dictionary, item, look, phrase, score
+from qualab.adapters.store.tables import (
+    analysis,
+    answer,
+    comparison,
+    dictionary,
+    item,
+    look,
+    noise_answer,
+    phrase,
+    score,
+)
 from qualab.adapters.store.texts import SHARED, TextCodec
 from qualab.adapters.store.times import to_us
 from qualab.adapters.store.training import DictionarySampler
@@ -33,6 +43,8 @@ from qualab.errors import StoreError
 _FAILURES = [code for status, code in codes.ANSWER_STATUS.of.items() if status.is_failure]
 _ANSWERS = [code for status, code in codes.ANSWER_STATUS.of.items() if status.is_answer]
 _PLACE = (answer.c.arm, answer.c.position, answer.c.choice, answer.c.repeat)
+_NOISE_PLACE = (noise_answer.c.position, noise_answer.c.choice, noise_answer.c.repeat)
+_BASELINE = codes.ARM.of[ArmName.BASELINE]
 _SMALLEST_TO_SHARE = 16
 """Characters from which looking for the same beginning in the other arm pays."""
 _TWINS = select(answer.c.position, answer.c.choice, answer.c.repeat, answer.c.text).where(
@@ -47,6 +59,12 @@ _twin = answer.alias("twin")
 _IS_TWIN = and_(
     *(_twin.c[name] == answer.c[name] for name in ("comparison_key", "position", "choice", "repeat")),
     _twin.c.arm == 1 - answer.c.arm,
+    func.substr(answer.c.text, 1, 1) == SHARED,
+)
+_IS_NOISES_TWIN = and_(
+    *(_twin.c[name] == noise_answer.c[name] for name in ("comparison_key", "position", "choice", "repeat")),
+    _twin.c.arm == _BASELINE,
+    func.substr(noise_answer.c.text, 1, 1) == SHARED,
 )
 
 
@@ -93,12 +111,21 @@ def add_answers(
     packer = codec.packer
     added = 0
     in_order = sorted(answers, key=_place_of)  # fills pages; of two for one place, the first stays the first
-    for arm, of_arm in groupby(in_order, key=attrgetter("arm")):
+    for (run, arm), of_arm in groupby(in_order, key=attrgetter("run", "arm")):
+        if run < 0 or (run and arm is not ArmName.BASELINE):
+            raise _impossible()
+        lender = _BASELINE if run else 1 - codes.ARM.of[arm]
         for chunk in chunks(of_arm):
-            twins = _read_twins(connection, key, arm, chunk)
-            rows = [answer_row(key, value, phrases, packer, twins.get(_place_of(value)[1:])) for value in chunk]
-            added += _insert_answers(connection, rows)
+            twins = _read_twins(connection, key, lender, chunk)
+            rows = [answer_row(key, value, phrases, packer, twins.get(_place_of(value)[2:])) for value in chunk]
+            added += _insert_answers(connection, noise_answer if run else answer, rows)
     return added
+
+
+def read_noise_places(connection: Connection, key: int, run: int) -> set[tuple[ArmName, int, int, int]]:
+    """The same as `read_places`, of a run of the noise floor."""
+    query = select(*_NOISE_PLACE).where(noise_answer.c.comparison_key == key, noise_answer.c.run == run)
+    return {(ArmName.BASELINE, *tuple(row)) for row in connection.execute(query)}
 
 
 def read_places(connection: Connection, key: int) -> set[tuple[ArmName, int, int, int]]:
@@ -110,10 +137,9 @@ def read_places(connection: Connection, key: int) -> set[tuple[ArmName, int, int
 
 def read_answers(connection: Connection, key: int, arm: ArmName, codec: TextCodec) -> Iterator[Answer]:
     """In order of (position, choice, repeat)."""
-    pairs = answer.outerjoin(_twin, _IS_TWIN & (func.substr(answer.c.text, 1, 1) == SHARED))
     query = (
         select(*list(answer.c)[1:], _twin.c.text)
-        .select_from(pairs)
+        .select_from(answer.outerjoin(_twin, _IS_TWIN))
         .where(answer.c.comparison_key == key, answer.c.arm == codes.ARM.of[arm])
         .order_by(*_PLACE)
     )
@@ -123,12 +149,27 @@ def read_answers(connection: Connection, key: int, arm: ArmName, codec: TextCode
         yield answer_of(row, phrases, unpacker)
 
 
+def read_noise_answers(connection: Connection, key: int, run: int, codec: TextCodec) -> Iterator[Answer]:
+    """The same as `read_answers`, of a run of the noise floor."""
+    query = (
+        select(*list(noise_answer.c)[1:], _twin.c.text)
+        .select_from(noise_answer.outerjoin(_twin, _IS_NOISES_TWIN))
+        .where(noise_answer.c.comparison_key == key, noise_answer.c.run == run)
+        .order_by(*_NOISE_PLACE)
+    )
+    phrases = _AllPhrases(connection)
+    unpacker = codec.unpacker
+    for row in _stream(connection, query):
+        yield answer_of(row, phrases, unpacker, is_noise=True)
+
+
 def drop_failures(connection: Connection, key: int, *, from_position: int) -> int:
     """Deletes the answers that are failures of an endpoint and returns how many."""
     failed = delete(answer).where(
         answer.c.comparison_key == key, answer.c.position >= from_position, answer.c.status.in_(_FAILURES)
     )
-    return connection.execute(failed).rowcount
+    noise = delete(noise_answer).where(noise_answer.c.comparison_key == key, noise_answer.c.status.in_(_FAILURES))
+    return connection.execute(failed).rowcount + connection.execute(noise).rowcount
 
 
 def replace_scores(connection: Connection, key: int, scores: Iterable[Score], phrases: Phrases) -> dict[str, int]:
@@ -210,28 +251,32 @@ def read_plan_hashes(connection: Connection, key: int) -> list[str]:
 
 
 def _read_twins(
-    connection: Connection, key: int, arm: ArmName, answers: list[Answer]
+    connection: Connection, key: int, lender: int, answers: list[Answer]
 ) -> dict[tuple[int, int, int], bytes]:
-    """The other arm's texts by (position, choice, repeat), as far as they are packed by themselves.
+    """An arm's texts by (position, choice, repeat), as far as they are packed by themselves.
 
     A row that lends its text stays as it is: only failures are ever deleted, and they lend none.
     """
     positions = {value.position for value in answers if len(value.reply.text or "") >= _SMALLEST_TO_SHARE}
     if not positions:
         return {}
-    wanted = {"key": key, "arm": 1 - codes.ARM.of[arm], "positions": list(positions)}
+    wanted = {"key": key, "arm": lender, "positions": list(positions)}
     return {(row[0], row[1], row[2]): row[3] for row in connection.execute(_TWINS, wanted)}
 
 
-def _insert_answers(connection: Connection, rows: list[tuple[Any, ...]]) -> int:
+def _insert_answers(connection: Connection, table: Table, rows: list[tuple[Any, ...]]) -> int:
     try:
-        return insert_rows(connection, answer, rows, skip_known=True)
+        return insert_rows(connection, table, rows, skip_known=True)
     except IntegrityError as exc:
-        raise StoreError("an answer is impossible, or belongs to an item that its comparison does not have") from exc
+        raise _impossible() from exc
 
 
-def _place_of(value: Answer) -> tuple[ArmName, int, int, int]:
-    return (value.arm, value.position, value.choice, value.repeat)
+def _impossible() -> StoreError:
+    return StoreError("an answer is impossible, or belongs to an item that its comparison does not have")
+
+
+def _place_of(value: Answer) -> tuple[int, ArmName, int, int, int]:
+    return (value.run, value.arm, value.position, value.choice, value.repeat)
 
 
 class _AllPhrases(dict[int, str]):

@@ -14,19 +14,20 @@ from qualab.adapters.store.payloads import to_json
 from qualab.adapters.store.texts import Packer, Unpacker
 from qualab.adapters.store.times import from_us, to_us
 from qualab.domain.items import Answer, Reply, Score
+from qualab.domain.names import ArmName
 from qualab.errors import StoreError
 
 
 def answer_row(
     key: int, answer: Answer, phrases: Mapping[str, int], packer: Packer, twin: bytes | None
 ) -> tuple[Any, ...]:
-    """One row of `answer`. `twin`: the other arm's packed text in the same place."""
+    """One row of `answer`, or of `noise_answer` for a later run. `twin`: another packed text for the same place."""
     reply = answer.reply
     if reply.loglikelihood is not None and math.isnan(reply.loglikelihood):
         raise StoreError(f"an answer at position {answer.position} has the log-likelihood NaN")
     return (
         key,
-        codes.ARM.of[answer.arm],
+        answer.run or codes.ARM.of[answer.arm],
         answer.position,
         answer.choice,
         answer.repeat,
@@ -47,12 +48,13 @@ def answer_row(
     )
 
 
-def answer_of(row: Row[Any], phrases: Mapping[int, str], unpacker: Unpacker) -> Answer:
-    """An answer from a row of `answer` without its comparison, and the text of its twin."""
+def answer_of(row: Row[Any], phrases: Mapping[int, str], unpacker: Unpacker, *, is_noise: bool = False) -> Answer:
+    """An answer from a row of `answer` (or `noise_answer`) without its comparison, and the text of its twin."""
     columns: tuple[Any, ...] = tuple(row)
-    arm, position, choice, repeat = columns[:4]
+    whose, position, choice, repeat = columns[:4]
     return Answer(
-        arm=codes.ARM.name[arm],
+        arm=ArmName.BASELINE if is_noise else codes.ARM.name[whose],
+        run=whose if is_noise else 0,
         position=position,
         choice=choice,
         repeat=repeat,

@@ -126,15 +126,21 @@ class SqlStore:
         self._phrases.keep(phrases)
         return duplicates
 
-    def answered(self, comparison_id: str) -> set[tuple[ArmName, int, int, int]]:
-        """(arm, position, choice, repeat) of every stored answer."""
+    def answered(self, comparison_id: str, *, run: int = 0) -> set[tuple[ArmName, int, int, int]]:
+        """(arm, position, choice, repeat) of every stored answer of a run."""
         key = self._comparison(comparison_id).key
         with self._reading() as connection:
-            return records.read_places(connection, key)
+            return records.read_noise_places(connection, key, run) if run else records.read_places(connection, key)
 
-    def answers(self, comparison_id: str, *, arm: ArmName) -> Iterator[Answer]:
-        """In order of (position, choice, repeat)."""
+    def answers(self, comparison_id: str, *, arm: ArmName, run: int = 0) -> Iterator[Answer]:
+        """In order of (position, choice, repeat). Runs of the noise floor have the baseline alone."""
         known = self._comparison(comparison_id)
+        if run:
+            if arm is not ArmName.BASELINE:
+                return iter(())
+            return self._streamed(
+                lambda connection: records.read_noise_answers(connection, known.key, run, known.codec)
+            )
         return self._streamed(lambda connection: records.read_answers(connection, known.key, arm, known.codec))
 
     def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:

@@ -103,40 +103,49 @@ item = Table(
 )
 """One item. `payload` is zstd of the JSON of its document, target, cluster, prompts and requests."""
 
-answer = Table(
-    "answer",
-    metadata,
-    Column("comparison_key", Integer, nullable=False),
-    Column("arm", SmallInteger, nullable=False),
-    Column("position", Integer, nullable=False),
-    Column("choice", SmallInteger, nullable=False),
-    Column("repeat", SmallInteger, nullable=False),
-    Column("status", SmallInteger, nullable=False),
-    Column("attempts", SmallInteger, nullable=False),
-    Column("finish_reason", Integer, ForeignKey("phrase.id"), nullable=False),
-    Column("fingerprint", Integer, ForeignKey("phrase.id"), nullable=False),
-    Column("prompt_tokens", Integer),
-    Column("completion_tokens", Integer),
-    Column("reasoning_characters", Integer, nullable=False),
-    Column("sent_at", BigInteger, nullable=False),
-    Column("latency_us", BigInteger, nullable=False),
-    Column("loglikelihood", Double),
-    Column("is_greedy", Boolean),
-    Column("request_hash", LargeBinary, nullable=False),
-    Column("text", LargeBinary),
-    Column("error", LargeBinary),
-    PrimaryKeyConstraint("comparison_key", "arm", "position", "choice", "repeat"),
-    ForeignKeyConstraint(["comparison_key", "position"], ["item.comparison_key", "item.position"]),
-    CheckConstraint(codes.ARM.check("arm"), name="arm"),
-    CheckConstraint("choice >= 0", name="choice"),
-    CheckConstraint("repeat >= 0", name="repeat"),
-    CheckConstraint(codes.ANSWER_STATUS.check("status"), name="status"),
-    CheckConstraint("attempts >= 1", name="attempts"),
-    CheckConstraint("latency_us >= 0", name="latency_us"),
-    CheckConstraint("length(request_hash) = 16", name="request_hash"),
-    sqlite_with_rowid=False,
-)
+
+def _answers(name: str, whose: str, *checks: CheckConstraint) -> Table:
+    """A table of answers. Both have the same columns but for the second, so that one row fits either."""
+    return Table(
+        name,
+        metadata,
+        Column("comparison_key", Integer, nullable=False),
+        Column(whose, SmallInteger, nullable=False),
+        Column("position", Integer, nullable=False),
+        Column("choice", SmallInteger, nullable=False),
+        Column("repeat", SmallInteger, nullable=False),
+        Column("status", SmallInteger, nullable=False),
+        Column("attempts", SmallInteger, nullable=False),
+        Column("finish_reason", Integer, ForeignKey("phrase.id"), nullable=False),
+        Column("fingerprint", Integer, ForeignKey("phrase.id"), nullable=False),
+        Column("prompt_tokens", Integer),
+        Column("completion_tokens", Integer),
+        Column("reasoning_characters", Integer, nullable=False),
+        Column("sent_at", BigInteger, nullable=False),
+        Column("latency_us", BigInteger, nullable=False),
+        Column("loglikelihood", Double),
+        Column("is_greedy", Boolean),
+        Column("request_hash", LargeBinary, nullable=False),
+        Column("text", LargeBinary),
+        Column("error", LargeBinary),
+        PrimaryKeyConstraint("comparison_key", whose, "position", "choice", "repeat"),
+        ForeignKeyConstraint(["comparison_key", "position"], ["item.comparison_key", "item.position"]),
+        *checks,
+        CheckConstraint("choice >= 0", name="choice"),
+        CheckConstraint("repeat >= 0", name="repeat"),
+        CheckConstraint(codes.ANSWER_STATUS.check("status"), name="status"),
+        CheckConstraint("attempts >= 1", name="attempts"),
+        CheckConstraint("latency_us >= 0", name="latency_us"),
+        CheckConstraint("length(request_hash) = 16", name="request_hash"),
+        sqlite_with_rowid=False,
+    )
+
+
+answer = _answers("answer", "arm", CheckConstraint(codes.ARM.check("arm"), name="arm"))
 """One answer. `text` and `error` are packed (texts.py), a text perhaps upon the other arm's; no error is NULL."""
+
+noise_answer = _answers("noise_answer", "run", CheckConstraint("run >= 1", name="run"))
+"""One answer of the baseline in a run of the noise floor; its text perhaps upon that of the baseline itself."""
 
 score = Table(
     "score",

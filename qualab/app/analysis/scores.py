@@ -11,7 +11,7 @@ import numpy as np
 
 from qualab.app.scoring import raw_value
 from qualab.domain.canonical import canonical_json
-from qualab.domain.comparison import ArmSummary, Look, PairSummary
+from qualab.domain.comparison import ArmSummary, PairSummary
 from qualab.domain.items import Item, Score
 from qualab.domain.names import ArmName
 from qualab.domain.plan import Plan
@@ -106,12 +106,13 @@ def scores_hash(scores: Scores, layout: Layout) -> Any:
 
 
 def input_hash(
-    scores: Scores, layout: Layout, arms: Sequence[ArmSummary], pairs: PairSummary, looks: Sequence[Look] = ()
+    scores: Scores, layout: Layout, arms: Sequence[ArmSummary], pairs: PairSummary, *, more: Sequence[object] = ()
 ) -> str:
-    """SHA-256 of everything that goes into an analysis beside the plan."""
+    """SHA-256 of everything that goes into an analysis beside the plan. `more`: what else was found, None left out."""
     digest = scores_hash(scores, layout)
-    for look in looks:
-        digest.update(canonical_json(look).encode())
+    for value in more:
+        if value is not None:
+            digest.update(canonical_json(value).encode())
     for arm in arms:
         digest.update(canonical_json(arm.statuses).encode())
     digest.update(canonical_json(pairs).encode())

@@ -12,7 +12,7 @@ from qualab.app.planning.beliefs import Belief, Given, belief_of, check_given
 from qualab.app.planning.figures import Asked, Figures, Named, figures_of
 from qualab.app.planning.pilot import Pilot
 from qualab.app.planning.words import caveats, unproven
-from qualab.domain.names import ArmName, MetricKind
+from qualab.domain.names import ArmName, MetricKind, RequestKind
 from qualab.domain.plan import Assumptions, MetricSpec, Plan
 from qualab.ports import LoadedTasks
 from qualab.stats.sizing import joint_power, power_for_joint
@@ -47,7 +47,7 @@ class Planning:
     joint_power: float | None
     """Product of the powers; None where a primary metric has none."""
     n_requests: int
-    """Of both arms together."""
+    """Of both arms together, and of the noise floor; early looks may save some."""
     rate: float | None
     """Requests a second."""
     duration_s: float | None
@@ -111,15 +111,17 @@ def plan_comparison(experiment: Experiment, tasks: LoadedTasks, given: Given, pi
 def _sizes(tasks: LoadedTasks, plan: Plan) -> _Sizes:
     items: Counter[str] = Counter()
     clusters: dict[str, set[str]] = {}
-    n_prompts = 0
+    n_prompts = n_generations = 0
     for item in tasks.render():
         items[item.task] += 1
         n_prompts += len(item.prompts)
+        n_generations += len(item.prompts) if item.kind is RequestKind.GENERATION else 0
         clusters.setdefault(item.task, set()).add(item.cluster or f"item {item.doc_id}")
+    noise_runs = plan.noise_floor.runs if plan.noise_floor else 0
     return _Sizes(
         items=items,
         clusters={task: len(found) for task, found in clusters.items()},
-        n_requests=n_prompts * plan.sampling.repeats * len(ArmName),
+        n_requests=(n_prompts * len(ArmName) + n_generations * noise_runs) * plan.sampling.repeats,
     )
 
 

@@ -1,0 +1,76 @@
+"""Reads what an analysis of noise needs beyond the stored scores: texts, and the scores of further runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qualab.app.analysis.noise import NoiseData, NoiseRun, noise_floor
+from qualab.app.analysis.repeats import repeat_summary
+from qualab.app.analysis.scores import Key, Layout, Scores, read_scores
+from qualab.app.analysis.streams import Streams
+from qualab.app.asking import n_requests
+from qualab.app.noise import generations
+from qualab.app.scoring import scores_of
+from qualab.domain.comparison import Comparison, NoiseFloor, RepeatSummary
+from qualab.domain.items import Item
+from qualab.domain.names import ArmName, RequestKind
+from qualab.ports import LoadedTasks, Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Differing:
+    """How runs of the same arm differ; None where that was not asked."""
+
+    noise: NoiseFloor | None
+    repeats: RepeatSummary | None
+
+
+def differing(
+    store: Store,
+    comparison: Comparison,
+    tasks: LoadedTasks,
+    items: Sequence[Item],
+    *,
+    scores: Scores,
+    layout: Layout,
+    streams: Streams,
+) -> Differing:
+    """The noise floor and what repeats show, from what is stored. `items` are those that were asked, by position."""
+    plan, comparison_id = comparison.plan, comparison.id
+    if plan.noise_floor is None and plan.sampling.repeats == 1:
+        return Differing(noise=None, repeats=None)
+    texts = {arm: _texts(store, comparison_id, items, arm)[0] for arm in ArmName}
+    repeats = repeat_summary(plan, scores, layout, texts, streams)
+    if plan.noise_floor is None:
+        return Differing(noise=None, repeats=repeats)
+    numbers = range(1, plan.noise_floor.runs + 1)
+    data = NoiseData(
+        plan=plan,
+        noise=plan.noise_floor,
+        layout=layout,
+        scores=scores,
+        texts=texts,
+        runs=[_noise_run(store, comparison_id, tasks, items, number) for number in numbers],
+        n_asked=len(numbers) * n_requests(generations(items), plan.sampling),
+    )
+    return Differing(noise=noise_floor(data, streams), repeats=repeats)
+
+
+def _noise_run(store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item], number: int) -> NoiseRun:
+    answers = store.answers(comparison_id, arm=ArmName.BASELINE, run=number)
+    texts, n_answered = _texts(store, comparison_id, items, ArmName.BASELINE, run=number)
+    return NoiseRun(scores=read_scores(scores_of(answers, tasks, items), items), texts=texts, n_answered=n_answered)
+
+
+def _texts(
+    store: Store, comparison_id: str, items: Sequence[Item], arm: ArmName, *, run: int = 0
+) -> tuple[dict[Key, str], int]:
+    """Generated texts, and how many requests were answered."""
+    answered = [one for one in store.answers(comparison_id, arm=arm, run=run) if one.reply.status.is_answer]
+    texts = {
+        (one.position, one.repeat): one.reply.text or ""
+        for one in answered
+        if items[one.position].kind is RequestKind.GENERATION
+    }
+    return texts, len(answered)

@@ -1,0 +1,394 @@
+"""Noise-floor runs and repeats: what is asked, what is stored, and what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from qualab.app.run import resume, start
+from qualab.cli.noise_text import noise_lines
+from qualab.domain.canonical import canonical_json, plan_hash
+from qualab.domain.comparison import Analysis, NoiseFloor
+from qualab.domain.items import Item, Prompt, Reply
+from qualab.domain.names import MetricKind, RequestKind, Verdict
+from qualab.domain.plan import MetricSpec, NoisePlan, RequestPolicy, TaskSpec
+from qualab.errors import InvalidValue, RunStopped
+from qualab.stats import excess_discordance, flip_rate, variance_components
+from tests.app.fakes import (
+    BASELINE,
+    CANDIDATE,
+    Answerer,
+    Bench,
+    FakeEndpoint,
+    FakeHarness,
+    FakeTasks,
+    QuietProgress,
+    echo_number,
+    experiment,
+    failure,
+    metric_spec,
+    reply,
+    task_spec,
+)
+
+ONE = NoisePlan(runs=1, concurrency=9)
+
+
+@dataclass
+class NoiseBench(Bench):
+    """The baseline is opened again for the noise floor: an endpoint of its own here, to tell the requests apart."""
+
+    noise: FakeEndpoint = field(default_factory=lambda: FakeEndpoint("http://off"))
+    opened: list[RequestPolicy] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def _open(self, url: str, *, policy: RequestPolicy, key: str | None) -> AsyncIterator[FakeEndpoint]:
+        self.opened.append(policy)
+        is_again = url == self.baseline.url and sum(one.concurrency == policy.concurrency for one in self.opened) < 2
+        if len(self.opened) > 2 and is_again:
+            yield self.noise
+        else:
+            yield self.baseline if url == self.baseline.url else self.candidate
+
+
+def bench_of(n_items: int = 60, tasks: type[FakeTasks] = FakeTasks, **changes: Any) -> NoiseBench:
+    return NoiseBench(harness=FakeHarness(tasks(n_items=n_items)), **changes)
+
+
+async def run(bench: Bench, **changes: Any) -> Analysis:
+    wanted = experiment(**({"noise_floor": ONE} | changes))
+    return await start(bench.services, wanted, keys={}, progress=QuietProgress())
+
+
+def floor_of(analysis: Analysis) -> NoiseFloor:
+    assert analysis.noise is not None
+    return analysis.noise
+
+
+def wrong(*numbers: int, text: str = "no") -> Answerer:
+    return lambda prompt, seed: reply(text) if int(prompt[4:]) in numbers else echo_number(prompt, seed)
+
+
+async def test_the_baseline_is_asked_again_the_same_bytes_in_another_order_at_its_own_concurrency() -> None:
+    bench = bench_of()
+    bench.noise.delay_s = 0.002
+    analysis = await run(bench)
+    assert sorted(bench.noise.bodies) == sorted(bench.baseline.bodies)
+    assert bench.noise.bodies != bench.baseline.bodies
+    assert len(bench.candidate.bodies) == len(bench.baseline.bodies) == 60
+    assert [one.concurrency for one in bench.opened] == [4, 4, 9]
+    assert bench.noise.most_in_flight == 9
+    found = floor_of(analysis)
+    assert (found.n_runs, found.concurrency, found.n_asked, found.n_answered) == (1, 9, 60, 60)
+
+
+async def test_noise_runs_come_after_the_arms_and_change_nothing_of_them() -> None:
+    without = await run(bench_of(200), noise_floor=None)
+    bench = bench_of(200)
+    bench.noise.answer = wrong(3, 4, 5)
+    progress = QuietProgress()
+    analysis = await start(bench.services, experiment(noise_floor=ONE), keys={}, progress=progress)
+    assert progress.answers[400:] == [BASELINE] * 200
+    assert (analysis.arms, analysis.pairs) == (without.arms, without.pairs)
+    assert analysis.metrics == without.metrics
+    assert len(bench.store.answered(analysis.comparison_id)) == 400
+    assert len(bench.store.answered(analysis.comparison_id, run=1)) == 200
+    assert [one.run for one in bench.store.answers(analysis.comparison_id, arm=BASELINE)] == [0] * 200
+    assert list(bench.store.answers(analysis.comparison_id, arm=CANDIDATE, run=1)) == []
+
+
+async def test_progress_counts_the_noise_runs() -> None:
+    told = {}
+
+    class Watching(QuietProgress):
+        def started(self, comparison: Any, *, totals: Any, done: Any) -> None:
+            super().started(comparison, totals=totals, done=done)
+            told.update(totals)
+
+    wanted = experiment(noise_floor=NoisePlan(runs=2, concurrency=3))
+    await start(bench_of(20).services, wanted, keys={}, progress=Watching())
+    assert told == {BASELINE: 60, CANDIDATE: 20}
+
+
+async def test_the_odd_one_out_is_counted_over_scores_and_texts() -> None:
+    bench = bench_of(100)
+    bench.candidate.answer = wrong(*range(10), 50)
+    bench.noise.answer = wrong(*range(20, 24), 50)  # on 50 the baseline's first run stands out
+    analysis = await run(bench)
+    found = floor_of(analysis)
+    (row,) = found.metrics
+    expected = excess_discordance(n_odd=15, n_candidate_odd=10)
+    for odd in (row.odd, found.odd_texts):
+        assert odd is not None
+        assert (odd.n_items, odd.n_odd, odd.n_candidate_odd) == (100, 15, 10)
+        assert odd.pvalue == pytest.approx(expected.pvalue)
+    assert (row.flip_rate_baseline, row.flip_rate_candidate) == (0.05, 0.11)
+    assert found.baseline is not None
+    assert found.candidate is not None
+    assert (found.baseline.same_text, found.candidate.same_text) == (95, 89)
+
+
+async def test_texts_are_compared_by_character_and_white_space_is_no_other_answer() -> None:
+    bench = bench_of(50)
+    answer = "The answer is {}"
+    bench.baseline.answer = lambda p, s: reply(answer.format(int(p[4:])))
+    bench.noise.answer = lambda p, s: reply(answer.format(int(p[4:])) + ("\n" if p == "say 7" else ""))
+    bench.candidate.answer = lambda p, s: reply(
+        ("the answer" if p == "say 8" else "The answers") if p in ("say 8", "say 9") else answer.format(int(p[4:]))
+    )
+    found = floor_of(await run(bench))
+    assert found.baseline is not None
+    assert found.candidate is not None
+    assert (found.baseline.same_text, found.baseline.changed, found.baseline.first_difference) == (49, 0, 15.0)
+    assert (found.candidate.same_text, found.candidate.changed) == (48, 2)
+    assert found.candidate.first_difference == (0 + 10) / 2
+
+
+async def test_without_an_odd_item_there_is_no_evidence_and_it_is_said() -> None:
+    analysis = await run(bench_of(30))
+    found = floor_of(analysis)
+    assert found.odd_texts is not None
+    assert (found.odd_texts.n_odd, found.odd_texts.pvalue) == (0, 1.0)
+    assert found.baseline is not None
+    assert found.baseline.first_difference is None
+    text = "\n".join(noise_lines(analysis))
+    assert "no odd one out, so no test" in text
+    assert "30 of 30 the same" in text
+
+
+async def test_missing_answers_of_the_noise_floor_take_pairs_away() -> None:
+    bench = bench_of(100)
+    bench.noise.answer = lambda p, s: failure() if int(p[4:]) < 4 else echo_number(p, s)
+    bench.candidate.answer = lambda p, s: failure() if int(p[4:]) in (50, 51) else echo_number(p, s)
+    analysis = await run(bench)
+    found = floor_of(analysis)
+    assert (found.n_asked, found.n_answered) == (100, 96)
+    assert found.baseline is not None
+    assert found.baseline.n_pairs == found.metrics[0].n_answers == 94
+    assert analysis.metrics[0].n_missing == 2
+
+
+async def test_a_noise_floor_without_a_common_answer_says_so_and_gives_no_numbers() -> None:
+    bench = bench_of(10)
+    bench.noise.answer = lambda p, s: failure() if int(p[4:]) < 5 else echo_number(p, s)
+    bench.candidate.answer = lambda p, s: failure() if int(p[4:]) >= 5 else echo_number(p, s)
+    analysis = await run(bench)
+    found = floor_of(analysis)
+    assert (found.baseline, found.candidate, found.odd_texts, found.sampled) == (None, None, None, None)
+    assert found.metrics[0].flip_rate_baseline is found.metrics[0].odd is None
+    assert "nothing can be compared" in found.note
+    assert "nothing can be compared" in "\n".join(noise_lines(analysis))
+    assert "NaN" not in canonical_json(analysis)
+
+
+async def test_several_runs_enter_the_flip_rate_and_the_first_makes_the_triples() -> None:
+    bench = bench_of(40)
+    calls = {"n": 0}
+
+    def answer(prompt: str, seed: int) -> Reply:
+        calls["n"] += 1
+        return wrong(1, 2)(prompt, seed) if calls["n"] > 40 else echo_number(prompt, seed)
+
+    bench.noise.answer = answer
+    found = floor_of(await run(bench, noise_floor=NoisePlan(runs=2, concurrency=9)))
+    assert (found.n_asked, found.n_answered) == (80, 80)
+    expected = flip_rate([[1, 1, 0]] * 2 + [[1, 1, 1]] * 38)
+    assert found.metrics[0].flip_rate_baseline == pytest.approx(expected)
+    assert found.metrics[0].odd is not None
+    assert found.metrics[0].odd.n_odd == 0
+
+
+@dataclass
+class WithChoices(FakeTasks):
+    """A second task whose items are scored by log-likelihood."""
+
+    @property
+    def tasks(self) -> tuple[TaskSpec, ...]:
+        return (task_spec("sums", self.n_items), task_spec("picks", 4, kind=RequestKind.LOGLIKELIHOOD))
+
+    @property
+    def metrics(self) -> tuple[MetricSpec, ...]:
+        group = metric_spec("all", kind=MetricKind.GROUP_MEAN, members=("sums", "picks"), is_primary=False)
+        return (group, metric_spec("sums"), metric_spec("picks", is_primary=False, exercises_drafter=False))
+
+    def render(self) -> Iterator[Item]:
+        yield from super().render()
+        for number in range(4):
+            prompts = tuple(Prompt(text="it is", continuation=f" {choice}") for choice in "ab")
+            yield Item(
+                position=number,
+                task="picks",
+                doc_id=number,
+                kind=RequestKind.LOGLIKELIHOOD,
+                doc={},
+                target="0",
+                prompts=prompts,
+            )
+
+    def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
+        return super().score(task, answered) if task == "sums" else [{"exact_match,none": 1.0} for _ in answered]
+
+
+async def test_only_items_that_generate_are_asked_again() -> None:
+    bench = bench_of(20, WithChoices)
+    bench.baseline.answer = bench.candidate.answer = lambda p, s: (
+        reply("", loglikelihood=-1.0) if isinstance(p, list) else echo_number(p, s)
+    )
+    analysis = await run(bench, tokenizer="x")
+    assert len(bench.noise.bodies) == 20
+    assert [row.metric for row in floor_of(analysis).metrics] == ["sums/exact_match,none"]
+
+
+async def test_a_run_with_looks_measures_the_noise_of_what_was_asked() -> None:
+    bench = bench_of(2_000)
+    analysis = await run(bench, looks=5)
+    assert analysis.verdict is Verdict.EQUIVALENT
+    assert analysis.looks is not None
+    assert analysis.looks.stopped_early
+    assert floor_of(analysis).n_asked == analysis.looks.n_items == len(bench.noise.bodies)
+
+
+async def test_without_a_noise_floor_it_is_said_that_there_is_none() -> None:
+    analysis = await run(bench_of(20), noise_floor=None)
+    assert analysis.noise is None
+    assert any("No noise floor was measured" in caveat for caveat in analysis.caveats)
+    assert not any("noise floor" in caveat for caveat in (await run(bench_of(20))).caveats)
+
+
+async def test_the_noise_floor_is_part_of_the_plan() -> None:
+    hashes = set()
+    for noise in (None, ONE, NoisePlan(runs=2, concurrency=9), NoisePlan(runs=1, concurrency=8)):
+        bench = bench_of(5)
+        analysis = await run(bench, noise_floor=noise)
+        comparison = bench.store.get(analysis.comparison_id)
+        assert comparison.plan.noise_floor == noise
+        assert comparison.plan_hash == plan_hash(comparison.plan)
+        hashes.add(comparison.plan_hash)
+    assert len(hashes) == 4
+
+
+async def test_a_noise_run_that_dies_resumes_and_asks_only_what_is_missing() -> None:
+    whole = bench_of(120)
+    whole.noise.answer = wrong(5)
+    expected = await run(whole)
+
+    bench = bench_of(120)
+    bench.noise.answer = wrong(5)
+    bench.noise.delay_s = 0.003
+    progress = QuietProgress()
+    job = asyncio.create_task(start(bench.services, experiment(noise_floor=ONE), keys={}, progress=progress))
+    while len(progress.answers) < 240 + 40:
+        await asyncio.sleep(0.001)
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert progress.comparison is not None
+    stored = bench.store.answered(progress.comparison.id, run=1)
+    assert 40 <= len(stored) < 120
+    bench.opened.clear()
+    again = QuietProgress()
+    analysis = await resume(bench.services, progress.comparison.id, keys={}, progress=again)
+    assert again.answers == [BASELINE] * (120 - len(stored))
+    assert again.done == {BASELINE: 120 + len(stored), CANDIDATE: 120}
+    assert analysis.noise == expected.noise
+    assert replace(analysis, comparison_id="") == replace(expected, comparison_id="")
+
+
+async def test_a_baseline_that_fails_in_the_noise_run_stops_it_and_failures_can_be_asked_again() -> None:
+    bench = bench_of(100)
+    broken = {"now": True}
+    bench.noise.answer = lambda p, s: failure() if broken["now"] else echo_number(p, s)
+    progress = QuietProgress()
+    with pytest.raises(RunStopped, match="baseline"):
+        await start(bench.services, experiment(noise_floor=ONE), keys={}, progress=progress)
+    broken["now"] = False
+    bench.opened.clear()
+    assert progress.comparison is not None
+    analysis = await resume(
+        bench.services, progress.comparison.id, keys={}, progress=QuietProgress(), retry_failed=True
+    )
+    assert floor_of(analysis).n_answered == 100
+
+
+@pytest.mark.parametrize(
+    ("noise", "message"),
+    [
+        (NoisePlan(runs=0, concurrency=4), "noise_floor_runs must be 1 to 9"),
+        (NoisePlan(runs=10, concurrency=4), "noise_floor_runs"),
+        (NoisePlan(runs=1, concurrency=0), "noise_floor_concurrency must be 1 or more"),
+    ],
+)
+async def test_a_noise_floor_that_cannot_be_is_refused(noise: NoisePlan, message: str) -> None:
+    with pytest.raises(InvalidValue, match=message):
+        await run(bench_of(5), noise_floor=noise)
+
+
+def sampled(share: float) -> Answerer:
+    """Right for a share of the seeds, item by item."""
+
+    def answer(prompt: str, seed: int) -> Reply:
+        number = int(prompt[4:])
+        is_wrong = (number * 7_919 + seed * 104_729) % 1_000 < share * 1_000
+        return reply("no") if is_wrong else echo_number(prompt, seed)
+
+    return answer
+
+
+async def test_repeats_give_flip_rates_iccs_and_variance_shares_of_both_arms() -> None:
+    bench = bench_of(50)
+    bench.baseline.answer, bench.candidate.answer = sampled(0.3), echo_number
+    analysis = await run(bench, noise_floor=None, repeats=4, gen_kwargs={"temperature": 0.7})
+    assert analysis.repeats is not None
+    off, on = analysis.repeats.metrics
+    assert (off.arm, on.arm) == (BASELINE, CANDIDATE)
+    assert (off.n_items, off.n_repeats) == (50, 4)
+    table = [[float(sampled(0.3)(f"say {n}", 1234 + r).text == str(n)) for r in range(4)] for n in range(50)]
+    components = variance_components(table)
+    assert off.flip_rate == pytest.approx(flip_rate(table))
+    assert (off.icc, off.icc_mean) == pytest.approx((components.icc, components.icc_mean))
+    assert off.variance_within == pytest.approx(components.variance_within)
+    assert (on.flip_rate, on.icc, on.variance_within) == (0.0, None, 0.0)
+    text = "\n".join(noise_lines(analysis))
+    assert "ICC(1)" in text
+    assert "no variance to share" in text
+    assert (await run(bench_of(20))).repeats is None
+
+
+async def test_texts_drawn_from_another_distribution_are_found_and_those_of_the_same_are_not() -> None:
+    bench = bench_of(60)
+    bench.baseline.answer = sampled(0.3)
+    bench.noise.answer = lambda p, s: sampled(0.3)(p, s + 17)
+    bench.candidate.answer = lambda p, s: reply("quite another text")
+    analysis = await run(bench, repeats=3, gen_kwargs={"temperature": 0.7})
+    found = floor_of(analysis)
+    assert analysis.repeats is not None
+    assert analysis.repeats.sampled is not None
+    assert found.sampled is not None
+    assert analysis.repeats.sampled.pvalue == 1 / 1_000
+    assert analysis.repeats.sampled.n_prompts == 60
+    assert found.sampled.pvalue > 0.05
+    assert found.odd_texts is not None
+    assert found.odd_texts.n_items == 60  # an item's repeats are not three items
+
+
+async def test_the_same_answers_give_the_same_noise_floor_to_the_last_byte() -> None:
+    texts = []
+    for _ in range(2):
+        bench = bench_of(40)
+        bench.baseline.answer, bench.candidate.answer, bench.noise.answer = sampled(0.3), sampled(0.35), sampled(0.32)
+        analysis = await run(bench, repeats=3, gen_kwargs={"temperature": 0.7})
+        texts.append(canonical_json(replace(analysis, comparison_id="")))
+    assert texts[0] == texts[1]
+
+
+async def test_bodies_of_repeats_carry_the_seeds_of_the_arms() -> None:
+    bench = bench_of(5)
+    await run(bench, repeats=3, gen_kwargs={"temperature": 0.7})
+    seeds = sorted(json.loads(body)["seed"] for body in bench.noise.bodies)
+    assert seeds == sorted(json.loads(body)["seed"] for body in bench.baseline.bodies)
