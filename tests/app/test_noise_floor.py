@@ -181,7 +181,7 @@ async def test_a_noise_floor_without_a_common_answer_says_so_and_gives_no_number
     analysis = await run(bench)
     found = floor_of(analysis)
     assert (found.baseline, found.candidate, found.odd_texts, found.sampled) == (None, None, None, None)
-    assert found.metrics[0].flip_rate_baseline is found.metrics[0].odd is None
+    assert (found.metrics[0].flip_rate_baseline, found.metrics[0].odd) == (None, None)
     assert "nothing can be compared" in found.note
     assert "nothing can be compared" in "\n".join(noise_lines(analysis))
     assert "NaN" not in canonical_json(analysis)
