@@ -38,6 +38,7 @@ from qualab.app.services import Services
 from qualab.bootstrap import run_async, services_of
 from qualab.domain.canonical import encode_body
 from qualab.domain.comparison import Analysis, Comparison
+from qualab.domain.engine import Engine, EngineKind
 from qualab.domain.items import Item, Reply, Request
 from qualab.domain.names import ArmName
 from qualab.domain.plan import RequestPolicy
@@ -138,6 +139,11 @@ class Told:
         self.url = endpoint.url
         self.ask = endpoint.ask
         self.tokenize = endpoint.tokenize
+        self.counters = endpoint.counters
+
+    async def engine(self, *, model: str) -> Engine:
+        del model
+        return Engine(kind=EngineKind.UNKNOWN)
 
     async def inspect(self, *, model: str) -> EndpointInfo:
         return EndpointInfo(url=self.url, server="mock", models=(model,), max_model_len=None, tokenizes=False)

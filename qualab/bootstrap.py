@@ -116,6 +116,8 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
             alpha=settings.alpha,
             power=settings.power,
             max_missing_share=settings.max_missing_share,
+            min_accepted_share=settings.min_accepted_share,
+            allow_unobserved=settings.allow_unobserved,
         ),
     )
 

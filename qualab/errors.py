@@ -91,6 +91,12 @@ class PlanChanged(UsageError):
     code = "plan-changed"
 
 
+class PairDiffers(QualabError):
+    """The two arms cannot be compared: no drafter in the candidate, one in the baseline, or something else differs."""
+
+    code = "pair-differs"
+
+
 class InfrastructureError(QualabError):
     """Something outside qualab failed: an endpoint, the database, the harness."""
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from qualab.domain.comparison import Analysis, Comparison, Look
+from qualab.domain.engine import Counters, Engine
 from qualab.domain.items import Answer, Item, JsonObject, Reply, Request, Score
 from qualab.domain.names import ArmName, ComparisonStatus
+from qualab.domain.observations import Observation
 from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
 
 
@@ -105,6 +107,14 @@ class Endpoint(Protocol):
 
     async def inspect(self, *, model: str) -> EndpointInfo:
         """Raises EndpointUnreachable, EndpointMisconfigured (path, key, model name)."""
+        ...
+
+    async def engine(self, *, model: str) -> Engine:
+        """What the engine says of its configuration, and its counters; what is closed stays empty."""
+        ...
+
+    async def counters(self) -> Counters | None:
+        """The engine's counters now; None where they are closed."""
         ...
 
     async def ask(self, request: Request, body: bytes) -> Reply:
@@ -203,6 +213,14 @@ class Store(Protocol):
 
     def looks(self, comparison_id: str) -> Sequence[Look]:
         """In order of their numbers."""
+        ...
+
+    def add_observation(self, comparison_id: str, observation: Observation) -> None:
+        """Stores what was seen of an engine."""
+        ...
+
+    def observations(self, comparison_id: str) -> Sequence[Observation]:
+        """In the order in which they were made."""
         ...
 
     def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:

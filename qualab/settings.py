@@ -114,6 +114,8 @@ class Settings(BaseSettings):
     alpha: float = 0.05
     power: float = 0.8
     max_missing_share: float = 0.05
+    min_accepted_share: float = 0.0
+    allow_unobserved: bool = False
     concurrency: int = 8
     timeout: float = 300.0
     max_attempts: int = 5

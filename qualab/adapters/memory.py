@@ -15,6 +15,7 @@ from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.items import Answer, Item, Reply, Score
 from qualab.domain.lookup import ambiguous, not_found, not_next
 from qualab.domain.names import ArmName, ComparisonStatus
+from qualab.domain.observations import Observation
 from qualab.domain.text import storable_text, valid_text
 from qualab.errors import StoreError
 from qualab.ports import ComparisonFilter
@@ -52,6 +53,7 @@ class _Kept:
     answers: dict[RunPlace, Answer] = field(default_factory=dict)
     scores: tuple[Score, ...] = ()
     looks: tuple[Look, ...] = ()
+    observations: tuple[Observation, ...] = ()
     analyses: dict[str, Analysis] = field(default_factory=dict)
     """The newest by the hash of its plan."""
 
@@ -186,6 +188,13 @@ class MemoryStore:
         if look.number != len(kept.looks) + 1:
             raise not_next(comparison_id, look.number, len(kept.looks))
         kept.looks = (*kept.looks, look)
+
+    def add_observation(self, comparison_id: str, observation: Observation) -> None:
+        kept = self._of(comparison_id)
+        kept.observations = (*kept.observations, observation)
+
+    def observations(self, comparison_id: str) -> Sequence[Observation]:
+        return self._of(comparison_id).observations
 
     def looks(self, comparison_id: str) -> Sequence[Look]:
         return self._of(comparison_id).looks

@@ -22,6 +22,7 @@ from qualab.app.analysis.scores import Layout, Scores, input_hash, layout_of, re
 from qualab.app.analysis.stopped import NOT_ADJUSTED, adjusted_for, evidence_at, judge_at, looks_taken, rule_at
 from qualab.app.analysis.streams import Streams
 from qualab.app.analysis.testing import sample_bounds, sample_evidence
+from qualab.app.analysis.treatment import treatment_of
 from qualab.app.differing import differing
 from qualab.app.summaries import Summary
 from qualab.domain.comparison import (
@@ -91,20 +92,22 @@ def analyse(
     job = Job(plan=plan, scores=scores, layout=layout, streams=streams, values=values, looks=looks)
     rows, suite = _rows_and_suite(job)
     found = differing(store, comparison, tasks, asked, scores=scores, layout=layout, streams=streams)
-    verdict, reasons = conclude(plan, rows, arms, pairs, suite)
+    treatment = treatment_of(plan, store.observations(comparison.id), summary.drafted, arms)
+    verdict, reasons = conclude(plan, rows, arms, pairs, suite=suite, treatment=treatment)
     return Analysis(
         comparison_id=comparison.id,
         plan_hash=comparison.plan_hash,
-        input_hash=input_hash(scores, layout, arms, pairs, more=(looks, found.noise, found.repeats)),
+        input_hash=input_hash(scores, layout, arms, pairs, more=(looks, found.noise, found.repeats, treatment)),
         verdict=verdict,
         reasons=reasons,
-        caveats=(*_caveats(plan), *missing_caveats(suite.missing, plan.rule)),
+        caveats=(*_caveats(plan), *treatment.notes, *missing_caveats(suite.missing, plan.rule)),
         metrics=rows,
         suite=suite,
         arms=arms,
         pairs=pairs,
         versions={name: version(name) for name in ("qualab", "lm_eval", "numpy", "scipy")},
         looks=looks,
+        treatment=treatment,
         noise=found.noise,
         repeats=found.repeats,
     )
@@ -289,7 +292,7 @@ def _policies(metric: Metric, evidence: Evidence | None, job: Job) -> tuple[Poli
 
 
 def _caveats(plan: Plan) -> tuple[str, ...]:
-    caveats = ["Whether the drafter ran, and that nothing else differs between the arms, was not checked."]
+    caveats = []
     if plan.is_limited:
         caveats.append(f"Limited to {plan.limit:g} items a task: not for sign-off.")
     if plan.noise_floor is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +47,13 @@ class Tally:
     missing: int = 0
     missing_in_a_row: int = 0
     last_error: str = ""
+    attempts: int = 0
+    prompt_tokens: int = 0
 
     def count(self, reply: Reply) -> None:
         """Adds one reply. A reply with reasoning alone came back, so the endpoint lives."""
+        self.attempts += reply.attempts
+        self.prompt_tokens += reply.prompt_tokens or 0
         if reply.status.is_answer or reply.status is AnswerStatus.NO_FINAL_ANSWER:
             self.missing_in_a_row = 0
             return
@@ -67,13 +71,17 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
-    """Where the asking pauses until everything has come back and is stored."""
+class Pause:
+    """A place where the asking waits until everything has come back and is stored."""
 
-    ends: Sequence[int]
-    """The position after the last item of each stage."""
-    goes_on: Callable[[int], bool]
-    """Whether to go on after a stage; they count from 1."""
+    end: int
+    """The position after the last item before it."""
+    then: Callable[[], Awaitable[bool]]
+    """What is done there, and whether to go on."""
+
+
+Pauses = Callable[[Sequence["Arm"]], Awaitable[Sequence[Pause]]]
+"""The pauses of a run with these arms, in order of their ends."""
 
 
 @dataclass(slots=True)
@@ -89,14 +97,15 @@ class Arm:
     """A run of the noise floor, or 0."""
 
 
-async def ask_all(services: Services, run: Run, *, stages: Stages | None = None) -> None:
+async def ask_all(services: Services, run: Run, *, pauses: Pauses | None = None) -> None:
     """Asks what is missing. Raises RunStopped when an arm fails too often, and what the store raises."""
     plan = run.comparison.plan
     done = services.store.answered(run.comparison.id)
     total = n_requests(run.items, plan.sampling)
     arms = [arm_of(name, run.endpoints[name], concurrency=plan.policy.concurrency, total=total) for name in ArmName]
     recorder = Recorder(services.store, run.comparison.id)
-    await ask_fed(services, run, arms, recorder, feed(run, arms, done, recorder=recorder, stages=stages))
+    places = await pauses(arms) if pauses else ()
+    await ask_fed(services, run, arms, recorder, feed(run, arms, done, recorder=recorder, pauses=places))
 
 
 async def ask_fed(
@@ -141,18 +150,19 @@ async def feed(
     arms: Sequence[Arm],
     done: set[AnswerKey],
     *,
-    recorder: Recorder | None = None,
-    stages: Stages | None = None,
+    recorder: Recorder,
+    pauses: Sequence[Pause] = (),
 ) -> None:
     """Hands jobs to both arms in step; which arm is given an item first alternates."""
-    start = 0
-    for number, end in enumerate(stages.ends if stages else [len(run.items)], start=1):
-        await feed_items(run, run.items[start:end], arms, done)
-        start = end
-        if stages and recorder:
-            await _drained(arms, recorder)
-            if not stages.goes_on(number):
-                break
+    start, goes_on = 0, True
+    for pause in pauses:
+        await feed_items(run, run.items[start : pause.end], arms, done)
+        start = pause.end
+        await _drained(arms, recorder)
+        if not (goes_on := await pause.then()):
+            break
+    if goes_on:
+        await feed_items(run, run.items[start:], arms, done)
     await feed_ends(arms)
 
 

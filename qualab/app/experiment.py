@@ -170,6 +170,7 @@ def check_rule(rule: DecisionRule) -> None:
             (0 < rule.alpha < 0.5, "alpha", "between 0 and 0.5"),
             (0 < rule.power < 1, "power", "between 0 and 1, as 0.8"),
             (0 <= rule.max_missing_share < 1, "max_missing_share", "at least 0 and below 1"),
+            (0 <= rule.min_accepted_share < 1, "min_accepted_share", "at least 0 and below 1"),
         ]
     )
     for name, margin in rule.margins.items():

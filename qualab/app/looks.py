@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from qualab.app.analysis.looking import LookData, take_look
 from qualab.app.analysis.scores import Scores, layout_of, scores_hash
 from qualab.app.analysis.streams import Streams
-from qualab.app.asking import Stages
+from qualab.app.asking import Pause
 from qualab.app.preparing import stage_ends
 from qualab.app.scoring import scores_between
 from qualab.app.services import Run, Services
@@ -27,11 +28,11 @@ SAYS = {
 }
 
 
-def stages_of(services: Services, run: Run) -> Stages | None:
-    """The stages of a run with looks; None where the plan has none."""
+def look_pauses(services: Services, run: Run) -> list[Pause]:
+    """A pause for each look; none where the plan has none."""
     looks = run.comparison.plan.looks
     if looks is None:
-        return None
+        return []
     looking = _Looking(
         services=services,
         run=run,
@@ -39,7 +40,7 @@ def stages_of(services: Services, run: Run) -> Stages | None:
         ends=stage_ends(run.items, n_stages=looks.n_looks),
         taken=list(services.store.looks(run.comparison.id)),
     )
-    return Stages(ends=looking.ends, goes_on=looking.goes_on)
+    return [Pause(end=end, then=partial(looking.goes_on, number)) for number, end in enumerate(looking.ends, start=1)]
 
 
 def looked_to(looks: Sequence[Look]) -> int:
@@ -60,7 +61,7 @@ class _Looking:
     n_scored: int = 0
     """Stages whose scores are in."""
 
-    def goes_on(self, number: int) -> bool:
+    async def goes_on(self, number: int) -> bool:
         """Whether there is anything left to ask after this stage; takes its look where it has not been taken."""
         if number > len(self.taken):
             self._take(number)

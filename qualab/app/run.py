@@ -6,25 +6,31 @@ import asyncio
 import gc
 import importlib
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from qualab.app.analyse import analyse
-from qualab.app.asking import STALE_AFTER_S, ask_all
+from qualab.app.asking import STALE_AFTER_S, Arm, Pause, ask_all
+from qualab.app.checks import check_engines, check_pair, see_engines, stop_at
 from qualab.app.experiment import Experiment, check, local_of, make_plan, planned_options, task_options
 from qualab.app.frozen import check_frozen
 from qualab.app.hints import resume_hint
-from qualab.app.looks import looked_to, stages_of
+from qualab.app.looks import look_pauses, looked_to
 from qualab.app.noise import ask_noise, tell_progress
-from qualab.app.preflight import Endpoints, Keys, inspect_arms, open_arms, try_requests
+from qualab.app.observing import observation_pauses
+from qualab.app.preflight import Endpoints, Keys, inspect_arms, open_arms
 from qualab.app.preparing import in_random_order, token_source, with_requests
 from qualab.app.scoring import score_answers
 from qualab.app.services import Run, Services
 from qualab.domain.canonical import plan_hash
 from qualab.domain.comparison import Analysis, Comparison
+from qualab.domain.engine import Engine
 from qualab.domain.items import Item
 from qualab.domain.names import ArmName, ComparisonStatus, RequestKind
+from qualab.domain.observations import EngineSeen, engines_seen
 from qualab.domain.plan import Plan
+from qualab.domain.preflight import Preflight
 from qualab.errors import PlanChanged, RunStopped
 from qualab.ports import LoadedTasks, Progress, TaskOptions
 
@@ -42,11 +48,24 @@ async def start(
             check_unchanged(frozen, tasks)
             check_frozen(frozen, plan)
         progress.phase("Checking both endpoints")
-        items = await _prepared(services, experiment, plan, tasks, endpoints)
+        items, preflight = await _prepared(services, experiment, plan, tasks, endpoints)
+        stop_at(preflight.findings)
         comparison = _new_comparison(services, experiment, plan)
         services.store.create(comparison, items)
+        _record_engines(services, comparison, preflight.engines)
         run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
         return await _carry_out(services, run, keys=keys)
+
+
+async def look_before(services: Services, experiment: Experiment, *, keys: Keys, progress: Progress) -> Preflight:
+    """Everything that `start` would check before its first item, and nothing stored."""
+    check(experiment)
+    urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
+    async with open_arms(services, urls, policy=experiment.policy, keys=keys) as endpoints:
+        tasks = _load(services, task_options(experiment), progress)
+        progress.phase("Checking both endpoints")
+        plan = make_plan(experiment, tasks)
+        return (await _prepared(services, experiment, plan, tasks, endpoints))[1]
 
 
 async def resume(
@@ -68,6 +87,9 @@ async def resume(
     async with open_arms(services, urls, policy=plan.policy, keys=keys) as endpoints:
         progress.phase("Checking both endpoints")
         await inspect_arms(endpoints, model=plan.sampling.model)
+        engines = await see_engines(endpoints, model=plan.sampling.model)
+        check_engines(engines, engines_seen(services.store.observations(comparison.id)))
+        _record_engines(services, comparison, engines)
         run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
         return await _carry_out(services, run, keys=keys, retry_failed=retry_failed)
 
@@ -91,7 +113,7 @@ def check_unchanged(plan: Plan, tasks: LoadedTasks) -> None:
 
 async def _prepared(
     services: Services, experiment: Experiment, plan: Plan, tasks: LoadedTasks, endpoints: Endpoints
-) -> list[Item]:
+) -> tuple[list[Item], Preflight]:
     infos = await inspect_arms(endpoints, model=experiment.model)
     tokens = None
     if any(task.kind is RequestKind.LOGLIKELIHOOD for task in plan.tasks):
@@ -100,8 +122,13 @@ async def _prepared(
         tokens = token_source(endpoints[baseline], infos[baseline], model=experiment.model, named=named)
     ordered = in_random_order(tasks.render(), seed=experiment.seed, n_stages=experiment.looks or 1)
     items = await with_requests(ordered, sampling=plan.sampling, tokens=tokens)
-    await try_requests(endpoints, items, seed=experiment.seed)
-    return items
+    return items, await check_pair(endpoints, plan, items, infos)
+
+
+def _record_engines(services: Services, comparison: Comparison, engines: Mapping[ArmName, Engine]) -> None:
+    for arm, engine in engines.items():
+        seen = EngineSeen(arm=arm, seen_at=services.clock.now(), engine=engine)
+        services.store.add_observation(comparison.id, seen)
 
 
 def _new_comparison(services: Services, experiment: Experiment, plan: Plan) -> Comparison:
@@ -140,7 +167,7 @@ async def _ask(services: Services, run: Run, keys: Keys) -> None:
     store, clock, comparison_id = services.store, services.clock, run.comparison.id
     try:
         tell_progress(services, run)
-        await ask_all(services, run, stages=stages_of(services, run))
+        await ask_all(services, run, pauses=partial(_pauses, services, run))
         await ask_noise(services, run, keys=keys)
     except RunStopped as stop:
         store.set_status(comparison_id, ComparisonStatus.STOPPED, now=clock.now(), stop_reason=stop.message)
@@ -150,6 +177,12 @@ async def _ask(services: Services, run: Run, keys: Keys) -> None:
         raise
     finally:
         run.progress.finished()
+
+
+async def _pauses(services: Services, run: Run, arms: Sequence[Arm]) -> Sequence[Pause]:
+    """Where engines are looked into, and where looks are taken; at one place in this order."""
+    pauses = [*await observation_pauses(services, run, arms), *look_pauses(services, run)]
+    return sorted(pauses, key=lambda pause: pause.end)
 
 
 def conclude_run(services: Services, run: Run) -> Analysis:

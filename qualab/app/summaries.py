@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from qualab.app.drafting import DraftedAnswers
 from qualab.domain.comparison import ArmSummary, PairSummary
 from qualab.domain.items import Answer, Item
 from qualab.domain.names import AnswerStatus, ArmName, RequestKind
@@ -114,10 +115,13 @@ class Summary:
         self._arms = {arm: _ArmCount() for arm in ArmName}
         self._pairs = _PairCount()
         self._waiting: dict[tuple[int, int, int], _Trace] = {}
+        self.drafted = DraftedAnswers()
 
     def add(self, answer: Answer) -> None:
         item = self._items[answer.position]
         self._arms[answer.arm].add(answer, item)
+        if item.kind is RequestKind.GENERATION:
+            self.drafted.add(answer, item.task)
         trace = _trace(answer, is_generation=item.kind is RequestKind.GENERATION)
         place = (answer.position, answer.choice, answer.repeat)
         other = self._waiting.pop(place, None)

@@ -17,6 +17,7 @@ margin: 0.02          # 2 percentage points
 # margins: {gsm8k: 0.03}          # others by benchmark, task or metric; the narrower name wins
 # objective: non_inferiority      # only a loss matters; default: equivalence
 alpha: 0.05           # level of each one-sided test
+# allow_unobserved: true          # let a verdict stand though neither /metrics nor answers tell that the drafter ran
 # power: 0.8                      # chance of proving the margin that `qualab plan` sizes for
 
 # How requests are sent; the same in both arms.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qualab.domain.names import Verdict
-from qualab.errors import InfrastructureError, InsufficientData, QualabError, UsageError
+from qualab.errors import InfrastructureError, InsufficientData, PairDiffers, QualabError, UsageError
 
 INTERRUPTED = 130
 UNEXPECTED = 5
@@ -21,6 +21,7 @@ OF_VERDICT = {
 OF_ERROR: tuple[tuple[type[QualabError], int], ...] = (
     (UsageError, 2),
     (InsufficientData, 2),
+    (PairDiffers, 4),
     (InfrastructureError, 5),
     (QualabError, UNEXPECTED),
 )

@@ -55,6 +55,17 @@ Timeout = Annotated[float | None, typer.Option(help="Deadline of one attempt, se
 MaxAttempts = Annotated[int | None, _option("max_attempts", "Attempts a request.")]
 MaxFailedShare = Annotated[float | None, _option("max_failed_share", "Share of missing answers that stops an arm.")]
 MaxMissingShare = Annotated[float | None, _option("max_missing_share", "Share of missing pairs that is INVALID.")]
+MinAcceptedShare = Annotated[
+    float | None, _option("min_accepted_share", "Share of accepted draft tokens below which a task is INVALID.")
+]
+AllowUnobserved = Annotated[
+    bool | None,
+    typer.Option(
+        "--allow_unobserved/--no-allow_unobserved",
+        "--allow-unobserved/--no-allow-unobserved",
+        help="Let a verdict stand where nothing tells that the drafter ran.",
+    ),
+]
 Tokenizer = Annotated[str | None, typer.Option(help="tokenizer.json or its folder, where the server cannot tokenize.")]
 Label = Annotated[str | None, typer.Option(help="A name to find the comparison by.")]
 KeyFile = Annotated[Path | None, _option("api_key_file", "File with the API key (or QUALAB_API_KEY).")]

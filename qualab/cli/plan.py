@@ -71,6 +71,8 @@ def plan(
     max_attempts: o.MaxAttempts = None,
     max_failed_share: o.MaxFailedShare = None,
     max_missing_share: o.MaxMissingShare = None,
+    min_accepted_share: o.MinAcceptedShare = None,
+    allow_unobserved: o.AllowUnobserved = None,
     tokenizer: o.Tokenizer = None,
     label: o.Label = None,
     api_key_file: o.KeyFile = None,

@@ -15,6 +15,7 @@ from qualab.domain.names import (
     Verdict,
 )
 from qualab.domain.plan import Plan
+from qualab.domain.treatment import Treatment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,6 +411,8 @@ class Analysis:
     versions: dict[str, str]
     looks: LooksTaken | None = None
     """None where the plan has no looks."""
+    treatment: Treatment | None = None
+    """None in analyses of versions that did not look into engines."""
     noise: NoiseFloor | None = None
     """None where no noise floor was measured."""
     repeats: RepeatSummary | None = None

@@ -60,6 +60,16 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drafted:
+    """What a drafter did for one request, where the engine says so in its answer."""
+
+    draft_tokens: int
+    accepted_tokens: int
+    rounds: tuple[int, ...] = ()
+    """Rounds with 0, 1, ... accepted tokens; empty where the engine does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """What an endpoint made of one request, after all its attempts."""
 
@@ -82,6 +92,8 @@ class Reply:
     error: str
     """What went wrong, for a person; empty for an answer. Never holds a key."""
     reasoning_characters: int = 0
+    drafted: Drafted | None = None
+    """None where the engine says nothing of drafting in its answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

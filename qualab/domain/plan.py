@@ -109,6 +109,10 @@ class DecisionRule:
     """Level of each one-sided test; intervals are at 1 - 2 alpha."""
     max_missing_share: float = 0.05
     """A comparison with a larger share of missing pairs is INVALID."""
+    min_accepted_share: float = 0.0
+    """A comparison whose candidate accepts a smaller share of the draft tokens in some task is INVALID."""
+    allow_unobserved: bool = False
+    """Whether a verdict may stand where nothing tells that the drafter ran."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,10 @@ from typing import Any
 
 from qualab.adapters.memory import MemoryStore
 from qualab.app.experiment import Experiment
-from qualab.app.preflight import TRIAL_TOKENS
 from qualab.app.services import Services
+from qualab.app.trials import PROBE_TOKENS, TRIAL_TOKENS
 from qualab.domain.comparison import Comparison
+from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
 from qualab.domain.items import Item, Prompt, Reply, Request
 from qualab.domain.names import AnswerStatus, ArmName, MetricKind, RequestKind
 from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
@@ -150,13 +151,25 @@ class FakeEndpoint:
     bodies: list[bytes] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
+    drafts: bool = False
+    """Whether a drafter is on: each generation is one round of 3 draft tokens, of which 2 are accepted."""
+    generated: int = 0
+
+    async def engine(self, *, model: str) -> Engine:
+        return Engine(kind=EngineKind.UNKNOWN, counters=await self.counters())
+
+    async def counters(self) -> Counters | None:
+        n = self.generated
+        on = Drafting(drafts=n, draft_tokens=3 * n, accepted_tokens=2 * n, accepted_at=(n, n, 0))
+        return Counters(drafting=on if self.drafts else None)
 
     async def inspect(self, *, model: str) -> EndpointInfo:
         return EndpointInfo(url=self.url, server="fake", models=(model,), max_model_len=None, tokenizes=False)
 
     async def ask(self, request: Request, body: bytes) -> Reply:
         payload = json.loads(body)
-        if payload["max_tokens"] == TRIAL_TOKENS:
+        self.generated += 1
+        if payload["max_tokens"] in (TRIAL_TOKENS, PROBE_TOKENS):
             return reply("trial")
         self.bodies.append(body)
         self.in_flight += 1
@@ -208,7 +221,7 @@ class Bench:
     """Services on fakes."""
 
     baseline: FakeEndpoint = field(default_factory=lambda: FakeEndpoint("http://off"))
-    candidate: FakeEndpoint = field(default_factory=lambda: FakeEndpoint("http://on"))
+    candidate: FakeEndpoint = field(default_factory=lambda: FakeEndpoint("http://on", drafts=True))
     harness: FakeHarness = field(default_factory=FakeHarness)
     store: Any = field(default_factory=MemoryStore)
     clock: Clock = field(default_factory=Clock)

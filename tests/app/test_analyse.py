@@ -243,7 +243,7 @@ def suite(difference: float, pvalue: float) -> SuiteEvidence:
 def test_a_small_loss_everywhere_is_a_reason_beside_the_verdict(
     difference: float, pvalue: float, is_said: bool
 ) -> None:
-    verdict, reasons = conclude(PLAN, [EQUAL], [arm(name) for name in ArmName], PAIRS, suite(difference, pvalue))
+    verdict, reasons = conclude(PLAN, [EQUAL], [arm(name) for name in ArmName], PAIRS, suite=suite(difference, pvalue))
     assert verdict is Verdict.EQUIVALENT
     assert any("over all 3 metrics together the candidate is worse by 0.30 pp" in one for one in reasons) is is_said
 

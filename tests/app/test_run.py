@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from qualab.app.asking import Arm, Tally, feed
+from qualab.app.recording import Recorder
 from qualab.app.run import resume, start
 from qualab.app.services import Run
 from qualab.domain.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
@@ -306,7 +307,7 @@ async def test_items_are_offered_to_both_arms_in_step_and_the_first_arm_alternat
     arms = [Arm(name=arm, endpoint=bench.baseline, queue=Noting(arm), tally=Tally(total=6)) for arm in ArmName]
     items = list(bench.store.items(analysis.comparison_id))
     job = Run(comparison=progress.comparison, tasks=bench.harness.tasks, items=items, endpoints={}, progress=progress)
-    await feed(job, arms, set())
+    await feed(job, arms, set(), recorder=Recorder(bench.store, analysis.comparison_id))
     assert offered[:6] == [
         (BASELINE, 0),
         (CANDIDATE, 0),

@@ -54,7 +54,7 @@ def qualab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[ScriptedServer, ScriptedServer]]:
     """Two servers; the candidate answers a tenth of the prompts otherwise."""
-    with ScriptedServer() as baseline, ScriptedServer(Script(flip_share=0.1)) as candidate:
+    with ScriptedServer() as baseline, ScriptedServer(Script(flip_share=0.1, drafts=True)) as candidate:
         yield baseline, candidate
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.scripted_server import ScriptedServer
+from tests.scripted_server import Script, ScriptedServer
 
 Pair = tuple[ScriptedServer, ScriptedServer]
 
@@ -141,9 +141,11 @@ def wait_for_answers(db: Path, count: int, process: subprocess.Popen[str]) -> No
 
 @pytest.fixture
 def slow_pair() -> object:
-    from tests.scripted_server import Script
 
-    with ScriptedServer(Script(latency_s=0.05)) as off, ScriptedServer(Script(latency_s=0.05, flip_share=0.1)) as on:
+    with (
+        ScriptedServer(Script(latency_s=0.05)) as off,
+        ScriptedServer(Script(latency_s=0.05, flip_share=0.1, drafts=True)) as on,
+    ):
         yield off, on
 
 
@@ -248,7 +250,7 @@ def test_release_runs_over_chat_and_over_completions(qualab: Command, arms: list
 
 
 def test_a_run_with_looks_stops_early_says_what_it_saved_and_shows_it_again(qualab: Command, tmp_path: Path) -> None:
-    with ScriptedServer() as off, ScriptedServer() as on:
+    with ScriptedServer() as off, ScriptedServer(Script(drafts=True)) as on:
         flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted"]
         done = qualab("run", *flags, "--tasks", "demo_arithmetic", "--margin", 0.1, "--looks", 4)
         asked = sum(path.endswith("completions") for path, _ in off.requests)
@@ -258,7 +260,7 @@ def test_a_run_with_looks_stops_early_says_what_it_saved_and_shows_it_again(qual
     assert shown["comparison"]["plan"]["looks"] == {"n_looks": 4, "harm_alpha": 0.025}
     assert taken["n_items"] < taken["n_items_planned"]
     assert taken["n_requests_saved"] == 2 * (taken["n_items_planned"] - taken["n_items"])
-    assert asked == taken["n_items"] + 1  # and a trial
+    assert asked == taken["n_items"] + 2  # and a trial and a probe
     assert "looks     stopped at look" in done.out
     assert f"{taken['n_requests_saved']:,} requests saved" in done.out
     assert "proven since look" in done.out
@@ -273,11 +275,10 @@ def test_a_run_with_looks_stops_early_says_what_it_saved_and_shows_it_again(qual
 def test_a_killed_run_with_looks_resumes_to_the_uninterrupted_runs_looks_and_verdict(
     qualab: Command, tmp_path: Path
 ) -> None:
-    from tests.scripted_server import Script
 
     db = tmp_path / "qualab.db"
     script = Script(latency_s=0.02)
-    with ScriptedServer(script) as off, ScriptedServer(replace(script, flip_share=0.03)) as on:
+    with ScriptedServer(script) as off, ScriptedServer(replace(script, flip_share=0.03, drafts=True)) as on:
         more = ["--looks", "6", "--margin", "0.2"]
         process = spawn(flags((off, on)), db, *more)
         wait_for_answers(db, 130, process)
@@ -298,9 +299,8 @@ def test_a_killed_run_with_looks_resumes_to_the_uninterrupted_runs_looks_and_ver
 
 @pytest.fixture
 def flipping_pair() -> object:
-    from tests.scripted_server import Script
 
-    with ScriptedServer() as off, ScriptedServer(Script(flip_share=0.4)) as on:
+    with ScriptedServer() as off, ScriptedServer(Script(flip_share=0.4, drafts=True)) as on:
         yield off, on
 
 
@@ -317,7 +317,7 @@ def test_a_noise_floor_is_measured_shown_and_kept_out_of_the_export(
     done = qualab("run", file, "--noise_floor_runs", 2, "--output_path", tmp_path / "out")
     assert done.code in (0, 1, 3), done.err
     asked = [sum(path.endswith("completions") for path, _ in server.requests) for server in pair]
-    assert asked == [3 * 30 + 1, 30 + 1]  # and a trial each
+    assert asked == [3 * 30 + 2, 30 + 2]  # and a trial and a probe each
     shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
     assert shown["comparison"]["plan"]["noise_floor"] == {"runs": 2, "concurrency": 3}
     noise = shown["analysis"]["noise"]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from qualab.adapters.endpoints.engines import EngineProbe
 from qualab.adapters.endpoints.faults import Fault
 from qualab.adapters.endpoints.inspection import LOADING_TIMEOUT_S, Inspection
 from qualab.adapters.endpoints.redaction import Redactor, checked_key
@@ -14,6 +15,7 @@ from qualab.adapters.endpoints.retrying import Failure, Sending, Timing, persist
 from qualab.adapters.endpoints.tokenizing import ServerTokenizer
 from qualab.adapters.endpoints.transport import Transport
 from qualab.adapters.endpoints.urls import Routes
+from qualab.domain.engine import Counters, Engine
 from qualab.domain.items import Reply, Request
 from qualab.domain.names import AnswerStatus, Api
 from qualab.domain.plan import RequestPolicy
@@ -41,6 +43,7 @@ class HttpEndpoint:
         self._redact = redact
         self._slots = asyncio.Semaphore(policy.concurrency)
         self._tokenizer = ServerTokenizer(routes, transport=transport, policy=policy, timing=timing, redact=redact)
+        self._probe = EngineProbe(routes, transport=transport)
         self._inspection = Inspection(
             routes, transport=transport, timing=timing, redact=redact, loading_timeout_s=loading_timeout_s
         )
@@ -55,6 +58,14 @@ class HttpEndpoint:
         card = await self._inspection.model_card(model)
         form = await self._tokenizer.detect(model)
         return await self._inspection.describe(card, tokenizes=form is not None)
+
+    async def engine(self, *, model: str) -> Engine:
+        """What the engine says of itself. Raises as `inspect` does."""
+        return await self._probe.engine((await self._inspection.model_card(model)).entry)
+
+    async def counters(self) -> Counters | None:
+        """The engine's counters now; None where they are closed."""
+        return await self._probe.counters()
 
     async def ask(self, request: Request, body: bytes) -> Reply:
         """One request with its attempts, of which at most `policy.concurrency` are under way at any time.

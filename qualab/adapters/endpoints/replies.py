@@ -9,7 +9,7 @@ import orjson
 from qualab.adapters.endpoints.redaction import Redactor
 from qualab.adapters.endpoints.retrying import Failure, Sending, is_retried, status_of
 from qualab.adapters.endpoints.transport import Exchange
-from qualab.domain.items import Reply, Request
+from qualab.domain.items import Drafted, Reply, Request
 from qualab.domain.names import AnswerStatus, Api
 
 ABORTED = frozenset({"abort", "error"})
@@ -64,6 +64,27 @@ def read_reply(request: Request, body: bytes, sending: Sending) -> Reply:
         system_fingerprint=str(answer.get("system_fingerprint") or ""),
         error="",
         reasoning_characters=drawn.reasoning_characters,
+        drafted=_drafted(answer),
+    )
+
+
+def _drafted(answer: dict[str, Any]) -> Drafted | None:
+    """As vLLM says it (--per-request-spec-decode-metrics), or llama.cpp."""
+    metrics, timings = answer.get("metrics"), answer.get("timings")
+    told = metrics.get("speculative_decoding") if isinstance(metrics, dict) else None
+    if isinstance(told, dict):
+        numbers = (told.get("num_draft_tokens"), told.get("num_accepted_draft_tokens"))
+        rounds = told.get("acceptance_histogram")
+    elif isinstance(timings, dict):
+        numbers, rounds = (timings.get("draft_n"), timings.get("draft_n_accepted")), None
+    else:
+        return None
+    draft_tokens, accepted_tokens = map(_count, numbers)
+    if draft_tokens is None or accepted_tokens is None:
+        return None
+    is_histogram = isinstance(rounds, list) and all(_count(one) is not None for one in rounds)
+    return Drafted(
+        draft_tokens=draft_tokens, accepted_tokens=accepted_tokens, rounds=tuple(rounds or ()) if is_histogram else ()
     )
 
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from qualab.domain.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind, Verdict
+from qualab.domain.observations import ObservationKind
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -53,6 +54,8 @@ COMPARISON_STATUS = Codes(
         ComparisonStatus.FINISHED: 5,
     }
 )
+
+OBSERVATION = Codes({ObservationKind.ENGINE: 0, ObservationKind.SEGMENT: 1})
 
 VERDICT = Codes(
     {

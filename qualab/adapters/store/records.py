@@ -27,6 +27,7 @@ from qualab.adapters.store.tables import (
     item,
     look,
     noise_answer,
+    observation,
     phrase,
     score,
 )
@@ -37,6 +38,7 @@ from qualab.domain.canonical import canonical_json
 from qualab.domain.comparison import Analysis, Look
 from qualab.domain.items import Answer, Item, Score
 from qualab.domain.names import ArmName
+from qualab.domain.observations import EngineSeen, Observation, ObservationKind, Segment
 from qualab.domain.text import storable_text, valid_text
 from qualab.errors import StoreError
 
@@ -215,6 +217,24 @@ def read_looks(connection: Connection, key: int) -> list[Look]:
     return [_look_adapter().validate_json(body) for body in bodies]
 
 
+def add_observation(connection: Connection, key: int, value: Observation) -> None:
+    """Stores what was seen of an engine, after whatever was seen before."""
+    c = observation.c
+    last = connection.scalar(select(func.max(c.number)).where(c.comparison_key == key)) or 0
+    body = zstandard.compress(canonical_json(value).encode())
+    row = {"comparison_key": key, "number": last + 1, "kind": codes.OBSERVATION.of[value.kind], "body": body}
+    connection.execute(insert(observation), row)
+
+
+def read_observations(connection: Connection, key: int) -> list[Observation]:
+    """In the order in which they were made."""
+    c = observation.c
+    rows = connection.execute(select(c.kind, c.body).where(c.comparison_key == key).order_by(c.number))
+    return [
+        _observations(codes.OBSERVATION.name[kind]).validate_json(zstandard.decompress(body)) for kind, body in rows
+    ]
+
+
 def add_analysis(connection: Connection, key: int, value: Analysis, *, now: datetime) -> None:
     """Stores the analysis; its verdict becomes the comparison's where it is under the comparison's own plan."""
     row = {
@@ -299,6 +319,11 @@ def _item_row(key: int, value: Item, compressor: zstandard.ZstdCompressor) -> tu
 def _stream(connection: Connection, query: Select[Any]) -> Iterator[Row[Any]]:
     """Rows as they come, a chunk in memory at a time."""
     return iter(connection.execution_options(yield_per=CHUNK).execute(query))
+
+
+@cache
+def _observations(kind: ObservationKind) -> TypeAdapter[Observation]:
+    return TypeAdapter(EngineSeen if kind is ObservationKind.ENGINE else Segment)
 
 
 @cache

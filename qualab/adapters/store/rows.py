@@ -13,7 +13,7 @@ from qualab.adapters.store import codes
 from qualab.adapters.store.payloads import to_json
 from qualab.adapters.store.texts import Packer, Unpacker
 from qualab.adapters.store.times import from_us, to_us
-from qualab.domain.items import Answer, Reply, Score
+from qualab.domain.items import Answer, Drafted, Reply, Score
 from qualab.domain.names import ArmName
 from qualab.errors import StoreError
 
@@ -45,7 +45,22 @@ def answer_row(
         answer.request_hash,
         None if reply.text is None else packer.pack(reply.text, twin),
         packer.pack(reply.error) if reply.error else None,
+        _drafted_text(reply.drafted),
     )
+
+
+def _drafted_text(drafted: Drafted | None) -> str | None:
+    """Draft tokens, accepted tokens, and rounds by accepted tokens, as "12,7,1,0,3"."""
+    if drafted is None:
+        return None
+    return ",".join(map(str, (drafted.draft_tokens, drafted.accepted_tokens, *drafted.rounds)))
+
+
+def _drafted_of(text: str | None) -> Drafted | None:
+    if text is None:
+        return None
+    draft_tokens, accepted_tokens, *rounds = map(int, text.split(","))
+    return Drafted(draft_tokens=draft_tokens, accepted_tokens=accepted_tokens, rounds=tuple(rounds))
 
 
 def answer_of(row: Row[Any], phrases: Mapping[int, str], unpacker: Unpacker, *, is_noise: bool = False) -> Answer:
@@ -66,7 +81,7 @@ def answer_of(row: Row[Any], phrases: Mapping[int, str], unpacker: Unpacker, *, 
 def _reply_of(row: tuple[Any, ...], packed: tuple[Any, ...], phrases: Mapping[int, str], unpacker: Unpacker) -> Reply:
     status, attempts, finish_reason, fingerprint, prompt_tokens, completion_tokens, *rest = row
     reasoning_characters, sent_at, latency_us, loglikelihood, is_greedy = rest
-    text, error, twin = packed
+    text, error, drafted, twin = packed
     return Reply(
         status=codes.ANSWER_STATUS.name[status],
         text=None if text is None else unpacker.unpack(text, twin),
@@ -81,6 +96,7 @@ def _reply_of(row: tuple[Any, ...], packed: tuple[Any, ...], phrases: Mapping[in
         system_fingerprint=phrases[fingerprint],
         error=unpacker.unpack(error) if error else "",
         reasoning_characters=reasoning_characters,
+        drafted=_drafted_of(drafted),
     )
 
 

@@ -24,6 +24,7 @@ from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.items import Answer, Item, Score
 from qualab.domain.lookup import not_next
 from qualab.domain.names import ArmName, ComparisonStatus
+from qualab.domain.observations import Observation
 from qualab.ports import ComparisonFilter
 
 T = TypeVar("T")
@@ -174,6 +175,18 @@ class SqlStore:
         key = self._comparison(comparison_id).key
         with self._reading() as connection:
             return records.read_looks(connection, key)
+
+    def add_observation(self, comparison_id: str, observation: Observation) -> None:
+        """Stores what was seen of an engine."""
+        key = self._comparison(comparison_id).key
+        with self._writing() as connection:
+            records.add_observation(connection, key, observation)
+
+    def observations(self, comparison_id: str) -> Sequence[Observation]:
+        """In the order in which they were made."""
+        key = self._comparison(comparison_id).key
+        with self._reading() as connection:
+            return records.read_observations(connection, key)
 
     def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:
         """Adds an analysis. Under the comparison's own plan it marks it FINISHED and gives it the verdict."""

@@ -128,6 +128,7 @@ def _answers(name: str, whose: str, *checks: CheckConstraint) -> Table:
         Column("request_hash", LargeBinary, nullable=False),
         Column("text", LargeBinary),
         Column("error", LargeBinary),
+        Column("drafted", Text),
         PrimaryKeyConstraint("comparison_key", whose, "position", "choice", "repeat"),
         ForeignKeyConstraint(["comparison_key", "position"], ["item.comparison_key", "item.position"]),
         *checks,
@@ -176,6 +177,19 @@ look = Table(
     CheckConstraint("number >= 1", name="number"),
 )
 """Looks at a comparison while it runs: added in order, never changed. `body` is canonical JSON."""
+
+observation = Table(
+    "observation",
+    metadata,
+    Column("comparison_key", Integer, ForeignKey("comparison.key"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("kind", SmallInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("comparison_key", "number"),
+    CheckConstraint("number >= 1", name="number"),
+    CheckConstraint(codes.OBSERVATION.check("kind"), name="kind"),
+)
+"""What the engines said before and during a run: added in order, never changed. `body` is zstd of canonical JSON."""
 
 analysis = Table(
     "analysis",

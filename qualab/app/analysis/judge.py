@@ -18,6 +18,7 @@ from qualab.domain.comparison import (
 )
 from qualab.domain.names import EvidenceKind, MissingPolicy, Objective, Verdict
 from qualab.domain.plan import DecisionRule, Plan
+from qualab.domain.treatment import Treatment
 
 Judgement = tuple[Verdict, str]
 
@@ -161,10 +162,13 @@ def conclude(
     rows: Sequence[MetricResult],
     arms: Sequence[ArmSummary],
     pairs: PairSummary,
+    *,
     suite: SuiteEvidence | None = None,
+    treatment: Treatment | None = None,
 ) -> tuple[Verdict, tuple[str, ...]]:
     """The comparison's verdict with its reasons, the weightiest first."""
-    if broken := _broken(plan, rows, arms, pairs):
+    troubles = treatment.troubles if treatment else ()
+    if broken := [*troubles, *_broken(plan, rows, arms, pairs)]:
         return Verdict.INVALID, tuple(broken)
     verdict, reasons = _of_rows(plan, rows)
     return verdict, (*reasons, *_everywhere(plan.rule, suite))

@@ -1,0 +1,116 @@
+"""Whether two endpoints can be compared: one drafter, in the candidate, and nothing else different."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+
+from qualab.app.differences import differences
+from qualab.app.preflight import Endpoints
+from qualab.app.trials import Probe, probe_drafters, try_requests
+from qualab.domain.engine import Engine
+from qualab.domain.items import Item
+from qualab.domain.names import ArmName, RequestKind
+from qualab.domain.plan import DecisionRule, Plan
+from qualab.domain.preflight import Finding, Preflight
+from qualab.errors import PairDiffers
+from qualab.ports import EndpointInfo
+
+BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
+SAMPLES = 5
+"""Prompts that both tokenizers are given."""
+SAME = "Start both arms from one image, one checkpoint and one configuration, but for the drafter"
+DRAFTER_ON = "Start the candidate with its drafter (vLLM: --speculative-config), or correct its URL"
+DRAFTER_OFF = "Start the baseline without a drafter, or correct its URL"
+OPEN = "Open /metrics of the candidate, or accept a verdict without that proof with --allow-unobserved"
+
+
+async def check_pair(
+    endpoints: Endpoints, plan: Plan, items: Sequence[Item], infos: Mapping[ArmName, EndpointInfo]
+) -> Preflight:
+    """Everything that can be found before the first item. Raises EndpointMisconfigured, EndpointUnreachable."""
+    engines = await see_engines(endpoints, model=plan.sampling.model)
+    findings = [*_engine_findings(engines), *await _token_findings(endpoints, items, infos, plan.sampling.model)]
+    findings += await try_requests(endpoints, items, seed=plan.sampling.seed)
+    if any(task.kind is RequestKind.GENERATION for task in plan.tasks):
+        findings += _drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), plan.rule)
+    else:
+        findings.append(Finding(stops=False, what="no task of this plan generates: no drafter is exercised", mend=""))
+    return Preflight(engines=engines, findings=tuple(sorted(findings, key=lambda one: not one.stops)))
+
+
+async def see_engines(endpoints: Endpoints, *, model: str) -> dict[ArmName, Engine]:
+    """What both engines say of themselves."""
+    found = await asyncio.gather(*(endpoints[arm].engine(model=model) for arm in ArmName))
+    return dict(zip(ArmName, found, strict=True))
+
+
+def check_engines(engines: Mapping[ArmName, Engine], earlier: Mapping[ArmName, Engine]) -> None:
+    """Raises PairDiffers when the arms differ, or an arm is not what it was when the comparison started."""
+    stop_at(_engine_findings(engines))
+    for arm, engine in engines.items():
+        if arm in earlier:
+            stop_at(_changes(arm, earlier[arm], engine))
+
+
+def stop_at(findings: Sequence[Finding] | Iterator[Finding]) -> None:
+    """Raises PairDiffers with every finding that stops."""
+    stopping = [one for one in findings if one.stops]
+    if stopping:
+        found = "; ".join(one.what for one in stopping)
+        mends = dict.fromkeys(one.mend for one in stopping)
+        raise PairDiffers(f"The pair cannot be compared: {found}", hint=". ".join(mends))
+
+
+def _changes(arm: ArmName, earlier: Engine, now: Engine) -> Iterator[Finding]:
+    for one in differences(earlier, now):
+        if not one.follows or one.name.startswith("speculative_config"):
+            yield Finding(
+                stops=True,
+                what=f"the {arm}'s engine has another {one.name} than when the comparison started: "
+                f"{one.baseline}, now {one.candidate}",
+                mend="Start it as it was, or begin a new comparison",
+            )
+
+
+def _engine_findings(engines: Mapping[ArmName, Engine]) -> Iterator[Finding]:
+    baseline, candidate = engines[BASELINE], engines[CANDIDATE]
+    for one in differences(baseline, candidate):
+        if not one.follows:
+            what = f"{one.name} is {one.baseline} in the baseline and {one.candidate} in the candidate"
+            yield Finding(stops=True, what=what, mend=SAME)
+    if baseline.drafter:
+        what = f"the baseline is configured with a drafter ({baseline.drafter})"
+        yield Finding(stops=True, what=what, mend=DRAFTER_OFF)
+    if not baseline.config or not candidate.config:
+        what = "the engines' configuration is not open: only their names, versions and models were compared"
+        yield Finding(stops=False, what=what, mend="")
+
+
+async def _token_findings(
+    endpoints: Endpoints, items: Sequence[Item], infos: Mapping[ArmName, EndpointInfo], model: str
+) -> list[Finding]:
+    if not all(info.tokenizes for info in infos.values()):
+        return []
+    texts = sorted({prompt.text for item in items for prompt in item.prompts}, key=len)[:SAMPLES]
+    both = await asyncio.gather(*(endpoints[arm].tokenize(texts, model=model) for arm in ArmName))
+    if both[0] == both[1]:
+        return []
+    return [Finding(stops=True, what="the two tokenizers give different tokens for the same text", mend=SAME)]
+
+
+def _drafter_findings(probes: Mapping[ArmName, Probe], rule: DecisionRule) -> Iterator[Finding]:
+    baseline, candidate = probes[BASELINE], probes[CANDIDATE]
+    if baseline.draft_tokens:
+        what = f"the baseline drafted {baseline.draft_tokens} tokens for a probe"
+        yield Finding(stops=True, what=what, mend=DRAFTER_OFF)
+    if candidate.reply.error:
+        what = f"the candidate did not answer a probe: {candidate.reply.error}"
+        yield Finding(stops=True, what=what, mend="Look into the server's log")
+    elif candidate.has_no_drafter and candidate.draft_tokens is None:
+        yield Finding(stops=True, what="the candidate's engine counts no drafts: it has no drafter", mend=DRAFTER_ON)
+    elif candidate.draft_tokens is None:
+        what = "whether the candidate drafts is not observable: its metrics are closed, and its answers do not tell"
+        yield Finding(stops=not rule.allow_unobserved, what=what, mend=OPEN)
+    elif candidate.draft_tokens == 0:
+        yield Finding(stops=True, what="the candidate drafted nothing for a probe", mend=DRAFTER_ON)

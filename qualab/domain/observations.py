@@ -1,0 +1,72 @@
+"""What was seen of the engines before and during a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from qualab.domain.engine import Counters, Drafting, Engine
+from qualab.domain.names import ArmName
+
+
+class ObservationKind(StrEnum):
+    ENGINE = "engine"
+    SEGMENT = "segment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSeen:
+    """An arm's engine as a run, or its resumption, found it."""
+
+    arm: ArmName
+    seen_at: datetime
+    engine: Engine
+
+    @property
+    def kind(self) -> ObservationKind:
+        return ObservationKind.ENGINE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A stretch of a run in one arm: generations of one task, with the engine's counters before and after."""
+
+    arm: ArmName
+    task: str
+    part: int
+    """Which third of the task's items, from 0."""
+    began_at: datetime
+    ended_at: datetime
+    before: Counters | None
+    after: Counters | None
+    """None where the engine's metrics are closed."""
+    attempts: int
+    """Requests that this run sent to the arm meanwhile, repeated attempts included."""
+    prompt_tokens: int
+    """Prompt tokens of the answers that came meanwhile, as far as the engine counts them."""
+
+    @property
+    def kind(self) -> ObservationKind:
+        return ObservationKind.SEGMENT
+
+    @property
+    def has_restarted(self) -> bool:
+        """Whether the counters began anew in between."""
+        return bool(self.before and self.after and self.after.has_restarted_since(self.before))
+
+    @property
+    def drafting(self) -> Drafting | None:
+        """What the drafter did meanwhile; None where that cannot be told."""
+        if not self.before or not self.after or not self.before.drafting or not self.after.drafting:
+            return None
+        return None if self.has_restarted else self.after.drafting - self.before.drafting
+
+
+Observation = EngineSeen | Segment
+
+
+def engines_seen(observations: Iterable[Observation]) -> dict[ArmName, Engine]:
+    """Each arm's engine as last seen."""
+    return {one.arm: one.engine for one in observations if isinstance(one, EngineSeen)}
