@@ -56,6 +56,14 @@ async def test_the_bytes_go_out_as_they_are_on_the_routes_of_the_api(server: Scr
     assert "Authorization" not in server.seen[0].headers
 
 
+@pytest.mark.parametrize("said", [-1, 2**31, 2**64 - 1, True, 7.5, "7", None])
+async def test_a_count_of_tokens_that_cannot_be_is_none(server: ScriptedServer, opened: Open, said: Any) -> None:
+    server.script(reply({**completion("42"), "usage": {"prompt_tokens": said, "completion_tokens": 3}}))
+    async with opened() as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert (got.text, got.prompt_tokens, got.completion_tokens) == ("42", None, 3)
+
+
 @pytest.mark.parametrize(
     ("text", "finish_reason", "status"),
     [
@@ -63,6 +71,8 @@ async def test_the_bytes_go_out_as_they_are_on_the_routes_of_the_api(server: Scr
         ("half", "length", AnswerStatus.TRUNCATED),
         ("", "length", AnswerStatus.TRUNCATED),
         ("done", None, AnswerStatus.OK),
+        ("done", ["stop"], AnswerStatus.OK),
+        ("done", {"type": "stop"}, AnswerStatus.OK),
     ],
 )
 async def test_how_a_text_ended(
@@ -71,7 +81,7 @@ async def test_how_a_text_ended(
     server.script(reply(completion(text, finish_reason=finish_reason)))
     async with opened() as endpoint:
         got = await endpoint.ask(COMPLETION, b"{}")
-    assert (got.status, got.text, got.finish_reason) == (status, text, finish_reason or "")
+    assert (got.status, got.text, got.finish_reason) == (status, text, str(finish_reason or ""))
 
 
 @pytest.mark.parametrize(
