@@ -213,6 +213,13 @@ async def test_a_rejection_carries_the_servers_message(
     assert got.error.startswith(f"HTTP {status}: ")
 
 
+async def test_headers_that_are_no_text_do_not_matter(server: ScriptedServer, opened: Open) -> None:
+    odd = wire(b"HTTP/1.1 503 Busy\r\nConnection: close\r\nRetry-After: \xff\xfe\r\nContent-Length: 0\r\n\r\n")
+    server.script(odd, OK)
+    async with opened() as endpoint:
+        assert (await endpoint.ask(COMPLETION, b"{}")).attempts == 2
+
+
 async def test_a_long_error_is_cut_to_one_line(server: ScriptedServer, opened: Open) -> None:
     server.script(reply("\x1b[31m" + "trace\n" * 10_000, status=400))
     async with opened() as endpoint:

@@ -19,6 +19,7 @@ from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import PyreqwestError
 from pyreqwest.http import Url
 from pyreqwest.proxy import ProxyBuilder
+from pyreqwest.response import Response
 
 from qualab import __version__
 from qualab.adapters.endpoints.faults import Fault, fault_of
@@ -46,7 +47,7 @@ class Exchange(NamedTuple):
     status: int
     body: bytes
     header: Callable[[str], str | None]
-    """A header's value, by its name in any case; None where there is none."""
+    """A header's value, by its name in any case; None where there is none that is text."""
 
 
 class Transport:
@@ -77,9 +78,17 @@ class Transport:
             request = request.timeout(timedelta(seconds=timeout_s))
         try:
             response = await request.build().send()
-            return Exchange(response.status, (await response.bytes()).to_bytes(), response.get_header)
+            body = (await response.bytes()).to_bytes()
+            return Exchange(response.status, body, functools.partial(_header, response))
         except PyreqwestError as exc:
             return fault_of(exc, proxied=self._is_proxied)
+
+
+def _header(response: Response, name: str) -> str | None:
+    try:
+        return response.get_header(name)
+    except ValueError:  # bytes beyond ASCII
+        return None
 
 
 def _client(key: str, timeout_s: float, proxy: ProxyBuilder | None) -> Client:
