@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import os
+import resource
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -129,6 +133,14 @@ BAD_BODIES = {
     "a body that ends early": (wire(b'HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{"choices"'), "ended early"),
     "a reset in the body": (
         wire(b'HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{"choices"', reset=True),
+        "ended early",
+    ),
+    "chunks that end early": (
+        wire(b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{"c\r\n'),
+        "ended early",
+    ),
+    "a gzip stream that ends early": (
+        reply(gzip.compress(b"{}" * 99)[:-9], headers={"Content-Encoding": "gzip"}),
         "ended early",
     ),
     "a broken chunk": (wire(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nxx"), ""),
@@ -291,6 +303,29 @@ async def test_a_connection_that_breaks_before_the_answer(
         got = await endpoint.ask(COMPLETION, b"{}")
     assert (got.status, got.attempts) == (AnswerStatus.CONNECTION_ERROR, 2)
     assert "connection" in got.error
+
+
+@pytest.fixture
+def no_more_files() -> Iterator[None]:
+    """This process may open no file beyond those it has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    first_free = os.dup(0)
+    os.close(first_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_no_file_left_for_a_connection(
+    server: ScriptedServer, opened: Open, request: pytest.FixtureRequest
+) -> None:
+    server.script(reply(completion("first"), headers={"Connection": "close"}), OK)
+    async with opened(max_attempts=1) as endpoint:
+        await endpoint.ask(COMPLETION, b"{}")
+        request.getfixturevalue("no_more_files")
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert got.status is AnswerStatus.CONNECTION_ERROR
+    assert "ulimit -n" in got.error
 
 
 async def test_nobody_listens(opened: Open, unused_tcp_port: int) -> None:
