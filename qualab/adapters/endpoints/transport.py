@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from datetime import timedelta
+from ipaddress import ip_address, ip_network
 from types import TracebackType
 from typing import NamedTuple, Self
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -109,13 +110,28 @@ def _proxy(server: SplitResult) -> ProxyBuilder | None:
     """The proxy that the environment names for this server, with the credentials that stand in its URL."""
     host = server.hostname or ""
     named = None if is_loopback(host) else getproxies().get(server.scheme)
-    if not named or proxy_bypass(host):
+    if not named or _is_excepted(server):
         return None
     parts = _proxy_parts(named, server.scheme)
     proxy = ProxyBuilder.all(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
     if parts.username is None:
         return proxy
     return proxy.basic_auth(unquote(parts.username), unquote(parts.password or ""))
+
+
+def _is_excepted(server: SplitResult) -> bool:
+    """Whether NO_PROXY names the server: by host, host and port, domain, or network."""
+    host = server.hostname or ""
+    if proxy_bypass(host) or proxy_bypass(server.netloc):
+        return True
+    return any(_lies_in(host, named) for named in getproxies().get("no", "").split(","))
+
+
+def _lies_in(host: str, network: str) -> bool:
+    try:
+        return ip_address(host) in ip_network(network.strip(), strict=False)
+    except ValueError:
+        return False
 
 
 def _proxy_parts(text: str, scheme: str) -> SplitResult:
