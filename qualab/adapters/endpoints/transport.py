@@ -2,7 +2,8 @@
 
 Environment proxies (HTTP_PROXY, HTTPS_PROXY, NO_PROXY) are used as other clients use them, except for this machine's
 own addresses. Certificates are the system's, or those of SSL_CERT_FILE. Redirects are not followed, so that a key never
-travels to a server that the user did not name. There are no cookies and no .netrc.
+travels to a server that the user did not name. There are no cookies and no .netrc. A request that is cancelled is left
+to its answer or its deadline: the client library cannot take back what it has sent.
 """
 
 from __future__ import annotations
