@@ -13,7 +13,7 @@ import typer
 from qualab.cli import experiment_options as o
 from qualab.cli.exits import INTERRUPTED, OF_VERDICT
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
-from qualab.errors import UsageError
+from qualab.errors import QualabError, UsageError
 
 if TYPE_CHECKING:
     from qualab.app.services import Services
@@ -145,7 +145,7 @@ def _progress() -> TerminalProgress:
 
 
 def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -> Analysis:
-    """Runs a job; Ctrl-C and SIGTERM end it cleanly and say how to go on."""
+    """Runs a job; whatever ends it early, Ctrl-C and SIGTERM too, says how to go on."""
     from qualab.app.hints import resume_hint
     from qualab.bootstrap import run_async
 
@@ -154,9 +154,13 @@ def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -
         return run_async(job)
     except KeyboardInterrupt:
         progress.finished()
-        if progress.comparison_id:
-            print(f"Interrupted. {resume_hint(progress.comparison_id)}", file=sys.stderr)
+        way_on = f". {resume_hint(progress.comparison_id)}" if progress.comparison_id else " before anything was asked."
+        print(f"Interrupted{way_on}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
+    except QualabError as error:
+        if progress.comparison_id and "qualab resume" not in error.hint:
+            error.hint = ". ".join(filter(None, (error.hint, f"Go on with: qualab resume {progress.comparison_id}")))
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
