@@ -13,7 +13,7 @@ from qualab.app.run import resume, start
 from qualab.app.services import Run
 from qualab.domain.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
 from qualab.domain.plan import RequestPolicy
-from qualab.errors import ComparisonBusy, InvalidValue, PlanChanged, RunStopped, StoreFull
+from qualab.errors import ComparisonBusy, InvalidValue, PlanChanged, RunStopped, StoreFull, StoreLocked
 from tests.app.fakes import (
     BASELINE,
     CANDIDATE,
@@ -257,6 +257,22 @@ async def test_a_store_that_fails_ends_the_run_and_keeps_what_it_has() -> None:
     with pytest.raises(StoreFull):
         await start(bench.services, experiment(), keys={}, progress=progress)
     assert bench.store.answered(progress.comparison.id)
+
+
+async def test_answers_that_could_not_be_stored_are_tried_once_more_when_the_run_ends() -> None:
+    bench = bench_of(50)
+    keep, calls = bench.store.add_answers, iter(range(100))
+
+    def locked_at_first(comparison_id, answers):
+        if next(calls) == 0:
+            raise StoreLocked("The database is locked")
+        return keep(comparison_id, answers)
+
+    bench.store.add_answers = locked_at_first
+    progress = QuietProgress()
+    with pytest.raises(StoreLocked):
+        await start(bench.services, experiment(), keys={}, progress=progress)
+    assert len(bench.store.answered(progress.comparison.id)) == len(progress.answers) > 0
 
 
 @pytest.mark.parametrize(
