@@ -284,6 +284,9 @@ async def test_answers_that_could_not_be_stored_are_tried_once_more_when_the_run
         ({"repeats": 2}, "temperature 0"),
         ({"candidate": "http://off"}, "same server"),
         ({"policy": RequestPolicy(concurrency=0)}, "concurrency"),
+        ({"policy": RequestPolicy(timeout_s=float("inf"))}, "timeout"),
+        ({"policy": RequestPolicy(timeout_s=1e12)}, "timeout"),
+        ({"gen_kwargs": {"temperature": "warm"}}, "temperature"),
     ],
 )
 async def test_settings_that_no_run_can_be_made_of_are_refused_before_anything_is_asked(changes, message) -> None:
