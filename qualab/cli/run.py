@@ -153,6 +153,7 @@ def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -
     try:
         return run_async(job)
     except KeyboardInterrupt:
+        job.close()
         progress.finished()
         way_on = f". {resume_hint(progress.comparison_id)}" if progress.comparison_id else " before anything was asked."
         print(f"Interrupted{way_on}", file=sys.stderr)
