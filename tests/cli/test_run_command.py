@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import sqlite3
@@ -375,3 +376,15 @@ def test_a_noise_floor_is_measured_shown_and_kept_out_of_the_export(
     with sqlite3.connect(tmp_path / "qualab.db") as database:
         assert database.execute("select count(*) from answer").fetchone() == (60,)
         assert database.execute("select count(*) from noise_answer").fetchone() == (60,)
+
+
+def test_many_connections_need_no_raised_limit_of_open_files(qualab: Command, slow_pair: Pair) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    n_open = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 64
+    resource.setrlimit(resource.RLIMIT_NOFILE, (n_open + 40, hard))
+    try:
+        done = qualab("run", *flags(slow_pair), "--tasks", "demo", "--concurrency", 64, "--max_attempts", 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "baseline 240/240" in done.err
+    assert " 0 errors" in done.err.splitlines()[-2]
