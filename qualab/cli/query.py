@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ import typer
 from qualab.cli import experiment_options as o
 from qualab.cli.exits import OF_VERDICT
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
+from qualab.cli.output import is_unicode
 from qualab.domain.names import ComparisonStatus
 from qualab.errors import UsageError
 
@@ -179,7 +181,7 @@ def _summary(comparison: Comparison) -> dict[str, Any]:
 
 
 def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=not is_unicode(sys.stdout)))
 
 
 def _store(db: str | None) -> Store:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ import typer
 from qualab.cli import experiment_options as o
 from qualab.cli.exits import INTERRUPTED, OF_VERDICT
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
+from qualab.cli.output import complain, output_may_fail
 from qualab.errors import QualabError, UsageError
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -
         job.close()
         progress.finished()
         way_on = f". {resume_hint(progress.comparison_id)}" if progress.comparison_id else " before anything was asked."
-        print(f"Interrupted{way_on}", file=sys.stderr)
+        complain(f"Interrupted{way_on}")
         raise typer.Exit(INTERRUPTED) from None
     except QualabError as error:
         if progress.comparison_id and "qualab resume" not in error.hint:
@@ -170,9 +170,10 @@ def finish(services: Services, analysis: Analysis, output_format: Format) -> Non
     """Prints the result and exits as the verdict says."""
     from qualab.cli.query import print_result
 
-    print_result(services.store, analysis.comparison_id, output_format)
-    if output_format is Format.TEXT:
-        print_next(analysis.comparison_id)
+    with output_may_fail():
+        print_result(services.store, analysis.comparison_id, output_format)
+        if output_format is Format.TEXT:
+            print_next(analysis.comparison_id)
     raise typer.Exit(OF_VERDICT[analysis.verdict])
 
 
@@ -186,4 +187,4 @@ def _export(services: Services, comparison_id: str, folder: Path) -> None:
     from qualab.app.export import export
 
     for path in export(services, comparison_id, folder):
-        typer.echo(f"Wrote {path}", err=True)
+        complain(f"Wrote {path}")

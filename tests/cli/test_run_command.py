@@ -388,3 +388,18 @@ def test_many_connections_need_no_raised_limit_of_open_files(qualab: Command, sl
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert "baseline 240/240" in done.err
     assert " 0 errors" in done.err.splitlines()[-2]
+
+
+@pytest.mark.parametrize("output_format", ["text", "json"])
+def test_a_reader_that_leaves_changes_no_exit_code(arms: list[str], tmp_path: Path, output_format: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "qualab", "run", *arms, "--tasks", "demo_arithmetic", "--limit", "2"]
+    environment = {**os.environ, "QUALAB_DB": str(tmp_path / "qualab.db")}
+    done = subprocess.run(
+        [*command, "--format", output_format], env=environment, stdout=writing, stderr=writing, timeout=120, check=False
+    )
+    os.close(writing)
+    assert done.returncode == 3
+    with sqlite3.connect(tmp_path / "qualab.db") as database:
+        assert database.execute("select count(*) from analysis").fetchone() == (1,)
