@@ -16,6 +16,7 @@ from qualab.ports import LoadedTasks, TaskOptions
 DEFAULT_SUITE = "release"
 MOST_LOOKS = 10
 MOST_NOISE_RUNS = 9
+LONGEST_TIMEOUT_S = 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +138,7 @@ def check(experiment: Experiment) -> None:
         [
             (0 < policy.max_failed_share <= 1, "max_failed_share", "above 0 and at most 1"),
             (policy.concurrency >= 1, "concurrency", "1 or more"),
-            (policy.timeout_s > 0, "timeout", "a number of seconds above 0"),
+            (0 < policy.timeout_s <= LONGEST_TIMEOUT_S, "timeout", f"above 0 and at most {LONGEST_TIMEOUT_S} seconds"),
             (policy.max_attempts >= 1, "max_attempts", "1 or more"),
             (experiment.repeats >= 1, "repeats", "1 or more"),
             (noise is None or 1 <= noise.runs <= MOST_NOISE_RUNS, "noise_floor_runs", f"1 to {MOST_NOISE_RUNS}"),
@@ -155,7 +156,8 @@ def check(experiment: Experiment) -> None:
             (experiment.num_fewshot is None or experiment.num_fewshot >= 0, "num_fewshot", "0 or more"),
         ]
     )
-    if experiment.repeats > 1 and not is_sampled(experiment.gen_kwargs):
+    sampled = is_sampled(experiment.gen_kwargs)
+    if experiment.repeats > 1 and not sampled:
         raise InvalidValue(
             f"repeats {experiment.repeats} at temperature 0 would ask the same thing again",
             hint="Set a temperature, as --gen_kwargs temperature=0.7, or leave --repeats at 1",
@@ -188,5 +190,9 @@ def _check_demands(demands: Sequence[tuple[bool, str, str]]) -> None:
 
 
 def is_sampled(gen_kwargs: Mapping[str, Any]) -> bool:
-    """Whether these generation settings draw at random."""
-    return float(gen_kwargs.get("temperature", 0) or 0) > 0
+    """Whether these generation settings draw at random. Raises InvalidValue for a temperature that is no number."""
+    temperature = gen_kwargs.get("temperature") or 0
+    try:
+        return float(temperature) > 0
+    except (TypeError, ValueError) as exc:
+        raise InvalidValue(f"temperature {temperature!r} is not a number", hint="Change --gen-kwargs") from exc

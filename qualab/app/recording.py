@@ -21,7 +21,7 @@ class Recorder:
         self._waiting: list[Answer] = []
         self._arrived = asyncio.Event()
         self._is_closed = False
-        self._commit: asyncio.Future[int] | None = None
+        self._commit: asyncio.Future[None] | None = None
 
     def add(self, answer: Answer) -> None:
         self._waiting.append(answer)
@@ -41,13 +41,22 @@ class Recorder:
             await asyncio.sleep(PAUSE_S)
 
     async def flush(self) -> None:
-        """Commits everything that has arrived; a commit that a cancellation left behind is awaited first."""
+        """Commits everything that has arrived; a commit that a cancellation left behind is awaited first.
+
+        Raises what the store raises; answers that it did not take wait for the next flush.
+        """
         while self._commit or self._waiting:
             commit = self._commit = self._commit or asyncio.ensure_future(self._commit_group())
-            await asyncio.shield(commit)
-            if self._commit is commit:  # another may wait for the same commit, and have begun the next
-                self._commit = None
+            try:
+                await asyncio.shield(commit)
+            finally:
+                if commit.done() and self._commit is commit:  # another may wait for it, and have begun the next
+                    self._commit = None
 
-    async def _commit_group(self) -> int:
+    async def _commit_group(self) -> None:
         group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
-        return await asyncio.to_thread(self._store.add_answers, self._comparison_id, group)
+        try:
+            await asyncio.to_thread(self._store.add_answers, self._comparison_id, group)
+        except BaseException:
+            self._waiting = group + self._waiting
+            raise

@@ -7,7 +7,6 @@ import gc
 # imports make many objects that live on: looking through them again and again is a seventh of a short command's time
 gc.set_threshold(100_000, 20, 20)
 
-import os
 import sys
 import traceback
 from typing import Annotated
@@ -17,6 +16,7 @@ import typer
 from qualab import __version__
 from qualab.cli import database, demo, plan, query, run, stats
 from qualab.cli.exits import INTERRUPTED, UNEXPECTED, of_error
+from qualab.cli.output import NO_ROOM, complain, keep_meaning, say_unwritten, silence
 from qualab.errors import QualabError
 
 app = typer.Typer(
@@ -51,6 +51,7 @@ def options(
 
 def main() -> None:
     """Entry point. Exit codes: 0 equivalent, 1 regression, 2 usage, 3 inconclusive, 4 invalid, 5 infrastructure."""
+    keep_meaning()
     try:
         app()
     except QualabError as error:
@@ -58,16 +59,20 @@ def main() -> None:
         sys.exit(of_error(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except Exception:  # a traceback exits with 1, which would read as a regression
-        traceback.print_exc()
-        print("qualab failed unexpectedly; this is a bug", file=sys.stderr)
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer makes it 1, which would read as a regression
+            silence(sys.stdout)
+            sys.exit(0)
+        raise
+    except Exception as error:  # a traceback exits with 1, too
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            say_unwritten(error)
+        else:
+            complain(f"{traceback.format_exc()}qualab failed unexpectedly; this is a bug")
         sys.exit(UNEXPECTED)
 
 
 def _print_error(error: QualabError) -> None:
-    print(f"qualab: {error.message}", file=sys.stderr)
+    complain(f"qualab: {error.message}")
     if error.hint:
-        print(f"  {error.hint}", file=sys.stderr)
+        complain(f"  {error.hint}")

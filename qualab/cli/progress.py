@@ -99,8 +99,10 @@ class TerminalProgress:
         self._console.print("; ".join(parts), highlight=False, soft_wrap=True)
 
     def finished(self) -> None:
+        """Shows the end, once."""
         if self._bars:
             self._bars.stop()
             self._bars = None
         elif self._arms:
             self._print_line(time.monotonic())
+        self._arms = {}

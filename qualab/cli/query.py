@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ import typer
 from qualab.cli import experiment_options as o
 from qualab.cli.exits import OF_VERDICT
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
+from qualab.cli.output import complain, is_unicode, output_may_fail
 from qualab.domain.names import ComparisonStatus
 from qualab.errors import UsageError
 
@@ -91,9 +93,10 @@ def compare(
         other = with_rule(own, {name: getattr(settings, name) for name in changes})
     local = {"data_dir": str(data_dir.resolve())} if data_dir else {}
     found = compare_again(services, comparison, other=other, local=local)
-    _print_analysis(found.comparison, found.analysis, output_format)
-    for line in _about(found):
-        typer.echo(line, err=True)
+    with output_may_fail():
+        _print_analysis(found.comparison, found.analysis, output_format)
+        for line in _about(found):
+            complain(line)
     raise typer.Exit(OF_VERDICT[found.analysis.verdict])
 
 
@@ -179,7 +182,7 @@ def _summary(comparison: Comparison) -> dict[str, Any]:
 
 
 def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=not is_unicode(sys.stdout)))
 
 
 def _store(db: str | None) -> Store:

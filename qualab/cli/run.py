@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,8 @@ import typer
 from qualab.cli import experiment_options as o
 from qualab.cli.exits import INTERRUPTED, OF_VERDICT
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
-from qualab.errors import UsageError
+from qualab.cli.output import complain, output_may_fail
+from qualab.errors import QualabError, UsageError
 
 if TYPE_CHECKING:
     from qualab.app.services import Services
@@ -147,7 +147,7 @@ def _progress() -> TerminalProgress:
 
 
 def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -> Analysis:
-    """Runs a job; Ctrl-C and SIGTERM end it cleanly and say how to go on."""
+    """Runs a job; whatever ends it early, Ctrl-C and SIGTERM too, says how to go on."""
     from qualab.app.hints import resume_hint
     from qualab.bootstrap import run_async
 
@@ -155,10 +155,15 @@ def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -
     try:
         return run_async(job)
     except KeyboardInterrupt:
+        job.close()
         progress.finished()
-        if progress.comparison_id:
-            print(f"Interrupted. {resume_hint(progress.comparison_id)}", file=sys.stderr)
+        way_on = f". {resume_hint(progress.comparison_id)}" if progress.comparison_id else " before anything was asked."
+        complain(f"Interrupted{way_on}")
         raise typer.Exit(INTERRUPTED) from None
+    except QualabError as error:
+        if progress.comparison_id and "qualab resume" not in error.hint:
+            error.hint = ". ".join(filter(None, (error.hint, f"Go on with: qualab resume {progress.comparison_id}")))
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -167,9 +172,10 @@ def finish(services: Services, analysis: Analysis, output_format: Format) -> Non
     """Prints the result and exits as the verdict says."""
     from qualab.cli.query import print_result
 
-    print_result(services.store, analysis.comparison_id, output_format)
-    if output_format is Format.TEXT:
-        print_next(analysis.comparison_id)
+    with output_may_fail():
+        print_result(services.store, analysis.comparison_id, output_format)
+        if output_format is Format.TEXT:
+            print_next(analysis.comparison_id)
     raise typer.Exit(OF_VERDICT[analysis.verdict])
 
 
@@ -183,4 +189,4 @@ def _export(services: Services, comparison_id: str, folder: Path) -> None:
     from qualab.app.export import export
 
     for path in export(services, comparison_id, folder):
-        typer.echo(f"Wrote {path}", err=True)
+        complain(f"Wrote {path}")

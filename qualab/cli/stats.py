@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from qualab.cli.options import Format, OutputFormat
+from qualab.cli.output import is_unicode
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -146,6 +148,6 @@ def reproduce(output_format: OutputFormat = Format.TEXT) -> None:
 
 def _print(found: T, output_format: Format, text: Callable[[T], str]) -> None:
     if output_format is Format.JSON:
-        typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False, allow_nan=False))
+        typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=not is_unicode(sys.stdout), allow_nan=False))
     else:
         typer.echo(text(found))

@@ -11,6 +11,7 @@ from rich.text import Text
 from qualab.app.wording import share
 from qualab.cli.noise_text import noise_lines
 from qualab.cli.numbers import pvalue, signed
+from qualab.cli.output import silence
 from qualab.domain.comparison import (
     Analysis,
     ArmSummary,
@@ -42,10 +43,18 @@ STYLES = {
 LEGEND = "* primary metric, which decides; +/− scores gained and lost by the candidate; † drafter not exercised"
 
 
+class _Console(Console):
+    """Goes on when its reader has left; rich's own ends the command with 1, which is the code of a regression."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        silence(self.file)
+
+
 def make_console(*, is_error: bool = False) -> Console:
     """A console wide enough for the table where the output is a file or a pipe."""
-    console = Console(stderr=is_error)
-    return console if console.is_terminal else Console(stderr=is_error, width=160)
+    console = _Console(stderr=is_error)
+    return console if console.is_terminal else _Console(stderr=is_error, width=160)
 
 
 def print_analysis(console: Console, comparison: Comparison, analysis: Analysis) -> None:

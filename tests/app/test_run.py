@@ -14,7 +14,7 @@ from qualab.app.run import resume, start
 from qualab.app.services import Run
 from qualab.domain.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
 from qualab.domain.plan import RequestPolicy
-from qualab.errors import ComparisonBusy, InvalidValue, PlanChanged, RunStopped, StoreFull
+from qualab.errors import ComparisonBusy, InvalidValue, PlanChanged, RunStopped, StoreFull, StoreLocked
 from tests.app.fakes import (
     BASELINE,
     CANDIDATE,
@@ -260,6 +260,22 @@ async def test_a_store_that_fails_ends_the_run_and_keeps_what_it_has() -> None:
     assert bench.store.answered(progress.comparison.id)
 
 
+async def test_answers_that_could_not_be_stored_are_tried_once_more_when_the_run_ends() -> None:
+    bench = bench_of(50)
+    keep, calls = bench.store.add_answers, iter(range(100))
+
+    def locked_at_first(comparison_id, answers):
+        if next(calls) == 0:
+            raise StoreLocked("The database is locked")
+        return keep(comparison_id, answers)
+
+    bench.store.add_answers = locked_at_first
+    progress = QuietProgress()
+    with pytest.raises(StoreLocked):
+        await start(bench.services, experiment(), keys={}, progress=progress)
+    assert len(bench.store.answered(progress.comparison.id)) == len(progress.answers) > 0
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -269,6 +285,9 @@ async def test_a_store_that_fails_ends_the_run_and_keeps_what_it_has() -> None:
         ({"repeats": 2}, "temperature 0"),
         ({"candidate": "http://off"}, "same server"),
         ({"policy": RequestPolicy(concurrency=0)}, "concurrency"),
+        ({"policy": RequestPolicy(timeout_s=float("inf"))}, "timeout"),
+        ({"policy": RequestPolicy(timeout_s=1e12)}, "timeout"),
+        ({"gen_kwargs": {"temperature": "warm"}}, "temperature"),
     ],
 )
 async def test_settings_that_no_run_can_be_made_of_are_refused_before_anything_is_asked(changes, message) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -243,3 +244,43 @@ def test_a_noise_floor_that_cannot_be(qualab: Command, arms: list[str], flag: st
 def test_a_noise_floor_in_a_file_that_cannot_be(qualab: Command, arms: list[str], tmp_path: Path, noise: str) -> None:
     (tmp_path / "experiment.yaml").write_text(f"noise_floor: {noise}\n", encoding="utf-8")
     fails(qualab("run", tmp_path / "experiment.yaml", *arms, *SMALL), 2, "noise_floor")
+
+
+def on(stdout: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "qualab", *arguments]
+    return subprocess.run(
+        command,
+        env={**os.environ, **environment},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        timeout=60,
+        check=False,
+    )
+
+
+COUNTS = ["stats", "test", "--gains", "7", "--losses", "12", "--items", "600", "--margin", "0.02"]
+
+
+def test_output_in_an_encoding_that_lacks_a_character_keeps_its_meaning() -> None:
+    done = on(subprocess.PIPE, *COUNTS, PYTHONIOENCODING="latin-1")
+    assert done.returncode == 0, done.stderr
+    assert "\\u22120.83 pp" in done.stdout
+
+
+def test_a_reader_that_leaves_is_no_regression() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = on(writing, *COUNTS)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_output_that_finds_no_room_says_so() -> None:
+    with open("/dev/full", "w") as device:
+        done = on(device.fileno(), *COUNTS)
+    assert done.returncode == 5
+    assert done.stderr.startswith("qualab: the output cannot be written: No space left")
+    assert "Traceback" not in done.stderr

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -14,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from qualab.adapters.store import SqlStore
+from qualab.domain.items import Answer
+from qualab.errors import StoreFull
 from tests.cli.conftest import Command
 from tests.scripted_server import Script, ScriptedServer
 
@@ -198,6 +203,43 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(qualab: Command, slow_pair: P
     assert comparison["status"] == "interrupted"
     assert f"qualab resume {comparison['id']}" in err
     assert "Traceback" not in err
+    assert sum(line.startswith("baseline ") for line in err.splitlines()) == 1
+
+
+def test_ctrl_c_before_anything_is_stored_says_so(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        process = spawn(["--baseline", url, "--candidate", f"{url}/other/v1", "--model", "scripted"], tmp_path / "q.db")
+        silent.settimeout(60)
+        connection, _ = silent.accept()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        connection.close()
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "Interrupted before anything was asked."
+
+
+def test_a_database_that_fails_in_the_middle_loses_nothing_and_names_the_way_on(
+    qualab: Command, arms: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    add_answers, calls = SqlStore.add_answers, iter(range(100))
+
+    def fill_up(store: SqlStore, comparison_id: str, answers: list[Answer]) -> int:
+        if next(calls) == 1:
+            raise StoreFull("no room is left", hint="free some space, then try again")
+        return add_answers(store, comparison_id, answers[:7])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlStore, "add_answers", fill_up)
+        done = qualab("run", *arms, "--tasks", "demo", "--limit", 10)
+    assert done.code == 5
+    assert f"free some space, then try again. Go on with: qualab resume {done.comparison_id}" in done.err
+    before = stored(tmp_path / "qualab.db")
+    assert 0 < len(before) < 60
+    assert qualab("resume", done.comparison_id).code == 3
+    after = stored(tmp_path / "qualab.db")
+    assert len(after) == 60
+    assert set(before) <= set(after)
 
 
 def test_a_comparison_that_is_going_on_cannot_be_resumed_beside_it(
@@ -334,3 +376,31 @@ def test_a_noise_floor_is_measured_shown_and_kept_out_of_the_export(
     with sqlite3.connect(tmp_path / "qualab.db") as database:
         assert database.execute("select count(*) from answer").fetchone() == (60,)
         assert database.execute("select count(*) from noise_answer").fetchone() == (60,)
+
+
+def test_many_connections_need_no_raised_limit_of_open_files(qualab: Command, slow_pair: Pair) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    n_open = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 64
+    resource.setrlimit(resource.RLIMIT_NOFILE, (n_open + 40, hard))
+    try:
+        done = qualab("run", *flags(slow_pair), "--tasks", "demo", "--concurrency", 64, "--max_attempts", 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "baseline 240/240" in done.err
+    assert " 0 errors" in done.err.splitlines()[-2]
+
+
+@pytest.mark.parametrize("output_format", ["text", "json"])
+def test_a_reader_that_leaves_changes_no_exit_code(arms: list[str], tmp_path: Path, output_format: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "qualab", "run", *arms, "--tasks", "demo_arithmetic", "--limit", "2"]
+    environment = {**os.environ, "QUALAB_DB": str(tmp_path / "qualab.db")}
+    for arguments in (command, [*command[:3], "compare", "2"]):
+        done = subprocess.run(
+            [*arguments, "--format", output_format], env=environment, stdout=writing, stderr=writing, check=False
+        )
+        assert done.returncode == 3, arguments
+    os.close(writing)
+    with sqlite3.connect(tmp_path / "qualab.db") as database:
+        assert database.execute("select count(*) from analysis").fetchone() == (1,)

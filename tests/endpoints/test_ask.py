@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import os
+import resource
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -56,6 +60,14 @@ async def test_the_bytes_go_out_as_they_are_on_the_routes_of_the_api(server: Scr
     assert "Authorization" not in server.seen[0].headers
 
 
+@pytest.mark.parametrize("said", [-1, 2**31, 2**64 - 1, True, 7.5, "7", None])
+async def test_a_count_of_tokens_that_cannot_be_is_none(server: ScriptedServer, opened: Open, said: Any) -> None:
+    server.script(reply({**completion("42"), "usage": {"prompt_tokens": said, "completion_tokens": 3}}))
+    async with opened() as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert (got.text, got.prompt_tokens, got.completion_tokens) == ("42", None, 3)
+
+
 @pytest.mark.parametrize(
     ("text", "finish_reason", "status"),
     [
@@ -63,6 +75,8 @@ async def test_the_bytes_go_out_as_they_are_on_the_routes_of_the_api(server: Scr
         ("half", "length", AnswerStatus.TRUNCATED),
         ("", "length", AnswerStatus.TRUNCATED),
         ("done", None, AnswerStatus.OK),
+        ("done", ["stop"], AnswerStatus.OK),
+        ("done", {"type": "stop"}, AnswerStatus.OK),
     ],
 )
 async def test_how_a_text_ended(
@@ -71,7 +85,7 @@ async def test_how_a_text_ended(
     server.script(reply(completion(text, finish_reason=finish_reason)))
     async with opened() as endpoint:
         got = await endpoint.ask(COMPLETION, b"{}")
-    assert (got.status, got.text, got.finish_reason) == (status, text, finish_reason or "")
+    assert (got.status, got.text, got.finish_reason) == (status, text, str(finish_reason or ""))
 
 
 @pytest.mark.parametrize(
@@ -119,6 +133,14 @@ BAD_BODIES = {
     "a body that ends early": (wire(b'HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{"choices"'), "ended early"),
     "a reset in the body": (
         wire(b'HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{"choices"', reset=True),
+        "ended early",
+    ),
+    "chunks that end early": (
+        wire(b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{"c\r\n'),
+        "ended early",
+    ),
+    "a gzip stream that ends early": (
+        reply(gzip.compress(b"{}" * 99)[:-9], headers={"Content-Encoding": "gzip"}),
         "ended early",
     ),
     "a broken chunk": (wire(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nxx"), ""),
@@ -203,6 +225,13 @@ async def test_a_rejection_carries_the_servers_message(
     assert got.error.startswith(f"HTTP {status}: ")
 
 
+async def test_headers_that_are_no_text_do_not_matter(server: ScriptedServer, opened: Open) -> None:
+    odd = wire(b"HTTP/1.1 503 Busy\r\nConnection: close\r\nRetry-After: \xff\xfe\r\nContent-Length: 0\r\n\r\n")
+    server.script(odd, OK)
+    async with opened() as endpoint:
+        assert (await endpoint.ask(COMPLETION, b"{}")).attempts == 2
+
+
 async def test_a_long_error_is_cut_to_one_line(server: ScriptedServer, opened: Open) -> None:
     server.script(reply("\x1b[31m" + "trace\n" * 10_000, status=400))
     async with opened() as endpoint:
@@ -274,6 +303,29 @@ async def test_a_connection_that_breaks_before_the_answer(
         got = await endpoint.ask(COMPLETION, b"{}")
     assert (got.status, got.attempts) == (AnswerStatus.CONNECTION_ERROR, 2)
     assert "connection" in got.error
+
+
+@pytest.fixture
+def no_more_files() -> Iterator[None]:
+    """This process may open no file beyond those it has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    first_free = os.dup(0)
+    os.close(first_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_no_file_left_for_a_connection(
+    server: ScriptedServer, opened: Open, request: pytest.FixtureRequest
+) -> None:
+    server.script(reply(completion("first"), headers={"Connection": "close"}), OK)
+    async with opened(max_attempts=1) as endpoint:
+        await endpoint.ask(COMPLETION, b"{}")
+        request.getfixturevalue("no_more_files")
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert got.status is AnswerStatus.CONNECTION_ERROR
+    assert "ulimit -n" in got.error
 
 
 async def test_nobody_listens(opened: Open, unused_tcp_port: int) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import socket
 import ssl
 import subprocess
 import time
@@ -290,3 +292,19 @@ async def test_an_authoritys_own_certificate_is_no_servers(
             with pytest.raises(EndpointUnreachable, match="that of an authority") as caught:
                 await client.inspect(model="m")
     assert "CA:FALSE" in caught.value.hint
+
+
+async def test_a_tls_connection_that_breaks_is_not_blamed_on_tls(
+    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def vanish(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+
+    monkeypatch.setattr(f"{__name__}.answer_models", vanish)
+    async with tls_server(tmp_path, is_authority=False) as (port, certificate):
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        async with opened(url=f"https://localhost:{port}") as client:
+            with pytest.raises(EndpointUnreachable, match="closed the connection without an answer"):
+                await client.inspect(model="m")

@@ -159,6 +159,26 @@ async def test_no_proxy_and_loopback_go_directly(
         assert "resolved" in (await endpoint.ask(COMPLETION, b"{}")).error
 
 
+@pytest.mark.parametrize(
+    ("no_proxy", "url"),
+    [
+        ("far.invalid:8000", "http://far.invalid:8000"),
+        ("here.example, 192.0.2.0/24", "http://192.0.2.7:8000"),
+        ("2001:db8::/32", "http://[2001:db8::7]:8000"),
+    ],
+)
+async def test_no_proxy_knows_ports_and_networks(
+    proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch, no_proxy: str, url: str
+) -> None:
+    proxied.script(reply(completion("through")))
+    monkeypatch.setenv("no_proxy", no_proxy)
+    async with opened(url=url, max_attempts=1, timeout_s=0.2) as endpoint:
+        assert (await endpoint.ask(COMPLETION, b"{}")).status is not AnswerStatus.OK
+    monkeypatch.setenv("no_proxy", "192.0.3.0/24,192.0.2.0/99,far.invalid:8001")
+    async with opened(url=url, max_attempts=1) as endpoint:
+        assert (await endpoint.ask(COMPLETION, b"{}")).text == "through"
+
+
 async def test_a_dead_proxy_is_named_without_its_password(
     proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int
 ) -> None:

@@ -14,6 +14,7 @@ from qualab.adapters.harness import LmEvalHarness
 from qualab.adapters.harness.rendering import as_json, cluster_of, overridden, resolved
 from qualab.domain.items import Item
 from qualab.domain.names import RequestKind
+from qualab.errors import InvalidValue
 from qualab.ports import LoadedTasks, TaskOptions
 
 
@@ -127,6 +128,14 @@ def test_generation_settings_are_resolved() -> None:
     assert resolved({"temperature": 1, "do_sample": True, "top_p": 0.9}) == {
         **{"until": [], "max_gen_toks": 256, "temperature": 1.0, "do_sample": True, "top_p": 0.9}
     }
+
+
+@pytest.mark.parametrize(
+    "settings", [{"temperature": "warm"}, {"temperature": [1]}, {"max_gen_toks": "many"}, {"until": 5}]
+)
+def test_generation_settings_of_another_type_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValue, match=next(iter(settings))):
+        resolved(settings)
 
 
 def test_a_user_s_token_limit_replaces_the_task_s_under_any_name() -> None:

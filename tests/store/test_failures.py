@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -98,6 +99,19 @@ def test_a_database_at_its_largest_size_is_full(sqlite_url: str) -> None:
             store.create(make_comparison("c-2"), make_items(50_000))
         assert {repeat for *_, repeat in store.answered("c-1")} == set(range(stored))
         assert [comparison.id for comparison in store.list(ComparisonFilter())] == ["c-1"]
+
+
+def test_a_limit_on_the_size_of_files_is_hinted_at(sqlite_url: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with open_store(sqlite_url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(3))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+        try:
+            with pytest.raises(StoreError, match="ulimit -f"):
+                store.add_answers("c-1", [make_answer(1, text=noise(0, 400_000))])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert store.add_answers("c-1", [make_answer(1, text="room again")]) == 0
 
 
 def test_a_locked_database_is_waited_for_and_then_named(sqlite_url: str) -> None:

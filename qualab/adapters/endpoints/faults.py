@@ -20,6 +20,8 @@ LOG = "Look into the server's log"
 
 CONNECTING = "client error (connect)"
 """Among the causes of everything that happens before a request is sent."""
+ENDED_EARLY = "unexpected (?:eof during chunk|end of file)"
+"""Of a chunked or compressed body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,10 @@ def fault_of(exc: PyreqwestError, *, proxied: bool) -> Fault:
         return CONNECT_TIMEOUT if is_connecting else TIMEOUT
     if isinstance(exc, DecodeError):
         return BROKEN_BODY if isinstance(exc, BodyDecodeError) else NOT_HTTP
-    return _connection_fault("; ".join(causes), is_proxy=proxied and is_connecting)
+    said = "; ".join(causes)
+    if re.search(ENDED_EARLY, said):
+        return BROKEN_BODY
+    return _connection_fault(said, is_proxy=proxied and is_connecting)
 
 
 def causes_of(exc: PyreqwestError) -> Sequence[str]:
@@ -82,12 +87,14 @@ CAUSES = (
     ("tunnel error: proxy authorization required", "the proxy refused with status 407", PROXY),
     ("tunnel error: failed to create underlying connection", "the proxy cannot be reached", PROXY),
     ("tunnel error", "the proxy refused to connect", PROXY),
+    ("without sending tls close_notify", "the server closed the connection without an answer", LOG),
     ("corrupt message|invalidcontenttype|fatal alert|tls|peer (?:is )?incompatible", "TLS failed", TLS_ELSEWHERE),
     (
         "connection closed before message completed",
         "the server closed the connection without an answer",
         "If the server speaks TLS, write https:// instead of http://",
     ),
+    ("too many open files", "this process may open no more files (ulimit -n)", "Raise it, or lower --concurrency"),
     ("connection reset|broken pipe", "the connection was reset", LOG),
 )
 """Pattern among the causes, reason (with what the pattern caught), hint. The first match counts."""

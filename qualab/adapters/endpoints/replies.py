@@ -15,6 +15,8 @@ from qualab.domain.names import AnswerStatus, Api
 ABORTED = frozenset({"abort", "error"})
 """Finish reasons that say that the server gave up in the middle."""
 
+MAX_COUNT = 2**31 - 1
+
 
 class BadBody(Exception):
     """A body that holds no answer. `retry` is False where asking again cannot help."""
@@ -39,7 +41,7 @@ def read_reply(request: Request, body: bytes, sending: Sending) -> Reply:
     """Raises BadBody."""
     answer = _parsed(body)
     choice = _first_choice(answer)
-    finish_reason = choice.get("finish_reason") or ""
+    finish_reason = str(choice.get("finish_reason") or "")
     if finish_reason in ABORTED:
         raise BadBody(f"the server ended the answer with finish_reason {finish_reason!r}")
     if request.context_tokens is not None:
@@ -55,7 +57,7 @@ def read_reply(request: Request, body: bytes, sending: Sending) -> Reply:
         text=drawn.text,
         loglikelihood=drawn.loglikelihood,
         is_greedy=drawn.is_greedy,
-        finish_reason=str(finish_reason),
+        finish_reason=finish_reason,
         prompt_tokens=_count(counts.get("prompt_tokens")),
         completion_tokens=_count(counts.get("completion_tokens")),
         attempts=sending.attempts,
@@ -159,18 +161,18 @@ def _first_choice(answer: dict[str, Any]) -> dict[str, Any]:
     return choice
 
 
-def _ended(finish_reason: object) -> AnswerStatus:
+def _ended(finish_reason: str) -> AnswerStatus:
     return AnswerStatus.TRUNCATED if finish_reason == "length" else AnswerStatus.OK
 
 
-def _text(choice: dict[str, Any], finish_reason: object) -> Drawn:
+def _text(choice: dict[str, Any], finish_reason: str) -> Drawn:
     text = choice.get("text")
     if not isinstance(text, str):
         raise BadBody("the choice has no text")
     return Drawn(_ended(finish_reason), text)
 
 
-def _message(choice: dict[str, Any], finish_reason: object) -> Drawn:
+def _message(choice: dict[str, Any], finish_reason: str) -> Drawn:
     message = choice.get("message")
     if not isinstance(message, dict):
         raise BadBody("the choice has no message")
@@ -211,4 +213,5 @@ def _loglikelihood(choice: dict[str, Any], *, n_tokens: int, n_context: int) -> 
 
 
 def _count(value: object) -> int | None:
-    return value if type(value) is int else None
+    """A server that lost count may say -1, or 2**64 - 1, which no database holds."""
+    return value if type(value) is int and 0 <= value <= MAX_COUNT else None

@@ -2,7 +2,8 @@
 
 Environment proxies (HTTP_PROXY, HTTPS_PROXY, NO_PROXY) are used as other clients use them, except for this machine's
 own addresses. Certificates are the system's, or those of SSL_CERT_FILE. Redirects are not followed, so that a key never
-travels to a server that the user did not name. There are no cookies and no .netrc.
+travels to a server that the user did not name. There are no cookies and no .netrc. A request that is cancelled is left
+to its answer or its deadline: the client library cannot take back what it has sent.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from datetime import timedelta
+from ipaddress import ip_address, ip_network
 from types import TracebackType
 from typing import NamedTuple, Self
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -19,6 +21,7 @@ from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import PyreqwestError
 from pyreqwest.http import Url
 from pyreqwest.proxy import ProxyBuilder
+from pyreqwest.response import Response
 
 from qualab import __version__
 from qualab.adapters.endpoints.faults import Fault, fault_of
@@ -46,7 +49,7 @@ class Exchange(NamedTuple):
     status: int
     body: bytes
     header: Callable[[str], str | None]
-    """A header's value, by its name in any case; None where there is none."""
+    """A header's value, by its name in any case; None where there is none that is text."""
 
 
 class Transport:
@@ -77,9 +80,17 @@ class Transport:
             request = request.timeout(timedelta(seconds=timeout_s))
         try:
             response = await request.build().send()
-            return Exchange(response.status, (await response.bytes()).to_bytes(), response.get_header)
+            body = (await response.bytes()).to_bytes()
+            return Exchange(response.status, body, functools.partial(_header, response))
         except PyreqwestError as exc:
             return fault_of(exc, proxied=self._is_proxied)
+
+
+def _header(response: Response, name: str) -> str | None:
+    try:
+        return response.get_header(name)
+    except ValueError:  # bytes beyond ASCII
+        return None
 
 
 def _client(key: str, timeout_s: float, proxy: ProxyBuilder | None) -> Client:
@@ -100,13 +111,28 @@ def _proxy(server: SplitResult) -> ProxyBuilder | None:
     """The proxy that the environment names for this server, with the credentials that stand in its URL."""
     host = server.hostname or ""
     named = None if is_loopback(host) else getproxies().get(server.scheme)
-    if not named or proxy_bypass(host):
+    if not named or _is_excepted(server):
         return None
     parts = _proxy_parts(named, server.scheme)
     proxy = ProxyBuilder.all(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
     if parts.username is None:
         return proxy
     return proxy.basic_auth(unquote(parts.username), unquote(parts.password or ""))
+
+
+def _is_excepted(server: SplitResult) -> bool:
+    """Whether NO_PROXY names the server: by host, host and port, domain, or network."""
+    host = server.hostname or ""
+    if proxy_bypass(host) or proxy_bypass(server.netloc):
+        return True
+    return any(_lies_in(host, named) for named in getproxies().get("no", "").split(","))
+
+
+def _lies_in(host: str, network: str) -> bool:
+    try:
+        return ip_address(host) in ip_network(network.strip(), strict=False)
+    except ValueError:
+        return False
 
 
 def _proxy_parts(text: str, scheme: str) -> SplitResult:

@@ -13,11 +13,14 @@ from qualab.adapters.harness.building import broken
 from qualab.domain.items import Item, JsonObject, Prompt
 from qualab.domain.names import RequestKind
 from qualab.domain.plan import TaskSpec
+from qualab.errors import InvalidValue
 
 TOKEN_LIMITS = ("max_tokens", "max_gen_toks", "max_new_tokens", "max_completion_tokens")
 """Names of one setting; lm-eval's completions client prefers the first."""
 
 DEFAULT_MAX_GEN_TOKS = 256
+
+SETTINGS = "max_gen_toks is a whole number, temperature a number, until a text or a list of texts"
 
 LONGEST_CLUSTER = 64
 """Characters of a document field that is its own cluster name; longer ones are hashed."""
@@ -98,8 +101,17 @@ def _prompt(instance: Any, *, chat: bool) -> Prompt:
 
 
 def resolved(gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Generation settings with lm-eval's defaults filled in and one name for the token limit."""
-    settings = copy.deepcopy(dict(gen_kwargs))
+    """Generation settings with lm-eval's defaults filled in and one name for the token limit.
+
+    Raises InvalidValue for settings of another type.
+    """
+    try:
+        return _resolved(copy.deepcopy(dict(gen_kwargs)))
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise InvalidValue(f"Generation settings {dict(gen_kwargs)} cannot be used: {exc}", hint=SETTINGS) from exc
+
+
+def _resolved(settings: dict[str, Any]) -> dict[str, Any]:
     limits = [settings.pop(name) for name in TOKEN_LIMITS if name in settings]
     until = settings.pop("until", None) or []
     return {

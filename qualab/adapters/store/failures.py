@@ -16,6 +16,8 @@ from qualab.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly
 _FULL_BELOW_BYTES = 65_536
 """SQLite reports a full disk as an I/O error where it cannot grow its shared memory file."""
 
+_LIMITS = "check the disk, and what limits it (quota, ulimit -f), then try again"
+
 _SQLITE_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _SQLITE_READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}
 _SQLITE_UNREADABLE = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
@@ -44,7 +46,7 @@ def translated(location: Location) -> Iterator[None]:
 
 def full(location: Location) -> StoreFull:
     """For a full disk."""
-    return StoreFull(f"no room is left for the database at {location}", hint="free some space, then run it again")
+    return StoreFull(f"no room is left for the database at {location}", hint="free some space, then try again")
 
 
 def locked(location: Location) -> StoreLocked:
@@ -87,7 +89,7 @@ def _of_sqlite(exc: sqlite3.Error, location: Location) -> StoreError:
         return StoreError(
             f"{location} is not a database, or a damaged one", hint="choose another file with --db, or restore a copy"
         )
-    return StoreError(f"the database at {location} failed: {exc}")
+    return StoreError(f"the database at {location} failed: {exc}", hint=_LIMITS if code == sqlite3.SQLITE_IOERR else "")
 
 
 def _of_postgresql(exc: DBAPIError, location: Location) -> StoreError:

@@ -1,0 +1,54 @@
+"""Output whose reader may leave, or that finds no room: a command still ends as it would have."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
+from typing import IO, TextIO
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def keep_meaning() -> None:
+    """Characters that the output's encoding lacks are written as escapes: a lost minus would change a number."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def is_unicode(stream: TextIO) -> bool:
+    """Whether the stream's encoding has every character."""
+    return (stream.encoding or "").lower().replace("-", "").startswith("utf")
+
+
+def silence(stream: IO[str]) -> None:
+    """Drops what is still to be written, the buffer too."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def say_unwritten(error: OSError) -> None:
+    """Says on the error output why there is no output, except to a reader that has left."""
+    silence(sys.stdout)
+    if not isinstance(error, BrokenPipeError):
+        complain(f"qualab: {error.filename or 'the output'} cannot be written: {error.strerror}")
+
+
+def complain(text: str) -> None:
+    """A line on the error output, if anybody reads it."""
+    try:
+        print(text, file=sys.stderr)
+    except OSError:
+        silence(sys.stderr)
+
+
+@contextmanager
+def output_may_fail() -> Iterator[None]:
+    """For output after which a command has more to do, or an exit code of its own."""
+    try:
+        yield
+    except OSError as error:
+        say_unwritten(error)
