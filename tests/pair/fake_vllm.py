@@ -35,9 +35,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def children() -> list[int]:
     """One in the server's own group, one that has left it; they ignore what the server ignores."""
-    return [
-        subprocess.Popen([sys.executable, "-c", CHILD], start_new_session=leaves).pid for leaves in (False, True)
-    ]
+    return [subprocess.Popen([sys.executable, "-c", CHILD], start_new_session=leaves).pid for leaves in (False, True)]
 
 
 def main() -> None:

@@ -59,16 +59,15 @@ def read_document(path: Path, *, hint: str) -> Document:
         raise UsageError(f"{place} is not YAML: {getattr(exc, 'problem', None) or exc}", hint=hint) from exc
     if not isinstance(root, yaml.MappingNode) or not isinstance(content, dict):
         raise UsageError(f"{path} holds no settings", hint=hint)
-    document = Document(path=path, root=root, content=content)
-    _check_said_once(document, root, ())
-    return document
+    _check_said_once(path, root)
+    return Document(path=path, root=root, content=content)
 
 
-def _check_said_once(document: Document, node: yaml.Node, place: tuple[str, ...]) -> None:
+def _check_said_once(path: Path, node: yaml.Node) -> None:
     """YAML itself would silently take the last."""
     seen: set[str] = set()
     for key, value in _entries(node):
         if key.value in seen:
-            raise document.error((*place, key.value), f"{key.value} is given twice")
+            raise InvalidValue(f"{path}, line {key.start_mark.line + 1}: {key.value} is given twice")
         seen.add(key.value)
-        _check_said_once(document, value, (*place, key.value))
+        _check_said_once(path, value)

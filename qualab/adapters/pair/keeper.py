@@ -1,4 +1,4 @@
-"""Keeps one server as a process of its own: `python -m qualab.adapters.pair.keeper`, told what to start on standard input.
+"""A process that keeps one server: `python -m qualab.adapters.pair.keeper`, told on standard input what to start.
 
 It ends the server and all that the server has started when it is told to (SIGTERM), when its standard input ends, as it
 does however the process that started it ended, and when the server itself has ended and left others behind.

@@ -205,7 +205,7 @@ def _args(document: Document, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reasons_against(name: str) -> Iterator[str]:
-    flag = name.split(".")[0].removeprefix("no-")
+    flag = name.partition(".")[0].removeprefix("no-")
     if not flag:
         yield "it is no name"
     yield from (reason for refused, reason in REFUSED_ARGS.items() if refused.startswith(flag))

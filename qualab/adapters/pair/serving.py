@@ -87,7 +87,7 @@ def _check_startable(pair: ServedPair, arms: Sequence[ArmName]) -> None:
     if shutil.which(pair.command[0]) is None:
         raise UsageError(
             f"There is no program {pair.command[0]} to serve the pair with",
-            hint="Install vLLM (pip install 'qualab[vllm]'), or name its program: command: [path/to/vllm, serve]",
+            hint="Install vLLM (qualab's extra `vllm`), or name its program: command: [path/to/vllm, serve]",
         )
     ports = [pair.placement(arm).port for arm in arms]
     if len(set(ports)) < len(ports):
