@@ -86,7 +86,7 @@ def render(
 
     described = bootstrap.read_pair(pair)
     files = bootstrap.render_pair(described, kind.value)
-    if not described.revision:
+    if described.is_floating:
         _say("no revision is given: results will be of a model that may change")
     if output is None:
         typer.echo("---\n".join(files.values()), nl=False)

@@ -152,7 +152,7 @@ def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -
     from qualab.app.hints import resume_hint
     from qualab.bootstrap import run_async
 
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    before = signal.signal(signal.SIGTERM, _as_ctrl_c)
     try:
         return run_async(job)
     except KeyboardInterrupt:
@@ -162,6 +162,13 @@ def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -
         raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _as_ctrl_c(*_: object) -> None:
+    """A script's shell makes its background jobs deaf to Ctrl-C; SIGTERM is meant nevertheless."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
 
 
 def finish(services: Services, analysis: Analysis, output_format: Format) -> None:

@@ -77,6 +77,11 @@ class ServedPair:
         return {**self.env, **self.placement(arm).variables}
 
     @property
+    def is_floating(self) -> bool:
+        """Whether the model is a name on the hub without a revision, which may lead to another one tomorrow."""
+        return not self.revision and not self.model.startswith(("/", "."))
+
+    @property
     def shares_a_device(self) -> bool:
         """Whether both arms may be on one device, where each has to find its memory free while it starts."""
         baseline, candidate = self.baseline.gpus, self.candidate.gpus

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -140,7 +139,7 @@ def test_init_writes_a_pair_and_leaves_one_that_is_there(qualab: Command, tmp_pa
 
 
 def test_render_writes_files_or_prints_them(qualab: Command, fake: FakePair, tmp_path: Path) -> None:
-    fake.write(image="vllm/vllm-openai@sha256:" + "a" * 64)
+    fake.write(image="vllm/vllm-openai@sha256:" + "a" * 64, model="org/tiny")
     printed = qualab("pair", "render", fake.path, "--format", "kubernetes")
     kinds = [one["kind"] for one in yaml.safe_load_all(printed.out)]
     assert kinds == ["Deployment", "Service"] * 2
@@ -179,20 +178,24 @@ def test_a_managed_run_serves_compares_and_stops(
     assert fake.living == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_managed_run_stops_both_and_resumes_managed(
-    qualab: Command, fake: FakePair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    qualab: Command, fake: FakePair, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setenv("FAKE_LATENCY_S", "0.1")
+    """SIGTERM as in a script, whose shell makes its background jobs deaf to Ctrl-C."""
+    monkeypatch.setenv("FAKE_LATENCY_S", "0.3")
     fake.write(command=SCRIPTED)
     command = [*QUALAB, "run", "--managed", str(fake.path), "--tasks", "demo_arithmetic"]
     command += ["--limit", "30", "--concurrency", "1"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
+    deaf = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if number == signal.SIGTERM else []
+    process = subprocess.Popen([*deaf, *command], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("Comparison "):
             comparison = line.split()[1]
             break
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert f"qualab resume {comparison} --managed {fake.path}" in err

@@ -188,6 +188,13 @@ def test_dollars_stay_what_they_are() -> None:
 
 
 @pytest.mark.parametrize("render", [render_kubernetes, render_compose])
+def test_the_text_is_plain(render: Any) -> None:
+    for text in render(PAIR).values():
+        assert "&id" not in text
+        assert text.startswith("# Written by `qualab pair render`")
+
+
+@pytest.mark.parametrize("render", [render_kubernetes, render_compose])
 @pytest.mark.parametrize(
     ("change", "says", "hint"),
     [

@@ -181,3 +181,12 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_server_on_every_address_is_reached_on_this_machine(tmp_path: Path, host: str) -> None:
     pair = read_pair(written(tmp_path, f"{SMALL}host: '{host}'\n"))
     assert pair.url(ArmName.BASELINE) == "http://127.0.0.1:8000/v1"
+
+
+@pytest.mark.parametrize(
+    ("model", "revision", "floats"),
+    [("org/model", "", True), ("org/model", "0123abc", False), ("/data/model", "", False), ("./model", "", False)],
+)
+def test_a_name_on_the_hub_without_a_revision_floats(tmp_path: Path, model: str, revision: str, floats: bool) -> None:
+    pair = read_pair(written(tmp_path, SMALL.replace("model: org/model", f"model: {model}\nrevision: '{revision}'")))
+    assert pair.is_floating is floats

@@ -59,8 +59,15 @@ def render_compose(pair: ServedPair) -> dict[str, str]:
     return {"compose.yaml": COMPOSE_NOTE + _yaml([{"name": "qualab-pair", "services": services}])}
 
 
+class _Plain(yaml.SafeDumper):
+    """Writes a thing again where it stands again, and not a reference to the first."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        return True
+
+
 def _yaml(documents: Iterable[Manifest]) -> str:
-    return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=110)
 
 
 def _check_renderable(pair: ServedPair) -> None:
