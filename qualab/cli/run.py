@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,9 +85,7 @@ def run(
     services = bootstrap.services_of(settings)
     keys = bootstrap.keys_of(settings, managed=managed is not None)
     with while_served(managed, progress):
-        job = use_case.start(
-            services, wanted, keys=keys, progress=progress, frozen=frozen.plan if frozen else None
-        )
+        job = use_case.start(services, wanted, keys=keys, progress=progress, frozen=frozen.plan if frozen else None)
         analysis = run_to_end(job, progress)
     if settings.output_path:
         _export(services, analysis.comparison_id, settings.output_path)
@@ -149,13 +148,15 @@ def _progress() -> TerminalProgress:
 
 def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -> Analysis:
     """Runs a job; Ctrl-C and SIGTERM end it cleanly and say how to go on."""
+    import asyncio
+
     from qualab.app.hints import resume_hint
     from qualab.bootstrap import run_async
 
-    before = signal.signal(signal.SIGTERM, _as_ctrl_c)
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        return run_async(job)
-    except KeyboardInterrupt:
+        return run_async(_cancelled_by_sigterm(job))
+    except (KeyboardInterrupt, asyncio.CancelledError):
         progress.finished()
         if progress.comparison_id:
             print(f"Interrupted. {resume_hint(progress.comparison_id)}", file=sys.stderr)
@@ -164,11 +165,14 @@ def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -
         signal.signal(signal.SIGTERM, before)
 
 
-def _as_ctrl_c(*_: object) -> None:
-    """A script's shell makes its background jobs deaf to Ctrl-C; SIGTERM is meant nevertheless."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.raise_signal(signal.SIGINT)
+async def _cancelled_by_sigterm(job: Coroutine[Any, Any, Analysis]) -> Analysis:
+    """By itself and not by way of Ctrl-C, to which a script's shell makes its background jobs deaf."""
+    import asyncio
+
+    if task := asyncio.current_task():
+        with suppress(NotImplementedError):  # Windows
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await job
 
 
 def finish(services: Services, analysis: Analysis, output_format: Format) -> None:

@@ -218,3 +218,18 @@ def test_resume_of_nothing_starts_no_server(qualab: Command, fake: FakePair) -> 
     done = qualab("resume", "nothing", "--managed", fake.path)
     assert done.code == 2
     assert fake.pids == []
+
+
+def test_a_frozen_plan_runs_managed_if_the_pair_serves_its_model(
+    qualab: Command, fake: FakePair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fake.write(command=SCRIPTED)
+    assert qualab("plan", "--tasks", "demo_arithmetic", "--limit", 5, "--model", "tiny").code == 0
+    done = qualab("run", "plan.yaml", "--managed", fake.path)
+    assert done.code == 3, done.err
+    assert "baseline 5/5" in done.err
+    fake.write(served_model_name="another")
+    refused = qualab("run", "plan.yaml", "--managed", fake.path)
+    assert refused.code == 2
+    assert "The plan is of model tiny" in refused.err
