@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from qualab.adapters.clock import SystemClock
 from qualab.app.experiment import Experiment
 from qualab.app.services import Services
 from qualab.domain.names import ArmName
+from qualab.domain.pair import ServedPair
 from qualab.domain.plan import DecisionRule, NoisePlan, RequestPolicy
 from qualab.errors import InvalidValue
 from qualab.ports import Harness, Store
@@ -132,8 +133,10 @@ def _noise_floor(settings: Settings) -> NoisePlan | None:
     return NoisePlan(runs=base.runs if runs is None else runs, concurrency=next(first))
 
 
-def keys_of(settings: Settings) -> dict[ArmName, str | None]:
-    """API keys by arm; they live in memory only."""
+def keys_of(settings: Settings, *, managed: bool = False) -> dict[ArmName, str | None]:
+    """API keys by arm; they live in memory only. A managed pair's is the one that vLLM takes from the environment."""
+    if managed and (key := os.environ.get("VLLM_API_KEY")):
+        return dict.fromkeys(ArmName, key)
     return {ArmName(arm): key for arm, key in api_keys(settings).items()}
 
 
@@ -180,3 +183,26 @@ def embedded_pair(*, say: Callable[[str], None], log_dir: Path) -> AbstractConte
     from qualab.adapters.endpoints.embedded import prepare_models
 
     return pair(prepare_models(say=say), drafter="draft", log_dir=log_dir, say=say)
+
+
+def read_pair(path: Path) -> ServedPair:
+    """The pair that a file describes. Raises UsageError, UnknownSetting or InvalidValue with the file's line."""
+    from qualab.adapters.pair.reading import read_pair as read
+
+    return read(path)
+
+
+def served_pair(
+    pair: ServedPair, *, arms: Sequence[ArmName], say: Callable[[str], None]
+) -> AbstractContextManager[Sequence[Any]]:
+    """Serves these arms; yields the servers, each with `check()`."""
+    from qualab.adapters.pair.serving import serve
+
+    return serve(pair, arms=arms, say=say)
+
+
+def render_pair(pair: ServedPair, kind: str) -> dict[str, str]:
+    """The pair as manifests: text by file name. `kind` is "kubernetes" or "compose"."""
+    from qualab.adapters.pair.manifests import render_compose, render_kubernetes
+
+    return {"kubernetes": render_kubernetes, "compose": render_compose}[kind](pair)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +14,15 @@ from qualab.cli import experiment_options as o
 from qualab.cli.exits import INTERRUPTED, OF_VERDICT
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
 from qualab.cli.output import complain, output_may_fail
+from qualab.cli.pair import Managed, while_served, with_managed
 from qualab.errors import QualabError, UsageError
 
 if TYPE_CHECKING:
     from qualab.app.services import Services
     from qualab.cli.progress import TerminalProgress
     from qualab.domain.comparison import Analysis
+
+NOT_SETTINGS = ("experiment", "managed", "output_format")
 
 
 def register(app: typer.Typer) -> None:
@@ -65,28 +69,26 @@ def run(
     output_path: o.OutputPath = None,
     data_dir: DataDir = None,
     db: Database = None,
+    managed: Managed = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Compare two endpoints: ask both every item, score, test, and say whether quality is equivalent."""
-    given = {name: value for name, value in locals().items() if name not in ("experiment", "output_format")}
+    given = {name: value for name, value in locals().items() if name not in NOT_SETTINGS}
     from qualab import bootstrap
     from qualab.app import run as use_case
     from qualab.cli.planfile import load_frozen, read_frozen
     from qualab.settings import load
 
     frozen = read_frozen(experiment)
+    given = with_managed(given, managed, planned=frozen.settings if frozen else {})
     settings = load_frozen(frozen, given) if frozen else load(file=experiment, command_line=given)
     wanted = bootstrap.experiment_of(settings)
     progress = _progress()
     services = bootstrap.services_of(settings)
-    job = use_case.start(
-        services,
-        wanted,
-        keys=bootstrap.keys_of(settings),
-        progress=progress,
-        frozen=frozen.plan if frozen else None,
-    )
-    analysis = run_to_end(job, progress)
+    keys = bootstrap.keys_of(settings, managed=managed is not None)
+    with while_served(managed, progress):
+        job = use_case.start(services, wanted, keys=keys, progress=progress, frozen=frozen.plan if frozen else None)
+        analysis = run_to_end(job, progress)
     if settings.output_path:
         _export(services, analysis.comparison_id, settings.output_path)
     finish(services, analysis, output_format)
@@ -101,6 +103,7 @@ def resume(
     api_key_file: o.KeyFile = None,
     data_dir: DataDir = None,
     db: Database = None,
+    managed: Managed = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Go on with a comparison that was stopped, interrupted or killed; asks only what is missing."""
@@ -112,15 +115,14 @@ def resume(
     progress = _progress()
     services = bootstrap.services_of(settings)
     local = {"data_dir": str(settings.data_dir.resolve())} if settings.data_dir else {}
-    job = use_case.resume(
-        services,
-        comparison,
-        keys=bootstrap.keys_of(settings),
-        progress=progress,
-        local=local,
-        retry_failed=retry_failed,
-    )
-    finish(services, run_to_end(job, progress), output_format)
+    services.store.get(comparison)  # before any server is started for it
+    keys = bootstrap.keys_of(settings, managed=managed is not None)
+    with while_served(managed, progress):
+        job = use_case.resume(
+            services, comparison, keys=keys, progress=progress, local=local, retry_failed=retry_failed
+        )
+        analysis = run_to_end(job, progress)
+    finish(services, analysis, output_format)
 
 
 def init(
@@ -148,13 +150,15 @@ def _progress() -> TerminalProgress:
 
 def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -> Analysis:
     """Runs a job; whatever ends it early, Ctrl-C and SIGTERM too, says how to go on."""
+    import asyncio
+
     from qualab.app.hints import resume_hint
     from qualab.bootstrap import run_async
 
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        return run_async(job)
-    except KeyboardInterrupt:
+        return run_async(_cancelled_by_sigterm(job))
+    except (KeyboardInterrupt, asyncio.CancelledError):
         job.close()
         progress.finished()
         way_on = f". {resume_hint(progress.comparison_id)}" if progress.comparison_id else " before anything was asked."
@@ -166,6 +170,16 @@ def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+async def _cancelled_by_sigterm(job: Coroutine[Any, Any, Analysis]) -> Analysis:
+    """By itself and not by way of Ctrl-C, to which a script's shell makes its background jobs deaf."""
+    import asyncio
+
+    if task := asyncio.current_task():
+        with suppress(NotImplementedError):  # Windows
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await job
 
 
 def finish(services: Services, analysis: Analysis, output_format: Format) -> None:

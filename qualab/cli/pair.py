@@ -1,0 +1,178 @@
+"""`qualab serve-pair` and `qualab pair`: two vLLM servers from one file, here or as manifests."""
+
+from __future__ import annotations
+
+import select
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qualab.domain.names import ArmName
+from qualab.errors import UsageError
+
+if TYPE_CHECKING:
+    from qualab.cli.progress import TerminalProgress
+    from qualab.domain.pair import ServedPair
+
+CHECK_EVERY_S = 0.5
+
+app = typer.Typer(help="A pair of vLLM servers from one file.", no_args_is_help=True)
+PairFile = Annotated[Path, typer.Argument(metavar="PAIR", help="A pair file (`qualab pair init` writes one).")]
+Managed = Annotated[
+    Path | None,
+    typer.Option(metavar="PAIR", help="A pair file: serve both arms for this run. Instead of URLs and model."),
+]
+
+
+class Kind(StrEnum):
+    """What manifests are for."""
+
+    KUBERNETES = "kubernetes"
+    COMPOSE = "compose"
+
+
+def register(root: typer.Typer) -> None:
+    """Adds the commands of this module."""
+    root.command("serve-pair")(serve_pair)
+    root.add_typer(app, name="pair")
+
+
+def serve_pair(
+    pair: PairFile,
+    sequential: Annotated[
+        bool, typer.Option("--sequential", help="The baseline until Enter, then the candidate, on one device.")
+    ] = False,
+) -> None:
+    """Serve two vLLM servers that differ in the drafter alone, until Ctrl-C."""
+    from qualab import bootstrap
+
+    described = bootstrap.read_pair(pair)
+    turns: list[tuple[ArmName, ...]] = [(arm,) for arm in ArmName] if sequential else [tuple(ArmName)]
+    with _ended_by_sigterm():
+        for turn in turns:
+            with bootstrap.served_pair(described, arms=turn, say=_say) as servers:
+                if not _serve(described, servers, may_switch=turn != turns[-1]):
+                    break
+
+
+@app.command()
+def init(
+    path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("pair.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+) -> None:
+    """Write a commented pair.yaml."""
+    from qualab.cli.pair_example import PAIR
+
+    if path.exists() and not force:
+        raise UsageError(f"{path} is there already", hint="Give another path, or --force to overwrite it")
+    _write(path, PAIR)
+    typer.echo(f"Wrote {path}. Edit it, then: qualab serve-pair {path}")
+
+
+@app.command()
+def render(
+    pair: PairFile,
+    kind: Annotated[Kind, typer.Option("--format", help="What the manifests are for.")] = Kind.KUBERNETES,
+    output: Annotated[Path | None, typer.Option(help="Folder to write into. Default: standard output.")] = None,
+) -> None:
+    """Write the pair as Kubernetes manifests or as a compose file, its image pinned by digest."""
+    from qualab import bootstrap
+
+    described = bootstrap.read_pair(pair)
+    files = bootstrap.render_pair(described, kind.value)
+    if described.is_floating:
+        _say("no revision is given: results will be of a model that may change")
+    if output is None:
+        typer.echo("---\n".join(files.values()), nl=False)
+        return
+    for name, text in files.items():
+        _write(output / name, text)
+        _say(f"wrote {output / name}")
+
+
+def with_managed(given: Mapping[str, Any], managed: Path | None, *, planned: Mapping[str, Any]) -> dict[str, Any]:
+    """The command line, with both URLs and the model's name of the pair of `--managed`.
+
+    `planned` are a frozen plan's settings: its model has to be the pair's. Raises UsageError where two say a thing, and
+    what `read_pair` raises.
+    """
+    from qualab import bootstrap
+
+    if managed is None:
+        return dict(given)
+    if twice := [name for name in ("baseline", "candidate", "model") if given.get(name) is not None]:
+        raise UsageError(f"--managed and --{twice[0]} say the same thing", hint=f"Leave out --{twice[0]}")
+    pair = bootstrap.read_pair(managed)
+    urls = {arm.value: pair.url(arm) for arm in ArmName}
+    if planned.get("model", pair.served_model_name) != pair.served_model_name:
+        raise UsageError(
+            f"The plan is of model {planned['model']}, and {managed} serves {pair.served_model_name}",
+            hint="Change served_model_name in the pair file, or run `qualab plan` again",
+        )
+    return {**given, **urls} if planned else {**given, **urls, "model": pair.served_model_name}
+
+
+@contextmanager
+def while_served(managed: Path | None, progress: TerminalProgress) -> Iterator[None]:
+    """Serves the pair of `--managed`, if there is one. SIGTERM ends this as Ctrl-C does."""
+    from qualab import bootstrap
+
+    if managed is None:
+        yield
+        return
+    pair = bootstrap.read_pair(managed)
+    try:
+        with _ended_by_sigterm(), bootstrap.served_pair(pair, arms=tuple(ArmName), say=_say):
+            yield
+    except BaseException:
+        if progress.comparison_id:
+            _say(f"To go on, serve the pair again: qualab resume {progress.comparison_id} --managed {managed}")
+        raise
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _serve(pair: ServedPair, servers: Sequence[Any], *, may_switch: bool) -> bool:
+    """Until Ctrl-C (False), or Enter where the other arm's turn may come (True). Raises when a server has ended."""
+    try:
+        for server in servers:
+            typer.echo(f"{server.arm:<10} {pair.url(server.arm)}  (model {pair.served_model_name})")
+        _say("Enter stops it and serves the candidate; Ctrl-C ends" if may_switch else "Ctrl-C stops and ends")
+        while True:
+            for server in servers:
+                server.check()
+            watched = [sys.stdin] if may_switch else []
+            if select.select(watched, [], [], CHECK_EVERY_S)[0]:
+                if sys.stdin.readline():
+                    return True
+                may_switch = False  # no terminal: it ends by a signal
+    except KeyboardInterrupt:
+        return False
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise UsageError(f"Cannot write {path}: {exc.strerror}") from exc

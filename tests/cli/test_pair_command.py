@@ -1,0 +1,235 @@
+"""`qualab serve-pair`, `qualab pair` and `qualab run --managed`, on fake servers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.conftest import Command
+from tests.pair.conftest import FakePair, eventually, fake
+
+__all__ = ["fake"]
+
+QUALAB = [sys.executable, "-m", "qualab"]
+SCRIPTED = [sys.executable, "-m", "tests.pair.scripted_vllm", "serve"]
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def serve(fake: FakePair, processes: list[subprocess.Popen[str]], *flags: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [*QUALAB, "serve-pair", str(fake.path), *flags],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    processes.append(process)
+    return process
+
+
+def lines(process: subprocess.Popen[str], count: int) -> list[str]:
+    assert process.stdout is not None
+    return [process.stdout.readline() for _ in range(count)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_pair_says_both_urls_and_stops_both_when_told_to(
+    fake: FakePair, processes: list[subprocess.Popen[str]], number: int
+) -> None:
+    process = serve(fake, processes)
+    urls = [line.split()[:2] for line in lines(process, 2)]
+    assert urls == [
+        ["baseline", f"http://127.0.0.1:{fake.ports[0]}/v1"],
+        ["candidate", f"http://127.0.0.1:{fake.ports[1]}/v1"],
+    ]
+    assert len(fake.living) == 6
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert fake.living == []
+    assert "stopped: baseline, candidate" in err
+    assert "Traceback" not in err
+
+
+def test_both_end_with_their_children_when_serve_pair_is_killed(
+    fake: FakePair, processes: list[subprocess.Popen[str]]
+) -> None:
+    process = serve(fake, processes)
+    lines(process, 2)
+    assert len(fake.living) == 6
+    process.kill()
+    process.communicate()
+    assert eventually(lambda: fake.living == [])
+
+
+def test_interrupted_while_it_starts_it_leaves_nothing_behind(
+    fake: FakePair, processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_DELAY_S", "600")
+    process = serve(fake, processes)
+    assert eventually(lambda: len(fake.pids) == 6)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert fake.living == []
+
+
+def test_a_server_that_dies_ends_serve_pair_with_its_log(
+    fake: FakePair, processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_DIE_AFTER_S", "candidate:0.5")
+    process = serve(fake, processes)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 5
+    assert "qualab: The candidate server ended with code 137" in err
+    assert "loading the candidate" in err
+    assert fake.living == []
+
+
+def test_sequential_serves_the_baseline_until_enter_and_then_the_candidate(
+    fake: FakePair, processes: list[subprocess.Popen[str]]
+) -> None:
+    fake.write(candidate={"port": fake.ports[0], "gpus": "0"})
+    process = serve(fake, processes, "--sequential")
+    assert lines(process, 1)[0].startswith("baseline ")
+    assert "--speculative-config" not in fake.started(fake.ports[0])["argv"]
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert lines(process, 1)[0].startswith("candidate ")
+    assert "--speculative-config" in fake.started(fake.ports[0])["argv"]
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert fake.living == []
+
+
+def test_a_mistake_in_the_file_is_one_line_and_exit_2(qualab: Command, fake: FakePair) -> None:
+    fake.write(modle="x")
+    done = qualab("serve-pair", fake.path)
+    assert done.code == 2
+    assert "unknown key modle" in done.err
+    assert "Did you mean model?" in done.err
+    assert fake.pids == []
+
+
+def test_init_writes_a_pair_and_leaves_one_that_is_there(qualab: Command, tmp_path: Path) -> None:
+    path = tmp_path / "pair.yaml"
+    assert qualab("pair", "init", path).code == 0
+    assert yaml.safe_load(path.read_text())["candidate"] == {"port": 8001, "gpus": "1"}
+    again = qualab("pair", "init", path)
+    assert again.code == 2
+    assert "--force" in again.err
+    assert qualab("pair", "init", path, "--force").code == 0
+
+
+def test_render_writes_files_or_prints_them(qualab: Command, fake: FakePair, tmp_path: Path) -> None:
+    fake.write(image="vllm/vllm-openai@sha256:" + "a" * 64, model="org/tiny")
+    printed = qualab("pair", "render", fake.path, "--format", "kubernetes")
+    kinds = [one["kind"] for one in yaml.safe_load_all(printed.out)]
+    assert kinds == ["Deployment", "Service"] * 2
+    assert "no revision is given" in printed.err
+    done = qualab("pair", "render", fake.path, "--format", "compose", "--output", tmp_path / "out")
+    assert done.code == 0
+    assert list(yaml.safe_load((tmp_path / "out" / "compose.yaml").read_text())["services"]) == [
+        "baseline",
+        "candidate",
+    ]
+
+
+def test_an_image_with_a_tag_alone_is_refused(qualab: Command, fake: FakePair) -> None:
+    fake.write(image="vllm/vllm-openai:latest")
+    done = qualab("pair", "render", fake.path)
+    assert done.code == 2
+    assert done.out == ""
+    assert "docker buildx imagetools inspect vllm/vllm-openai:latest" in done.err
+
+
+def test_a_managed_run_serves_compares_and_stops(
+    qualab: Command, fake: FakePair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "secret-of-the-pair")
+    fake.write(command=SCRIPTED)
+    experiment = tmp_path / "experiment.yaml"
+    experiment.write_text("baseline: http://nowhere/v1\nmodel: other\ntasks: [demo_arithmetic]\nlimit: 5\n")
+    done = qualab("run", experiment, "--managed", fake.path)
+    assert done.code == 3, done.err
+    assert "baseline 5/5" in done.err
+    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
+    assert f"http://127.0.0.1:{fake.ports[1]}/v1" in json.dumps(shown)
+    assert [fake.started(port)["key"] for port in fake.ports] == ["secret-of-the-pair"] * 2
+    assert "secret-of-the-pair" not in done.err + done.out + json.dumps(shown)
+    assert len(fake.pids) == 2
+    assert fake.living == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_managed_run_stops_both_and_resumes_managed(
+    qualab: Command, fake: FakePair, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """SIGTERM as in a script, whose shell makes its background jobs deaf to Ctrl-C."""
+    monkeypatch.setenv("FAKE_LATENCY_S", "0.3")
+    fake.write(command=SCRIPTED)
+    command = [*QUALAB, "run", "--managed", str(fake.path), "--tasks", "demo_arithmetic"]
+    command += ["--limit", "30", "--concurrency", "1"]
+    deaf = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if number == signal.SIGTERM else []
+    process = subprocess.Popen([*deaf, *command], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("Comparison "):
+            comparison = line.split()[1]
+            break
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert f"qualab resume {comparison} --managed {fake.path}" in err
+    assert len(fake.pids) == 2
+    assert fake.living == []
+    monkeypatch.setenv("FAKE_LATENCY_S", "0")
+    resumed = qualab("resume", comparison, "--managed", fake.path)
+    assert resumed.code == 3, resumed.err
+    assert fake.living == []
+
+
+def test_a_pair_and_a_url_say_the_same_thing(qualab: Command, fake: FakePair) -> None:
+    done = qualab("run", "--managed", fake.path, "--baseline", "http://127.0.0.1:1/v1")
+    assert done.code == 2
+    assert "--managed and --baseline say the same thing" in done.err
+    assert fake.pids == []
+
+
+def test_resume_of_nothing_starts_no_server(qualab: Command, fake: FakePair) -> None:
+    done = qualab("resume", "nothing", "--managed", fake.path)
+    assert done.code == 2
+    assert fake.pids == []
+
+
+def test_a_frozen_plan_runs_managed_if_the_pair_serves_its_model(
+    qualab: Command, fake: FakePair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fake.write(command=SCRIPTED)
+    assert qualab("plan", "--tasks", "demo_arithmetic", "--limit", 5, "--model", "tiny").code == 0
+    done = qualab("run", "plan.yaml", "--managed", fake.path)
+    assert done.code == 3, done.err
+    assert "baseline 5/5" in done.err
+    fake.write(served_model_name="another")
+    refused = qualab("run", "plan.yaml", "--managed", fake.path)
+    assert refused.code == 2
+    assert "The plan is of model tiny" in refused.err

@@ -1,0 +1,212 @@
+"""What `qualab pair render` writes: by schema, and by what the two arms must have in common."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from check_jsonschema.builtin_schemas import get_builtin_schema
+from jsonschema import Draft202012Validator
+
+from qualab.adapters.pair.manifests import render_compose, render_kubernetes
+from qualab.domain.names import ArmName
+from qualab.domain.pair import Placement, ServedPair
+from qualab.errors import InvalidValue
+
+IMAGE = "vllm/vllm-openai@sha256:" + "0123456789abcdef" * 4
+DRAFTER = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}']
+PAIR = ServedPair(
+    model="org/model",
+    revision="0123abc",
+    served_model_name="tiny",
+    image=IMAGE,
+    speculative_config={"method": "ngram", "num_speculative_tokens": 4},
+    args={"max-model-len": 512, "enforce-eager": True},
+    env={"OMP_NUM_THREADS": "1"},
+    baseline=Placement(port=8000, gpus=("0",), env={"VLLM_CPU_OMP_THREADS_BIND": "0-15"}),
+    candidate=Placement(port=8001, gpus=("1",), env={"VLLM_CPU_OMP_THREADS_BIND": "16-31"}),
+    command=("path/of/this/machine/vllm", "serve"),
+    host="127.0.0.1",
+    log_dir=Path("logs"),
+    ready_timeout_s=895,
+)
+ON_A_CPU = replace(PAIR, baseline=Placement(port=8000, gpus=()), candidate=Placement(port=8001, gpus=()))
+LOCAL = replace(
+    PAIR, model="/data/big/model/", speculative_config={"model": "/data/small/drafter", "num_speculative_tokens": 3}
+)
+AWKWARD = replace(
+    PAIR, args={"chat-template": "{{ $(HOME) }} 안녕 $x"}, env={"TEXT": 'yes: "no" # $(HOME) $x'}, revision="1e5"
+)
+PAIRS = {"gpu": PAIR, "cpu": ON_A_CPU, "local": LOCAL, "awkward": AWKWARD}
+
+
+def kubernetes(pair: ServedPair) -> dict[ArmName, list[dict[str, Any]]]:
+    """Deployment and Service by arm."""
+    files = render_kubernetes(pair)
+    assert list(files) == ["baseline.yaml", "candidate.yaml"]
+    return {arm: list(yaml.safe_load_all(files[f"{arm}.yaml"])) for arm in ArmName}
+
+
+def containers(pair: ServedPair) -> list[dict[str, Any]]:
+    return [deployment["spec"]["template"]["spec"]["containers"][0] for deployment, _ in kubernetes(pair).values()]
+
+
+def services(pair: ServedPair) -> list[dict[str, Any]]:
+    (text,) = render_compose(pair).values()
+    return [yaml.safe_load(text)["services"][arm.value] for arm in ArmName]
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_kubernetes_manifests_are_valid_by_its_own_schema(pair: ServedPair) -> None:
+    validator = pytest.importorskip("kubernetes_validate", reason="needs the extra `manifests`")
+    for manifests in kubernetes(pair).values():
+        assert [one["kind"] for one in manifests] == ["Deployment", "Service"]
+        for manifest in manifests:
+            validator.validate(manifest, validator.latest_version(), strict=True)
+            with pytest.raises(validator.ValidationError):
+                validator.validate({**manifest, "sepc": {}}, validator.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_the_compose_file_is_valid_by_the_compose_specification(pair: ServedPair) -> None:
+    (text,) = render_compose(pair).values()
+    schema = get_builtin_schema("vendor.compose-spec")
+    assert [error.message for error in Draft202012Validator(schema).iter_errors(yaml.safe_load(text))] == []
+
+
+def test_the_schema_would_refuse_a_wrong_compose_file() -> None:
+    (text,) = render_compose(PAIR).values()
+    wrong = yaml.safe_load(text)
+    wrong["services"]["baseline"]["healthchek"] = {}
+    assert list(Draft202012Validator(get_builtin_schema("vendor.compose-spec")).iter_errors(wrong))
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_the_containers_differ_in_the_drafter_alone(pair: ServedPair) -> None:
+    baseline, candidate = containers(pair)
+    extra = candidate["args"][len(baseline["args"]) :]
+    assert candidate["args"][: len(baseline["args"])] == baseline["args"]
+    assert extra[0] == "--speculative-config"
+    assert len(extra) == 2
+    assert {**baseline, "args": []} == {**candidate, "args": []}
+
+
+def test_the_same_arguments_are_passed_by_both_kinds_of_manifest() -> None:
+    for of_kubernetes, of_compose in zip(containers(PAIR), services(PAIR), strict=True):
+        assert of_kubernetes["args"] == of_compose["command"]
+        assert of_kubernetes["command"] == of_compose["entrypoint"] == ["vllm", "serve"]
+        assert of_kubernetes["image"] == of_compose["image"] == IMAGE
+    baseline = services(PAIR)[0]["command"]
+    assert baseline == [
+        *("org/model", "--host", "0.0.0.0", "--port", "8000", "--served-model-name", "tiny", "--revision", "0123abc"),
+        *("--max-model-len", "512", "--enforce-eager"),
+    ]
+    assert services(PAIR)[1]["command"] == baseline + DRAFTER
+
+
+def test_each_service_leads_to_its_own_deployment() -> None:
+    found = kubernetes(PAIR)
+    for deployment, service in found.values():
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        assert service["spec"]["selector"] == labels == deployment["spec"]["selector"]["matchLabels"]
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        assert service["spec"]["ports"][0]["targetPort"] == container["ports"][0]["name"]
+    names = [(deployment["metadata"]["name"], service["spec"]["selector"]) for deployment, service in found.values()]
+    assert names[0][0] != names[1][0]
+    assert names[0][1] != names[1][1]
+
+
+def test_a_pod_is_ready_by_health_and_has_the_ready_timeout_to_start() -> None:
+    for container in containers(PAIR):
+        startup = container["startupProbe"]
+        assert startup["httpGet"] == container["readinessProbe"]["httpGet"] == {"path": "/health", "port": "http"}
+        assert startup["failureThreshold"] * startup["periodSeconds"] == 900
+    for service in services(PAIR):
+        assert "/health" in service["healthcheck"]["test"][-1]
+        assert service["healthcheck"]["start_period"] == "895s"
+
+
+@pytest.mark.parametrize(
+    ("pair", "count"),
+    [
+        (PAIR, "1"),
+        (replace(PAIR, baseline=Placement(port=1), candidate=Placement(port=2)), "1"),
+        (
+            replace(
+                PAIR,
+                baseline=Placement(port=1),
+                candidate=Placement(port=2),
+                args={"tensor-parallel-size": 2, "pipeline-parallel-size": 2},
+            ),
+            "4",
+        ),
+    ],
+)
+def test_gpus_are_asked_for(pair: ServedPair, count: str) -> None:
+    assert [one["resources"] for one in containers(pair)] == [{"limits": {"nvidia.com/gpu": count}}] * 2
+
+
+def test_a_cpu_pair_asks_for_no_gpus() -> None:
+    assert not any("resources" in one for one in containers(ON_A_CPU))
+    assert not any("deploy" in one for one in services(ON_A_CPU))
+
+
+def test_compose_gives_each_arm_its_devices_port_and_place() -> None:
+    baseline, candidate = services(PAIR)
+    devices = [one["deploy"]["resources"]["reservations"]["devices"] for one in (baseline, candidate)]
+    assert [one[0]["device_ids"] for one in devices] == [["0"], ["1"]]
+    assert (baseline["ports"], candidate["ports"]) == (["127.0.0.1:8000:8000"], ["127.0.0.1:8001:8000"])
+    assert baseline["environment"].pop("VLLM_CPU_OMP_THREADS_BIND") == "0-15"
+    assert candidate["environment"].pop("VLLM_CPU_OMP_THREADS_BIND") == "16-31"
+    assert baseline["environment"] == candidate["environment"]
+
+
+def test_the_hub_is_never_asked_and_keys_are_only_referred_to() -> None:
+    env = {one["name"]: one for one in containers(PAIR)[0]["env"]}
+    assert env["HF_HUB_OFFLINE"]["value"] == env["TRANSFORMERS_OFFLINE"]["value"] == "1"
+    assert env["OMP_NUM_THREADS"]["value"] == "1"
+    assert "value" not in env["VLLM_API_KEY"]
+    assert env["VLLM_API_KEY"]["valueFrom"]["secretKeyRef"]["name"] == "qualab-pair"
+    assert services(PAIR)[0]["environment"]["VLLM_API_KEY"] == "${VLLM_API_KEY:-}"
+
+
+def test_the_models_are_mounted_where_they_are_looked_for() -> None:
+    assert containers(PAIR)[0]["volumeMounts"][0] == {"name": "models", "mountPath": "/models", "readOnly": True}
+    assert {"name": "HF_HOME", "value": "/models"} in containers(PAIR)[0]["env"]
+    assert containers(LOCAL)[0]["volumeMounts"][0]["mountPath"] == "/data"
+    assert services(LOCAL)[1]["volumes"][0]["source"] == services(LOCAL)[1]["volumes"][0]["target"] == "/data"
+
+
+def test_dollars_stay_what_they_are() -> None:
+    assert "{{ $$(HOME) }} 안녕 $x" in containers(AWKWARD)[0]["args"]
+    assert "{{ $$(HOME) }} 안녕 $$x" in services(AWKWARD)[0]["command"]
+    assert services(AWKWARD)[0]["environment"]["TEXT"] == 'yes: "no" # $$(HOME) $$x'
+    assert "1e5" in containers(AWKWARD)[0]["args"]
+
+
+@pytest.mark.parametrize("render", [render_kubernetes, render_compose])
+def test_the_text_is_plain(render: Any) -> None:
+    for text in render(PAIR).values():
+        assert "&id" not in text
+        assert text.startswith("# Written by `qualab pair render`")
+
+
+@pytest.mark.parametrize("render", [render_kubernetes, render_compose])
+@pytest.mark.parametrize(
+    ("change", "says", "hint"),
+    [
+        ({"image": ""}, "No image is given", "imagetools inspect vllm/vllm-openai:TAG"),
+        ({"image": "vllm/vllm-openai:v0.11"}, "not pinned by a digest", "imagetools inspect vllm/vllm-openai:v0.11"),
+        ({"image": "vllm/vllm-openai@sha256:12ab"}, "not pinned by a digest", "image: NAME@sha256:DIGEST"),
+        ({"model": "./model"}, "no relative paths", "absolute"),
+        ({"model": "/model"}, "no folder around them", "one folder"),
+        ({"model": "/data/model", "speculative_config": {"model": "org/drafter"}}, "one is a path", "both alike"),
+    ],
+)
+def test_what_cannot_be_rendered_is_refused(render: Any, change: dict[str, Any], says: str, hint: str) -> None:
+    with pytest.raises(InvalidValue, match=says) as caught:
+        render(replace(PAIR, **change))
+    assert hint in caught.value.hint

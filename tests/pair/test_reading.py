@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qualab.adapters.pair.reading import read_pair
+from qualab.cli.pair_example import PAIR
+from qualab.domain.names import ArmName
+from qualab.errors import InvalidValue, QualabError, UnknownSetting, UsageError
+
+SMALL = """\
+model: org/model
+speculative_config: {method: ngram, num_speculative_tokens: 4}
+args:
+  max_model_len: 512
+env:
+  OMP_NUM_THREADS: 1
+baseline:
+  port: 8000
+candidate:
+  port: 8001
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "pair.yaml"
+    path.write_text(text)
+    return path
+
+
+def refused(tmp_path: Path, text: str) -> QualabError:
+    with pytest.raises(UsageError) as caught:
+        read_pair(written(tmp_path, text))
+    return caught.value
+
+
+def test_what_is_not_said_has_a_default(tmp_path: Path) -> None:
+    pair = read_pair(written(tmp_path, SMALL))
+    assert pair.served_model_name == "org/model"
+    assert pair.command == ("vllm", "serve")
+    assert pair.log_dir == Path("pair-logs")
+    assert pair.url(ArmName.CANDIDATE) == "http://127.0.0.1:8001/v1"
+    assert pair.env == {"OMP_NUM_THREADS": "1"}
+    assert pair.baseline.gpus is None
+    assert pair.shares_a_device
+
+
+def test_the_example_is_a_pair(tmp_path: Path) -> None:
+    pair = read_pair(written(tmp_path, PAIR))
+    assert pair.speculative_config["method"] == "ngram"
+    assert (pair.baseline.gpus, pair.candidate.gpus) == (("0",), ("1",))
+    assert not pair.shares_a_device
+
+
+def test_every_line_of_the_example_that_is_commented_out_is_a_known_key(tmp_path: Path) -> None:
+    text = PAIR.replace("# image: ", "image: ").replace("# command: [vllm, serve] ", "command: [vllm, serve] ")
+    for key in ("host", "log_dir", "ready_timeout"):
+        text = text.replace(f"# {key}: ", f"{key}: ")
+    assert read_pair(written(tmp_path, text)).image.startswith("vllm/vllm-openai@")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (True, ["--some-flag"]),
+        (False, ["--no-some-flag"]),
+        (0.45, ["--some-flag", "0.45"]),
+        ("auto", ["--some-flag", "auto"]),
+        (["a", "b"], ["--some-flag", "a", "b"]),
+        ({"level": 3}, ["--some-flag", '{"level": 3}']),
+    ],
+)
+@pytest.mark.parametrize("name", ["some_flag", "some-flag", "--some-flag"])
+def test_args_become_flags(tmp_path: Path, name: str, value: Any, words: list[str]) -> None:
+    text = SMALL.replace("max_model_len: 512", f"{name}: {json.dumps(value)}")
+    arguments = read_pair(written(tmp_path, text)).arguments(ArmName.BASELINE, host="h", port=1)
+    assert list(arguments[7:]) == words
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says", "hint"),
+    [
+        ("args:", "arg:", "line 3: unknown key arg", "Did you mean args?"),
+        ("model: org", "modle: org", "line 1: unknown key modle", "Did you mean model?"),
+        ("  port: 8001", "  prot: 8001", "line 10: unknown key prot", "Did you mean port?"),
+        (
+            "  port: 8001",
+            "  port: 8001\n  max_model_len: 9",
+            "line 11: candidate may not have max_model_len: the arms differ in speculative_config alone",
+            "for both arms stands at the top",
+        ),
+        (
+            "  port: 8001",
+            "  port: 8001\n  env: {OMP_NUM_THREADS: 2}",
+            "line 11: OMP_NUM_THREADS may not differ between the arms",
+            "VLLM_CPU_OMP_THREADS_BIND",
+        ),
+        ("  port: 8001", "  port: 8001\n  gpus: [0, 1]", "line 11: the arms have different numbers of GPUs", "as many"),
+        ("  port: 8001", "  port: eight", "line 10: candidate.port: Input should be a valid integer", "'eight'"),
+        ("  port: 8001", "  port: 80010", "line 10: candidate.port: Input should be less than", "80010"),
+        ("  port: 8001", "  gpus: '1'", "line 9: candidate.port is missing", "pair init"),
+        ("OMP_NUM_THREADS: 1", "VLLM_API_KEY: abc", "line 6: VLLM_API_KEY may not stand in a file", "environment"),
+        ("OMP_NUM_THREADS: 1", "HF_TOKEN: abc", "line 6: HF_TOKEN may not stand in a file", "environment"),
+        ("OMP_NUM_THREADS: 1", "X: true", "line 6: env.X: Input should be a valid string", "True"),
+        ("  max_model_len: 512", "  max_model_len:", "line 4: max_model_len has no value", "`true`"),
+        (
+            "  max_model_len: 512",
+            "  max_model_len: 512\n  max-model-len: 1",
+            "line 5: max-model-len is given twice, with dashes",
+            "",
+        ),
+        ("  port: 8001", "  port: 8001\n  port: 8002", "line 11: port is given twice", ""),
+        ("{method: ngram, num_speculative_tokens: 4}", "{}", "line 2: speculative_config", ""),
+        ("args:", "args: [", "is not YAML", "pair init"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, old: str, new: str, says: str, hint: str) -> None:
+    assert old in SMALL
+    error = refused(tmp_path, SMALL.replace(old, new))
+    assert says in error.message
+    assert hint in error.hint
+    assert "\n" not in error.message
+
+
+def test_unknown_keys_and_wrong_values_are_different_errors(tmp_path: Path) -> None:
+    assert isinstance(refused(tmp_path, SMALL + "modell: x\n"), UnknownSetting)
+    assert isinstance(refused(tmp_path, SMALL + "ready_timeout: 0\n"), InvalidValue)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "speculative_config",
+        "speculative-config",
+        "speculative_config.method",
+        "speculative",
+        "spec-method",
+        "spec_model",
+        "sc",
+        "--spec-tokens",
+        "no-spec",
+    ],
+)
+def test_a_drafter_for_both_arms_is_refused_however_it_is_spelled(tmp_path: Path, flag: str) -> None:
+    error = refused(tmp_path, SMALL.replace("max_model_len: 512", f"{flag}: x"))
+    assert f"line 4: args may not have {flag}: it would be in both arms" in error.message
+
+
+@pytest.mark.parametrize("flag", ["port", "host", "model", "revision", "served_model_name", "config", "api_key", "api"])
+def test_flags_that_are_set_elsewhere_are_refused(tmp_path: Path, flag: str) -> None:
+    assert f"args may not have {flag}" in refused(tmp_path, SMALL.replace("max_model_len: 512", f"{flag}: x")).message
+
+
+@pytest.mark.parametrize("flag", ["model_impl", "hf_overrides", "seed", "scheduling_policy", "config_format", "dtype"])
+def test_flags_that_only_begin_alike_are_taken(tmp_path: Path, flag: str) -> None:
+    pair = read_pair(written(tmp_path, SMALL.replace("max_model_len: 512", f"{flag}: x")))
+    assert pair.args == {flag.replace("_", "-"): "x"}
+
+
+@pytest.mark.parametrize("text", ["gpus: '0,1'", "gpus: [0, 1]", "env: {CUDA_VISIBLE_DEVICES: '0, 1'}"])
+def test_gpus_are_device_ids(tmp_path: Path, text: str) -> None:
+    lines = SMALL.replace("  port: 8000", f"  port: 8000\n  {text}").replace("  port: 8001", f"  port: 8001\n  {text}")
+    pair = read_pair(written(tmp_path, lines))
+    assert pair.variables(ArmName.BASELINE) == {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "0,1"}
+
+
+def test_no_gpu_is_said_to_the_process(tmp_path: Path) -> None:
+    text = SMALL.replace("  port: 8000", "  port: 8000\n  gpus: []").replace("  port: 8001", "  port: 8001\n  gpus: []")
+    assert read_pair(written(tmp_path, text)).variables(ArmName.CANDIDATE)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"Cannot read .*pair\.yaml: No such file"):
+        read_pair(tmp_path / "pair.yaml")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_a_server_on_every_address_is_reached_on_this_machine(tmp_path: Path, host: str) -> None:
+    pair = read_pair(written(tmp_path, f"{SMALL}host: '{host}'\n"))
+    assert pair.url(ArmName.BASELINE) == "http://127.0.0.1:8000/v1"
+
+
+@pytest.mark.parametrize(
+    ("model", "revision", "floats"),
+    [("org/model", "", True), ("org/model", "0123abc", False), ("/data/model", "", False), ("./model", "", False)],
+)
+def test_a_name_on_the_hub_without_a_revision_floats(tmp_path: Path, model: str, revision: str, floats: bool) -> None:
+    pair = read_pair(written(tmp_path, SMALL.replace("model: org/model", f"model: {model}\nrevision: '{revision}'")))
+    assert pair.is_floating is floats

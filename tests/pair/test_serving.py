@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qualab.adapters.pair.reading import read_pair
+from qualab.adapters.pair.serving import Server, serve
+from qualab.domain.names import ArmName
+from qualab.errors import InfrastructureError, InvalidValue, UsageError
+from tests.pair.conftest import FakePair, eventually, lives
+
+DRAFTER = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}']
+
+
+def get(port: int, path: str) -> Any:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+        return json.load(response)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_the_candidate_is_started_as_the_baseline_with_the_drafter_added_and_nothing_else(fake: FakePair) -> None:
+    with serve(read_pair(fake.path)):
+        baseline, candidate = (fake.started(port) for port in fake.ports)
+    same = ["serve", "/models/tiny", "--host", "127.0.0.1", "--port", "PORT", "--served-model-name", "tiny"]
+    same += ["--max-model-len", "512", "--enforce-eager"]
+    argv = [
+        [word if word != str(port) else "PORT" for word in one["argv"]]
+        for one, port in zip((baseline, candidate), fake.ports, strict=True)
+    ]
+    assert argv == [same, same + DRAFTER]
+    assert (baseline["env"].pop("CUDA_VISIBLE_DEVICES"), candidate["env"].pop("CUDA_VISIBLE_DEVICES")) == ("0", "1")
+    assert baseline["env"] == candidate["env"]
+
+
+def test_both_are_ready_inside_and_gone_with_their_children_afterwards(fake: FakePair, tmp_path: Path) -> None:
+    said: list[str] = []
+    pair = read_pair(fake.write(env={"VLLM_CPU_KVCACHE_SPACE": 1}))
+    with serve(pair, say=said.append) as servers:
+        assert [get(port, "/v1/models")["data"][0]["id"] for port in fake.ports] == ["tiny", "tiny"]
+        assert [server.pid for server in servers] == [fake.started(port)["pid"] for port in fake.ports]
+        assert fake.started(fake.ports[0])["env"]["VLLM_CPU_KVCACHE_SPACE"] == "1"
+        assert len(fake.living) == 6
+    assert fake.living == []
+    assert not any(map(listens, fake.ports))
+    assert said[-2:] == ["ready: baseline, candidate", "stopped: baseline, candidate"]
+
+
+def test_what_they_print_goes_to_a_log_each(fake: FakePair) -> None:
+    with serve(read_pair(fake.path)):
+        pass
+    assert {path.name for path in fake.logs.iterdir()} == {"baseline.log", "candidate.log"}
+    assert "loading the baseline" in (fake.logs / "baseline.log").read_text()
+    assert '"GET /health HTTP/1.1" 200' in (fake.logs / "candidate.log").read_text()
+
+
+def test_a_server_that_does_not_end_when_asked_is_killed(fake: FakePair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_IGNORES_SIGTERM", "1")
+    with serve(read_pair(fake.path), stop_timeout_s=0.5):
+        asked_s = time.monotonic()
+    assert time.monotonic() - asked_s < 5
+    assert len(fake.pids) == 6
+    assert fake.living == []
+
+
+def test_a_slow_server_is_waited_for(fake: FakePair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_DELAY_S", "1")
+    begun_s = time.monotonic()
+    with serve(read_pair(fake.path)):
+        assert time.monotonic() - begun_s > 1
+        assert all(map(listens, fake.ports))
+
+
+def test_a_server_that_is_never_ready_is_told_with_the_end_of_its_log_and_stopped(
+    fake: FakePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_DELAY_S", "600")
+    pair = read_pair(fake.write(ready_timeout=1))
+    with pytest.raises(InfrastructureError, match="baseline server was not ready after 1 s") as caught, serve(pair):
+        pass
+    assert "loading the baseline" in caught.value.hint
+    assert fake.pids != []
+    assert fake.living == []
+
+
+def test_when_the_second_fails_its_log_is_shown_and_the_first_is_stopped(
+    fake: FakePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_FAIL", "candidate")
+    with (
+        pytest.raises(InfrastructureError, match="The candidate server ended with code 3") as caught,
+        serve(read_pair(fake.path)),
+    ):
+        pass
+    assert "RuntimeError: no such drafter" in caught.value.hint
+    assert len(fake.pids) == 6
+    assert fake.living == []
+
+
+def test_on_one_device_the_second_starts_when_the_first_is_ready(
+    fake: FakePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_DELAY_S", "0.7")
+    pair = read_pair(fake.write(candidate={"port": fake.ports[1], "gpus": "0"}))
+    with serve(pair):
+        baseline, candidate = (fake.started(port)["at_s"] for port in fake.ports)
+    assert candidate - baseline > 0.7
+
+
+def test_on_two_devices_both_start_at_once(fake: FakePair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_DELAY_S", "1.5")
+    with serve(read_pair(fake.path)):
+        baseline, candidate = (fake.started(port)["at_s"] for port in fake.ports)
+    assert candidate - baseline < 1.5
+
+
+def test_one_arm_at_a_time(fake: FakePair) -> None:
+    pair = read_pair(fake.write(candidate={"port": fake.ports[0], "gpus": "0"}))
+    for arm in ArmName:
+        with serve(pair, arms=(arm,)) as servers:
+            assert [server.arm for server in servers] == [arm]
+            assert ("--speculative-config" in fake.started(fake.ports[0])["argv"]) is (arm is ArmName.CANDIDATE)
+        assert fake.living == []
+
+
+def test_side_by_side_needs_two_ports(fake: FakePair) -> None:
+    pair = read_pair(fake.write(candidate={"port": fake.ports[0], "gpus": "1"}))
+    with pytest.raises(InvalidValue, match=f"Both servers would be on port {fake.ports[0]}"), serve(pair):
+        pass
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_a_port_that_is_taken_is_named_before_anything_starts(fake: FakePair, address: str) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind((address, fake.ports[1]))
+        other.listen()
+        with (
+            pytest.raises(UsageError, match=f"candidate server cannot have port {fake.ports[1]}") as caught,
+            serve(read_pair(fake.path)),
+        ):
+            pass
+    assert "candidate.port" in caught.value.hint
+    assert fake.pids == []
+
+
+def test_a_program_that_is_not_there_is_named_with_what_to_install(fake: FakePair) -> None:
+    pair = read_pair(fake.write(command=["no-such-vllm", "serve"]))
+    with pytest.raises(UsageError, match="no program no-such-vllm") as caught, serve(pair):
+        pass
+    assert "extra `vllm`" in caught.value.hint
+
+
+def test_a_program_that_does_not_start_is_told_with_why(fake: FakePair, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/no/such/interpreter\n")
+    broken.chmod(0o755)
+    pair = read_pair(fake.write(command=[str(broken)]))
+    with pytest.raises(InfrastructureError, match="baseline server ended with code 127") as caught, serve(pair):
+        pass
+    assert "cannot be started: No such file or directory" in caught.value.hint
+
+
+def test_an_error_inside_stops_both(fake: FakePair) -> None:
+    with pytest.raises(KeyboardInterrupt), serve(read_pair(fake.path)):
+        raise KeyboardInterrupt
+    assert len(fake.pids) == 6
+    assert fake.living == []
+
+
+def test_one_that_dies_later_is_seen_and_named(fake: FakePair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_DIE_AFTER_S", "candidate:0.5")
+    said: list[str] = []
+    with serve(read_pair(fake.path), say=said.append) as (baseline, candidate):
+        assert eventually(lambda: candidate.keeper.poll() is not None)
+        baseline.check()
+        with pytest.raises(InfrastructureError, match=r"candidate server ended with code 137 .*memory") as caught:
+            candidate.check()
+        assert "loading the candidate" in caught.value.hint
+        dead = fake.started(fake.ports[1])
+        assert not any(map(lives, [dead["pid"], *dead["children"]]))
+    assert "the candidate server had ended by itself, with code 137" in said[-2]
+    assert fake.living == []
+
+
+def test_should_a_keeper_be_killed_its_server_is_asked_to_end(fake: FakePair) -> None:
+    def kill(server: Server) -> bool:
+        os.kill(server.keeper.pid, signal.SIGKILL)
+        return eventually(lambda: not lives(server.pid))
+
+    with serve(read_pair(fake.path)) as (baseline, _):
+        assert kill(baseline)
