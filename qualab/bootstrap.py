@@ -57,15 +57,16 @@ def harness() -> Harness:
     return LmEvalHarness(tasks_dir=share("tasks"))
 
 
-def services_of(settings: Settings) -> Services:
-    """Everything that a run needs."""
+def services_of(settings: Settings, *, keeps_nothing: bool = False) -> Services:
+    """Everything that a run needs; with `keeps_nothing`, without a database."""
     from qualab.adapters.endpoints.client import open_endpoint
     from qualab.adapters.endpoints.tokenizing import named_tokenizer
     from qualab.adapters.endpoints.urls import same_server
+    from qualab.adapters.memory import MemoryStore
     from qualab.adapters.render.lm_eval_files import write_lm_eval_files
 
     return Services(
-        store=store_of(settings),
+        store=MemoryStore() if keeps_nothing else store_of(settings),
         harness=harness(),
         open_endpoint=open_endpoint,
         named_tokenizer=named_tokenizer,

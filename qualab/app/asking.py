@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from dataclasses import dataclass
 from typing import Any
 
+from qualab.app.heartbeats import beat
 from qualab.app.recording import Recorder
 from qualab.app.services import Run, Services
 from qualab.domain.canonical import body_hash, encode_body
@@ -16,8 +17,6 @@ from qualab.domain.plan import RequestPolicy, SamplingPlan
 from qualab.errors import QualabError, RunStopped
 from qualab.ports import Endpoint
 
-HEARTBEAT_S = 5.0
-STALE_AFTER_S = 30.0
 MIN_FAILURES = 5
 MIN_FAILURES_IN_A_ROW = 20
 LEAD_PER_SLOT = 2
@@ -115,10 +114,10 @@ async def ask_fed(
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(recorder.commit_until_closed())
-            beat = group.create_task(_beat(services, run.comparison.id))
+            beating = group.create_task(beat(services, run.comparison.id))
             await _ask_missing(run, arms, recorder, feeding)
             recorder.close()
-            beat.cancel()
+            beating.cancel()
     except BaseExceptionGroup as errors:
         raise _first(errors) from errors
     finally:
@@ -233,14 +232,6 @@ def _stopped(arm: Arm, reason: str) -> RunStopped:
         f"The {arm.name} at {arm.endpoint.url} fails: {reason}; the last error was: {arm.tally.last_error}",
         hint="Everything answered so far is stored",
     )
-
-
-async def _beat(services: Services, comparison_id: str) -> None:
-    while True:
-        await asyncio.sleep(HEARTBEAT_S)
-        await asyncio.to_thread(
-            services.store.heartbeat, comparison_id, runner=services.runner, now=services.clock.now()
-        )
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

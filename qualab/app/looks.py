@@ -13,6 +13,7 @@ from qualab.app.analysis.looking import LookData, take_look
 from qualab.app.analysis.scores import Scores, layout_of, scores_hash
 from qualab.app.analysis.streams import Streams
 from qualab.app.asking import Pause
+from qualab.app.heartbeats import kept_alive
 from qualab.app.preparing import stage_ends
 from qualab.app.scoring import scores_between
 from qualab.app.services import Run, Services
@@ -64,7 +65,8 @@ class _Looking:
     async def goes_on(self, number: int) -> bool:
         """Whether there is anything left to ask after this stage; takes its look where it has not been taken."""
         if number > len(self.taken):
-            self._take(number)
+            with kept_alive(self.services, self.run.comparison.id):
+                self._take(number)
         return self.taken[number - 1].decision is LookDecision.CONTINUE
 
     def _take(self, number: int) -> None:

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from functools import partial
 
 from qualab.app.analyse import analyse
-from qualab.app.asking import STALE_AFTER_S, Arm, Pause, ask_all
+from qualab.app.asking import Arm, Pause, ask_all
 from qualab.app.checks import check_engines, check_pair, see_engines, stop_at
 from qualab.app.experiment import Experiment, check, local_of, make_plan, planned_options, task_options
 from qualab.app.frozen import check_frozen
+from qualab.app.heartbeats import STALE_AFTER_S, kept_alive
 from qualab.app.hints import resume_hint
 from qualab.app.looks import look_pauses, looked_to
 from qualab.app.noise import ask_noise, tell_progress
@@ -187,8 +188,9 @@ async def _pauses(services: Services, run: Run, arms: Sequence[Arm]) -> Sequence
 
 def conclude_run(services: Services, run: Run) -> Analysis:
     """Scores and analyses what is stored, and stores the result."""
-    summary = score_answers(services.store, run.comparison.id, run.tasks, run.items)
-    analysis = analyse(services.store, run.comparison, run.tasks, run.items, summary)
+    with kept_alive(services, run.comparison.id):
+        summary = score_answers(services.store, run.comparison.id, run.tasks, run.items)
+        analysis = analyse(services.store, run.comparison, run.tasks, run.items, summary)
     services.store.put_analysis(analysis, now=services.clock.now())
     return analysis
 

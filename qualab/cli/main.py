@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from qualab import __version__
-from qualab.cli import database, demo, pair, plan, query, run, stats
+from qualab.cli import database, demo, pair, plan, preflight, query, run, stats
 from qualab.cli.exits import INTERRUPTED, UNEXPECTED, of_error
 from qualab.cli.output import NO_ROOM, complain, keep_meaning, say_unwritten, silence
 from qualab.errors import QualabError
@@ -29,6 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 plan.register(app)
+preflight.register(app)
 run.register(app)
 query.register(app)
 demo.register(app)

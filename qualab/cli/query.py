@@ -45,7 +45,7 @@ def list_comparisons(
 
     found = _store(db).list(ComparisonFilter(status=status, label=label, limit=limit))
     if output_format is Format.JSON:
-        _print_json([_summary(one) for one in found])
+        print_json([_summary(one) for one in found])
     elif not found:
         typer.echo("No comparisons yet. Start one with: qualab run --help, or try: qualab demo")
     else:
@@ -57,12 +57,16 @@ def show(
     plan: Annotated[
         str | None, typer.Option(help="Beginning of a plan's hash: what `qualab compare` found under it.")
     ] = None,
+    rounds: Annotated[bool, typer.Option("--rounds", help="Also the drafter's rounds by accepted tokens.")] = False,
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Show a comparison's table and verdict, as they were found under its plan."""
     store = _store(db)
-    print_result(store, comparison, output_format, plan_hash=_whole_hash(store, comparison, plan) if plan else None)
+    plan_hash = _whole_hash(store, comparison, plan) if plan else None
+    print_result(store, comparison, output_format, plan_hash=plan_hash)
+    if rounds and output_format is Format.TEXT:
+        _print_rounds(store, comparison, plan_hash)
 
 
 def compare(
@@ -162,12 +166,21 @@ def print_result(store: Store, comparison_id: str, output_format: Format, *, pla
         typer.echo(resume_hint(comparison.id))
 
 
+def _print_rounds(store: Store, comparison_id: str, plan_hash: str | None) -> None:
+    from qualab.cli.tables import make_console
+    from qualab.cli.treatment_text import print_histograms
+
+    analysis = store.analysis(store.get(comparison_id).id, plan_hash=plan_hash)
+    if analysis and analysis.treatment:
+        print_histograms(make_console(), analysis.treatment)
+
+
 def _print_analysis(comparison: Comparison, analysis: Analysis | None, output_format: Format) -> None:
     from qualab.cli.tables import make_console, print_analysis
     from qualab.domain.canonical import plain
 
     if output_format is Format.JSON:
-        _print_json({"comparison": plain(comparison), "analysis": plain(analysis) if analysis else None})
+        print_json({"comparison": plain(comparison), "analysis": plain(analysis) if analysis else None})
     elif analysis is not None:
         print_analysis(make_console(), comparison, analysis)
 
@@ -181,7 +194,8 @@ def _summary(comparison: Comparison) -> dict[str, Any]:
     return everything | {"model": plan["sampling"]["model"], "tasks": plan["requested"], "suite": plan["suite"]}
 
 
-def _print_json(value: Any) -> None:
+def print_json(value: Any) -> None:
+    """Indented JSON."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=not is_unicode(sys.stdout)))
 
 

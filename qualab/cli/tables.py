@@ -12,6 +12,7 @@ from qualab.app.wording import share
 from qualab.cli.noise_text import noise_lines
 from qualab.cli.numbers import pvalue, signed
 from qualab.cli.output import silence
+from qualab.cli.treatment_text import print_treatment
 from qualab.domain.comparison import (
     Analysis,
     ArmSummary,
@@ -67,6 +68,7 @@ def print_analysis(console: Console, comparison: Comparison, analysis: Analysis)
     looks, noise = _look_lines(analysis.looks), noise_lines(analysis)
     for line in (*arms, *_suite_lines(analysis.suite), *looks, *noise):
         console.print(line, highlight=False)
+    print_treatment(console, analysis.treatment)
     console.print()
     console.print(Text.assemble("Verdict: ", (analysis.verdict.value, STYLES[analysis.verdict])))
     for reason in analysis.reasons:

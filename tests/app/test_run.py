@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -335,3 +338,23 @@ async def test_items_are_offered_to_both_arms_in_step_and_the_first_arm_alternat
         (BASELINE, 2),
         (CANDIDATE, 2),
     ]
+
+
+async def test_scoring_that_takes_long_does_not_look_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qualab.app.heartbeats.HEARTBEAT_S", 0.01)
+    bench, beats = bench_of(4), []
+    kept, score = bench.store.heartbeat, bench.harness.tasks.score
+
+    def heartbeat(*arguments: Any, **named: Any) -> None:
+        beats.append(threading.current_thread() is threading.main_thread())
+        kept(*arguments, **named)
+
+    def slow_score(*arguments: Any) -> Any:
+        n_before = len(beats)
+        time.sleep(0.1)
+        assert len(beats) > n_before, "the process gives signs of life meanwhile"
+        return score(*arguments)
+
+    bench.store.heartbeat, bench.harness.tasks.score = heartbeat, slow_score
+    await run(bench)
+    assert not any(beats[-2:]), "from a thread of its own: the event loop is busy"
