@@ -22,6 +22,7 @@ FOLLOWS = {
     "parallel_config.disable_nccl_for_dp_synchronization": "set from async_scheduling",
     "compilation_config.cudagraph_capture_sizes": "graphs are captured for a token and its drafts together",
     "compilation_config.max_cudagraph_capture_size": "graphs are captured for a token and its drafts together",
+    "observability_config.per_request_spec_decode_metrics": "whether answers say what was drafted",
     "default_generation_settings.params.speculative*": "the drafter itself",
 }
 """Settings that differ because one arm has a drafter, and why."""
