@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -15,7 +16,7 @@ from qualab.app.planning.pilot import pilot_of
 from qualab.app.planning.suite import Planning, plan_comparison
 from qualab.app.run import start
 from qualab.domain.canonical import plain, plan_hash
-from qualab.domain.items import Item
+from qualab.domain.items import Item, Reply
 from qualab.domain.names import MetricKind, Objective
 from qualab.domain.plan import DecisionRule, LookPlan, MetricSpec, NoisePlan, TaskSpec
 from qualab.errors import InvalidValue, PlanChanged, UsageError
@@ -323,3 +324,26 @@ def test_a_noise_floor_is_counted_among_the_requests_and_frozen_with_the_looks()
     assert found.n_requests == plain.n_requests + 2 * 60 == 4 * 60
     assert (found.plan.noise_floor, found.plan.looks) == (NoisePlan(runs=2, concurrency=3), LookPlan(n_looks=4))
     assert plan_hash(found.plan) != plan_hash(plain.plan)
+
+
+async def test_a_noise_floor_that_a_pilot_measured_is_what_a_loss_comes_on_top_of() -> None:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=200)))
+    asked: Counter[str] = Counter()
+
+    def answer(prompt: str, seed: int) -> Reply:
+        asked[prompt] += 1
+        return reply("wrong") if asked[prompt] > 1 and int(prompt[4:]) < 8 else echo_number(prompt, seed)
+
+    bench.baseline.answer = answer
+    bench.candidate.answer = lambda prompt, seed: reply("wrong") if int(prompt[4:]) < 20 else echo_number(prompt, seed)
+    floor = experiment(noise_floor=NoisePlan(runs=1, concurrency=2))
+    analysis = await start(bench.services, floor, keys={}, progress=QuietProgress())
+    found = plan_comparison(
+        experiment(), FakeTasks(n_items=200), Given(), pilot_of(bench.store, analysis.comparison_id)
+    )
+    (one,) = found.metrics
+    assert (one.belief.discordance, one.belief.floor) == (0.1, 0.04)
+    alone = plan_comparison(experiment(), FakeTasks(n_items=200), Given(discordance={"": 0.04}), None).metrics[0]
+    assert one.mde_beyond_noise == alone.mde_beyond_noise
+    assert one.mde != alone.mde
+    assert any("differ in 4.0 %" in note for note in found.caveats)

@@ -41,6 +41,8 @@ class Belief:
     noise: float
     """0 where nothing is known of it: repeats then count for nothing."""
     noise_source: str
+    floor: float | None
+    """Discordance of two runs of the baseline as a pilot measured it; None where none did."""
 
 
 def check_given(given: Given, plan: Plan) -> None:
@@ -79,6 +81,7 @@ def belief_of(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None,
         design_effect_source=effect_source,
         noise=noise,
         noise_source=noise_source,
+        floor=pilot.metrics[metric.id].floor if pilot and metric.id in pilot.metrics else None,
     )
 
 

@@ -71,7 +71,7 @@ class Figures:
     mde: float | None
     """Smallest loss found with that power, the discordance fixed; of the two-sided test, not adjusted."""
     mde_beyond_noise: float | None
-    """The same where the discordance is noise and the loss comes on top."""
+    """The same where noise is there anyway, a pilot's noise floor or else the discordance, and the loss on top."""
     items_needed: int | None
     items_needed_repeated: int | None
     """With four answers an item, if all of the discordance were run noise: what repeats can help at best."""
@@ -116,7 +116,12 @@ def figures_of(
         ),
         mde=_if_any(lambda: mde(n_items=effective, discordance=variance, alpha=alpha, power=target)),
         mde_beyond_noise=_if_any(
-            lambda: mde_beyond_noise(n_items=effective, noise=variance, alpha=alpha, power=target)
+            lambda: mde_beyond_noise(
+                n_items=effective,
+                noise=variance if belief.floor is None or asked.repeats > 1 else belief.floor,
+                alpha=alpha,
+                power=target,
+            )
         ),
         items_needed=needed(variance, target),
         items_needed_repeated=needed(belief.discordance / BEST_REPEATS, target),

@@ -10,7 +10,7 @@ import numpy as np
 
 from qualab.app.analysis.samples import MeanSample, members_of, sample_of
 from qualab.app.analysis.scores import layout_of, read_scores
-from qualab.domain.comparison import Comparison
+from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.names import ArmName, MissingPolicy
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.ports import Store
@@ -31,6 +31,8 @@ class PilotMetric:
     """Of items in clusters, repeats averaged; at least 1. None where fewer than two clusters changed."""
     noise: float | None
     """Variance of the difference within an item, over its repeats; None without repeats."""
+    floor: float | None
+    """Share of scores that differ between runs of the baseline alone; None without a noise floor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +56,23 @@ def pilot_of(store: Store, comparison_id: str) -> Pilot:
             f"Comparison {comparison.id} has no scores to plan from",
             hint=f"Finish it first: qualab resume {comparison.id}",
         )
-    found = {}
+    found, floors = {}, _floors(store.analysis(comparison.id))
     for metric in comparison.plan.metrics:
         sample = sample_of(members_of(metric, comparison.plan), scores, layout)
         if isinstance(sample, MeanSample):
             complete = sample.under(MissingPolicy.COMPLETE, right=1.0)
             if complete.n_items:
-                found[metric.id] = _metric(complete, comparison.plan.sampling.repeats)
+                found[metric.id] = _metric(complete, comparison.plan.sampling.repeats, floors.get(metric.id))
     return Pilot(id=comparison.id, metrics=found, rate=_rate(store, comparison))
 
 
-def _metric(sample: MeanSample, repeats: int) -> PilotMetric:
+def _floors(analysis: Analysis | None) -> dict[str, float | None]:
+    """Flip rates between runs of the baseline, by metric."""
+    noise = analysis.noise if analysis else None
+    return {one.metric: one.flip_rate_baseline for one in noise.metrics} if noise else {}
+
+
+def _metric(sample: MeanSample, repeats: int, floor: float | None) -> PilotMetric:
     differences, items = sample.differences, sample.number // repeats
     return PilotMetric(
         n_scores=sample.n_items,
@@ -72,6 +80,7 @@ def _metric(sample: MeanSample, repeats: int) -> PilotMetric:
         discordance=float(np.mean(differences**2)),
         design_effect=_design_effect(differences, items, sample.unit),
         noise=_noise(differences, items, repeats),
+        floor=floor,
     )
 
 

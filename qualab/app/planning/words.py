@@ -49,6 +49,7 @@ def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate
     """What the figures rest on, a sentence each."""
     yield from _of_discordance(figures, pilot)
     yield from _of_clusters(figures)
+    yield from _of_noise_floors(figures, plan)
     yield from _of_repeats(figures, plan)
     yield from _of_joint_power(plan)
     if plan.looks and is_one_sided(plan.rule):
@@ -84,6 +85,16 @@ def _of_clusters(figures: Sequence[Figures]) -> Iterator[str]:
                 f"{one.name}: {one.asked.n_items:,} items in {one.asked.n_clusters:,} clusters count as independent "
                 "(design effect 1). Changes that come together need more: --design-effect, or a pilot."
             )
+
+
+def _of_noise_floors(figures: Sequence[Figures], plan: Plan) -> Iterator[str]:
+    if plan.sampling.repeats == 1:
+        for one in figures:
+            if (floor := one.belief.floor) is not None:
+                yield (
+                    f"{one.name}: two runs of the baseline alone differ in {share(floor)} of the scores: "
+                    '"noise + loss" counts from there.'
+                )
 
 
 def _of_repeats(figures: Sequence[Figures], plan: Plan) -> Iterator[str]:
