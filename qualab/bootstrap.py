@@ -18,9 +18,10 @@ from qualab.app.experiment import Experiment
 from qualab.app.services import Services
 from qualab.domain.names import ArmName
 from qualab.domain.pair import ServedPair
+from qualab.domain.pins import PinPlaces
 from qualab.domain.plan import DecisionRule, NoisePlan, RequestPolicy
 from qualab.errors import InvalidValue
-from qualab.ports import Harness, Store
+from qualab.ports import Harness, PinSource, Store
 from qualab.settings import NoiseSettings, Settings, api_keys, default_database
 
 T = TypeVar("T")
@@ -72,9 +73,17 @@ def services_of(settings: Settings, *, keeps_nothing: bool = False) -> Services:
         named_tokenizer=named_tokenizer,
         is_same_server=same_server,
         write_results=write_lm_eval_files,
+        pins=pin_source(),
         clock=SystemClock(),
         runner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
     )
+
+
+def pin_source() -> PinSource:
+    """What tells what the arms really run: kubectl, docker, and this machine's folders."""
+    from qualab.adapters.pins import LocalPins
+
+    return LocalPins()
 
 
 NEEDED_TO_RUN = ("baseline", "candidate", "model")
@@ -105,6 +114,9 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
         system_instruction=settings.system_instruction,
         tokenizer=settings.tokenizer,
         label=settings.label,
+        image=settings.pin_names.image,
+        revision=settings.pin_names.revision,
+        places=_places(settings),
         policy=RequestPolicy(
             concurrency=settings.concurrency,
             timeout_s=settings.timeout,
@@ -122,6 +134,20 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
             allow_unobserved=settings.allow_unobserved,
         ),
     )
+
+
+def places_here(settings: Settings) -> dict[str, str]:
+    """What is said of where the arms run now, for a comparison that is resumed."""
+    from qualab.app.pinning import places_text
+
+    said = places_text(_places(settings))
+    left_out = {"checkpoint"} if settings.checkpoint == "" else set()
+    return {name: text for name, text in said.items() if text or name in left_out}
+
+
+def _places(settings: Settings) -> PinPlaces:
+    folder = settings.pin_names.checkpoint
+    return PinPlaces(checkpoint=Path(folder) if folder else None, pods=settings.pods, containers=settings.containers)
 
 
 def _noise_floor(settings: Settings) -> NoisePlan | None:

@@ -107,6 +107,12 @@ class EndpointUnreachable(InfrastructureError):
     code = "endpoint-unreachable"
 
 
+class PinUnreadable(InfrastructureError):
+    """What an arm runs was to be verified, and could not be looked into."""
+
+    code = "pin-unreadable"
+
+
 class RunStopped(InfrastructureError):
     """A run ended before its last item and can be resumed."""
 

@@ -134,6 +134,26 @@ class OpenEndpoint(Protocol):
     ) -> AbstractAsyncContextManager[Endpoint]: ...
 
 
+class PinSource(Protocol):
+    """Tells what the arms really run. Everything but `revision` raises PinUnreadable."""
+
+    async def pod_image(self, pod: str) -> tuple[str, ...]:
+        """Digests that name the image of "namespace/pod" or "namespace/pod/container"."""
+        ...
+
+    async def container_image(self, container: str) -> tuple[str, ...]:
+        """Digests that name the image of a container of this machine."""
+        ...
+
+    async def checkpoint_hash(self, folder: Path, *, say: Callable[[str], None]) -> str:
+        """The hash of a folder's files, as "sha256:..."; says how far it is where that takes long."""
+        ...
+
+    def revision(self, folder: Path) -> str:
+        """The commit that a folder's path or metadata names; empty without one."""
+        ...
+
+
 Tokenize = Callable[[Sequence[str]], list[list[int]]]
 """A named tokenizer: token ids without special tokens."""
 

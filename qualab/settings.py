@@ -19,7 +19,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from qualab.domain.names import Objective
+from qualab.domain.names import ArmName, Objective
+from qualab.domain.pins import by_arm
 from qualab.errors import InvalidValue, UnknownSetting, UsageError
 
 ENV_PREFIX = "QUALAB_"
@@ -71,6 +72,9 @@ def parse_numbers(value: Any) -> Any:
 
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_listed)]
+ByArm = Annotated[
+    dict[ArmName, str], NoDecode, BeforeValidator(lambda value: by_arm(value) if isinstance(value, str) else value)
+]
 Numbers = Annotated[dict[str, float], NoDecode, BeforeValidator(parse_numbers)]
 GenKwargs = Annotated[dict[str, Any], NoDecode, BeforeValidator(parse_gen_kwargs)]
 
@@ -82,6 +86,16 @@ class NoiseSettings(BaseModel):
 
     runs: int = 1
     concurrency: int | None = None
+
+
+class PinSettings(BaseModel):
+    """The mapping `pins` of a file; the flags of the same names win over it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    image: str = ""
+    revision: str = ""
+    checkpoint: str = ""
 
 
 class Settings(BaseSettings):
@@ -105,6 +119,12 @@ class Settings(BaseSettings):
     noise_floor: NoiseSettings | None = None
     noise_floor_runs: int | None = None
     noise_floor_concurrency: int | None = None
+    pins: PinSettings | None = None
+    image: str | None = None
+    revision: str | None = None
+    checkpoint: str | None = None
+    pods: ByArm = Field(default_factory=dict)
+    containers: ByArm = Field(default_factory=dict)
     output_path: Path | None = None
     tokenizer: str = ""
     label: str = ""
@@ -129,6 +149,13 @@ class Settings(BaseSettings):
     api_key: SecretStr | None = Field(None, validation_alias=AliasChoices("QUALAB_API_KEY", "OPENAI_API_KEY"))
     baseline_api_key: SecretStr | None = Field(None, validation_alias="QUALAB_BASELINE_API_KEY")
     candidate_api_key: SecretStr | None = Field(None, validation_alias="QUALAB_CANDIDATE_API_KEY")
+
+    @property
+    def pin_names(self) -> PinSettings:
+        """The mapping `pins` with what is given by itself in its place."""
+        base = self.pins or PinSettings()
+        given = {"image": self.image, "revision": self.revision, "checkpoint": self.checkpoint}
+        return base.model_copy(update={name: value for name, value in given.items() if value is not None})
 
     @classmethod
     def settings_customise_sources(
@@ -159,6 +186,9 @@ PLACE_FIELDS = (
     "label",
     "output_path",
     "db",
+    "checkpoint",
+    "pods",
+    "containers",
     "api_key_file",
     "baseline_api_key_file",
     "candidate_api_key_file",
@@ -184,7 +214,7 @@ def load(
         return Settings(**sources)
     except ValidationError as exc:
         first = exc.errors()[0]
-        name = ".".join(str(part) for part in first["loc"] if part != "NoiseSettings")
+        name = ".".join(str(part) for part in first["loc"] if part not in ("NoiseSettings", "PinSettings"))
         raise InvalidValue(f"{name}: {_message(first)}", hint=f"Given: {_shown(name, first.get('input'))}") from exc
 
 

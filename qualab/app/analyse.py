@@ -24,6 +24,7 @@ from qualab.app.analysis.streams import Streams
 from qualab.app.analysis.testing import sample_bounds, sample_evidence
 from qualab.app.analysis.treatment import treatment_of
 from qualab.app.differing import differing
+from qualab.app.pinning import pinning_of, unpinned_sentence
 from qualab.app.summaries import Summary
 from qualab.domain.comparison import (
     Analysis,
@@ -36,6 +37,7 @@ from qualab.domain.comparison import (
 )
 from qualab.domain.items import Item
 from qualab.domain.names import ArmName, MetricKind, MissingPolicy, Verdict
+from qualab.domain.observations import pins_seen
 from qualab.domain.plan import Assumptions, DecisionRule, MetricSpec, Plan
 from qualab.ports import LoadedTasks, Store
 
@@ -92,12 +94,15 @@ def analyse(
     job = Job(plan=plan, scores=scores, layout=layout, streams=streams, values=values, looks=looks)
     rows, suite = _rows_and_suite(job)
     found = differing(store, comparison, tasks, asked, scores=scores, layout=layout, streams=streams)
-    treatment = treatment_of(plan, store.observations(comparison.id), summary.drafted, arms)
+    seen = store.observations(comparison.id)
+    treatment = treatment_of(plan, seen, summary.drafted, arms)
+    pinning = pinning_of(plan.pins, pins_seen(seen))
     verdict, reasons = conclude(plan, rows, arms, pairs, suite=suite, treatment=treatment)
+    more = (looks, found.noise, found.repeats, treatment, pinning)
     return Analysis(
         comparison_id=comparison.id,
         plan_hash=comparison.plan_hash,
-        input_hash=input_hash(scores, layout, arms, pairs, more=(looks, found.noise, found.repeats, treatment)),
+        input_hash=input_hash(scores, layout, arms, pairs, more=more),
         verdict=verdict,
         reasons=reasons,
         caveats=(*_caveats(plan), *treatment.notes, *missing_caveats(suite.missing, plan.rule)),
@@ -108,6 +113,7 @@ def analyse(
         versions={name: version(name) for name in ("qualab", "lm_eval", "numpy", "scipy")},
         looks=looks,
         treatment=treatment,
+        pinning=pinning,
         noise=found.noise,
         repeats=found.repeats,
     )
@@ -295,6 +301,8 @@ def _caveats(plan: Plan) -> tuple[str, ...]:
     caveats = []
     if plan.is_limited:
         caveats.append(f"Limited to {plan.limit:g} items a task: not for sign-off.")
+    if sentence := unpinned_sentence(plan.pins):
+        caveats.append(sentence)
     if plan.noise_floor is None:
         caveats.append("No noise floor was measured: how much two runs of the baseline differ is not known.")
     if plan.looks:

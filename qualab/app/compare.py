@@ -16,8 +16,8 @@ from qualab.domain.names import Verdict
 from qualab.domain.plan import DecisionRule, Plan
 from qualab.errors import InvalidValue, PlanChanged
 
-_SAME = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor")
-"""What another plan has to share with the comparison's own: what was asked."""
+_SAME = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "pins")
+"""What another plan has to share with the comparison's own: what was asked of what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qualab.app.pinning import check_pins, places_text
 from qualab.domain.names import Api
+from qualab.domain.pins import PinPlaces, Pins
 from qualab.domain.plan import Assumptions, DecisionRule, LookPlan, NoisePlan, Plan, RequestPolicy, SamplingPlan
 from qualab.errors import InvalidValue
 from qualab.ports import LoadedTasks, TaskOptions
@@ -43,6 +45,9 @@ class Experiment:
     label: str = ""
     policy: RequestPolicy = field(default_factory=RequestPolicy)
     rule: DecisionRule = field(default_factory=DecisionRule)
+    image: str = ""
+    revision: str = ""
+    places: PinPlaces = field(default_factory=PinPlaces)
 
 
 def task_options(experiment: Experiment) -> TaskOptions:
@@ -81,10 +86,17 @@ def local_of(experiment: Experiment) -> dict[str, str]:
         "data_dir": str(experiment.data_dir.resolve()) if experiment.data_dir else "",
         "include_path": "\n".join(str(path.resolve()) for path in experiment.include_path),
         "tokenizer": experiment.tokenizer,
+        **places_text(experiment.places),
     }
 
 
-def make_plan(experiment: Experiment, tasks: LoadedTasks, *, assumptions: Assumptions | None = None) -> Plan:
+def make_plan(
+    experiment: Experiment,
+    tasks: LoadedTasks,
+    *,
+    assumptions: Assumptions | None = None,
+    checkpoint_hash: str = "",
+) -> Plan:
     """Freezes what will be asked and how it will be judged. Raises InvalidValue."""
     check(experiment)
     plan = Plan(
@@ -108,6 +120,7 @@ def make_plan(experiment: Experiment, tasks: LoadedTasks, *, assumptions: Assump
         assumptions=assumptions,
         looks=_looks(experiment),
         noise_floor=experiment.noise_floor,
+        pins=Pins(image=experiment.image, revision=experiment.revision, checkpoint_hash=checkpoint_hash),
     )
     check_names(plan.rule.margins, plan, what="margins")
     return plan
@@ -133,6 +146,7 @@ def _looks(experiment: Experiment) -> LookPlan | None:
 def check(experiment: Experiment) -> None:
     """Raises InvalidValue for settings that no run can be made of."""
     check_rule(experiment.rule)
+    check_pins(experiment.image, experiment.places)
     policy, noise = experiment.policy, experiment.noise_floor
     _check_demands(
         [

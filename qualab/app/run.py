@@ -20,6 +20,7 @@ from qualab.app.hints import resume_hint
 from qualab.app.looks import look_pauses, looked_to
 from qualab.app.noise import ask_noise, tell_progress
 from qualab.app.observing import observation_pauses
+from qualab.app.pinning import find_pins, pin_findings, places_of, planned_hash, with_pins
 from qualab.app.preflight import Endpoints, Keys, inspect_arms, open_arms
 from qualab.app.preparing import in_random_order, token_source, with_requests
 from qualab.app.scoring import score_answers
@@ -29,7 +30,8 @@ from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.engine import Engine
 from qualab.domain.items import Item
 from qualab.domain.names import ArmName, ComparisonStatus, RequestKind
-from qualab.domain.observations import EngineSeen, engines_seen
+from qualab.domain.observations import EngineSeen, PinsSeen, engines_seen, pins_seen
+from qualab.domain.pins import PinFound
 from qualab.domain.plan import Plan
 from qualab.domain.preflight import Preflight
 from qualab.errors import PlanChanged, RunStopped
@@ -44,29 +46,31 @@ async def start(
     urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
     async with open_arms(services, urls, policy=experiment.policy, keys=keys) as endpoints:
         tasks = _load(services, task_options(experiment), progress)
-        plan = make_plan(experiment, tasks, assumptions=frozen.assumptions if frozen else None)
+        plan = await _plan(services, experiment, tasks, frozen, progress)
         if frozen:
             check_unchanged(frozen, tasks)
             check_frozen(frozen, plan)
         progress.phase("Checking both endpoints")
-        items, preflight = await _prepared(services, experiment, plan, tasks, endpoints)
+        items, preflight = await _prepared(services, experiment, plan, tasks, endpoints, progress=progress)
         stop_at(preflight.findings)
         comparison = _new_comparison(services, experiment, plan)
         services.store.create(comparison, items)
-        _record_engines(services, comparison, preflight.engines)
+        _record_arms(services, comparison, preflight.engines, preflight.pins)
         run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
         return await _carry_out(services, run, keys=keys)
 
 
-async def look_before(services: Services, experiment: Experiment, *, keys: Keys, progress: Progress) -> Preflight:
+async def look_before(
+    services: Services, experiment: Experiment, *, keys: Keys, progress: Progress, frozen: Plan | None = None
+) -> Preflight:
     """Everything that `start` would check before its first item, and nothing stored."""
     check(experiment)
     urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
     async with open_arms(services, urls, policy=experiment.policy, keys=keys) as endpoints:
         tasks = _load(services, task_options(experiment), progress)
+        plan = await _plan(services, experiment, tasks, frozen, progress)
         progress.phase("Checking both endpoints")
-        plan = make_plan(experiment, tasks)
-        return (await _prepared(services, experiment, plan, tasks, endpoints))[1]
+        return (await _prepared(services, experiment, plan, tasks, endpoints, progress=progress))[1]
 
 
 async def resume(
@@ -80,7 +84,8 @@ async def resume(
 ) -> Analysis:
     """Goes on with a stored comparison. `local` overrides where this machine finds things."""
     comparison = services.store.get(comparison_id)
-    tasks = _load(services, planned_options(comparison.plan, {**comparison.local, **(local or {})}), progress)
+    here = {**comparison.local, **(local or {})}
+    tasks = _load(services, planned_options(comparison.plan, here), progress)
     check_unchanged(comparison.plan, tasks)
     items = list(services.store.items(comparison.id))
     plan = comparison.plan
@@ -89,8 +94,11 @@ async def resume(
         progress.phase("Checking both endpoints")
         await inspect_arms(endpoints, model=plan.sampling.model)
         engines = await see_engines(endpoints, model=plan.sampling.model)
-        check_engines(engines, engines_seen(services.store.observations(comparison.id)))
-        _record_engines(services, comparison, engines)
+        seen = services.store.observations(comparison.id)
+        check_engines(engines, engines_seen(seen))
+        pins = await find_pins(services.pins, plan.pins, places_of(here), engines, say=progress.phase)
+        stop_at(pin_findings(plan.pins, pins, pins_seen(seen)))
+        _record_arms(services, comparison, engines, pins)
         run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
         return await _carry_out(services, run, keys=keys, retry_failed=retry_failed)
 
@@ -112,8 +120,24 @@ def check_unchanged(plan: Plan, tasks: LoadedTasks) -> None:
         )
 
 
+async def _plan(
+    services: Services, experiment: Experiment, tasks: LoadedTasks, frozen: Plan | None, progress: Progress
+) -> Plan:
+    """The plan; of the checkpoint's hash in a frozen one the preflight says whether it is that of the folder here."""
+    pins = frozen.pins if frozen else None
+    checkpoint_hash = await planned_hash(services.pins, experiment.places, pins, say=progress.phase)
+    assumptions = frozen.assumptions if frozen else None
+    return make_plan(experiment, tasks, assumptions=assumptions, checkpoint_hash=checkpoint_hash)
+
+
 async def _prepared(
-    services: Services, experiment: Experiment, plan: Plan, tasks: LoadedTasks, endpoints: Endpoints
+    services: Services,
+    experiment: Experiment,
+    plan: Plan,
+    tasks: LoadedTasks,
+    endpoints: Endpoints,
+    *,
+    progress: Progress,
 ) -> tuple[list[Item], Preflight]:
     infos = await inspect_arms(endpoints, model=experiment.model)
     tokens = None
@@ -123,13 +147,18 @@ async def _prepared(
         tokens = token_source(endpoints[baseline], infos[baseline], model=experiment.model, named=named)
     ordered = in_random_order(tasks.render(), seed=experiment.seed, n_stages=experiment.looks or 1)
     items = await with_requests(ordered, sampling=plan.sampling, tokens=tokens)
-    return items, await check_pair(endpoints, plan, items, infos)
+    preflight = await check_pair(endpoints, plan, items, infos)
+    pins = await find_pins(services.pins, plan.pins, experiment.places, preflight.engines, say=progress.phase)
+    return items, with_pins(preflight, plan.pins, pins)
 
 
-def _record_engines(services: Services, comparison: Comparison, engines: Mapping[ArmName, Engine]) -> None:
+def _record_arms(
+    services: Services, comparison: Comparison, engines: Mapping[ArmName, Engine], pins: tuple[PinFound, ...]
+) -> None:
     for arm, engine in engines.items():
         seen = EngineSeen(arm=arm, seen_at=services.clock.now(), engine=engine)
         services.store.add_observation(comparison.id, seen)
+    services.store.add_observation(comparison.id, PinsSeen(seen_at=services.clock.now(), pins=pins))
 
 
 def _new_comparison(services: Services, experiment: Experiment, plan: Plan) -> Comparison:

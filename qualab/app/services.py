@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from qualab.domain.comparison import Comparison
 from qualab.domain.items import Item
 from qualab.domain.names import ArmName
-from qualab.ports import Clock, Endpoint, Harness, LoadedTasks, OpenEndpoint, Progress, Store, Tokenize, WriteResults
+from qualab.ports import (
+    Clock,
+    Endpoint,
+    Harness,
+    LoadedTasks,
+    OpenEndpoint,
+    PinSource,
+    Progress,
+    Store,
+    Tokenize,
+    WriteResults,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +32,7 @@ class Services:
     named_tokenizer: Callable[[str], Tokenize]
     is_same_server: Callable[[str, str], bool]
     write_results: WriteResults
+    pins: PinSource
     clock: Clock
     runner: str
     """Names this process in claims, as "host:pid:nonce"."""

@@ -66,6 +66,16 @@ AllowUnobserved = Annotated[
         help="Let a verdict stand where nothing tells that the drafter ran.",
     ),
 ]
+Image = Annotated[str | None, typer.Option(help="Image that both arms run, as NAME@sha256:DIGEST.")]
+Revision = Annotated[str | None, typer.Option(help="Commit of the checkpoint that both arms serve.")]
+Checkpoint = Annotated[str | None, typer.Option(help="The checkpoint's folder on this machine: its hash pins it.")]
+Pods = Annotated[
+    str | None,
+    typer.Option(help="Pods whose image kubectl verifies, as baseline=NAMESPACE/POD,candidate=NAMESPACE/POD."),
+]
+Containers = Annotated[
+    str | None, typer.Option(help="Containers whose image docker verifies, as baseline=NAME,candidate=NAME.")
+]
 Tokenizer = Annotated[str | None, typer.Option(help="tokenizer.json or its folder, where the server cannot tokenize.")]
 Label = Annotated[str | None, typer.Option(help="A name to find the comparison by.")]
 KeyFile = Annotated[Path | None, _option("api_key_file", "File with the API key (or QUALAB_API_KEY).")]

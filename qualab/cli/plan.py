@@ -11,6 +11,7 @@ import typer
 
 from qualab.cli import experiment_options as o
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
+from qualab.cli.output import complain
 from qualab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ def plan(
     max_missing_share: o.MaxMissingShare = None,
     min_accepted_share: o.MinAcceptedShare = None,
     allow_unobserved: o.AllowUnobserved = None,
+    image: o.Image = None,
+    revision: o.Revision = None,
+    checkpoint: o.Checkpoint = None,
     tokenizer: o.Tokenizer = None,
     label: o.Label = None,
     api_key_file: o.KeyFile = None,
@@ -105,13 +109,16 @@ def plan(
 def _planned(settings: Settings, beliefs: Given, pilot: str | None) -> Planning:
     from qualab import bootstrap
     from qualab.app.experiment import check, task_options
+    from qualab.app.pinning import planned_hash
     from qualab.app.planning.pilot import pilot_of
     from qualab.app.planning.suite import plan_comparison
 
     wanted = bootstrap.experiment_of(settings, needed=())
     check(wanted)
     seen = pilot_of(bootstrap.store_of(settings), pilot) if pilot else None
-    return plan_comparison(wanted, bootstrap.harness().load(task_options(wanted)), beliefs, seen)
+    tasks = bootstrap.harness().load(task_options(wanted))
+    named = planned_hash(bootstrap.pin_source(), wanted.places, None, say=complain)
+    return plan_comparison(wanted, tasks, beliefs, seen, checkpoint_hash=bootstrap.run_async(named))
 
 
 def _print(found: Planning, output_format: Format) -> None:

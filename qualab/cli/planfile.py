@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from qualab.domain.pins import arms_text
 from qualab.errors import InvalidValue, UsageError
 from qualab.settings import ENV_PREFIX, PLACE_FIELDS, PLAN_FIELDS, PLAN_FORMAT, Settings, load, read_document
 
@@ -27,6 +28,9 @@ def experiment_settings(settings: Settings, said: Mapping[str, Any]) -> dict[str
     """
     everything = settings.model_dump(mode="json", include=set(PLAN_FIELDS))
     places = {name: str(said[name]) for name in PLACE_FIELDS if said.get(name)}
+    places |= {name: arms_text(getattr(settings, name)) for name in ("pods", "containers") if said.get(name)}
+    if settings.pin_names.checkpoint:
+        places["checkpoint"] = str(Path(settings.pin_names.checkpoint).resolve())
     if settings.data_dir:
         places["data_dir"] = str(settings.data_dir.resolve())
     places["include_path"] = ",".join(str(path.resolve()) for path in settings.include_path)
@@ -68,5 +72,5 @@ def load_frozen(frozen: FrozenPlan, given: Mapping[str, Any]) -> Settings:
 def _refused(what: str) -> InvalidValue:
     return InvalidValue(
         f"{what} would change the frozen plan",
-        hint=f"Leave it out, or run `qualab plan` again. Free to choose: {', '.join(PLACE_FIELDS[:8])}",
+        hint=f"Leave it out, or run `qualab plan` again. Free to choose: {', '.join(PLACE_FIELDS[:11])}",
     )

@@ -33,6 +33,11 @@ def preflight(
     apply_chat_template: o.ChatTemplate = None,
     system_instruction: o.SystemInstruction = None,
     allow_unobserved: o.AllowUnobserved = None,
+    image: o.Image = None,
+    revision: o.Revision = None,
+    checkpoint: o.Checkpoint = None,
+    pods: o.Pods = None,
+    containers: o.Containers = None,
     tokenizer: o.Tokenizer = None,
     api_key_file: o.KeyFile = None,
     data_dir: DataDir = None,
@@ -61,6 +66,7 @@ def preflight(
         bootstrap.experiment_of(settings),
         keys=bootstrap.keys_of(settings),
         progress=progress,
+        frozen=frozen.plan if frozen else None,
     )
     try:
         found = bootstrap.run_async(job)

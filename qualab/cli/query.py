@@ -180,9 +180,17 @@ def _print_analysis(comparison: Comparison, analysis: Analysis | None, output_fo
     from qualab.domain.canonical import plain
 
     if output_format is Format.JSON:
-        print_json({"comparison": plain(comparison), "analysis": plain(analysis) if analysis else None})
+        shown = {"comparison": plain(comparison), "analysis": plain(analysis) if analysis else None}
+        print_json(shown | {"signoff": _signoff(comparison, analysis) if analysis else None})
     elif analysis is not None:
         print_analysis(make_console(), comparison, analysis)
+
+
+def _signoff(comparison: Comparison, analysis: Analysis) -> dict[str, Any]:
+    from qualab.app.signoff import signoff_obstacles
+
+    obstacles = signoff_obstacles(analysis, comparison)
+    return {"is_possible": not obstacles, "obstacles": list(obstacles)}
 
 
 def _summary(comparison: Comparison) -> dict[str, Any]:

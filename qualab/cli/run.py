@@ -63,6 +63,11 @@ def run(
     max_missing_share: o.MaxMissingShare = None,
     min_accepted_share: o.MinAcceptedShare = None,
     allow_unobserved: o.AllowUnobserved = None,
+    image: o.Image = None,
+    revision: o.Revision = None,
+    checkpoint: o.Checkpoint = None,
+    pods: o.Pods = None,
+    containers: o.Containers = None,
     tokenizer: o.Tokenizer = None,
     label: o.Label = None,
     api_key_file: o.KeyFile = None,
@@ -100,6 +105,9 @@ def resume(
         bool,
         typer.Option("--retry-failed", "--retry_failed", help="Also ask again what the endpoint failed at."),
     ] = False,
+    checkpoint: o.Checkpoint = None,
+    pods: o.Pods = None,
+    containers: o.Containers = None,
     api_key_file: o.KeyFile = None,
     data_dir: DataDir = None,
     db: Database = None,
@@ -111,10 +119,12 @@ def resume(
     from qualab.app import run as use_case
     from qualab.settings import load
 
-    settings = load(command_line={"data_dir": data_dir, "db": db, "api_key_file": api_key_file})
+    pins = {"checkpoint": checkpoint, "pods": pods, "containers": containers}
+    settings = load(command_line={"data_dir": data_dir, "db": db, "api_key_file": api_key_file, **pins})
     progress = _progress()
     services = bootstrap.services_of(settings)
     local = {"data_dir": str(settings.data_dir.resolve())} if settings.data_dir else {}
+    local |= bootstrap.places_here(settings)
     services.store.get(comparison)  # before any server is started for it
     keys = bootstrap.keys_of(settings, managed=managed is not None)
     with while_served(managed, progress):

@@ -8,10 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from qualab.app.signoff import signoff_line
 from qualab.app.wording import share
 from qualab.cli.noise_text import noise_lines
 from qualab.cli.numbers import pvalue, signed
 from qualab.cli.output import silence
+from qualab.cli.pin_text import pin_lines
 from qualab.cli.treatment_text import print_treatment
 from qualab.domain.comparison import (
     Analysis,
@@ -66,13 +68,14 @@ def print_analysis(console: Console, comparison: Comparison, analysis: Analysis)
         console.print(line, style="dim", highlight=False)
     arms = _arm_lines(analysis.arms, analysis.pairs)
     looks, noise = _look_lines(analysis.looks), noise_lines(analysis)
-    for line in (*arms, *_suite_lines(analysis.suite), *looks, *noise):
+    for line in (*arms, *_suite_lines(analysis.suite), *looks, *noise, *pin_lines(analysis.pinning)):
         console.print(line, highlight=False)
     print_treatment(console, analysis.treatment)
     console.print()
     console.print(Text.assemble("Verdict: ", (analysis.verdict.value, STYLES[analysis.verdict])))
     for reason in analysis.reasons:
         console.print(f"  {reason}", highlight=False)
+    console.print(signoff_line(analysis, comparison), highlight=False)
     for caveat in analysis.caveats:
         console.print(f"  Note: {caveat}", style="dim", highlight=False)
     console.print(f"  Plan {analysis.plan_hash[:12]}, comparison {comparison.id}", style="dim", highlight=False)

@@ -14,6 +14,7 @@ from qualab.domain.names import (
     MissingPolicy,
     Verdict,
 )
+from qualab.domain.pins import Pinning
 from qualab.domain.plan import Plan
 from qualab.domain.treatment import Treatment
 
@@ -38,7 +39,7 @@ class Comparison:
     baseline_url: str = ""
     candidate_url: str = ""
     local: dict[str, str] = field(default_factory=dict)
-    """Where this machine found things ("data_dir", "include_path", "tokenizer"): for a resume, not in the plan."""
+    """Where this machine found things, as "data_dir" and "pods": for a resume, not in the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,6 +414,8 @@ class Analysis:
     """None where the plan has no looks."""
     treatment: Treatment | None = None
     """None in analyses of versions that did not look into engines."""
+    pinning: Pinning | None = None
+    """None in analyses of versions that knew no pins."""
     noise: NoiseFloor | None = None
     """None where no noise floor was measured."""
     repeats: RepeatSummary | None = None

@@ -1,4 +1,4 @@
-"""What was seen of the engines before and during a run."""
+"""What was seen of the arms before and during a run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from enum import StrEnum
 
 from qualab.domain.engine import Counters, Drafting, Engine
 from qualab.domain.names import ArmName
+from qualab.domain.pins import PinFound
 
 
 class ObservationKind(StrEnum):
     ENGINE = "engine"
     SEGMENT = "segment"
+    PINS = "pins"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +66,26 @@ class Segment:
         return None if self.has_restarted else self.after.drafting - self.before.drafting
 
 
-Observation = EngineSeen | Segment
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinsSeen:
+    """What both arms are made of, as a run, or its resumption, found or took it."""
+
+    seen_at: datetime
+    pins: tuple[PinFound, ...]
+
+    @property
+    def kind(self) -> ObservationKind:
+        return ObservationKind.PINS
+
+
+Observation = EngineSeen | Segment | PinsSeen
 
 
 def engines_seen(observations: Iterable[Observation]) -> dict[ArmName, Engine]:
     """Each arm's engine as last seen."""
     return {one.arm: one.engine for one in observations if isinstance(one, EngineSeen)}
+
+
+def pins_seen(observations: Iterable[Observation]) -> tuple[PinFound, ...]:
+    """Both arms' pins as last seen."""
+    return next((one.pins for one in reversed(list(observations)) if isinstance(one, PinsSeen)), ())

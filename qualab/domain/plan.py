@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from qualab.domain.names import Api, MetricKind, Objective, RequestKind
+from qualab.domain.pins import Pins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +176,7 @@ class Plan:
     """None asks everything."""
     noise_floor: NoisePlan | None = None
     """None leaves unknown how much two runs of the baseline differ."""
+    pins: Pins = field(default_factory=Pins)
     schema: int = 2
 
     @property

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from qualab.domain.engine import Engine
 from qualab.domain.names import ArmName
+from qualab.domain.pins import PinFound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class Preflight:
     engines: dict[ArmName, Engine]
     findings: tuple[Finding, ...]
     """Those that stop first."""
+    pins: tuple[PinFound, ...] = ()
 
     @property
     def stopping(self) -> tuple[Finding, ...]:

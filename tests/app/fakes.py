@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from qualab.adapters.memory import MemoryStore
@@ -151,12 +152,13 @@ class FakeEndpoint:
     bodies: list[bytes] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
+    model_root: str = ""
     drafts: bool = False
     """Whether a drafter is on: each generation is one round of 3 draft tokens, of which 2 are accepted."""
     generated: int = 0
 
     async def engine(self, *, model: str) -> Engine:
-        return Engine(kind=EngineKind.UNKNOWN, counters=await self.counters())
+        return Engine(kind=EngineKind.UNKNOWN, model_root=self.model_root, counters=await self.counters())
 
     async def counters(self) -> Counters | None:
         n = self.generated
@@ -185,6 +187,28 @@ class FakeEndpoint:
 
     def prompts(self) -> list[str]:
         return [json.loads(body)["prompt"] for body in self.bodies]
+
+
+@dataclass
+class FakePins:
+    """Knows what a test tells it."""
+
+    images: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By pod or container."""
+    folder_hash: str = ""
+    commit: str = ""
+
+    async def pod_image(self, pod: str) -> tuple[str, ...]:
+        return self.images[pod]
+
+    async def container_image(self, container: str) -> tuple[str, ...]:
+        return self.images[container]
+
+    async def checkpoint_hash(self, folder: Path, *, say: Callable[[str], None]) -> str:
+        return self.folder_hash
+
+    def revision(self, folder: Path) -> str:
+        return self.commit
 
 
 @dataclass
@@ -224,6 +248,7 @@ class Bench:
     candidate: FakeEndpoint = field(default_factory=lambda: FakeEndpoint("http://on", drafts=True))
     harness: FakeHarness = field(default_factory=FakeHarness)
     store: Any = field(default_factory=MemoryStore)
+    pins: FakePins = field(default_factory=FakePins)
     clock: Clock = field(default_factory=Clock)
     runner: str = "here:1:a"
 
@@ -236,6 +261,7 @@ class Bench:
             named_tokenizer=lambda name: lambda texts: [list(text.encode()) for text in texts],
             is_same_server=lambda a, b: a == b,
             write_results=lambda folder, **parts: iter(()),
+            pins=self.pins,
             clock=self.clock,
             runner=self.runner,
         )

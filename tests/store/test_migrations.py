@@ -26,6 +26,7 @@ from qualab.errors import SchemaMismatch
 from qualab.ports import ComparisonFilter
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import NOW, make_analysis, make_answer, make_comparison, make_items
+from tests.store.test_contract_observations import ENGINE, PINS, SEGMENT
 
 HEAD = read_lineage(MIGRATIONS).head
 LATER = "9999"
@@ -118,6 +119,25 @@ def test_a_database_without_looks_keeps_what_it_holds(url: str) -> None:
         assert store.analysis("c-1") == make_analysis()
         assert store.answered("c-1") == {(ArmName.BASELINE, 0, 0, 0)}
         assert store.looks("c-1") == []
+
+
+def test_a_database_without_pins_keeps_its_other_observations(url: str) -> None:
+    """What 0006 does to a database of 0005, and back."""
+    with open_store(url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(2))
+        for one in (ENGINE, PINS, SEGMENT):
+            store.add_observation("c-1", one)
+    engine = connect(locate(url))
+    downgrade(engine, "0005")
+    narrow = checks(inspect(engine).get_check_constraints("observation"))
+    assert set(narrow) == {"observation_kind_check", "observation_number_check"}
+    assert "2" not in narrow["observation_kind_check"]
+    upgrade(url, MIGRATIONS)
+    engine.dispose()
+    with open_store(url, migrations=MIGRATIONS) as store:
+        assert list(store.observations("c-1")) == [ENGINE, SEGMENT]
+        store.add_observation("c-1", PINS)
+        assert list(store.observations("c-1")) == [ENGINE, SEGMENT, PINS]
 
 
 def test_the_migrations_make_what_the_tables_describe(url: str) -> None:

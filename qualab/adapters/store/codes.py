@@ -55,7 +55,7 @@ COMPARISON_STATUS = Codes(
     }
 )
 
-OBSERVATION = Codes({ObservationKind.ENGINE: 0, ObservationKind.SEGMENT: 1})
+OBSERVATION = Codes({ObservationKind.ENGINE: 0, ObservationKind.SEGMENT: 1, ObservationKind.PINS: 2})
 
 VERDICT = Codes(
     {

@@ -38,7 +38,7 @@ from qualab.domain.canonical import canonical_json
 from qualab.domain.comparison import Analysis, Look
 from qualab.domain.items import Answer, Item, Score
 from qualab.domain.names import ArmName
-from qualab.domain.observations import EngineSeen, Observation, ObservationKind, Segment
+from qualab.domain.observations import EngineSeen, Observation, ObservationKind, PinsSeen, Segment
 from qualab.domain.text import storable_text, valid_text
 from qualab.errors import StoreError
 
@@ -321,9 +321,16 @@ def _stream(connection: Connection, query: Select[Any]) -> Iterator[Row[Any]]:
     return iter(connection.execution_options(yield_per=CHUNK).execute(query))
 
 
+_OBSERVED: dict[ObservationKind, type[Observation]] = {
+    ObservationKind.ENGINE: EngineSeen,
+    ObservationKind.SEGMENT: Segment,
+    ObservationKind.PINS: PinsSeen,
+}
+
+
 @cache
 def _observations(kind: ObservationKind) -> TypeAdapter[Observation]:
-    return TypeAdapter(EngineSeen if kind is ObservationKind.ENGINE else Segment)
+    return TypeAdapter(_OBSERVED[kind])
 
 
 @cache

@@ -66,9 +66,16 @@ class _Sizes:
     n_requests: int
 
 
-def plan_comparison(experiment: Experiment, tasks: LoadedTasks, given: Given, pilot: Pilot | None = None) -> Planning:
+def plan_comparison(
+    experiment: Experiment,
+    tasks: LoadedTasks,
+    given: Given,
+    pilot: Pilot | None = None,
+    *,
+    checkpoint_hash: str = "",
+) -> Planning:
     """Freezes a plan and says what its items can prove; no endpoint is asked anything. Raises InvalidValue."""
-    plan = make_plan(experiment, tasks)
+    plan = make_plan(experiment, tasks, checkpoint_hash=checkpoint_hash)
     check_given(given, plan)
     sizes = _sizes(tasks, plan)
     beliefs = {metric.id: _belief(metric, plan, given, pilot, sizes) for metric in plan.primaries}

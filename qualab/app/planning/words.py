@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from qualab.app.analysis.bounds import MAX_ITEMS, is_one_sided
+from qualab.app.pinning import unpinned_sentence
 from qualab.app.planning.figures import BEST_REPEATS, Figures
 from qualab.app.planning.pilot import Pilot
 from qualab.app.wording import percent, pp, proven, share
@@ -60,6 +61,8 @@ def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate
         yield f"Log-likelihoods draft no token, so that these say nothing about a drafter: {_listed(quiet)}."
     if plan.is_limited:
         yield f"Limited to {plan.limit:g} items a task: not for sign-off."
+    if sentence := unpinned_sentence(plan.pins):
+        yield sentence
 
 
 def _of_discordance(figures: Sequence[Figures], pilot: Pilot | None) -> Iterator[str]:

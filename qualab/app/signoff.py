@@ -1,0 +1,39 @@
+"""What keeps a result from being signed off, whoever asks: one list of conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qualab.app.analysis.ruling import PASSING
+from qualab.domain.comparison import Analysis, Comparison
+from qualab.domain.names import RequestKind
+
+
+def signoff_obstacles(analysis: Analysis, comparison: Comparison) -> tuple[str, ...]:
+    """Why this analysis may not stand for a release, a phrase each; empty where it may.
+
+    A noise floor that was not measured is no obstacle: it is a note of the analysis.
+    """
+    return tuple(_obstacles(analysis, comparison))
+
+
+def signoff_line(analysis: Analysis, comparison: Comparison) -> str:
+    """For a person."""
+    obstacles = signoff_obstacles(analysis, comparison)
+    return f"Sign-off: no ({'; '.join(obstacles)})" if obstacles else "Sign-off: possible"
+
+
+def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[str]:
+    plan = comparison.plan
+    if analysis.verdict not in PASSING[plan.rule.objective]:
+        yield f"the verdict is {analysis.verdict}"
+    if analysis.plan_hash != comparison.plan_hash:
+        yield "the plan was made after the data"
+    if plan.limit is not None:
+        yield f"limited to {plan.limit:g} items a task"
+    if plan.pins.unpinned:
+        yield f"unpinned: {', '.join(plan.pins.unpinned)}"
+    if not any(task.kind is RequestKind.GENERATION for task in plan.tasks):
+        yield "no task exercises the drafter"
+    elif analysis.treatment is None or not analysis.treatment.is_observed:
+        yield "nothing tells that the drafter ran"
