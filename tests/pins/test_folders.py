@@ -31,15 +31,9 @@ async def hash_of(folder: Path) -> str:
 
 async def test_the_hash_is_what_is_written_down(tmp_path: Path) -> None:
     write(tmp_path, weights="abc", config="{}", sub__tokenizer="t")
-    lines = [
-        name + b"\0" + size + b"\0" + hashlib.sha256(content).hexdigest().encode() + b"\n"
-        for name, size, content in (
-            (b"config", b"2", b"{}"),
-            (b"sub/tokenizer", b"1", b"t"),
-            (b"weights", b"3", b"abc"),
-        )
-    ]
-    assert await hash_of(tmp_path) == f"sha256:{hashlib.sha256(b''.join(lines)).hexdigest()}"
+    files = (("config", "{}"), ("sub/tokenizer", "t"), ("weights", "abc"))
+    lines = (f"{name}\0{len(text)}\0{hashlib.sha256(text.encode()).hexdigest()}\n" for name, text in files)
+    assert await hash_of(tmp_path) == f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
 
 
 async def test_it_is_the_same_wherever_the_folder_lies_and_whenever_it_was_written(tmp_path: Path) -> None:

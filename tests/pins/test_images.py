@@ -33,7 +33,7 @@ async def test_the_digest_that_the_pod_was_told_names_its_image_too(command: Com
 async def test_of_several_containers_one_is_named(command: Command) -> None:
     command("kubectl", {GET: pod(("proxy", A), ("vllm", B))})
     assert await LocalPins().pod_image("serving/off-0/vllm") == (B,)
-    with pytest.raises(PinUnreadable, match="several containers: proxy, vllm. Name one of them as namespace/pod/cont"):
+    with pytest.raises(PinUnreadable, match="several containers: proxy, vllm"):
         await LocalPins().pod_image("serving/off-0")
     with pytest.raises(PinUnreadable, match="no container other: proxy, vllm"):
         await LocalPins().pod_image("serving/off-0/other")
@@ -87,9 +87,7 @@ async def test_a_silent_failure_is_told_by_its_exit_code(command: Command) -> No
 
 async def test_a_command_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        PinUnreadable, match=r"kubectl cannot be started \(No such file or directory\). Install kubectl"
-    ):
+    with pytest.raises(PinUnreadable, match=r"kubectl cannot be started .*Install kubectl"):
         await LocalPins().pod_image("serving/off-0")
 
 
