@@ -20,6 +20,14 @@ alpha: 0.05           # level of each one-sided test
 # allow_unobserved: true          # let a verdict stand though neither /metrics nor answers tell that the drafter ran
 # power: 0.8                      # chance of proving the margin that `qualab plan` sizes for
 
+# What both arms are made of. Without a digest and a commit (or a folder) nothing is signed off: docs/pinning.md
+# pins:
+#   image: vllm/vllm-openai@sha256:DIGEST   # `docker buildx imagetools inspect NAME:TAG` prints the digest
+#   revision: COMMIT                        # of the checkpoint, not a branch
+#   checkpoint: /models/my-model            # or its folder here: the plan holds its hash
+# pods: {baseline: serving/off-0, candidate: serving/on-0}    # kubectl verifies their image; or, for docker:
+# containers: {baseline: off, candidate: on}
+
 # How requests are sent; the same in both arms.
 concurrency: 8        # in flight in each arm
 timeout: 300          # seconds an attempt may take

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+from rich.markup import escape
 
 from qualab.domain.names import ArmName
-from qualab.domain.pins import DIGEST, PinFound, Pinning
+from qualab.domain.pins import DIGEST, PinFound
 
 SHOWN = 12
 """Digits of a digest or commit."""
 
 
-def pin_lines(pinning: Pinning | None) -> Iterator[str]:
+def pin_lines(found: Sequence[PinFound]) -> Iterator[str]:
     """One line a part and source."""
-    if pinning is None:
-        return
     groups: dict[tuple[str, str, str], list[ArmName]] = {}
-    for one in pinning.found:
+    for one in found:
         groups.setdefault((one.part, _short(one), _source(one)), []).append(one.arm)
     for number, ((part, value, source), arms) in enumerate(groups.items()):
         whose = "" if len(arms) == len(ArmName) else f" of the {arms[0]}"
-        yield f"{'' if number else 'pins':<9} {part}{whose} {value} ({source})"
+        yield f"{'' if number else 'pins':<9} {part}{whose} {escape(value)} ({escape(source)})"
 
 
 def _short(one: PinFound) -> str:

@@ -68,7 +68,8 @@ def print_analysis(console: Console, comparison: Comparison, analysis: Analysis)
         console.print(line, style="dim", highlight=False)
     arms = _arm_lines(analysis.arms, analysis.pairs)
     looks, noise = _look_lines(analysis.looks), noise_lines(analysis)
-    for line in (*arms, *_suite_lines(analysis.suite), *looks, *noise, *pin_lines(analysis.pinning)):
+    pins = pin_lines(analysis.pinning.found if analysis.pinning else ())
+    for line in (*arms, *_suite_lines(analysis.suite), *looks, *noise, *pins):
         console.print(line, highlight=False)
     print_treatment(console, analysis.treatment)
     console.print()

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from qualab.cli.pin_text import pin_lines
 from qualab.domain.names import ArmName
 from qualab.domain.preflight import Preflight
 from qualab.domain.treatment import EngineSummary, TaskDrafting, Treatment
@@ -78,6 +79,8 @@ def print_preflight(console: Console, found: Preflight) -> None:
             drafter=engine.drafter,
         )
         console.print(f"{arm:<9} {_engine(facts)}", highlight=False)
+    for line in pin_lines(found.pins):
+        console.print(line, highlight=False)
     for one in found.findings:
         mark = Text("STOP ", style="bold red") if one.stops else Text("note ", style="dim")
         console.print(Text.assemble(mark, one.what))
