@@ -19,7 +19,7 @@ from qualab.app.services import Services
 from qualab.domain.names import ArmName
 from qualab.domain.pair import ServedPair
 from qualab.domain.pins import PinPlaces
-from qualab.domain.plan import DecisionRule, NoisePlan, RequestPolicy
+from qualab.domain.plan import DecisionRule, DrafterCosts, NoisePlan, RequestPolicy
 from qualab.errors import InvalidValue
 from qualab.ports import Harness, PinSource, Store
 from qualab.settings import NoiseSettings, Settings, api_keys, default_database
@@ -110,6 +110,7 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
         repeats=settings.repeats,
         looks=settings.looks,
         noise_floor=_noise_floor(settings),
+        drafter_costs=DrafterCosts(**dict(settings.drafter_costs)) if settings.drafter_costs else None,
         apply_chat_template=settings.apply_chat_template,
         system_instruction=settings.system_instruction,
         tokenizer=settings.tokenizer,

@@ -98,6 +98,18 @@ class PinSettings(BaseModel):
     checkpoint: str = ""
 
 
+class DrafterCostSettings(BaseModel):
+    """The mapping `drafter_costs`, or "draft=0.2,overhead=0.05"."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    draft: float
+    overhead: float = 0.0
+
+
+Costs = Annotated[DrafterCostSettings, NoDecode, BeforeValidator(parse_numbers)]
+
+
 class Settings(BaseSettings):
     """What can be set. Names are lm-eval's where it has them; fractions, not percent; seconds."""
 
@@ -125,6 +137,7 @@ class Settings(BaseSettings):
     checkpoint: str | None = None
     pods: ByArm = Field(default_factory=dict)
     containers: ByArm = Field(default_factory=dict)
+    drafter_costs: Costs | None = None
     output_path: Path | None = None
     tokenizer: str = ""
     label: str = ""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from qualab.app.differences import differences
 from qualab.app.preflight import Endpoints
 from qualab.app.trials import Probe, probe_drafters, try_requests
-from qualab.domain.engine import Engine
+from qualab.domain.engine import Engine, EngineKind
 from qualab.domain.items import Item
 from qualab.domain.names import ArmName, RequestKind
 from qualab.domain.plan import DecisionRule, Plan
@@ -22,7 +23,11 @@ SAMPLES = 5
 SAME = "Start both arms from one image, one checkpoint and one configuration, but for the drafter"
 DRAFTER_ON = "Start the candidate with its drafter (vLLM: --speculative-config), or correct its URL"
 DRAFTER_OFF = "Start the baseline without a drafter, or correct its URL"
-OPEN = "Open /metrics of the candidate, or accept a verdict without that proof with --allow-unobserved"
+TWO_SERVERS = "Give the URLs of two servers, one without and one with the drafter"
+AS_IT_WAS = "Start it as it was, or begin a new comparison"
+ROOM_FOR_CACHE = "cache_config.*"
+"""What an engine measures anew at each start; the rest of what follows from a drafter follows from the same one."""
+OPEN = "Open /metrics of both arms (llama.cpp: --metrics), or let a verdict stand without it: --allow-unobserved"
 
 
 async def check_pair(
@@ -33,7 +38,7 @@ async def check_pair(
     findings = [*_engine_findings(engines), *await _token_findings(endpoints, items, infos, plan.sampling.model)]
     findings += await try_requests(endpoints, items, seed=plan.sampling.seed)
     if any(task.kind is RequestKind.GENERATION for task in plan.tasks):
-        findings += _drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), plan.rule)
+        findings += _drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), engines, plan.rule)
     else:
         findings.append(Finding(stops=False, what="no task of this plan generates: no drafter is exercised", mend=""))
     return Preflight(engines=engines, findings=tuple(sorted(findings, key=lambda one: not one.stops)))
@@ -45,12 +50,18 @@ async def see_engines(endpoints: Endpoints, *, model: str) -> dict[ArmName, Engi
     return dict(zip(ArmName, found, strict=True))
 
 
-def check_engines(engines: Mapping[ArmName, Engine], earlier: Mapping[ArmName, Engine]) -> None:
-    """Raises PairDiffers when the arms differ, or an arm is not what it was when the comparison started."""
-    stop_at(_engine_findings(engines))
-    for arm, engine in engines.items():
-        if arm in earlier:
-            stop_at(_changes(arm, earlier[arm], engine))
+async def check_again(endpoints: Endpoints, plan: Plan, earlier: Mapping[ArmName, Engine]) -> dict[ArmName, Engine]:
+    """What both engines say of themselves, before a comparison goes on.
+
+    Raises PairDiffers when the arms differ, an arm is not what it was when the comparison started, or its drafter does
+    not do what it should.
+    """
+    engines = await see_engines(endpoints, model=plan.sampling.model)
+    changes = [one for arm in ArmName if arm in earlier for one in _changes(arm, earlier[arm], engines[arm])]
+    stop_at([*changes, *_engine_findings(engines)])
+    if any(task.kind is RequestKind.GENERATION for task in plan.tasks):
+        stop_at(_drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), engines, plan.rule))
+    return engines
 
 
 def stop_at(findings: Sequence[Finding] | Iterator[Finding]) -> None:
@@ -64,13 +75,16 @@ def stop_at(findings: Sequence[Finding] | Iterator[Finding]) -> None:
 
 def _changes(arm: ArmName, earlier: Engine, now: Engine) -> Iterator[Finding]:
     for one in differences(earlier, now):
-        if not one.follows or one.name.startswith("speculative_config"):
+        if not one.follows or not fnmatchcase(one.name, ROOM_FOR_CACHE):
             yield Finding(
                 stops=True,
                 what=f"the {arm}'s engine has another {one.name} than when the comparison started: "
                 f"{one.baseline}, now {one.candidate}",
-                mend="Start it as it was, or begin a new comparison",
+                mend=AS_IT_WAS,
             )
+    if earlier.counters and now.counters and (earlier.counters.drafting is None) != (now.counters.drafting is None):
+        has = "no drafter any more" if now.counters.drafting is None else "a drafter now"
+        yield Finding(stops=True, what=f"the {arm}'s engine has {has}", mend=AS_IT_WAS)
 
 
 def _engine_findings(engines: Mapping[ArmName, Engine]) -> Iterator[Finding]:
@@ -79,12 +93,21 @@ def _engine_findings(engines: Mapping[ArmName, Engine]) -> Iterator[Finding]:
         if not one.follows:
             what = f"{one.name} is {one.baseline} in the baseline and {one.candidate} in the candidate"
             yield Finding(stops=True, what=what, mend=SAME)
-    if baseline.drafter:
-        what = f"the baseline is configured with a drafter ({baseline.drafter})"
+    instances = {engine.config.get("instance_id", "") for engine in engines.values()}
+    if len(instances) == 1 and instances != {""}:
+        what = "both URLs lead to one server: its instance_id is the same"
+        yield Finding(stops=True, what=what, mend=TWO_SERVERS)
+    if baseline.drafter or _counts_drafts(baseline):
+        what = f"the baseline is configured with a drafter ({baseline.drafter or 'its engine counts drafts'})"
         yield Finding(stops=True, what=what, mend=DRAFTER_OFF)
     if not baseline.config or not candidate.config:
         what = "the engines' configuration is not open: only their names, versions and models were compared"
         yield Finding(stops=False, what=what, mend="")
+
+
+def _counts_drafts(engine: Engine) -> bool:
+    """Whether an engine has counters of drafts, which without a drafter vLLM has not; llama.cpp has them always."""
+    return engine.kind is EngineKind.VLLM and engine.counters is not None and engine.counters.drafting is not None
 
 
 async def _token_findings(
@@ -99,11 +122,16 @@ async def _token_findings(
     return [Finding(stops=True, what="the two tokenizers give different tokens for the same text", mend=SAME)]
 
 
-def _drafter_findings(probes: Mapping[ArmName, Probe], rule: DecisionRule) -> Iterator[Finding]:
+def _drafter_findings(
+    probes: Mapping[ArmName, Probe], engines: Mapping[ArmName, Engine], rule: DecisionRule
+) -> Iterator[Finding]:
     baseline, candidate = probes[BASELINE], probes[CANDIDATE]
     if baseline.draft_tokens:
         what = f"the baseline drafted {baseline.draft_tokens} tokens for a probe"
         yield Finding(stops=True, what=what, mend=DRAFTER_OFF)
+    elif not _tells(engines[BASELINE], baseline, candidate):
+        what = "whether the baseline drafts is not observable: its metrics are closed, and its answers do not tell"
+        yield Finding(stops=not rule.allow_unobserved, what=what, mend=OPEN)
     if candidate.reply.error:
         what = f"the candidate did not answer a probe: {candidate.reply.error}"
         yield Finding(stops=True, what=what, mend="Look into the server's log")
@@ -114,3 +142,10 @@ def _drafter_findings(probes: Mapping[ArmName, Probe], rule: DecisionRule) -> It
         yield Finding(stops=not rule.allow_unobserved, what=what, mend=OPEN)
     elif candidate.draft_tokens == 0:
         yield Finding(stops=True, what="the candidate drafted nothing for a probe", mend=DRAFTER_ON)
+
+
+def _tells(engine: Engine, baseline: Probe, candidate: Probe) -> bool:
+    """Whether anything says that the baseline drafts, or does not. llama.cpp's answers are silent where it does not."""
+    is_told = baseline.after is not None or baseline.reply.drafted is not None
+    is_silent = engine.kind is EngineKind.LLAMA_CPP and candidate.reply.drafted is not None
+    return is_told or is_silent or (engine.kind is EngineKind.VLLM and bool(engine.config))

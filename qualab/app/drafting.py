@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from qualab.domain.items import Answer, Drafted
+from qualab.domain.items import Answer, Drafted, Reply
 from qualab.domain.names import ArmName
+
+UNDRAFTED = 2
+"""Tokens of an answer that no drafter offers: the first comes with the prompt, and the last needs no draft."""
+UNTOLD_LENGTH = 100
+"""Taken for the length of an answer whose server does not count tokens."""
 
 
 @dataclass(slots=True)
@@ -18,15 +23,21 @@ class DraftingCount:
     """Those of them that say what was drafted."""
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    room: int = 0
+    """Tokens that could have been drafted."""
     rounds: list[int] = field(default_factory=list)
     """Rounds with 0, 1, ... accepted tokens."""
     lengths: list[float] = field(default_factory=list)
     """Mean length of each answer that says its rounds."""
 
-    def add(self, drafted: Drafted | None) -> None:
+    def add(self, reply: Reply) -> None:
         self.n_answers += 1
-        if drafted is None:
-            return
+        length = UNTOLD_LENGTH if reply.completion_tokens is None else reply.completion_tokens
+        self.room += max(0, length - UNDRAFTED)
+        if reply.drafted is not None:
+            self._add_drafted(reply.drafted)
+
+    def _add_drafted(self, drafted: Drafted) -> None:
         self.n_told += 1
         self.draft_tokens += drafted.draft_tokens
         self.accepted_tokens += drafted.accepted_tokens
@@ -49,6 +60,13 @@ class DraftedAnswers:
         reply = answer.reply
         if not reply.status.is_answer:
             return
-        self.tasks[answer.arm, task].add(reply.drafted)
+        self.tasks[answer.arm, task].add(reply)
         if answer.arm is ArmName.CANDIDATE and reply.prompt_tokens:
-            self.bins[reply.prompt_tokens.bit_length()].add(reply.drafted)
+            self.bins[reply.prompt_tokens.bit_length()].add(reply)
+
+    def tell(self, arm: ArmName) -> bool:
+        """Whether the arm's answers say what was drafted. Then one that does not say so drafted nothing.
+
+        llama.cpp leaves `draft_n` out where it is 0.
+        """
+        return any(count.n_told for (of, _), count in self.tasks.items() if of is arm)

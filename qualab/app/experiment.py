@@ -11,7 +11,16 @@ from typing import Any
 from qualab.app.pinning import check_pins, places_text
 from qualab.domain.names import Api
 from qualab.domain.pins import PinPlaces, Pins
-from qualab.domain.plan import Assumptions, DecisionRule, LookPlan, NoisePlan, Plan, RequestPolicy, SamplingPlan
+from qualab.domain.plan import (
+    Assumptions,
+    DecisionRule,
+    DrafterCosts,
+    LookPlan,
+    NoisePlan,
+    Plan,
+    RequestPolicy,
+    SamplingPlan,
+)
 from qualab.errors import InvalidValue
 from qualab.ports import LoadedTasks, TaskOptions
 
@@ -39,6 +48,7 @@ class Experiment:
     repeats: int = 1
     looks: int | None = None
     noise_floor: NoisePlan | None = None
+    drafter_costs: DrafterCosts | None = None
     apply_chat_template: bool | None = None
     system_instruction: str = ""
     tokenizer: str = ""
@@ -121,6 +131,7 @@ def make_plan(
         looks=_looks(experiment),
         noise_floor=experiment.noise_floor,
         pins=Pins(image=experiment.image, revision=experiment.revision, checkpoint_hash=checkpoint_hash),
+        drafter_costs=experiment.drafter_costs,
     )
     check_names(plan.rule.margins, plan, what="margins")
     return plan
@@ -147,7 +158,7 @@ def check(experiment: Experiment) -> None:
     """Raises InvalidValue for settings that no run can be made of."""
     check_rule(experiment.rule)
     check_pins(experiment.image, experiment.places)
-    policy, noise = experiment.policy, experiment.noise_floor
+    policy, noise, costs = experiment.policy, experiment.noise_floor, experiment.drafter_costs
     _check_demands(
         [
             (0 < policy.max_failed_share <= 1, "max_failed_share", "above 0 and at most 1"),
@@ -157,6 +168,7 @@ def check(experiment: Experiment) -> None:
             (experiment.repeats >= 1, "repeats", "1 or more"),
             (noise is None or 1 <= noise.runs <= MOST_NOISE_RUNS, "noise_floor_runs", f"1 to {MOST_NOISE_RUNS}"),
             (noise is None or noise.concurrency >= 1, "noise_floor_concurrency", "1 or more"),
+            (costs is None or min(costs.draft, costs.overhead) >= 0, "drafter_costs", "0 or more"),
             (
                 experiment.looks is None or 2 <= experiment.looks <= MOST_LOOKS,
                 "looks",

@@ -12,7 +12,7 @@ from functools import partial
 
 from qualab.app.analyse import analyse
 from qualab.app.asking import Arm, Pause, ask_all
-from qualab.app.checks import check_engines, check_pair, see_engines, stop_at
+from qualab.app.checks import check_again, check_pair, stop_at
 from qualab.app.experiment import Experiment, check, local_of, make_plan, planned_options, task_options
 from qualab.app.frozen import check_frozen
 from qualab.app.heartbeats import STALE_AFTER_S, kept_alive
@@ -93,9 +93,8 @@ async def resume(
     async with open_arms(services, urls, policy=plan.policy, keys=keys) as endpoints:
         progress.phase("Checking both endpoints")
         await inspect_arms(endpoints, model=plan.sampling.model)
-        engines = await see_engines(endpoints, model=plan.sampling.model)
         seen = services.store.observations(comparison.id)
-        check_engines(engines, engines_seen(seen))
+        engines = await check_again(endpoints, plan, engines_seen(seen))
         pins = await find_pins(services.pins, plan.pins, places_of(here), engines, say=progress.phase)
         stop_at(pin_findings(plan.pins, pins, pins_seen(seen)))
         _record_arms(services, comparison, engines, pins)

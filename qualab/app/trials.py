@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from qualab.app.preflight import Endpoints
 from qualab.domain.bodies import generation_request
 from qualab.domain.canonical import canonical_json, encode_body
-from qualab.domain.engine import Counters
+from qualab.domain.engine import Counters, Drafting
 from qualab.domain.items import Item, Prompt, Reply, Request
 from qualab.domain.names import AnswerStatus, Api, ArmName, RequestKind
 from qualab.domain.plan import SamplingPlan
@@ -23,9 +23,15 @@ NO_ECHO = (
 TRIAL_TOKENS = 16
 """Enough for a reasoning model to begin; one token may come back as nothing at all."""
 PROBE_TOKENS = 32
-PROBE_TEXT = "Go on: one two three one two three one two three one"
-"""Says the same again and again, so that a drafter that looks up its tokens in the prompt has something to find."""
-COUNTER_PAUSES_S = (0.0, 0.5, 1.0)
+PROBE_TEXTS = (
+    "Go on: one two three one two three one two three one",
+    "Write this line three times, and nothing else: the quick brown fox jumps over the lazy dog and then the quick "
+    "brown fox jumps over the lazy cat",
+    "A B C D E F G H\nA B C D E F G H\nA B C D E F G H\nA B C",
+)
+"""Say the same again and again, so that a drafter that looks up its tokens in the prompt has something to find. One
+after the other, until the candidate drafts."""
+COUNTER_PAUSES_S = (0.5, 1.0)
 """Engines update their counters now and then."""
 ASK_BOTH = "Leave the setting out of gen_kwargs, or use a drafter that supports it"
 
@@ -125,9 +131,14 @@ class Probe:
     @property
     def draft_tokens(self) -> int | None:
         """What was drafted meanwhile; None where neither counters nor the answer tell."""
-        if self.before and self.after and self.before.drafting and self.after.drafting:
-            return (self.after.drafting - self.before.drafting).draft_tokens
-        return self.reply.drafted.draft_tokens if self.reply.drafted else None
+        told = self.reply.drafted.draft_tokens if self.reply.drafted else None
+        counted = self._counted()
+        return counted.draft_tokens if counted and counted.is_possible and not told else told
+
+    def _counted(self) -> Drafting | None:
+        if not self.before or not self.after or self.before.drafting is None or self.after.drafting is None:
+            return None
+        return self.after.drafting - self.before.drafting
 
     @property
     def has_no_drafter(self) -> bool:
@@ -137,17 +148,25 @@ class Probe:
 
 async def probe_drafters(endpoints: Endpoints, *, sampling: SamplingPlan) -> dict[ArmName, Probe]:
     """Lets both arms generate a few tokens and sees whether their drafters did anything."""
-    request = _probe_request(sampling)
-    body = encode_body(request.payload, seed=sampling.seed)
     before = await _counters(endpoints)
-    replies = await _ask(endpoints, request, body)
+    for text in PROBE_TEXTS:
+        request = _probe_request(text, sampling)
+        replies = await _ask(endpoints, request, encode_body(request.payload, seed=sampling.seed))
+        probes = _probes(before, await _counters(endpoints), replies)
+        if probes[ArmName.CANDIDATE].draft_tokens != 0:
+            return probes
     for pause_s in COUNTER_PAUSES_S:
         await asyncio.sleep(pause_s)
-        after = await _counters(endpoints)
-        probes = {arm: Probe(before=before[arm], after=after[arm], reply=replies[arm]) for arm in ArmName}
+        probes = _probes(before, await _counters(endpoints), replies)
         if probes[ArmName.CANDIDATE].draft_tokens != 0:
             break
     return probes
+
+
+def _probes(
+    before: Mapping[ArmName, Counters | None], after: Mapping[ArmName, Counters | None], replies: Replies
+) -> dict[ArmName, Probe]:
+    return {arm: Probe(before=before[arm], after=after[arm], reply=replies[arm]) for arm in ArmName}
 
 
 async def _counters(endpoints: Endpoints) -> dict[ArmName, Counters | None]:
@@ -155,8 +174,8 @@ async def _counters(endpoints: Endpoints) -> dict[ArmName, Counters | None]:
     return dict(zip(ArmName, found, strict=True))
 
 
-def _probe_request(sampling: SamplingPlan) -> Request:
+def _probe_request(text: str, sampling: SamplingPlan) -> Request:
     is_chat = sampling.api is Api.CHAT
-    text = canonical_json([{"role": "user", "content": PROBE_TEXT}]) if is_chat else PROBE_TEXT
+    text = canonical_json([{"role": "user", "content": text}]) if is_chat else text
     settings = {"max_gen_toks": PROBE_TOKENS, "until": [], "temperature": 0}
     return generation_request(Prompt(text=text, is_chat=is_chat, gen_kwargs=settings), sampling=sampling)

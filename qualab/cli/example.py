@@ -18,6 +18,7 @@ margin: 0.02          # 2 percentage points
 # objective: non_inferiority      # only a loss matters; default: equivalence
 alpha: 0.05           # level of each one-sided test
 # allow_unobserved: true          # let a verdict stand though neither /metrics nor answers tell that the drafter ran
+# drafter_costs: {draft: 0.2, overhead: 0.05}   # in steps of the model: shows from which length on drafting pays
 # power: 0.8                      # chance of proving the margin that `qualab plan` sizes for
 
 # What both arms are made of. Without a digest and a commit (or a folder) nothing is signed off: docs/pinning.md

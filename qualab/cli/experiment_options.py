@@ -76,6 +76,10 @@ Pods = Annotated[
 Containers = Annotated[
     str | None, typer.Option(help="Containers whose image docker verifies, as baseline=NAME,candidate=NAME.")
 ]
+DrafterCosts = Annotated[
+    str | None,
+    _option("drafter_costs", "As draft=0.2,overhead=0.05 steps of the model: shows where drafting pays."),
+]
 Tokenizer = Annotated[str | None, typer.Option(help="tokenizer.json or its folder, where the server cannot tokenize.")]
 Label = Annotated[str | None, typer.Option(help="A name to find the comparison by.")]
 KeyFile = Annotated[Path | None, _option("api_key_file", "File with the API key (or QUALAB_API_KEY).")]

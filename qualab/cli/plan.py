@@ -77,6 +77,7 @@ def plan(
     image: o.Image = None,
     revision: o.Revision = None,
     checkpoint: o.Checkpoint = None,
+    drafter_costs: o.DrafterCosts = None,
     tokenizer: o.Tokenizer = None,
     label: o.Label = None,
     api_key_file: o.KeyFile = None,

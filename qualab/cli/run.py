@@ -68,6 +68,7 @@ def run(
     checkpoint: o.Checkpoint = None,
     pods: o.Pods = None,
     containers: o.Containers = None,
+    drafter_costs: o.DrafterCosts = None,
     tokenizer: o.Tokenizer = None,
     label: o.Label = None,
     api_key_file: o.KeyFile = None,

@@ -154,6 +154,16 @@ class NoisePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterCosts:
+    """What a round of drafting costs beyond a step of the model alone, both in such steps. They decide nothing."""
+
+    draft: float
+    """α: drafting its tokens."""
+    overhead: float = 0.0
+    """β: verifying several tokens instead of one, and choosing among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A comparison's plan. Its canonical JSON is hashed and stored before the first request."""
 
@@ -177,6 +187,8 @@ class Plan:
     noise_floor: NoisePlan | None = None
     """None leaves unknown how much two runs of the baseline differ."""
     pins: Pins = field(default_factory=Pins)
+    drafter_costs: DrafterCosts | None = None
+    """None leaves unknown from which acceptance length on drafting pays."""
     schema: int = 2
 
     @property

@@ -34,6 +34,8 @@ class TaskDrafting:
     """Mean length in the first third of the task's items ..."""
     last_third: float | None
     """... and in the last."""
+    break_even_margin: float | None = None
+    """Mean length minus the plan's break-even length: drafting pays above 0. None where the plan names no costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +75,5 @@ class Treatment:
     """What makes the comparison INVALID."""
     notes: tuple[str, ...]
     """What a person should know."""
+    break_even_length: float | None = None
+    """Tokens a round must yield for drafting to pay: 1 + draft cost + overhead, where the plan names them."""

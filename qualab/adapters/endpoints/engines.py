@@ -77,9 +77,12 @@ class EngineProbe:
 def read_counters(text: str) -> Counters | None:
     """Counters out of Prometheus' text format; None where no engine that is known wrote it."""
     try:
-        samples = _samples(text)
-    except ValueError:
+        return _counters(_samples(text))
+    except (ValueError, OverflowError):  # another format, or numbers that no counter has
         return None
+
+
+def _counters(samples: Samples) -> Counters | None:
     kind = next((kind for kind, prefix in PREFIXES.items() if any(name.startswith(prefix) for name in samples)), None)
     if kind is None:
         return None
@@ -104,11 +107,12 @@ def _samples(text: str) -> Samples:
 
 
 def _drafting(own: Samples) -> Drafting | None:
-    if DRAFTS not in own:
+    """vLLM before version 1 counted draft tokens, but no drafts."""
+    if DRAFTS not in own and DRAFT_TOKENS not in own:
         return None
     by_position = sorted(own.get(ACCEPTED_AT, {}).items(), key=lambda entry: int(entry[0]))
     return Drafting(
-        drafts=round(own[DRAFTS][""]),
+        drafts=_total(own, DRAFTS) or 0,
         draft_tokens=_total(own, DRAFT_TOKENS) or 0,
         accepted_tokens=_total(own, ACCEPTED) or 0,
         accepted_at=tuple(round(count) for _, count in by_position),
