@@ -8,6 +8,7 @@ to its answer or its deadline: the client library cannot take back what it has s
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable
 from datetime import timedelta
@@ -81,9 +82,18 @@ class Transport:
         try:
             response = await request.build().send()
             body = (await response.bytes()).to_bytes()
+            _check_wanted()
             return Exchange(response.status, body, functools.partial(_header, response))
         except PyreqwestError as exc:
+            _check_wanted()
             return fault_of(exc, proxied=self._is_proxied)
+
+
+def _check_wanted() -> None:
+    """Raises CancelledError where the client lost it: it does where an answer comes at the same moment."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _header(response: Response, name: str) -> str | None:
