@@ -4,7 +4,7 @@ In a thread: `with ScriptedServer() as server: server.url`. As a process: `pytho
 prints its port and serves until it is terminated.
 
 Routes: /v1/models, /v1/completions (also `echo` + `logprobs`), /v1/chat/completions, /tokenize, /detokenize,
-/tokenizer_info, /version, /health, /metrics.
+/tokenizer_info, /version, /health, /metrics, /server_info; as llama.cpp /props, and none of vLLM's own.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+
+from tests.scripted_engine import EngineScript, ScriptedEngine
 
 MODEL = "scripted"
 EOS = "</s>"
@@ -85,7 +87,8 @@ class Script:
     flip_share: float = 0.0
     """Share of prompts that get another answer than a server with 0 gives: what a drafter might do."""
     drafts: bool = False
-    """Whether generations move the counters of a drafter."""
+    """Whether there is a drafter."""
+    engine: EngineScript = field(default_factory=EngineScript)
     latency_s: float = 0.0
     max_model_len: int = 1_000_000
 
@@ -147,7 +150,7 @@ class ScriptedServer:
         self.port = port
         self.requests: list[tuple[str, bytes]] = []
         """Route and body of every completion that was asked for."""
-        self.drafted = 0
+        self.engine = ScriptedEngine(self.script.engine, drafts=self.script.drafts, model=model)
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -190,17 +193,28 @@ class ScriptedServer:
         app.add_routes(
             [
                 web.get("/v1/models", self._models),
-                web.get("/version", self._say({"version": "0.11.0"})),
                 web.get("/health", self._say({})),
-                web.get("/tokenizer_info", self._say({"tokenizer_class": "Scripted", "eos_token": EOS})),
-                web.get("/metrics", self._metrics),
-                web.post("/tokenize", self._tokenize),
-                web.post("/detokenize", self._detokenize),
                 web.post("/v1/completions", self._completions),
                 web.post("/v1/chat/completions", self._chat),
             ]
         )
+        app.add_routes(self._llama_routes() if self.script.engine.kind == "llama" else self._vllm_routes())
+        if self.script.engine.has_metrics:
+            app.add_routes([web.get("/metrics", self._metrics)])
         return app
+
+    def _llama_routes(self) -> list[web.RouteDef]:
+        return [web.get("/props", self._say(self.engine.props()))]
+
+    def _vllm_routes(self) -> list[web.RouteDef]:
+        routes = [
+            web.get("/version", self._say({"version": "0.11.0"})),
+            web.get("/tokenizer_info", self._say({"tokenizer_class": "Scripted", "eos_token": EOS})),
+            web.post("/tokenize", self._tokenize),
+            web.post("/detokenize", self._detokenize),
+        ]
+        is_open = self.script.engine.has_server_info
+        return [*routes, web.get("/server_info", self._say(self.engine.server_info()))] if is_open else routes
 
     @staticmethod
     def _say(value: Mapping[str, Any]) -> Callable[[web.Request], Any]:
@@ -210,21 +224,15 @@ class ScriptedServer:
         return handler
 
     async def _models(self, _: web.Request) -> web.Response:
-        card = {
-            "id": self.model,
-            "object": "model",
-            "owned_by": "vllm",
-            "root": self.model,
-            "max_model_len": self.script.max_model_len,
-        }
+        card: dict[str, Any] = {"id": self.model, "object": "model"}
+        if self.script.engine.kind == "llama":
+            card |= {"owned_by": "llamacpp", "meta": {"n_ctx": self.script.max_model_len, "n_params": 134515008}}
+        else:
+            card |= {"owned_by": "vllm", "root": self.model, "max_model_len": self.script.max_model_len}
         return web.json_response({"object": "list", "data": [card]})
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        if not self.script.drafts:
-            return web.Response(text="vllm:num_requests_running 0.0\n")
-        counters = {"drafts": self.drafted, "draft_tokens": 3 * self.drafted, "accepted_tokens": 2 * self.drafted}
-        lines = (f"vllm:spec_decode_num_{name}_total {value}.0\n" for name, value in counters.items())
-        return web.Response(text="".join(lines))
+        return web.Response(text=self.engine.metrics())
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         tokens = encode((await request.json())["prompt"])
@@ -242,21 +250,29 @@ class ScriptedServer:
         ids = [encode(one) if isinstance(one, str) else list(one) for one in prompts]
         if refusal := self._refusal(body, max(map(len, ids))):
             return refusal
-        make = self._echo if body.get("echo") else self._generate
-        choices = [{"index": i, "stop_reason": None, **make(one, body)} for i, one in enumerate(ids)]
-        return self._answer("text_completion", "cmpl", choices, ids)
-
-    def _generate(self, ids: Sequence[int], body: Mapping[str, Any]) -> dict[str, Any]:
-        done = self._cut(decode(ids), body)
-        return {"text": done.text, "logprobs": None, "finish_reason": done.finish_reason}
+        told: dict[str, Any] = {}
+        choices = []
+        for index, one in enumerate(ids):
+            if body.get("echo"):
+                made = self._echo(one, body)
+            else:
+                done, told = self._generate(decode(one), body, n_prompt=len(one))
+                made = {"text": done.text, "logprobs": None, "finish_reason": done.finish_reason}
+            choices.append({"index": index, "stop_reason": None, **made})
+        return self._answer("text_completion", "cmpl", choices, ids, told)
 
     def _echo(self, ids: Sequence[int], body: Mapping[str, Any]) -> dict[str, Any]:
         whole = [*ids, ord(".")]
         found = logprobs(whole) if body.get("logprobs") is not None else None
         return {"text": decode(whole), "logprobs": found, "finish_reason": "length"}
 
+    def _generate(self, prompt: str, body: Mapping[str, Any], *, n_prompt: int) -> tuple[Completion, dict[str, Any]]:
+        """An answer, and what it says of drafting."""
+        done = self._cut(prompt, body)
+        drafted = self.engine.generated(prompt, prompt_tokens=n_prompt, completion_tokens=done.n_tokens)
+        return done, self.engine.told(drafted, completion_tokens=done.n_tokens)
+
     def _cut(self, prompt: str, body: Mapping[str, Any]) -> Completion:
-        self.drafted += self.script.drafts
         stop = body.get("stop") or []
         stops = [stop] if isinstance(stop, str) else stop
         limit = body.get("max_tokens") or body.get("max_completion_tokens") or 16
@@ -268,10 +284,10 @@ class ScriptedServer:
         ids = encode("".join(message["content"] for message in body["messages"]))
         if refusal := self._refusal(body, len(ids)):
             return refusal
-        done = self._cut(prompt, body)
+        done, told = self._generate(prompt, body, n_prompt=len(ids))
         message = {"role": "assistant", "content": done.text, "reasoning_content": None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": done.finish_reason}
-        return self._answer("chat.completion", "chatcmpl", [choice], [ids])
+        return self._answer("chat.completion", "chatcmpl", [choice], [ids], told)
 
     async def _asked(self, request: web.Request) -> dict[str, Any]:
         content = await request.read()
@@ -287,14 +303,22 @@ class ScriptedServer:
         if n_tokens >= self.script.max_model_len:
             limit = self.script.max_model_len
             return _error(400, f"This model's maximum context length is {limit} tokens.", "BadRequestError")
+        if why := self.engine.refusal(body):
+            return _error(400, why, "BadRequestError")
         return None
 
     def _answer(
-        self, kind: str, prefix: str, choices: list[dict[str, Any]], prompts: Sequence[Sequence[int]]
+        self,
+        kind: str,
+        prefix: str,
+        choices: list[dict[str, Any]],
+        prompts: Sequence[Sequence[int]],
+        told: Mapping[str, Any],
     ) -> web.Response:
         prompt_tokens = sum(map(len, prompts))
         texts = [choice.get("text") or choice.get("message", {}).get("content") or "" for choice in choices]
         completion_tokens = sum(len(encode(text)) for text in texts)
+        self.engine.count(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
         usage = {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
@@ -308,7 +332,8 @@ class ScriptedServer:
                 "model": self.model,
                 "choices": choices,
                 "usage": usage,
-                "system_fingerprint": None,
+                "system_fingerprint": self.engine.fingerprint,
+                **told,
             }
         )
 

@@ -24,7 +24,7 @@ TRIAL_TOKENS = 16
 """Enough for a reasoning model to begin; one token may come back as nothing at all."""
 PROBE_TOKENS = 32
 PROBE_TEXTS = (
-    "Go on: one two three one two three one two three one",
+    "Go on: one two three one two three one two three one two",
     "Write this line three times, and nothing else: the quick brown fox jumps over the lazy dog and then the quick "
     "brown fox jumps over the lazy cat",
     "A B C D E F G H\nA B C D E F G H\nA B C D E F G H\nA B C",

@@ -1,0 +1,195 @@
+"""A pair of scripted servers over HTTP, and comparisons of them without lm-eval: made-up tasks, the real client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from qualab.adapters.clock import SystemClock
+from qualab.adapters.endpoints.client import open_endpoint
+from qualab.adapters.endpoints.urls import same_server
+from qualab.adapters.memory import MemoryStore
+from qualab.app.run import look_before, resume, start
+from qualab.app.services import Services
+from qualab.domain.comparison import Analysis, Comparison
+from qualab.domain.items import Item, Prompt, Reply
+from qualab.domain.names import ArmName, RequestKind
+from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
+from qualab.domain.preflight import Preflight
+from qualab.domain.treatment import TaskDrafting, Treatment
+from qualab.ports import ComparisonFilter
+from tests.app.fakes import FakeHarness, FakeTasks, QuietProgress, experiment, metric_spec, task_spec
+from tests.scripted_engine import EngineScript
+from tests.scripted_server import MODEL, Script, ScriptedServer
+
+SAYS = "The lighthouse keeper counts every boat."
+"""35 tokens of the scripted tokenizer: with its end 12 rounds of 3 tokens, the first token being the prompt's."""
+ROUNDS = 12
+
+
+@dataclass(kw_only=True)
+class Talker(Script):
+    """Answers everything with one sentence."""
+
+    says: str = SAYS
+
+    def text(self, prompt: str) -> str:
+        return self.says
+
+
+@dataclass
+class MadeUpTasks(FakeTasks):
+    """Tasks of given sizes; a prompt names its task. Those in `scored` ask for log-likelihoods."""
+
+    sizes: Mapping[str, int] = field(default_factory=lambda: {"sums": 40})
+    scored: tuple[str, ...] = ()
+    long_from: int | None = None
+    """Items of a task from this one on have prompts of more than 300 tokens."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Generation settings."""
+
+    @property
+    def tasks(self) -> tuple[TaskSpec, ...]:
+        return tuple(task_spec(name, size, kind=self._kind(name)) for name, size in self.sizes.items())
+
+    @property
+    def metrics(self) -> tuple[MetricSpec, ...]:
+        return tuple(metric_spec(name, exercises_drafter=name not in self.scored) for name in self.sizes)
+
+    def _kind(self, name: str) -> RequestKind:
+        return RequestKind.LOGLIKELIHOOD if name in self.scored else RequestKind.GENERATION
+
+    def render(self) -> Iterator[Item]:
+        for name, size in self.sizes.items():
+            for number in range(size):
+                is_long = self.long_from is not None and number >= self.long_from
+                text = f"{name} {number}{' and so on' * 40 * is_long}"
+                yield Item(
+                    position=number,
+                    task=name,
+                    doc_id=number,
+                    kind=self._kind(name),
+                    doc={"number": number},
+                    target=SAYS,
+                    prompts=self._prompts(name, text),
+                )
+
+    def _prompts(self, name: str, text: str) -> tuple[Prompt, ...]:
+        if name in self.scored:
+            return tuple(Prompt(text=text, continuation=f" {choice}") for choice in "ab")
+        return (Prompt(text=text, gen_kwargs={"until": ["END"], "max_gen_toks": 64, **self.settings}),)
+
+
+@dataclass
+class Pair:
+    """Two servers, and a database for what is asked of them."""
+
+    off: ScriptedServer
+    on: ScriptedServer
+    tasks: MadeUpTasks = field(default_factory=MadeUpTasks)
+    store: MemoryStore = field(default_factory=MemoryStore)
+    later: list[ScriptedServer] = field(default_factory=list)
+    """Servers that took the place of the first two."""
+
+    @property
+    def services(self) -> Services:
+        return Services(
+            store=self.store,
+            harness=FakeHarness(self.tasks),
+            open_endpoint=open_endpoint,
+            named_tokenizer=lambda _: lambda texts: [list(text.encode()) for text in texts],
+            is_same_server=same_server,
+            write_results=lambda folder, **parts: iter(()),
+            clock=SystemClock(),
+            runner="here:1:a",
+        )
+
+    def wanted(self, **changes: Any) -> Any:
+        policy = RequestPolicy(concurrency=4, max_attempts=2, backoff_s=0.01)
+        given = {"baseline": self.off.url, "candidate": self.on.url, "model": MODEL, "policy": policy}
+        return experiment(**{**given, **changes})
+
+    def preflight(self, **changes: Any) -> Preflight:
+        return asyncio.run(look_before(self.services, self.wanted(**changes), keys={}, progress=QuietProgress()))
+
+    def compared(self, **changes: Any) -> Analysis:
+        return asyncio.run(start(self.services, self.wanted(**changes), keys={}, progress=QuietProgress()))
+
+    @property
+    def comparisons(self) -> list[Comparison]:
+        return self.store.list(ComparisonFilter())
+
+    def killed(self, *, after: int, **changes: Any) -> None:
+        """Starts a comparison and ends it after so many answers of the candidate."""
+
+        async def run() -> None:
+            progress = Ending(after=after)
+            job = asyncio.create_task(start(self.services, self.wanted(**changes), keys={}, progress=progress))
+            progress.job = job
+            with suppress(asyncio.CancelledError):
+                await job
+
+        asyncio.run(run())
+
+    def resumed(self) -> Analysis:
+        (comparison,) = self.comparisons
+        return asyncio.run(resume(self.services, comparison.id, keys={}, progress=QuietProgress()))
+
+    def replace_candidate(self, engine: EngineScript, *, drafts: bool = True) -> None:
+        """Another process at the candidate's port."""
+        self.on.__exit__()
+        script = Talker(engine=engine, drafts=drafts)
+        self.on = ScriptedServer(script, port=self.on.port).__enter__()
+        self.later.append(self.on)
+
+
+@dataclass
+class Ending(QuietProgress):
+    """Ends a job after so many answers of the candidate."""
+
+    after: int = 0
+    job: asyncio.Task[Analysis] | None = None
+
+    def answered(self, arm: ArmName, reply: Reply) -> None:
+        super().answered(arm, reply)
+        if self.answers.count(ArmName.CANDIDATE) == self.after and self.job:
+            self.job.cancel()
+
+
+@contextmanager
+def pair(
+    *,
+    off: EngineScript | None = None,
+    on: EngineScript | None = None,
+    off_drafts: bool = False,
+    on_drafts: bool = True,
+    says: str = SAYS,
+    **tasks: Any,
+) -> Iterator[Pair]:
+    """A healthy pair of vLLM servers, unless told otherwise."""
+    baseline = Talker(engine=off or EngineScript(), drafts=off_drafts, says=says)
+    candidate = Talker(engine=on or EngineScript(), drafts=on_drafts, says=says)
+    with ScriptedServer(baseline) as one, ScriptedServer(candidate) as other:
+        both = Pair(one, other, tasks=MadeUpTasks(**tasks))
+        yield both
+        for server in both.later:
+            server.__exit__()
+
+
+def stops(found: Preflight) -> list[str]:
+    """What stops a comparison."""
+    return [one.what for one in found.stopping]
+
+
+def treatment(analysis: Analysis) -> Treatment:
+    """The analysis' treatment."""
+    assert analysis.treatment is not None
+    return analysis.treatment
+
+
+def drafting(analysis: Analysis, task: str = "sums") -> TaskDrafting:
+    """What the drafter did in a task."""
+    return next(one for one in treatment(analysis).tasks if one.task == task)

@@ -1,0 +1,486 @@
+"""Whether the drafter ran, and what it did: hand-made counts first, then each fault on scripted servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from qualab.app import trials
+from qualab.app.analysis import drafter_signs as signs
+from qualab.app.analysis.treatment import treatment_of
+from qualab.app.drafting import DraftedAnswers
+from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
+from qualab.domain.items import Answer, Drafted
+from qualab.domain.names import ArmName, Verdict
+from qualab.domain.observations import EngineSeen, Observation, Segment
+from qualab.domain.plan import DecisionRule, DrafterCosts, Plan
+from qualab.domain.treatment import Treatment
+from qualab.errors import PairDiffers
+from tests.app.fakes import BASELINE, CANDIDATE, START, FakeTasks, experiment, reply
+from tests.app.scripted_pair import ROUNDS, drafting, pair, treatment
+from tests.scripted_engine import SPEC_TOKENS, EngineScript
+
+LLAMA = EngineScript(kind="llama")
+RULE = DecisionRule()
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "COUNTER_PAUSES_S", (0.0,))
+
+
+def planned(**changes: Any) -> Plan:
+    from qualab.app.experiment import make_plan
+
+    return make_plan(experiment(**changes), FakeTasks(n_items=40))
+
+
+def answers(
+    n: int = 40,
+    *,
+    arm: ArmName = CANDIDATE,
+    drafted: Sequence[Drafted | None] = (None,),
+    prompt_tokens: int = 100,
+    completion_tokens: int | None = 50,
+    into: DraftedAnswers | None = None,
+) -> DraftedAnswers:
+    found = into or DraftedAnswers()
+    for position in range(n):
+        said = reply(
+            drafted=drafted[position % len(drafted)], prompt_tokens=prompt_tokens, completion_tokens=completion_tokens
+        )
+        found.add(Answer(arm=arm, position=position, choice=0, repeat=0, request_hash=b"", reply=said, run=0), "sums")
+    return found
+
+
+def counters(drafting: Drafting | None, **changes: Any) -> Counters:
+    return Counters(drafting=drafting, **changes)
+
+
+def segment(
+    after: Counters | None,
+    before: Counters | None = None,
+    *,
+    arm: ArmName = CANDIDATE,
+    part: int = 0,
+    attempts: int = 40,
+    **changes: Any,
+) -> Segment:
+    given: dict[str, Any] = {"task": "sums", "prompt_tokens": 4_000, "began_at": START, "ended_at": START}
+    return Segment(arm=arm, part=part, before=before, after=after, attempts=attempts, **{**given, **changes})
+
+
+def seen(arm: ArmName, found: Counters | None, kind: EngineKind = EngineKind.VLLM) -> EngineSeen:
+    return EngineSeen(arm=arm, seen_at=START, engine=Engine(kind=kind, counters=found))
+
+
+NO_DRAFTER = counters(None)
+NOTHING = Drafting()
+OFF = [seen(BASELINE, NO_DRAFTER), segment(NO_DRAFTER, NO_DRAFTER, arm=BASELINE)]
+TENS = Drafting(drafts=10, draft_tokens=40, accepted_tokens=20, accepted_at=(8, 6, 4, 2))
+HUNDREDS = Drafting(drafts=100, draft_tokens=400, accepted_tokens=200, accepted_at=(80, 60, 40, 20))
+
+
+def treated(observations: Iterable[Observation], found: DraftedAnswers | None = None, **changes: Any) -> Treatment:
+    return treatment_of(planned(**changes), [*OFF, *observations], found or answers(), arms=())
+
+
+# numbers, against counts made by hand
+
+
+def test_counters_by_position_become_every_number() -> None:
+    found = treated([segment(counters(TENS + HUNDREDS), counters(HUNDREDS))])
+    (task,) = found.tasks
+    assert found.troubles == ()
+    assert (task.rounds, task.draft_tokens, task.accepted_tokens) == (10, 40, 20)
+    assert task.histogram == (2, 2, 2, 2, 2)
+    assert (task.accepted_share, task.mean_length, task.zero_share) == (0.5, 3.0, 0.2)
+    assert (task.median_length, task.p10_length) == (3.0, 1.0)
+    assert (task.first_third, task.last_third, task.request_mean_length) == (None, None, None)
+
+
+def test_thirds_are_told_apart_and_added_up() -> None:
+    at = [0, 20, 30, 35]
+    marks = [counters(Drafting(drafts=10 * n, draft_tokens=40 * n, accepted_tokens=at[n])) for n in range(4)]
+    parts = [segment(marks[n + 1], marks[n], part=n, attempts=13) for n in range(3)]
+    (task,) = treated(parts).tasks
+    assert (task.first_third, task.last_third) == (3.0, 1.5)
+    assert task.mean_length == pytest.approx(1 + 35 / 30)
+    assert (task.histogram, task.median_length) == ((), None)
+
+
+def test_answers_give_rounds_weighted_by_tokens_and_by_requests() -> None:
+    told = [
+        Drafted(draft_tokens=4, accepted_tokens=2, rounds=(0, 0, 1)),
+        Drafted(draft_tokens=16, accepted_tokens=1, rounds=(3, 1, 0)),
+    ]
+    (task,) = treated([], answers(2, drafted=told)).tasks
+    assert (task.rounds, task.draft_tokens, task.accepted_tokens) == (5, 20, 3)
+    assert task.histogram == (3, 1, 1)
+    assert task.mean_length == pytest.approx(1.6)
+    assert task.request_mean_length == pytest.approx((3.0 + 1.25) / 2)
+    assert task.zero_share == pytest.approx(0.6)
+
+
+def test_llama_cpp_answers_alone_give_shares_and_no_rounds() -> None:
+    (task,) = treated([], answers(2, drafted=[Drafted(draft_tokens=15, accepted_tokens=2, rounds=())])).tasks
+    assert (task.draft_tokens, task.accepted_tokens, task.accepted_share) == (30, 4, pytest.approx(2 / 15))
+    assert (task.rounds, task.mean_length) == (None, None)
+
+
+def test_draft_tokens_without_counts_of_drafts_give_a_share_alone() -> None:
+    (task,) = treated([segment(counters(Drafting(draft_tokens=400, accepted_tokens=100)), counters(NOTHING))]).tasks
+    assert (task.accepted_share, task.rounds, task.mean_length) == (0.25, None, None)
+
+
+def test_break_even_is_known_where_costs_are_given() -> None:
+    stretch = [segment(counters(TENS), counters(NOTHING))]
+    with_costs = treated(stretch, drafter_costs=DrafterCosts(draft=0.2, overhead=0.05))
+    assert with_costs.break_even_length == pytest.approx(1.25)
+    assert with_costs.tasks[0].break_even_margin == pytest.approx(3.0 - 1.25)
+    without = treated(stretch)
+    assert (without.break_even_length, without.tasks[0].break_even_margin) == (None, None)
+
+
+def test_a_round_that_yields_too_little_is_said() -> None:
+    found = treated([segment(counters(TENS), counters(NOTHING))], drafter_costs=DrafterCosts(draft=2.5))
+    assert "sums: a round yields 3.00 tokens, no more than the 3.50 at which drafting begins to pay." in found.notes
+    assert found.troubles == ()
+
+
+@pytest.mark.parametrize(("accepting", "is_said"), [(40, True), (50, False)])
+def test_rounds_that_mostly_accept_nothing_are_said(accepting: int, is_said: bool) -> None:
+    poor = Drafting(drafts=100, draft_tokens=400, accepted_tokens=accepting, accepted_at=(accepting, 0, 0, 0))
+    found = treated([segment(counters(poor), counters(NOTHING))])
+    assert any("accepted no draft token" in note for note in found.notes) is is_said
+    assert found.troubles == ()
+
+
+# troubles
+
+
+def test_nothing_accepted() -> None:
+    poor = Drafting(drafts=25, draft_tokens=100, accepted_at=(0, 0, 0, 0))
+    found = treated([segment(counters(poor), counters(NOTHING))])
+    assert found.troubles == ("sums: none of 100 draft tokens was accepted: the drafter does not fit the model",)
+
+
+def test_nothing_accepted_of_a_few_draft_tokens_is_no_trouble() -> None:
+    few = Drafting(drafts=24, draft_tokens=99, accepted_at=(0, 0, 0, 0))
+    found = treated([segment(counters(few), counters(NOTHING))])
+    assert found.troubles == ()
+    assert "sums: 99 draft tokens are too few to judge how many are accepted." in found.notes
+
+
+@pytest.mark.parametrize(("floor", "n"), [(0.51, 1), (0.5, 0)])
+def test_the_plans_floor(floor: float, n: int) -> None:
+    stretch = [segment(counters(HUNDREDS), counters(NOTHING))]
+    found = treated(stretch, rule=DecisionRule(min_accepted_share=floor))
+    assert len(found.troubles) == n
+
+
+def test_counters_that_stand_still() -> None:
+    found = treated([segment(counters(TENS), counters(TENS))])
+    assert found.troubles == ("the candidate drafted nothing in 40 answers: its drafter is dead, or off",)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_an_engine_without_counters_of_drafts_has_no_drafter_whatever_the_plan_allows(allowed: bool) -> None:
+    found = treated([segment(NO_DRAFTER, NO_DRAFTER)], rule=DecisionRule(allow_unobserved=allowed))
+    assert found.troubles == ("the candidate's engine counts no drafts in sums: it has no drafter",)
+
+
+def test_answers_that_tell_are_believed_where_an_old_engine_counts_no_drafts() -> None:
+    told = [Drafted(draft_tokens=15, accepted_tokens=2, rounds=())]
+    assert treated([segment(NO_DRAFTER, NO_DRAFTER)], answers(drafted=told)).troubles == ()
+
+
+def test_answers_too_short_for_a_draft_are_no_sign_of_a_dead_drafter() -> None:
+    found = treated([segment(counters(TENS), counters(TENS))], answers(completion_tokens=2))
+    assert found.troubles == ()
+    assert "sums: nothing was drafted; its answers are too short for a drafter to be exercised." in found.notes
+
+
+def test_a_server_that_counts_no_tokens_is_no_excuse() -> None:
+    assert treated([segment(counters(TENS), counters(TENS))], answers(completion_tokens=None)).troubles
+
+
+def test_a_third_without_a_draft_among_thirds_that_have_many() -> None:
+    marks = [counters(Drafting(drafts=n, draft_tokens=4 * n, accepted_tokens=n)) for n in (0, 60, 120)]
+    parts = [segment(marks[n], marks[n - 1], part=n - 1, attempts=13) for n in (1, 2)]
+    dead = segment(marks[2], marks[2], part=2, attempts=13, began_at=START + timedelta(minutes=5))
+    (found,) = treated([*parts, dead]).troubles
+    assert found == (
+        "sums: the candidate drafted nothing in 13 answers from 03:09:05 on, while it did in the task's others"
+    )
+
+
+def test_a_third_without_a_draft_where_drafts_are_rare_is_chance() -> None:
+    marks = [counters(Drafting(drafts=n, draft_tokens=4 * n, accepted_tokens=n)) for n in (0, 10, 20)]
+    parts = [segment(marks[n], marks[n - 1], part=n - 1, attempts=13) for n in (1, 2)]
+    assert treated([*parts, segment(marks[2], marks[2], part=2, attempts=13)]).troubles == ()
+
+
+def test_a_drafter_that_is_dead_beyond_a_length() -> None:
+    told = Drafted(draft_tokens=4, accepted_tokens=2, rounds=(0, 0, 1))
+    found = answers(40, drafted=[told])
+    answers(signs.SMALLEST_BIN, prompt_tokens=300, drafted=[None], into=found)
+    assert treated([], found).troubles == (
+        "the candidate drafted nothing for prompts of 256 tokens or more (10 answers)",
+    )
+    few = answers(40, drafted=[told])
+    answers(signs.SMALLEST_BIN - 1, prompt_tokens=300, drafted=[None], into=few)
+    assert treated([], few).troubles == ()
+
+
+def test_nothing_tells_of_the_candidate() -> None:
+    found = treated([segment(None)])
+    assert found.troubles == (signs.NOT_OBSERVABLE,)
+    assert not found.is_observed
+    allowed = treated([segment(None)], rule=DecisionRule(allow_unobserved=True))
+    assert allowed.troubles == ()
+    assert "sums: what was drafted is not observable." in allowed.notes
+
+
+def test_nothing_tells_of_the_baseline() -> None:
+    stretch = [segment(counters(TENS), counters(NOTHING))]
+    for allowed, troubles in ((False, (signs.BASELINE_NOT_OBSERVABLE,)), (True, ())):
+        plan = planned(rule=DecisionRule(allow_unobserved=allowed))
+        assert treatment_of(plan, [seen(BASELINE, None), *stretch], answers(), arms=()).troubles == troubles
+
+
+def test_a_baseline_that_drafted() -> None:
+    both = [segment(counters(TENS), counters(NOTHING), arm=arm) for arm in ArmName]
+    found = treatment_of(planned(), both, answers(40, arm=BASELINE, into=answers()), arms=())
+    assert found.troubles == ("sums: the baseline drafted 40 tokens: a drafter is on there",)
+
+
+def test_a_restart_between_two_readings_that_failed_is_found() -> None:
+    whole = counters(HUNDREDS, started_at_s=1.0)
+    later = counters(TENS, started_at_s=2.0)
+    stretches = [
+        segment(whole, counters(NOTHING, started_at_s=1.0), attempts=20),
+        segment(None, whole, attempts=10),
+        segment(later, None, attempts=10),
+    ]
+    (found,) = treated(stretches).troubles
+    assert found.startswith("sums: the candidate's engine started anew while it was asked")
+
+
+def test_a_restart_before_a_run_went_on_is_only_said() -> None:
+    before, after = counters(HUNDREDS, started_at_s=1.0), counters(TENS, started_at_s=2.0)
+    found = treated(
+        [
+            seen(CANDIDATE, counters(NOTHING, started_at_s=1.0)),
+            segment(before, counters(NOTHING, started_at_s=1.0), attempts=20),
+            seen(CANDIDATE, counters(NOTHING, started_at_s=2.0)),
+            segment(after, counters(NOTHING, started_at_s=2.0), attempts=20),
+        ]
+    )
+    assert found.troubles == ()
+    assert any("started anew before the run went on" in note for note in found.notes)
+
+
+def test_a_stretch_that_a_kill_took_away_is_no_trouble() -> None:
+    found = treated([seen(CANDIDATE, counters(NOTHING)), seen(CANDIDATE, counters(HUNDREDS))])
+    assert found.troubles == ()
+    assert "sums: what was drafted is not observable any more: the run was interrupted." in found.notes
+
+
+def arm_counts(finished: int, tokens: int) -> Counters:
+    return counters(HUNDREDS, finished_requests=finished, prompt_tokens=tokens)
+
+
+# whole runs against scripted servers
+
+
+def invalid(both: Any, **changes: Any) -> tuple[str, ...]:
+    """The reasons of a comparison that has to be INVALID."""
+    found = both.compared(**changes)
+    assert found.verdict is Verdict.INVALID
+    assert treatment(found).troubles
+    return treatment(found).troubles
+
+
+@pytest.mark.parametrize(
+    ("off", "on"),
+    [
+        (EngineScript(), EngineScript()),
+        (EngineScript(has_server_info=True), EngineScript(has_server_info=True, tells=True)),
+        (EngineScript(), EngineScript(engines=3, model_name="another-name")),
+        (LLAMA, LLAMA),
+        (EngineScript(kind="llama", has_metrics=False), EngineScript(kind="llama", has_metrics=False)),
+        (EngineScript(fingerprints=("vllm-0.32.0-a",)), EngineScript(fingerprints=("vllm-0.32.0-b",))),
+    ],
+)
+def test_a_healthy_pair_is_never_invalid(off: EngineScript, on: EngineScript) -> None:
+    with pair(off=off, on=on) as both:
+        found = both.compared()
+    assert treatment(found).troubles == ()
+    assert found.verdict is not Verdict.INVALID
+    task = drafting(found)
+    assert (task.draft_tokens, task.accepted_tokens) == (40 * ROUNDS * SPEC_TOKENS, 40 * ROUNDS * 2)
+    if on.has_metrics:
+        assert (task.rounds, task.histogram) == (40 * ROUNDS, (0, 0, 40 * ROUNDS, 0))
+        assert (task.mean_length, task.first_third, task.last_third) == (3.0, 3.0, 3.0)
+    assert (task.request_mean_length == 3.0) is on.tells
+
+
+@pytest.mark.parametrize("says", ["B", "", "No."])
+def test_a_healthy_pair_of_short_answers_is_not_invalid(says: str) -> None:
+    with pair(says=says, sizes={"letters": 3}) as both:
+        both.on.script.fixed = dict.fromkeys(trials.PROBE_TEXTS, "Some text that goes on for a while.")
+        both.on.script.text = lambda prompt: both.on.script.fixed.get(prompt, says)  # type: ignore[method-assign]
+        found = both.compared()
+    assert treatment(found).troubles == ()
+
+
+def test_a_task_that_drafts_nothing_while_others_do() -> None:
+    with pair(on=EngineScript(dead_for="letters"), sizes={"sums": 6, "letters": 6}) as both:
+        assert invalid(both) == (
+            f"letters: the candidate drafted nothing in 6 answers, while it did in other tasks: {signs.IN_EVERY_TASK}",
+        )
+
+
+def test_drafts_that_are_never_accepted() -> None:
+    with pair(on=EngineScript(accepts=0)) as both:
+        (found,) = invalid(both)
+    assert found.startswith(f"sums: none of {40 * 35 * SPEC_TOKENS} draft tokens was accepted")
+
+
+@pytest.mark.parametrize(
+    ("off", "on"),
+    [
+        (EngineScript(), EngineScript(tells=True, dead_beyond=200)),
+        (LLAMA, EngineScript(kind="llama", dead_beyond=200)),
+    ],
+)
+def test_a_drafter_that_dies_beyond_its_context_is_named_with_the_length(off: EngineScript, on: EngineScript) -> None:
+    with pair(off=off, on=on, long_from=25) as both:
+        assert invalid(both) == ("the candidate drafted nothing for prompts of 256 tokens or more (15 answers)",)
+
+
+def test_without_each_answers_metrics_it_is_said_that_lengths_are_not_observable() -> None:
+    with pair() as both:
+        notes = treatment(both.compared()).notes
+    assert notes == (
+        "Whether the drafter stops beyond a length of prompt is not observable: answers do not tell "
+        "(vLLM: --per-request-spec-decode-metrics summary).",
+    )
+
+
+def test_a_restart_in_the_middle() -> None:
+    with pair(on=EngineScript(restart_at=20)) as both:
+        (found,) = invalid(both)
+    assert found.startswith("sums: the candidate's engine started anew while it was asked")
+
+
+def test_two_replicas_with_two_fingerprints() -> None:
+    with pair(on=EngineScript(fingerprints=("vllm-0.32.0-8b55f0a5", "vllm-0.31.0-17aa02c1"))) as both:
+        assert invalid(both) == (
+            "the candidate's answers come from 2 different engines (vllm-0.31.0-17aa02c1, vllm-0.32.0-8b55f0a5)",
+        )
+
+
+@pytest.mark.parametrize(("kind", "said"), [("vllm", "finished 10 requests"), ("llama", "read 170 prompt tokens")])
+def test_requests_of_others_are_said(kind: str, said: str) -> None:
+    with pair(off=EngineScript(kind=kind, foreign_every=4), on=EngineScript(kind=kind)) as both:
+        found = both.compared()
+    notes = [note for note in treatment(found).notes if "not this run's" in note]
+    assert len(notes) == 1
+    assert notes[0].startswith(f"The baseline's engine {said} that were not this run's")
+    assert found.verdict is not Verdict.INVALID
+
+
+def test_closed_metrics() -> None:
+    closed = EngineScript(has_metrics=False)
+    with pair(off=closed, on=closed) as both:
+        with pytest.raises(PairDiffers, match="not observable"):
+            both.compared()
+        found = both.compared(rule=DecisionRule(allow_unobserved=True))
+        assert not any(hasattr(one, "attempts") for one in both.store.observations(found.comparison_id)), "no pause"
+    assert found.verdict is not Verdict.INVALID
+    assert not treatment(found).is_observed
+    assert "sums: what was drafted is not observable." in treatment(found).notes
+
+
+def test_log_likelihoods_alone() -> None:
+    with pair(on_drafts=False, sizes={"picks": 6}, scored=("picks",)) as both:
+        found = both.compared()
+    assert treatment(found).troubles == ()
+    assert treatment(found).tasks == ()
+    assert "No task of this comparison generates: no drafter was exercised." in treatment(found).notes
+
+
+def test_log_likelihoods_beside_generations_are_nobody_elses_requests() -> None:
+    with pair(sizes={"sums": 40, "picks": 6}, scored=("picks",)) as both:
+        found = both.compared(looks=2)
+    assert treatment(found).troubles == ()
+    assert not [note for note in treatment(found).notes if "not this run's" in note]
+
+
+@pytest.mark.parametrize("after", [1, 17, 39])
+def test_a_killed_run_goes_on_without_a_false_alarm(after: int) -> None:
+    with pair() as both:
+        both.killed(after=after)
+        found = both.resumed()
+        asked = [sum(path.endswith("completions") for path, _ in server.requests) for server in (both.off, both.on)]
+    assert treatment(found).troubles == ()
+    assert not [note for note in treatment(found).notes if "not this run's" in note]
+    assert all(40 + 3 <= n <= 40 + 3 + 4 for n in asked), "what was in flight is asked again, and nothing else"
+    assert found.arms[1].n_answers == 40
+
+
+def test_a_run_killed_before_its_last_counters_were_read_is_not_invalid() -> None:
+    with pair(sizes={"sums": 12}) as both:
+        both.killed(after=12)
+        found = both.resumed()
+    assert treatment(found).troubles == ()
+
+
+def test_a_run_goes_on_with_the_same_engine_started_anew() -> None:
+    with pair() as both:
+        both.killed(after=17)
+        both.replace_candidate(EngineScript(started_at_s=1_795_980_000.5))
+        found = both.resumed()
+    assert treatment(found).troubles == ()
+    assert any("started anew before the run went on" in note for note in treatment(found).notes)
+
+
+@pytest.mark.parametrize(
+    ("engine", "drafts", "said"),
+    [
+        (EngineScript(has_server_info=True), False, "another speculative_config"),
+        (EngineScript(), False, "the candidate's engine has no drafter any more"),
+        (EngineScript(is_dead=True), True, "the candidate drafted nothing for a probe"),
+        (
+            EngineScript(has_server_info=True, config={"scheduler_config.max_num_seqs": 16}),
+            True,
+            "another scheduler_config.max_num_seqs than when the comparison started: 8, now 16",
+        ),
+        (
+            EngineScript(has_server_info=True, config={"speculative_config.num_speculative_tokens": 2}),
+            True,
+            "another speculative_config.num_speculative_tokens than when the comparison started: 4, now 2",
+        ),
+    ],
+)
+def test_a_run_does_not_go_on_with_another_engine(engine: EngineScript, drafts: bool, said: str) -> None:
+    is_open = EngineScript(has_server_info=engine.has_server_info)
+    with pair(off=is_open, on=is_open) as both:
+        both.killed(after=17)
+        both.replace_candidate(engine, drafts=drafts)
+        with pytest.raises(PairDiffers) as stop:
+            both.resumed()
+    assert said in stop.value.message
+
+
+def test_an_engine_whose_cache_is_measured_anew_is_the_same_engine() -> None:
+    is_open = EngineScript(has_server_info=True)
+    with pair(off=is_open, on=is_open) as both:
+        both.killed(after=17)
+        both.replace_candidate(EngineScript(has_server_info=True, config={"cache_config.num_gpu_blocks": 180}))
+        assert treatment(both.resumed()).troubles == ()
