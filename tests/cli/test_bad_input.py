@@ -197,7 +197,7 @@ def copa(folder: Path) -> Path:
 def test_a_server_that_ignores_echo_is_found_before_the_run(qualab: Command, tmp_path: Path) -> None:
     class Deaf(ScriptedServer):
         def _echo(self, ids, body):  # type: ignore[no-untyped-def]
-            return self._generate(ids, body)
+            return {"text": "x", "logprobs": None, "finish_reason": "stop"}
 
     with Deaf() as off, Deaf() as on:
         flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted"]

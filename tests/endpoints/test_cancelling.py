@@ -34,11 +34,11 @@ class Deaf:
             raise self.error
         return self
 
-    async def bytes(self) -> Deaf:
-        return self
-
     def to_bytes(self) -> bytes:
         return b"{}"
+
+    async def bytes(self) -> Deaf:
+        return self
 
     async def close(self) -> None: ...
 
