@@ -21,7 +21,7 @@ from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
 from qualab.domain.preflight import Preflight
 from qualab.domain.treatment import TaskDrafting, Treatment
 from qualab.ports import ComparisonFilter
-from tests.app.fakes import FakeHarness, FakeTasks, QuietProgress, experiment, metric_spec, task_spec
+from tests.app.fakes import FakeHarness, FakePins, FakeTasks, QuietProgress, experiment, metric_spec, task_spec
 from tests.scripted_engine import EngineScript
 from tests.scripted_server import MODEL, Script, ScriptedServer
 
@@ -105,6 +105,7 @@ class Pair:
             write_results=lambda folder, **parts: iter(()),
             clock=SystemClock(),
             runner="here:1:a",
+            pins=FakePins(),
         )
 
     def wanted(self, **changes: Any) -> Any:

@@ -34,9 +34,8 @@ def test_nothing_stops_a_healthy_pair(off: EngineScript, on: EngineScript) -> No
 
 def test_closed_configurations_are_said() -> None:
     with pair() as both:
-        assert [one.what for one in both.preflight().findings] == [
-            "the engines' configuration is not open: only their names, versions and models were compared"
-        ]
+        found = [one.what for one in both.preflight().findings]
+    assert "the engines' configuration is not open: only their names, versions and models were compared" in found
 
 
 def test_metrics_of_each_answer_are_no_difference_between_the_arms() -> None:

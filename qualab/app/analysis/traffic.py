@@ -11,13 +11,15 @@ from qualab.domain.names import ArmName
 from qualab.domain.observations import EngineSeen, Observation, Segment
 
 
-def restarted(observations: Sequence[Observation]) -> Iterator[Observation]:
+def restarted(observations: Sequence[Observation]) -> Iterator[EngineSeen | Segment]:
     """The segments during which, or between which, an engine started anew; and the resumptions that found one anew.
 
     Counters that could not be read now and then are passed over: the next ones that could show the same.
     """
     last: dict[ArmName, Counters] = {}
     for one in observations:
+        if not isinstance(one, EngineSeen | Segment):
+            continue
         is_new = False
         for now in (one.engine.counters,) if isinstance(one, EngineSeen) else (one.before, one.after):
             if now is not None:
