@@ -49,7 +49,8 @@ def list_comparisons(
     elif not found:
         typer.echo("No comparisons yet. Start one with: qualab run --help, or try: qualab demo")
     else:
-        make_console().print(comparison_table(found))
+        console = make_console()
+        console.print(comparison_table(console, found))
 
 
 def show(
