@@ -36,10 +36,12 @@ def plan(
     discordance: Annotated[
         str | None, typer.Option(help="Share of items right in exactly one arm, as 0.05 or 0.05,gsm8k=0.02.")
     ] = None,
-    pilot: Annotated[str | None, typer.Option(help="Take discordance from this stored comparison instead.")] = None,
+    pilot: Annotated[str | None, typer.Option(help="Take what is not said here from this stored comparison.")] = None,
     design_effect: Annotated[
         str | None,
-        typer.Option("--design-effect", "--design_effect", help="Of items in clusters, as 1.2 or belebele=1.2."),
+        typer.Option(
+            "--design-effect", "--design_effect", help="What clusters multiply the variance by; as 1.2 or belebele=1.2."
+        ),
     ] = None,
     noise: Annotated[
         str | None, typer.Option(help="Discordance of two runs of one arm, which --repeats divide; as 0.04.")
