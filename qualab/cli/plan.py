@@ -28,7 +28,7 @@ NOT_SETTINGS = {
 
 def register(app: typer.Typer) -> None:
     """Adds the command of this module."""
-    app.command("plan")(plan)
+    app.command("plan", short_help="Say what the items can prove, and freeze the plan.")(plan)
 
 
 def plan(

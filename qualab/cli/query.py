@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Adds the commands of this module."""
     app.command("list")(list_comparisons)
-    app.command("show")(show)
+    app.command("show", short_help="Show a comparison's table and verdict.")(show)
     app.command("compare")(compare)
-    app.command("export")(export)
+    app.command("export", short_help="Write lm-eval's result and sample files.")(export)
 
 
 def list_comparisons(

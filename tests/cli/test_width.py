@@ -14,6 +14,7 @@ from qualab.cli.tables import comparison_table, fitting_metric_table, print_anal
 from qualab.cli.treatment_text import fitting_acceptance_table
 from qualab.domain.comparison import Analysis
 from qualab.domain.treatment import TaskDrafting, Treatment
+from tests.cli.conftest import Command
 
 TASK = "haerae_standard_nomenclature_gen"
 
@@ -114,3 +115,9 @@ def test_a_paragraph_hangs_below_its_first_line_and_is_no_markup() -> None:
     first, second, *_ = shown.export_text().splitlines()
     assert first.startswith("  Note: a [red]sentence[/red]")
     assert second.startswith("    ")
+
+
+@pytest.mark.parametrize("group", [[], ["stats"], ["pair"], ["db"]])
+def test_the_list_of_commands_says_each_in_a_whole_sentence(qualab: Command, group: list[str]) -> None:
+    _, commands = qualab(*group, "--help").out.split("Commands:")
+    assert "..." not in commands
