@@ -126,13 +126,14 @@ def _planned(settings: Settings, beliefs: Given, pilot: str | None) -> Planning:
 
 def _print(found: Planning, output_format: Format) -> None:
     from qualab.cli.plan_text import planning_text
+    from qualab.cli.tables import make_console
     from qualab.domain.canonical import plain, plan_hash
 
     if output_format is Format.JSON:
         everything = {"plan_hash": plan_hash(found.plan), **plain(found)}
         typer.echo(json.dumps(everything, indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        typer.echo(planning_text(found))
+        typer.echo(planning_text(found, width=make_console().width))
 
 
 def _said(experiment: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
