@@ -94,7 +94,8 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
     for name in needed:
         if not getattr(settings, name):
             raise InvalidValue(
-                f"No {name} is given", hint=f"Give --{name}, set QUALAB_{name.upper()}, or put it into the file"
+                f"No {name} is given",
+                hint=f"Give --{name}, set QUALAB_{name.upper()}, or write it into an experiment file (`qualab init`)",
             )
     return Experiment(
         baseline=settings.baseline,

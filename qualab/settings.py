@@ -270,6 +270,10 @@ def checked_experiment(content: Mapping[str, Any], *, where: str) -> dict[str, A
     return {str(key): value for key, value in content.items() if value is not None}
 
 
+OF_A_PAIR = ("served_model_name", "speculative_config", "args", "env")
+"""Names that tell a file of `qualab pair init` from one of `qualab init`."""
+
+
 def check_known(key: str, *, where: str) -> None:
     """Raises UnknownSetting with the nearest right name."""
     if key in FIELDS:
@@ -278,6 +282,8 @@ def check_known(key: str, *, where: str) -> None:
         raise UnknownSetting(
             f"{where}: {key} may not stand in a file", hint=f"Set {ENV_PREFIX}{key.upper()}, or {key}_file to a path"
         )
+    if key in OF_A_PAIR:
+        raise UnknownSetting(f"{where} is the file of a pair", hint=f"Give it as --managed {where}")
     near = difflib.get_close_matches(key.replace("-", "_"), FIELDS, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(FIELDS)}"
     raise UnknownSetting(f"{where}: unknown setting {key}", hint=hint)

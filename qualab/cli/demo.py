@@ -14,7 +14,7 @@ CONCURRENCY = 8
 
 def register(app: typer.Typer) -> None:
     """Adds the commands of this module."""
-    app.command("demo")(demo)
+    app.command("demo", short_help="Compare a small model, drafter off and on, on this machine.")(demo)
 
 
 def demo(db: Database = None) -> None:

@@ -71,7 +71,7 @@ Revision = Annotated[str | None, typer.Option(help="Commit of the checkpoint tha
 Checkpoint = Annotated[str | None, typer.Option(help="The checkpoint's folder on this machine: its hash pins it.")]
 Pods = Annotated[
     str | None,
-    typer.Option(help="Pods whose image kubectl verifies, as baseline=NAMESPACE/POD,candidate=NAMESPACE/POD."),
+    typer.Option(help="Pods whose image kubectl verifies, as baseline=NS/POD,candidate=NS/POD."),
 ]
 Containers = Annotated[
     str | None, typer.Option(help="Containers whose image docker verifies, as baseline=NAME,candidate=NAME.")

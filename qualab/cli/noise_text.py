@@ -40,7 +40,7 @@ def _floor_lines(found: NoiseFloor, primaries: set[str]) -> Iterator[str]:
         yield f"{_INDENT} texts of the baseline's runs: {_texts(found.baseline)}"
         yield f"{_INDENT} texts of the arms: {_texts(found.candidate)}{_odd(found.odd_texts)}"
     if found.sampled:
-        yield f"{_INDENT} texts of the baseline's runs are drawn alike: {_mmd(found.sampled)}"
+        yield f"{_INDENT} are texts of the baseline's runs drawn alike? {_mmd(found.sampled)}"
     yield from (f"{_INDENT} {one.metric}: {_flips(one)}" for one in found.metrics if one.metric in primaries)
 
 
@@ -77,7 +77,7 @@ def _repeat_lines(found: RepeatSummary, primaries: set[str]) -> Iterator[str]:
             yield f"{head:<9} {one.metric}, {one.arm}: {', '.join(_repeat_facts(one))}"
             head = ""
     if found.sampled:
-        yield f"{head:<9} texts of the arms are drawn alike: {_mmd(found.sampled)}"
+        yield f"{head:<9} are texts of the arms drawn alike? {_mmd(found.sampled)}"
 
 
 def _repeat_facts(one: RepeatNoise) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _repeat_facts(one: RepeatNoise) -> Iterator[str]:
 
 
 def _mmd(found: SampledTexts) -> str:
-    return f"p {pvalue(found.pvalue)} over {found.n_prompts:,} prompts (permutation MMD)"
+    return f"p {pvalue(found.pvalue)} over {found.n_prompts:,} prompts (permutation MMD); small where they are not"
 
 
 def _percent(share: float) -> str:

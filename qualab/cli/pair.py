@@ -39,7 +39,7 @@ class Kind(StrEnum):
 
 def register(root: typer.Typer) -> None:
     """Adds the commands of this module."""
-    root.command("serve-pair")(serve_pair)
+    root.command("serve-pair", short_help="Serve two vLLM servers until Ctrl-C.")(serve_pair)
     root.add_typer(app, name="pair")
 
 
@@ -72,10 +72,12 @@ def init(
     if path.exists() and not force:
         raise UsageError(f"{path} is there already", hint="Give another path, or --force to overwrite it")
     _write(path, PAIR)
-    typer.echo(f"Wrote {path}. Edit it, then: qualab serve-pair {path}")
+    typer.echo(
+        f"Wrote {path}. Edit it, then: qualab run experiment.yaml --managed {path}, or: qualab serve-pair {path}"
+    )
 
 
-@app.command()
+@app.command(short_help="Write Kubernetes manifests or a compose file.")
 def render(
     pair: PairFile,
     kind: Annotated[Kind, typer.Option("--format", help="What the manifests are for.")] = Kind.KUBERNETES,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.markup import escape
-
 from qualab.domain.names import ArmName
 from qualab.domain.pins import DIGEST, PinFound
 
@@ -20,7 +18,7 @@ def pin_lines(found: Sequence[PinFound]) -> Iterator[str]:
         groups.setdefault((one.part, _short(one), _source(one)), []).append(one.arm)
     for number, ((part, value, source), arms) in enumerate(groups.items()):
         whose = "" if len(arms) == len(ArmName) else f" of the {arms[0]}"
-        yield f"{'' if number else 'pins':<9} {part}{whose} {escape(value)} ({escape(source)})"
+        yield f"{'' if number else 'pins':<9} {part}{whose} {value} ({source})"
 
 
 def _short(one: PinFound) -> str:

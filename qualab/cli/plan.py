@@ -28,7 +28,7 @@ NOT_SETTINGS = {
 
 def register(app: typer.Typer) -> None:
     """Adds the command of this module."""
-    app.command("plan")(plan)
+    app.command("plan", short_help="Say what the items can prove, and freeze the plan.")(plan)
 
 
 def plan(
@@ -36,10 +36,12 @@ def plan(
     discordance: Annotated[
         str | None, typer.Option(help="Share of items right in exactly one arm, as 0.05 or 0.05,gsm8k=0.02.")
     ] = None,
-    pilot: Annotated[str | None, typer.Option(help="Take discordance from this stored comparison instead.")] = None,
+    pilot: Annotated[str | None, typer.Option(help="Take what is not said here from this stored comparison.")] = None,
     design_effect: Annotated[
         str | None,
-        typer.Option("--design-effect", "--design_effect", help="Of items in clusters, as 1.2 or belebele=1.2."),
+        typer.Option(
+            "--design-effect", "--design_effect", help="What clusters multiply the variance by; as 1.2 or belebele=1.2."
+        ),
     ] = None,
     noise: Annotated[
         str | None, typer.Option(help="Discordance of two runs of one arm, which --repeats divide; as 0.04.")
@@ -124,13 +126,14 @@ def _planned(settings: Settings, beliefs: Given, pilot: str | None) -> Planning:
 
 def _print(found: Planning, output_format: Format) -> None:
     from qualab.cli.plan_text import planning_text
+    from qualab.cli.tables import make_console
     from qualab.domain.canonical import plain, plan_hash
 
     if output_format is Format.JSON:
         everything = {"plan_hash": plan_hash(found.plan), **plain(found)}
         typer.echo(json.dumps(everything, indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        typer.echo(planning_text(found))
+        typer.echo(planning_text(found, width=make_console().width))
 
 
 def _said(experiment: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,45 +15,62 @@ if TYPE_CHECKING:
     from qualab.app.planning.suite import Planning
 
 WIDTH = 120
+"""Of text, at most; a table may be wider where its reader is no terminal."""
 _KEPT = "\N{NO-BREAK SPACE}"
 
 
-def planning_text(found: Planning) -> str:
-    """Everything that planning has found."""
-    blocks = [_head(found), _table(found), _legend(found), _together(found), _unproven(found), _caveats(found)]
+def planning_text(found: Planning, *, width: int) -> str:
+    """Everything that planning has found, in lines of this width at most."""
+    text = min(width, WIDTH)
+    blocks = [
+        *(_head(found, text), _table(found, width), _legend(found, text), _together(found)),
+        *(_unproven(found, text), _caveats(found, text)),
+    ]
     return "\n\n".join(block for block in blocks if block)
 
 
-def _head(found: Planning) -> str:
+def _head(found: Planning, width: int) -> str:
     plan, rule = found.plan, found.plan.rule
     what = plan.suite if plan.suite != "custom" else ",".join(plan.requested)
     n_tasks = len(plan.tasks)
     goal = "to prove that no more than the margin is lost (non-inferiority)"
     if rule.objective is Objective.EQUIVALENCE:
         goal = "to prove that every primary metric changes by less than its margin (equivalence)"
-    return (
+    sentences = [
         f"{what}: {found.n_items:,} items in {n_tasks} task{'s' if n_tasks > 1 else ''}, "
-        f"{len(plan.primaries)} primary metric{'s' if len(plan.primaries) != 1 else ''} of {len(plan.metrics)}.\n"
-        f"Objective: {goal},\nat {percent(rule.alpha)} a side; power aimed at: {percent(rule.power)}."
-    )
+        f"{len(plan.primaries)} primary metric{'s' if len(plan.primaries) != 1 else ''} of {len(plan.metrics)}.",
+        f"Objective: {goal}, at {percent(rule.alpha)} a side; power aimed at: {percent(rule.power)}.",
+    ]
+    return "\n".join(_wrapped(one, width) for one in sentences)
 
 
-def _table(found: Planning) -> str:
+def _table(found: Planning, width: int) -> str:
+    """One table, or as many below each other as the width asks for, each with the metrics' names."""
     if not found.metrics:
         return ""
-    head = ["primary metric", "items"]
-    columns = [[one.name for one in found.metrics], [f"{one.asked.n_items:,}" for one in found.metrics]]
-    for name, cells in _columns(found):
-        head.append(name)
-        columns.append(cells)
-    return table(head, list(zip(*columns, strict=True)))
+    names = ("primary metric", [one.name for one in found.metrics])
+    blocks = [[names]]
+    for column in _columns(found):
+        if len(blocks[-1]) > 1 and _width([*blocks[-1], column]) > width:
+            blocks.append([names])
+        blocks[-1].append(column)
+    return "\n\n".join(_aligned(block) for block in blocks)
+
+
+def _aligned(columns: Sequence[tuple[str, list[str]]]) -> str:
+    return table([name for name, _ in columns], list(zip(*(cells for _, cells in columns), strict=True)))
+
+
+def _width(columns: Sequence[tuple[str, list[str]]]) -> int:
+    return max(map(len, _aligned(columns).splitlines()))
 
 
 def _columns(found: Planning) -> Iterator[tuple[str, list[str]]]:
     metrics, sign = found.metrics, _sign(found)
+    yield "items", [f"{one.asked.n_items:,}" for one in metrics]
     if any(one.asked.n_clusters < one.asked.n_items for one in metrics):
         yield "clusters", [_clusters(one) for one in metrics]
-    if any(one.belief.design_effect > 1.0 for one in metrics):
+    if any(round(one.belief.design_effect, 2) > 1.0 for one in metrics):
         yield "design effect", [f"{one.belief.design_effect:.2f}" for one in metrics]
     yield "discordance", [percent(_short(one.belief.discordance)) for one in metrics]
     if found.plan.sampling.repeats > 1:
@@ -71,14 +88,14 @@ def _columns(found: Planning) -> Iterator[tuple[str, list[str]]]:
     yield "noise + loss", [_loss(one.mde_beyond_noise) for one in metrics]
 
 
-def _legend(found: Planning) -> str:
+def _legend(found: Planning, width: int) -> str:
     if not found.metrics:
         return ""
     target, looks = percent(found.plan.rule.power), found.metrics[0].looks
     lines = [
         "power: chance of proving the margin with these items if nothing changes in truth.",
         f"provable: narrowest margin that these items prove with {target} power. items needed: for the plan's margin.",
-        "MDE: smallest loss that these items find, where all changed items together are the discordance; noise + loss:",
+        "MDE: smallest loss that these items find, where all changed items together are the discordance; noise + loss: "
         "where the loss comes on top of it. Before the adjustment for other metrics.",
     ]
     if len(found.plan.primaries) > 1 and found.power_each:
@@ -88,7 +105,7 @@ def _legend(found: Planning) -> str:
             f"looks: items with {looks.n_looks} early looks (O'Brien-Fleming type), at most, and on average if nothing "
             "changes."
         )
-    return "\n".join(lines)
+    return "\n".join(_wrapped(line, width) for line in lines)
 
 
 def _together(found: Planning) -> str:
@@ -118,26 +135,28 @@ def _duration(seconds: float) -> str:
     return f"about {minutes:.0f} minutes" if minutes < 90 else f"about {minutes / 60:.1f} hours"
 
 
-def _unproven(found: Planning) -> str:
+def _unproven(found: Planning, width: int) -> str:
     if found.unproven:
-        return _listed("What these items cannot prove:", found.unproven)
+        return _listed("What these items cannot prove:", found.unproven, width)
     if found.metrics and not found.unplanned:
         return "Every primary metric can be proven with the power that is aimed at."
     return ""
 
 
-def _caveats(found: Planning) -> str:
-    return _listed("Notes:", found.caveats) if found.caveats else ""
+def _caveats(found: Planning, width: int) -> str:
+    return _listed("Notes:", found.caveats, width) if found.caveats else ""
 
 
-def _listed(title: str, lines: Sequence[str]) -> str:
-    return "\n".join([title, *map(_wrapped, lines)])
+def _listed(title: str, lines: Sequence[str], width: int) -> str:
+    return "\n".join([title, *(_wrapped(line, width, first="  - ", then="    ") for line in lines)])
 
 
-def _wrapped(line: str) -> str:
+def _wrapped(line: str, width: int, *, first: str = "", then: str = "  ") -> str:
     """A number stays with its unit."""
     kept = line.replace(" %", f"{_KEPT}%").replace(" pp", f"{_KEPT}pp")
-    return textwrap.fill(kept, WIDTH, initial_indent="  - ", subsequent_indent="    ").replace(_KEPT, " ")
+    return textwrap.fill(
+        kept, width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False, break_long_words=False
+    ).replace(_KEPT, " ")
 
 
 def _sign(found: Planning) -> str:

@@ -15,7 +15,7 @@ CANNOT = 4
 
 def register(app: typer.Typer) -> None:
     """Adds the commands of this module."""
-    app.command("preflight")(preflight)
+    app.command("preflight", short_help="Check that a pair differs in the drafter alone.")(preflight)
 
 
 def preflight(

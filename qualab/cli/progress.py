@@ -36,10 +36,10 @@ class ArmProgress:
         left = self.total - self.done
         if not left:
             return "done"
-        return _duration(left / self.rate) if self.asked else "?"
+        return f"ETA {_duration(left / self.rate)}" if self.asked else "ETA ?"
 
     def text(self) -> str:
-        return f"{self.rate:.1f}/s, {self.errors} errors, ETA {self.eta}"
+        return f"{self.rate:.1f}/s, {self.errors} errors, {self.eta}"
 
 
 def _duration(seconds: float) -> str:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Adds the commands of this module."""
     app.command("list")(list_comparisons)
-    app.command("show")(show)
+    app.command("show", short_help="Show a comparison's table and verdict.")(show)
     app.command("compare")(compare)
-    app.command("export")(export)
+    app.command("export", short_help="Write lm-eval's result and sample files.")(export)
 
 
 def list_comparisons(
@@ -49,7 +49,8 @@ def list_comparisons(
     elif not found:
         typer.echo("No comparisons yet. Start one with: qualab run --help, or try: qualab demo")
     else:
-        make_console().print(comparison_table(found))
+        console = make_console()
+        console.print(comparison_table(console, found))
 
 
 def show(

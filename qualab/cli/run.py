@@ -27,8 +27,8 @@ NOT_SETTINGS = ("experiment", "managed", "output_format")
 
 def register(app: typer.Typer) -> None:
     """Adds the commands of this module."""
-    app.command("run")(run)
-    app.command("resume")(resume)
+    app.command("run", short_help="Compare two endpoints, and give a verdict.")(run)
+    app.command("resume", short_help="Go on with a comparison; asks only what is missing.")(resume)
     app.command("init")(init)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     T = TypeVar("T", bound=DataclassInstance)
 
 app = typer.Typer(
+    short_help="Calculators: what counts prove, and items that a margin needs.",
     help="Calculators: what counts prove, and how many items a margin needs. Nothing is read or stored.",
     no_args_is_help=True,
 )
@@ -33,7 +34,7 @@ Metrics = Annotated[int, typer.Option(help="Primary metrics like this one that a
 Accuracy = Annotated[float, typer.Option(help="Share right, for the unpaired comparison figure alone.")]
 
 
-@app.command("test")
+@app.command("test", short_help="Is there a difference, and is it below the margin?")
 def of_counts(
     gains: Annotated[int, typer.Option(help="Items that only the candidate (drafter on) got right.")],
     losses: Annotated[int, typer.Option(help="Items that only the baseline (drafter off) got right.")],
@@ -62,7 +63,7 @@ def of_counts(
     _print(found, output_format, paired_test_text)
 
 
-@app.command()
+@app.command(short_help="How likely are so many items to prove the margin?")
 def power(
     items: Items,
     discordance: Discordance,
@@ -87,7 +88,7 @@ def power(
     _print(found, output_format, powers_text)
 
 
-@app.command()
+@app.command(short_help="How small a loss can so many items show?")
 def mde(
     items: Items,
     discordance: Discordance,
@@ -104,7 +105,7 @@ def mde(
     _print(found, output_format, smallest_effects_text)
 
 
-@app.command()
+@app.command(short_help="How many items prove the margin?")
 def size(
     margin: Margin,
     discordance: Discordance,
@@ -137,7 +138,7 @@ def size(
     _print(found, output_format, size_text)
 
 
-@app.command()
+@app.command(short_help="Recompute a published drafter off/on table.")
 def reproduce(output_format: OutputFormat = Format.TEXT) -> None:
     """Recompute a published drafter off/on table, and show what pairing its items would have given."""
     from qualab.app import published

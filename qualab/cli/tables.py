@@ -10,6 +10,7 @@ from rich.text import Text
 
 from qualab.app.signoff import signoff_line
 from qualab.app.wording import share
+from qualab.cli.fitting import fit_columns, fits, headers, print_hanging
 from qualab.cli.noise_text import noise_lines
 from qualab.cli.numbers import pvalue, signed
 from qualab.cli.output import silence
@@ -28,6 +29,7 @@ from qualab.domain.comparison import (
 )
 from qualab.domain.names import LookDecision, Verdict
 
+GAINS_LOSSES = "+/−"
 DECISIONS = {
     LookDecision.CONTINUE: "open",
     LookDecision.PROVEN: "proven",
@@ -43,7 +45,13 @@ STYLES = {
     Verdict.INVALID: "bold magenta",
     Verdict.NOT_TESTED: "dim",
 }
-LEGEND = "* primary metric, which decides; +/− scores gained and lost by the candidate; † drafter not exercised"
+LEGEND = {
+    "metric": "* primary metric, which decides",
+    GAINS_LOSSES: "+/− scores gained and lost by the candidate",
+    "verdict": "† drafter not exercised",
+}
+DROPPED_FIRST = ("clusters", "n", GAINS_LOSSES, "adj. p", "off", "on", "p")
+"""Columns that a narrow terminal has no room for, the most dispensable first."""
 
 
 class _Console(Console):
@@ -62,50 +70,74 @@ def make_console(*, is_error: bool = False) -> Console:
 
 def print_analysis(console: Console, comparison: Comparison, analysis: Analysis) -> None:
     """The table, the verdict with its reasons, and how the arms answered."""
-    console.print(metric_table(analysis, is_narrow=console.width < NARROW))
-    console.print(LEGEND, style="dim")
+    _print_metrics(console, comparison, analysis)
     for line in _row_notes(analysis.metrics):
-        console.print(line, style="dim", highlight=False)
+        print_hanging(console, line, style="dim")
     arms = _arm_lines(analysis.arms, analysis.pairs)
     looks, noise = _look_lines(analysis.looks), noise_lines(analysis)
     pins = pin_lines(analysis.pinning.found if analysis.pinning else ())
     for line in (*arms, *_suite_lines(analysis.suite), *looks, *noise, *pins):
-        console.print(line, highlight=False)
+        print_hanging(console, line, hang=_hang(line))
     print_treatment(console, analysis.treatment)
     console.print()
     console.print(Text.assemble("Verdict: ", (analysis.verdict.value, STYLES[analysis.verdict])))
     for reason in analysis.reasons:
-        console.print(f"  {reason}", highlight=False)
-    console.print(signoff_line(analysis, comparison), highlight=False)
+        print_hanging(console, reason, indent=2)
+    print_hanging(console, signoff_line(analysis, comparison))
     for caveat in analysis.caveats:
-        console.print(f"  Note: {caveat}", style="dim", highlight=False)
+        print_hanging(console, f"Note: {caveat}", indent=2, style="dim")
     console.print(f"  Plan {analysis.plan_hash[:12]}, comparison {comparison.id}", style="dim", highlight=False)
 
 
-NARROW = 130
-"""Columns of a terminal below which only what decides is shown."""
+def _hang(line: str) -> int:
+    """Facts stand in a column of their own, after the name of what they are of."""
+    return 10 if line[9:10] == " " else 2
 
 
-def metric_table(analysis: Analysis, *, is_narrow: bool) -> Table:
-    """One row a metric. A narrow table folds names and leaves out counts and p-values."""
+def _print_metrics(console: Console, comparison: Comparison, analysis: Analysis) -> None:
+    table = fitting_metric_table(console, analysis)
+    console.print(table)
+    shown = headers(table)
+    print_hanging(console, "; ".join(text for name, text in LEGEND.items() if name in shown), style="dim")
+    if hidden := [name for name in _columns(analysis) if name not in shown]:
+        text = f"No room for: {', '.join(hidden)}. A wider terminal has it, and `qualab show {comparison.id} | cat`."
+        print_hanging(console, text, style="dim")
+
+
+def fitting_metric_table(console: Console, analysis: Analysis) -> Table:
+    """The table of metrics that fits: with names on two lines, and without some columns, where it has to be."""
+    columns = _columns(analysis)
+    whole = metric_table(analysis)
+    if fits(console, whole):
+        return whole
+
+    def build(left: Sequence[str]) -> Table:
+        return metric_table(analysis, columns=left, splits_names=True)
+
+    least = [name for name in columns if name not in DROPPED_FIRST]
+    return fit_columns(console, build, columns, dropped_first=DROPPED_FIRST) or build(least)
+
+
+def metric_table(analysis: Analysis, *, columns: Sequence[str] | None = None, splits_names: bool = False) -> Table:
+    """One row a metric, with all columns or with these. Split names have the task's and the metric's on a line each."""
+    shown = _columns(analysis) if columns is None else columns
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     table.add_column("metric", overflow="fold", min_width=24)
-    rows = [_cells(row) for row in analysis.metrics]
-    for name in _columns(analysis, is_narrow=is_narrow):
+    for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    for row, cells in zip(analysis.metrics, rows, strict=True):
-        numbers = (cells.get(name, "") for name in _columns(analysis, is_narrow=is_narrow))
-        table.add_row(_label(row), *numbers, Text(_verdict(row), style=STYLES[row.verdict]))
+    for row in analysis.metrics:
+        cells = _cells(row)
+        label = _label(row).replace("/", "/\n    ", 1) if splits_names else _label(row)
+        numbers = (cells.get(name, "") for name in shown)
+        table.add_row(Text(label), *numbers, Text(_verdict(row), style=STYLES[row.verdict]))
     return table
 
 
-def _columns(analysis: Analysis, *, is_narrow: bool) -> list[str]:
-    if is_narrow:
-        return ["off", "on", "diff pp", "95 % interval"]
+def _columns(analysis: Analysis) -> list[str]:
     missing = ["missing"] if any(row.n_missing for row in analysis.metrics) else []
     clusters = ["clusters"] if any(_is_clustered(row) for row in analysis.metrics) else []
-    return ["n", *clusters, *missing, "off", "on", "diff pp", "95 % interval", "p", "adj. p", "+/−"]
+    return ["n", *clusters, *missing, "off", "on", "diff pp", "95 % interval", "p", "adj. p", GAINS_LOSSES]
 
 
 def _label(row: MetricResult) -> str:
@@ -127,12 +159,13 @@ def _cells(row: MetricResult) -> dict[str, str]:
     if (evidence := row.evidence) is None:
         return cells
     return cells | {
+        "n": str(evidence.n_items),
         "clusters": str(evidence.n_clusters) if _is_clustered(row) else "",
         "diff pp": signed(evidence.difference),
         "95 % interval": _interval(evidence.interval),
         "p": pvalue(evidence.pvalue),
         "adj. p": pvalue(evidence.pvalue_adjusted),
-        "+/−": f"{evidence.gains}/{evidence.losses}",
+        GAINS_LOSSES: f"{evidence.gains}/{evidence.losses}",
     }
 
 
@@ -233,14 +266,29 @@ def _arm_facts(arm: ArmSummary) -> Iterator[str]:
         yield f"{len(arm.fingerprints)} system fingerprints"
 
 
-def comparison_table(comparisons: Sequence[Comparison]) -> Table:
-    """One row a comparison."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("id", "status", "verdict", "model", "tasks", "label", "created"):
-        table.add_column(name, no_wrap=True)
-    for one in comparisons:
-        verdict = Text(one.verdict.value, style=STYLES[one.verdict]) if one.verdict else Text("")
-        created = f"{one.created_at:%Y-%m-%d %H:%M}"
-        tasks = ",".join(one.plan.requested)
-        table.add_row(one.id, one.status.value, verdict, one.plan.sampling.model, tasks, one.label, created)
-    return table
+def comparison_table(console: Console, comparisons: Sequence[Comparison]) -> Table:
+    """One row a comparison. Its id is whole at any width; when it was created, which the id tells, goes first."""
+
+    def build(left: Sequence[str]) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in left:
+            table.add_column(name, no_wrap=name in ("id", "status", "verdict"), overflow="fold")
+        for cells in rows:
+            table.add_row(*(cells[name] for name in left))
+        return table
+
+    rows = [_about(one) for one in comparisons]
+    columns = ["id", "status", "verdict", "model", "tasks", "label", "created"]
+    return fit_columns(console, build, columns, dropped_first=["created"]) or build(columns[:-1])
+
+
+def _about(one: Comparison) -> dict[str, Text]:
+    return {
+        "id": Text(one.id),
+        "status": Text(one.status.value),
+        "verdict": Text(one.verdict.value, style=STYLES[one.verdict]) if one.verdict else Text(""),
+        "model": Text(one.plan.sampling.model),
+        "tasks": Text(",".join(one.plan.requested)),
+        "label": Text(one.label),
+        "created": Text(f"{one.created_at:%Y-%m-%d %H:%M}"),
+    }

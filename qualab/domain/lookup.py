@@ -11,13 +11,13 @@ _MOST_SHOWN = 5
 
 def not_found(comparison_id: str) -> ComparisonNotFound:
     """For an id that no comparison has or begins with."""
-    return ComparisonNotFound(f"there is no comparison '{comparison_id}'", hint="`qualab list` shows what there is")
+    return ComparisonNotFound(f"There is no comparison '{comparison_id}'", hint="`qualab list` shows what there is")
 
 
 def ambiguous(beginning: str, ids: Sequence[str]) -> ComparisonNotFound:
     """For the beginning of several ids."""
     shown = ", ".join(ids[:_MOST_SHOWN]) + (", ..." if len(ids) > _MOST_SHOWN else "")
-    return ComparisonNotFound(f"'{beginning}' begins several comparisons: {shown}", hint="give more of the id")
+    return ComparisonNotFound(f"'{beginning}' begins several comparisons: {shown}", hint="Give more of the id")
 
 
 def not_next(comparison_id: str, number: int, n_taken: int) -> StoreError:

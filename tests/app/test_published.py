@@ -90,7 +90,7 @@ def test_a_real_loss_is_a_regression_and_names_where() -> None:
 
 
 def test_a_table_has_34_rows_with_every_cell_filled(analysis: Analysis) -> None:
-    table = metric_table(analysis, is_narrow=False)
+    table = metric_table(analysis)
     assert table.row_count == 34
     headers = [str(column.header) for column in table.columns]
     assert headers[1:4] == ["n", "clusters", "missing"]

@@ -284,3 +284,13 @@ def test_output_that_finds_no_room_says_so() -> None:
     assert done.returncode == 5
     assert done.stderr.startswith("qualab: the output cannot be written: No space left")
     assert "Traceback" not in done.stderr
+
+
+def test_a_pair_file_in_place_of_an_experiment_names_its_flag(qualab: Command, tmp_path: Path) -> None:
+    path = tmp_path / "pair.yaml"
+    assert qualab("pair", "init", str(path)).code == 0
+    fails(qualab("run", str(path)), 2, "is the file of a pair", f"--managed {path}")
+
+
+def test_a_data_set_that_only_the_switched_off_hub_has_names_the_switch(qualab: Command, arms: list[str]) -> None:
+    fails(qualab("run", *arms, "--tasks", "gsm8k"), 2, "--data-dir", "unset HF_HUB_OFFLINE")

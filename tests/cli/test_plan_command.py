@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 
 from tests.cli.conftest import Command
 from tests.scripted_server import ScriptedServer
@@ -41,6 +42,17 @@ def test_a_plan_says_what_its_items_prove_and_run_takes_it(qualab: Command, pair
     assert shown["comparison"]["baseline_url"] == pair[0].url
     assert shown["analysis"]["suite"]["joint_power"] == frozen["plan"]["assumptions"]["joint_power"]
     assert "power to prove every primary metric" in done.out
+
+
+def test_a_plan_fits_a_narrow_terminal(qualab: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = qualab("plan", "--tasks", "demo", *MODEL, "--looks", 5).out.splitlines()
+    monkeypatch.setattr("qualab.cli.tables.make_console", lambda: Console(width=80))
+    narrow = qualab("plan", "--tasks", "demo", *MODEL, "--looks", 5).out.splitlines()
+    assert max(map(len, wide)) > 100
+    assert max(map(len, narrow)) <= 80
+    heads = [line for line in narrow if line.startswith("primary metric ")]
+    assert len(heads) > 1
+    assert all(name in " ".join(heads) for name in ("items", "provable", "looks: most", "noise + loss"))
 
 
 def test_a_frozen_plan_takes_no_other_settings(qualab: Command, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def test_vectors_and_metadata_stay(tmp_path: Path) -> None:
 
 def test_the_model_is_made_once(weights: Path, cache: Path) -> None:
     first, said = prepare(cache)
-    assert said == [f"making the model, once: {first.model}"]
+    assert said == [f"Making the model, once: {first.model}"]
     assert gguf.GGUFReader(first.model).tensors[0].tensor_type.name == models.MATRIX_FORMAT
     written_at = first.model.stat().st_mtime_ns
     second, said = prepare(cache)

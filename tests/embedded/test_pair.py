@@ -89,7 +89,7 @@ def test_the_candidate_alone_drafts_and_both_are_stopped(
     assert len(started) == 2
     assert all(process.poll() is not None for process in started)
     assert not any(map(accepts_connections, urls))
-    assert said == ["starting two llama.cpp servers", "both servers are ready", "stopping both servers"]
+    assert said == ["Starting two llama.cpp servers", "Stopping both servers"]
     assert {path.name for path in tmp_path.iterdir()} == {"baseline.log", "candidate.log"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,9 +118,10 @@ class Sources:
             return _load(path, config, revision=entry.revision, options=options)
         except DatasetUnavailable as exc:
             wanted = _listed(list(self.candidates(Path(), path, config, asked)), Path())
+            online = "unset HF_HUB_OFFLINE" if os.environ.get("HF_HUB_OFFLINE") else "go online"
             raise DatasetUnavailable(
                 f"{exc.message}, and there is no data directory",
-                hint=f"Give a directory that holds {wanted} with --data-dir or QUALAB_DATA_DIR, or go online",
+                hint=f"Give a directory that holds {wanted} with --data-dir or QUALAB_DATA_DIR, or {online}",
             ) from exc
 
 

@@ -101,7 +101,7 @@ def _hex(recorded: str) -> str:
 def _requantized(weights: _Weights, folder: Path, *, say: Callable[[str], None]) -> Path:
     target = folder / f"smollm2-135m-instruct.{MATRIX_FORMAT}.gguf"
     if not _is_intact(target, weights):
-        say(f"making the model, once: {target}")
+        say(f"Making the model, once: {target}")
         _require_intact(weights)
         _write(weights, target)
     return target

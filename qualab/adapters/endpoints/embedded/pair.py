@@ -58,16 +58,15 @@ def embedded_pair(
     threads = min(_usable_cores(), MAX_THREADS)
     sizes = ("--parallel", str(parallel), "--context", str(context), "--threads", str(threads))
     with ExitStack() as stack:
-        say("starting two llama.cpp servers")
+        say("Starting two llama.cpp servers")
         baseline, candidate = (
             stack.enter_context(_started(arm, models, of_arm, sizes, log_dir))
             for arm, of_arm in ((ArmName.BASELINE, "off"), (ArmName.CANDIDATE, drafter))
         )
         deadline = time.monotonic() + start_timeout_s
         urls = (_ready(baseline, deadline=deadline), _ready(candidate, deadline=deadline))
-        say("both servers are ready")
         yield urls
-        say("stopping both servers")
+        say("Stopping both servers")
 
 
 def _usable_cores() -> int:

@@ -1,0 +1,123 @@
+"""Tables and notes at the widths of real terminals."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from benchmarks.made_up import MadeUp, Stored, stored
+from qualab.cli.fitting import headers, print_hanging
+from qualab.cli.tables import comparison_table, fitting_metric_table, print_analysis
+from qualab.cli.treatment_text import fitting_acceptance_table
+from qualab.domain.comparison import Analysis
+from qualab.domain.treatment import TaskDrafting, Treatment
+from tests.cli.conftest import Command
+
+TASK = "haerae_standard_nomenclature_gen"
+
+
+@pytest.fixture(scope="module")
+def made_up() -> Stored:
+    return stored(MadeUp(scale=0.05))
+
+
+@pytest.fixture(scope="module")
+def analysis(made_up: Stored) -> Analysis:
+    return made_up.analyse()
+
+
+def console(width: int) -> Console:
+    return Console(width=width, record=True, file=io.StringIO())
+
+
+def drafting(*, median: float | None) -> Treatment:
+    one = TaskDrafting(
+        task=TASK,
+        n_answers=20,
+        rounds=1000,
+        draft_tokens=3000,
+        accepted_tokens=2000,
+        accepted_share=2 / 3,
+        mean_length=3.0,
+        median_length=median,
+        p10_length=median,
+        zero_share=0.1,
+        histogram=(),
+        request_mean_length=3.0,
+        first_third=3.0,
+        last_third=2.9,
+    )
+    return Treatment(is_observed=True, engines=(), tasks=(one,), bins=(), troubles=(), notes=())
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_no_cell_is_cut_at_any_width(made_up: Stored, analysis: Analysis, width: int) -> None:
+    shown = console(width)
+    print_analysis(shown, made_up.comparison, analysis)
+    text = shown.export_text()
+    assert "…" not in text
+    for row in analysis.metrics:
+        task, metric = row.id.split("/")
+        assert f" {task}/" in text
+        assert metric in text
+
+
+def test_columns_without_room_are_named_with_the_way_to_see_them(made_up: Stored, analysis: Analysis) -> None:
+    narrow, wide = console(80), console(160)
+    for one in (narrow, wide):
+        print_analysis(one, made_up.comparison, analysis)
+    said = " ".join(narrow.export_text().split())
+    assert "No room for: n, clusters, off, on, " in said
+    assert f"`qualab show {made_up.comparison.id} | cat`" in said
+    assert "No room for" not in wide.export_text()
+
+
+def test_120_columns_have_room_for_p_values_and_changed_scores(analysis: Analysis) -> None:
+    assert {"p", "adj. p", "+/−"} <= set(headers(fitting_metric_table(console(120), analysis)))
+
+
+def test_n_counts_the_scores_where_clusters_are_counted_beside_it(analysis: Analysis) -> None:
+    table = fitting_metric_table(console(160), analysis)
+    cells = {str(column.header): list(column.cells) for column in table.columns}
+    for row, n, clusters in zip(analysis.metrics, cells["n"], cells["clusters"], strict=True):
+        assert row.evidence is not None
+        assert int(str(n)) == row.evidence.n_items
+        assert not str(clusters) or int(str(clusters)) < int(str(n))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_task_is_named_beside_what_was_drafted_in_it(width: int) -> None:
+    shown = console(width)
+    shown.print(fitting_acceptance_table(shown, drafting(median=3.0)))
+    assert f"\n{TASK} " in shown.export_text()
+
+
+def test_what_nothing_is_known_of_has_no_column() -> None:
+    assert "median" not in headers(fitting_acceptance_table(console(160), drafting(median=None)))
+    assert "median" in headers(fitting_acceptance_table(console(160), drafting(median=3.0)))
+
+
+def test_a_list_keeps_ids_whole(made_up: Stored) -> None:
+    one = replace(
+        made_up.comparison, label="a label that is much longer than any terminal has room for beside all else"
+    )
+    shown = console(80)
+    shown.print(comparison_table(shown, [one]))
+    assert f"\n{one.id} " in shown.export_text()
+
+
+def test_a_paragraph_hangs_below_its_first_line_and_is_no_markup() -> None:
+    shown = console(30)
+    print_hanging(shown, "Note: a [red]sentence[/red] that is longer than the line", indent=2)
+    first, second, *_ = shown.export_text().splitlines()
+    assert first.startswith("  Note: a [red]sentence[/red]")
+    assert second.startswith("    ")
+
+
+@pytest.mark.parametrize("group", [[], ["stats"], ["pair"], ["db"]])
+def test_the_list_of_commands_says_each_in_a_whole_sentence(qualab: Command, group: list[str]) -> None:
+    _, commands = qualab(*group, "--help").out.split("Commands:")
+    assert "..." not in commands
