@@ -13,6 +13,7 @@ from qualab.app.analysis import drafter_signs as signs
 from qualab.app.analysis.treatment import treatment_of
 from qualab.app.drafting import DraftedAnswers
 from qualab.app.experiment import make_plan
+from qualab.app.summaries import Summary
 from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
 from qualab.domain.items import Answer, Drafted
 from qualab.domain.names import ArmName, Verdict
@@ -287,6 +288,18 @@ def test_a_stretch_that_a_kill_took_away_is_no_trouble() -> None:
     found = treated([seen(CANDIDATE, counters(NOTHING)), seen(CANDIDATE, counters(HUNDREDS))])
     assert found.troubles == ()
     assert "sums: what was drafted is not observable any more: the run was interrupted." in found.notes
+
+
+@pytest.mark.parametrize(
+    ("finished", "starts", "is_said"), [(41, 1, True), (40, 1, False), (44, 2, False), (45, 2, True)]
+)
+def test_requests_beyond_ours_and_beyond_what_a_kill_left_behind(finished: int, starts: int, is_said: bool) -> None:
+    before, after = counters(NOTHING, finished_requests=0), counters(TENS, finished_requests=finished)
+    observations = [*OFF, *[seen(CANDIDATE, before)] * starts, segment(after, before)]
+    summary = next(one for one in Summary([]).arms if one.arm is CANDIDATE)
+    found = treatment_of(planned(), observations, answers(), arms=(summary,))
+    assert any("not this run's" in note for note in found.notes) is is_said
+    assert found.troubles == ()
 
 
 # whole runs against scripted servers
