@@ -41,7 +41,7 @@ from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.engine import Engine, EngineKind
 from qualab.domain.items import Item, Reply, Request
 from qualab.domain.names import ArmName
-from qualab.domain.plan import RequestPolicy
+from qualab.domain.plan import DecisionRule, RequestPolicy
 from qualab.ports import Endpoint, EndpointInfo
 from qualab.settings import load
 
@@ -184,6 +184,7 @@ def evaluate(ports: Sequence[int], folder: Path, tokenizer: Path) -> tuple[Servi
         include_path=(folder,),
         tokenizer=str(tokenizer),
         policy=RequestPolicy(concurrency=CONCURRENCY),
+        rule=DecisionRule(allow_unobserved=True),  # the mock has no counters
     )
     progress = Silent()
     analysis = run_async(use_case.start(services, experiment, keys={}, progress=progress))
