@@ -7,12 +7,14 @@ the asking pauses there. Where both arms' metrics are closed, nothing is looked 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
 from qualab.app.asking import Arm, Pause
+from qualab.app.preflight import counters_of
 from qualab.app.preparing import stage_ends
 from qualab.app.services import Run, Services
 from qualab.domain.engine import Counters
@@ -49,21 +51,18 @@ class Stretch:
 
 def stretches(items: Sequence[Item], *, stages: Sequence[int]) -> Iterator[Stretch]:
     """The generations of `items` task by task, in thirds where a task is large enough. `stages` end at these places."""
-    totals: dict[str, int] = {}
-    for item in items:
-        totals[item.task] = totals.get(item.task, 0) + 1
-    seen: dict[str, int] = {}
+    totals, seen = Counter(item.task for item in items), Counter[str]()
     start = 0
     for stage_end in stages:
         for (task, kind), block in groupby(items[start:stage_end], key=lambda item: (item.task, item.kind)):
             members = list(block)
             if kind is not RequestKind.GENERATION:
                 continue
-            parts = [_part(seen.get(task, 0) + place, totals[task]) for place in range(len(members))]
-            seen[task] = seen.get(task, 0) + len(members)
-            for part, places in groupby(range(len(members)), key=lambda place: parts[place]):
-                last = max(places)
-                yield Stretch(task=task, part=part, end=members[last].position + 1)
+            parts = [_part(seen[task] + place, totals[task]) for place in range(len(members))]
+            seen[task] += len(members)
+            for part, run_of in groupby(zip(parts, members, strict=True), key=lambda entry: entry[0]):
+                *_, (_, last) = run_of
+                yield Stretch(task=task, part=part, end=last.position + 1)
         start = stage_end
 
 
@@ -82,8 +81,7 @@ class _Observer:
 
     async def begin(self) -> None:
         """Takes the counters from which the next stretch counts."""
-        found = await asyncio.gather(*(self._run.endpoints[name].counters() for name in ArmName))
-        self.before = dict(zip(ArmName, found, strict=True))
+        self.before = await counters_of(self._run.endpoints)
         self._sent = {arm.name: (arm.tally.attempts, arm.tally.prompt_tokens) for arm in self._arms}
         self._began_at = self._services.clock.now()
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from qualab.app.services import Services
+from qualab.domain.engine import Counters
 from qualab.domain.names import ArmName
 from qualab.domain.plan import RequestPolicy
 from qualab.errors import InvalidValue, QualabError
@@ -31,6 +32,12 @@ async def open_arms(
             arm: await stack.enter_async_context(services.open_endpoint(urls[arm], policy=policy, key=keys.get(arm)))
             for arm in ArmName
         }
+
+
+async def counters_of(endpoints: Endpoints) -> dict[ArmName, Counters | None]:
+    """Both engines' counters now, taken at once."""
+    found = await asyncio.gather(*(endpoints[arm].counters() for arm in ArmName))
+    return dict(zip(ArmName, found, strict=True))
 
 
 async def inspect_arms(endpoints: Endpoints, *, model: str) -> dict[ArmName, EndpointInfo]:

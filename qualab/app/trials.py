@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from qualab.app.preflight import Endpoints
+from qualab.app.preflight import Endpoints, counters_of
 from qualab.domain.bodies import generation_request
 from qualab.domain.canonical import canonical_json, encode_body
 from qualab.domain.engine import Counters, Drafting
@@ -148,16 +148,16 @@ class Probe:
 
 async def probe_drafters(endpoints: Endpoints, *, sampling: SamplingPlan) -> dict[ArmName, Probe]:
     """Lets both arms generate a few tokens and sees whether their drafters did anything."""
-    before = await _counters(endpoints)
+    before = await counters_of(endpoints)
     for text in PROBE_TEXTS:
         request = _probe_request(text, sampling)
         replies = await _ask(endpoints, request, encode_body(request.payload, seed=sampling.seed))
-        probes = _probes(before, await _counters(endpoints), replies)
+        probes = _probes(before, await counters_of(endpoints), replies)
         if probes[ArmName.CANDIDATE].draft_tokens != 0:
             return probes
     for pause_s in COUNTER_PAUSES_S:
         await asyncio.sleep(pause_s)
-        probes = _probes(before, await _counters(endpoints), replies)
+        probes = _probes(before, await counters_of(endpoints), replies)
         if probes[ArmName.CANDIDATE].draft_tokens != 0:
             break
     return probes
@@ -167,11 +167,6 @@ def _probes(
     before: Mapping[ArmName, Counters | None], after: Mapping[ArmName, Counters | None], replies: Replies
 ) -> dict[ArmName, Probe]:
     return {arm: Probe(before=before[arm], after=after[arm], reply=replies[arm]) for arm in ArmName}
-
-
-async def _counters(endpoints: Endpoints) -> dict[ArmName, Counters | None]:
-    found = await asyncio.gather(*(endpoints[arm].counters() for arm in ArmName))
-    return dict(zip(ArmName, found, strict=True))
 
 
 def _probe_request(text: str, sampling: SamplingPlan) -> Request:

@@ -81,17 +81,7 @@ def print_histograms(console: Console, treatment: Treatment) -> None:
 def print_preflight(console: Console, found: Preflight) -> None:
     """Both engines, then what was found."""
     for arm in ArmName:
-        engine = found.engines[arm]
-        facts = EngineSummary(
-            arm=arm,
-            kind=engine.kind,
-            version=engine.version,
-            model_root=engine.model_root,
-            max_model_len=engine.max_model_len,
-            kv_cache_tokens=engine.kv_cache_tokens,
-            drafter=engine.drafter,
-        )
-        print_hanging(console, f"{arm:<9} {_engine(facts)}", hang=10)
+        print_hanging(console, f"{arm:<9} {_engine(EngineSummary.of(arm, found.engines[arm]))}", hang=10)
     for line in pin_lines(found.pins):
         print_hanging(console, line, hang=10)
     for one in found.findings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -97,8 +97,3 @@ class Engine:
     """The engine's configuration, flat: "scheduler_config.max_num_seqs" -> "8"."""
     counters: Counters | None = None
     """At the time of asking; None where the metrics are closed."""
-
-    @property
-    def says(self) -> tuple[str, ...]:
-        """Names of what is known, for a person who wonders what could be compared."""
-        return tuple(one.name for one in fields(self) if getattr(self, one.name) not in ("", None, {}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qualab.domain.engine import EngineKind
+from qualab.domain.engine import Engine, EngineKind
 from qualab.domain.names import ArmName
 
 
@@ -60,6 +60,18 @@ class EngineSummary:
     max_model_len: int | None
     kv_cache_tokens: int | None
     drafter: str
+
+    @classmethod
+    def of(cls, arm: ArmName, engine: Engine) -> EngineSummary:
+        return cls(
+            arm=arm,
+            kind=engine.kind,
+            version=engine.version,
+            model_root=engine.model_root,
+            max_model_len=engine.max_model_len,
+            kv_cache_tokens=engine.kv_cache_tokens,
+            drafter=engine.drafter,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from qualab.app.analysis.traffic import restart_troubles, traffic_notes
 from qualab.app.differences import differences
 from qualab.app.drafting import DraftedAnswers, DraftingCount
 from qualab.domain.comparison import ArmSummary
-from qualab.domain.engine import Drafting, Engine
+from qualab.domain.engine import Drafting
 from qualab.domain.names import ArmName
 from qualab.domain.observations import Observation
 from qualab.domain.plan import Plan
@@ -33,7 +33,7 @@ def treatment_of(
     bins = tuple(_bins(answers))
     return Treatment(
         is_observed=is_observed,
-        engines=tuple(_summary(arm, engine) for arm, engine in sorted(seen.engines.items())),
+        engines=tuple(EngineSummary.of(arm, engine) for arm, engine in sorted(seen.engines.items())),
         tasks=tasks,
         bins=bins,
         troubles=tuple(_troubles(seen, tasks, bins)),
@@ -45,18 +45,6 @@ def treatment_of(
 def _break_even(plan: Plan) -> float | None:
     costs = plan.drafter_costs
     return break_even_length(draft_cost=costs.draft, overhead=costs.overhead) if costs else None
-
-
-def _summary(arm: ArmName, engine: Engine) -> EngineSummary:
-    return EngineSummary(
-        arm=arm,
-        kind=engine.kind,
-        version=engine.version,
-        model_root=engine.model_root,
-        max_model_len=engine.max_model_len,
-        kv_cache_tokens=engine.kv_cache_tokens,
-        drafter=engine.drafter,
-    )
 
 
 def _task(seen: Seen, name: str, break_even: float | None) -> TaskDrafting:
