@@ -174,7 +174,7 @@ def _guarded_margin(counts: PairedCounts, start: float, alpha: float) -> float:
 
 def _steepness(counts: PairedCounts, margin: float) -> float:
     """How fast the score statistic grows with the margin."""
-    step = 1e-3 * margin
+    step = 1e-3 * min(margin, 1.0 - margin)  # the wider margin stays below 1, where the statistic ends
     gains, losses = float(counts.gains), float(counts.losses)
     wider, narrower = (
         score_statistic(gains, losses, n_items=counts.n_items, difference=-at) for at in (margin + step, margin)
