@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +29,8 @@ class TaskOptions:
     seed: int = 1234
     include_paths: tuple[Path, ...] = ()
     data_dir: Path | None = None
+    revisions: Mapping[str, str] = field(default_factory=dict)
+    """Hub commits of data sets by task, as a plan records them: read at these, not at the newest."""
     apply_chat_template: bool | None = None
     """None leaves it to the suite."""
     system_instruction: str = ""

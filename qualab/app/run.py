@@ -14,7 +14,7 @@ from qualab.app.analyse import analyse
 from qualab.app.asking import Arm, Pause, ask_all
 from qualab.app.checks import check_again, check_pair, stop_at
 from qualab.app.experiment import Experiment, check, local_of, make_plan, planned_options, task_options
-from qualab.app.frozen import check_frozen
+from qualab.app.frozen import check_frozen, check_unchanged
 from qualab.app.heartbeats import STALE_AFTER_S, kept_alive
 from qualab.app.hints import resume_hint
 from qualab.app.looks import look_pauses, looked_to
@@ -34,7 +34,7 @@ from qualab.domain.observations import EngineSeen, PinsSeen, engines_seen, pins_
 from qualab.domain.pins import PinFound
 from qualab.domain.plan import Plan
 from qualab.domain.preflight import Preflight
-from qualab.errors import PlanChanged, RunStopped
+from qualab.errors import RunStopped
 from qualab.ports import LoadedTasks, Progress, TaskOptions
 
 
@@ -45,11 +45,8 @@ async def start(
     check(experiment)
     urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
     async with open_arms(services, urls, policy=experiment.policy, keys=keys) as endpoints:
-        tasks = _load(services, task_options(experiment), progress)
+        tasks = _load(services, task_options(experiment, frozen), progress)
         plan = await _plan(services, experiment, tasks, frozen, progress)
-        if frozen:
-            check_unchanged(frozen, tasks)
-            check_frozen(frozen, plan)
         progress.phase("Checking both endpoints")
         items, preflight = await _prepared(services, experiment, plan, tasks, endpoints, progress=progress)
         stop_at(preflight.findings)
@@ -63,11 +60,14 @@ async def start(
 async def look_before(
     services: Services, experiment: Experiment, *, keys: Keys, progress: Progress, frozen: Plan | None = None
 ) -> Preflight:
-    """Everything that `start` would check before its first item, and nothing stored."""
+    """Everything that `start` would check before its first item, and nothing stored.
+
+    Raises PlanChanged where a run would not be the `frozen` plan.
+    """
     check(experiment)
     urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
     async with open_arms(services, urls, policy=experiment.policy, keys=keys) as endpoints:
-        tasks = _load(services, task_options(experiment), progress)
+        tasks = _load(services, task_options(experiment, frozen), progress)
         plan = await _plan(services, experiment, tasks, frozen, progress)
         progress.phase("Checking both endpoints")
         return (await _prepared(services, experiment, plan, tasks, endpoints, progress=progress))[1]
@@ -108,25 +108,23 @@ def _load(services: Services, options: TaskOptions, progress: Progress) -> Loade
     return services.harness.load(options)
 
 
-def check_unchanged(plan: Plan, tasks: LoadedTasks) -> None:
-    """Raises PlanChanged when the tasks loaded now are not those of the plan."""
-    now = {task.name: task for task in tasks.tasks}
-    changed = [task.name for task in plan.tasks if now.get(task.name) != task]
-    if changed:
-        raise PlanChanged(
-            f"The prompts or items of {', '.join(changed)} are not those of the plan any more",
-            hint="Use the same task files, data and lm-eval version as when the comparison started, or start a new one",
-        )
-
-
 async def _plan(
     services: Services, experiment: Experiment, tasks: LoadedTasks, frozen: Plan | None, progress: Progress
 ) -> Plan:
-    """The plan; of the checkpoint's hash in a frozen one the preflight says whether it is that of the folder here."""
+    """The plan: the frozen one, if what would be run is that, else PlanChanged.
+
+    Of the checkpoint's hash in a frozen one the preflight says whether it is that of the folder here.
+    """
+    if frozen:
+        check_unchanged(frozen, tasks)
     pins = frozen.pins if frozen else None
     checkpoint_hash = await planned_hash(services.pins, experiment.places, pins, say=progress.phase)
     assumptions = frozen.assumptions if frozen else None
-    return make_plan(experiment, tasks, assumptions=assumptions, checkpoint_hash=checkpoint_hash)
+    plan = make_plan(experiment, tasks, assumptions=assumptions, checkpoint_hash=checkpoint_hash)
+    if frozen is None:
+        return plan
+    check_frozen(frozen, plan)
+    return frozen
 
 
 async def _prepared(

@@ -236,6 +236,16 @@ async def test_a_comparison_that_is_being_run_cannot_be_run_again() -> None:
         await resume(bench.services, first.comparison_id, keys={}, progress=QuietProgress())
 
 
+async def test_a_resume_reads_the_commit_that_the_plan_records_and_takes_the_same_documents_from_elsewhere() -> None:
+    bench = bench_of(40)
+    bench.harness.tasks.revision = "1" * 40
+    first, _ = await run(bench)
+    bench.harness.tasks = replace(bench.harness.tasks, revision="local")
+    again = await resume(bench.services, first.comparison_id, keys={}, progress=QuietProgress())
+    assert [options.revisions for options in bench.harness.seen] == [{}, {"sums": "1" * 40}]
+    assert again.plan_hash == first.plan_hash
+
+
 async def test_changed_tasks_are_not_resumed() -> None:
     bench = bench_of(40)
     first, _ = await run(bench)
