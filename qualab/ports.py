@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from qualab.domain.claims import Claim
 from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.engine import Counters, Engine
 from qualab.domain.items import Answer, Item, JsonObject, Reply, Request, Score
@@ -197,6 +198,10 @@ class Store(Protocol):
         ...
 
     def release(self, comparison_id: str, *, runner: str) -> None: ...
+
+    def runners(self, comparison_ids: Sequence[str], *, now: datetime, stale_after_s: float) -> dict[str, Claim]:
+        """The claims of living runners, by the id of the comparison; nothing is claimed."""
+        ...
 
     def set_status(self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: str = "") -> None:
         """Any status but FINISHED takes back the verdict and the time of finishing; the first start stays."""

@@ -15,7 +15,7 @@ from qualab.app.asking import Arm, Pause, ask_all
 from qualab.app.checks import check_again, check_pair, stop_at
 from qualab.app.experiment import Experiment, check, local_of, make_plan, planned_options, task_options
 from qualab.app.frozen import check_frozen, check_unchanged
-from qualab.app.heartbeats import STALE_AFTER_S, kept_alive
+from qualab.app.heartbeats import kept_alive
 from qualab.app.hints import resume_hint
 from qualab.app.looks import look_pauses, looked_to
 from qualab.app.noise import ask_noise, tell_progress
@@ -25,7 +25,9 @@ from qualab.app.preflight import Endpoints, Keys, inspect_arms, open_arms
 from qualab.app.preparing import in_random_order, token_source, with_requests
 from qualab.app.scoring import score_answers
 from qualab.app.services import Run, Services
+from qualab.app.standing import check_free
 from qualab.domain.canonical import plan_hash
+from qualab.domain.claims import STALE_AFTER_S
 from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.engine import Engine
 from qualab.domain.items import Item
@@ -82,8 +84,8 @@ async def resume(
     local: Mapping[str, str] | None = None,
     retry_failed: bool = False,
 ) -> Analysis:
-    """Goes on with a stored comparison. `local` overrides where this machine finds things."""
-    comparison = services.store.get(comparison_id)
+    """Goes on with a stored comparison. `local` overrides where this machine finds things. Raises ComparisonBusy."""
+    comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
     here = {**comparison.local, **(local or {})}
     tasks = _load(services, planned_options(comparison.plan, here), progress)
     check_unchanged(comparison.plan, tasks)

@@ -118,6 +118,7 @@ def resume(
     """Go on with a comparison that was stopped, interrupted or killed; asks only what is missing."""
     from qualab import bootstrap
     from qualab.app import run as use_case
+    from qualab.app.standing import check_free
     from qualab.settings import load
 
     pins = {"checkpoint": checkpoint, "pods": pods, "containers": containers}
@@ -126,7 +127,8 @@ def resume(
     services = bootstrap.services_of(settings)
     local = {"data_dir": str(settings.data_dir.resolve())} if settings.data_dir else {}
     local |= bootstrap.places_here(settings)
-    services.store.get(comparison)  # before any server is started for it
+    # before any server is started for it
+    check_free(services.store, comparison, runner=services.runner, now=services.clock.now())
     keys = bootstrap.keys_of(settings, managed=managed is not None)
     with while_served(managed, progress):
         job = use_case.resume(

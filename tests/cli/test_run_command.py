@@ -170,7 +170,10 @@ def test_a_killed_run_resumes_to_the_uninterrupted_runs_verdict(
     asked = [len(server.requests) for server in slow_pair]
 
     comparison = json.loads(qualab("list", "--format", "json").out)[0]
-    assert comparison["status"] == "running"
+    assert comparison["status"] == "interrupted"
+    shown = qualab("show", comparison["id"]).out
+    assert "is interrupted: no analysis yet" in shown
+    assert f"qualab resume {comparison['id']}" in shown
     resumed = qualab("resume", comparison["id"])
     after = stored(db)
     assert len(after) == len(set(after)) == 480

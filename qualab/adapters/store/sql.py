@@ -19,7 +19,7 @@ from qualab.adapters.store.location import Location
 from qualab.adapters.store.phrases import Phrases
 from qualab.adapters.store.texts import TextCodec
 from qualab.adapters.store.training import DictionarySampler
-from qualab.domain.claims import busy, may_claim
+from qualab.domain.claims import Claim, busy, is_gone, may_claim
 from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.items import Answer, Item, Score
 from qualab.domain.lookup import not_next
@@ -106,6 +106,13 @@ class SqlStore:
         key = self._comparison(comparison_id).key
         with self._writing() as connection:
             comparisons.drop_claim(connection, key, runner=runner)
+
+    def runners(self, comparison_ids: Sequence[str], *, now: datetime, stale_after_s: float) -> dict[str, Claim]:
+        """The claims of living runners, by the id of the comparison."""
+        gone = partial(is_gone, now=now, stale_after_s=stale_after_s, host=socket.gethostname(), is_alive=is_alive)
+        with self._reading() as connection:
+            claims = comparisons.read_claims(connection, comparison_ids)
+        return {id_: claim for id_, claim in claims.items() if not gone(claim)}
 
     def set_status(self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: str = "") -> None:
         """Keeps the times: RUNNING starts once, FINISHED ends; every other status takes a former verdict away."""
