@@ -138,7 +138,7 @@ class OpenEndpoint(Protocol):
 
 
 class PinSource(Protocol):
-    """Tells what the arms really run. Everything but `revision` raises PinUnreadable."""
+    """Tells what the arms really run. Raises PinUnreadable, and InvalidValue for a checkpoint that is no folder."""
 
     async def pod_image(self, pod: str) -> tuple[str, ...]:
         """Digests that name the image of "namespace/pod" or "namespace/pod/container"."""

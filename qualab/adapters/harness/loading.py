@@ -71,7 +71,7 @@ def _check(options: TaskOptions) -> None:
         raise InvalidValue(f"num_fewshot is {options.num_fewshot}", hint="Give 0 or more")
     for name, path in [("data_dir", options.data_dir), *(("include_path", path) for path in options.include_paths)]:
         if path is not None and not path.is_dir():
-            raise InvalidValue(f"{name} {path} is not a directory", hint="Correct the path")
+            raise InvalidValue(f"{name} {path} is not a directory", hint=f"Correct --{name.replace('_', '-')}")
 
 
 def _hints(name: str, task: Any, catalog: Catalog) -> TaskHints:
