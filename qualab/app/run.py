@@ -16,7 +16,7 @@ from qualab.app.checks import check_again, check_pair, stop_at
 from qualab.app.experiment import Experiment, check, local_of, make_plan, planned_options, task_options
 from qualab.app.frozen import check_frozen, check_unchanged
 from qualab.app.heartbeats import kept_alive
-from qualab.app.hints import resume_hint
+from qualab.app.hints import resume_hint, way_on
 from qualab.app.looks import look_pauses, looked_to
 from qualab.app.noise import ask_noise, tell_progress
 from qualab.app.observing import observation_pauses
@@ -54,9 +54,10 @@ async def start(
         stop_at(preflight.findings)
         comparison = _new_comparison(services, experiment, plan)
         services.store.create(comparison, items)
-        _record_arms(services, comparison, preflight.engines, preflight.pins)
-        run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
-        return await _carry_out(services, run, keys=keys)
+        with way_on(comparison.id):
+            _record_arms(services, comparison, preflight.engines, preflight.pins)
+            run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
+            return await _carry_out(services, run, keys=keys)
 
 
 async def look_before(
@@ -99,9 +100,10 @@ async def resume(
         engines = await check_again(endpoints, plan, engines_seen(seen))
         pins = await find_pins(services.pins, plan.pins, places_of(here), engines, say=progress.phase)
         stop_at(pin_findings(plan.pins, pins, pins_seen(seen)))
-        _record_arms(services, comparison, engines, pins)
-        run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
-        return await _carry_out(services, run, keys=keys, retry_failed=retry_failed)
+        with way_on(comparison.id):
+            _record_arms(services, comparison, engines, pins)
+            run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
+            return await _carry_out(services, run, keys=keys, retry_failed=retry_failed)
 
 
 def _load(services: Services, options: TaskOptions, progress: Progress) -> LoadedTasks:

@@ -177,10 +177,6 @@ def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -
         way_on = f". {resume_hint(progress.comparison_id)}" if progress.comparison_id else " before anything was asked."
         complain(f"Interrupted{way_on}")
         raise typer.Exit(INTERRUPTED) from None
-    except QualabError as error:
-        if progress.comparison_id and "qualab resume" not in error.hint:
-            error.hint = ". ".join(filter(None, (error.hint, f"Go on with: qualab resume {progress.comparison_id}")))
-        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
