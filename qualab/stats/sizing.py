@@ -28,6 +28,8 @@ from qualab.stats.score import score_statistic
 MAX_ITEMS = 1_000_000
 _STAYS = 25
 """Sizes beyond the answer at which the power must still reach its target."""
+_AT_ONCE = 8
+"""Windows of so many sizes that are looked at together."""
 _AHEAD = (25, 12, 4, 0)
 """Those of them at which the exact guard is asked, which takes longer."""
 _FAR_BEYOND = 2.0
@@ -117,7 +119,7 @@ class _Goal:
         statistics, powers = self._accepted(n_items)
         enough = np.flatnonzero(powers >= power)
         return enough.size > 0 and is_accepted(
-            statistics[enough[0]], n_items=n_items, margin=self.margin, alpha=self.alpha
+            float(statistics[enough[0]]), n_items=n_items, margin=self.margin, alpha=self.alpha
         )
 
     def _accepted(self, n_items: int) -> tuple[FloatArray, FloatArray]:
@@ -201,20 +203,28 @@ def _smallest_lasting(
 ) -> int:
     """The smallest n with powers of at least the target at n, ..., n + 25; it is at least `least`.
 
-    A window that fails at n + j rules out every answer up to n + j, so that its far end is tried first.
+    A window that fails at n + j rules out every answer up to n + j, so that its far end is tried first, and those of
+    the next windows with it.
     """
     check_power(target)
     if guess > _FAR_BEYOND * max_items:
         raise _too_many(target, max_items)
     window = np.arange(_STAYS + 1, dtype=np.int64)
-    n_items = max(least, _below_all_teeth(powers_at, target, guess, discordance))
+    far_ends = _STAYS + window.size * np.arange(_AT_ONCE, dtype=np.int64)
+    n_items = _below_all_teeth(powers_at, target, guess, discordance, least)
     while n_items <= max_items:
-        sizes = n_items + window
-        failing = window[-1:] if powers_at(sizes[-1:])[0] < target else np.flatnonzero(powers_at(sizes) < target)
+        passing = np.flatnonzero(powers_at(n_items + far_ends) >= target)
+        if not passing.size:
+            n_items += window.size * _AT_ONCE
+            continue
+        n_items += window.size * int(passing[0])
+        failing = np.flatnonzero(powers_at(n_items + window) < target)
         if not failing.size:
-            return n_items
+            break
         n_items += int(failing[-1]) + 1
-    raise _too_many(target, max_items)
+    if n_items > max_items:
+        raise _too_many(target, max_items)
+    return n_items
 
 
 def _too_many(target: float, max_items: int) -> InsufficientData:
@@ -225,16 +235,16 @@ def _too_many(target: float, max_items: int) -> InsufficientData:
     )
 
 
-def _below_all_teeth(powers_at: Powers, target: float, guess: float, discordance: float) -> int:
-    """A size below the answer: where the power first reaches its target, less what a tooth of the saw can be wide.
+def _below_all_teeth(powers_at: Powers, target: float, guess: float, discordance: float, least: int) -> int:
+    """A size from `least` on below the answer: where the power first reaches its target, less a tooth of the saw.
 
     A tooth is one more discordant item in one direction; relative to n it is about 1 / √(n ψ) wide.
     """
     low, high = 0, max(2, math.ceil(1.2 * guess))
-    while high - low > 1 + low // 64:
+    while high - low > 1 + low // 64 and high > least:
         middle = (low + high) // 2
         low, high = (low, middle) if powers_at(np.array([middle]))[0] >= target else (middle, high)
-    return max(1, math.floor(low * (1.0 - 4.0 / math.sqrt(max(16.0, low * discordance)))) - _STAYS)
+    return max(least, math.floor(low * (1.0 - 4.0 / math.sqrt(max(16.0, low * discordance)))) - _STAYS)
 
 
 def smallest_margin(

@@ -11,6 +11,7 @@ from qualab.domain.comparison import IntervalOf
 from qualab.domain.names import Objective
 from qualab.domain.plan import DecisionRule
 from qualab.errors import InsufficientData
+from qualab.stats.guard import forget_guard
 from qualab.stats.interval import ConfidenceInterval
 from qualab.stats.sizing import items_needed, items_wald_equivalence
 
@@ -111,8 +112,10 @@ def _needed(discordance: float, margin: float, alpha: float, power: float, is_on
         return None
 
 
-forget = _needed.cache_clear
-"""For measurements: finds every number of items anew."""
+def forget() -> None:
+    """For measurements: everything that is kept from one analysis to the next is found anew."""
+    _needed.cache_clear()
+    forget_guard()
 
 
 def needed_by_error(standard_error: float, n_items: int, rule: DecisionRule) -> int | None:

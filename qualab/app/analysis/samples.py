@@ -218,7 +218,8 @@ def _in_order(column: Column, keys: Sequence[Key]) -> list[Any]:
 
 
 def _numbers(parts: Sequence[_Both]) -> Sample | Untestable:
-    if not all(isinstance(value, (int, float)) for part in parts for value in part.values()):
+    types = {kind for part in parts for arm in (part.baseline, part.candidate) for kind in set(map(type, arm))}
+    if not all(issubclass(kind, (int, float)) for kind in types - {type(None)}):
         return Untestable(reason="no test: a score is no number, although the metric is declared a mean of numbers")
     return MeanSample(
         number=np.concatenate([part.places.numbers for part in parts]),
