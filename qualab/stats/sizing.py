@@ -150,15 +150,16 @@ class _Goal:
         exponents = choices + gains * log_better + losses * log_worse + rest * log_same
         return np.asarray(np.exp(exponents), dtype=np.float64)
 
-    def is_left_alone(self, n_items: int) -> bool:
-        """Whether so many changes are to be expected that the guard hardly matters, or asking it takes too long."""
-        return n_items * self.discordance >= _MANY_CHANGES or n_items > _MOST_GUARDED
+
+def is_guard_counted(n_items: int, discordance: float) -> bool:
+    """Whether sizes count the exact guard: few changes are to be expected, so that it matters, and asking is quick."""
+    return n_items * discordance < _MANY_CHANGES and n_items <= _MOST_GUARDED
 
 
 def _agreed(goal: _Goal, power: float, n_items: int, max_items: int) -> int:
     """The first size from `n_items` on at which the guard leaves the power, there and at several of the next 25."""
     while n_items <= max_items:
-        if goal.is_left_alone(n_items):
+        if not is_guard_counted(n_items, goal.discordance):
             return n_items
         failing = next((ahead for ahead in _AHEAD if not goal.is_agreed(n_items + ahead, power)), None)
         if failing is None:
@@ -283,7 +284,7 @@ def smallest_margin(
     if not is_enough(widest):
         raise _no_margin(n_items, power)
     found = bisect(is_enough, 0.0, widest, n_steps=22)
-    if not is_guarded or goal(found).is_left_alone(n_items) or is_agreed(found):
+    if not is_guarded or not is_guard_counted(n_items, discordance) or is_agreed(found):
         return found
     high = found
     while not is_agreed(high):
@@ -316,7 +317,7 @@ def power_to_prove(
     check_items(n_items)
     check_rates(discordance=discordance, difference=0.0)
     goal = _Goal(discordance, 0.0, check_margin(margin), check_alpha(alpha), is_one_sided)
-    if goal.is_left_alone(n_items):
+    if not is_guard_counted(n_items, discordance):
         return float(goal.powers(np.array([n_items]))[0])
     return goal.guarded_power(n_items)
 
