@@ -25,6 +25,7 @@ from qualab.stats.interval import ConfidenceInterval, newcombe, tango
 from qualab.stats.looks import LookDesign, LookPerformance, design_looks, looks_at, simulate_looks
 from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar
 from qualab.stats.sizing import (
+    MAX_ITEMS,
     discordance_with_repeats,
     items_needed,
     joint_power,
@@ -102,10 +103,10 @@ def paired_test(
 
     Raises:
         InsufficientData: there is no item.
-        InvalidValue: counts, margin, alpha or confidence level cannot be.
+        InvalidValue: counts, margin, alpha or confidence level cannot be, or there are more than a million items.
     """
     counts = PairedCounts(n_items=n_items, gains=gains, losses=losses, both_right=both_right)
-    check_items(n_items)
+    _check_offered(n_items)
     baseline, candidate = (None, None) if both_right is None else counts.accuracies
     test, equal = mcnemar(counts), equivalence(counts, margin=margin, alpha=alpha)
     return PairedTest(
@@ -137,6 +138,15 @@ def paired_test(
             )
         ),
     )
+
+
+def _check_offered(n_items: int) -> None:
+    """A terminal waits no minutes, as exact tests of many millions of items take."""
+    if check_items(n_items) > MAX_ITEMS:
+        raise InvalidValue(
+            f"{n_items:,} items are more than the {MAX_ITEMS:,} that exact tests are offered for",
+            hint="Divide items and changes by the same number: what fewer items prove, more prove as well.",
+        )
 
 
 def _unpaired(baseline: float | None, candidate: float | None, n_items: int) -> float | None:
@@ -200,6 +210,7 @@ def powers(
         InsufficientData: there is no item.
         InvalidValue: an argument cannot be.
     """
+    _check_offered(n_items)
     for_joint = power_for_joint(n_metrics=n_metrics, power=PLANNING_POWER)
     proven = power_equivalence(
         n_items=n_items, discordance=discordance, difference=difference, margin=margin, alpha=alpha
@@ -270,7 +281,7 @@ def smallest_effects(
         InsufficientData: there is no item.
         InvalidValue: an argument cannot be.
     """
-    check_items(n_items)
+    _check_offered(n_items)
     check_rates(discordance=discordance, difference=0.0)
     level, target = check_alpha(alpha), check_power(power)
     return SmallestEffects(
