@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,10 +12,11 @@ from typing import Any, Protocol
 from qualab.domain.claims import Claim
 from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.engine import Counters, Engine
-from qualab.domain.items import Answer, Item, JsonObject, Reply, Request, Score
+from qualab.domain.items import Answer, Item, JsonObject, Reply, Request, Score, ScoreFlip
 from qualab.domain.names import ArmName, ComparisonStatus
 from qualab.domain.observations import Observation
 from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
+from qualab.domain.report import ReportModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,8 +186,8 @@ class Store(Protocol):
         """Newest first."""
         ...
 
-    def items(self, comparison_id: str) -> Iterator[Item]:
-        """In order of position, with their requests."""
+    def items(self, comparison_id: str, *, positions: Collection[int] | None = None) -> Iterator[Item]:
+        """In order of position, with their requests; all of them, or those at these positions."""
         ...
 
     def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
@@ -215,8 +216,13 @@ class Store(Protocol):
         """(arm, position, choice, repeat) of every stored answer of a run."""
         ...
 
-    def answers(self, comparison_id: str, *, arm: ArmName, run: int = 0) -> Iterator[Answer]:
-        """In order of (position, choice, repeat). Runs of the noise floor have the baseline alone."""
+    def answers(
+        self, comparison_id: str, *, arm: ArmName, run: int = 0, positions: Collection[int] | None = None
+    ) -> Iterator[Answer]:
+        """In order of (position, choice, repeat). Runs of the noise floor have the baseline alone.
+
+        `positions`: those of these items alone; of the comparison itself only, `run` 0.
+        """
         ...
 
     def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:
@@ -232,6 +238,13 @@ class Store(Protocol):
 
     def scores(self, comparison_id: str) -> Iterator[Score]:
         """In order of (arm, position, repeat, metric)."""
+        ...
+
+    def flips(self, comparison_id: str, *, metrics: Collection[str]) -> Iterator[ScoreFlip]:
+        """Scores of these metrics (lm-eval's keys) that the arms have and that differ between them.
+
+        In order of (position, repeat, metric).
+        """
         ...
 
     def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:
@@ -275,6 +288,12 @@ class WriteResults(Protocol):
         results: Mapping[str, Any],
         samples: Iterable[tuple[str, Iterable[JsonObject]]],
     ) -> Iterator[Path]: ...
+
+
+class Renderer(Protocol):
+    """Draws a report: the same report gives the same bytes."""
+
+    def __call__(self, report: ReportModel) -> bytes: ...
 
 
 class Clock(Protocol):

@@ -6,13 +6,13 @@ import json
 import math
 import os
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from qualab.domain.claims import Claim, busy, is_gone, may_claim
 from qualab.domain.comparison import Analysis, Comparison, Look
-from qualab.domain.items import Answer, Item, Reply, Score
+from qualab.domain.items import Answer, Item, Reply, Score, ScoreFlip
 from qualab.domain.lookup import ambiguous, not_found, not_next
 from qualab.domain.names import ArmName, ComparisonStatus
 from qualab.domain.observations import Observation
@@ -102,9 +102,9 @@ class MemoryStore:
         ]
         return matching[: max(wanted.limit, 0)]
 
-    def items(self, comparison_id: str) -> Iterator[Item]:
+    def items(self, comparison_id: str, *, positions: Collection[int] | None = None) -> Iterator[Item]:
         items = self._of(comparison_id).items
-        return iter([items[position] for position in sorted(items)])
+        return iter([items[one] for one in sorted(items) if positions is None or one in positions])
 
     def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
         kept = self._of(comparison_id)
@@ -165,9 +165,12 @@ class MemoryStore:
     def answered(self, comparison_id: str, *, run: int = 0) -> set[Place]:
         return {place[1:] for place in self._of(comparison_id).answers if place[0] == run}
 
-    def answers(self, comparison_id: str, *, arm: ArmName, run: int = 0) -> Iterator[Answer]:
+    def answers(
+        self, comparison_id: str, *, arm: ArmName, run: int = 0, positions: Collection[int] | None = None
+    ) -> Iterator[Answer]:
         of_run = (answer for answer in self._of(comparison_id).answers.values() if answer.run == run)
-        of_arm = [answer for answer in of_run if answer.arm is arm]
+        wanted = (answer for answer in of_run if positions is None or answer.position in positions)
+        of_arm = [answer for answer in wanted if answer.arm is arm]
         return iter(sorted(of_arm, key=_place_of))
 
     def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:
@@ -190,6 +193,19 @@ class MemoryStore:
 
     def scores(self, comparison_id: str) -> Iterator[Score]:
         return iter(self._of(comparison_id).scores)
+
+    def flips(self, comparison_id: str, *, metrics: Collection[str]) -> Iterator[ScoreFlip]:
+        by_arm: dict[ArmName, dict[tuple[int, int, str], float]] = {arm: {} for arm in ArmName}
+        for score in self._of(comparison_id).scores:
+            if score.metric in metrics:
+                by_arm[score.arm][score.position, score.repeat, score.metric] = score.value
+        off, on = by_arm[ArmName.BASELINE], by_arm[ArmName.CANDIDATE]
+        for place in sorted(off.keys() & on.keys()):
+            if off[place] != on[place]:
+                position, repeat, metric = place
+                yield ScoreFlip(
+                    position=position, repeat=repeat, metric=metric, baseline=off[place], candidate=on[place]
+                )
 
     def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:
         kept = self._of(comparison_id)

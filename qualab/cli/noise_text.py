@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qualab.cli.numbers import pvalue
 from qualab.domain.comparison import (
     Analysis,
     MetricNoise,
@@ -15,6 +14,7 @@ from qualab.domain.comparison import (
     SampledTexts,
     TextsCompared,
 )
+from qualab.domain.numbers import pvalue
 
 _INDENT = " " * 9
 

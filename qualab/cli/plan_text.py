@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from qualab.app.wording import percent, pp, proven, share
 from qualab.cli.columns import table_in_parts, wrapped
 from qualab.domain.names import Objective
+from qualab.domain.numbers import percent, pp, proven, share
 
 if TYPE_CHECKING:
     from qualab.app.planning.figures import Figures

@@ -9,10 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from qualab.app.signoff import signoff_line
-from qualab.app.wording import share
 from qualab.cli.fitting import fit_columns, fits, headers, print_hanging
 from qualab.cli.noise_text import noise_lines
-from qualab.cli.numbers import pvalue, signed
 from qualab.cli.output import silence
 from qualab.cli.pin_text import pin_lines
 from qualab.cli.treatment_text import print_treatment
@@ -28,6 +26,7 @@ from qualab.domain.comparison import (
     SuiteEvidence,
 )
 from qualab.domain.names import LookDecision, Verdict
+from qualab.domain.numbers import pvalue, share, signed
 
 GAINS_LOSSES = "+/−"
 DECISIONS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cache
 from itertools import groupby
@@ -36,7 +36,7 @@ from qualab.adapters.store.times import to_us
 from qualab.adapters.store.training import DictionarySampler
 from qualab.domain.canonical import canonical_json
 from qualab.domain.comparison import Analysis, Look
-from qualab.domain.items import Answer, Item, Score
+from qualab.domain.items import Answer, Item, Score, ScoreFlip
 from qualab.domain.names import ArmName
 from qualab.domain.observations import EngineSeen, Observation, ObservationKind, PinsSeen, Segment
 from qualab.domain.text import storable_text, valid_text
@@ -95,10 +95,12 @@ def read_codec(connection: Connection, key: int) -> TextCodec:
     return TextCodec({script: zstandard.decompress(data) for script, data in connection.execute(query)})
 
 
-def read_items(connection: Connection, key: int) -> Iterator[Item]:
-    """In order of position."""
+def read_items(connection: Connection, key: int, positions: Collection[int] | None = None) -> Iterator[Item]:
+    """In order of position; all of them, or those at these positions."""
     c = item.c
     query = select(c.position, c.task, c.doc_id, c.kind, c.payload).where(c.comparison_key == key).order_by(c.position)
+    if positions is not None:
+        query = query.where(c.position.in_(positions))
     decompressor = zstandard.ZstdDecompressor()
     for row in _stream(connection, query):
         position, task, doc_id, kind, payload = tuple(row)
@@ -137,14 +139,18 @@ def read_places(connection: Connection, key: int) -> set[tuple[ArmName, int, int
     return {(name[arm], position, choice, repeat) for arm, position, choice, repeat in connection.execute(query)}
 
 
-def read_answers(connection: Connection, key: int, arm: ArmName, codec: TextCodec) -> Iterator[Answer]:
-    """In order of (position, choice, repeat)."""
+def read_answers(
+    connection: Connection, key: int, arm: ArmName, codec: TextCodec, positions: Collection[int] | None = None
+) -> Iterator[Answer]:
+    """In order of (position, choice, repeat); all of them, or those at these positions."""
     query = (
         select(*list(answer.c)[1:], _twin.c.text)
         .select_from(answer.outerjoin(_twin, _IS_TWIN))
         .where(answer.c.comparison_key == key, answer.c.arm == codes.ARM.of[arm])
         .order_by(*_PLACE)
     )
+    if positions is not None:
+        query = query.where(answer.c.position.in_(positions))
     phrases = _AllPhrases(connection)
     unpacker = codec.unpacker
     for row in _stream(connection, query):
@@ -198,6 +204,28 @@ def read_scores(connection: Connection, key: int) -> Iterator[Score]:
         .order_by(c.arm, c.position, c.repeat, phrase.c.text)
     )
     return map(score_of, _stream(connection, query))
+
+
+def read_flips(connection: Connection, key: int, metrics: Collection[str]) -> Iterator[ScoreFlip]:
+    """In order of (position, repeat, metric)."""
+    off, on = score.alias("off"), score.alias("on_")
+    same = and_(*(on.c[name] == off.c[name] for name in ("comparison_key", "position", "repeat", "metric")))
+    query = (
+        select(off.c.position, off.c.repeat, phrase.c.text, off.c.value, on.c.value)
+        .join(on, same)
+        .join(phrase, phrase.c.id == off.c.metric)
+        .where(
+            off.c.comparison_key == key,
+            off.c.arm == codes.ARM.of[ArmName.BASELINE],
+            on.c.arm == codes.ARM.of[ArmName.CANDIDATE],
+            off.c.value != on.c.value,
+            phrase.c.text.in_([metric.encode() for metric in metrics]),
+        )
+        .order_by(off.c.position, off.c.repeat, phrase.c.text)
+    )
+    for row in _stream(connection, query):
+        position, repeat, metric, before, after = tuple(row)
+        yield ScoreFlip(position=position, repeat=repeat, metric=metric.decode(), baseline=before, candidate=after)
 
 
 def add_look(connection: Connection, key: int, value: Look, *, now: datetime) -> None:

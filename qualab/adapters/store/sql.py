@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -21,7 +21,7 @@ from qualab.adapters.store.texts import TextCodec
 from qualab.adapters.store.training import DictionarySampler
 from qualab.domain.claims import Claim, busy, is_gone, may_claim
 from qualab.domain.comparison import Analysis, Comparison, Look
-from qualab.domain.items import Answer, Item, Score
+from qualab.domain.items import Answer, Item, Score, ScoreFlip
 from qualab.domain.lookup import not_next
 from qualab.domain.names import ArmName, ComparisonStatus
 from qualab.domain.observations import Observation
@@ -78,10 +78,10 @@ class SqlStore:
         with self._reading() as connection:
             return comparisons.list_comparisons(connection, wanted)
 
-    def items(self, comparison_id: str) -> Iterator[Item]:
-        """In order of position."""
+    def items(self, comparison_id: str, *, positions: Collection[int] | None = None) -> Iterator[Item]:
+        """In order of position; all of them, or those at these positions."""
         known = self._comparison(comparison_id)
-        return self._streamed(lambda connection: records.read_items(connection, known.key))
+        return self._streamed(lambda connection: records.read_items(connection, known.key, positions))
 
     def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
         """Takes the right to run; a runner with a stale heartbeat, or whose process on this host is gone, loses it."""
@@ -140,8 +140,10 @@ class SqlStore:
         with self._reading() as connection:
             return records.read_noise_places(connection, key, run) if run else records.read_places(connection, key)
 
-    def answers(self, comparison_id: str, *, arm: ArmName, run: int = 0) -> Iterator[Answer]:
-        """In order of (position, choice, repeat). Runs of the noise floor have the baseline alone."""
+    def answers(
+        self, comparison_id: str, *, arm: ArmName, run: int = 0, positions: Collection[int] | None = None
+    ) -> Iterator[Answer]:
+        """In order of (position, choice, repeat). The noise floor's runs: the baseline alone, all positions."""
         known = self._comparison(comparison_id)
         if run:
             if arm is not ArmName.BASELINE:
@@ -149,7 +151,9 @@ class SqlStore:
             return self._streamed(
                 lambda connection: records.read_noise_answers(connection, known.key, run, known.codec)
             )
-        return self._streamed(lambda connection: records.read_answers(connection, known.key, arm, known.codec))
+        return self._streamed(
+            lambda connection: records.read_answers(connection, known.key, arm, known.codec, positions)
+        )
 
     def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:
         """Deletes answers that are failures of the endpoint and returns how many."""
@@ -168,6 +172,11 @@ class SqlStore:
         """In order of (arm, position, repeat, metric)."""
         key = self._comparison(comparison_id).key
         return self._streamed(lambda connection: records.read_scores(connection, key))
+
+    def flips(self, comparison_id: str, *, metrics: Collection[str]) -> Iterator[ScoreFlip]:
+        """Scores of these metrics that differ between the arms, in order of (position, repeat, metric)."""
+        key = self._comparison(comparison_id).key
+        return self._streamed(lambda connection: records.read_flips(connection, key, metrics))
 
     def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:
         """Stores the next look. Raises StoreError where its number is not the one after the last."""

@@ -17,6 +17,7 @@ from qualab.domain.comparison import (
     SuiteEvidence,
 )
 from qualab.domain.names import EvidenceKind, MissingPolicy, Objective, Verdict
+from qualab.domain.numbers import points
 from qualab.domain.plan import DecisionRule, Plan
 from qualab.domain.treatment import Treatment
 
@@ -113,7 +114,7 @@ def _mirrored(evidence: Evidence) -> Evidence:
 def _changed(better: Evidence, verdict: Verdict, rule: DecisionRule, *, is_proven: bool) -> str:
     interval = better.equivalence_interval
     if interval is not None and interval.high < -rule.margin:
-        return f"the interval lies below −{pp(rule.margin)}"
+        return f"the interval lies below −{points(rule.margin)}"
     adjusted = f"adjusted p {better.pvalue_adjusted:.2g}"
     if verdict is Verdict.IMPROVEMENT:
         return f"the candidate is better ({adjusted})"
@@ -137,7 +138,7 @@ def bounds_of(rule: DecisionRule) -> str:
 
 
 def _bounds(margin: float, rule: DecisionRule) -> str:
-    return f"{'−' if is_one_sided(rule) else '±'}{pp(margin)}"
+    return f"{'−' if is_one_sided(rule) else '±'}{points(margin)}"
 
 
 def _what(evidence: Evidence) -> str:
@@ -150,11 +151,6 @@ def _circumstances(evidence: Evidence) -> str:
     if evidence.kind is EvidenceKind.CLUSTERS:
         return f"scores at this discordance and a design effect of {evidence.design_effect:.2f}"
     return "items at this discordance" if evidence.kind is EvidenceKind.COUNTS else "items at this spread"
-
-
-def pp(fraction: float) -> str:
-    """Percentage points."""
-    return f"{100 * fraction:.2f} pp"
 
 
 def conclude(
@@ -205,7 +201,7 @@ def _everywhere(rule: DecisionRule, suite: SuiteEvidence | None) -> Iterable[str
     found = suite.global_test if suite else None
     if found and found.pvalue <= rule.alpha and found.difference < 0.0:
         yield (
-            f"over all {found.n_metrics} metrics together the candidate is worse by {pp(-found.difference)} on average "
+            f"over all {found.n_metrics} metrics together the candidate is worse by {points(-found.difference)} on average "
             f"(global test, p {found.pvalue:.2g})"
         )
 

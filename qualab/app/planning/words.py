@@ -8,7 +8,7 @@ from qualab.app.analysis.bounds import MAX_ITEMS, is_one_sided
 from qualab.app.pinning import unpinned_sentence
 from qualab.app.planning.figures import BEST_REPEATS, Figures
 from qualab.app.planning.pilot import Pilot
-from qualab.app.wording import percent, pp, proven, share
+from qualab.domain.numbers import percent, pp, proven, share
 from qualab.domain.plan import DecisionRule, MetricSpec, Plan
 
 _NEAR = 0.025

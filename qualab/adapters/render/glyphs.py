@@ -1,0 +1,59 @@
+"""Which characters the report's fonts can show; what none of them has is named by its code instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from qualab.adapters.render.fonts import folders
+
+SURE = ((0x20, 0x7E), (0xA0, 0xFF), (0x3130, 0x318E), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3))
+"""Latin, Korean and the common ideographs, which the first font has: reading its table takes a fifth of a second."""
+KEPT = frozenset("\n\t\u200b\u200d\ufe0f")
+"""Without a shape of their own."""
+
+
+def shown(text: str) -> str:
+    """The text with every character that no font has as its code, as "‹U+12000›"."""
+    if all(_is_sure(character) for character in text):
+        return text
+    return "".join(character if _is_shown(character) else code_of(character) for character in text)
+
+
+def only_sure(text: str) -> str:
+    """The text with everything named by its code that is not plainly there."""
+    return "".join(character if _is_sure(character) else code_of(character) for character in text)
+
+
+def code_of(character: str) -> str:
+    """As "‹U+12000›"."""
+    return f"‹U+{ord(character):04X}›"
+
+
+def _is_shown(character: str) -> bool:
+    return _is_sure(character) or ord(character) in _known()
+
+
+def _is_sure(character: str) -> bool:
+    code = ord(character)
+    return character in KEPT or any(first <= code <= last for first, last in SURE)
+
+
+@cache
+def _known() -> frozenset[int]:
+    return frozenset(code for path in font_files() for code in _characters(path))
+
+
+def font_files() -> Iterator[Path]:
+    """Every file that reports are set in."""
+    for folder in folders():
+        yield from (path for path in sorted(folder.iterdir()) if path.suffix in (".ttf", ".otf", ".ttc"))
+
+
+def _characters(path: Path) -> Iterator[int]:
+    from fontTools.ttLib import TTFont  # noqa: PLC0415  seldom needed
+
+    number = 1 if path.suffix == ".ttc" else -1  # the Korean one of the collection
+    with TTFont(path, fontNumber=number, lazy=True) as font:
+        yield from font.getBestCmap()
