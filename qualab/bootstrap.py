@@ -21,7 +21,7 @@ from qualab.domain.pair import ServedPair
 from qualab.domain.pins import PinPlaces
 from qualab.domain.plan import DecisionRule, DrafterCosts, NoisePlan, RequestPolicy
 from qualab.errors import InvalidValue
-from qualab.ports import Harness, PinSource, Store
+from qualab.ports import Harness, PinSource, Renderer, Store
 from qualab.settings import NoiseSettings, Settings, api_keys, default_database
 
 T = TypeVar("T")
@@ -77,6 +77,22 @@ def services_of(settings: Settings, *, keeps_nothing: bool = False) -> Services:
         clock=SystemClock(),
         runner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
     )
+
+
+def renderer(name: str) -> Renderer:
+    """What draws a report as pdf, html, md or json."""
+    if name == "pdf":
+        from qualab.adapters.render.pdf import render_pdf
+
+        return render_pdf
+    if name == "html":
+        from qualab.adapters.render.html import render_html
+
+        return render_html
+    from qualab.adapters.render.json_text import render_json
+    from qualab.adapters.render.markdown import render_markdown
+
+    return {"md": render_markdown, "json": render_json}[name]
 
 
 def pin_source() -> PinSource:

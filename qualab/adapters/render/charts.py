@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
-from qualab.domain.report import MARKS, Chart, Forest, ForestRow, Histogram, Tone
+from qualab.domain.report import MARKS, Bar, Chart, Forest, ForestRow, Histogram, Tone
 
 FONT = "Noto Sans CJK KR"
 INK, SOFT, FAINT, BAND = "#1b1f24", "#57606a", "#d0d7de", "#dfe7ee"
@@ -28,6 +28,8 @@ LABEL_END, PLOT_START, PLOT_END, TEXT_START = 212.0, 226.0, 520.0, 534.0
 ROW, TOP = 40.0, 26.0
 BAR_WIDTH, BAR_HEIGHT = 380.0, 200.0
 MOST_TICKS = 6
+
+Point = tuple[float, float]
 
 
 def draw(chart: Chart) -> str:
@@ -72,7 +74,7 @@ def _bands(chart: Forest, scale: _Scale) -> Iterator[str]:
         yield _band(low, y, high - low, ROW)
         for edge, limit in ((low, row.margin_low), (high, row.margin_high)):
             if limit is not None:
-                yield _line("edge", edge, y, edge, y + ROW, SOFT, 'stroke-dasharray="3 3"')
+                yield _line("edge", (edge, y), (edge, y + ROW), SOFT, 'stroke-dasharray="3 3"')
 
 
 def _band(x: float, y: float, width: float, height: float) -> str:
@@ -84,10 +86,10 @@ def _axis(chart: Forest, scale: _Scale, bottom: float) -> Iterator[str]:
     middle = (PLOT_START + PLOT_END) / 2.0
     yield _text(scale(0.0) - 8.0, TOP - 9.0, f"← {chart.left}", anchor="end")
     yield _text(scale(0.0) + 8.0, TOP - 9.0, f"{chart.right} →")
-    yield _line("axis", scale(0.0), TOP - 4.0, scale(0.0), bottom, INK)
-    yield _line("axis", PLOT_START, bottom, PLOT_END, bottom, SOFT)
+    yield _line("axis", (scale(0.0), TOP - 4.0), (scale(0.0), bottom), INK)
+    yield _line("axis", (PLOT_START, bottom), (PLOT_END, bottom), SOFT)
     for tick in _ticks(scale):
-        yield _line("axis", scale(tick), bottom, scale(tick), bottom + 4.0, SOFT)
+        yield _line("axis", (scale(tick), bottom), (scale(tick), bottom + 4.0), SOFT)
         yield _text(scale(tick), bottom + 17.0, _points(tick), anchor="middle")
     yield _text(middle, bottom + 35.0, chart.axis, anchor="middle")
     yield _band(TEXT_START, bottom + 26.0, 14.0, 10.0)
@@ -115,14 +117,14 @@ def _points(fraction: float) -> str:
 def _forest_row(row: ForestRow, scale: _Scale, y: float) -> Iterator[str]:
     tone = row.verdict.tone
     task, _, metric = row.label.partition("/")
-    yield _line("rule", 0.0, y + ROW / 2.0, WIDTH, y + ROW / 2.0, FAINT, 'stroke-width="0.6"')
+    yield _line("rule", (0.0, y + ROW / 2.0), (WIDTH, y + ROW / 2.0), FAINT, 'stroke-width="0.6"')
     yield _text(LABEL_END, y - 2.0, task, size=13.0, anchor="end", colour=INK, weight=700)
     yield _text(LABEL_END, y + 12.0, metric, anchor="end")
     if row.low is not None and row.high is not None:
-        yield _line(f"tone {tone}", scale(row.low), y, scale(row.high), y, COLOURS[tone], 'stroke-width="2.4"')
+        yield _line(f"tone {tone}", (scale(row.low), y), (scale(row.high), y), COLOURS[tone], 'stroke-width="2.4"')
         for limit in (row.low, row.high):
             yield _line(
-                f"tone {tone}", scale(limit), y - 5.0, scale(limit), y + 5.0, COLOURS[tone], 'stroke-width="1.6"'
+                f"tone {tone}", (scale(limit), y - 5.0), (scale(limit), y + 5.0), COLOURS[tone], 'stroke-width="1.6"'
             )
     yield _dot(scale(row.difference), y, tone)
     yield _text(TEXT_START, y - 2.0, row.text, colour=INK)
@@ -139,7 +141,8 @@ def _dot(x: float, y: float, tone: Tone) -> str:
         return f'<polygon class="tone {tone} full" points="{points}" fill="{colour}"/>'
     if tone is Tone.GOOD:
         return f'<circle class="tone {tone} full" cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>'
-    return f'<circle class="tone {tone} hollow" cx="{x:.1f}" cy="{y:.1f}" r="4.6" fill="#ffffff" stroke="{colour}" stroke-width="2"/>'
+    place = f'cx="{x:.1f}" cy="{y:.1f}" r="4.6"'
+    return f'<circle class="tone {tone} hollow" {place} fill="#ffffff" stroke="{colour}" stroke-width="2"/>'
 
 
 def _histogram(chart: Histogram) -> str:
@@ -151,28 +154,27 @@ def _histogram(chart: Histogram) -> str:
     parts = [_text(left, 16.0, chart.title, size=13.0, colour=INK, weight=700)]
     for number in range(round(height.high / step) + 1):
         y = height(step * number)
-        parts.append(_line("rule", left, y, right, y, FAINT))
+        parts.append(_line("rule", (left, y), (right, y), FAINT))
         parts.append(_text(left - 6.0, y + 4.0, _points(step * number), anchor="end"))
     for place, bar in enumerate(chart.bars):
-        parts += _bar(left + slot * place, slot, height(bar.share), bottom, bar.label, bar.text, is_first=place == 0)
-    parts.append(_line("axis", left, bottom, right, bottom, SOFT))
+        parts += _bar(bar, x=left + slot * place, slot=slot, y=height(bar.share), bottom=bottom, is_first=place == 0)
+    parts.append(_line("axis", (left, bottom), (right, bottom), SOFT))
     parts.append(_text((left + right) / 2.0, BAR_HEIGHT - 8.0, chart.axis, anchor="middle"))
     turned = f'transform="rotate(-90 11 {(top + bottom) / 2.0:.1f})"'
     parts.append(_text(11.0, (top + bottom) / 2.0, chart.vertical_axis, anchor="middle", more=turned))
     return _document(BAR_WIDTH, BAR_HEIGHT, chart.description, parts)
 
 
-def _bar(x: float, slot: float, y: float, bottom: float, label: str, text: str, *, is_first: bool) -> Iterator[str]:
+def _bar(bar: Bar, *, x: float, slot: float, y: float, bottom: float, is_first: bool) -> Iterator[str]:
     """The first bar, of rounds that accepted nothing, is hollow."""
     width = min(0.72 * slot, 46.0)
     middle = x + slot / 2.0
-    fill, name = ("#ffffff", "bar nothing") if is_first else (COLOURS[Tone.GOOD], "bar")
-    yield (
-        f'<rect class="{name}" x="{middle - width / 2.0:.1f}" y="{y:.1f}" width="{width:.1f}" height="{bottom - y:.1f}" '
-        f'fill="{fill}" stroke="{COLOURS[Tone.GOOD]}" stroke-width="1.6"/>'
-    )
-    yield _text(middle, y - 4.0, text, size=10.5, anchor="middle", colour=INK)
-    yield _text(middle, bottom + 15.0, label, anchor="middle")
+    colour = COLOURS[Tone.GOOD]
+    fill, name = ("#ffffff", "bar nothing") if is_first else (colour, "bar")
+    place = f'x="{middle - width / 2.0:.1f}" y="{y:.1f}" width="{width:.1f}" height="{bottom - y:.1f}"'
+    yield f'<rect class="{name}" {place} fill="{fill}" stroke="{colour}" stroke-width="1.6"/>'
+    yield _text(middle, y - 4.0, bar.text, size=10.5, anchor="middle", colour=INK)
+    yield _text(middle, bottom + 15.0, bar.label, anchor="middle")
 
 
 def _document(width: float, height: float, description: str, parts: list[str]) -> str:
@@ -182,7 +184,8 @@ def _document(width: float, height: float, description: str, parts: list[str]) -
     )
 
 
-def _line(name: str, x1: float, y1: float, x2: float, y2: float, colour: str, more: str = "") -> str:
+def _line(name: str, start: Point, end: Point, colour: str, more: str = "") -> str:
+    (x1, y1), (x2, y2) = start, end
     place = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
     return f'<line class="{name}" {place} stroke="{colour}" {more}/>'
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from qualab.adapters.render.fonts import folders
+from qualab.adapters.render.fonts import number_of, ordered_files
 
 SURE = ((0x20, 0x7E), (0xA0, 0xFF), (0x3130, 0x318E), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3))
 """Latin, Korean and the common ideographs, which the first font has: reading its table takes a fifth of a second."""
@@ -42,18 +42,11 @@ def _is_sure(character: str) -> bool:
 
 @cache
 def _known() -> frozenset[int]:
-    return frozenset(code for path in font_files() for code in _characters(path))
-
-
-def font_files() -> Iterator[Path]:
-    """Every file that reports are set in."""
-    for folder in folders():
-        yield from (path for path in sorted(folder.iterdir()) if path.suffix in (".ttf", ".otf", ".ttc"))
+    return frozenset(code for path in ordered_files() for code in _characters(path))
 
 
 def _characters(path: Path) -> Iterator[int]:
     from fontTools.ttLib import TTFont  # noqa: PLC0415  seldom needed
 
-    number = 1 if path.suffix == ".ttc" else -1  # the Korean one of the collection
-    with TTFont(path, fontNumber=number, lazy=True) as font:
+    with TTFont(path, fontNumber=number_of(path), lazy=True) as font:
         yield from font.getBestCmap()

@@ -201,8 +201,8 @@ def _everywhere(rule: DecisionRule, suite: SuiteEvidence | None) -> Iterable[str
     found = suite.global_test if suite else None
     if found and found.pvalue <= rule.alpha and found.difference < 0.0:
         yield (
-            f"over all {found.n_metrics} metrics together the candidate is worse by {points(-found.difference)} on average "
-            f"(global test, p {found.pvalue:.2g})"
+            f"over all {found.n_metrics} metrics together the candidate is worse by {points(-found.difference)} on "
+            f"average (global test, p {found.pvalue:.2g})"
         )
 
 

@@ -142,7 +142,7 @@ def row_notes(rows: Sequence[MetricResult], words: Words) -> Iterator[str]:
 
 def _notes(rows: Sequence[MetricResult], words: Words) -> Iterator[str]:
     """The same, rows with the same note together."""
-    if pairs := [f"{row.id} = {row.equals}" for row in rows if row.equals]:
+    if pairs := [f"{row.id} = {_short(row.equals, row.task)}" for row in rows if row.equals]:
         yield words("same many", pairs=", ".join(pairs))
     by_note: dict[str, list[str]] = {}
     for row in rows:
@@ -150,6 +150,11 @@ def _notes(rows: Sequence[MetricResult], words: Words) -> Iterator[str]:
         if note and not row.equals:
             by_note.setdefault(words.sentence(note), []).append(row.id)
     yield from (f"{', '.join(ids)}: {note}" for note, ids in by_note.items())
+
+
+def _short(other: str, task: str) -> str:
+    """Another metric's id, without the task where that is the same."""
+    return other.removeprefix(f"{task}/")
 
 
 def together_line(suite: SuiteEvidence, words: Words) -> str:

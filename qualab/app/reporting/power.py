@@ -46,25 +46,25 @@ def _row(row: MetricResult, shown: tuple[Column, ...], source: Source, words: Wo
     spec = next(one for one in source.plan.metrics if one.id == row.id)
     rule = source.plan.rule_for(spec)
     found = {"metric": Cell(text=row.id), "margin": Cell(text=words.units(bounds_of(rule)), value=rule.margin)}
-    found |= _planned(row, spec, rule, source)
+    found |= _planned(row, spec, rule, source, words)
     if row.evidence:
         found |= dict(_achieved(row.evidence, rule, words))
     return Row(cells=tuple(found.get(one.id, NOTHING) for one in shown))
 
 
-def _planned(row: MetricResult, spec: MetricSpec, rule: DecisionRule, source: Source) -> dict[str, Cell]:
+def _planned(row: MetricResult, spec: MetricSpec, rule: DecisionRule, source: Source, words: Words) -> dict[str, Cell]:
     taken = source.plan.assumptions
     if taken is None or row.id not in taken.discordance:
         return {}
     discordance, effect = taken.discordance[row.id], taken.design_effect.get(row.id, 1.0)
     cells = {
-        "planned discordance": Cell(text=percent(discordance), value=discordance),
+        "planned discordance": Cell(text=words.units(percent(discordance)), value=discordance),
         "planned effect": Cell(text=tokens(effect), value=effect),
     }
     if spec.kind in (MetricKind.BINARY_MEAN, MetricKind.GROUP_MEAN):
         noise = taken.noise.get(row.id, 0.0)
         power = _power(row.n_items, discordance, noise, effect, rule, repeats=source.plan.sampling.repeats)
-        cells["planned power"] = Cell(text=share(power), value=power)
+        cells["planned power"] = Cell(text=words.units(share(power)), value=power)
     return cells
 
 
@@ -85,7 +85,7 @@ def _achieved(evidence: Evidence, rule: DecisionRule, words: Words) -> Iterator[
     yield "n", Cell(text=count(evidence.n_items), value=evidence.n_items)
     if evidence.kind in (EvidenceKind.COUNTS, EvidenceKind.CLUSTERS):
         discordance = (evidence.gains + evidence.losses) / evidence.n_items
-        yield "seen discordance", Cell(text=share(discordance, 2), value=discordance)
+        yield "seen discordance", Cell(text=words.units(share(discordance, 2)), value=discordance)
         yield "seen effect", Cell(text=tokens(evidence.design_effect), value=evidence.design_effect)
     yield "proven margin", _margin(evidence.provable_margin, rule, words)
     if evidence.items_needed is None:
