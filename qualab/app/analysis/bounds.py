@@ -6,17 +6,13 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from qualab.app.analysis.ruling import sides
+from qualab.app.analysis.ruling import MAX_ITEMS, is_one_sided, sides
 from qualab.domain.comparison import IntervalOf
-from qualab.domain.names import Objective
 from qualab.domain.plan import DecisionRule
 from qualab.errors import InsufficientData
 from qualab.stats.guard import forget_guard
 from qualab.stats.interval import ConfidenceInterval
 from qualab.stats.sizing import items_needed, items_wald_equivalence
-
-MAX_ITEMS = 200_000
-"""No number of items beyond is looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +72,6 @@ def farther(interval: IntervalOf, rule: DecisionRule, *, higher_is_better: bool 
     """The smallest margin that holds the interval where it has to."""
     limit = of_sides(-interval.low, interval.high, rule, higher_is_better=higher_is_better)
     return min(1.0, max(0.0, limit))
-
-
-def is_one_sided(rule: DecisionRule) -> bool:
-    """Whether a loss alone has to be ruled out."""
-    return rule.objective is Objective.NON_INFERIORITY
 
 
 def needed(discordance: float, rule: DecisionRule) -> int | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from qualab.app.analysis.bounds import MAX_ITEMS, Bounds, is_inside, is_one_sided
-from qualab.app.analysis.ruling import PASSING, PROVEN, ruling
+from qualab.app.analysis.bounds import Bounds, is_inside
+from qualab.app.analysis.ruling import MAX_ITEMS, PASSING, PROVEN, bounds_of, is_one_sided, ruling
 from qualab.domain.comparison import (
     ArmSummary,
     Evidence,
@@ -124,21 +124,12 @@ def _changed(better: Evidence, verdict: Verdict, rule: DecisionRule, *, is_prove
 def _still_needed(evidence: Evidence, rule: DecisionRule) -> str:
     if evidence.provable_margin is None:
         return f"nothing is proven: {evidence.note}"
-    proven = f"these {_what(evidence)} prove {_bounds(evidence.provable_margin, rule)}"
+    proven = f"these {_what(evidence)} prove {bounds_of(rule, evidence.provable_margin)}"
     note = f" ({evidence.note})" if evidence.note else ""
     if evidence.provable_margin >= 1.0:
         proven = f"these {_what(evidence)} prove no margin"
     wanted = f"more than {MAX_ITEMS:,}" if evidence.items_needed is None else f"about {evidence.items_needed}"
     return f"{proven}{note}; {bounds_of(rule)} needs {wanted} {_circumstances(evidence)}"
-
-
-def bounds_of(rule: DecisionRule) -> str:
-    """The margin as the objective takes it: both sides, or that of a loss."""
-    return _bounds(rule.margin, rule)
-
-
-def _bounds(margin: float, rule: DecisionRule) -> str:
-    return f"{'−' if is_one_sided(rule) else '±'}{points(margin)}"
 
 
 def _what(evidence: Evidence) -> str:

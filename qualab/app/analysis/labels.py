@@ -11,7 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
-from qualab.app.analysis.bounds import MAX_ITEMS, Bounds, farther, halves, interval_of, needed_by_error
+from qualab.app.analysis.bounds import Bounds, farther, halves, interval_of, needed_by_error
+from qualab.app.analysis.ruling import MAX_ITEMS
 from qualab.app.analysis.samples import LabelSample
 from qualab.domain.comparison import Evidence, IntervalOf
 from qualab.domain.names import EvidenceKind

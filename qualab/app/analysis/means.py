@@ -13,13 +13,12 @@ from qualab.app.analysis.bounds import (
     farther,
     halves,
     interval_of,
-    is_one_sided,
     needed,
     needed_by_error,
     of_sides,
     wider,
 )
-from qualab.app.analysis.ruling import sides
+from qualab.app.analysis.ruling import is_one_sided, sides
 from qualab.app.analysis.samples import MeanSample
 from qualab.domain.comparison import Evidence
 from qualab.domain.names import EvidenceKind

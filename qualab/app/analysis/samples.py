@@ -162,9 +162,7 @@ class MissingCount:
 
 def members_of(spec: MetricSpec, plan: Plan) -> list[MetricSpec]:
     """The metrics that a row pools: itself, or a group's members that have it."""
-    if spec.kind is not MetricKind.GROUP_MEAN:
-        return [spec]
-    return [other for other in plan.metrics if other.task in spec.members and other.key == spec.key]
+    return plan.members_of(spec)
 
 
 def missing_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout) -> MissingCount:

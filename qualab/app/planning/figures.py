@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TypeVar
 
-from qualab.app.analysis.bounds import MAX_ITEMS, is_one_sided
+from qualab.app.analysis.ruling import MAX_ITEMS, is_one_sided
 from qualab.app.calculators import EarlyLooks, early_looks, power_at_looks
 from qualab.app.planning.beliefs import Belief
 from qualab.domain.plan import DecisionRule, LookPlan

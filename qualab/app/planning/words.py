@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qualab.app.analysis.bounds import MAX_ITEMS, is_one_sided
+from qualab.app.analysis.ruling import MAX_ITEMS, is_one_sided
 from qualab.app.pinning import unpinned_sentence
 from qualab.app.planning.figures import BEST_REPEATS, Figures
 from qualab.app.planning.pilot import Pilot

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from qualab.app.analysis.samples import members_of
 from qualab.app.reporting.source import Flip, Flips, Source
 from qualab.app.reporting.words import Words
 from qualab.domain.comparison import Comparison
@@ -34,7 +33,7 @@ Candidate = tuple[MetricSpec, ScoreFlip]
 def find_flips(store: Store, comparison: Comparison) -> Flips | None:
     """The worst flips of the primary metrics; None where no flip can be known, for lack of scores."""
     plan = comparison.plan
-    specs = {spec.id: [(spec, member) for member in members_of(spec, plan)] for spec in plan.primaries}
+    specs = {spec.id: [(spec, member) for member in plan.members_of(spec)] for spec in plan.primaries}
     keys = {member.key for pairs in specs.values() for _, member in pairs}
     changed = list(store.flips(comparison.id, metrics=keys)) if keys else []
     if not changed and next(iter(store.scores(comparison.id)), None) is None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from qualab.app.analysis.bounds import is_one_sided
-from qualab.app.analysis.ruling import sides
+from qualab.app.analysis.ruling import is_one_sided, sides
 from qualab.app.reporting.metrics import verdict_cell
 from qualab.app.reporting.source import Source
 from qualab.app.reporting.words import Words

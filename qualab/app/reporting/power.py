@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from qualab.app.analysis.bounds import MAX_ITEMS, is_one_sided
-from qualab.app.analysis.judge import bounds_of
+from qualab.app.analysis.ruling import MAX_ITEMS, bounds_of, is_one_sided
 from qualab.app.reporting.source import Source, columns
 from qualab.app.reporting.words import Words
 from qualab.domain.comparison import Evidence, LooksTaken, MetricResult
 from qualab.domain.names import EvidenceKind, MetricKind
-from qualab.domain.numbers import count, percent, points, share, tokens
+from qualab.domain.numbers import count, percent, share, tokens
 from qualab.domain.plan import DecisionRule, MetricSpec
 from qualab.domain.report import Block, Cell, Column, Paragraph, Row, Section, Table
 
@@ -100,8 +99,7 @@ def _margin(margin: float | None, rule: DecisionRule, words: Words) -> Cell:
         return Cell(text=words("no bound"))
     if margin >= 1.0:
         return Cell(text=words("none proven"), value=margin)
-    sign = "−" if is_one_sided(rule) else "±"
-    return Cell(text=words.units(f"{sign}{points(margin)}"), value=margin)
+    return Cell(text=words.units(bounds_of(rule, margin)), value=margin)
 
 
 def _joint(source: Source, words: Words) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qualab.app.analysis.judge import bounds_of
-from qualab.app.analysis.ruling import PASSING
+from qualab.app.analysis.ruling import PASSING, bounds_of
 from qualab.app.reporting.source import Source
 from qualab.app.reporting.words import Words
 from qualab.app.signoff import signoff_obstacles

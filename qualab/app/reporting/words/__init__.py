@@ -64,3 +64,6 @@ class Words:
         if whole >= 60:
             return self("minutes", minutes=whole // 60, seconds=whole % 60)
         return self("seconds", seconds=whole)
+
+
+ENGLISH = Words(language=Language.ENGLISH)

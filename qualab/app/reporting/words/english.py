@@ -25,7 +25,7 @@ TEXTS = {
     "original": "{text}",
     # verdicts
     "EQUIVALENT": "EQUIVALENT",
-    "NON_INFERIOR": "NON-INFERIOR",
+    "NON_INFERIOR": "NON_INFERIOR",
     "REGRESSION": "REGRESSION",
     "IMPROVEMENT": "IMPROVEMENT",
     "INCONCLUSIVE": "INCONCLUSIVE",
