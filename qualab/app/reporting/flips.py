@@ -88,6 +88,8 @@ def _with_answers(
     }
     for spec, flip in shown:
         place = (flip.position, flip.repeat)
+        if not all(place in of_arm for of_arm in answers.values()):
+            continue  # scores of a comparison whose answers are elsewhere
         yield Flip(
             metric=spec.id,
             item=items[flip.position],

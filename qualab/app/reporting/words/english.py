@@ -144,7 +144,6 @@ TEXTS = {
     "power legend": "margin proven: the smallest margin that these answers would have proven. items needed: for the planned "
     "margin with {power} power if the arms do not differ, at the observed discordance. Power at the observed difference is "
     "never given: it says nothing that p does not.",
-    "looks": "Early stopping",
     "looks stopped": "Stopped at look {look} of {planned}, after {n} of {total} items: {saved} requests saved.",
     "looks to the end": "{planned} looks were planned; the run went to its end ({n} of {total} items).",
     # 6
@@ -225,7 +224,6 @@ TEXTS = {
     "missing legend": "truncated: stopped at the length limit, of generations; with stop string: the answer holds one of its own "
     "stop strings. Both are scored.",
     "missing in": "Answers without a score: {off} in the baseline alone, {on} in the candidate alone, {both} in both (p {p}).",
-    "policies": "Ways of treating missing answers",
     "policies how": "The objective is only proven where every way of treating missing answers agrees.",
     "policies unneeded": "No metric with missing answers is proven over complete pairs: the other ways of treating them change nothing.",
     "policy": "policy",
@@ -266,7 +264,6 @@ TEXTS = {
     "other bytes": "{n} requests were not the same bytes in both arms.",
     "versions": "versions",
     "seed of analysis": "seed of the analysis",
-    "limited": "Limited to {n} items a task.",
     "dataset": "data set",
     "revision": "revision",
     "items": "items",

@@ -8,7 +8,7 @@ a sentence itself. A test holds the forms against the code that makes the senten
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 
 FORMS = {
@@ -194,6 +194,11 @@ _SHAPES = {
     "task": r"\S+",
 }
 _ANYTHING = r".+?"
+SAID_ANEW: Mapping[str, Callable[[str], str]] = {
+    "bounds": lambda text: text.replace(" and ", ", ").replace(" to ", " ~ "),
+    "changes": lambda text: text.replace(" to ", " → "),
+}
+"""What stands between the parts of such a place, by its kind."""
 
 
 def in_korean(sentence: str) -> str | None:
@@ -217,15 +222,11 @@ def _parts(found: Mapping[str, str]) -> dict[str, str] | None:
         elif kind in ("part", "wanted"):
             korean = in_korean(text)
         else:
-            korean = WORDS.get(text, _in_bounds(text) if kind == "bounds" else text)
+            korean = WORDS.get(text, SAID_ANEW[kind](text) if kind in SAID_ANEW else text)
         if korean is None:
             return None
         said[name] = korean
     return said
-
-
-def _in_bounds(text: str) -> str:
-    return text.replace(" and ", ", ").replace(" to ", " ~ ")
 
 
 @cache
