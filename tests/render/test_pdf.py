@@ -15,7 +15,7 @@ from qualab.adapters.render.fonts import ordered_files
 from qualab.adapters.render.glyphs import SIGNS, SURE, characters, shown
 from qualab.adapters.render.pdf import render_pdf
 from qualab.domain.report import Language, Paragraph, ReportModel
-from tests.render.samples import hostile_report, report
+from tests.render.samples import hostile_report, metrics_of, report
 
 LARGEST = 300 * 1024
 
@@ -27,7 +27,7 @@ def pdf_of(language: Language, *, is_hostile: bool = False) -> PdfReader:
 
 
 def squeezed(text: str) -> str:
-    return "".join(text.split()).replace("\u200b", "")
+    return "".join(text.split())
 
 
 def text_of(reader: PdfReader) -> str:
@@ -80,6 +80,15 @@ def test_it_has_a_title_a_language_bookmarks_and_tags(language: Language) -> Non
         section.title for section in model.sections
     ]
     assert b"pdfuaid" in catalog["/Metadata"].get_data()
+
+
+@pytest.mark.parametrize("language", Language)
+def test_a_copied_id_is_the_id(language: Language) -> None:
+    raw = "\n".join(page.extract_text() for page in pdf_of(language).pages)
+    assert "\u200b" not in raw
+    for row in metrics_of(report(language)).rows:
+        if len(row.cells[0].text) < 40:
+            assert row.cells[0].text.strip(" *†") in raw
 
 
 @pytest.mark.parametrize("language", Language)

@@ -23,10 +23,15 @@ from qualab.errors import RenderError
 TEMPLATE = Path(__file__).parent / "pages" / "report.typ"
 STANDARD: Literal["ua-1"] = "ua-1"
 """Refuses a character without a glyph, a picture without a description, a document without a title."""
-LONGEST_RUN = 24
-"""Characters without a space from which on a line may break inside them."""
-_RUN = re.compile(rf"\S{{{LONGEST_RUN}}}")
+LONGEST_WORD = 14
+"""Characters without a space from which on a line may break after a sign inside them."""
+LONGEST_RUN = 40
+"""Characters without even a sign from which on it may break anywhere."""
+_WORD = re.compile(rf"\S{{{LONGEST_WORD},}}")
+_AFTER_SIGN = re.compile(r"(?<=[/,_:.;=&?-])(?=[^\s/,_:.;=&?-])")
+_RUN = re.compile(rf"[^\s\u200b]{{{LONGEST_RUN}}}")
 _BREAK = "\u200b"
+"""Marks such a place for the template, which leaves it out."""
 _NOT_SHOWN = "could not be displayed"
 
 
@@ -102,11 +107,12 @@ def _widths(table: Table) -> list[int]:
 def _cleaned(value: Any, clean: Callable[[str], str]) -> Any:
     """Every text with characters that have a glyph, and with places to break where it has no spaces."""
     if isinstance(value, str):
-        return clean(value if value.startswith("<svg") else _RUN.sub(_broken, value))
+        return clean(value if value.startswith("<svg") else _with_breaks(value))
     if isinstance(value, dict):
         return {key: _cleaned(one, clean) for key, one in value.items()}
     return list(map(partial(_cleaned, clean=clean), value)) if isinstance(value, list) else value
 
 
-def _broken(run: re.Match[str]) -> str:
-    return f"{run[0]}{_BREAK}"
+def _with_breaks(text: str) -> str:
+    signed = _WORD.sub(lambda word: _AFTER_SIGN.sub(_BREAK, word[0]), text)
+    return _RUN.sub(lambda run: f"{run[0]}{_BREAK}", signed)

@@ -119,7 +119,7 @@ def flips_section(source: Source, words: Words) -> Section:
 def _excerpt(flip: Flip, words: Words) -> Excerpt:
     off, on = (answer.reply.text or "" for answer in (flip.baseline, flip.candidate))
     place = _first_difference(off, on)
-    facts = (
+    facts = [
         Fact(label=words("prompt end"), text=_ending(flip.item)),
         Fact(label=words("target"), text=visible_text(_cut(flip.item.target, PROMPT))),
         Fact(
@@ -127,10 +127,10 @@ def _excerpt(flip: Flip, words: Words) -> Excerpt:
             text=words("scores of", off=f"{flip.baseline_score:g}", on=f"{flip.candidate_score:g}"),
         ),
         Fact(label=words("first difference place"), text=words("at character" if place else "at once", n=count(place))),
-    )
+    ]
     return Excerpt(
         title=words("flip title", item=flip.item.id, metric=flip.metric),
-        facts=facts,
+        facts=tuple(fact for fact in facts if fact.text),
         shared=visible_text(off[max(0, place - BEFORE) : place]),
         is_cut=place > BEFORE,
         baseline=_side("baseline arm", off, place, flip.baseline, words),

@@ -275,7 +275,7 @@ TEXTS = {
     # 10
     "flips": "Worst flips",
     "flips how": "Items of primary metrics that the baseline got right and the candidate wrong, {n} of {total}: the largest "
-    "losses, one metric after the other. What both texts share ends where the mark is.",
+    "losses, one metric after the other. Both texts are shown from where they begin to differ.",
     "gains how": "No item of a primary metric was lost. Items that only the candidate got right, {n} of {total}.",
     "no flips": "No item of a primary metric flipped between right and wrong.",
     "no scores": "No scores are stored: flips cannot be shown.",
