@@ -210,7 +210,7 @@ def test_everything_that_was_measured_is_shown(language: Language) -> None:
             "0.94",
         ),
         "acceptance": ("1,000", "4,000", "30.9", "2.23", "41.0", "2.30 → 2.10", "−0.20", "2.43", "92.7"),
-        "missing": ("0.312", "+1.00"),
+        "missing": ("0.312", "+1.00", "90%" if language is Language.KOREAN else "90 % interval"),
     }.items():
         for text in wanted:
             assert text in said(found, section), (section, text)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from qualab.app.reporting.source import Source, cells, columns
 from qualab.app.reporting.words import Words
 from qualab.domain.comparison import ArmSummary, MetricResult, PolicyResult
 from qualab.domain.names import AnswerStatus
-from qualab.domain.numbers import count, pvalue, share, signed
+from qualab.domain.numbers import count, percent, pvalue, share, signed
 from qualab.domain.report import Block, Cell, Paragraph, Row, Section, Table
 
 ANSWERED = frozenset(status.value for status in AnswerStatus if status.is_answer)
@@ -60,9 +61,10 @@ def _policies(source: Source, words: Words) -> Iterator[Block]:
         yield Paragraph(text=words("policies unneeded"))
         return
     yield Paragraph(text=words("policies how"), is_muted=True)
-    yield Table(
-        columns=columns(words, "metric", "policy", "difference", "interval", "agrees", n_texts=2), rows=tuple(rows)
-    )
+    level = percent(1.0 - 2.0 * source.plan.rule.alpha)
+    heads = columns(words, "metric", "policy", "difference", "interval", "agrees", n_texts=2)
+    named = (replace(one, title=words("interval at", level=level)) if one.id == "interval" else one for one in heads)
+    yield Table(columns=tuple(named), rows=tuple(rows))
 
 
 def _policy(row: MetricResult, one: PolicyResult, words: Words) -> Row:
