@@ -279,7 +279,7 @@ TEXTS = {
     "gains how": "No item of a primary metric was lost. Items that only the candidate got right, {n} of {total}.",
     "no flips": "No item of a primary metric flipped between right and wrong.",
     "no scores": "No scores are stored: flips cannot be shown.",
-    "no texts": "Items flipped, but not in a task that generates: there are no texts to show.",
+    "no texts": "Items flipped, but none of them has generated texts that could be shown.",
     "flip title": "{item} · {metric}",
     "target": "target",
     "scores": "scores",
