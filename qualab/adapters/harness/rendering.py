@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,8 +39,8 @@ class LoadedTask:
     cluster: tuple[str, ...]
 
 
-def render(loaded: LoadedTask, *, seed: int, system_instruction: str, as_chat: bool) -> Iterator[Item]:
-    """The task's items in document order, `position` counted from 0. The same seed draws the same few-shot examples.
+def render(loaded: LoadedTask, *, seed: int, system_instruction: str, as_chat: bool, start: int = 0) -> Iterator[Item]:
+    """The task's items in document order, `position` counted from `start`. The same seed draws the same examples.
 
     Log-likelihood prompts are never in chat form. Raises BrokenTask.
     """
@@ -55,7 +54,7 @@ def render(loaded: LoadedTask, *, seed: int, system_instruction: str, as_chat: b
             raise broken(loaded.spec.name, f"cannot render its item {doc_id}", exc) from exc
         plain = loaded.plain_docs[doc_id]
         yield Item(
-            position=doc_id,
+            position=start + doc_id,
             task=loaded.spec.name,
             doc_id=doc_id,
             kind=loaded.spec.kind,
@@ -106,7 +105,7 @@ def resolved(gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     Raises InvalidValue for settings of another type.
     """
     try:
-        return _resolved(copy.deepcopy(dict(gen_kwargs)))
+        return _resolved(dict(gen_kwargs))
     except (TypeError, ValueError, OverflowError) as exc:
         raise InvalidValue(f"Generation settings {dict(gen_kwargs)} cannot be used: {exc}", hint=SETTINGS) from exc
 
