@@ -129,7 +129,7 @@ def metric_table(analysis: Analysis, *, columns: Sequence[str] | None = None, sp
     for row in analysis.metrics:
         cells = _cells(row)
         label = _label(row).replace("/", "/\n    ", 1) if splits_names else _label(row)
-        numbers = (cells.get(name, "") for name in shown)
+        numbers = (Text(cells.get(name, "")) for name in shown)
         table.add_row(Text(label), *numbers, Text(_verdict(row), style=STYLES[row.verdict]))
     return table
 
