@@ -46,9 +46,10 @@ def render(loaded: LoadedTask, *, seed: int, system_instruction: str, as_chat: b
     """
     loaded.task.set_fewshot_seed(seed)
     chat = as_chat and loaded.spec.kind is RequestKind.GENERATION
+    name = loaded.task.task_name
     for doc_id, doc in enumerate(loaded.docs):
         try:
-            instances = _instances(loaded.task, doc, system_instruction=system_instruction or None, chat=chat)
+            instances = _instances(loaded.task, name, doc, system_instruction=system_instruction or None, chat=chat)
             target = str(loaded.task.doc_to_target(doc))
         except Exception as exc:  # whatever a task's templates and functions raise
             raise broken(loaded.spec.name, f"cannot render its item {doc_id}", exc) from exc
@@ -65,7 +66,7 @@ def render(loaded: LoadedTask, *, seed: int, system_instruction: str, as_chat: b
         )
 
 
-def _instances(task: Any, doc: Any, *, system_instruction: str | None, chat: bool) -> Sequence[Any]:
+def _instances(task: Any, name: str, doc: Any, *, system_instruction: str | None, chat: bool) -> Sequence[Any]:
     """As lm_eval.api.task.Task.build_all_requests makes them, a document at a time."""
     context = task.fewshot_context(
         doc,
@@ -79,7 +80,7 @@ def _instances(task: Any, doc: Any, *, system_instruction: str | None, chat: boo
     made = task.construct_requests(
         doc=doc,
         ctx=context,
-        metadata=(task.task_name, 0, 1),
+        metadata=(name, 0, 1),
         apply_chat_template=chat,
         chat_template=as_json if chat else None,
     )
