@@ -41,11 +41,11 @@ def list_comparisons(
 ) -> None:
     """List comparisons, newest first."""
     from qualab.app.standing import find_all
-    from qualab.bootstrap import now
+    from qualab.bootstrap import now, store_named
     from qualab.cli.tables import comparison_table, make_console
     from qualab.ports import ComparisonFilter
 
-    found = find_all(_store(db), ComparisonFilter(status=status, label=label, limit=limit), now=now())
+    found = find_all(store_named(db), ComparisonFilter(status=status, label=label, limit=limit), now=now())
     if output_format is Format.JSON:
         print_json([_summary(one) for one in found])
     elif not found:
@@ -65,7 +65,9 @@ def show(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Show a comparison's table and verdict, as they were found under its plan."""
-    store = _store(db)
+    from qualab.bootstrap import store_named
+
+    store = store_named(db)
     plan_hash = _whole_hash(store, comparison, plan) if plan else None
     print_result(store, comparison, output_format, plan_hash=plan_hash)
     if rounds and output_format is Format.TEXT:
@@ -219,10 +221,3 @@ def _summary(comparison: Comparison) -> dict[str, Any]:
 def print_json(value: Any) -> None:
     """Indented JSON."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=not is_unicode(sys.stdout)))
-
-
-def _store(db: str | None) -> Store:
-    from qualab import bootstrap
-    from qualab.settings import load
-
-    return bootstrap.store_of(load(command_line={"db": db}))

@@ -130,7 +130,7 @@ def metric_table(analysis: Analysis, *, columns: Sequence[str] | None = None, sp
     for row, result in zip(found.rows, analysis.metrics, strict=True):
         texts = {title: cell.text for title, cell in zip(titles, row.cells, strict=True)}
         label = texts["metric"].replace("/", "/\n    ", 1) if splits_names else texts["metric"]
-        numbers = (texts[name] for name in shown)
+        numbers = (Text(texts[name]) for name in shown)
         table.add_row(Text(label), *numbers, Text(texts["verdict"], style=STYLES[result.verdict]))
     return table
 

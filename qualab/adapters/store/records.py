@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cache
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 
@@ -346,7 +346,7 @@ def _item_row(key: int, value: Item, compressor: zstandard.ZstdCompressor) -> tu
 
 def _stream(connection: Connection, query: Select[Any]) -> Iterator[Row[Any]]:
     """Rows as they come, a chunk in memory at a time."""
-    return iter(connection.execution_options(yield_per=CHUNK).execute(query))
+    return chain.from_iterable(connection.execution_options(yield_per=CHUNK).execute(query).partitions())
 
 
 _OBSERVED: dict[ObservationKind, type[Observation]] = {
