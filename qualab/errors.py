@@ -79,6 +79,32 @@ class ComparisonNotFound(UsageError):
     code = "comparison-not-found"
 
 
+class ItemNotFound(UsageError):
+    code = "item-not-found"
+
+
+class TokenNotFound(UsageError):
+    code = "token-not-found"
+
+
+class ComparisonSignedOff(UsageError):
+    """A comparison that somebody signed off is kept."""
+
+    code = "comparison-signed-off"
+
+
+class KeyReused(UsageError):
+    """An idempotency key came a second time, with another request."""
+
+    code = "idempotency-key-reused"
+
+
+class VersionConflict(UsageError):
+    """What was to be changed has changed since it was read."""
+
+    code = "version-conflict"
+
+
 class ComparisonBusy(UsageError):
     """Another process is running this comparison."""
 

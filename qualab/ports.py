@@ -9,12 +9,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from qualab.domain.access import AuditEntry, Token
 from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.engine import Counters, Engine
 from qualab.domain.items import Answer, Item, JsonObject, Reply, Request, Score
-from qualab.domain.names import ArmName, ComparisonStatus
+from qualab.domain.names import ArmName, ComparisonStatus, Verdict
 from qualab.domain.observations import Observation
+from qualab.domain.outcomes import Outcome, OutcomeFilter
+from qualab.domain.paging import Page
 from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
+from qualab.domain.signoffs import SignOff
+from qualab.domain.submissions import ComparisonSummary, Submission, SubmissionStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,10 +165,16 @@ Tokenize = Callable[[Sequence[str]], list[list[int]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonFilter:
-    """Which comparisons a list shows."""
+    """Which comparisons a list shows; every condition that is set must hold."""
 
-    status: ComparisonStatus | None = None
+    status: ComparisonStatus | SubmissionStatus | None = None
+    verdict: Verdict | None = None
     label: str | None = None
+    model: str | None = None
+    since: datetime | None = None
+    """Created at or after."""
+    until: datetime | None = None
+    """Created before."""
     limit: int = 50
 
 
@@ -254,6 +265,85 @@ class Store(Protocol):
 
     def plan_hashes(self, comparison_id: str) -> Sequence[str]:
         """Of every analysis, each once, the oldest first."""
+        ...
+
+
+class Registry(Protocol):
+    """What the service keeps beside comparisons, in the same database. Each method is one transaction, its audit entry
+    in it. Errors are StoreError's subclasses."""
+
+    def page(self, wanted: ComparisonFilter, *, cursor: str | None = None) -> Page[ComparisonSummary]:
+        """Comparisons and submissions, newest first, `wanted.limit` a page. Raises InvalidValue for a bad cursor."""
+        ...
+
+    def summary(self, comparison_id: str) -> ComparisonSummary:
+        """Of a comparison or a submission. Raises ComparisonNotFound."""
+        ...
+
+    def submit(
+        self, submission: Submission, *, entry: AuditEntry, key: str = "", body_hash: str = ""
+    ) -> tuple[Submission, bool]:
+        """Stores it, and says True; with an idempotency key that was used before, gives what was stored then, and
+        False. Raises KeyReused where that key came with another body, or from another token."""
+        ...
+
+    def submission(self, comparison_id: str) -> Submission | None: ...
+
+    def submissions(self, *statuses: SubmissionStatus) -> Sequence[Submission]:
+        """Those with one of these statuses, oldest first."""
+        ...
+
+    def set_submission(
+        self,
+        comparison_id: str,
+        status: SubmissionStatus,
+        *,
+        entry: AuditEntry | None = None,
+        error: Mapping[str, str] | None = None,
+        version: int | None = None,
+    ) -> Submission:
+        """Raises ComparisonNotFound; VersionConflict where `version` is given and not the stored one."""
+        ...
+
+    def delete(self, comparison_id: str, *, entry: AuditEntry) -> None:
+        """Everything of a comparison, and its submission. Raises ComparisonNotFound; ComparisonSignedOff for one that
+        was signed off; ComparisonBusy for one that a living runner holds."""
+        ...
+
+    def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
+        """Replaces the comparison's outcomes."""
+        ...
+
+    def outcomes(
+        self, comparison_id: str, wanted: OutcomeFilter, *, cursor: str | None = None, limit: int = 50
+    ) -> Page[Outcome]:
+        """In order of (position, repeat)."""
+        ...
+
+    def pair(self, comparison_id: str, position: int) -> tuple[Item, Sequence[Answer], Sequence[Score]]:
+        """One item with both arms' answers and scores. Raises ItemNotFound."""
+        ...
+
+    def add_token(self, token: Token, *, entry: AuditEntry) -> None: ...
+
+    def token(self, token_id: str) -> Token | None: ...
+
+    def tokens(self) -> Sequence[Token]:
+        """Newest first, the revoked and the expired too."""
+        ...
+
+    def revoke_token(self, token_id: str, *, entry: AuditEntry) -> None:
+        """Raises TokenNotFound."""
+        ...
+
+    def audit(self, *, cursor: str | None = None, limit: int = 50) -> Page[AuditEntry]:
+        """Newest first."""
+        ...
+
+    def sign_off(self, signoff: SignOff, *, entry: AuditEntry) -> None: ...
+
+    def signoffs(self, comparison_id: str) -> Sequence[SignOff]:
+        """In the order in which they were made."""
         ...
 
 
