@@ -105,6 +105,58 @@ class VersionConflict(UsageError):
     code = "version-conflict"
 
 
+class WrongState(UsageError):
+    """What was asked for does not fit where the comparison stands."""
+
+    code = "wrong-state"
+
+
+class NotYet(UsageError):
+    """What was asked for is not made yet: a plan before it is drawn up, an analysis before the end."""
+
+    code = "not-yet"
+
+
+class Unauthenticated(UsageError):
+    code = "unauthenticated"
+
+
+class Forbidden(UsageError):
+    """Who asks may not do this."""
+
+    code = "forbidden"
+
+
+class TooManyRequests(UsageError):
+    """`retry_after_s` in the details says when to try again."""
+
+    code = "too-many-requests"
+
+
+class EndpointForbidden(UsageError):
+    """The service may not call this URL."""
+
+    code = "endpoint-forbidden"
+
+
+class SecretForbidden(UsageError):
+    """A key that is no reference, or a reference that the service may not follow."""
+
+    code = "secret-forbidden"
+
+
+class PathForbidden(UsageError):
+    """A path of the service's machine that requests may not name."""
+
+    code = "path-forbidden"
+
+
+class Underpowered(UsageError):
+    """The items cannot prove the plan's margins, and nobody said that this is accepted."""
+
+    code = "underpowered"
+
+
 class ComparisonBusy(UsageError):
     """Another process is running this comparison."""
 
@@ -147,6 +199,12 @@ class RunStopped(InfrastructureError):
 
 class HarnessError(InfrastructureError):
     code = "harness"
+
+
+class StillLoading(InfrastructureError):
+    """Tasks are being loaded: the same request succeeds a little later."""
+
+    code = "still-loading"
 
 
 class StoreError(InfrastructureError):

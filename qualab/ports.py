@@ -347,6 +347,39 @@ class Registry(Protocol):
         ...
 
 
+class Jobs(Protocol):
+    """The workers' queue. What a submission's row says holds: one that is QUEUED there and not here, because a process
+    ended in between, is taken up by the next worker that starts."""
+
+    def enqueue(self, comparison_id: str) -> None:
+        """Once, however often it is called. A submission that has run goes on where it ended."""
+        ...
+
+    def cancel(self, comparison_id: str) -> None:
+        """Ends it where it waits or runs; does nothing for what has ended."""
+        ...
+
+    def resume(self, comparison_id: str, *, retry_failed: bool = False) -> None:
+        """Enqueues it again after it has ended."""
+        ...
+
+    def workers(self) -> int:
+        """Workers that were seen alive lately."""
+        ...
+
+
+class Secrets(Protocol):
+    """Keys behind references: "env:NAME", "file:/path". What they lead to is never stored, logged or shown."""
+
+    def check(self, reference: str) -> None:
+        """Raises SecretForbidden, which does not repeat what was given, for what is no reference that may be used."""
+        ...
+
+    def read(self, reference: str) -> str:
+        """Raises SecretForbidden, also where nothing is found."""
+        ...
+
+
 class WriteResults(Protocol):
     """Writes one arm as an lm-eval run: a results document and each task's sample rows; yields the files' paths."""
 

@@ -212,7 +212,11 @@ def check_rule(rule: DecisionRule) -> None:
 def _check_demands(demands: Sequence[tuple[bool, str, str]]) -> None:
     for holds, name, allowed in demands:
         if not holds:
-            raise InvalidValue(f"{name} must be {allowed}", hint=f"Change --{name.replace('_', '-')}")
+            raise InvalidValue(
+                f"{name} must be {allowed}",
+                hint=f"Change --{name.replace('_', '-')}",
+                fields={name: f"must be {allowed}"},
+            )
 
 
 def is_sampled(gen_kwargs: Mapping[str, Any]) -> bool:

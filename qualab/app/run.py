@@ -39,9 +39,18 @@ from qualab.ports import LoadedTasks, Progress, TaskOptions
 
 
 async def start(
-    services: Services, experiment: Experiment, *, keys: Keys, progress: Progress, frozen: Plan | None = None
+    services: Services,
+    experiment: Experiment,
+    *,
+    keys: Keys,
+    progress: Progress,
+    frozen: Plan | None = None,
+    comparison_id: str = "",
 ) -> Analysis:
-    """Runs a new comparison to its verdict. Raises PlanChanged where it would not be the `frozen` plan."""
+    """Runs a new comparison to its verdict; it gets an id unless one is given.
+
+    Raises PlanChanged where it would not be the `frozen` plan.
+    """
     check(experiment)
     urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
     async with open_arms(services, urls, policy=experiment.policy, keys=keys) as endpoints:
@@ -53,7 +62,7 @@ async def start(
         progress.phase("Checking both endpoints")
         items, preflight = await _prepared(services, experiment, plan, tasks, endpoints, progress=progress)
         stop_at(preflight.findings)
-        comparison = _new_comparison(services, experiment, plan)
+        comparison = _new_comparison(services, experiment, plan, comparison_id)
         services.store.create(comparison, items)
         _record_arms(services, comparison, preflight.engines, preflight.pins)
         run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
@@ -160,10 +169,10 @@ def _record_arms(
     services.store.add_observation(comparison.id, PinsSeen(seen_at=services.clock.now(), pins=pins))
 
 
-def _new_comparison(services: Services, experiment: Experiment, plan: Plan) -> Comparison:
+def _new_comparison(services: Services, experiment: Experiment, plan: Plan, comparison_id: str) -> Comparison:
     now = services.clock.now()
     return Comparison(
-        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        id=comparison_id or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         plan=plan,
         plan_hash=plan_hash(plan),
         status=ComparisonStatus.PLANNED,
