@@ -167,6 +167,7 @@ Tokenize = Callable[[Sequence[str]], list[list[int]]]
 class ComparisonFilter:
     """Which comparisons a list shows; every condition that is set must hold."""
 
+    # the two vocabularies share words: a filter by "running" finds either
     status: ComparisonStatus | SubmissionStatus | None = None
     verdict: Verdict | None = None
     label: str | None = None
@@ -270,10 +271,11 @@ class Store(Protocol):
 
 class Registry(Protocol):
     """What the service keeps beside comparisons, in the same database. Each method is one transaction, its audit entry
-    in it. Errors are StoreError's subclasses."""
+    in it. Ids are whole ones. Pages hold at least one entry. Errors are StoreError's subclasses, or named."""
 
     def page(self, wanted: ComparisonFilter, *, cursor: str | None = None) -> Page[ComparisonSummary]:
-        """Comparisons and submissions, newest first, `wanted.limit` a page. Raises InvalidValue for a bad cursor."""
+        """Comparisons, and submissions that have not become one, newest first, `wanted.limit` a page. Raises
+        InvalidValue for a bad cursor."""
         ...
 
     def summary(self, comparison_id: str) -> ComparisonSummary:
@@ -302,17 +304,48 @@ class Registry(Protocol):
         error: Mapping[str, str] | None = None,
         version: int | None = None,
     ) -> Submission:
-        """Raises ComparisonNotFound; VersionConflict where `version` is given and not the stored one."""
+        """The former error gives way to the one given, or to none. Returns what is stored now. Raises
+        ComparisonNotFound; VersionConflict where `version` is given and not the stored one."""
         ...
 
-    def delete(self, comparison_id: str, *, entry: AuditEntry) -> None:
+    def delete(self, comparison_id: str, *, entry: AuditEntry, stale_after_s: float) -> None:
         """Everything of a comparison, and its submission. Raises ComparisonNotFound; ComparisonSignedOff for one that
-        was signed off; ComparisonBusy for one that a living runner holds."""
+        was signed off; ComparisonBusy for one that a runner holds who lives (see `Store.claim`) at the entry's time,
+        or whose submission is RUNNING."""
+        ...
+
+    def lease_hosts(
+        self,
+        comparison_id: str,
+        slots: Mapping[str, int],
+        *,
+        runner: str,
+        limit: int,
+        is_exclusive: bool,
+        now: datetime,
+        stale_after_s: float,
+    ) -> bool:
+        """Takes the right to send to hosts, `slots` requests in flight at each: all of them (True), or none (False).
+
+        A comparison gets a host where the slots of all comparisons there stay within `limit`, and where neither it nor
+        another one there is exclusive. A lease that was not renewed for `stale_after_s` falls away. A comparison that
+        has leases exchanges them for these, whoever ran it before. Raises InvalidValue for more slots than the limit.
+        """
+        ...
+
+    def renew_hosts(self, comparison_id: str, *, runner: str, now: datetime) -> bool:
+        """Keeps the leases; False where the runner has none (any more)."""
+        ...
+
+    def release_hosts(self, comparison_id: str, *, runner: str) -> None:
+        """Gives the runner's leases back; nothing happens where it has none."""
         ...
 
     def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
-        """Replaces the comparison's outcomes."""
+        """Replaces the comparison's outcomes. `Store.put_scores` takes them away, as they came of the scores."""
         ...
+
+    def has_outcomes(self, comparison_id: str) -> bool: ...
 
     def outcomes(
         self, comparison_id: str, wanted: OutcomeFilter, *, cursor: str | None = None, limit: int = 50
@@ -321,7 +354,8 @@ class Registry(Protocol):
         ...
 
     def pair(self, comparison_id: str, position: int) -> tuple[Item, Sequence[Answer], Sequence[Score]]:
-        """One item with both arms' answers and scores. Raises ItemNotFound."""
+        """One item with both arms' answers (not the noise floor's) and scores, in the store's order. Raises
+        ItemNotFound."""
         ...
 
     def add_token(self, token: Token, *, entry: AuditEntry) -> None: ...
@@ -333,14 +367,16 @@ class Registry(Protocol):
         ...
 
     def revoke_token(self, token_id: str, *, entry: AuditEntry) -> None:
-        """Raises TokenNotFound."""
+        """From the entry's time on. Nothing happens to one that is revoked already. Raises TokenNotFound."""
         ...
 
     def audit(self, *, cursor: str | None = None, limit: int = 50) -> Page[AuditEntry]:
         """Newest first."""
         ...
 
-    def sign_off(self, signoff: SignOff, *, entry: AuditEntry) -> None: ...
+    def sign_off(self, signoff: SignOff, *, entry: AuditEntry) -> None:
+        """Adds it. Raises ComparisonNotFound."""
+        ...
 
     def signoffs(self, comparison_id: str) -> Sequence[SignOff]:
         """In the order in which they were made."""

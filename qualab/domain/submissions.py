@@ -21,25 +21,6 @@ class SubmissionStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    """A comparison that was asked for. There is a comparison of the same id once its plan is made."""
-
-    id: str
-    """The comparison's id."""
-    experiment: JsonObject
-    """The settings that describe it (an experiment file's keys); secrets are references, never values."""
-    label: str
-    model: str
-    created_at: datetime
-    created_by: str
-    status: SubmissionStatus = SubmissionStatus.QUEUED
-    error: dict[str, str] = field(default_factory=dict)
-    """code, message and hint of what kept it from running; empty otherwise."""
-    version: int = 1
-    """Grows with every change: the ETag of what may still change."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSummary:
     """One line of a list: of a comparison, or of a submission that has not become one."""
 
@@ -58,3 +39,40 @@ class ComparisonSummary:
     finished_at: datetime | None
     stop_reason: str
     is_signed_off: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A comparison that was asked for. There is a comparison of the same id once its plan is made."""
+
+    id: str
+    """The comparison's id."""
+    experiment: JsonObject
+    """The settings that describe it (an experiment file's keys); secrets are references, never values."""
+    label: str
+    model: str
+    created_at: datetime
+    created_by: str
+    status: SubmissionStatus = SubmissionStatus.QUEUED
+    error: dict[str, str] = field(default_factory=dict)
+    """code, message and hint of what kept it from running; empty otherwise."""
+    version: int = 1
+    """Grows with every change: the ETag of what may still change."""
+
+    def summary(self) -> ComparisonSummary:
+        """While there is no comparison."""
+        return ComparisonSummary(
+            id=self.id,
+            status=self.status,
+            verdict=None,
+            label=self.label,
+            model=self.model,
+            suite="",
+            plan_hash="",
+            n_items=0,
+            created_at=self.created_at,
+            started_at=None,
+            finished_at=None,
+            stop_reason=self.error.get("message", ""),
+            is_signed_off=False,
+        )

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from qualab.adapters.memory import MemoryStore
+from qualab.adapters.memory_registry import MemoryRegistry
 from qualab.adapters.store import open_store, upgrade
-from qualab.ports import Store
+from qualab.ports import Registry, Store
 from tests.store import postgresql
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
@@ -85,6 +86,14 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         return
     with open_store(request.getfixturevalue(f"{request.param}_url"), migrations=MIGRATIONS) as opened:
         yield opened
+
+
+@pytest.fixture
+def registry(store: Store) -> Registry:
+    """The one beside the store."""
+    if not isinstance(store, MemoryStore):
+        pytest.skip("memory alone, so far")
+    return MemoryRegistry(store)
 
 
 def url_of(folder: str, name: str) -> str:
