@@ -74,5 +74,6 @@ def load_service(**given: object) -> ServiceSettings:
         first = exc.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         raise InvalidValue(
-            f"{name}: {str(first['msg']).rstrip('.')}", hint=f"Change --{name.replace('_', '-')} or {PREFIX}{name.upper()}"
+            f"{name}: {str(first['msg']).rstrip('.')}",
+            hint=f"Change --{name.replace('_', '-')} or {PREFIX}{name.upper()}",
         ) from exc

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -153,6 +153,10 @@ class MemoryStore:
 
     def answered(self, comparison_id: str, *, run: int = 0) -> set[Place]:
         return {place[1:] for place in self.of(comparison_id).answers if place[0] == run}
+
+    def n_answered(self, comparison_id: str) -> Mapping[ArmName, int]:
+        places = self.answered(comparison_id)
+        return {arm: sum(place[0] is arm for place in places) for arm in ArmName}
 
     def answers(self, comparison_id: str, *, arm: ArmName, run: int = 0) -> Iterator[Answer]:
         of_run = (answer for answer in self.of(comparison_id).answers.values() if answer.run == run)

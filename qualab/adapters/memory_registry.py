@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -259,6 +260,14 @@ class MemoryRegistry:
         if token.revoked_at is None:
             self._tokens[token_id] = replace(token, revoked_at=as_utc(entry.at))
             self._note(entry)
+
+    def counts(self) -> Mapping[str, int]:
+        """By status."""
+        return Counter(line.summary.status.value for line in (*self._comparisons(), *self._waiting()))
+
+    def note(self, entry: AuditEntry) -> None:
+        """An entry by itself."""
+        self._note(entry)
 
     def audit(self, *, cursor: str | None = None, limit: int = 50) -> Page[AuditEntry]:
         """Newest first."""

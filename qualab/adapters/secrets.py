@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qualab.errors import SecretForbidden
 
-HINT = 'Write env:NAME or file:/path, which the service\'s operator allows with --secret-env and --secret-dir'
+HINT = "Write env:NAME or file:/path, which the service's operator allows with --secret-env and --secret-dir"
 
 
 class ReferencedSecrets:

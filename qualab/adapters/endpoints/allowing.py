@@ -58,7 +58,9 @@ def parse_pattern(text: str) -> Pattern:
     host, port = (found["host"], int(found["port"])) if found else (text.strip().lower(), None)
     bare = host.strip("[]") if host.startswith("[") and host.endswith("]") else host
     if not bare or "://" in text or re.search(r"[\s@?#]", bare):
-        raise InvalidValue(f"allowed_endpoints: '{text}' is no host, address or network", hint="As *.models.svc, 10.0.0.0/8")
+        raise InvalidValue(
+            f"allowed_endpoints: '{text}' is no host, address or network", hint="As *.models.svc, 10.0.0.0/8"
+        )
     try:
         return Pattern(name=bare, network=ip_network(bare, strict=False), port=port)
     except ValueError as exc:

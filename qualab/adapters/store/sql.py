@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -132,6 +132,12 @@ class SqlStore:
         key = self._comparison(comparison_id).key
         with self._reading() as connection:
             return records.read_noise_places(connection, key, run) if run else records.read_places(connection, key)
+
+    def n_answered(self, comparison_id: str) -> Mapping[ArmName, int]:
+        """How many answers each arm has, the noise floor's not counted."""
+        key = self._comparison(comparison_id).key
+        with self._reading() as connection:
+            return records.count_answers(connection, key)
 
     def answers(self, comparison_id: str, *, arm: ArmName, run: int = 0) -> Iterator[Answer]:
         """In order of (position, choice, repeat). Runs of the noise floor have the baseline alone."""

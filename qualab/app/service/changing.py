@@ -22,7 +22,9 @@ def cancel(desk: Desk, comparison_id: str, *, by: By, version: int | None = None
             hint="Only what is queued or running can be cancelled",
         )
     entry = by.entry("comparison.cancel", comparison_id)
-    changed = desk.registry.set_submission(comparison_id, SubmissionStatus.CANCELLED, entry=entry, version=found.version)
+    changed = desk.registry.set_submission(
+        comparison_id, SubmissionStatus.CANCELLED, entry=entry, version=found.version
+    )
     desk.jobs.cancel(comparison_id)
     return changed
 
