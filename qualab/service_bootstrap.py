@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from qualab.adapters.endpoints.allowing import AllowedEndpoints, allowed_opening
+from qualab.adapters.secrets import ReferencedSecrets
 from qualab.app.frozen import FrozenPlan, from_document, to_document
 from qualab.app.service.desk import Desk, Wanted
 from qualab.app.service.planning import Planner
@@ -33,9 +35,6 @@ MOST_WRONG = 20
 
 def desk_of(services: Services, registry: Registry, jobs: Jobs, settings: ServiceSettings) -> Desk:
     """The desk. Endpoints are opened through the allow list from here on."""
-    from qualab.adapters.endpoints.allowing import AllowedEndpoints, allowed_opening
-    from qualab.adapters.secrets import ReferencedSecrets
-
     allowed = AllowedEndpoints(settings.endpoints)
     secrets = ReferencedSecrets(env=settings.secret_env, folder=settings.secret_dir)
     return Desk(
@@ -116,7 +115,7 @@ def _short(name: str) -> str:
 
 
 def _keys(content: Mapping[str, Any], secrets: Secrets) -> dict[ArmName, str]:
-    """References by arm: its own before the common one. Raises SecretForbidden for anything else, and repeats it not."""
+    """References by arm: its own before the common one. Raises SecretForbidden for values, without repeating them."""
     for name in KEY_FIELDS:
         if content.get(name) is not None:
             try:
@@ -204,7 +203,8 @@ def _document(content: Mapping[str, Any], frozen: FrozenPlan | None) -> JsonObje
     if frozen is None:
         return dict(content)
     beside = {name: value for name, value in content.items() if name in PLACE_FIELDS and name not in frozen.settings}
-    beside |= {name: content[name] for name in frozen.settings if content.get(name) != frozen.settings[name]}
+    changed = content.keys() & frozen.settings.keys()
+    beside |= {name: content[name] for name in sorted(changed) if content[name] != frozen.settings[name]}
     return to_document(frozen, {}) | beside
 
 

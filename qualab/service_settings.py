@@ -34,7 +34,7 @@ class ServiceSettings(BaseSettings):
     secret_dir: Path | None = None
     """The folder of the files that "file:/path" may lead to."""
     may_verify_pins: bool = False
-    """Whether requests may name pods and containers, which kubectl and docker then look at with the service's rights."""
+    """Whether requests may name pods and containers, at which kubectl and docker look with the service's rights."""
     max_body_bytes: int = Field(2 << 20, ge=1)
     body_timeout_s: float = Field(30.0, gt=0)
     """For a request's head, and again for its whole body."""

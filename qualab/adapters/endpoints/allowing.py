@@ -1,8 +1,9 @@
 """Which servers may be called: an allow list of names, addresses and networks, held against every address of a name.
 
-A pattern is a host name (`*` stands for anything), an address or a network, each with `:port` behind it if only that port
-is meant. Addresses that are not public have to be named: a private one by its network or by the whole host name, those
-of this machine, of the link and of cloud metadata by their address or network alone ("localhost" names this machine).
+A pattern is a host name (`*` stands for anything), an address or a network, each with `:port` behind it if only that
+port is meant. Addresses that are not public have to be named: a private one by its network or by the whole host name,
+those of this machine, of the link and of cloud metadata by their address or network alone ("localhost" names this
+machine).
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class AllowedEndpoints:
 
 
 def allowed_opening(allowed: AllowedEndpoints) -> OpenEndpoint:
-    """`open_endpoint` that checks again, and connects to an address that was checked: a name may lead elsewhere by now."""
+    """`open_endpoint` that checks again, and connects to what it checked: a name may lead elsewhere by now."""
 
     @asynccontextmanager
     async def opened(url: str, *, policy: RequestPolicy, key: str | None) -> AsyncIterator[HttpEndpoint]:

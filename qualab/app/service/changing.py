@@ -1,7 +1,8 @@
-"""A comparison of the service is cancelled, taken up again, deleted. Each change is on record in its own transaction."""
+"""A comparison is cancelled, taken up again, deleted over the service, on record in the same transaction."""
 
 from __future__ import annotations
 
+from qualab.app.heartbeats import STALE_AFTER_S
 from qualab.app.service.desk import By, Desk
 from qualab.app.service.reading import About, about
 from qualab.domain.names import ComparisonStatus
@@ -56,7 +57,8 @@ def delete(desk: Desk, comparison_id: str, *, by: By, version: int | None = None
         _check_version(found, version)
         if found.status in UNDER_WAY:
             raise ComparisonBusy(f"Comparison {comparison_id} is {found.status.value}", hint="Cancel it first")
-    desk.registry.delete(comparison_id, entry=by.entry("comparison.delete", comparison_id))
+    entry = by.entry("comparison.delete", comparison_id)
+    desk.registry.delete(comparison_id, entry=entry, stale_after_s=STALE_AFTER_S)
 
 
 def _own(seen: About, version: int | None) -> Submission:

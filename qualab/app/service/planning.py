@@ -1,4 +1,4 @@
-"""Plans computed in the service: tasks are loaded by one thread, kept for a while, and waited for no longer than allowed."""
+"""Plans computed in the service: one thread loads tasks, keeps them for a while, and is not waited for endlessly."""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ MOST_CHARACTERS = 200
 def submit(desk: Desk, body: JsonObject, *, by: By, key: str = "") -> tuple[Submission, bool]:
     """Stores and enqueues a comparison; False where an idempotency key was used before, with what was stored then.
 
-    Raises everything that `ReadDocument` does, EndpointForbidden, Underpowered, StillLoading, KeyReused, and what loading
-    tasks raises.
+    Raises what `ReadDocument` and loading tasks raise, EndpointForbidden, Underpowered, StillLoading, KeyReused.
     """
     if key and not KEY.fullmatch(key):
         raise _invalid("Idempotency-Key", KEY_RULE)
