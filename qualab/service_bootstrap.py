@@ -11,11 +11,12 @@ from typing import Any
 
 from qualab.adapters.endpoints.allowing import AllowedEndpoints, allowed_opening
 from qualab.adapters.secrets import ReferencedSecrets
+from qualab.app.experiment import Experiment
 from qualab.app.frozen import FrozenPlan, from_document, to_document
 from qualab.app.service.desk import Desk, Wanted
 from qualab.app.service.planning import Planner
 from qualab.app.services import Services
-from qualab.bootstrap import experiment_of
+from qualab.bootstrap import NEEDED_TO_RUN, experiment_of
 from qualab.domain.items import JsonObject
 from qualab.domain.names import ArmName
 from qualab.errors import InvalidValue, PathForbidden, SecretForbidden, UnknownSetting
@@ -42,13 +43,16 @@ def desk_of(services: Services, registry: Registry, jobs: Jobs, settings: Servic
         registry=registry,
         jobs=jobs,
         read_document=partial(read_document, settings=settings, secrets=secrets),
+        read_plan=partial(read_document, settings=settings, secrets=secrets, needed=()),
         check_endpoint=allowed.check,
         secrets=secrets,
         planner=Planner(services.harness, timeout_s=settings.planning_timeout_s),
     )
 
 
-def read_document(body: JsonObject, *, settings: ServiceSettings, secrets: Secrets) -> Wanted:
+def read_document(
+    body: JsonObject, *, settings: ServiceSettings, secrets: Secrets, needed: tuple[str, ...] = NEEDED_TO_RUN
+) -> Wanted:
     """An experiment's settings, or a plan file's content with the places beside it.
 
     Raises UnknownSetting, InvalidValue, UsageError, PlanChanged, PathForbidden, SecretForbidden.
@@ -68,8 +72,9 @@ def read_document(body: JsonObject, *, settings: ServiceSettings, secrets: Secre
     references = {name: said[name] for name in KEY_FIELDS if said.get(name) is not None}
     return Wanted(
         document=_document(content, frozen) | references | ({ACCEPT: True} if accepted else {}),
-        experiment=_experiment(found),
+        experiment=_experiment(found, needed),
         keys=keys,
+        settings=_planned_by(found),
         frozen=frozen,
         accept_underpowered=accepted,
     )
@@ -208,12 +213,13 @@ def _document(content: Mapping[str, Any], frozen: FrozenPlan | None) -> JsonObje
     return to_document(frozen, {}) | beside
 
 
-def _experiment(found: Settings) -> Any:
-    try:
-        return experiment_of(found)
-    except InvalidValue as exc:
-        raise InvalidValue(exc.message, hint="Send baseline, candidate and model", fields=_missing(found)) from exc
+def _planned_by(found: Settings) -> JsonObject:
+    everything = found.model_dump(mode="json", include=set(PLAN_FIELDS))
+    return {name: everything[name] for name in PLAN_FIELDS if everything[name] is not None}
 
 
-def _missing(found: Settings) -> dict[str, str]:
-    return {name: "is needed" for name in ("baseline", "candidate", "model") if not getattr(found, name)}
+def _experiment(found: Settings, needed: tuple[str, ...]) -> Experiment:
+    missing = {name: "is needed" for name in needed if not getattr(found, name)}
+    if missing:
+        raise InvalidValue(f"{' and '.join(missing)} must be given", hint="Add what is missing", fields=missing)
+    return experiment_of(found, needed=needed)

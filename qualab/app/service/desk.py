@@ -25,6 +25,8 @@ class Wanted:
     experiment: Experiment
     keys: Mapping[ArmName, str]
     """References; an arm without a key is left out."""
+    settings: JsonObject
+    """Everything that makes the plan, as a plan file keeps it."""
     frozen: FrozenPlan | None
     accept_underpowered: bool
 
@@ -41,6 +43,8 @@ class Desk:
     registry: Registry
     jobs: Jobs
     read_document: ReadDocument
+    read_plan: ReadDocument
+    """The same without endpoints or a model: for plans that are only computed."""
     check_endpoint: Callable[[str], None]
     """Raises EndpointForbidden for a URL that may not be called."""
     secrets: Secrets

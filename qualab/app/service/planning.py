@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from qualab.app.experiment import Experiment, task_options
 from qualab.app.planning.beliefs import Given
+from qualab.app.planning.pilot import Pilot
 from qualab.app.planning.suite import Planning, plan_comparison
 from qualab.domain.canonical import canonical_json
 from qualab.domain.pins import PinPlaces
@@ -38,13 +39,15 @@ class Planner:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="planning")
         self._lock = threading.Lock()
         self._plans: OrderedDict[str, tuple[float, Future[Planning]]] = OrderedDict()
-        self._tasks: OrderedDict[TaskKey, tuple[float, LoadedTasks]] = OrderedDict()
+        self._tasks: OrderedDict[str, tuple[float, LoadedTasks]] = OrderedDict()
 
-    def planned(self, experiment: Experiment, given: Given, *, checkpoint_hash: str = "") -> Planning:
+    def planned(
+        self, experiment: Experiment, given: Given, pilot: Pilot | None = None, *, checkpoint_hash: str = ""
+    ) -> Planning:
         """Raises what loading and planning raise; StillLoading where that takes longer than may be waited for."""
         plain = replace(experiment, baseline="", candidate="", label="", places=PinPlaces())
-        key = canonical_json([plain, given, checkpoint_hash])
-        future = self._begun(key, lambda: self._plan(plain, given, checkpoint_hash))
+        key = canonical_json([plain, given, pilot, checkpoint_hash])
+        future = self._begun(key, lambda: self._plan(plain, given, pilot, checkpoint_hash))
         try:
             return future.result(self._timeout_s)
         except TimeoutError as exc:
@@ -77,9 +80,9 @@ class Planner:
             if key in self._plans and self._plans[key][1] is future:
                 del self._plans[key]
 
-    def _plan(self, experiment: Experiment, given: Given, checkpoint_hash: str) -> Planning:
+    def _plan(self, experiment: Experiment, given: Given, pilot: Pilot | None, checkpoint_hash: str) -> Planning:
         tasks = self._loaded(task_options(experiment))
-        return plan_comparison(experiment, tasks, given, checkpoint_hash=checkpoint_hash)
+        return plan_comparison(experiment, tasks, given, pilot, checkpoint_hash=checkpoint_hash)
 
     def _loaded(self, options: TaskOptions) -> LoadedTasks:
         key, now = canonical_json(options), self._monotonic_s()
@@ -90,9 +93,6 @@ class Planner:
         while len(self._tasks) > KEPT_TASKS:
             self._tasks.popitem(last=False)
         return tasks
-
-
-TaskKey = str
 
 
 def beliefs_of(frozen: Plan) -> Given:

@@ -17,6 +17,8 @@ from qualab.domain.items import Answer, Item, JsonObject, Score
 from qualab.domain.lookup import not_found
 from qualab.domain.names import ArmName, ComparisonStatus, Verdict
 from qualab.domain.observations import engines_seen, pins_seen
+from qualab.domain.outcomes import Outcome, OutcomeFilter
+from qualab.domain.paging import Page
 from qualab.domain.pins import PinFound
 from qualab.domain.submissions import ComparisonSummary, Submission, SubmissionStatus
 from qualab.domain.treatment import Treatment
@@ -248,6 +250,18 @@ def preflight_of(desk: Desk, comparison_id: str) -> PreflightSeen:
         pins=pins_seen(seen),
         error=found.submission.error if found.submission else {},
     )
+
+
+def outcomes_of(
+    desk: Desk, comparison_id: str, wanted: OutcomeFilter, *, cursor: str | None, limit: int
+) -> Page[Outcome]:
+    """Raises as `comparison_of`, NotYet where nothing is scored, InvalidValue for a cursor that is none."""
+    found = comparison_of(desk, comparison_id)
+    if not desk.registry.has_outcomes(found.id):
+        raise NotYet(
+            f"Comparison {found.id} is {found.status.value}: its items are not scored yet", hint="Follow its events"
+        )
+    return desk.registry.outcomes(found.id, wanted, cursor=cursor, limit=limit)
 
 
 def item_of(desk: Desk, comparison_id: str, position: int) -> ItemSeen:
