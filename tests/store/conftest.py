@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qualab.adapters.memory import MemoryStore
-from qualab.adapters.memory_registry import MemoryRegistry
+from qualab.adapters.memory import MemoryRegistry, MemoryStore
 from qualab.adapters.store import open_store, upgrade
 from qualab.ports import Registry, Store
 from tests.store import postgresql

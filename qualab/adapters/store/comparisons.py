@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import datetime
 from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Row, Select, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, select, update
 
 from qualab.adapters.store import codes
 from qualab.adapters.store.payloads import to_json
@@ -82,11 +83,21 @@ def get_comparison(connection: Connection, wanted: str) -> Comparison:
 def list_comparisons(connection: Connection, wanted: ComparisonFilter) -> list[Comparison]:
     """Newest first."""
     query = _all().order_by(*_NEWEST_FIRST).limit(max(wanted.limit, 0))
+    conditions = list(_conditions(wanted))
+    return [_comparison_of(row) for row in connection.execute(query.where(*conditions))]
+
+
+def _conditions(wanted: ComparisonFilter) -> Iterator[ColumnElement[bool]]:
     if wanted.status is not None:
-        query = query.where(_C.status == codes.COMPARISON_STATUS.of[wanted.status])
+        yield _C.status.in_([code for status, code in codes.COMPARISON_STATUS.of.items() if status == wanted.status])
+    if wanted.verdict is not None:
+        yield _C.verdict == codes.VERDICT.of[wanted.verdict]
     if wanted.label is not None:
-        query = query.where(_C.label == storable_text(wanted.label))
-    return [_comparison_of(row) for row in connection.execute(query)]
+        yield _C.label == storable_text(wanted.label)
+    if wanted.since is not None:
+        yield _C.created_at >= to_us(wanted.since)
+    if wanted.until is not None:
+        yield _C.created_at < to_us(wanted.until)
 
 
 def add_duplicates(connection: Connection, key: int, count: int) -> None:

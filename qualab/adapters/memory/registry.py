@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from qualab.adapters.memory import Kept, MemoryStore, as_utc, is_listed, may_take, require_json
+from qualab.adapters.memory.store import Kept, MemoryStore, as_utc, is_listed, may_take, require_json
 from qualab.domain.access import AuditEntry, Token
 from qualab.domain.claims import busy
 from qualab.domain.items import Answer, Item, Score

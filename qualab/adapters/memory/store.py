@@ -1,4 +1,4 @@
-"""A store in memory that behaves as the database does, and a clock that stands still: shipped, and for tests."""
+"""A store in memory that behaves as the database does: shipped, and for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import count
 
 from qualab.domain.claims import Claim, busy, may_claim
@@ -25,24 +25,6 @@ from qualab.ports import ComparisonFilter
 
 Place = tuple[ArmName, int, int, int]
 RunPlace = tuple[int, ArmName, int, int, int]
-
-
-class FixedClock:
-    """A clock that moves when it is told to."""
-
-    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
-        self._now = start
-        self._monotonic_s = 0.0
-
-    def now(self) -> datetime:
-        return self._now
-
-    def monotonic_s(self) -> float:
-        return self._monotonic_s
-
-    def advance(self, seconds: float) -> None:
-        self._now += timedelta(seconds=seconds)
-        self._monotonic_s += seconds
 
 
 @dataclass(slots=True, kw_only=True)
