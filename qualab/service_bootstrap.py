@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,11 +15,13 @@ from qualab.adapters.secrets import ReferencedSecrets
 from qualab.app.experiment import Experiment
 from qualab.app.frozen import FrozenPlan, from_document, to_document
 from qualab.app.service.desk import Desk, Wanted
+from qualab.app.service.inline import InlineJobs
 from qualab.app.service.planning import Planner
 from qualab.app.services import Services
 from qualab.bootstrap import NEEDED_TO_RUN, experiment_of
 from qualab.domain.items import JsonObject
 from qualab.domain.names import ArmName
+from qualab.domain.submissions import SubmissionStatus
 from qualab.errors import InvalidValue, PathForbidden, SecretForbidden, UnknownSetting
 from qualab.ports import Jobs, Registry, Secrets
 from qualab.service_settings import ServiceSettings
@@ -48,6 +51,20 @@ def desk_of(services: Services, registry: Registry, jobs: Jobs, settings: Servic
         secrets=secrets,
         planner=Planner(services.harness, timeout_s=settings.planning_timeout_s),
     )
+
+
+@contextmanager
+def working_desk(services: Services, registry: Registry, settings: ServiceSettings) -> Iterator[Desk]:
+    """A desk with a worker in this process; what waits is taken up at once."""
+    jobs = InlineJobs()
+    desk = desk_of(services, registry, jobs, settings)
+    jobs.begin(desk)
+    for waiting in registry.submissions(SubmissionStatus.QUEUED):
+        jobs.enqueue(waiting.id)
+    try:
+        yield desk
+    finally:
+        jobs.close()
 
 
 def read_document(
@@ -106,7 +123,7 @@ def _check_known(content: Mapping[str, Any]) -> None:
         return
     fields = {_short(name): _nearest(name, known) for name in unknown[:MOST_WRONG]}
     raise UnknownSetting(
-        f"Unknown setting {_short(unknown[0])}", hint=fields[_short(unknown[0])].capitalize(), fields=fields
+        f"Unknown setting {_short(unknown[0])}", hint=fields[_short(unknown[0])].removeprefix("is no setting. "), fields=fields
     )
 
 

@@ -17,7 +17,7 @@ from qualab.domain.canonical import canonical_json, sha256
 from qualab.domain.items import JsonObject
 from qualab.domain.submissions import Submission, SubmissionStatus
 from qualab.domain.text import storable_text
-from qualab.errors import InvalidValue, Underpowered
+from qualab.errors import EndpointForbidden, InvalidValue, Underpowered
 
 KEY = re.compile(r"[\x21-\x7e]{1,200}")
 KEY_RULE = "1 to 200 printable ASCII characters without spaces"
@@ -57,10 +57,17 @@ def check_wanted(desk: Desk, wanted: Wanted) -> None:
         text = getattr(experiment, name)
         if len(text) > MOST_CHARACTERS or storable_text(text) != text:
             raise _invalid(name, f"text of at most {MOST_CHARACTERS} characters, without NUL")
-    for url in (experiment.baseline, experiment.candidate):
-        desk.check_endpoint(url)
+    for name in ("baseline", "candidate"):
+        _check_endpoint(desk, name, getattr(experiment, name))
     if desk.services.is_same_server(experiment.baseline, experiment.candidate):
         raise _invalid("candidate", "the URL of another server than the baseline")
+
+
+def _check_endpoint(desk: Desk, name: str, url: str) -> None:
+    try:
+        desk.check_endpoint(url)
+    except (EndpointForbidden, InvalidValue) as exc:
+        raise type(exc)(exc.message, hint=exc.hint, fields={name: exc.message}) from exc
 
 
 def planned(desk: Desk, wanted: Wanted) -> Planning:
