@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,6 +36,8 @@ NEVER = ("db", "output_path", *KEY_FILES)
 PATHS = ("data_dir", "include_path", "tokenizer", "checkpoint")
 VERIFIED = ("pods", "containers")
 MOST_WRONG = 20
+GIVEN = re.compile(r"'[^']*'")
+"""What a message repeats of a value, which may be a key in the wrong place."""
 
 
 def desk_of(services: Services, registry: Registry, jobs: Jobs, settings: ServiceSettings) -> Desk:
@@ -210,7 +213,11 @@ def _is_allowed(path: str, settings: ServiceSettings) -> bool:
 def _loaded(content: Mapping[str, Any], settings: ServiceSettings) -> Settings:
     """The service's environment says nothing here: it is its operator's, not the caller's."""
     base = {"data_dir": settings.data_dir} if settings.data_dir and "data_dir" not in content else {}
-    return load(content=content, command_line=base, environment=False)
+    try:
+        return load(content=content, command_line=base, environment=False)
+    except InvalidValue as exc:
+        wrong = {name: GIVEN.sub("it", said) for name, said in exc.details.get("fields", {}).items()}
+        raise InvalidValue("; ".join(f"{name}: {said}" for name, said in wrong.items()), fields=wrong) from None
 
 
 def _check_planned(found: Settings, frozen: FrozenPlan) -> None:

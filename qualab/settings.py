@@ -38,11 +38,18 @@ def parse_gen_kwargs(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith("{"):
-        return yaml.safe_load(value)
+        return _yaml(value)
     pairs = [part.partition("=") for part in value.split(",") if part.strip()]
     if wrong := [name for name, equals, _ in pairs if not equals]:
         raise ValueError(f"'{wrong[0]}' is not of the form name=value")
-    return {name.strip(): yaml.safe_load(text) for name, _, text in pairs}
+    return {name.strip(): _yaml(text) for name, _, text in pairs}
+
+
+def _yaml(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as exc:
+        raise ValueError(f"'{text}' is neither JSON nor YAML") from exc
 
 
 def parse_shares(text: str) -> dict[str, float]:

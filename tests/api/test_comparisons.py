@@ -224,7 +224,7 @@ def test_what_keeps_a_comparison_from_running_stands_in_its_verdict(working: Ser
     comparison_id = working.create()
     verdict = working.done(comparison_id)
     assert (verdict["status"], verdict["error"]["code"]) == ("failed", "pair-differs")
-    assert "whether the candidate drafts is not observable" in verdict["error"]["message"]
+    assert "it has no drafter" in verdict["error"]["message"]
     preflight = working.client.get(f"/v1/comparisons/{comparison_id}/preflight").json()
     assert preflight["error"] == verdict["error"]
 
@@ -256,7 +256,7 @@ def test_a_plan_file_is_run_as_it_was_frozen(working: Service) -> None:
     assert working.done(comparison_id)["plan_hash"] == computed.json()["plan_hash"]
     plan = working.client.get(f"/v1/comparisons/{comparison_id}/plan").json()
     assert plan["hash"] == computed.json()["plan_hash"]
-    assert plan["plan"]["assumptions"]["discordance"] == {"sums:exact_match,none": 0.05}
+    assert plan["plan"]["assumptions"]["discordance"] == {"sums/exact_match,none": 0.05}
 
 
 def test_a_plan_that_was_edited_is_refused(idle: Service) -> None:
