@@ -21,7 +21,7 @@ from qualab.domain.pair import ServedPair
 from qualab.domain.pins import PinPlaces
 from qualab.domain.plan import DecisionRule, DrafterCosts, NoisePlan, RequestPolicy
 from qualab.errors import InvalidValue
-from qualab.ports import Harness, PinSource, Store
+from qualab.ports import Harness, PinSource, Registry, Store
 from qualab.settings import NoiseSettings, Settings, api_keys, default_database
 
 T = TypeVar("T")
@@ -44,6 +44,13 @@ def store_of(settings: Settings) -> Store:
     from qualab.adapters.store import open_store
 
     return open_store(database_url(settings), migrations=share("migrations"))
+
+
+def registry_of(settings: Settings) -> Registry:
+    """What the service keeps beside comparisons, in the same database."""
+    from qualab.adapters.store import open_store
+
+    return open_store(database_url(settings), migrations=share("migrations")).registry
 
 
 def now() -> datetime:

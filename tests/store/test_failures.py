@@ -60,7 +60,7 @@ def fill(store: SqlStore, first: int = 0) -> int:
 
 def test_a_full_disk_loses_nothing_that_was_committed(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes(MEGABYTE // 3))
+    ballast.write_bytes(bytes(MEGABYTE // 8))
     with open_store(str(small_disk / "q.db"), migrations=MIGRATIONS) as store:
         store.create(make_comparison(), make_items(3))
         stored = fill(store)

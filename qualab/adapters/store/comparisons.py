@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import datetime
 from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
 from qualab.adapters.store import codes
+from qualab.adapters.store.listing import matching_comparisons
 from qualab.adapters.store.payloads import to_json
 from qualab.adapters.store.tables import comparison
 from qualab.adapters.store.times import from_us, from_us_or_none, to_us, to_us_or_none
@@ -48,6 +48,9 @@ def insert_comparison(connection: Connection, value: Comparison) -> int:
         "local": to_json(value.local, of=f"comparison {value.id}"),
         "baseline_url": storable_text(value.baseline_url),
         "candidate_url": storable_text(value.candidate_url),
+        "model": storable_text(value.plan.sampling.model),
+        "suite": storable_text(value.plan.suite),
+        "n_items": sum(task.n_items for task in value.plan.tasks),
     }
     key: int = connection.execute(insert(comparison).returning(_C.key), row).scalar_one()
     return key
@@ -57,14 +60,6 @@ def plan_hash_of(connection: Connection, key: int) -> str:
     """The hash of a comparison's own plan."""
     found: str = connection.execute(select(_C.plan_hash).where(_C.key == key)).scalar_one()
     return found
-
-
-def key_of(connection: Connection, comparison_id: str) -> int:
-    """Raises ComparisonNotFound."""
-    key: int | None = connection.scalar(select(_C.key).where(_C.id == comparison_id))
-    if key is None:
-        raise not_found(comparison_id)
-    return key
 
 
 def get_comparison(connection: Connection, wanted: str) -> Comparison:
@@ -83,21 +78,7 @@ def get_comparison(connection: Connection, wanted: str) -> Comparison:
 def list_comparisons(connection: Connection, wanted: ComparisonFilter) -> list[Comparison]:
     """Newest first."""
     query = _all().order_by(*_NEWEST_FIRST).limit(max(wanted.limit, 0))
-    conditions = list(_conditions(wanted))
-    return [_comparison_of(row) for row in connection.execute(query.where(*conditions))]
-
-
-def _conditions(wanted: ComparisonFilter) -> Iterator[ColumnElement[bool]]:
-    if wanted.status is not None:
-        yield _C.status.in_([code for status, code in codes.COMPARISON_STATUS.of.items() if status == wanted.status])
-    if wanted.verdict is not None:
-        yield _C.verdict == codes.VERDICT.of[wanted.verdict]
-    if wanted.label is not None:
-        yield _C.label == storable_text(wanted.label)
-    if wanted.since is not None:
-        yield _C.created_at >= to_us(wanted.since)
-    if wanted.until is not None:
-        yield _C.created_at < to_us(wanted.until)
+    return [_comparison_of(row) for row in connection.execute(query.where(*matching_comparisons(wanted)))]
 
 
 def add_duplicates(connection: Connection, key: int, count: int) -> None:
@@ -123,8 +104,8 @@ def set_status(
 
 
 def read_claim(connection: Connection, key: int) -> Claim | None:
-    """Who runs the comparison. On PostgreSQL the row stays locked until the transaction ends."""
-    query = select(_C.runner, _C.claimed_at, _C.heartbeat_at).where(_C.key == key).with_for_update()
+    """Who runs the comparison. On PostgreSQL nobody else changes the row until the transaction ends."""
+    query = select(_C.runner, _C.claimed_at, _C.heartbeat_at).where(_C.key == key).with_for_update(key_share=True)
     runner, claimed_at, heartbeat_at = connection.execute(query).one()
     if runner is None:
         return None

@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from qualab.adapters.store import codes
 from qualab.adapters.store.bulk import CHUNK, chunks, insert_rows
+from qualab.adapters.store.known import Known
 from qualab.adapters.store.payloads import pack_item, unpack_item
 from qualab.adapters.store.phrases import Phrases
 from qualab.adapters.store.rows import answer_of, answer_row, score_of, score_row
@@ -89,16 +90,11 @@ def add_dictionaries(connection: Connection, key: int, dictionaries: dict[int, b
     insert_rows(connection, dictionary, packed)
 
 
-def read_codec(connection: Connection, key: int) -> TextCodec:
-    """What the comparison's texts are packed with."""
-    query = select(dictionary.c.script, dictionary.c.data).where(dictionary.c.comparison_key == key)
-    return TextCodec({script: zstandard.decompress(data) for script, data in connection.execute(query)})
-
-
-def read_items(connection: Connection, key: int) -> Iterator[Item]:
-    """In order of position."""
+def read_items(connection: Connection, key: int, *, position: int | None = None) -> Iterator[Item]:
+    """In order of position, or the one at a position."""
     c = item.c
     query = select(c.position, c.task, c.doc_id, c.kind, c.payload).where(c.comparison_key == key).order_by(c.position)
+    query = query if position is None else query.where(c.position == position)
     decompressor = zstandard.ZstdDecompressor()
     for row in _stream(connection, query):
         position, task, doc_id, kind, payload = tuple(row)
@@ -106,11 +102,11 @@ def read_items(connection: Connection, key: int) -> Iterator[Item]:
         yield Item(position=position, task=task, doc_id=doc_id, kind=codes.KIND.name[kind], **rest)
 
 
-def add_answers(
-    connection: Connection, key: int, answers: Sequence[Answer], *, codec: TextCodec, phrases: dict[str, int]
-) -> int:
+def add_answers(connection: Connection, known: Known, answers: Sequence[Answer], *, phrases: dict[str, int]) -> int:
     """Stores the answers that are new and returns how many were. Raises StoreError for an item that is not there."""
-    packer = codec.packer
+    key, packer = known.key, known.codec.packer
+    if not all(value.position in known.positions for value in answers):
+        raise _impossible()
     added = 0
     in_order = sorted(answers, key=_place_of)  # fills pages; of two for one place, the first stays the first
     for (run, arm), of_arm in groupby(in_order, key=attrgetter("run", "arm")):
@@ -143,14 +139,17 @@ def count_answers(connection: Connection, key: int) -> dict[ArmName, int]:
     return dict.fromkeys(ArmName, 0) | {codes.ARM.name[arm]: n for arm, n in connection.execute(query)}
 
 
-def read_answers(connection: Connection, key: int, arm: ArmName, codec: TextCodec) -> Iterator[Answer]:
-    """In order of (position, choice, repeat)."""
+def read_answers(
+    connection: Connection, key: int, arm: ArmName, codec: TextCodec, *, position: int | None = None
+) -> Iterator[Answer]:
+    """In order of (position, choice, repeat), or those at a position."""
     query = (
         select(*list(answer.c)[1:], _twin.c.text)
         .select_from(answer.outerjoin(_twin, _IS_TWIN))
         .where(answer.c.comparison_key == key, answer.c.arm == codes.ARM.of[arm])
         .order_by(*_PLACE)
     )
+    query = query if position is None else query.where(answer.c.position == position)
     phrases = _AllPhrases(connection)
     unpacker = codec.unpacker
     for row in _stream(connection, query):
@@ -180,22 +179,25 @@ def drop_failures(connection: Connection, key: int, *, from_position: int) -> in
     return connection.execute(failed).rowcount + connection.execute(noise).rowcount
 
 
-def replace_scores(connection: Connection, key: int, scores: Iterable[Score], phrases: Phrases) -> dict[str, int]:
+def replace_scores(connection: Connection, known: Known, scores: Iterable[Score], phrases: Phrases) -> dict[str, int]:
     """Stores scores in place of the former ones and returns the ids of their metrics. Raises StoreError for twins."""
+    key = known.key
     connection.execute(delete(score).where(score.c.comparison_key == key))
     metrics: dict[str, int] = {}
     for chunk in chunks(scores):
         new = {value.metric for value in chunk} - metrics.keys()
         metrics |= phrases.ids(connection, new)
+        if not all(value.position in known.positions for value in chunk):
+            raise _impossible_score()
         try:
             insert_rows(connection, score, [score_row(key, value, metrics) for value in chunk])
         except IntegrityError as exc:
-            raise StoreError("a score comes twice, or belongs to an item that its comparison does not have") from exc
+            raise _impossible_score() from exc
     return metrics
 
 
-def read_scores(connection: Connection, key: int) -> Iterator[Score]:
-    """In order of (arm, position, repeat, metric)."""
+def read_scores(connection: Connection, key: int, *, position: int | None = None) -> Iterator[Score]:
+    """In order of (arm, position, repeat, metric), or those at a position."""
     c = score.c
     query = (
         select(c.arm, c.position, c.repeat, phrase.c.text, c.value, c.detail)
@@ -203,6 +205,8 @@ def read_scores(connection: Connection, key: int) -> Iterator[Score]:
         .where(c.comparison_key == key)
         .order_by(c.arm, c.position, c.repeat, phrase.c.text)
     )
+    if position is not None:
+        query = query.where(c.arm.in_(list(codes.ARM.name)), c.position == position)  # the key's beginning
     return map(score_of, _stream(connection, query))
 
 
@@ -299,6 +303,10 @@ def _insert_answers(connection: Connection, table: Table, rows: list[tuple[Any, 
 
 def _impossible() -> StoreError:
     return StoreError("an answer is impossible, or belongs to an item that its comparison does not have")
+
+
+def _impossible_score() -> StoreError:
+    return StoreError("a score comes twice, or belongs to an item that its comparison does not have")
 
 
 def _place_of(value: Answer) -> tuple[int, ArmName, int, int, int]:
