@@ -216,7 +216,8 @@ def _loaded(content: Mapping[str, Any], settings: ServiceSettings) -> Settings:
     try:
         return load(content=content, command_line=base, environment=False)
     except InvalidValue as exc:
-        wrong = {name: GIVEN.sub("it", said) for name, said in exc.details.get("fields", {}).items()}
+        fields = exc.details.get("fields")
+        wrong = {name: GIVEN.sub("it", said) for name, said in fields.items()} if isinstance(fields, dict) else {}
         raise InvalidValue("; ".join(f"{name}: {said}" for name, said in wrong.items()), fields=wrong) from None
 
 

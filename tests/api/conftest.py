@@ -159,5 +159,3 @@ def make() -> Iterator[Callable[..., Service]]:
     yield entered
     for client in made:
         client.__exit__()
-
-

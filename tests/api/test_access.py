@@ -196,7 +196,9 @@ def test_the_record_names_the_token(make: Make) -> None:
     assert [pages["entries"][0], rest["entries"][0], rest["next_cursor"]] == [created, token, None]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8080", "", "10.0.0.1", "localhost.evil.example"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example:8080", "", "10.0.0.1", "localhost.evil.example"]
+)
 def test_a_name_that_was_bent_to_this_machine_is_refused(make: Make, host: str) -> None:
     answer = make().client.get("/v1/comparisons", headers={"Host": host})
     assert (answer.status_code, answer.json()["code"]) == (421, "misdirected")
@@ -210,7 +212,12 @@ def test_this_machines_own_names_are_taken(make: Make, host: str) -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://[::1]:9"}],
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Origin": "http://[::1]:9"},
+    ],
 )
 def test_a_page_of_another_site_changes_nothing(make: Make, headers: dict[str, str]) -> None:
     service = make()

@@ -123,7 +123,8 @@ def test_a_cursor_that_is_none_is_refused(idle: Service, cursor: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["", "/verdict", "/metrics", "/preflight", "/acceptance", "/plan", "/items", "/items/0", "/analyses", "/events"]
+    "path",
+    ["", "/verdict", "/metrics", "/preflight", "/acceptance", "/plan", "/items", "/items/0", "/analyses", "/events"],
 )
 @pytest.mark.parametrize("comparison_id", ["20260102-030405-00000000", "nothing", "%00", "a b", "x" * 500, "..%2F.."])
 def test_ids_that_nothing_has_are_not_found(idle: Service, path: str, comparison_id: str) -> None:

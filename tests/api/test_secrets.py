@@ -149,5 +149,3 @@ def test_no_file_is_read_unless_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("abc")
     with pytest.raises(SecretForbidden):
         ReferencedSecrets().check(f"file:{tmp_path}/key")
-
-

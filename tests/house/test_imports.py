@@ -26,7 +26,17 @@ ALLOWED = {
         *("settings", "service_settings", "bootstrap"),
     },
     "api": {"errors", "domain", "ports", "app", "settings", "service_settings", "bootstrap", "service_bootstrap"},
-    "cli": {"errors", "domain", "ports", "app", "settings", "service_settings", "bootstrap", "service_bootstrap", "api"},
+    "cli": {
+        "errors",
+        "domain",
+        "ports",
+        "app",
+        "settings",
+        "service_settings",
+        "bootstrap",
+        "service_bootstrap",
+        "api",
+    },
     "__main__": {"cli"},
 }
 """Layer -> layers that it may import, itself and the package's version aside."""

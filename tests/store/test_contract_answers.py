@@ -124,7 +124,9 @@ def test_answered_names_every_place(store: Store) -> None:
 
 def test_the_answers_of_each_arm_are_counted(store: Store) -> None:
     assert store.n_answered("c-1") == {BASELINE: 0, CANDIDATE: 0}
-    store.add_answers("c-1", [make_answer(0), make_answer(1), make_answer(1, choice=1), failed(0, AnswerStatus.TIMEOUT)])
+    store.add_answers(
+        "c-1", [make_answer(0), make_answer(1), make_answer(1, choice=1), failed(0, AnswerStatus.TIMEOUT)]
+    )
     store.add_answers("c-1", [make_answer(4, CANDIDATE)])
     assert store.n_answered("c-1") == {BASELINE: 3, CANDIDATE: 1}
 

@@ -18,6 +18,7 @@ from tests.store.samples import (
     make_analysis,
     make_comparison,
     make_entry,
+    make_items,
     make_plan,
     make_signoff,
     make_submission,
@@ -220,3 +221,15 @@ def test_a_cursor_of_no_page_is_refused(registry: Registry, cursor: str) -> None
 def test_a_page_holds_at_least_one(store: Store, registry: Registry) -> None:
     store.create(make_comparison(), [])
     assert ids(registry, limit=0) == ["c-1"]
+
+
+def test_everything_is_counted_once_by_its_status(store: Store, registry: Registry) -> None:
+    assert dict(registry.counts()) == {}
+    for number in range(3):
+        registry.submit(make_submission(f"c-{number}"), entry=make_entry())
+        store.create(make_comparison(f"c-{number}"), make_items(1))
+    store.set_status("c-1", ComparisonStatus.RUNNING, now=after(1))
+    registry.submit(make_submission("s-1"), entry=make_entry())
+    registry.submit(make_submission("s-2"), entry=make_entry())
+    registry.set_submission("s-2", SubmissionStatus.RUNNING)
+    assert dict(registry.counts()) == {"planned": 2, "running": 2, "queued": 1}
