@@ -35,6 +35,7 @@ NEVER = ("db", "output_path", *KEY_FILES)
 """Places of the service's machine that no request names."""
 PATHS = ("data_dir", "include_path", "tokenizer", "checkpoint")
 VERIFIED = ("pods", "containers")
+RULE_FIELDS = ("margin", "margins", "objective", "alpha", "max_missing_share")
 MOST_WRONG = 20
 GIVEN = re.compile(r"'[^']*'")
 """What a message repeats of a value, which may be a key in the wrong place."""
@@ -50,6 +51,7 @@ def desk_of(services: Services, registry: Registry, jobs: Jobs, settings: Servic
         jobs=jobs,
         read_document=partial(read_document, settings=settings, secrets=secrets),
         read_plan=partial(read_document, settings=settings, secrets=secrets, needed=()),
+        read_rule=read_rule,
         check_endpoint=allowed.check,
         secrets=secrets,
         planner=Planner(services.harness, timeout_s=settings.planning_timeout_s),
@@ -82,11 +84,11 @@ def read_document(
     if not isinstance(accepted, bool):
         raise InvalidValue(f"{ACCEPT} must be true or false", hint=f"Change {ACCEPT}", fields={ACCEPT: "true or false"})
     frozen, content = _plan_in(said, settings) if PLAN_FORMAT in said else (None, said)
-    _check_known(content)
+    _check_known(content, (*FIELDS, *KEY_FIELDS, ACCEPT))
     keys = _keys(content, secrets)
     content = {name: value for name, value in content.items() if value is not None and name not in KEY_FIELDS}
     _check_places(content, settings)
-    found = _loaded(content, settings)
+    found = _loaded(_with_data(content, settings))
     if frozen:
         _check_planned(found, frozen)
     references = {name: said[name] for name in KEY_FIELDS if said.get(name) is not None}
@@ -98,6 +100,13 @@ def read_document(
         frozen=frozen,
         accept_underpowered=accepted,
     )
+
+
+def read_rule(said: JsonObject) -> Mapping[str, Any]:
+    """Parts of a decision rule that an analysis may change. Raises UnknownSetting, InvalidValue."""
+    _check_known(said, RULE_FIELDS)
+    found = _loaded(said)
+    return {name: getattr(found, name) for name in said if said[name] is not None}
 
 
 def _plan_in(said: JsonObject, settings: ServiceSettings) -> tuple[FrozenPlan, JsonObject]:
@@ -118,15 +127,16 @@ def _plan_in(said: JsonObject, settings: ServiceSettings) -> tuple[FrozenPlan, J
     return replace(frozen, settings=kept), {**kept, **beside}
 
 
-def _check_known(content: Mapping[str, Any]) -> None:
+def _check_known(content: Mapping[str, Any], known: tuple[str, ...]) -> None:
     """Raises UnknownSetting with every unknown key, and the right one that is nearest to each."""
-    known = (*FIELDS, *KEY_FIELDS, ACCEPT)
     unknown = [name for name in content if name not in known]
     if not unknown:
         return
     fields = {_short(name): _nearest(name, known) for name in unknown[:MOST_WRONG]}
     raise UnknownSetting(
-        f"Unknown setting {_short(unknown[0])}", hint=fields[_short(unknown[0])].removeprefix("is no setting. "), fields=fields
+        f"Unknown setting {_short(unknown[0])}",
+        hint=fields[_short(unknown[0])].removeprefix("is no setting. "),
+        fields=fields,
     )
 
 
@@ -210,11 +220,16 @@ def _is_allowed(path: str, settings: ServiceSettings) -> bool:
         return False
 
 
-def _loaded(content: Mapping[str, Any], settings: ServiceSettings) -> Settings:
+def _with_data(content: Mapping[str, Any], settings: ServiceSettings) -> Mapping[str, Any]:
+    if settings.data_dir is None or "data_dir" in content:
+        return content
+    return {**content, "data_dir": str(settings.data_dir)}
+
+
+def _loaded(content: Mapping[str, Any]) -> Settings:
     """The service's environment says nothing here: it is its operator's, not the caller's."""
-    base = {"data_dir": settings.data_dir} if settings.data_dir and "data_dir" not in content else {}
     try:
-        return load(content=content, command_line=base, environment=False)
+        return load(content=content, environment=False)
     except InvalidValue as exc:
         fields = exc.details.get("fields")
         wrong = {name: GIVEN.sub("it", said) for name, said in fields.items()} if isinstance(fields, dict) else {}

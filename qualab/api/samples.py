@@ -104,12 +104,10 @@ ITEM: dict[str, Any] = {
     "answers": [
         {
             "arm": "baseline",
-            "position": 17,
             "choice": 0,
             "repeat": 0,
             "request_hash": "8c1f0a2b3c4d5e6f8091a2b3c4d5e6f7",
             "reply": REPLY,
-            "run": 0,
         }
     ],
     "scores": [

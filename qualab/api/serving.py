@@ -18,13 +18,13 @@ BEYOND = 100
 """Connections beyond those whose requests are served, so that these get an answer that says so."""
 
 
-def serve(app: FastAPI, settings: ServiceSettings, *, started: Callable[[str], None]) -> None:
-    """Serves until SIGINT or SIGTERM. `started` is told the address."""
+def server_of(app: FastAPI, settings: ServiceSettings, *, started: Callable[[str], None]) -> Server:
+    """Serves, once it is run, until SIGINT or SIGTERM. `started` is told the address."""
     config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
-        http=protocol(settings.body_timeout_s),
+        http=type("Http", (TimedProtocol,), {"head_timeout_s": settings.body_timeout_s}),
         ws="none",
         loop="uvloop",
         log_config=None,
@@ -35,7 +35,7 @@ def serve(app: FastAPI, settings: ServiceSettings, *, started: Callable[[str], N
         timeout_graceful_shutdown=GRACE_S,
         limit_concurrency=settings.max_connections + BEYOND,
     )
-    Server(config, app=app, started=started).run()
+    return Server(config, app=app, started=started)
 
 
 class Server(uvicorn.Server):
@@ -60,39 +60,39 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)  # type: ignore[arg-type]
 
 
-def protocol(head_timeout_s: float) -> type[asyncio.Protocol]:
-    """HTTP for clients that send a request's head within so many seconds."""
+class TimedProtocol(HttpToolsProtocol):
+    """HTTP for clients that send a request's head in time."""
 
-    class TimedProtocol(HttpToolsProtocol):
-        _timer: asyncio.TimerHandle | None = None
+    head_timeout_s = 30.0
+    _timer: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self._watch()
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """The time for the first head runs."""
+        super().connection_made(transport)
+        self._watch()
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._watch()
+    def data_received(self, data: bytes) -> None:
+        """A head may be whole now, or have begun."""
+        super().data_received(data)
+        self._watch()
 
-        def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody is waited for."""
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
             self._unwatch()
-            super().connection_lost(exc)
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.head_timeout_s, self._let_go)
 
-        def _watch(self) -> None:
-            """The time runs while a head is being sent, and begins with its first byte."""
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._unwatch()
-            elif self._timer is None:
-                self._timer = self.loop.call_later(head_timeout_s, self._let_go)
-
-        def _unwatch(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-        def _let_go(self) -> None:
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
             self._timer = None
-            if self.cycle is None or self.cycle.response_complete:
-                self.transport.close()
 
-    return TimedProtocol
+    def _let_go(self) -> None:
+        self._timer = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()

@@ -61,14 +61,14 @@ def serve(
     _check_closed(settings, registry)
     from qualab.api.app import app_of
     from qualab.api.logs import begin_logging
-    from qualab.api.serving import serve as run
+    from qualab.api.serving import server_of
 
     begin_logging()
     bootstrap.allow_open_files()
     services = bootstrap.services_of(common)
     with service_bootstrap.working_desk(services, registry, settings) as desk:
         app = app_of(desk, settings, schema=lambda: bootstrap.current_revision(common))
-        run(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)"))
+        server_of(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
 
 
 def _check_closed(settings: ServiceSettings, registry: Registry) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +16,7 @@ from fastapi.testclient import TestClient
 
 from qualab.adapters.memory import MemoryRegistry, MemoryStore
 from qualab.api.app import app_of
+from qualab.api.serving import server_of
 from qualab.app.service.access import create_token
 from qualab.app.service.desk import By, Desk
 from qualab.app.service.inline import InlineJobs
@@ -159,3 +163,18 @@ def make() -> Iterator[Callable[..., Service]]:
     yield entered
     for client in made:
         client.__exit__()
+
+
+@contextmanager
+def on_a_socket(service: Service) -> Iterator[str]:
+    """Serves an app from a thread, and yields its address."""
+    addresses: queue.Queue[str] = queue.Queue()
+    server = server_of(service.app, service.settings, started=addresses.put)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        yield addresses.get(timeout=10.0)
+    finally:
+        server.should_exit = True
+        thread.join(15.0)
+        assert not thread.is_alive()

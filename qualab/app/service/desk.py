@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from qualab.app.experiment import Experiment
 from qualab.app.frozen import FrozenPlan
@@ -45,6 +46,8 @@ class Desk:
     read_document: ReadDocument
     read_plan: ReadDocument
     """The same without endpoints or a model: for plans that are only computed."""
+    read_rule: Callable[[JsonObject], Mapping[str, Any]]
+    """Parts of a decision rule, as settings. Raises UnknownSetting, InvalidValue."""
     check_endpoint: Callable[[str], None]
     """Raises EndpointForbidden for a URL that may not be called."""
     secrets: Secrets

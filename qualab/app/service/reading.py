@@ -13,7 +13,7 @@ from qualab.app.service.desk import Desk
 from qualab.domain.canonical import body_hash, canonical_json, encode_body, sha256
 from qualab.domain.comparison import Analysis, Comparison, MetricResult
 from qualab.domain.engine import Engine
-from qualab.domain.items import Answer, Item, JsonObject, Score
+from qualab.domain.items import Answer, Item, JsonObject, Reply, Score
 from qualab.domain.lookup import not_found
 from qualab.domain.names import ArmName, ComparisonStatus, Verdict
 from qualab.domain.observations import engines_seen, pins_seen
@@ -82,6 +82,18 @@ class RequestBody:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSeen:
+    """What one arm said."""
+
+    arm: ArmName
+    choice: int
+    repeat: int
+    request_hash: str
+    """Hexadecimal: how the SHA-256 of the body that was sent begins."""
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ItemSeen:
     """One item with all that became of it."""
 
@@ -92,7 +104,7 @@ class ItemSeen:
     doc: JsonObject
     target: str
     requests: tuple[RequestBody, ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[AnswerSeen, ...]
     scores: tuple[Score, ...]
 
 
@@ -278,8 +290,14 @@ def item_of(desk: Desk, comparison_id: str, position: int) -> ItemSeen:
         doc=item.doc,
         target=item.target,
         requests=_bodies(item, found),
-        answers=tuple(answers),
+        answers=tuple(map(_answer, answers)),
         scores=tuple(scores),
+    )
+
+
+def _answer(one: Answer) -> AnswerSeen:
+    return AnswerSeen(
+        arm=one.arm, choice=one.choice, repeat=one.repeat, request_hash=one.request_hash.hex(), reply=one.reply
     )
 
 
