@@ -220,6 +220,10 @@ class Store(Protocol):
         """(arm, position, choice, repeat) of every stored answer of a run."""
         ...
 
+    def n_answered(self, comparison_id: str) -> Mapping[ArmName, int]:
+        """How many answers each arm has, the noise floor's not counted: cheap enough to ask every second."""
+        ...
+
     def answers(self, comparison_id: str, *, arm: ArmName, run: int = 0) -> Iterator[Answer]:
         """In order of (position, choice, repeat). Runs of the noise floor have the baseline alone."""
         ...
@@ -232,11 +236,15 @@ class Store(Protocol):
         ...
 
     def put_scores(self, comparison_id: str, scores: Iterable[Score]) -> None:
-        """Replaces the comparison's scores."""
+        """Replaces the comparison's scores. Outcomes, which came of the former ones, go."""
         ...
 
     def scores(self, comparison_id: str) -> Iterator[Score]:
         """In order of (arm, position, repeat, metric)."""
+        ...
+
+    def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
+        """Replaces the comparison's outcomes. `Registry.outcomes` reads them."""
         ...
 
     def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:
@@ -341,10 +349,6 @@ class Registry(Protocol):
         """Gives the runner's leases back; nothing happens where it has none."""
         ...
 
-    def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
-        """Replaces the comparison's outcomes. `Store.put_scores` takes them away, as they came of the scores."""
-        ...
-
     def has_outcomes(self, comparison_id: str) -> bool: ...
 
     def outcomes(
@@ -368,6 +372,14 @@ class Registry(Protocol):
 
     def revoke_token(self, token_id: str, *, entry: AuditEntry) -> None:
         """From the entry's time on. Nothing happens to one that is revoked already. Raises TokenNotFound."""
+        ...
+
+    def counts(self) -> Mapping[str, int]:
+        """How many comparisons there are by status, and submissions that have not become one by theirs."""
+        ...
+
+    def note(self, entry: AuditEntry) -> None:
+        """The record of a change that is no method here, as an analysis that was stored."""
         ...
 
     def audit(self, *, cursor: str | None = None, limit: int = 50) -> Page[AuditEntry]:

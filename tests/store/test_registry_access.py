@@ -97,3 +97,8 @@ def test_what_is_not_there_is_not_signed_off(registry: Registry) -> None:
     with pytest.raises(ComparisonNotFound):
         registry.signoffs("c-1")
     assert registry.audit().entries == ()
+
+
+def test_an_entry_is_noted_by_itself(registry: Registry) -> None:
+    registry.note(make_entry("comparison.analyse"))
+    assert registry.audit().entries == (make_entry("comparison.analyse"),)

@@ -220,3 +220,14 @@ def test_a_cursor_of_no_page_is_refused(registry: Registry, cursor: str) -> None
 def test_a_page_holds_at_least_one(store: Store, registry: Registry) -> None:
     store.create(make_comparison(), [])
     assert ids(registry, limit=0) == ["c-1"]
+
+
+def test_comparisons_and_submissions_are_counted_by_status(store: Store, registry: Registry) -> None:
+    assert registry.counts() == {}
+    for comparison_id, status in {"a": "running", "b": "finished", "c": "running"}.items():
+        store.create(make_comparison(comparison_id, status=ComparisonStatus(status)), [])
+    submit(registry, "d", status=SubmissionStatus.RUNNING)
+    submit(registry, "e")
+    submit(registry, "f", status=SubmissionStatus.DONE)
+    store.create(make_comparison("f"), [])
+    assert registry.counts() == {"running": 3, "finished": 1, "queued": 1, "planned": 1}

@@ -5,10 +5,11 @@ Both are in one order: the newest first; of the same moment submissions before c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, exists, false, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, exists, false, func, select, tuple_
 
 from qualab.adapters.store import codes
 from qualab.adapters.store.submissions import submission_of
@@ -62,6 +63,17 @@ def read_summary(connection: Connection, comparison_id: str) -> ComparisonSummar
     if asked is None:
         raise not_found(comparison_id)
     return submission_of(asked).summary()
+
+
+def count_statuses(connection: Connection) -> Counter[str]:
+    """How many comparisons there are by status, and submissions that have not become one by theirs."""
+    found: Counter[str] = Counter()
+    for status, n in connection.execute(select(_C.status, func.count()).group_by(_C.status)):
+        found[codes.COMPARISON_STATUS.name[status].value] += n
+    waiting = select(submission.c.status, func.count()).where(WAITING).group_by(submission.c.status)
+    for status, n in connection.execute(waiting):
+        found[codes.SUBMISSION.name[status].value] += n
+    return found
 
 
 def matching(wanted: ComparisonFilter, table: Table, statuses: dict[Any, int]) -> Iterator[ColumnElement[bool]]:

@@ -133,6 +133,12 @@ def read_places(connection: Connection, key: int) -> set[tuple[ArmName, int, int
     return {(name[arm], position, choice, repeat) for arm, position, choice, repeat in connection.execute(query)}
 
 
+def count_answers(connection: Connection, key: int) -> dict[ArmName, int]:
+    """How many answers each arm has."""
+    query = select(answer.c.arm, func.count()).where(answer.c.comparison_key == key).group_by(answer.c.arm)
+    return dict.fromkeys(ArmName, 0) | {codes.ARM.name[arm]: n for arm, n in connection.execute(query)}
+
+
 def read_answers(
     connection: Connection, key: int, arm: ArmName, codec: TextCodec, *, position: int | None = None
 ) -> Iterator[Answer]:
