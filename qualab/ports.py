@@ -236,11 +236,15 @@ class Store(Protocol):
         ...
 
     def put_scores(self, comparison_id: str, scores: Iterable[Score]) -> None:
-        """Replaces the comparison's scores."""
+        """Replaces the comparison's scores. Outcomes, which came of the former ones, go."""
         ...
 
     def scores(self, comparison_id: str) -> Iterator[Score]:
         """In order of (arm, position, repeat, metric)."""
+        ...
+
+    def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
+        """Replaces the comparison's outcomes. `Registry.outcomes` reads them."""
         ...
 
     def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:
@@ -343,10 +347,6 @@ class Registry(Protocol):
 
     def release_hosts(self, comparison_id: str, *, runner: str) -> None:
         """Gives the runner's leases back; nothing happens where it has none."""
-        ...
-
-    def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
-        """Replaces the comparison's outcomes. `Store.put_scores` takes them away, as they came of the scores."""
         ...
 
     def has_outcomes(self, comparison_id: str) -> bool: ...

@@ -127,7 +127,7 @@ def test_the_answers_of_each_arm_are_counted(store: Store) -> None:
     store.add_answers(
         "c-1", [make_answer(0), make_answer(1), make_answer(1, choice=1), failed(0, AnswerStatus.TIMEOUT)]
     )
-    store.add_answers("c-1", [make_answer(4, CANDIDATE)])
+    store.add_answers("c-1", [make_answer(4, CANDIDATE), make_answer(4, run=1)])
     assert store.n_answered("c-1") == {BASELINE: 3, CANDIDATE: 1}
 
 

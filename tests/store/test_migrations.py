@@ -204,7 +204,7 @@ def fill(store: SqlStore) -> None:
     store.add_look("c-1", make_look(), now=NOW)
     store.add_observation("c-1", ENGINE)
     store.put_analysis(make_analysis(), now=NOW)
-    registry.put_outcomes("c-1", [make_outcome(0)])
+    store.put_outcomes("c-1", [make_outcome(0)])
     registry.sign_off(make_signoff(), entry=entry)
     registry.submit(make_submission("c-2"), entry=entry)
     registry.add_token(make_token(), entry=entry)

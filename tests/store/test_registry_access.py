@@ -76,12 +76,6 @@ def test_a_record_comes_back_as_it_went_in_where_text_can_be_stored(registry: Re
     assert found.at.tzname() == "UTC"
 
 
-def test_a_change_can_be_on_record_by_itself(registry: Registry) -> None:
-    entry = make_entry("analysis.create", subject="c-1")
-    registry.note(entry)
-    assert registry.audit().entries == (entry,)
-
-
 def test_sign_offs_are_added_in_their_order(store: Store, registry: Registry) -> None:
     for comparison_id in ("c-1", "c-2"):
         store.create(make_comparison(comparison_id), [])
@@ -103,3 +97,8 @@ def test_what_is_not_there_is_not_signed_off(registry: Registry) -> None:
     with pytest.raises(ComparisonNotFound):
         registry.signoffs("c-1")
     assert registry.audit().entries == ()
+
+
+def test_an_entry_is_noted_by_itself(registry: Registry) -> None:
+    registry.note(make_entry("comparison.analyse"))
+    assert registry.audit().entries == (make_entry("comparison.analyse"),)

@@ -36,7 +36,7 @@ def shown(registry: Registry, **wanted: Any) -> list[int]:
     return [one.position for one in registry.outcomes("c-1", OutcomeFilter(**wanted)).entries]
 
 
-def test_outcomes_come_back_as_they_went_in_by_position_and_repeat(registry: Registry) -> None:
+def test_outcomes_come_back_as_they_went_in_by_position_and_repeat(store: Store, registry: Registry) -> None:
     wanted = [
         make_outcome(0, repeat=1, baseline=-5e-324, candidate=float("inf")),
         make_outcome(1, GAIN, task="kobest_과제", kind=RequestKind.LOGLIKELIHOOD, different_text=True),
@@ -45,23 +45,23 @@ def test_outcomes_come_back_as_they_went_in_by_position_and_repeat(registry: Reg
         make_outcome(2, UNKNOWN, repeat=1, baseline=None, candidate=None),
     ]
     assert not registry.has_outcomes("c-1")
-    registry.put_outcomes("c-1", reversed(wanted))
+    store.put_outcomes("c-1", reversed(wanted))
     assert list(registry.outcomes("c-1", OutcomeFilter()).entries) == wanted
     assert (registry.has_outcomes("c-1"), registry.has_outcomes("c-2")) == (True, False)
     assert registry.outcomes("c-2", OutcomeFilter()).entries == ()
 
 
-def test_outcomes_replace_the_former_ones(registry: Registry) -> None:
-    registry.put_outcomes("c-2", [make_outcome(1)])
-    registry.put_outcomes("c-1", [make_outcome(0), make_outcome(1)])
-    registry.put_outcomes("c-1", [make_outcome(5, GAIN)])
+def test_outcomes_replace_the_former_ones(store: Store, registry: Registry) -> None:
+    store.put_outcomes("c-2", [make_outcome(1)])
+    store.put_outcomes("c-1", [make_outcome(0), make_outcome(1)])
+    store.put_outcomes("c-1", [make_outcome(5, GAIN)])
     assert list(registry.outcomes("c-1", OutcomeFilter()).entries) == [make_outcome(5, GAIN)]
     assert registry.has_outcomes("c-2")
 
 
 def test_new_scores_take_outcomes_away(store: Store, registry: Registry) -> None:
     for comparison_id in ("c-1", "c-2"):
-        registry.put_outcomes(comparison_id, [make_outcome(0)])
+        store.put_outcomes(comparison_id, [make_outcome(0)])
     store.put_scores("c-1", [make_score(0)])
     assert (registry.has_outcomes("c-1"), registry.has_outcomes("c-2")) == (False, True)
 
@@ -78,16 +78,16 @@ def test_new_scores_take_outcomes_away(store: Store, registry: Registry) -> None
         make_outcome(2, baseline=float("nan")),
     ],
 )
-def test_an_outcome_that_cannot_be_leaves_what_was_there(registry: Registry, outcome: Outcome) -> None:
-    registry.put_outcomes("c-1", [make_outcome(0)])
+def test_an_outcome_that_cannot_be_leaves_what_was_there(store: Store, registry: Registry, outcome: Outcome) -> None:
+    store.put_outcomes("c-1", [make_outcome(0)])
     with pytest.raises(StoreError, match="outcome"):
-        registry.put_outcomes("c-1", [make_outcome(1), outcome])
+        store.put_outcomes("c-1", [make_outcome(1), outcome])
     assert list(registry.outcomes("c-1", OutcomeFilter()).entries) == [make_outcome(0)]
 
 
-def test_filters_hold_together_and_alone(registry: Registry) -> None:
+def test_filters_hold_together_and_alone(store: Store, registry: Registry) -> None:
     changes = (SAME, GAIN, LOSS, UNKNOWN, SAME, GAIN)
-    registry.put_outcomes(
+    store.put_outcomes(
         "c-1",
         [
             make_outcome(position, change, task="odd" if position % 2 else "even", different_text=position > 3)
@@ -118,9 +118,9 @@ def test_filters_hold_together_and_alone(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 6])
-def test_pages_hold_everything_once(registry: Registry, limit: int) -> None:
+def test_pages_hold_everything_once(store: Store, registry: Registry, limit: int) -> None:
     flips = [make_outcome(position, GAIN, repeat=repeat) for position in (1, 2, 7) for repeat in (0, 1)]
-    registry.put_outcomes("c-1", [*flips, make_outcome(3), make_outcome(9)])
+    store.put_outcomes("c-1", [*flips, make_outcome(3), make_outcome(9)])
     found, cursor, n_pages = [], None, 0
     while n_pages == 0 or cursor is not None:
         page = registry.outcomes("c-1", OutcomeFilter(flipped=True), cursor=cursor, limit=limit)
@@ -130,14 +130,14 @@ def test_pages_hold_everything_once(registry: Registry, limit: int) -> None:
     assert n_pages == -(-6 // limit)
 
 
-def test_a_cursor_of_another_list_is_refused(registry: Registry) -> None:
+def test_a_cursor_of_another_list_is_refused(store: Store, registry: Registry) -> None:
     with pytest.raises(InvalidValue, match="cursor"):
         registry.outcomes("c-1", OutcomeFilter(), cursor=encode_cursor("audit", 1))
 
 
-def test_an_unknown_comparison_has_no_outcomes(registry: Registry) -> None:
+def test_an_unknown_comparison_has_no_outcomes(store: Store, registry: Registry) -> None:
     with pytest.raises(ComparisonNotFound):
-        registry.put_outcomes("none", [])
+        store.put_outcomes("none", [])
     with pytest.raises(ComparisonNotFound):
         registry.has_outcomes("none")
     with pytest.raises(ComparisonNotFound):
@@ -166,6 +166,6 @@ def test_an_item_that_nobody_answered_comes_alone(store: Store, registry: Regist
 
 
 @pytest.mark.parametrize("position", [10, -1, 2**40])
-def test_a_position_without_an_item(registry: Registry, position: int) -> None:
+def test_a_position_without_an_item(store: Store, registry: Registry, position: int) -> None:
     with pytest.raises(ItemNotFound, match=f"position {position}"):
         registry.pair("c-1", position)

@@ -133,7 +133,7 @@ def fill(store: Store, registry: Registry, comparison_id: str) -> None:
     store.put_scores(comparison_id, [make_score(1), make_score(2)])
     store.add_look(comparison_id, make_look(), now=NOW)
     store.put_analysis(make_analysis(comparison_id), now=NOW)
-    registry.put_outcomes(comparison_id, [make_outcome(0)])
+    store.put_outcomes(comparison_id, [make_outcome(0)])
 
 
 def test_what_is_deleted_is_gone_and_nothing_else(store: Store, registry: Registry) -> None:

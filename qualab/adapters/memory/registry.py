@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from qualab.adapters.memory.store import Kept, MemoryStore, as_utc, is_listed, may_take, require_json
+from qualab.adapters.memory.store import (
+    Kept,
+    MemoryStore,
+    as_utc,
+    is_listed,
+    may_take,
+    outcome_place,
+    require_json,
+)
 from qualab.domain.access import AuditEntry, Token
 from qualab.domain.claims import busy
 from qualab.domain.items import Answer, Item, Score
 from qualab.domain.leases import HostLease, check_slots, may_lease
 from qualab.domain.lookup import (
-    impossible_outcome,
     in_preparation,
     item_not_found,
     key_reused,
@@ -197,15 +203,6 @@ class MemoryRegistry:
             place: lease for place, lease in self._leases.items() if not _holds(lease, comparison_id, runner)
         }
 
-    def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
-        """Replaces the comparison's outcomes."""
-        kept = self._store.of(comparison_id)
-        listed = sorted(outcomes, key=_outcome_place)
-        is_double = len(set(map(_outcome_place, listed))) < len(listed)
-        if is_double or not all(one.position in kept.items and _is_possible(one) for one in listed):
-            raise impossible_outcome()
-        kept.outcomes = tuple(listed)
-
     def has_outcomes(self, comparison_id: str) -> bool:
         """Whether any are stored."""
         return bool(self._store.of(comparison_id).outcomes)
@@ -216,9 +213,9 @@ class MemoryRegistry:
         """In order of (position, repeat)."""
         behind = (-1, 0) if cursor is None else decode_cursor(cursor, "items", 2)
         of_all = self._store.of(comparison_id).outcomes
-        found = [one for one in of_all if _outcome_place(one) > behind and _is_shown(one, wanted)]
+        found = [one for one in of_all if outcome_place(one) > behind and _is_shown(one, wanted)]
         limit = max(limit, 1)
-        return page_of(found[: limit + 1], limit, lambda one: encode_cursor("items", *_outcome_place(one)))
+        return page_of(found[: limit + 1], limit, lambda one: encode_cursor("items", *outcome_place(one)))
 
     def pair(self, comparison_id: str, position: int) -> tuple[Item, Sequence[Answer], Sequence[Score]]:
         """One item with both arms' answers and scores. Raises ItemNotFound."""
@@ -348,21 +345,6 @@ def _matches(summary: ComparisonSummary, wanted: ComparisonFilter) -> bool:
 
 def _holds(lease: HostLease, comparison_id: str, runner: str) -> bool:
     return lease.comparison_id == comparison_id and lease.runner == runner
-
-
-def _outcome_place(outcome: Outcome) -> tuple[int, int]:
-    return (outcome.position, outcome.repeat)
-
-
-def _is_possible(outcome: Outcome) -> bool:
-    values = (outcome.baseline, outcome.candidate)
-    is_unknown = outcome.change is Change.UNKNOWN
-    return (
-        outcome.repeat >= 0
-        and outcome.length >= 0
-        and is_unknown == (None in values)
-        and not any(value is not None and math.isnan(value) for value in values)
-    )
 
 
 def _is_shown(outcome: Outcome, wanted: OutcomeFilter) -> bool:

@@ -14,10 +14,10 @@ from itertools import count
 from qualab.domain.claims import Claim, busy, may_claim
 from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.items import Answer, Item, Reply, Score
-from qualab.domain.lookup import ambiguous, not_found, not_next, taken
+from qualab.domain.lookup import ambiguous, impossible_outcome, not_found, not_next, taken
 from qualab.domain.names import ArmName, ComparisonStatus, Verdict
 from qualab.domain.observations import Observation
-from qualab.domain.outcomes import Outcome
+from qualab.domain.outcomes import Change, Outcome
 from qualab.domain.signoffs import SignOff
 from qualab.domain.text import storable_text, valid_text
 from qualab.errors import StoreError
@@ -167,6 +167,14 @@ class MemoryStore:
     def scores(self, comparison_id: str) -> Iterator[Score]:
         return iter(self.of(comparison_id).scores)
 
+    def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
+        kept = self.of(comparison_id)
+        listed = sorted(outcomes, key=outcome_place)
+        is_double = len(set(map(outcome_place, listed))) < len(listed)
+        if is_double or not all(one.position in kept.items and _can_be(one) for one in listed):
+            raise impossible_outcome()
+        kept.outcomes = tuple(listed)
+
     def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:
         kept = self.of(comparison_id)
         as_utc(now)
@@ -295,6 +303,22 @@ def require_json(value: object, *, of: str) -> None:
 
 def _place_of(answer: Answer) -> RunPlace:
     return (answer.run, answer.arm, answer.position, answer.choice, answer.repeat)
+
+
+def outcome_place(outcome: Outcome) -> tuple[int, int]:
+    """Where it stands among those of its comparison."""
+    return (outcome.position, outcome.repeat)
+
+
+def _can_be(outcome: Outcome) -> bool:
+    values = (outcome.baseline, outcome.candidate)
+    is_unknown = outcome.change is Change.UNKNOWN
+    return (
+        outcome.repeat >= 0
+        and outcome.length >= 0
+        and is_unknown == (None in values)
+        and not any(value is not None and math.isnan(value) for value in values)
+    )
 
 
 def _score_key(score: Score) -> tuple[ArmName, int, int, str]:

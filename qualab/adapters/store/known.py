@@ -56,6 +56,11 @@ class Comparisons:
         return known
 
 
+def take_turn(connection: Connection, key: int) -> None:
+    """Of two transactions that replace the same, or number what they add, the other waits until this one ends."""
+    connection.execute(select(comparison.c.key).where(comparison.c.key == key).with_for_update(key_share=True))
+
+
 def _codec(connection: Connection, key: int) -> TextCodec:
     """What the comparison's texts are packed with."""
     query = select(dictionary.c.script, dictionary.c.data).where(dictionary.c.comparison_key == key)

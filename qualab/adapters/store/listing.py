@@ -65,16 +65,15 @@ def read_summary(connection: Connection, comparison_id: str) -> ComparisonSummar
     return submission_of(asked).summary()
 
 
-def count_by_status(connection: Connection) -> dict[str, int]:
-    """Comparisons, and submissions that have not become one."""
-    counted: Counter[str] = Counter()
-    for column, names, conditions in (
-        (_C.status, codes.COMPARISON_STATUS.name, ()),
-        (submission.c.status, codes.SUBMISSION.name, (WAITING,)),
-    ):
-        for status, n in connection.execute(select(column, func.count()).where(*conditions).group_by(column)):
-            counted[str(names[status])] += n
-    return dict(counted)
+def count_statuses(connection: Connection) -> Counter[str]:
+    """How many comparisons there are by status, and submissions that have not become one by theirs."""
+    found: Counter[str] = Counter()
+    for status, n in connection.execute(select(_C.status, func.count()).group_by(_C.status)):
+        found[codes.COMPARISON_STATUS.name[status].value] += n
+    waiting = select(submission.c.status, func.count()).where(WAITING).group_by(submission.c.status)
+    for status, n in connection.execute(waiting):
+        found[codes.SUBMISSION.name[status].value] += n
+    return found
 
 
 def matching(wanted: ComparisonFilter, table: Table, statuses: dict[Any, int]) -> Iterator[ColumnElement[bool]]:

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from qualab.adapters.store import codes
 from qualab.adapters.store.bulk import chunks, insert_rows
-from qualab.adapters.store.known import Known
+from qualab.adapters.store.known import Known, take_turn
 from qualab.adapters.store.phrases import Phrases, digest_of
 from qualab.adapters.store.tables import FLIPPED, outcome, phrase
 from qualab.domain.lookup import impossible_outcome
@@ -27,6 +27,7 @@ def replace_outcomes(
     connection: Connection, known: Known, outcomes: Iterable[Outcome], phrases: Phrases
 ) -> dict[str, int]:
     """Stores outcomes in place of the former ones and returns the ids of their tasks. Raises StoreError."""
+    take_turn(connection, known.key)
     drop_outcomes(connection, known.key)
     tasks: dict[str, int] = {}
     for chunk in chunks(outcomes):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from qualab.adapters.store import access, deletion, leases, listing, records, signoffs, submissions
-from qualab.adapters.store.outcomes import any_outcomes, read_outcomes, replace_outcomes
+from qualab.adapters.store.outcomes import any_outcomes, read_outcomes
 from qualab.adapters.store.sessions import Sessions
 from qualab.domain.access import AuditEntry, Token
 from qualab.domain.items import Answer, Item, Score
@@ -125,12 +125,6 @@ class SqlRegistry:
         with self._sessions.writing() as connection:
             leases.drop_leases(connection, comparison_id, runner=runner)
 
-    def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
-        """Replaces the comparison's outcomes."""
-        with self._sessions.writing_to(comparison_id) as (connection, known):
-            phrases = replace_outcomes(connection, known, outcomes, self._sessions.phrases)
-        self._sessions.phrases.keep(phrases)
-
     def has_outcomes(self, comparison_id: str) -> bool:
         """Whether any are stored."""
         with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
@@ -177,7 +171,7 @@ class SqlRegistry:
     def counts(self) -> Mapping[str, int]:
         """By status."""
         with self._sessions.reading() as connection:
-            return listing.count_by_status(connection)
+            return listing.count_statuses(connection)
 
     def note(self, entry: AuditEntry) -> None:
         """An entry by itself."""

@@ -8,8 +8,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, insert, select
 
 from qualab.adapters.store import codes
+from qualab.adapters.store.known import take_turn
 from qualab.adapters.store.payloads import to_json
-from qualab.adapters.store.tables import comparison, signoff
+from qualab.adapters.store.tables import signoff
 from qualab.adapters.store.times import from_us, to_us
 from qualab.domain.signoffs import SignOff
 from qualab.domain.text import storable_text
@@ -18,8 +19,8 @@ _S = signoff.c
 
 
 def add_signoff(connection: Connection, key: int, value: SignOff) -> None:
-    """After whatever was signed before; of two at once, one waits."""
-    connection.execute(select(comparison.c.key).where(comparison.c.key == key).with_for_update(key_share=True))
+    """After whatever was signed before."""
+    take_turn(connection, key)
     last = connection.scalar(select(func.max(_S.number)).where(_S.comparison_key == key)) or 0
     row = {
         "comparison_key": key,

@@ -8,9 +8,10 @@ from typing import Self
 
 from sqlalchemy import Connection, Engine
 
-from qualab.adapters.store import comparisons, outcomes, records, submissions
+from qualab.adapters.store import comparisons, records, submissions
 from qualab.adapters.store.known import Known
 from qualab.adapters.store.location import Location
+from qualab.adapters.store.outcomes import drop_outcomes, replace_outcomes
 from qualab.adapters.store.registry import SqlRegistry
 from qualab.adapters.store.runners import may_take
 from qualab.adapters.store.sessions import Sessions
@@ -21,6 +22,7 @@ from qualab.domain.items import Answer, Item, Score
 from qualab.domain.lookup import not_next
 from qualab.domain.names import ArmName, ComparisonStatus
 from qualab.domain.observations import Observation
+from qualab.domain.outcomes import Outcome
 from qualab.ports import ComparisonFilter
 
 _ARMS = len(ArmName)
@@ -140,7 +142,7 @@ class SqlStore:
         """Replaces the comparison's scores; outcomes that came of the former ones go."""
         with self._sessions.writing_to(comparison_id) as (connection, known):
             phrases = records.replace_scores(connection, known, scores, self._sessions.phrases)
-            outcomes.drop_outcomes(connection, known.key)
+            drop_outcomes(connection, known.key)
         self._sessions.phrases.keep(phrases)
 
     def scores(self, comparison_id: str) -> Iterator[Score]:
@@ -148,6 +150,12 @@ class SqlStore:
         return self._sessions.streamed(
             comparison_id, lambda connection, known: records.read_scores(connection, known.key)
         )
+
+    def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
+        """Replaces the comparison's outcomes."""
+        with self._sessions.writing_to(comparison_id) as (connection, known):
+            phrases = replace_outcomes(connection, known, outcomes, self._sessions.phrases)
+        self._sessions.phrases.keep(phrases)
 
     def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:
         """Stores the next look. Raises StoreError where its number is not the one after the last."""
