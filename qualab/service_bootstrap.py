@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,8 +36,6 @@ PATHS = ("data_dir", "include_path", "tokenizer", "checkpoint")
 VERIFIED = ("pods", "containers")
 RULE_FIELDS = ("margin", "margins", "objective", "alpha", "max_missing_share")
 MOST_WRONG = 20
-GIVEN = re.compile(r"'[^']*'")
-"""What a message repeats of a value, which may be a key in the wrong place."""
 
 
 def desk_of(services: Services, registry: Registry, jobs: Jobs, settings: ServiceSettings) -> Desk:
@@ -232,7 +229,7 @@ def _loaded(content: Mapping[str, Any]) -> Settings:
         return load(content=content, environment=False)
     except InvalidValue as exc:
         fields = exc.details.get("fields")
-        wrong = {name: GIVEN.sub("it", said) for name, said in fields.items()} if isinstance(fields, dict) else {}
+        wrong = fields if isinstance(fields, dict) else {}
         raise InvalidValue("; ".join(f"{name}: {said}" for name, said in wrong.items()), fields=wrong) from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -228,7 +229,7 @@ def load(
     environment: bool = True,
 ) -> Settings:
     """`content` stands for a file that is read already. Raises UnknownSetting, InvalidValue (`fields` in its details
-    holds each wrong setting and what is wrong with it), UsageError."""
+    holds each wrong setting and what is wrong with it, the value itself not repeated), UsageError."""
     from_file = read_experiment(file) if file else checked_experiment(content or {}, where="experiment")
     given = {name: value for name, value in (command_line or {}).items() if value is not None}
     sources: dict[str, Any] = {"command_line": given, "file": from_file, "environment": environment}
@@ -240,7 +241,7 @@ def load(
         raise InvalidValue(
             f"{name}: {_message(wrong[0])}",
             hint=f"Given: {_shown(name, wrong[0].get('input'))}",
-            fields={_name(one): _message(one) for one in wrong},
+            fields={_name(one): _unrepeated(one) for one in wrong},
         ) from exc
 
 
@@ -250,6 +251,11 @@ def _name(error: Any) -> str:
 
 def _message(error: Any) -> str:
     return str(error["msg"]).removeprefix("Value error, ").rstrip(".")
+
+
+def _unrepeated(error: Any) -> str:
+    """The message without what was given, which own messages quote."""
+    return re.sub(r"'[^']*'", "it", _message(error)) if error["type"] == "value_error" else _message(error)
 
 
 def _shown(name: str, value: object) -> str:

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from qualab.domain.names import RequestKind
-from qualab.domain.outcomes import Change, Outcome
 from tests.api.conftest import Service
 from tests.app.fakes import reply
 
@@ -21,28 +19,7 @@ def wrong_from(number: int) -> Any:
 def compared(working: Service) -> tuple[Service, str]:
     """A comparison whose candidate gets the last three of ten items wrong."""
     working.bench.candidate.answer = wrong_from(7)
-    comparison_id = working.finished()
-    if not working.registry.has_outcomes(comparison_id):
-        working.registry.put_outcomes(comparison_id, outcomes_of(working, comparison_id))
-    return working, comparison_id
-
-
-def outcomes_of(service: Service, comparison_id: str) -> list[Outcome]:
-    return [
-        Outcome(
-            position=item.position,
-            repeat=0,
-            task=item.task,
-            doc_id=item.doc_id,
-            kind=RequestKind.GENERATION,
-            change=Change.LOSS if item.doc_id >= 7 else Change.SAME,
-            baseline=1.0,
-            candidate=0.0 if item.doc_id >= 7 else 1.0,
-            different_text=item.doc_id >= 7,
-            length=2 if item.doc_id >= 7 else 1,
-        )
-        for item in service.desk.services.store.items(comparison_id)
-    ]
+    return working, working.finished()
 
 
 def docs(service: Service, comparison_id: str, query: str) -> list[int]:

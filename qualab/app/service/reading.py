@@ -9,6 +9,7 @@ from datetime import datetime
 
 from qualab.app.differences import Difference, differences
 from qualab.app.frozen import FrozenPlan, to_document
+from qualab.app.outcomes import have_outcomes
 from qualab.app.service.desk import Desk
 from qualab.domain.canonical import body_hash, canonical_json, encode_body, sha256
 from qualab.domain.comparison import Analysis, Comparison, MetricResult
@@ -269,7 +270,7 @@ def outcomes_of(
 ) -> Page[Outcome]:
     """Raises as `comparison_of`, NotYet where nothing is scored, InvalidValue for a cursor that is none."""
     found = comparison_of(desk, comparison_id)
-    if not desk.registry.has_outcomes(found.id):
+    if not have_outcomes(desk.services.store, desk.registry, found):
         raise NotYet(
             f"Comparison {found.id} is {found.status.value}: its items are not scored yet", hint="Follow its events"
         )
