@@ -67,6 +67,7 @@ def working_desk(services: Services, registry: Registry, settings: ServiceSettin
         yield desk
     finally:
         jobs.close()
+        desk.planner.close()
 
 
 def read_document(
@@ -230,7 +231,8 @@ def _loaded(content: Mapping[str, Any]) -> Settings:
     except InvalidValue as exc:
         fields = exc.details.get("fields")
         wrong = fields if isinstance(fields, dict) else {}
-        raise InvalidValue("; ".join(f"{name}: {said}" for name, said in wrong.items()), fields=wrong) from None
+        said = "; ".join(f"{name}: {allowed}" for name, allowed in wrong.items())
+        raise InvalidValue(said or exc.message, hint="Change what is named", fields=wrong) from None
 
 
 def _check_planned(found: Settings, frozen: FrozenPlan) -> None:

@@ -62,7 +62,6 @@ def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema) -> FastAPI:
             yield
         finally:
             state.broadcast.close()
-            desk.planner.close()
 
     app = FastAPI(title="qualab", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
@@ -70,9 +69,10 @@ def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema) -> FastAPI:
     app.state.collectors = CollectorRegistry()
     counts = health.Requests(app.state.collectors)
     app.state.collectors.register(health.Stock(state))
-    for part in (comparisons, items, analyses, events, plans, audit, health):
-        app.include_router(part.router)
+    routers = [part.router for part in (comparisons, items, analyses, events, plans, audit, health)]
+    for router in routers:
+        app.include_router(router)
     problems.install(app)
     app.add_middleware(Front, settings=settings, observe=counts.observe)
-    app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # as FastAPI's documentation does
+    app.openapi = lambda: describe(app, routers)  # type: ignore[method-assign]  # as FastAPI's documentation does
     return app

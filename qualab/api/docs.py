@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import product
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from qualab import __version__
@@ -121,7 +123,7 @@ def _problem(status: int) -> dict[str, Any]:
 def experiment_schema() -> dict[str, Any]:
     """The settings of an experiment file as JSON Schema; keys as references, and what the service adds."""
     schema = Settings.model_json_schema(mode="validation")
-    properties = {name: schema["properties"][name] for name in FIELDS if name in schema["properties"]}
+    properties = {name: _or_text(schema["properties"][name]) for name in FIELDS if name in schema["properties"]}
     keys = {name: {"type": "string", "pattern": "^(env|file):.+", "description": "A reference"} for name in KEY_FIELDS}
     accept = {"accept_underpowered": {"type": "boolean", "description": "Accepts a plan that cannot prove its margins"}}
     return {
@@ -130,6 +132,12 @@ def experiment_schema() -> dict[str, Any]:
         "type": "object",
         "properties": _inlined({**properties, **keys, **accept}, schema.get("$defs", {})),
     }
+
+
+def _or_text(schema: dict[str, Any]) -> dict[str, Any]:
+    """Lists and mappings may be given as text too, as on a command line."""
+    is_whole = schema.get("type") in ("array", "object") or "anyOf" in schema or "$ref" in schema
+    return {"anyOf": [schema, {"type": "string"}]} if is_whole else schema
 
 
 def _inlined(value: Any, definitions: Mapping[str, Any]) -> Any:
@@ -179,8 +187,8 @@ def body(schema: Mapping[str, Any], shown: Mapping[str, Any], *, required: bool 
     return {"requestBody": {"required": required, "content": content}}
 
 
-def describe(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document."""
+def describe(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]:
+    """The OpenAPI document of an app that is made of these."""
     if app.openapi_schema is None:
         found = get_openapi(
             title="qualab",
@@ -194,5 +202,17 @@ def describe(app: FastAPI) -> dict[str, Any]:
         schemas["Problem"] = made
         for name in ("HTTPValidationError", "ValidationError"):  # errors are problems here
             schemas.pop(name, None)
+        _show_whole(found, routers)
         app.openapi_schema = found
     return app.openapi_schema
+
+
+def _show_whole(found: dict[str, Any], routers: Sequence[APIRouter]) -> None:
+    """Examples as they are: FastAPI leaves out what is null in them."""
+    for route in (route for router in routers for route in router.routes):
+        if isinstance(route, APIRoute):
+            for method, (status, answer) in product(route.methods, route.responses.items()):
+                shown = found["paths"][route.path_format][method.lower()]["responses"][str(status)]
+                for media_type, content in answer.get("content", {}).items():
+                    if "example" in content:
+                        shown["content"][media_type]["example"] = content["example"]

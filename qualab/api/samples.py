@@ -122,7 +122,42 @@ ITEM: dict[str, Any] = {
     ],
 }
 PREFLIGHT: dict[str, Any] = {"engines": {}, "differences": [], "pins": [], "error": {}}
-ACCEPTANCE: dict[str, Any] = {"is_observed": True}
+ENGINE: dict[str, Any] = {
+    "kind": "vLLM",
+    "version": "0.11.0",
+    "model_root": "org/my-model",
+    "max_model_len": 8192,
+    "kv_cache_tokens": 220160,
+}
+DRAFTING: dict[str, Any] = {
+    "task": "gsm8k",
+    "n_answers": 1319,
+    "rounds": 91200,
+    "draft_tokens": 273600,
+    "accepted_tokens": 150480,
+    "accepted_share": 0.55,
+    "mean_length": 2.65,
+    "median_length": 3.0,
+    "p10_length": 1.0,
+    "zero_share": 0.21,
+    "histogram": [19152, 20976, 22800, 28272],
+    "request_mean_length": 2.7,
+    "first_third": 2.66,
+    "last_third": 2.64,
+    "break_even_margin": None,
+}
+ACCEPTANCE: dict[str, Any] = {
+    "is_observed": True,
+    "engines": [
+        ENGINE | {"arm": "baseline", "drafter": ""},
+        ENGINE | {"arm": "candidate", "drafter": "eagle3, 3 tokens"},
+    ],
+    "tasks": [DRAFTING],
+    "bins": [],
+    "troubles": [],
+    "notes": [],
+    "break_even_length": None,
+}
 METRICS: dict[str, Any] = {
     "comparison_id": ID,
     "plan_hash": HASH,
@@ -146,5 +181,37 @@ PLAN_REQUEST: dict[str, Any] = {
     "margin": 0.02,
     "assume": {"discordance": 0.05},
 }
-ANALYSIS: dict[str, Any] = {"comparison_id": ID, "plan_hash": HASH, "verdict": "EQUIVALENT"}
+ANALYSIS: dict[str, Any] = {
+    "comparison_id": ID,
+    "plan_hash": HASH,
+    "input_hash": HASH,
+    "verdict": "EQUIVALENT",
+    "reasons": ["All 5 primary metrics are proven equivalent"],
+    "caveats": [],
+    "metrics": [],
+    "suite": {
+        "n_family": 5,
+        "n_max_t": 5,
+        "n_resamples": 9999,
+        "global_test": {"n_metrics": 5, "difference": -0.0004, "pvalue": 0.71, "n_resamples": 9999},
+        "missing": {"n_asked": 6412, "baseline_only": 0, "candidate_only": 0, "both": 0, "pvalue": 1.0},
+        "joint_power": 0.83,
+        "joint_power_reason": "",
+        "seed": 225502521490239,
+    },
+    "arms": [],
+    "pairs": {
+        "n_pairs": 6412,
+        "same_text": 6301,
+        "finish_reasons_differ": 0,
+        "prompt_tokens_differ": 0,
+        "request_hashes_differ": 0,
+    },
+    "versions": {"qualab": "0.1.0", "lm_eval": "0.4.13"},
+    "looks": None,
+    "treatment": ACCEPTANCE,
+    "pinning": None,
+    "noise": None,
+    "repeats": None,
+}
 ANALYSED: dict[str, Any] = {"name": ANALYSIS_NAMED, "is_as_stored": True, "analysis": ANALYSIS}
