@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,12 +16,13 @@ import qualab
 from qualab.adapters.clock import SystemClock
 from qualab.app.experiment import Experiment
 from qualab.app.services import Services
+from qualab.domain.gate import GateResult
 from qualab.domain.names import ArmName
 from qualab.domain.pair import ServedPair
 from qualab.domain.pins import PinPlaces
 from qualab.domain.plan import DecisionRule, DrafterCosts, NoisePlan, RequestPolicy
 from qualab.errors import InvalidValue
-from qualab.ports import Harness, PinSource, Registry, Store
+from qualab.ports import Clock, Harness, PinSource, Registry, RemoteService, Store
 from qualab.settings import NoiseSettings, Settings, api_keys, default_database
 
 T = TypeVar("T")
@@ -84,6 +85,33 @@ def services_of(settings: Settings, *, keeps_nothing: bool = False) -> Services:
         clock=SystemClock(),
         runner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
     )
+
+
+def clock() -> Clock:
+    """The system's."""
+    return SystemClock()
+
+
+def remote_service(url: str, *, token: str) -> AbstractAsyncContextManager[RemoteService]:
+    """A server of `qualab serve`."""
+    from qualab.adapters.endpoints.service import open_service
+
+    return open_service(url, token=token)
+
+
+def gate_renderer(kind: str) -> Callable[[GateResult], bytes]:
+    """How a gate's result is written. `kind` is "junit" or "markdown"."""
+    from qualab.adapters.render.gate_markdown import gate_markdown
+    from qualab.adapters.render.junit import junit
+
+    return {"junit": junit, "markdown": lambda found: gate_markdown(found).encode()}[kind]
+
+
+def gate_error(name: str, *, code: str, message: str) -> bytes:
+    """JUnit XML for a gate that has no result."""
+    from qualab.adapters.render.junit import junit_of_error
+
+    return junit_of_error(name, code=code, message=message)
 
 
 def pin_source() -> PinSource:

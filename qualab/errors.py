@@ -93,6 +93,12 @@ class ComparisonSignedOff(UsageError):
     code = "comparison-signed-off"
 
 
+class SignOffRefused(UsageError):
+    """Something stands in the way of signing off, and no reason to override it was given."""
+
+    code = "sign-off-refused"
+
+
 class KeyReused(UsageError):
     """An idempotency key came a second time, with another request."""
 
@@ -197,6 +203,12 @@ class RunStopped(InfrastructureError):
     code = "run-stopped"
 
 
+class GateTimedOut(InfrastructureError):
+    """There was no verdict in the time that a gate waits."""
+
+    code = "gate-timed-out"
+
+
 class HarnessError(InfrastructureError):
     code = "harness"
 
@@ -227,3 +239,13 @@ class SchemaMismatch(StoreError):
     """The database has another schema than this version of qualab."""
 
     code = "schema-mismatch"
+
+
+def error_class(code: str, otherwise: type[QualabError]) -> type[QualabError]:
+    """The class of a stable code; `otherwise` for one that this version does not know."""
+    kinds = list(QualabError.__subclasses__())
+    for kind in kinds:  # grows as it goes: classes below classes
+        if kind.code == code:
+            return kind
+        kinds.extend(kind.__subclasses__())
+    return otherwise

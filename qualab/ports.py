@@ -19,6 +19,7 @@ from qualab.domain.observations import Observation
 from qualab.domain.outcomes import Outcome, OutcomeFilter
 from qualab.domain.paging import Page
 from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
+from qualab.domain.seals import SealedAnalysis
 from qualab.domain.signoffs import SignOff
 from qualab.domain.submissions import ComparisonSummary, Submission, SubmissionStatus
 
@@ -279,6 +280,10 @@ class Store(Protocol):
         """The newest analysis under a plan, the comparison's own by default."""
         ...
 
+    def seals(self, comparison_id: str) -> Sequence[SealedAnalysis]:
+        """Every stored analysis with its seal, the oldest first."""
+        ...
+
     def plan_hashes(self, comparison_id: str) -> Sequence[str]:
         """Of every analysis, each once, the oldest first."""
         ...
@@ -432,6 +437,15 @@ class Secrets(Protocol):
 
     def read(self, reference: str) -> str:
         """Raises SecretForbidden, also where nothing is found."""
+        ...
+
+
+class RemoteService(Protocol):
+    """A server of `qualab serve`, read over HTTP."""
+
+    async def get(self, path: str) -> JsonObject:
+        """What stands at a path below /v1. Raises the error that the server names; EndpointUnreachable,
+        EndpointMisconfigured."""
         ...
 
 

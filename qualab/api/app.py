@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from qualab import __version__
-from qualab.api import analyses, audit, comparisons, events, health, items, plans, problems
+from qualab.api import analyses, audit, comparisons, events, health, items, plans, problems, signoffs
 from qualab.api.docs import describe
 from qualab.api.front import Front
 from qualab.api.state import State
@@ -69,7 +69,7 @@ def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema) -> FastAPI:
     app.state.collectors = CollectorRegistry()
     counts = health.Requests(app.state.collectors)
     app.state.collectors.register(health.Stock(state))
-    routers = [part.router for part in (comparisons, items, analyses, events, plans, audit, health)]
+    routers = [part.router for part in (comparisons, items, analyses, signoffs, events, plans, audit, health)]
     for router in routers:
         app.include_router(router)
     problems.install(app)

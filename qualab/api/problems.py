@@ -28,6 +28,7 @@ OF_ERROR: tuple[tuple[type[QualabError], int], ...] = (
     (e.VersionConflict, 412),
     (e.ComparisonBusy, 409),
     (e.ComparisonSignedOff, 409),
+    (e.SignOffRefused, 409),
     (e.WrongState, 409),
     (e.NotYet, 409),
     (e.Unauthenticated, 401),

@@ -56,6 +56,24 @@ VERDICT: dict[str, Any] = {
     "stop_reason": "",
     "error": {},
 }
+SIGNOFF: dict[str, Any] = {
+    "comparison_id": ID,
+    "plan_hash": HASH,
+    "analysis_hash": HASH,
+    "verdict": "EQUIVALENT",
+    "signed_by": "Kim Minji",
+    "note": "release 12",
+    "override": "",
+    "obstacles": [],
+    "signed_at": AT,
+}
+SIGNOFFS: dict[str, Any] = {"entries": [SIGNOFF]}
+VERIFICATION: dict[str, Any] = {
+    "comparison_id": ID,
+    "checks": [{"name": "plan", "is_ok": True, "detail": "its hash is 9f2d1c5e7a3b"}],
+    "seal": HASH,
+    "is_altered": False,
+}
 OUTCOME: dict[str, Any] = {
     "position": 17,
     "repeat": 0,

@@ -10,6 +10,7 @@ from qualab.domain.access import AuditEntry
 from qualab.domain.items import JsonObject
 from qualab.domain.names import ComparisonStatus, Verdict
 from qualab.domain.outcomes import Outcome
+from qualab.domain.signoffs import SignOff
 from qualab.domain.submissions import ComparisonSummary, Submission, SubmissionStatus
 
 Status = ComparisonStatus | SubmissionStatus
@@ -111,6 +112,13 @@ class AnalysisList:
     """The oldest first."""
 
     entries: tuple[AnalysisNamed, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignOffList:
+    """The oldest first."""
+
+    entries: tuple[SignOff, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

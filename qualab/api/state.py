@@ -107,6 +107,7 @@ async def _admin(caller: Annotated[Caller, Depends(recognised)], _: Annotated[ob
 READ = [Depends(_reader)]
 ADMINISTER = [Depends(_admin)]
 Runner = Annotated[Caller, Depends(_runner)]
+Admin = Annotated[Caller, Depends(_admin)]
 TheDesk = Annotated[Desk, Depends(desk_of)]
 
 

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from qualab import __version__
-from qualab.cli import database, demo, pair, plan, preflight, query, run, serve, stats, token
+from qualab.cli import database, demo, gate, pair, plan, preflight, query, run, serve, signing, stats, token
 from qualab.cli.exits import INTERRUPTED, UNEXPECTED, of_error
 from qualab.cli.output import NO_ROOM, complain, keep_meaning, say_unwritten, silence
 from qualab.errors import QualabError
@@ -32,6 +32,8 @@ plan.register(app)
 preflight.register(app)
 run.register(app)
 query.register(app)
+gate.register(app)
+signing.register(app)
 demo.register(app)
 pair.register(app)
 serve.register(app)

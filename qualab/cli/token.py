@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,6 @@ import typer
 
 from qualab.cli.options import Database, Format, OutputFormat
 from qualab.domain.access import Scope
-from qualab.errors import InvalidValue
 
 if TYPE_CHECKING:
     from qualab.app.service.desk import By
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
     from qualab.ports import Registry
 
 app = typer.Typer(help="Tokens of the service.", no_args_is_help=True)
-UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 
 @app.command()
@@ -76,22 +73,17 @@ def _registry(db: str | None) -> Registry:
 
 
 def _by() -> By:
-    import getpass
-    import socket
-
     from qualab import bootstrap
     from qualab.app.service.desk import By
+    from qualab.cli.actor import who
 
-    return By(who=f"{getpass.getuser()}@{socket.gethostname()}", at=bootstrap.now())
+    return By(who=who(), at=bootstrap.now())
 
 
 def _lifetime(text: str) -> timedelta | None:
-    if text == "never":
-        return None
-    found = re.fullmatch(r"(\d{1,5})([hdw])", text)
-    if not found:
-        raise InvalidValue(f"--expires '{text}' is no time", hint="As 12h, 90d, 52w, or never")
-    return timedelta(**{UNITS[found[2]]: int(found[1])})
+    from qualab.cli.durations import duration
+
+    return None if text == "never" else duration(text, option="--expires")
 
 
 def _shown(token: Token) -> dict[str, str | None]:

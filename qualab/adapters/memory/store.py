@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
 
+from qualab.domain.canonical import canonical_json
 from qualab.domain.claims import Claim, busy, is_gone, may_claim
 from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.items import Answer, Item, Reply, Score
@@ -18,6 +19,7 @@ from qualab.domain.lookup import ambiguous, impossible_outcome, not_found, not_n
 from qualab.domain.names import ArmName, ComparisonStatus, Verdict
 from qualab.domain.observations import Observation
 from qualab.domain.outcomes import Change, Outcome
+from qualab.domain.seals import SealedAnalysis, seal_of
 from qualab.domain.signoffs import SignOff
 from qualab.domain.text import storable_text, valid_text
 from qualab.errors import StoreError
@@ -41,6 +43,7 @@ class Kept:
     observations: tuple[Observation, ...] = ()
     analyses: dict[str, Analysis] = field(default_factory=dict)
     """The newest by the hash of its plan."""
+    seals: list[SealedAnalysis] = field(default_factory=list)
     outcomes: tuple[Outcome, ...] = ()
     signoffs: tuple[SignOff, ...] = ()
 
@@ -203,6 +206,10 @@ class MemoryStore:
 
     def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:
         kept = self.of(analysis.comparison_id)
+        previous = kept.seals[-1].seal if kept.seals else kept.comparison.plan_hash
+        body = canonical_json(analysis)
+        seal = seal_of(body, previous=previous)
+        kept.seals.append(SealedAnalysis(plan_hash=analysis.plan_hash, body=body, previous=previous, seal=seal))
         kept.analyses[analysis.plan_hash] = analysis
         if analysis.plan_hash == kept.comparison.plan_hash:
             kept.comparison = replace(
@@ -215,6 +222,9 @@ class MemoryStore:
     def analysis(self, comparison_id: str, *, plan_hash: str | None = None) -> Analysis | None:
         kept = self.of(comparison_id)
         return kept.analyses.get(kept.comparison.plan_hash if plan_hash is None else plan_hash)
+
+    def seals(self, comparison_id: str) -> Sequence[SealedAnalysis]:
+        return list(self.of(comparison_id).seals)
 
     def plan_hashes(self, comparison_id: str) -> Sequence[str]:
         return list(self.of(comparison_id).analyses)

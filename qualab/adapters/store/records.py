@@ -11,7 +11,7 @@ from typing import Any
 
 import zstandard
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Row, Select, Table, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, Table, and_, bindparam, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from qualab.adapters.store import codes
@@ -21,9 +21,7 @@ from qualab.adapters.store.payloads import pack_item, unpack_item
 from qualab.adapters.store.phrases import Phrases
 from qualab.adapters.store.rows import answer_of, answer_row, score_of, score_row
 from qualab.adapters.store.tables import (
-    analysis,
     answer,
-    comparison,
     dictionary,
     item,
     look,
@@ -36,11 +34,11 @@ from qualab.adapters.store.texts import SHARED, TextCodec
 from qualab.adapters.store.times import to_us
 from qualab.adapters.store.training import DictionarySampler
 from qualab.domain.canonical import canonical_json
-from qualab.domain.comparison import Analysis, Look
+from qualab.domain.comparison import Look
 from qualab.domain.items import Answer, Item, Score
 from qualab.domain.names import ArmName
 from qualab.domain.observations import EngineSeen, Observation, ObservationKind, PinsSeen, Segment
-from qualab.domain.text import storable_text, valid_text
+from qualab.domain.text import storable_text
 from qualab.errors import StoreError
 
 _FAILURES = [code for status, code in codes.ANSWER_STATUS.of.items() if status.is_failure]
@@ -246,41 +244,6 @@ def read_observations(connection: Connection, key: int) -> list[Observation]:
     ]
 
 
-def add_analysis(connection: Connection, key: int, value: Analysis, *, now: datetime) -> None:
-    """Stores the analysis; its verdict becomes the comparison's where it is under the comparison's own plan."""
-    row = {
-        "comparison_key": key,
-        "created_at": to_us(now),
-        "verdict": codes.VERDICT.of[value.verdict],
-        "input_hash": value.input_hash,
-        "body": valid_text(canonical_json(value)),
-        "plan_hash": value.plan_hash,
-    }
-    connection.execute(insert(analysis), row)
-    own = and_(comparison.c.key == key, comparison.c.plan_hash == value.plan_hash)
-    connection.execute(update(comparison).where(own).values(verdict=row["verdict"]))
-
-
-def read_analysis(connection: Connection, key: int, plan_hash: str | None) -> Analysis | None:
-    """The newest under a plan, the comparison's own by default."""
-    of_plan = comparison.c.plan_hash if plan_hash is None else plan_hash
-    newest = (
-        select(analysis.c.body)
-        .join(comparison, comparison.c.key == analysis.c.comparison_key)
-        .where(analysis.c.comparison_key == key, analysis.c.plan_hash == of_plan)
-        .order_by(analysis.c.id.desc())
-        .limit(1)
-    )
-    body: str | None = connection.scalar(newest)
-    return None if body is None else _analyses().validate_json(body)
-
-
-def read_plan_hashes(connection: Connection, key: int) -> list[str]:
-    """Of every analysis, each once, in the order of their first."""
-    query = select(analysis.c.plan_hash).where(analysis.c.comparison_key == key).order_by(analysis.c.id)
-    return list(dict.fromkeys(connection.scalars(query)))
-
-
 def _read_twins(
     connection: Connection, key: int, lender: int, answers: list[Answer]
 ) -> dict[tuple[int, int, int], bytes]:
@@ -355,8 +318,3 @@ def _observations(kind: ObservationKind) -> TypeAdapter[Observation]:
 @cache
 def _look_adapter() -> TypeAdapter[Look]:
     return TypeAdapter(Look)
-
-
-@cache
-def _analyses() -> TypeAdapter[Analysis]:
-    return TypeAdapter(Analysis)

@@ -8,7 +8,7 @@ from typing import Self
 
 from sqlalchemy import Connection, Engine
 
-from qualab.adapters.store import comparisons, records, submissions
+from qualab.adapters.store import analyses, comparisons, records, submissions
 from qualab.adapters.store.known import Known
 from qualab.adapters.store.location import Location
 from qualab.adapters.store.outcomes import drop_outcomes, replace_outcomes
@@ -23,6 +23,7 @@ from qualab.domain.lookup import not_next
 from qualab.domain.names import ArmName, ComparisonStatus
 from qualab.domain.observations import Observation
 from qualab.domain.outcomes import Outcome
+from qualab.domain.seals import SealedAnalysis
 from qualab.ports import ComparisonFilter
 
 _ARMS = len(ArmName)
@@ -190,14 +191,19 @@ class SqlStore:
         with self._sessions.writing_to(analysis.comparison_id) as (connection, (key, *_)):
             if comparisons.plan_hash_of(connection, key) == analysis.plan_hash:
                 comparisons.set_status(connection, key, ComparisonStatus.FINISHED, now=now, stop_reason=None)
-            records.add_analysis(connection, key, analysis, now=now)
+            analyses.add_analysis(connection, key, analysis, now=now)
 
     def analysis(self, comparison_id: str, *, plan_hash: str | None = None) -> Analysis | None:
         """The newest analysis under a plan, the comparison's own by default."""
         with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
-            return records.read_analysis(connection, key, plan_hash)
+            return analyses.read_analysis(connection, key, plan_hash)
+
+    def seals(self, comparison_id: str) -> Sequence[SealedAnalysis]:
+        """Every stored analysis with its seal, the oldest first."""
+        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
+            return analyses.read_seals(connection, key)
 
     def plan_hashes(self, comparison_id: str) -> Sequence[str]:
         """Of every analysis, each once, the oldest first."""
         with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
-            return records.read_plan_hashes(connection, key)
+            return analyses.read_plan_hashes(connection, key)

@@ -242,12 +242,14 @@ analysis = Table(
     Column("input_hash", Text, nullable=False),
     Column("body", Text, nullable=False),
     Column("plan_hash", Text, nullable=False, server_default=text("''")),
+    Column("previous", Text, nullable=False, server_default=text("''")),
+    Column("seal", Text, nullable=False, server_default=text("''")),
     CheckConstraint(codes.VERDICT.check("verdict"), name="verdict"),
     Index(None, "comparison_key", "id"),
 )
 """Analyses are added, never changed; the newest has the largest id. `body` is canonical JSON.
 
-Those of another plan than the comparison's own were made after its data.
+Those of another plan than the comparison's own were made after its data. `previous` is the seal before this one's.
 """
 
 submission = Table(
