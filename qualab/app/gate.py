@@ -196,16 +196,17 @@ async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: 
 async def _ended(source: Source, comparison_id: str, *, poll_s: float, say: Say) -> VerdictOf:
     """A server that is away for a while is waited for, except at the very first."""
     state, said = await source.verdict(comparison_id), ""
+    news = f"{state.id} is {state.status.value}"
     while not state.has_ended:
-        if state.status.value != said:
-            said = state.status.value
-            say(f"{state.id} is {said}")
+        if news != said:
+            say(news)
+        said = news
         await asyncio.sleep(poll_s)
         try:
             state = await source.verdict(comparison_id)
+            news = f"{state.id} is {state.status.value}"
         except InfrastructureError as error:
-            said = ""
-            say(f"Still waiting: {error.message}")
+            news = f"Still waiting: {error.message}"
     return state
 
 
