@@ -9,7 +9,7 @@ from qualab.api.answers import REVALIDATE, answer, encoded
 from qualab.api.docs import body, example, problems, shows
 from qualab.api.shapes import SignOffList
 from qualab.api.state import ADMINISTER, READ, Admin, Body, TheDesk, by
-from qualab.app.service.reading import known_id
+from qualab.app.service.reading import comparison_of
 from qualab.app.signing import sign_off
 from qualab.app.verifying import Verification, verify
 from qualab.domain.signoffs import SignOff
@@ -44,14 +44,16 @@ def create(request: Request, desk: TheDesk, caller: Admin, comparison_id: str, d
         )
     made = by(request, caller)
     services = desk.services
-    signed = sign_off(services.store, desk.registry, known_id(comparison_id), who=made.who, at=made.at, **said)
+    signed = sign_off(
+        services.store, desk.registry, comparison_of(desk, comparison_id).id, who=made.who, at=made.at, **said
+    )
     return Response(encoded(signed), 201, headers=REVALIDATE, media_type="application/json")
 
 
-@router.get("/signoffs", dependencies=READ, **shows(SignOffList, samples.SIGNOFFS, 404))
+@router.get("/signoffs", dependencies=READ, **shows(SignOffList, samples.SIGNOFFS, 404, 409))
 def signoffs(request: Request, desk: TheDesk, comparison_id: str) -> Response:
     """Who accepted which verdict, the oldest first."""
-    found = desk.services.store.get(known_id(comparison_id))
+    found = comparison_of(desk, comparison_id)
     return answer(request, SignOffList(entries=tuple(desk.registry.signoffs(found.id))))
 
 
@@ -59,11 +61,11 @@ def signoffs(request: Request, desk: TheDesk, comparison_id: str) -> Response:
     "/verification",
     response_model=Verification,
     dependencies=ADMINISTER,
-    responses=problems(404) | example(samples.VERIFICATION, text="What was looked at"),
+    responses=problems(404, 409) | example(samples.VERIFICATION, text="What was looked at"),
 )
 def verification(desk: TheDesk, comparison_id: str) -> Response:
     """Make hashes, scores and the analysis again from what is stored, and tell whether anything was altered."""
-    found = verify(desk.services, desk.registry, known_id(comparison_id))
+    found = verify(desk.services, desk.registry, comparison_of(desk, comparison_id).id)
     return Response(encoded(found), headers=REVALIDATE, media_type="application/json")
 
 

@@ -44,13 +44,16 @@ def _lines(result: GateResult) -> Iterator[str]:
 
 
 def _row(metric: MetricResult) -> str:
+    return f"| {' | '.join((plain_text(metric.id), *_numbers(metric), metric.verdict.value))} |"
+
+
+def _numbers(metric: MetricResult) -> tuple[str, str, str, str]:
     found = metric.evidence
     if found is None:
-        return f"| {plain_text(metric.id)} | | | | | {metric.verdict.value} |"
+        return "", "", "", ""
     interval = f"{signed(found.interval.low)} to {signed(found.interval.high)}" if found.interval else ""
     within = f"±{proven(found.provable_margin)}" if found.provable_margin is not None else "nothing"
-    cells = (f"{signed(found.difference)} pp", interval, pvalue(found.pvalue_adjusted), within, metric.verdict.value)
-    return f"| {plain_text(metric.id)} | {' | '.join(cells)} |"
+    return f"{signed(found.difference)} pp", interval, pvalue(found.pvalue_adjusted), within
 
 
 def plain_text(text: str) -> str:
