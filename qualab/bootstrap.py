@@ -21,7 +21,7 @@ from qualab.domain.pair import ServedPair
 from qualab.domain.pins import PinPlaces
 from qualab.domain.plan import DecisionRule, DrafterCosts, NoisePlan, RequestPolicy
 from qualab.errors import InvalidValue
-from qualab.ports import Harness, PinSource, Store
+from qualab.ports import Harness, PinSource, Registry, Store
 from qualab.settings import NoiseSettings, Settings, api_keys, default_database
 
 T = TypeVar("T")
@@ -44,6 +44,13 @@ def store_of(settings: Settings) -> Store:
     from qualab.adapters.store import open_store
 
     return open_store(database_url(settings), migrations=share("migrations"))
+
+
+def registry_of(settings: Settings) -> Registry:
+    """What the service keeps beside comparisons, in the same database."""
+    from qualab.adapters.store import open_store
+
+    return open_store(database_url(settings), migrations=share("migrations")).registry
 
 
 def now() -> datetime:
@@ -181,6 +188,14 @@ def current_revision(settings: Settings) -> tuple[str | None, str]:
     from qualab.adapters.store import current
 
     return current(database_url(settings), migrations=share("migrations"))
+
+
+def copy_database(source: str, target: str, *, say: Callable[[str, int], None]) -> None:
+    """Copies everything into another database; `say` is told each table and its rows."""
+    from qualab.adapters.store.copying import copy_database as copy
+    from qualab.app.heartbeats import STALE_AFTER_S
+
+    copy(source, target, migrations=share("migrations"), now=now(), stale_after_s=STALE_AFTER_S, say=say)
 
 
 def run_async(job: Coroutine[Any, Any, T]) -> T:

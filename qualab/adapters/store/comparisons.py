@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -110,6 +111,13 @@ def read_claim(connection: Connection, key: int) -> Claim | None:
     if runner is None:
         return None
     return Claim(runner=runner, since=from_us(claimed_at), heartbeat_at=from_us(heartbeat_at))
+
+
+def claimed(connection: Connection) -> Iterator[tuple[str, Claim]]:
+    """Every comparison that a runner has a claim to."""
+    query = select(_C.id, _C.runner, _C.claimed_at, _C.heartbeat_at).where(_C.runner.is_not(None))
+    for comparison_id, runner, claimed_at, heartbeat_at in connection.execute(query):
+        yield comparison_id, Claim(runner=runner, since=from_us(claimed_at), heartbeat_at=from_us(heartbeat_at))
 
 
 def write_claim(connection: Connection, key: int, *, runner: str, now: datetime, seen: Claim | None) -> bool:
