@@ -193,7 +193,7 @@ def current_revision(settings: Settings) -> tuple[str | None, str]:
 def copy_database(source: str, target: str, *, say: Callable[[str, int], None]) -> None:
     """Copies everything into another database; `say` is told each table and its rows."""
     from qualab.adapters.store.copying import copy_database as copy
-    from qualab.app.heartbeats import STALE_AFTER_S
+    from qualab.domain.claims import STALE_AFTER_S
 
     copy(source, target, migrations=share("migrations"), now=now(), stale_after_s=STALE_AFTER_S, say=say)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from qualab.app.heartbeats import STALE_AFTER_S
 from qualab.domain.access import AuditEntry
+from qualab.domain.claims import STALE_AFTER_S
 from qualab.domain.submissions import ComparisonSummary, SubmissionStatus
 from qualab.errors import ComparisonBusy, ComparisonNotFound, ComparisonSignedOff
 from qualab.ports import ComparisonFilter, Registry

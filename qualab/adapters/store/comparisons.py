@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -113,11 +113,13 @@ def read_claim(connection: Connection, key: int) -> Claim | None:
     return Claim(runner=runner, since=from_us(claimed_at), heartbeat_at=from_us(heartbeat_at))
 
 
-def claimed(connection: Connection) -> Iterator[tuple[str, Claim]]:
-    """Every comparison that a runner has a claim to."""
+def read_claims(connection: Connection, ids: Sequence[str] | None = None) -> dict[str, Claim]:
+    """Who runs comparisons, or ran them last, by id; without those that are free. None: of all comparisons."""
     query = select(_C.id, _C.runner, _C.claimed_at, _C.heartbeat_at).where(_C.runner.is_not(None))
-    for comparison_id, runner, claimed_at, heartbeat_at in connection.execute(query):
-        yield comparison_id, Claim(runner=runner, since=from_us(claimed_at), heartbeat_at=from_us(heartbeat_at))
+    return {
+        row.id: Claim(runner=row.runner, since=from_us(row.claimed_at), heartbeat_at=from_us(row.heartbeat_at))
+        for row in connection.execute(query if ids is None else query.where(_C.id.in_(ids)))
+    }
 
 
 def write_claim(connection: Connection, key: int, *, runner: str, now: datetime, seen: Claim | None) -> bool:

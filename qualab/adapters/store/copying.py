@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Table, func, select, text
 
 from qualab.adapters.store.bulk import COPIED, chunks, copy_rows
-from qualab.adapters.store.comparisons import claimed
+from qualab.adapters.store.comparisons import read_claims
 from qualab.adapters.store.engine import connect, writing
 from qualab.adapters.store.failures import translated
 from qualab.adapters.store.location import Location, locate
@@ -82,7 +82,7 @@ def _still(engine: Engine) -> Engine:
 
 
 def _refuse_running(connection: Connection, now: datetime, stale_after_s: float) -> None:
-    for comparison_id, claim in claimed(connection):
+    for comparison_id, claim in read_claims(connection).items():
         if not may_take(claim, runner="", now=now, stale_after_s=stale_after_s):
             raise busy(comparison_id, claim)
 
