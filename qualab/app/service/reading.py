@@ -146,10 +146,8 @@ class AnalysisNamed:
 
 def about(desk: Desk, comparison_id: str) -> About:
     """Raises ComparisonNotFound; the beginning of an id is none."""
-    found = desk.registry.summary(known_id(comparison_id))
-    if found.id != comparison_id:
-        raise not_found(comparison_id)
-    return About(summary=found, submission=desk.registry.submission(comparison_id))
+    summary, submission = desk.registry.about(known_id(comparison_id))
+    return About(summary=summary, submission=submission)
 
 
 def known_id(comparison_id: str) -> str:
