@@ -54,14 +54,18 @@ def desk_of(request: Request) -> Desk:
     return state_of(request).desk
 
 
+async def _desk(request: Request) -> Desk:
+    """Not `desk_of` itself, which would be called in a thread."""
+    return desk_of(request)
+
+
 async def recognised(request: Request) -> Caller:
     """Who asks. Raises Unauthenticated, TooManyRequests."""
     state = state_of(request)
     address = request.client.host if request.client else ""
-    presented = _presented(request)
-    caller = state.door.remembered(presented) if presented else None
+    presented, is_local = _presented(request), _is_local(request, address)
+    caller = state.door.remembered(presented, is_local=is_local)
     if caller is None:
-        is_local = _is_local(request, address)
         try:
             caller = await run_in_threadpool(state.door.caller, presented, is_local=is_local)
         except Unauthenticated:
@@ -107,7 +111,7 @@ async def _admin(caller: Annotated[Caller, Depends(recognised)], _: Annotated[ob
 READ = [Depends(_reader)]
 ADMINISTER = [Depends(_admin)]
 Runner = Annotated[Caller, Depends(_runner)]
-TheDesk = Annotated[Desk, Depends(desk_of)]
+TheDesk = Annotated[Desk, Depends(_desk)]
 
 
 def by(request: Request, caller: Caller) -> By:
