@@ -11,7 +11,6 @@ from qualab.app.services import Services
 from qualab.errors import QualabError
 
 HEARTBEAT_S = 5.0
-STALE_AFTER_S = 30.0
 
 
 async def beat(services: Services, comparison_id: str) -> None:
