@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from qualab.app.heartbeats import STALE_AFTER_S
 from qualab.app.service.desk import By, Desk
 from qualab.app.service.reading import About, about
+from qualab.domain.claims import STALE_AFTER_S
 from qualab.domain.names import ComparisonStatus
 from qualab.domain.submissions import Submission, SubmissionStatus
 from qualab.errors import ComparisonBusy, VersionConflict, WrongState
