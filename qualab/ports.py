@@ -302,6 +302,10 @@ class Registry(Protocol):
         """Of a comparison or a submission. Raises ComparisonNotFound."""
         ...
 
+    def about(self, comparison_id: str) -> tuple[ComparisonSummary, Submission | None]:
+        """The summary, and the submission that it came of. Raises ComparisonNotFound."""
+        ...
+
     def submit(
         self, submission: Submission, *, entry: AuditEntry, key: str = "", body_hash: str = ""
     ) -> tuple[Submission, bool]:

@@ -57,11 +57,11 @@ def desk_of(services: Services, registry: Registry, jobs: Jobs, settings: Servic
 
 @contextmanager
 def working_desk(services: Services, registry: Registry, settings: ServiceSettings) -> Iterator[Desk]:
-    """A desk with a worker in this process; what waits is taken up at once."""
+    """A desk with a worker in this process; what waits, or was interrupted, is taken up at once."""
     jobs = InlineJobs()
     desk = desk_of(services, registry, jobs, settings)
     jobs.begin(desk)
-    for waiting in registry.submissions(SubmissionStatus.QUEUED):
+    for waiting in registry.submissions(SubmissionStatus.QUEUED, SubmissionStatus.RUNNING):
         jobs.enqueue(waiting.id)
     try:
         yield desk

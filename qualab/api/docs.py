@@ -211,7 +211,7 @@ def _show_whole(found: dict[str, Any], routers: Sequence[APIRouter]) -> None:
     """Examples as they are: FastAPI leaves out what is null in them."""
     for route in (route for router in routers for route in router.routes):
         if isinstance(route, APIRoute):
-            for method, (status, answer) in product(route.methods, route.responses.items()):
+            for method, (status, answer) in product(route.methods or (), route.responses.items()):
                 shown = found["paths"][route.path_format][method.lower()]["responses"][str(status)]
                 for media_type, content in answer.get("content", {}).items():
                     if "example" in content:

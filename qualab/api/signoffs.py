@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter, Request, Response
 
 from qualab.api import samples
 from qualab.api.answers import REVALIDATE, answer, encoded
 from qualab.api.docs import body, example, problems, shows
 from qualab.api.shapes import SignOffList
-from qualab.api.state import ADMINISTER, READ, Admin, Body, TheDesk, by
+from qualab.api.state import ADMINISTER, READ, Admin, Body, TheDesk, by, slowly
 from qualab.app.service.reading import comparison_of
 from qualab.app.signing import sign_off
 from qualab.app.verifying import Verification, verify
@@ -63,9 +65,10 @@ def signoffs(request: Request, desk: TheDesk, comparison_id: str) -> Response:
     dependencies=ADMINISTER,
     responses=problems(404, 409) | example(samples.VERIFICATION, text="What was looked at"),
 )
-def verification(desk: TheDesk, comparison_id: str) -> Response:
+async def verification(request: Request, desk: TheDesk, comparison_id: str) -> Response:
     """Make hashes, scores and the analysis again from what is stored, and tell whether anything was altered."""
-    found = verify(desk.services, desk.registry, comparison_of(desk, comparison_id).id)
+    job = partial(verify, desk.services, desk.registry, comparison_of(desk, comparison_id).id)
+    found = await slowly(request, job)
     return Response(encoded(found), headers=REVALIDATE, media_type="application/json")
 
 

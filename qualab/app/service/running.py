@@ -9,14 +9,15 @@ from qualab.app.service.desk import Desk, Wanted
 from qualab.domain.comparison import Comparison
 from qualab.domain.names import ArmName, ComparisonStatus
 from qualab.domain.submissions import Submission, SubmissionStatus
-from qualab.errors import ComparisonNotFound, QualabError
+from qualab.errors import ComparisonBusy, ComparisonNotFound, QualabError
 from qualab.ports import Progress
 
 
 async def carry_out(desk: Desk, comparison_id: str, *, progress: Progress, retry_failed: bool = False) -> None:
     """Runs a submission to its end, from where it is; what kept it from that stands in its error afterwards.
 
-    Does nothing for what was cancelled or deleted meanwhile. A cancellation leaves it as it is, to be taken up again.
+    Does nothing for what was cancelled or deleted meanwhile, or what another worker has. A cancellation leaves it as it
+    is, to be taken up again.
     """
     submission = desk.registry.submission(comparison_id)
     if submission is None or submission.status not in (SubmissionStatus.QUEUED, SubmissionStatus.RUNNING):
@@ -24,6 +25,8 @@ async def carry_out(desk: Desk, comparison_id: str, *, progress: Progress, retry
     desk.registry.set_submission(comparison_id, SubmissionStatus.RUNNING)
     try:
         await _run(desk, submission, progress, retry_failed=retry_failed)
+    except ComparisonBusy:  # a living worker has it
+        return
     except QualabError as error:
         said = {"code": error.code, "message": error.message, "hint": error.hint}
         desk.registry.set_submission(comparison_id, SubmissionStatus.FAILED, error=said)
