@@ -7,7 +7,7 @@ import gc
 import importlib
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from qualab.app.analyse import analyse
@@ -15,7 +15,7 @@ from qualab.app.asking import Arm, Pause, ask_all
 from qualab.app.checks import check_again, check_pair, stop_at
 from qualab.app.experiment import Experiment, check, local_of, make_plan, planned_options, task_options
 from qualab.app.frozen import check_frozen
-from qualab.app.heartbeats import STALE_AFTER_S, kept_alive
+from qualab.app.heartbeats import kept_alive
 from qualab.app.hints import resume_hint
 from qualab.app.looks import look_pauses, looked_to
 from qualab.app.noise import ask_noise, tell_progress
@@ -34,7 +34,7 @@ from qualab.domain.observations import EngineSeen, PinsSeen, engines_seen, pins_
 from qualab.domain.pins import PinFound
 from qualab.domain.plan import Plan
 from qualab.domain.preflight import Preflight
-from qualab.errors import PlanChanged, RunStopped
+from qualab.errors import ComparisonBusy, PlanChanged, RunStopped
 from qualab.ports import LoadedTasks, Progress, TaskOptions
 
 
@@ -211,10 +211,18 @@ async def _ask(services: Services, run: Run, keys: Keys) -> None:
         store.set_status(comparison_id, ComparisonStatus.STOPPED, now=clock.now(), stop_reason=stop.message)
         raise RunStopped(stop.message, hint=resume_hint(comparison_id, retry_failed=True)) from stop
     except asyncio.CancelledError:
-        store.set_status(comparison_id, ComparisonStatus.INTERRUPTED, now=clock.now())
+        _interrupted(services, comparison_id)
         raise
     finally:
         run.progress.finished()
+
+
+def _interrupted(services: Services, comparison_id: str) -> None:
+    """Notes it, unless another runner has taken over meanwhile: then the status is that runner's."""
+    store, now = services.store, services.clock.now()
+    with suppress(ComparisonBusy):
+        store.heartbeat(comparison_id, runner=services.runner, now=now)
+        store.set_status(comparison_id, ComparisonStatus.INTERRUPTED, now=now)
 
 
 async def _pauses(services: Services, run: Run, arms: Sequence[Arm]) -> Sequence[Pause]:
@@ -246,7 +254,8 @@ def _items_left_alone() -> Iterator[None]:
 @contextmanager
 def _claimed(services: Services, comparison_id: str) -> Iterator[None]:
     store, runner = services.store, services.runner
-    store.claim(comparison_id, runner=runner, now=services.clock.now(), stale_after_s=STALE_AFTER_S)
+    stale_after_s = services.pulse.stale_after_s
+    store.claim(comparison_id, runner=runner, now=services.clock.now(), stale_after_s=stale_after_s)
     try:
         yield
     finally:
