@@ -93,6 +93,7 @@ schema = schemathesis.openapi.from_asgi("/openapi.json", SERVICE.app, headers={"
 schema.config.generation.update(modes=list(schemathesis.GenerationMode))
 
 
+@pytest.mark.slow
 @schema.exclude(path_regex="/events$|^/metrics$").parametrize()
 @settings(
     max_examples=8,

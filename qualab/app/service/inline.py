@@ -10,6 +10,7 @@ from qualab.app.service.desk import Desk
 from qualab.app.service.running import Unseen, carry_out
 
 HOST_WAIT_S = 0.05
+LONGEST_END_S = 30.0
 
 
 class InlineJobs:
@@ -28,12 +29,10 @@ class InlineJobs:
         self._thread.start()
 
     def close(self) -> None:
-        """Interrupts what is under way: it can be taken up again."""
-        for future in self._running.values():
-            future.cancel()
+        """Interrupts what is under way, and waits until that is stored: it can be taken up again."""
+        asyncio.run_coroutine_threadsafe(_end_all(), self._loop).result(LONGEST_END_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        if self._thread.is_alive():
-            self._thread.join(10.0)
+        self._thread.join(LONGEST_END_S)
 
     def enqueue(self, comparison_id: str) -> None:
         """Once, however often it is called."""
@@ -66,3 +65,10 @@ class InlineJobs:
                 is_over = await carry_out(self._desk, comparison_id, progress=Unseen(), retry_failed=retry_failed)
             if not is_over:
                 await asyncio.sleep(HOST_WAIT_S)
+
+
+async def _end_all() -> None:
+    under_way = asyncio.all_tasks() - {asyncio.current_task()}
+    for one in under_way:
+        one.cancel()
+    await asyncio.gather(*under_way, return_exceptions=True)
