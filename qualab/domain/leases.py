@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 from qualab.errors import InvalidValue
 
-
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 

@@ -42,5 +42,3 @@ def test_a_dead_process_of_this_machine_is_not_waited_for(registry: Registry) ->
     for runner in (here, dead):
         registry.see_worker(runner, now=NOW)
     assert living(registry, 1) == [here]
-
-

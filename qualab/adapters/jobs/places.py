@@ -38,6 +38,4 @@ class QueuePlace:
         if self.path is not None:
             return None
         timeout = {} if "connect_timeout" in self.url.query else {"connect_timeout": CONNECT_TIMEOUT_S}
-        return create_engine(
-            self.url, connect_args=timeout, hide_parameters=True, pool_pre_ping=True, pool_size=POOL
-        )
+        return create_engine(self.url, connect_args=timeout, hide_parameters=True, pool_pre_ping=True, pool_size=POOL)

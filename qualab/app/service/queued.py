@@ -40,8 +40,6 @@ class QueuedJobs:
         try:
             found = self._registry.submission(comparison_id)
             if found is not None and found.status is SubmissionStatus.QUEUED:
-                self._queue.put(
-                    Delivery(comparison_id=found.id, version=found.version, retry_failed=retry_failed)
-                )
+                self._queue.put(Delivery(comparison_id=found.id, version=found.version, retry_failed=retry_failed))
         except StoreError as error:  # the row says that it waits: workers look for what is not in the queue
             log.warning("comparison %s is not in the queue yet: %s", comparison_id, error.message)

@@ -169,9 +169,7 @@ def _check_unclaimed(desk: Desk, comparison_id: str) -> None:
     """Raises ComparisonBusy, before anything is loaded or asked."""
     services = desk.services
     stale_after_s = services.pulse.stale_after_s
-    services.store.claim(
-        comparison_id, runner=services.runner, now=services.clock.now(), stale_after_s=stale_after_s
-    )
+    services.store.claim(comparison_id, runner=services.runner, now=services.clock.now(), stale_after_s=stale_after_s)
 
 
 def _stored(desk: Desk, comparison_id: str) -> Comparison | None:
