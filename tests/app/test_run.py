@@ -15,6 +15,7 @@ from qualab.app.asking import Arm, Tally, feed
 from qualab.app.recording import Recorder
 from qualab.app.run import resume, start
 from qualab.app.services import Run
+from qualab.domain.claims import Pulse
 from qualab.domain.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
 from qualab.domain.plan import RequestPolicy
 from qualab.errors import ComparisonBusy, InvalidValue, PlanChanged, RunStopped, StoreFull, StoreLocked

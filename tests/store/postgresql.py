@@ -47,6 +47,14 @@ def running() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def restart(folder: str) -> None:
+    """As after a crash of the server: every connection breaks, and what was not committed is gone."""
+    programs = binaries()
+    assert programs is not None
+    log = Path(folder) / "log"
+    _run(_user(), programs / "pg_ctl", "-D", Path(folder) / "data", "-m", "immediate", "-w", "-l", log, "restart")
+
+
 def _user() -> str | None:
     """PostgreSQL refuses to run as root: then as another user."""
     if os.geteuid() != 0:

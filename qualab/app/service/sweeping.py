@@ -26,24 +26,33 @@ def sweep(desk: Desk, queue: Queue, *, living: Collection[str]) -> int:
         its = [delivery for delivery in held if delivery.comparison_id == submission.id]
         if not _is_attended(submission, its, living):
             n_found += _again(desk, queue, submission, its)
+    _forget(queue, held, living, known={submission.id for submission in submissions})
     return n_found
 
 
 def _is_attended(submission: Submission, its: Sequence[Delivery], living: Collection[str]) -> bool:
-    if any(one.worker in living for one in its if one.worker):
-        return True
-    waits = any(not one.worker and one.version == submission.version for one in its)
-    return waits and submission.status is SubmissionStatus.QUEUED
+    is_queued = submission.status is SubmissionStatus.QUEUED
+    taken = (submission.version,) if is_queued else (submission.version - 1, submission.version)
+    return any(
+        one.version in taken if one.worker in living else is_queued and not one.worker and one.version in taken
+        for one in its
+    )
 
 
 def _again(desk: Desk, queue: Queue, submission: Submission, its: Sequence[Delivery]) -> bool:
     changed = leave(desk, submission, SubmissionStatus.QUEUED)
     if changed is None:
         return False
-    retry_failed = any(one.retry_failed for one in its)
+    last = max(its, key=lambda one: (one.version, one.turn), default=None)
+    retry_failed = last is not None and last.retry_failed
     queue.put(Delivery(comparison_id=changed.id, version=changed.version, retry_failed=retry_failed))
-    for one in its:
-        queue.drop(one)
-    gone = ", ".join(one.worker for one in its if one.worker)
-    log.warning("comparison %s: %s; queued again", submission.id, f"its worker {gone} is gone" if gone else "lost")
+    why = f"its worker {last.worker} is gone" if last and last.worker else "nobody had it"
+    log.warning("comparison %s: %s; queued again", submission.id, why)
     return True
+
+
+def _forget(queue: Queue, held: Sequence[Delivery], living: Collection[str], *, known: Collection[str]) -> None:
+    """What dead workers had. As long as the comparison is under way it stays: a worker that was only stopped ends it."""
+    for one in held:
+        if one.worker and one.worker not in living and one.comparison_id not in known:
+            queue.drop(one)

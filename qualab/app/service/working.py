@@ -26,7 +26,7 @@ class Job:
         self.delivery = delivery
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[bool] | None = None
-        self._is_ended = False
+        self.is_ended = False
 
     def run(self, desk: Desk, runner: asyncio.Runner) -> bool:
         """False where it has to wait for a host. Raises CancelledError."""
@@ -34,14 +34,14 @@ class Job:
 
     def end(self) -> None:
         """From any thread: gives it back."""
-        self._is_ended = True
+        self.is_ended = True
         if self._loop is not None and self._task is not None and not self._task.done():
             with suppress(RuntimeError):  # it ends at this moment
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     async def _carry_out(self, desk: Desk) -> bool:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        if self._is_ended:
+        if self.is_ended:
             raise asyncio.CancelledError
         one = self.delivery
         return await carry_out(
@@ -144,7 +144,8 @@ class Worker:
         with self._lock:
             jobs = list(self._jobs)
         for job in jobs:
-            if not self._is_wanted(job.delivery):
+            if not job.is_ended and not self._is_wanted(job.delivery):
+                log.warning("comparison %s: cancelled, or taken over; this worker ends it", job.delivery.comparison_id)
                 job.end()
 
     def _is_wanted(self, delivery: Delivery) -> bool:
