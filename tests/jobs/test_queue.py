@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,7 +116,6 @@ def test_a_password_stands_in_no_message() -> None:
 def test_nothing_calls_out_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not even where the environment says that this is DBOS's own cloud."""
     called: list[object] = []
 
     def connect(_: socket.socket, address: object) -> None:
@@ -122,9 +124,6 @@ def test_nothing_calls_out_and_nothing_is_left(
 
     monkeypatch.setattr(socket.socket, "connect", connect)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **_: connect(None, given))  # type: ignore[arg-type]
-    monkeypatch.setenv("DBOS__CLOUD", "true")
-    monkeypatch.setenv("DBOS__CONDUCTOR_KEY", "key")
-    monkeypatch.setenv("DBOS__CONDUCTOR_URL", "wss://127.0.0.1:1")
     before = set(threading.enumerate())
     place = QueuePlace(url=locate(str(tmp_path / "qualab.db")).url, path=tmp_path / "qualab.db")
     with caplog.at_level(logging.WARNING), consuming(place) as (queue, delivered):
@@ -134,3 +133,9 @@ def test_nothing_calls_out_and_nothing_is_left(
     assert set(threading.enumerate()) == before
     assert caplog.records == []
     assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"qualab-jobs"}
+
+
+def test_no_environment_makes_it_part_of_a_cloud() -> None:
+    script = "import qualab.adapters.jobs; from dbos._utils import GlobalParams; print(GlobalParams.dbos_cloud)"
+    environment = os.environ | {"DBOS__CLOUD": "true", "DBOS__CONDUCTOR_KEY": "key"}
+    assert subprocess.check_output([sys.executable, "-c", script], env=environment, text=True) == "False\n"

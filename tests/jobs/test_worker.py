@@ -302,9 +302,7 @@ def lease(shop: Shop, comparison_id: str, host: str = "localhost", *, slots: int
 
 
 @pytest.mark.parametrize(("slots", "exclusive", "concurrency"), [(1, True, 1), (63, False, 1), (49, False, 8)])
-def test_what_needs_a_host_that_is_taken_is_put_off(
-    shop: Shop, slots: int, exclusive: bool, concurrency: int
-) -> None:
+def test_what_needs_a_host_that_is_taken_is_put_off(shop: Shop, slots: int, exclusive: bool, concurrency: int) -> None:
     assert lease(shop, "other", slots=slots, exclusive=exclusive)
     comparison_id = shop.service.create(concurrency=concurrency)
     version = shop.queue.put_in[0].version

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Callable
-from typing import Any
 
 from qualab.adapters.jobs.failures import translated
+from qualab.adapters.jobs.library import DBOS, DBOSConfig
 from qualab.adapters.jobs.places import APPLICATION, QUEUE, SCHEMA, WORKFLOW, QueuePlace
 from qualab.adapters.jobs.queue import DbosQueue
 from qualab.ports import Delivery
@@ -28,9 +26,6 @@ class DbosConsumer:
 
     def begin(self, deliver: Callable[[Delivery], None]) -> None:
         """Makes the queue where there is none, and takes from it. Raises StoreError."""
-        os.environ.pop("DBOS__CLOUD", None)  # the one switch that would make it call out
-        logging.getLogger("dbos").addHandler(logging.NullHandler())  # instead of a console handler of its own
-        from dbos import DBOS  # noqa: PLC0415  half a second, that only the service needs
 
         def carry_out(comparison_id: str, version: int, turn: int, retry_failed: bool) -> None:
             delivery = Delivery(
@@ -53,11 +48,9 @@ class DbosConsumer:
 
     def close(self, *, within_s: int) -> None:
         """Takes nothing more, and waits for what is under way."""
-        from dbos import DBOS  # noqa: PLC0415
-
         DBOS.destroy(workflow_completion_timeout_sec=within_s, destroy_registry=True)
 
-    def _config(self) -> Any:
+    def _config(self) -> DBOSConfig:
         return {
             "name": APPLICATION,
             "system_database_url": self._place.queue_url,

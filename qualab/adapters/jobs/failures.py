@@ -7,14 +7,13 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from qualab.adapters.jobs.library import error
 from qualab.errors import StoreError
 
 
 @contextmanager
 def translated() -> Iterator[None]:
     """Raises StoreError in their place, without the database's URL, which may hold a password."""
-    from dbos import error  # noqa: PLC0415  half a second, that only the service needs
-
     try:
         yield
     except DBAPIError as exc:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from qualab.adapters.jobs.failures import translated
+from qualab.adapters.jobs.library import DBOSClient, EnqueueOptions, WorkflowSerializationFormat
 from qualab.adapters.jobs.places import APPLICATION, QUEUE, SCHEMA, WORKFLOW, QueuePlace
 from qualab.errors import StoreError
 from qualab.ports import Delivery
@@ -19,8 +20,6 @@ class DbosQueue:
     """`qualab.ports.Queue`. A workflow is one delivery; its id says which, so that none is there twice."""
 
     def __init__(self, place: QueuePlace) -> None:
-        from dbos import DBOSClient  # noqa: PLC0415  half a second, that only the service needs
-
         self._client = DBOSClient(
             system_database_url=None if place.engine else place.queue_url,
             system_database_engine=place.engine,
@@ -32,8 +31,6 @@ class DbosQueue:
 
     def put(self, delivery: Delivery, *, delay_s: float = 0.0) -> None:
         """Once for each comparison, version and turn."""
-        from dbos import EnqueueOptions, WorkflowSerializationFormat  # noqa: PLC0415
-
         options = EnqueueOptions(
             workflow_name=WORKFLOW,
             queue_name=QUEUE,

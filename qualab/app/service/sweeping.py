@@ -52,7 +52,7 @@ def _again(desk: Desk, queue: Queue, submission: Submission, its: Sequence[Deliv
 
 
 def _forget(queue: Queue, held: Sequence[Delivery], living: Collection[str], *, known: Collection[str]) -> None:
-    """What dead workers had. As long as the comparison is under way it stays: a worker that was only stopped ends it."""
+    """What dead workers had, of comparisons that have ended: before, a worker that was only stopped may end it."""
     for one in held:
         if one.worker and one.worker not in living and one.comparison_id not in known:
             queue.drop(one)
