@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from qualab.domain.access import AuditEntry, Token
+from qualab.domain.claims import Claim
 from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.engine import Counters, Engine
 from qualab.domain.items import Answer, Item, JsonObject, Reply, Request, Score
@@ -34,6 +35,8 @@ class TaskOptions:
     seed: int = 1234
     include_paths: tuple[Path, ...] = ()
     data_dir: Path | None = None
+    revisions: Mapping[str, str] = field(default_factory=dict)
+    """Hub commits of data sets by task, as a plan records them: read at these, not at the newest."""
     apply_chat_template: bool | None = None
     """None leaves it to the suite."""
     system_instruction: str = ""
@@ -140,7 +143,7 @@ class OpenEndpoint(Protocol):
 
 
 class PinSource(Protocol):
-    """Tells what the arms really run. Everything but `revision` raises PinUnreadable."""
+    """Tells what the arms really run. Raises PinUnreadable, and InvalidValue for a checkpoint that is no folder."""
 
     async def pod_image(self, pod: str) -> tuple[str, ...]:
         """Digests that name the image of "namespace/pod" or "namespace/pod/container"."""
@@ -207,6 +210,10 @@ class Store(Protocol):
         ...
 
     def release(self, comparison_id: str, *, runner: str) -> None: ...
+
+    def runners(self, comparison_ids: Sequence[str], *, now: datetime, stale_after_s: float) -> dict[str, Claim]:
+        """The claims of living runners, by the id of the comparison; nothing is claimed."""
+        ...
 
     def set_status(self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: str = "") -> None:
         """Any status but FINISHED takes back the verdict and the time of finishing; the first start stays."""
@@ -288,6 +295,10 @@ class Registry(Protocol):
 
     def summary(self, comparison_id: str) -> ComparisonSummary:
         """Of a comparison or a submission. Raises ComparisonNotFound."""
+        ...
+
+    def about(self, comparison_id: str) -> tuple[ComparisonSummary, Submission | None]:
+        """The summary, and the submission that it came of. Raises ComparisonNotFound."""
         ...
 
     def submit(

@@ -333,7 +333,10 @@ def _key(value: SecretStr | None, path: Path | None) -> str | None:
         return value.get_secret_value().strip()
     if path is None:
         return None
+    hint = "It holds one key and nothing else"
     try:
         return path.read_text(encoding="utf-8").strip() or None
-    except (OSError, UnicodeDecodeError) as exc:
-        raise UsageError(f"Cannot read the key file {path}", hint="It holds one key and nothing else") from exc
+    except OSError as exc:
+        raise UsageError(f"Cannot read the key file {path}: {exc.strerror}", hint=hint) from exc
+    except UnicodeDecodeError as exc:
+        raise UsageError(f"The key file {path} is not text", hint=hint) from exc

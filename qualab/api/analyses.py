@@ -8,7 +8,7 @@ from qualab.api import samples
 from qualab.api.answers import REVALIDATE, answer, encoded
 from qualab.api.docs import HEADERS, RULE_SCHEMA, body, example, problems, shows
 from qualab.api.shapes import AnalysisList
-from qualab.api.state import READ, BodyOrNothing, Runner, TheDesk, by
+from qualab.api.state import READ, BodyOrNothing, Runner, TheDesk, by, slowly
 from qualab.app.service.analysing import AnalysedAgain, analyse_again
 from qualab.app.service.reading import analyses_of, analysis_of
 from qualab.domain.comparison import Analysis
@@ -29,11 +29,17 @@ router = APIRouter(prefix="/v1/comparisons/{comparison_id}/analyses", tags=["ana
     ),
     openapi_extra=body(RULE_SCHEMA, {"margin": 0.03}, required=False),
 )
-def create(request: Request, desk: TheDesk, caller: Runner, comparison_id: str, document: BodyOrNothing) -> Response:
+async def create(
+    request: Request, desk: TheDesk, caller: Runner, comparison_id: str, document: BodyOrNothing
+) -> Response:
     """Analyse the stored answers again; with another rule than the plan's it is marked as made after the data."""
-    found = analyse_again(desk, comparison_id, document, by=by(request, caller))
-    headers = {"Location": f"/v1/comparisons/{comparison_id}/analyses/{found.name.plan_hash}"}
-    return Response(encoded(found), 201, headers=headers | REVALIDATE, media_type="application/json")
+
+    def job() -> Response:
+        found = analyse_again(desk, comparison_id, document, by=by(request, caller))
+        headers = {"Location": f"/v1/comparisons/{comparison_id}/analyses/{found.name.plan_hash}"}
+        return Response(encoded(found), 201, headers=headers | REVALIDATE, media_type="application/json")
+
+    return await slowly(request, job)
 
 
 @router.get("", dependencies=READ, **shows(AnalysisList, samples.ANALYSES, 404, 409))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from anyio import CapacityLimiter
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
@@ -26,6 +27,8 @@ from qualab.service_settings import ServiceSettings
 
 FAILURES_A_SECOND, FAILURES_AT_ONCE = 1.0, 30
 """Tries without a valid token, of one address."""
+HEAVY_AT_ONCE = 4
+"""Plans and analyses."""
 
 Schema = Callable[[], tuple[str | None, str]]
 
@@ -53,6 +56,7 @@ def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema) -> FastAPI:
         broadcast=Broadcast(desk, poll_s=settings.poll_s, heartbeat_s=settings.heartbeat_s, most=settings.max_streams),
         verdicts=VerdictCache(),
         schema=schema,
+        heavy=CapacityLimiter(HEAVY_AT_ONCE),
     )
 
     @asynccontextmanager

@@ -13,7 +13,7 @@ from qualab.api.answers import REVALIDATE, TAG, answer, encoded, etag_of, page_a
 from qualab.api.docs import HEADERS, body, example, experiment_schema, problems, shows
 from qualab.api.paging import Paged
 from qualab.api.shapes import ComparisonOut, ComparisonPage, PlanDocument
-from qualab.api.state import READ, Body, BodyOrNothing, Runner, TheDesk, by, state_of
+from qualab.api.state import READ, Body, BodyOrNothing, Runner, TheDesk, by, slowly, state_of
 from qualab.app.service import changing
 from qualab.app.service.desk import Desk
 from qualab.app.service.reading import (
@@ -64,7 +64,7 @@ class Listed(Paged):
     ),
     openapi_extra=body(experiment_schema(), samples.EXPERIMENT),
 )
-def create(
+async def create(
     request: Request,
     desk: TheDesk,
     caller: Runner,
@@ -72,8 +72,12 @@ def create(
     idempotency_key: Annotated[str, Header(description="The same key and body: the same comparison")] = "",
 ) -> Response:
     """Ask for a comparison. Its plan is computed first: a margin that it cannot prove needs accept_underpowered."""
-    found, _ = submit(desk, document, by=by(request, caller), key=idempotency_key)
-    return _shown(desk, found.id, status=202, Location=f"/v1/comparisons/{found.id}")
+
+    def job() -> Response:
+        found, _ = submit(desk, document, by=by(request, caller), key=idempotency_key)
+        return _shown(desk, found.id, status=202, Location=f"/v1/comparisons/{found.id}")
+
+    return await slowly(request, job)
 
 
 @router.get("", dependencies=READ, **shows(ComparisonPage, samples.COMPARISONS))

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qualab.api.problems import HttpProblem, http_problem, internal_problem
+from qualab.api.problems import RETRY_AFTER_S, HttpProblem, http_problem, internal_problem
 from qualab.service_settings import LOOPBACK_HOSTS, ServiceSettings
 
 REQUEST_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
@@ -33,6 +33,7 @@ class Front:
         self._app = app
         self._settings = settings
         self._observe = observe
+        self._n_under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -44,6 +45,7 @@ class Front:
         scope["qualab.request_id"] = request_id
         reply = _Reply(send, request_id)
         began = time.perf_counter()
+        self._n_under_way += 1
         try:
             self._check(scope, headers)
             body = _Body(receive, limit=self._settings.max_body_bytes, timeout_s=self._settings.body_timeout_s)
@@ -54,9 +56,12 @@ class Front:
             log.exception("request %s failed unexpectedly", request_id)
             await reply.instead(internal_problem(request_id), scope, receive)
         finally:
+            self._n_under_way -= 1
             self._tell(scope, reply.status, time.perf_counter() - began, request_id)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
+        if self._n_under_way > self._settings.max_connections:
+            raise HttpProblem(503, "Too many requests are under way", headers={"Retry-After": str(RETRY_AFTER_S)})
         host = headers.get("host", "")
         if not self._is_addressed(_name_of(host)):
             raise HttpProblem(421, "The Host header names another machine")

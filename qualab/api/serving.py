@@ -28,7 +28,7 @@ def server_of(app: FastAPI, settings: ServiceSettings, *, started: Callable[[str
         port=settings.port,
         http=type("Http", (TimedProtocol,), {"head_timeout_s": settings.body_timeout_s}),
         ws="none",
-        loop="uvloop",
+        loop="auto",
         log_config=None,
         access_log=False,
         proxy_headers=False,  # whom a request comes from decides whether it needs a token

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Annotated, cast
+from typing import Annotated, TypeVar, cast
 
 import orjson
+from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 from starlette.concurrency import run_in_threadpool
@@ -23,6 +24,7 @@ from qualab.domain.items import JsonObject
 from qualab.errors import Unauthenticated
 from qualab.service_settings import ServiceSettings
 
+T = TypeVar("T")
 FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 """Headers of proxies: what comes through one does not come from this machine."""
 BEARER = HTTPBearer(auto_error=False, description="A token of `qualab token create`")
@@ -42,6 +44,8 @@ class State:
     verdicts: VerdictCache
     schema: Callable[[], tuple[str | None, str]]
     """The database's schema, and this version's."""
+    heavy: CapacityLimiter
+    """Of what takes long: it has threads of its own, so that nothing small waits for it."""
 
 
 def state_of(request: Request) -> State:
@@ -54,14 +58,18 @@ def desk_of(request: Request) -> Desk:
     return state_of(request).desk
 
 
+async def _desk(request: Request) -> Desk:
+    """Not `desk_of` itself, which would be called in a thread."""
+    return desk_of(request)
+
+
 async def recognised(request: Request) -> Caller:
     """Who asks. Raises Unauthenticated, TooManyRequests."""
     state = state_of(request)
     address = request.client.host if request.client else ""
-    presented = _presented(request)
-    caller = state.door.remembered(presented) if presented else None
+    presented, is_local = _presented(request), _is_local(request, address)
+    caller = state.door.remembered(presented, is_local=is_local)
     if caller is None:
-        is_local = _is_local(request, address)
         try:
             caller = await run_in_threadpool(state.door.caller, presented, is_local=is_local)
         except Unauthenticated:
@@ -107,7 +115,12 @@ async def _admin(caller: Annotated[Caller, Depends(recognised)], _: Annotated[ob
 READ = [Depends(_reader)]
 ADMINISTER = [Depends(_admin)]
 Runner = Annotated[Caller, Depends(_runner)]
-TheDesk = Annotated[Desk, Depends(desk_of)]
+TheDesk = Annotated[Desk, Depends(_desk)]
+
+
+async def slowly(request: Request, job: Callable[[], T]) -> T:
+    """What takes long, in a thread; few at once."""
+    return await to_thread.run_sync(job, limiter=state_of(request).heavy)
 
 
 def by(request: Request, caller: Caller) -> By:

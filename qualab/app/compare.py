@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 from qualab.app.analyse import analyse
 from qualab.app.experiment import check_names, check_rule, planned_options
-from qualab.app.run import check_unchanged
+from qualab.app.frozen import check_unchanged
 from qualab.app.scoring import summary_of
 from qualab.app.services import Services
 from qualab.domain.canonical import canonical_json, plan_hash

@@ -10,7 +10,7 @@ from typing import Any
 
 from qualab.app.pinning import check_pins, places_text
 from qualab.domain.names import Api
-from qualab.domain.pins import PinPlaces, Pins
+from qualab.domain.pins import PinPlaces, Pins, commit_of
 from qualab.domain.plan import (
     Assumptions,
     DecisionRule,
@@ -60,8 +60,8 @@ class Experiment:
     places: PinPlaces = field(default_factory=PinPlaces)
 
 
-def task_options(experiment: Experiment) -> TaskOptions:
-    """The part of an experiment that the harness needs."""
+def task_options(experiment: Experiment, frozen: Plan | None = None) -> TaskOptions:
+    """The part of an experiment that the harness needs; its data are read at the commits that a frozen plan records."""
     return TaskOptions(
         names=experiment.tasks,
         num_fewshot=experiment.num_fewshot,
@@ -70,6 +70,7 @@ def task_options(experiment: Experiment) -> TaskOptions:
         seed=experiment.seed,
         include_paths=experiment.include_path,
         data_dir=experiment.data_dir,
+        revisions=_commits(frozen) if frozen else {},
         apply_chat_template=experiment.apply_chat_template,
         system_instruction=experiment.system_instruction,
     )
@@ -85,9 +86,14 @@ def planned_options(plan: Plan, local: Mapping[str, str]) -> TaskOptions:
         seed=plan.sampling.seed,
         include_paths=tuple(Path(p) for p in local.get("include_path", "").split("\n") if p),
         data_dir=Path(local["data_dir"]) if local.get("data_dir") else None,
+        revisions=_commits(plan),
         apply_chat_template=plan.sampling.api is Api.CHAT,
         system_instruction=plan.sampling.system_instruction,
     )
+
+
+def _commits(plan: Plan) -> dict[str, str]:
+    return {task.name: task.revision for task in plan.tasks if commit_of(task.revision)}
 
 
 def local_of(experiment: Experiment) -> dict[str, str]:

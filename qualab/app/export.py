@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from qualab.app.experiment import planned_options
-from qualab.app.run import check_unchanged
+from qualab.app.frozen import check_unchanged
 from qualab.app.scoring import Answered, answered_items
 from qualab.app.services import Services
 from qualab.domain.comparison import Comparison

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from qualab.domain.canonical import plain, plan_hash
-from qualab.domain.plan import Plan
+from qualab.domain.plan import Plan, TaskSpec
 from qualab.errors import PlanChanged, UsageError
+from qualab.ports import LoadedTasks
 
 AGAIN = "A changed plan is a new plan: run `qualab plan` again"
 
@@ -58,14 +59,31 @@ def from_document(document: Mapping[str, Any], *, where: str) -> FrozenPlan:
     return frozen
 
 
+def check_unchanged(plan: Plan, tasks: LoadedTasks) -> None:
+    """Raises PlanChanged when the tasks loaded now do not ask what those of the plan asked."""
+    now = {task.name: deciding(task) for task in tasks.tasks}
+    changed = [task.name for task in plan.tasks if now.get(task.name) != deciding(task)]
+    if changed:
+        raise PlanChanged(
+            f"The prompts or items of {', '.join(changed)} are not those of the plan any more",
+            hint="Use the same task files, data and lm-eval version as when the comparison started, or start a new one",
+        )
+
+
 def check_frozen(frozen: Plan, now: Plan) -> None:
     """Raises PlanChanged where a plan made now, of the same settings, is not the frozen one."""
-    parts = [part.name for part in fields(Plan) if getattr(frozen, part.name) != getattr(now, part.name)]
+    one, other = (replace(plan, tasks=tuple(map(deciding, plan.tasks))) for plan in (frozen, now))
+    parts = [part.name for part in fields(Plan) if getattr(one, part.name) != getattr(other, part.name)]
     if parts:
         raise PlanChanged(
             f"What would be run now is not the frozen plan: {', '.join(parts)} differ",
             hint=f"Use the same task files, data, settings and lm-eval version as then. {AGAIN}",
         )
+
+
+def deciding(task: TaskSpec) -> TaskSpec:
+    """What decides what is asked: not where the documents were read, whose hash says whether they are the same."""
+    return replace(task, revision="")
 
 
 @cache

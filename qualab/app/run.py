@@ -14,9 +14,9 @@ from qualab.app.analyse import analyse
 from qualab.app.asking import Arm, Pause, ask_all
 from qualab.app.checks import check_again, check_pair, stop_at
 from qualab.app.experiment import Experiment, check, local_of, make_plan, planned_options, task_options
-from qualab.app.frozen import check_frozen
+from qualab.app.frozen import check_frozen, check_unchanged
 from qualab.app.heartbeats import kept_alive
-from qualab.app.hints import resume_hint
+from qualab.app.hints import resume_hint, way_on
 from qualab.app.looks import look_pauses, looked_to
 from qualab.app.noise import ask_noise, tell_progress
 from qualab.app.observing import observation_pauses
@@ -25,6 +25,7 @@ from qualab.app.preflight import Endpoints, Keys, inspect_arms, open_arms
 from qualab.app.preparing import in_random_order, token_source, with_requests
 from qualab.app.scoring import score_answers
 from qualab.app.services import Run, Services
+from qualab.app.standing import check_free
 from qualab.domain.canonical import plan_hash
 from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.engine import Engine
@@ -34,7 +35,7 @@ from qualab.domain.observations import EngineSeen, PinsSeen, engines_seen, pins_
 from qualab.domain.pins import PinFound
 from qualab.domain.plan import Plan
 from qualab.domain.preflight import Preflight
-from qualab.errors import ComparisonBusy, PlanChanged, RunStopped
+from qualab.errors import ComparisonBusy, RunStopped
 from qualab.ports import LoadedTasks, Progress, TaskOptions
 
 
@@ -54,29 +55,30 @@ async def start(
     check(experiment)
     urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
     async with open_arms(services, urls, policy=experiment.policy, keys=keys) as endpoints:
-        tasks = _load(services, task_options(experiment), progress)
+        tasks = _load(services, task_options(experiment, frozen), progress)
         plan = await _plan(services, experiment, tasks, frozen, progress)
-        if frozen:
-            check_unchanged(frozen, tasks)
-            check_frozen(frozen, plan)
         progress.phase("Checking both endpoints")
         items, preflight = await _prepared(services, experiment, plan, tasks, endpoints, progress=progress)
         stop_at(preflight.findings)
         comparison = _new_comparison(services, experiment, plan, comparison_id)
         services.store.create(comparison, items)
-        _record_arms(services, comparison, preflight.engines, preflight.pins)
-        run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
-        return await _carry_out(services, run, keys=keys)
+        with way_on(comparison.id):
+            _record_arms(services, comparison, preflight.engines, preflight.pins)
+            run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
+            return await _carry_out(services, run, keys=keys)
 
 
 async def look_before(
     services: Services, experiment: Experiment, *, keys: Keys, progress: Progress, frozen: Plan | None = None
 ) -> Preflight:
-    """Everything that `start` would check before its first item, and nothing stored."""
+    """Everything that `start` would check before its first item, and nothing stored.
+
+    Raises PlanChanged where a run would not be the `frozen` plan.
+    """
     check(experiment)
     urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
     async with open_arms(services, urls, policy=experiment.policy, keys=keys) as endpoints:
-        tasks = _load(services, task_options(experiment), progress)
+        tasks = _load(services, task_options(experiment, frozen), progress)
         plan = await _plan(services, experiment, tasks, frozen, progress)
         progress.phase("Checking both endpoints")
         return (await _prepared(services, experiment, plan, tasks, endpoints, progress=progress))[1]
@@ -91,8 +93,8 @@ async def resume(
     local: Mapping[str, str] | None = None,
     retry_failed: bool = False,
 ) -> Analysis:
-    """Goes on with a stored comparison. `local` overrides where this machine finds things."""
-    comparison = services.store.get(comparison_id)
+    """Goes on with a stored comparison. `local` overrides where this machine finds things. Raises ComparisonBusy."""
+    comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
     here = {**comparison.local, **(local or {})}
     tasks = _load(services, planned_options(comparison.plan, here), progress)
     check_unchanged(comparison.plan, tasks)
@@ -106,9 +108,10 @@ async def resume(
         engines = await check_again(endpoints, plan, engines_seen(seen))
         pins = await find_pins(services.pins, plan.pins, places_of(here), engines, say=progress.phase)
         stop_at(pin_findings(plan.pins, pins, pins_seen(seen)))
-        _record_arms(services, comparison, engines, pins)
-        run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
-        return await _carry_out(services, run, keys=keys, retry_failed=retry_failed)
+        with way_on(comparison.id):
+            _record_arms(services, comparison, engines, pins)
+            run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
+            return await _carry_out(services, run, keys=keys, retry_failed=retry_failed)
 
 
 def _load(services: Services, options: TaskOptions, progress: Progress) -> LoadedTasks:
@@ -117,25 +120,23 @@ def _load(services: Services, options: TaskOptions, progress: Progress) -> Loade
     return services.harness.load(options)
 
 
-def check_unchanged(plan: Plan, tasks: LoadedTasks) -> None:
-    """Raises PlanChanged when the tasks loaded now are not those of the plan."""
-    now = {task.name: task for task in tasks.tasks}
-    changed = [task.name for task in plan.tasks if now.get(task.name) != task]
-    if changed:
-        raise PlanChanged(
-            f"The prompts or items of {', '.join(changed)} are not those of the plan any more",
-            hint="Use the same task files, data and lm-eval version as when the comparison started, or start a new one",
-        )
-
-
 async def _plan(
     services: Services, experiment: Experiment, tasks: LoadedTasks, frozen: Plan | None, progress: Progress
 ) -> Plan:
-    """The plan; of the checkpoint's hash in a frozen one the preflight says whether it is that of the folder here."""
+    """The plan: the frozen one, if what would be run is that, else PlanChanged.
+
+    Of the checkpoint's hash in a frozen one the preflight says whether it is that of the folder here.
+    """
+    if frozen:
+        check_unchanged(frozen, tasks)
     pins = frozen.pins if frozen else None
     checkpoint_hash = await planned_hash(services.pins, experiment.places, pins, say=progress.phase)
     assumptions = frozen.assumptions if frozen else None
-    return make_plan(experiment, tasks, assumptions=assumptions, checkpoint_hash=checkpoint_hash)
+    plan = make_plan(experiment, tasks, assumptions=assumptions, checkpoint_hash=checkpoint_hash)
+    if frozen is None:
+        return plan
+    check_frozen(frozen, plan)
+    return frozen
 
 
 async def _prepared(

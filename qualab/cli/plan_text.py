@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from qualab.app.wording import percent, pp, proven, share
-from qualab.cli.stats_text import table
+from qualab.cli.columns import table_in_parts, wrapped
 from qualab.domain.names import Objective
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
 WIDTH = 120
 """Of text, at most; a table may be wider where its reader is no terminal."""
-_KEPT = "\N{NO-BREAK SPACE}"
 
 
 def planning_text(found: Planning, *, width: int) -> str:
@@ -41,28 +39,14 @@ def _head(found: Planning, width: int) -> str:
         f"{len(plan.primaries)} primary metric{'s' if len(plan.primaries) != 1 else ''} of {len(plan.metrics)}.",
         f"Objective: {goal}, at {percent(rule.alpha)} a side; power aimed at: {percent(rule.power)}.",
     ]
-    return "\n".join(_wrapped(one, width) for one in sentences)
+    return "\n".join(wrapped(one, width) for one in sentences)
 
 
 def _table(found: Planning, width: int) -> str:
-    """One table, or as many below each other as the width asks for, each with the metrics' names."""
+    """With the metrics' names in each part."""
     if not found.metrics:
         return ""
-    names = ("primary metric", [one.name for one in found.metrics])
-    blocks = [[names]]
-    for column in _columns(found):
-        if len(blocks[-1]) > 1 and _width([*blocks[-1], column]) > width:
-            blocks.append([names])
-        blocks[-1].append(column)
-    return "\n\n".join(_aligned(block) for block in blocks)
-
-
-def _aligned(columns: Sequence[tuple[str, list[str]]]) -> str:
-    return table([name for name, _ in columns], list(zip(*(cells for _, cells in columns), strict=True)))
-
-
-def _width(columns: Sequence[tuple[str, list[str]]]) -> int:
-    return max(map(len, _aligned(columns).splitlines()))
+    return table_in_parts([("primary metric", [one.name for one in found.metrics]), *_columns(found)], width)
 
 
 def _columns(found: Planning) -> Iterator[tuple[str, list[str]]]:
@@ -105,7 +89,7 @@ def _legend(found: Planning, width: int) -> str:
             f"looks: items with {looks.n_looks} early looks (O'Brien-Fleming type), at most, and on average if nothing "
             "changes."
         )
-    return "\n".join(_wrapped(line, width) for line in lines)
+    return "\n".join(wrapped(line, width) for line in lines)
 
 
 def _together(found: Planning) -> str:
@@ -148,15 +132,7 @@ def _caveats(found: Planning, width: int) -> str:
 
 
 def _listed(title: str, lines: Sequence[str], width: int) -> str:
-    return "\n".join([title, *(_wrapped(line, width, first="  - ", then="    ") for line in lines)])
-
-
-def _wrapped(line: str, width: int, *, first: str = "", then: str = "  ") -> str:
-    """A number stays with its unit."""
-    kept = line.replace(" %", f"{_KEPT}%").replace(" pp", f"{_KEPT}pp")
-    return textwrap.fill(
-        kept, width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False, break_long_words=False
-    ).replace(_KEPT, " ")
+    return "\n".join([title, *(wrapped(line, width, first="  - ", then="    ") for line in lines)])
 
 
 def _sign(found: Planning) -> str:

@@ -40,10 +40,12 @@ def list_comparisons(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """List comparisons, newest first."""
+    from qualab.app.standing import find_all
+    from qualab.bootstrap import now
     from qualab.cli.tables import comparison_table, make_console
     from qualab.ports import ComparisonFilter
 
-    found = _store(db).list(ComparisonFilter(status=status, label=label, limit=limit))
+    found = find_all(_store(db), ComparisonFilter(status=status, label=label, limit=limit), now=now())
     if output_format is Format.JSON:
         print_json([_summary(one) for one in found])
     elif not found:
@@ -154,17 +156,28 @@ def export(
 
 def print_result(store: Store, comparison_id: str, output_format: Format, *, plan_hash: str | None = None) -> None:
     """One comparison with its newest analysis, under its own plan unless another is named."""
-    from qualab.app.hints import resume_hint
+    from qualab.app.standing import find
+    from qualab.bootstrap import now
 
-    comparison = store.get(comparison_id)
+    comparison = find(store, comparison_id, now=now())
     analysis = store.analysis(comparison.id, plan_hash=plan_hash)
     if analysis is not None or output_format is Format.JSON:
         _print_analysis(comparison, analysis, output_format)
     else:
-        typer.echo(f"Comparison {comparison.id} is {comparison.status.value}: no analysis yet.")
-        if comparison.stop_reason:
-            typer.echo(f"Stopped: {comparison.stop_reason}")
-        typer.echo(resume_hint(comparison.id))
+        _print_standing(store, comparison)
+
+
+def _print_standing(store: Store, comparison: Comparison) -> None:
+    """Of a comparison without an analysis: what it is at, and who runs it or how to go on."""
+    from qualab.app.hints import resume_hint
+    from qualab.app.standing import runner_of
+    from qualab.bootstrap import now
+
+    typer.echo(f"Comparison {comparison.id} is {comparison.status.value}: no analysis yet.")
+    if comparison.stop_reason:
+        typer.echo(f"Stopped: {comparison.stop_reason}")
+    runner = runner_of(store, comparison.id, now=now())
+    typer.echo(f"It is being run by {runner}" if runner else resume_hint(comparison.id))
 
 
 def _print_rounds(store: Store, comparison_id: str, plan_hash: str | None) -> None:

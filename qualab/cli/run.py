@@ -89,15 +89,15 @@ def run(
     given = with_managed(given, managed, planned=frozen.settings if frozen else {})
     settings = load_frozen(frozen, given) if frozen else load(file=experiment, command_line=given)
     wanted = bootstrap.experiment_of(settings)
+    if settings.output_path:
+        _make_folder(settings.output_path)
     progress = _progress()
     services = bootstrap.services_of(settings)
     keys = bootstrap.keys_of(settings, managed=managed is not None)
     with while_served(managed, progress):
         job = use_case.start(services, wanted, keys=keys, progress=progress, frozen=frozen.plan if frozen else None)
         analysis = run_to_end(job, progress)
-    if settings.output_path:
-        _export(services, analysis.comparison_id, settings.output_path)
-    finish(services, analysis, output_format)
+    finish(services, analysis, output_format, folder=settings.output_path)
 
 
 def resume(
@@ -118,6 +118,7 @@ def resume(
     """Go on with a comparison that was stopped, interrupted or killed; asks only what is missing."""
     from qualab import bootstrap
     from qualab.app import run as use_case
+    from qualab.app.standing import check_free
     from qualab.settings import load
 
     pins = {"checkpoint": checkpoint, "pods": pods, "containers": containers}
@@ -126,7 +127,8 @@ def resume(
     services = bootstrap.services_of(settings)
     local = {"data_dir": str(settings.data_dir.resolve())} if settings.data_dir else {}
     local |= bootstrap.places_here(settings)
-    services.store.get(comparison)  # before any server is started for it
+    # before any server is started for it
+    check_free(services.store, comparison, runner=services.runner, now=services.clock.now())
     keys = bootstrap.keys_of(settings, managed=managed is not None)
     with while_served(managed, progress):
         job = use_case.resume(
@@ -175,10 +177,6 @@ def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -
         way_on = f". {resume_hint(progress.comparison_id)}" if progress.comparison_id else " before anything was asked."
         complain(f"Interrupted{way_on}")
         raise typer.Exit(INTERRUPTED) from None
-    except QualabError as error:
-        if progress.comparison_id and "qualab resume" not in error.hint:
-            error.hint = ". ".join(filter(None, (error.hint, f"Go on with: qualab resume {progress.comparison_id}")))
-        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -193,14 +191,18 @@ async def _cancelled_by_sigterm(job: Coroutine[Any, Any, Analysis]) -> Analysis:
     return await job
 
 
-def finish(services: Services, analysis: Analysis, output_format: Format) -> None:
-    """Prints the result and exits as the verdict says."""
+def finish(services: Services, analysis: Analysis, output_format: Format, *, folder: Path | None = None) -> None:
+    """Writes lm-eval's files where a folder is named, prints the result in any case, and exits as the verdict says."""
     from qualab.cli.query import print_result
 
-    with output_may_fail():
-        print_result(services.store, analysis.comparison_id, output_format)
-        if output_format is Format.TEXT:
-            print_next(analysis.comparison_id)
+    try:
+        if folder:
+            _export(services, analysis.comparison_id, folder)
+    finally:
+        with output_may_fail():
+            print_result(services.store, analysis.comparison_id, output_format)
+            if output_format is Format.TEXT:
+                print_next(analysis.comparison_id)
     raise typer.Exit(OF_VERDICT[analysis.verdict])
 
 
@@ -210,8 +212,20 @@ def print_next(comparison_id: str) -> None:
     typer.echo(f"      qualab export {comparison_id} DIR      lm-eval files of both arms")
 
 
+def _make_folder(folder: Path) -> None:
+    """Before anything is asked: no run should end at a folder that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageError(f"Cannot make the folder {folder}: {exc.strerror}", hint="Change --output-path") from exc
+
+
 def _export(services: Services, comparison_id: str, folder: Path) -> None:
     from qualab.app.export import export
 
-    for path in export(services, comparison_id, folder):
-        complain(f"Wrote {path}")
+    try:
+        for path in export(services, comparison_id, folder):
+            complain(f"Wrote {path}")
+    except QualabError as error:
+        error.hint = f"The result is stored. Write the files with: qualab export {comparison_id} DIR"
+        raise

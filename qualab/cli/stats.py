@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from qualab.cli.columns import terminal_width
 from qualab.cli.options import Format, OutputFormat
 from qualab.cli.output import is_unicode
 
@@ -147,8 +148,8 @@ def reproduce(output_format: OutputFormat = Format.TEXT) -> None:
     _print(published.reproduce(), output_format, reproduction_text)
 
 
-def _print(found: T, output_format: Format, text: Callable[[T], str]) -> None:
+def _print(found: T, output_format: Format, text: Callable[[T, int], str]) -> None:
     if output_format is Format.JSON:
         typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=not is_unicode(sys.stdout), allow_nan=False))
     else:
-        typer.echo(text(found))
+        typer.echo(text(found, terminal_width()))

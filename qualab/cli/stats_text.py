@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from qualab.app.wording import percent, pp, share
+from qualab.cli.columns import annotated, table_in_parts, wrapped
 from qualab.cli.numbers import pvalue, signed
 from qualab.domain.names import Verdict
 
@@ -14,23 +15,24 @@ if TYPE_CHECKING:
     from qualab.app.calculators import PairedTest, Powers, Size, SmallestEffects
     from qualab.app.published import Reproduction
 
-Line = tuple[str, ...]
+Line = tuple[str, str, str]
 """A label, a value and what it means."""
+Row = tuple[str, ...]
 
 
-def paired_test_text(found: PairedTest) -> str:
+def paired_test_text(found: PairedTest, width: int) -> str:
     """Counts, difference, both questions with their p-values, and one sentence."""
     return "\n".join(
         [
-            _aligned(_counts(found)),
+            annotated(_counts(found), width),
             "",
             "Is there a difference?",
-            _aligned(_difference_tests(found)),
+            annotated(_difference_tests(found), width),
             "",
             f"Is it smaller than {pp(found.margin)} either way?",
-            _aligned(_equivalence_tests(found)),
+            annotated(_equivalence_tests(found), width),
             "",
-            f"{found.verdict}: {verdict_sentence(found)}",
+            wrapped(f"{found.verdict}: {verdict_sentence(found)}", width),
         ]
     )
 
@@ -114,9 +116,10 @@ _SENTENCES = {
 }
 
 
-def powers_text(found: Powers) -> str:
+def powers_text(found: Powers, width: int) -> str:
     """Chances of each outcome at the assumed truth."""
-    return "\n".join([_assumed(found.n_items, found.discordance, found.difference), _aligned(_powers(found))])
+    assumed = _assumed(found.n_items, found.discordance, width, found.difference)
+    return f"{assumed}\n{annotated(_powers(found), width)}"
 
 
 def _powers(found: Powers) -> Iterator[Line]:
@@ -138,13 +141,13 @@ def _powers(found: Powers) -> Iterator[Line]:
         yield f"finds a loss of {margin}", share(found.detection_of_margin), "on top of the discordance assumed here"
 
 
-def smallest_effects_text(found: SmallestEffects) -> str:
+def smallest_effects_text(found: SmallestEffects, width: int) -> str:
     """Both minimal detectable effects and the narrowest margin."""
     return "\n".join(
         [
-            _assumed(found.n_items, found.discordance),
+            _assumed(found.n_items, found.discordance, width),
             f"With {percent(found.power)} power:",
-            _aligned(_smallest_effects(found)),
+            annotated(_smallest_effects(found), width),
         ]
     )
 
@@ -156,13 +159,13 @@ def _smallest_effects(found: SmallestEffects) -> Iterator[Line]:
     yield "without pairing", _or_none(found.mde_unpaired), f"smallest loss found, at {percent(found.accuracy)} right"
 
 
-def size_text(found: Size) -> str:
+def size_text(found: Size, width: int) -> str:
     """Items for the margin, in every design."""
     assumed = f"{percent(found.discordance)} of the items right in exactly one arm, no true difference"
     return "\n".join(
         [
-            f"Items to prove ±{pp(found.margin)} with {percent(found.power)} power ({assumed}):",
-            _aligned(_sizes(found)),
+            wrapped(f"Items to prove ±{pp(found.margin)} with {percent(found.power)} power ({assumed}):", width),
+            annotated(_sizes(found), width),
         ]
     )
 
@@ -190,22 +193,34 @@ def _looks(found: Size) -> Iterator[Line]:
     yield "", f"{looks.expected_items:,.0f}", f"on average, simulated: {ends}"
 
 
-def reproduction_text(found: Reproduction) -> str:
-    """Three tables."""
-    return "\n".join(
-        [
+def reproduction_text(found: Reproduction, width: int) -> str:
+    """Three tables, each with a title and what its columns mean."""
+    margin, power = pp(found.planned_margin), percent(found.planned_power)
+    blocks = [
+        (
             "A published comparison, drafter off and on, with unpaired tests (shares right in percent)",
-            table(_PUBLISHED_HEAD, _published_rows(found)),
+            _in_parts(_PUBLISHED_HEAD, _published_rows(found), width),
             "MDE: smallest loss that the unpaired test sees with 80 and 90 % power. 4 pp seen: its chance to see 4 pp.",
-            "",
+        ),
+        (
             f"The same {found.paired_items} items paired, by discordance (share of items right in exactly one arm)",
-            table(_PAIRED_HEAD, _paired_rows(found)),
+            _in_parts(_PAIRED_HEAD, _paired_rows(found), width),
             "MDE: all changed items together are the discordance. noise + loss: the loss comes on top of it.",
+        ),
+        (
+            f"Items for ±{margin} with {power} power, no true difference",
+            _in_parts(_PLANNING_HEAD, _planning_rows(found), width),
             "",
-            f"Items for ±{pp(found.planned_margin)} with {percent(found.planned_power)} power, no true difference",
-            table(_PLANNING_HEAD, _planning_rows(found)),
-        ]
+        ),
+    ]
+    return "\n\n".join(
+        "\n".join([wrapped(title, width), rows, *([wrapped(legend, width)] if legend else [])])
+        for title, rows, legend in blocks
     )
+
+
+def _in_parts(head: Row, rows: Iterable[Row], width: int) -> str:
+    return table_in_parts(list(zip(head, zip(*rows, strict=True), strict=True)), width)
 
 
 _PUBLISHED_HEAD = ("metric", "items", "off", "on", "p printed", "p again", "MDE 80", "MDE 90", "4 pp seen")
@@ -213,7 +228,7 @@ _PAIRED_HEAD = ("discordance", "MDE", "noise + loss", "margin 80", "margin 90", 
 _PLANNING_HEAD = ("design", "items", "with 10 looks: at most", "on average")
 
 
-def _published_rows(found: Reproduction) -> Iterator[Line]:
+def _published_rows(found: Reproduction) -> Iterator[Row]:
     for row in found.published:
         source = row.published
         yield (
@@ -229,7 +244,7 @@ def _published_rows(found: Reproduction) -> Iterator[Line]:
         )
 
 
-def _paired_rows(found: Reproduction) -> Iterator[Line]:
+def _paired_rows(found: Reproduction) -> Iterator[Row]:
     for row in found.paired:
         effects = (_or_none(effect) for effect in (row.mde80, row.mde_beyond_noise80))
         margins = (_or_none(margin, sign="±") for margin in (row.margin80, row.margin90))
@@ -237,7 +252,7 @@ def _paired_rows(found: Reproduction) -> Iterator[Line]:
         yield percent(row.discordance), *effects, *margins, *sizes
 
 
-def _planning_rows(found: Reproduction) -> Iterator[Line]:
+def _planning_rows(found: Reproduction) -> Iterator[Row]:
     for row in found.planning:
         looks = row.looks
         average = "" if looks.expected_items is None else f"{looks.expected_items:,.0f}"
@@ -251,23 +266,10 @@ def _planning_rows(found: Reproduction) -> Iterator[Line]:
         yield f"unpaired, {percent(other.accuracy)} right", f"{other.n_items:,} an arm", "", ""
 
 
-def _assumed(n_items: int, discordance: float, difference: float = 0.0) -> str:
+def _assumed(n_items: int, discordance: float, width: int, difference: float = 0.0) -> str:
     truth = f", true difference {signed_pp(difference)}" if difference else ""
-    return f"{n_items:,} items, {percent(discordance)} of them right in exactly one arm (discordance){truth}"
-
-
-def _aligned(lines: Iterable[Line]) -> str:
-    rows = list(lines)
-    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
-    return "\n".join(f"  {label:<{first}}  {value:>{second}}  {note}".rstrip() for label, value, note in rows)
-
-
-def table(head: Sequence[str], lines: Iterable[Line]) -> str:
-    """Aligned columns, the first to the left, the others to the right."""
-    rows = [tuple(head), *lines]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
+    return wrapped(
+        f"{n_items:,} items, {percent(discordance)} of them right in exactly one arm (discordance){truth}", width
     )
 
 

@@ -8,13 +8,16 @@ from datetime import datetime, timedelta
 
 from qualab.errors import ComparisonBusy
 
+STALE_AFTER_S = 30.0
+"""A runner without a heartbeat for longer is gone."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
     """How often a runner says that it lives, and how long its silence is borne."""
 
     every_s: float = 5.0
-    stale_after_s: float = 30.0
+    stale_after_s: float = STALE_AFTER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +41,14 @@ def may_claim(
     host: str,
     is_alive: Callable[[int], bool],
 ) -> bool:
-    """Whether a runner may take a comparison that is `held` so: nobody else has it, or who has it is gone.
-
-    Gone is a runner without a heartbeat for too long, and one on `host` whose process is not alive.
-    """
+    """Whether a runner may take a comparison that is `held` so: nobody else has it, or who has it is gone."""
     if held is None or held.runner == runner:
         return True
+    return is_gone(held, now=now, stale_after_s=stale_after_s, host=host, is_alive=is_alive)
+
+
+def is_gone(held: Claim, *, now: datetime, stale_after_s: float, host: str, is_alive: Callable[[int], bool]) -> bool:
+    """Whether a runner has had no heartbeat for too long, or was on `host` and its process is not alive."""
     process = process_on(host, held.runner)
     is_dead = process is not None and not is_alive(process)
     return is_dead or now - held.heartbeat_at > timedelta(seconds=stale_after_s)

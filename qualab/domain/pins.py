@@ -121,6 +121,7 @@ def arms_text(by_arm: Mapping[ArmName, str]) -> str:
 def by_arm(text: str) -> dict[ArmName, str]:
     """`arms_text` read back. Raises ValueError for another form, or another arm."""
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
-    if wrong := [name for name, equals, value in pairs if not equals or not value.strip()]:
+    arms = set(ArmName)
+    if wrong := [name for name, equals, value in pairs if name.strip() not in arms or not equals or not value.strip()]:
         raise ValueError(f"'{wrong[0]}' is not of the form baseline=NAME,candidate=NAME")
     return {ArmName(name.strip()): value.strip() for name, _, value in pairs}

@@ -54,7 +54,7 @@ class TaskSpec:
     dataset: str
     """Hub name and configuration, as "skt/kobest_v1:boolq"."""
     revision: str
-    """Pinned hub revision, or "local" where the documents came from a data directory."""
+    """The hub commit that the documents were read at, or "local" where they came from a data directory."""
     num_fewshot: int
     n_items: int
     """Items that are asked."""

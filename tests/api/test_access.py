@@ -158,10 +158,10 @@ def test_a_revoked_token_is_refused_within_seconds(make: Make) -> None:
     door = Door(service.registry, service.bench.clock, monotonic_s=lambda: seconds[0])
     token, text = create_token(service.registry, name="ci", scope=Scope.READ, lifetime=None, by=BY)
     assert door.caller(text, is_local=False).name == "ci"
-    assert door.remembered(text) is not None
+    assert door.remembered(text, is_local=False) is not None
     revoke_token(service.registry, token.id, by=BY)
     seconds[0] = FRESH_S
-    assert door.remembered(text) is None
+    assert door.remembered(text, is_local=False) is None
     with pytest.raises(Unauthenticated):
         door.caller(text, is_local=False)
 

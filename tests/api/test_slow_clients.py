@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 
-from tests.api.conftest import EXPERIMENT, Service, make_service, on_a_socket
+from qualab.ports import TaskOptions
+from tests.api.conftest import EXPERIMENT, Service, make_bench, make_service, on_a_socket
+from tests.app.fakes import FakeHarness, FakeTasks
 
 TIMEOUT_S = 0.5
 
@@ -102,3 +106,43 @@ def test_what_is_no_request_is_no_error_of_the_server(served: tuple[Service, str
             answer = b""
     assert not answer or answer.split()[1][:1] == b"4"
     assert httpx2.get(f"{served[1]}/healthz").status_code == 200
+
+
+class Sleeping(FakeHarness):
+    """Loads tasks slowly."""
+
+    def load(self, options: TaskOptions) -> FakeTasks:
+        time.sleep(1.0)
+        return super().load(options)
+
+
+def test_nobody_waits_for_plans_of_others() -> None:
+    bench = make_bench()
+    service = make_service(bench=bench, port=0, threads=2)
+    comparison_id = service.create()
+    bench.harness = Sleeping(FakeTasks())
+    slow = make_service(bench=bench, registry=service.registry, port=0, threads=2)
+    with on_a_socket(slow) as url, ThreadPoolExecutor(12) as pool:
+        body = {"model": "m", "tasks": "sums"}
+        plans = [pool.submit(httpx2.post, f"{url}/v1/plans", json=body, timeout=30.0) for _ in range(12)]
+        time.sleep(0.2)
+        began = time.monotonic()
+        for _ in range(10):
+            assert httpx2.get(f"{url}/v1/comparisons/{comparison_id}").status_code == 200
+        assert not any(plan.done() for plan in plans) or time.monotonic() - began < 1.0
+        assert [plan.result().status_code for plan in plans] == [200] * 12
+
+
+def test_more_requests_than_allowed_are_told_so() -> None:
+    service = make_service(port=0, max_connections=2)
+    comparison_id = service.create()
+
+    async def ask(url: str) -> tuple[int, str]:
+        path = f"{url}/v1/comparisons/{comparison_id}/events"
+        async with httpx2.AsyncClient() as client, client.stream("GET", path), client.stream("GET", path):
+            refused = await client.get(f"{url}/healthz")
+        assert refused.json()["code"] == "too-busy"
+        return refused.status_code, refused.headers["retry-after"]
+
+    with on_a_socket(service) as url:
+        assert asyncio.run(ask(url)) == (503, "5")

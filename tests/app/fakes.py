@@ -88,10 +88,11 @@ class FakeTasks:
     applies_chat_template: bool = False
     harness_version: str = "0"
     config_hash: str = "c"
+    revision: str = "local"
 
     @property
     def tasks(self) -> tuple[TaskSpec, ...]:
-        return (task_spec(self.name, self.n_items, config_hash=self.config_hash),)
+        return (task_spec(self.name, self.n_items, config_hash=self.config_hash, revision=self.revision),)
 
     @property
     def metrics(self) -> tuple[MetricSpec, ...]:

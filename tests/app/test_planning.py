@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from qualab.app.frozen import FrozenPlan, check_frozen, from_document, to_docume
 from qualab.app.planning.beliefs import Given
 from qualab.app.planning.pilot import pilot_of
 from qualab.app.planning.suite import Planning, plan_comparison
-from qualab.app.run import start
+from qualab.app.run import look_before, start
 from qualab.domain.canonical import plain, plan_hash
 from qualab.domain.items import Item, Reply
 from qualab.domain.names import MetricKind, Objective
@@ -251,8 +252,11 @@ async def test_a_pilot_without_answers_is_refused() -> None:
         pilot_of(bench.store, progress.comparison.id)
 
 
-def frozen_of(**changes: object) -> FrozenPlan:
-    plan = plan_comparison(experiment(**changes), FakeTasks(), Given()).plan
+COMMIT = "1" * 40
+
+
+def frozen_of(tasks: FakeTasks | None = None, **changes: object) -> FrozenPlan:
+    plan = plan_comparison(experiment(**changes), tasks or FakeTasks(), Given()).plan
     return FrozenPlan(plan=plan, plan_hash=plan_hash(plan), frozen_at=START, settings={"model": "m"})
 
 
@@ -312,6 +316,28 @@ async def test_a_frozen_plan_is_not_run_with_other_items_or_settings() -> None:
         check_frozen(frozen, replace(frozen, rule=DecisionRule(margin=0.03)))
     with pytest.raises(PlanChanged, match="sampling"):
         await start(Bench().services, experiment(seed=2), keys={}, progress=QuietProgress(), frozen=frozen)
+
+
+@pytest.mark.parametrize("read_at", [COMMIT, "local"])
+async def test_a_frozen_plan_is_run_from_its_commit_or_from_the_same_documents_elsewhere(read_at: str) -> None:
+    frozen = frozen_of(FakeTasks(revision=COMMIT))
+    bench = Bench(harness=FakeHarness(FakeTasks(revision=read_at)))
+    analysis = await start(bench.services, experiment(), keys={}, progress=QuietProgress(), frozen=frozen.plan)
+    assert bench.harness.seen[0].revisions == {"sums": COMMIT}
+    comparison = bench.store.get(analysis.comparison_id)
+    assert (comparison.plan, comparison.plan_hash) == (frozen.plan, frozen.plan_hash)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "wanted", "says"),
+    [(FakeTasks(config_hash="other"), {}, "sums"), (FakeTasks(), {"rule": DecisionRule(margin=0.03)}, "rule differ")],
+)
+async def test_a_preflight_checks_a_frozen_plan_as_a_run_does(tasks: FakeTasks, wanted: Any, says: str) -> None:
+    frozen = frozen_of().plan
+    for job in (start, look_before):
+        bench = Bench(harness=FakeHarness(tasks))
+        with pytest.raises(PlanChanged, match=says):
+            await job(bench.services, experiment(**wanted), keys={}, progress=QuietProgress(), frozen=frozen)
 
 
 def test_a_plan_without_assumptions_is_what_run_makes() -> None:

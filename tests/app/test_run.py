@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from qualab.adapters.memory import MemoryStore
 from qualab.app.asking import Arm, Tally, feed
 from qualab.app.recording import Recorder
 from qualab.app.run import resume, start
@@ -19,6 +20,7 @@ from qualab.domain.claims import Pulse
 from qualab.domain.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
 from qualab.domain.plan import RequestPolicy
 from qualab.errors import ComparisonBusy, InvalidValue, PlanChanged, RunStopped, StoreFull, StoreLocked
+from qualab.ports import ComparisonFilter
 from tests.app.fakes import (
     BASELINE,
     CANDIDATE,
@@ -235,6 +237,28 @@ async def test_a_comparison_that_is_being_run_cannot_be_run_again() -> None:
     bench.store.claim(first.comparison_id, runner="elsewhere:5:b", now=bench.clock.now(), stale_after_s=30)
     with pytest.raises(ComparisonBusy):
         await resume(bench.services, first.comparison_id, keys={}, progress=QuietProgress())
+
+
+async def test_a_resume_reads_the_commit_that_the_plan_records_and_takes_the_same_documents_from_elsewhere() -> None:
+    bench = bench_of(40)
+    bench.harness.tasks.revision = "1" * 40
+    first, _ = await run(bench)
+    bench.harness.tasks = replace(bench.harness.tasks, revision="local")
+    again = await resume(bench.services, first.comparison_id, keys={}, progress=QuietProgress())
+    assert [options.revisions for options in bench.harness.seen] == [{}, {"sums": "1" * 40}]
+    assert again.plan_hash == first.plan_hash
+
+
+async def test_a_database_that_fails_between_plan_and_first_item_says_how_to_go_on() -> None:
+    class Locked(MemoryStore):
+        def claim(self, *_: Any, **__: Any) -> None:
+            raise StoreLocked("the database is locked", hint="wait")
+
+    bench = bench_of(10, store=Locked())
+    with pytest.raises(StoreLocked) as told:
+        await run(bench)
+    (stored,) = bench.store.list(ComparisonFilter())
+    assert told.value.hint == f"wait. Go on with: qualab resume {stored.id}"
 
 
 async def test_changed_tasks_are_not_resumed() -> None:

@@ -217,6 +217,31 @@ def test_a_server_that_fails_at_a_trial_request_is_infrastructure_not_usage(qual
     fails(done, 5, "kobest_copa", "500")
 
 
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("--checkpoint", "checkpoint {} is not a directory"),
+        ("--data-dir", "data_dir {} is not a directory"),
+        ("--include_path", "include_path {} is not a directory"),
+        ("--api-key-file", "Cannot read the key file {}: No such file"),
+        ("--output-path", "Cannot make the folder {}/out: Not a directory"),
+    ],
+)
+def test_a_path_that_is_not_there_is_a_wrong_argument(
+    qualab: Command, arms: list[str], tmp_path: Path, flag: str, says: str
+) -> None:
+    path = tmp_path / "nowhere"
+    if flag == "--output-path":
+        path.touch()
+    fails(qualab("run", *arms, *SMALL, flag, path / "out" if flag == "--output-path" else path), 2, says.format(path))
+
+
+def test_a_tokenizer_that_is_nowhere(qualab: Command, arms: list[str], tmp_path: Path) -> None:
+    data = copa(tmp_path / "data")
+    asked = ("--tasks", "kobest_copa", "--data-dir", data, "--tokenizer", "nowhere/tokenizer.json")
+    fails(qualab("run", *arms, *asked), 2, "No tokenizer at nowhere/tokenizer.json")
+
+
 @pytest.mark.parametrize("looks", ["1", "0", "-2", "11"])
 def test_looks_must_be_two_to_ten(qualab: Command, arms: list[str], looks: str) -> None:
     fails(qualab("run", *arms, *SMALL, "--looks", looks), 2, "looks must be 2 to 10", "--looks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -96,6 +97,20 @@ def test_export_writes_two_runs_that_agree_with_the_table(qualab: Command, arms:
         assert len({row["doc_hash"] for row in rows}) == 10
 
 
+def test_a_result_is_shown_even_where_its_files_find_no_room(
+    qualab: Command, arms: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "write_text", no_room)
+    done = qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", 3, "--output_path", tmp_path / "out")
+    assert done.code == 5, done.err
+    assert "Verdict: INCONCLUSIVE" in done.out
+    way_on = f"The result is stored. Write the files with: qualab export {done.comparison_id} DIR"
+    assert f"No space left on device\n  {way_on}" in done.err
+
+
 def test_keys_are_sent_and_found_nowhere_else(
     qualab: Command, arms: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -170,7 +185,10 @@ def test_a_killed_run_resumes_to_the_uninterrupted_runs_verdict(
     asked = [len(server.requests) for server in slow_pair]
 
     comparison = json.loads(qualab("list", "--format", "json").out)[0]
-    assert comparison["status"] == "running"
+    assert comparison["status"] == "interrupted"
+    shown = qualab("show", comparison["id"]).out
+    assert "is interrupted: no analysis yet" in shown
+    assert f"qualab resume {comparison['id']}" in shown
     resumed = qualab("resume", comparison["id"])
     after = stored(db)
     assert len(after) == len(set(after)) == 480

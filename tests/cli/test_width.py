@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from benchmarks.made_up import MadeUp, Stored, stored
+from qualab.cli import stats
+from qualab.cli.columns import annotated
 from qualab.cli.fitting import headers, print_hanging
 from qualab.cli.tables import comparison_table, fitting_metric_table, print_analysis
 from qualab.cli.treatment_text import fitting_acceptance_table
@@ -121,3 +124,34 @@ def test_a_paragraph_hangs_below_its_first_line_and_is_no_markup() -> None:
 def test_the_list_of_commands_says_each_in_a_whole_sentence(qualab: Command, group: list[str]) -> None:
     _, commands = qualab(*group, "--help").out.split("Commands:")
     assert "..." not in commands
+
+
+CALCULATIONS = {
+    "test": ("--gains", 7, "--losses", 12, "--items", 600, "--margin", 0.02, "--both-right", 300),
+    "power": ("--items", 600, "--discordance", 0.05, "--margin", 0.03),
+    "mde": ("--items", 600, "--discordance", 0.05),
+    "size": ("--margin", 0.02, "--discordance", 0.05, "--looks", 1, "--repeats", 4, "--noise", 0.02),
+    "reproduce": (),
+}
+
+
+@pytest.mark.parametrize("name", CALCULATIONS)
+def test_calculators_fit_the_terminal_and_lose_no_word(
+    qualab: Command, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    whole = qualab("stats", name, *CALCULATIONS[name]).out
+    monkeypatch.setattr(stats, "terminal_width", lambda: 80)
+    narrow = qualab("stats", name, *CALCULATIONS[name]).out
+    assert max(map(len, whole.splitlines())) > 80 >= max(map(len, narrow.splitlines()))
+    missing = Counter(whole.split()) - Counter(narrow.split())
+    assert not missing
+    if name != "reproduce":  # whose tables' parts repeat the first column
+        assert whole.split() == narrow.split()
+
+
+def test_what_stands_beside_a_note_has_room_or_the_note_goes_below() -> None:
+    rows = [("label", "1,234", "a note of some words"), ("", "5", "")]
+    assert annotated(rows, 80) == "  label  1,234  a note of some words\n             5"
+    assert annotated(rows, 36) == "  label  1,234  a note of some words\n             5"
+    assert annotated(rows, 30) == "  label  1,234  a note of some\n    words\n             5"
+    assert annotated([("l", "1", "a note of some words more")], 28) == "  l  1  a note of some words\n        more"

@@ -227,16 +227,25 @@ def test_without_a_data_directory_the_hub_is_read_at_the_pinned_revision(
 
     asked = []
 
-    def load_dataset(path: str, name: str | None = None, **options: Any) -> dict[str, Any]:
+    class Builder:
+        hash = read_catalog(TASKS_DIR).datasets["openai/gsm8k"].revision
+
+        def download_and_prepare(self) -> None:
+            return
+
+        def as_dataset(self) -> dict[str, Any]:
+            return {"train": datasets.Dataset.from_list(gsm8k(9)), "test": datasets.Dataset.from_list(gsm8k(2))}
+
+    def builder(path: str, name: str | None = None, **options: Any) -> Builder:
         asked.append((path, name, options))
-        return {"train": datasets.Dataset.from_list(gsm8k(9)), "test": datasets.Dataset.from_list(gsm8k(2))}
+        return Builder()
 
     monkeypatch.setattr(hub, "is_reachable", lambda: True)
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(hub, "newest_commit", None)
+    monkeypatch.setattr(datasets, "load_dataset_builder", builder)
     (task,) = load(harness, None, "gsm8k").tasks
-    pinned = read_catalog(TASKS_DIR).datasets["openai/gsm8k"].revision
-    assert asked == [("openai/gsm8k", "main", {"revision": pinned})]
-    assert (task.revision, task.n_items) == (pinned, 2)
+    assert asked == [("openai/gsm8k", "main", {"revision": Builder.hash})]
+    assert (task.revision, task.n_items) == (Builder.hash, 2)
 
 
 def test_a_bad_line_is_named(harness: LmEvalHarness, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qualab.adapters.pins import LocalPins, folders
-from qualab.errors import PinUnreadable
+from qualab.errors import InvalidValue, PinUnreadable
 
 COMMIT, OTHER = "0123456789abcdef" * 2 + "01234567", "f" * 40
 
@@ -99,9 +99,14 @@ async def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch:
 
 
 async def test_what_is_no_folder_with_files(tmp_path: Path) -> None:
-    with pytest.raises(PinUnreadable, match=r"nowhere cannot be read: No such file or directory. --checkpoint names"):
-        await hash_of(tmp_path / "nowhere")
-    with pytest.raises(PinUnreadable, match="holds no files"):
+    (tmp_path / "file").touch()
+    for name in ("nowhere", "file"):
+        with pytest.raises(InvalidValue, match=rf"{name} is not a directory. --checkpoint names the folder"):
+            await hash_of(tmp_path / name)
+        with pytest.raises(InvalidValue, match="is not a directory"):
+            revision(tmp_path / name)
+    (tmp_path / "file").unlink()
+    with pytest.raises(InvalidValue, match="holds no files"):
         await hash_of(tmp_path)
     (tmp_path / "weights").symlink_to(tmp_path / "gone")
     with pytest.raises(PinUnreadable, match="cannot be read"):
@@ -140,4 +145,3 @@ def test_the_commit_of_a_download_is_the_one_that_all_its_files_name(tmp_path: P
 
 def test_a_folder_without_metadata_has_no_commit(tmp_path: Path) -> None:
     assert revision(write(tmp_path, config="{}")) == ""
-    assert revision(tmp_path / "nowhere") == ""

@@ -120,3 +120,21 @@ def test_each_comparison_has_its_own_claim(store: Store) -> None:
     store.release("c-2", runner=HERE)
     with pytest.raises(ComparisonBusy):
         claim(store, HERE, 1)
+
+
+def test_living_runners_are_told_by_comparison_and_nothing_is_claimed(store: Store, ended_process: int) -> None:
+    runners = {"c-2": HERE, "c-3": f"{HOST}:{ended_process}:x", "c-4": ""}
+    for id_, runner in runners.items():
+        store.create(make_comparison(id_), [])
+        store.claim(id_, runner=runner, now=after(0), stale_after_s=60)
+    ids = ["c-1", *runners]
+    alive = store.runners(ids, now=after(60), stale_after_s=60)
+    assert {id_: (claim.runner, claim.since) for id_, claim in alive.items()} == {
+        "c-2": (HERE, after(0)),
+        "c-4": ("", after(0)),
+    }
+    assert store.runners(ids, now=after(60.001), stale_after_s=60) == {}
+    assert store.runners(["c-1", "c-3"], now=after(1), stale_after_s=60) == {}
+    store.heartbeat("c-2", runner=HERE, now=after(50))
+    assert set(store.runners(ids, now=after(100), stale_after_s=60)) == {"c-2"}
+    claim(store, ELSEWHERE, 100)

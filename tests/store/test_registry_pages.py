@@ -112,6 +112,15 @@ def test_a_submission_that_could_not_run_says_why(registry: Registry) -> None:
     assert registry.summary("c-1").stop_reason == "no such task"
 
 
+def test_a_summary_is_read_with_its_submission(store: Store, registry: Registry) -> None:
+    submit(registry, "s-1")
+    assert registry.about("s-1") == (registry.summary("s-1"), registry.submission("s-1"))
+    store.create(make_comparison("c-1"), [])
+    assert registry.about("c-1") == (registry.summary("c-1"), None)
+    with pytest.raises(ComparisonNotFound):
+        registry.about("s")
+
+
 def test_an_unknown_id_has_no_summary(store: Store, registry: Registry) -> None:
     store.create(make_comparison("c-10"), [])
     with pytest.raises(ComparisonNotFound, match="'c-1'"):

@@ -118,7 +118,9 @@ def _download(sources: Sources, current: _Current) -> Callable[..., None]:
         else:
             beside = Path(metadata.get("config_source", "")).parent
             asked = getattr(config, "test_split", None) or getattr(config, "validation_split", None) or "test"
-            task.dataset = sources.splits(task.DATASET_PATH, task.DATASET_NAME, options, beside=beside, asked=asked)
+            task.dataset = sources.splits(
+                task.DATASET_PATH, task.DATASET_NAME, options, task=str(task.task_name), beside=beside, asked=asked
+            )
 
     return download
 

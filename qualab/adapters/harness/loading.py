@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from qualab.adapters.harness.building import Built, build, dataset_options, shots
+from qualab.adapters.harness.building import Built, build, shots
 from qualab.adapters.harness.catalog import Catalog, TaskHints, hints_from_metadata, read_catalog
 from qualab.adapters.harness.hashing import config_hash, data_hash
 from qualab.adapters.harness.loaded import LmEvalTasks
@@ -42,7 +42,7 @@ def load_tasks(options: TaskOptions, *, tasks_dir: Path) -> LmEvalTasks:
     """Raises what `LmEvalHarness.load` says."""
     _check(options)
     catalog = read_catalog(tasks_dir)
-    sources = Sources(catalog=catalog, tasks_dir=tasks_dir, data_dir=options.data_dir)
+    sources = Sources(catalog=catalog, tasks_dir=tasks_dir, data_dir=options.data_dir, planned=options.revisions)
     keep_compiled_templates()
     with _one_at_a_time, quiet(), restored_randomness():
         reseed(str(options.seed))  # a task's process_docs may shuffle
@@ -71,7 +71,7 @@ def _check(options: TaskOptions) -> None:
         raise InvalidValue(f"num_fewshot is {options.num_fewshot}", hint="Give 0 or more")
     for name, path in [("data_dir", options.data_dir), *(("include_path", path) for path in options.include_paths)]:
         if path is not None and not path.is_dir():
-            raise InvalidValue(f"{name} {path} is not a directory", hint="Correct the path")
+            raise InvalidValue(f"{name} {path} is not a directory", hint=f"Correct --{name.replace('_', '-')}")
 
 
 def _hints(name: str, task: Any, catalog: Catalog) -> TaskHints:
@@ -90,7 +90,6 @@ def _loaded(task: Any, options: TaskOptions, hints: TaskHints, sources: Sources,
         raise EmptyDataset(f"Task {name} has no items", hint="Check its data set")
     plain_docs = [_plain(doc) for doc in docs]
     cluster = _cluster(name, hints, plain_docs[0])
-    dataset_path, dataset_name = task.config.dataset_path, task.config.dataset_name
     spec = TaskSpec(
         name=name,
         benchmark=hints.benchmark or asked_as,
@@ -98,8 +97,8 @@ def _loaded(task: Any, options: TaskOptions, hints: TaskHints, sources: Sources,
         version=str(task.VERSION),
         config_hash=config_hash(task),
         data_hash=data_hash(plain_docs),
-        dataset=label(dataset_path, dataset_name),
-        revision=sources.revision(dataset_path, dataset_options(task.config.dataset_kwargs)),
+        dataset=label(task.config.dataset_path, task.config.dataset_name),
+        revision=sources.revision(name),
         num_fewshot=task.config.num_fewshot,
         n_items=len(docs),
         n_available=len(available),

@@ -6,17 +6,20 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import datasets
 
 from qualab.adapters.harness.catalog import Catalog, DatasetEntry
-from qualab.adapters.harness.hub import load_from_hub
+from qualab.adapters.harness.hub import FromHub, load_from_hub, load_local
 from qualab.adapters.harness.jsonl import Table, read_table
 from qualab.errors import BadDataFile, DatasetUnavailable, QualabError
 
+T = TypeVar("T")
+
 LOCAL = "local"
 NEWEST = "main"
+"""Where a data set on the hub is read if nothing says otherwise."""
 
 PACKAGED = frozenset({"json", "csv", "parquet", "text", "arrow", "pandas", "xml", "webdataset"})
 """Builders of the datasets library, which read files that the task names itself."""
@@ -49,17 +52,28 @@ class Splits(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Finds and reads data sets. One object serves one load; a file that several tasks share is read once."""
+    """Finds and reads data sets. One object serves one load; what several tasks share is read or resolved once."""
 
     catalog: Catalog
     tasks_dir: Path
     data_dir: Path | None
+    planned: Mapping[str, str] = field(default_factory=dict)
+    """Hub commits that a plan records, by task: these are read, whatever is newest now."""
     _read: dict[Path, Any] = field(default_factory=dict)
+    _resolved: dict[tuple[str, str], str] = field(default_factory=dict)
+    _commits: dict[str, str] = field(default_factory=dict)
 
     def splits(
-        self, path: str, config: str | None, options: Mapping[str, Any], *, beside: Path, asked: str = "test"
+        self,
+        path: str,
+        config: str | None,
+        options: Mapping[str, Any],
+        *,
+        task: str,
+        beside: Path,
+        asked: str = "test",
     ) -> Any:
-        """The splits of a data set. `beside` is the folder of the task's YAML, `asked` the split of its items.
+        """The splits of a task's data set. `beside` is the folder of its YAML, `asked` the split of its items.
 
         Raises DatasetUnavailable, BadDataFile, EmptyDataset; for local files only when a split is asked for.
         """
@@ -69,18 +83,18 @@ class Sources:
         if entry.bundled:
             return Splits(lambda split: self._local_split(self.tasks_dir, path, config, split))
         if is_local(path):
-            return _load(path, config, revision=None, options=options)
+            return _loaded(path, config, lambda: load_local(path, config, options=options))
         if self.data_dir is not None:
             root = self.data_dir
             return Splits(lambda split: self._local_split(root, path, config, split))
-        return self._from_hub(path, config, options, asked=asked)
+        wanted = str(self.planned.get(task) or options.get("revision") or entry.revision or NEWEST)
+        found = self._from_hub(path, config, options, revision=wanted, asked=asked)
+        self._commits[task] = found.commit
+        return found.splits
 
-    def revision(self, path: str | None, options: Mapping[str, Any]) -> str:
-        """The hub commit that is read, or LOCAL."""
-        entry = self.catalog.datasets.get(path or "", DatasetEntry())
-        if path is None or entry.bundled or is_local(path) or self.data_dir is not None:
-            return LOCAL
-        return str(options.get("revision") or entry.revision or NEWEST)
+    def revision(self, task: str) -> str:
+        """The hub commit that a task's splits were read at, or LOCAL."""
+        return self._commits.get(task, LOCAL)
 
     def _named_split(self, files: Mapping[str, Sequence[str]], split: str, *, beside: Path) -> Any:
         if split not in files:
@@ -112,10 +126,12 @@ class Sources:
             self._read[file] = in_memory(read_table(file, required=required))
         return self._read[file]
 
-    def _from_hub(self, path: str, config: str | None, options: Mapping[str, Any], *, asked: str) -> Any:
-        entry = self.catalog.datasets.get(path, DatasetEntry())
+    def _from_hub(
+        self, path: str, config: str | None, options: Mapping[str, Any], *, revision: str, asked: str
+    ) -> FromHub:
+        resolved = self._resolved.get((path, revision), revision)
         try:
-            return _load(path, config, revision=entry.revision, options=options)
+            found = _loaded(path, config, lambda: load_from_hub(path, config, revision=resolved, options=options))
         except DatasetUnavailable as exc:
             wanted = _listed(list(self.candidates(Path(), path, config, asked)), Path())
             online = "unset HF_HUB_OFFLINE" if os.environ.get("HF_HUB_OFFLINE") else "go online"
@@ -123,6 +139,8 @@ class Sources:
                 f"{exc.message}, and there is no data directory",
                 hint=f"Give a directory that holds {wanted} with --data-dir or QUALAB_DATA_DIR, or {online}",
             ) from exc
+        self._resolved[path, revision] = found.commit
+        return found
 
 
 def label(path: str | None, config: str | None) -> str:
@@ -157,9 +175,11 @@ def _mixed_types(table: Table) -> QualabError:
     return BadDataFile(f"{table.path}: a column mixes types", hint=hint)
 
 
-def _load(path: str, config: str | None, *, revision: str | None, options: Mapping[str, Any]) -> Any:
+def _loaded(path: str, config: str | None, load: Callable[[], T]) -> T:
     try:
-        return load_from_hub(path, config, revision=revision, options=options)
+        return load()
+    except QualabError:
+        raise
     except Exception as exc:  # whatever the library's many backends raise
         lines = str(exc).strip().splitlines()
         reason = lines[0] if lines else type(exc).__name__

@@ -92,6 +92,10 @@ class MemoryRegistry:
             return _summary_of(self._store.kept[comparison_id])
         return self._submission(comparison_id).submission.summary()
 
+    def about(self, comparison_id: str) -> tuple[ComparisonSummary, Submission | None]:
+        """Summary and submission."""
+        return self.summary(comparison_id), self.submission(comparison_id)
+
     def submit(
         self, submission: Submission, *, entry: AuditEntry, key: str = "", body_hash: str = ""
     ) -> tuple[Submission, bool]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
 
-from qualab.domain.claims import Claim, busy, may_claim
+from qualab.domain.claims import Claim, busy, is_gone, may_claim
 from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.items import Answer, Item, Reply, Score
 from qualab.domain.lookup import ambiguous, impossible_outcome, not_found, not_next, taken
@@ -105,6 +105,15 @@ class MemoryStore:
         kept = self.of(comparison_id)
         if kept.claim is not None and kept.claim.runner == runner:
             kept.claim = None
+
+    def runners(self, comparison_ids: Sequence[str], *, now: datetime, stale_after_s: float) -> dict[str, Claim]:
+        claims = {id_: kept.claim for id_, kept in self.kept.items() if id_ in comparison_ids and kept.claim}
+        host = socket.gethostname()
+        return {
+            id_: claim
+            for id_, claim in claims.items()
+            if not is_gone(claim, now=now, stale_after_s=stale_after_s, host=host, is_alive=_is_this_process)
+        }
 
     def set_status(self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: str = "") -> None:
         kept = self.of(comparison_id)

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from qualab.domain.pins import commit_of, snapshot_of
-from qualab.errors import PinUnreadable
+from qualab.errors import InvalidValue, PinUnreadable
 
 STEP_BYTES = 32 << 20
 SAY_FROM_BYTES = 256 << 20
 SAY_EVERY_S = 10.0
+_WHICH_FOLDER = "--checkpoint names the folder on this machine; an empty name leaves it out"
 _HUB_METADATA = Path(".cache/huggingface/download")
 _PACKED = re.compile(r"^([0-9a-f]{40,64}) (\S+)$", re.MULTILINE)
 
@@ -47,17 +48,17 @@ class FolderHashes:
         self._known: dict[tuple[str, int, int], str] = {}
 
     async def hash_of(self, folder: Path, *, say: Callable[[str], None]) -> str:
-        """As "sha256:...". Raises PinUnreadable for what is no folder with files."""
+        """As "sha256:...". Raises InvalidValue for no folder with files, PinUnreadable where reading fails."""
         try:
+            _check_folder(folder)
             files = await asyncio.to_thread(_files, folder)
             await self._read([one for one in files if one.key not in self._known], folder, say)
         except OSError as exc:
             raise PinUnreadable(
-                f"The checkpoint's folder {folder} cannot be read: {exc.strerror}",
-                hint="--checkpoint names the folder on this machine; an empty name leaves it out",
+                f"The checkpoint's folder {folder} cannot be read: {exc.strerror}", hint=_WHICH_FOLDER
             ) from exc
         if not files:
-            raise PinUnreadable(f"The checkpoint's folder {folder} holds no files", hint="Correct --checkpoint")
+            raise InvalidValue(f"The checkpoint's folder {folder} holds no files", hint="Correct --checkpoint")
         whole = hashlib.sha256()
         for one in files:
             whole.update(b"%s\0%d\0%s\n" % (one.name, one.size_bytes, self._known[one.key].encode()))
@@ -79,6 +80,11 @@ class FolderHashes:
             self._known[one.key] = content.hexdigest()
 
 
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InvalidValue(f"checkpoint {folder} is not a directory", hint=_WHICH_FOLDER)
+
+
 def _step(path: str, offset: int, content: Any) -> int:
     with open(path, "rb", buffering=0) as file:
         file.seek(offset)
@@ -89,7 +95,6 @@ def _step(path: str, offset: int, content: Any) -> int:
 
 def _files(folder: Path) -> list[_File]:
     """Every file, in order of name. Raises OSError."""
-    os.scandir(folder).close()  # os.walk is silent about a folder that is none
     return sorted(_walk(folder), key=lambda one: one.name)
 
 
@@ -114,7 +119,11 @@ def _gigabytes(size_bytes: int) -> str:
 
 
 def local_revision(folder: Path) -> str:
-    """The commit that a folder's path, its git, or the hub's metadata beside its files names; empty without one."""
+    """The commit that a folder's path, its git, or the hub's metadata beside its files names; empty without one.
+
+    Raises InvalidValue for what is no folder.
+    """
+    _check_folder(folder)
     with suppress(OSError):
         if commit := snapshot_of(str(folder.resolve())):
             return commit

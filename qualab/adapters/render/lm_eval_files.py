@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from qualab.domain.items import JsonObject
-from qualab.errors import UsageError
+from qualab.errors import InfrastructureError, UsageError
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def write_lm_eval_files(
@@ -17,7 +20,7 @@ def write_lm_eval_files(
 ) -> Iterator[Path]:
     """Writes `results_<date>.json` and a `samples_<task>_<date>.jsonl` for each task, and yields their paths.
 
-    Raises UsageError for a file that cannot be written.
+    Raises UsageError for a file that cannot be written, InfrastructureError where there is no room for it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -30,7 +33,8 @@ def write_lm_eval_files(
                 file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             yield path
     except OSError as exc:
-        raise UsageError(f"Cannot write {exc.filename or folder}: {exc.strerror}", hint="Give another folder") from exc
+        kind = InfrastructureError if exc.errno in NO_ROOM else UsageError
+        raise kind(f"Cannot write {exc.filename or folder}: {exc.strerror}", hint="Give another folder") from exc
 
 
 def _file_name(task: str) -> str:

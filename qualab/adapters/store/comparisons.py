@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -110,6 +111,15 @@ def read_claim(connection: Connection, key: int) -> Claim | None:
     if runner is None:
         return None
     return Claim(runner=runner, since=from_us(claimed_at), heartbeat_at=from_us(heartbeat_at))
+
+
+def read_claims(connection: Connection, ids: Sequence[str]) -> dict[str, Claim]:
+    """Who runs comparisons, or ran them last, by id; without those that are free."""
+    query = select(_C.id, _C.runner, _C.claimed_at, _C.heartbeat_at).where(_C.id.in_(ids), _C.runner.is_not(None))
+    return {
+        row.id: Claim(runner=row.runner, since=from_us(row.claimed_at), heartbeat_at=from_us(row.heartbeat_at))
+        for row in connection.execute(query)
+    }
 
 
 def write_claim(connection: Connection, key: int, *, runner: str, now: datetime, seen: Claim | None) -> bool:

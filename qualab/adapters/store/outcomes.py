@@ -10,7 +10,7 @@ from sqlalchemy import Boolean, ColumnElement, Connection, Row, delete, exists, 
 from sqlalchemy.exc import IntegrityError
 
 from qualab.adapters.store import codes
-from qualab.adapters.store.bulk import chunks, insert_rows
+from qualab.adapters.store.bulk import COPIED, chunks, copy_rows
 from qualab.adapters.store.known import Known, take_turn
 from qualab.adapters.store.phrases import Phrases, digest_of
 from qualab.adapters.store.tables import FLIPPED, outcome, phrase
@@ -30,12 +30,12 @@ def replace_outcomes(
     take_turn(connection, known.key)
     drop_outcomes(connection, known.key)
     tasks: dict[str, int] = {}
-    for chunk in chunks(outcomes):
+    for chunk in chunks(outcomes, COPIED):
         tasks |= phrases.ids(connection, {value.task for value in chunk} - tasks.keys())
         if not all(value.position in known.positions for value in chunk):
             raise impossible_outcome()
         try:
-            insert_rows(connection, outcome, [_row_of(known.key, value, tasks) for value in chunk])
+            copy_rows(connection, outcome, (_row_of(known.key, value, tasks) for value in chunk))
         except IntegrityError as exc:
             raise impossible_outcome() from exc
     return tasks

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, Select, Table, and_, bindparam, delete, 
 from sqlalchemy.exc import IntegrityError
 
 from qualab.adapters.store import codes
-from qualab.adapters.store.bulk import CHUNK, chunks, insert_rows
+from qualab.adapters.store.bulk import CHUNK, COPIED, chunks, copy_rows, insert_rows
 from qualab.adapters.store.known import Known
 from qualab.adapters.store.payloads import pack_item, unpack_item
 from qualab.adapters.store.phrases import Phrases
@@ -50,10 +50,12 @@ _NOISE_PLACE = (noise_answer.c.position, noise_answer.c.choice, noise_answer.c.r
 _BASELINE = codes.ARM.of[ArmName.BASELINE]
 _SMALLEST_TO_SHARE = 16
 """Characters from which looking for the same beginning in the other arm pays."""
-_TWINS = select(answer.c.position, answer.c.choice, answer.c.repeat, answer.c.text).where(
+_DENSE = 4
+"""Positions for each that is wanted, up to which it is quicker to read all of them."""
+_TWINS_BETWEEN = select(answer.c.position, answer.c.choice, answer.c.repeat, answer.c.text).where(
     answer.c.comparison_key == bindparam("key"),
     answer.c.arm == bindparam("arm"),
-    answer.c.position.in_(bindparam("positions", expanding=True)),
+    answer.c.position.between(bindparam("first"), bindparam("last")),
     answer.c.status.in_(_ANSWERS),
     answer.c.text.is_not(None),
     func.substr(answer.c.text, 1, 1) != SHARED,
@@ -75,11 +77,10 @@ def add_items(connection: Connection, key: int, items: Iterable[Item], sampler: 
     """Stores items chunk by chunk. Raises StoreError where a position or an item comes twice."""
     compressor = zstandard.ZstdCompressor()
     for chunk in chunks(items):
-        rows = [_item_row(key, value, compressor) for value in chunk]
         for value in chunk:
             sampler.see(value)
         try:
-            insert_rows(connection, item, rows)
+            copy_rows(connection, item, (_item_row(key, value, compressor) for value in chunk))
         except IntegrityError as exc:
             raise StoreError("two items have the same position, or the same task and document") from exc
 
@@ -184,13 +185,13 @@ def replace_scores(connection: Connection, known: Known, scores: Iterable[Score]
     key = known.key
     connection.execute(delete(score).where(score.c.comparison_key == key))
     metrics: dict[str, int] = {}
-    for chunk in chunks(scores):
+    for chunk in chunks(scores, COPIED):
         new = {value.metric for value in chunk} - metrics.keys()
         metrics |= phrases.ids(connection, new)
         if not all(value.position in known.positions for value in chunk):
             raise _impossible_score()
         try:
-            insert_rows(connection, score, [score_row(key, value, metrics) for value in chunk])
+            copy_rows(connection, score, (score_row(key, value, metrics) for value in chunk))
         except IntegrityError as exc:
             raise _impossible_score() from exc
     return metrics
@@ -287,11 +288,15 @@ def _read_twins(
 
     A row that lends its text stays as it is: only failures are ever deleted, and they lend none.
     """
-    positions = {value.position for value in answers if len(value.reply.text or "") >= _SMALLEST_TO_SHARE}
+    positions = sorted({value.position for value in answers if len(value.reply.text or "") >= _SMALLEST_TO_SHARE})
     if not positions:
         return {}
-    wanted = {"key": key, "arm": lender, "positions": list(positions)}
-    return {(row[0], row[1], row[2]): row[3] for row in connection.execute(_TWINS, wanted)}
+    wanted = {"key": key, "arm": lender, "first": positions[0], "last": positions[-1]}
+    if positions[-1] - positions[0] < _DENSE * len(positions):
+        query = _TWINS_BETWEEN
+    else:
+        query = _TWINS_BETWEEN.where(answer.c.position.in_(positions))
+    return {(row[0], row[1], row[2]): row[3] for row in connection.execute(query, wanted)}
 
 
 def _insert_answers(connection: Connection, table: Table, rows: list[tuple[Any, ...]]) -> int:

@@ -36,6 +36,12 @@ class SqlRegistry:
         with self._sessions.reading() as connection:
             return listing.read_summary(connection, comparison_id)
 
+    def about(self, comparison_id: str) -> tuple[ComparisonSummary, Submission | None]:
+        """Summary and submission, read at once."""
+        with self._sessions.reading() as connection:
+            found = listing.read_summary(connection, comparison_id)
+            return found, submissions.read_submission(connection, comparison_id)
+
     def submit(
         self, submission: Submission, *, entry: AuditEntry, key: str = "", body_hash: str = ""
     ) -> tuple[Submission, bool]:

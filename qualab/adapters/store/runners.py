@@ -6,7 +6,7 @@ import os
 import socket
 from datetime import datetime
 
-from qualab.domain.claims import Claim, may_claim
+from qualab.domain.claims import Claim, is_gone, may_claim
 
 
 def may_take(held: Claim | None, *, runner: str, now: datetime, stale_after_s: float) -> bool:
@@ -14,6 +14,11 @@ def may_take(held: Claim | None, *, runner: str, now: datetime, stale_after_s: f
     return may_claim(
         held, runner=runner, now=now, stale_after_s=stale_after_s, host=socket.gethostname(), is_alive=is_alive
     )
+
+
+def lives(claim: Claim, *, now: datetime, stale_after_s: float) -> bool:
+    """Whether a claim's runner gives signs of life."""
+    return not is_gone(claim, now=now, stale_after_s=stale_after_s, host=socket.gethostname(), is_alive=is_alive)
 
 
 def is_alive(process: int) -> bool:

@@ -13,10 +13,10 @@ from qualab.adapters.store.known import Known
 from qualab.adapters.store.location import Location
 from qualab.adapters.store.outcomes import drop_outcomes, replace_outcomes
 from qualab.adapters.store.registry import SqlRegistry
-from qualab.adapters.store.runners import may_take
+from qualab.adapters.store.runners import lives, may_take
 from qualab.adapters.store.sessions import Sessions
 from qualab.adapters.store.training import DictionarySampler
-from qualab.domain.claims import busy
+from qualab.domain.claims import Claim, busy
 from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.items import Answer, Item, Score
 from qualab.domain.lookup import not_next
@@ -92,6 +92,12 @@ class SqlStore:
         """Gives the right to run back; nothing happens where another runner has it."""
         with self._sessions.writing_to(comparison_id) as (connection, (key, *_)):
             comparisons.drop_claim(connection, key, runner=runner)
+
+    def runners(self, comparison_ids: Sequence[str], *, now: datetime, stale_after_s: float) -> dict[str, Claim]:
+        """The claims of living runners, by the id of the comparison."""
+        with self._sessions.reading() as connection:
+            claims = comparisons.read_claims(connection, comparison_ids)
+        return {id_: claim for id_, claim in claims.items() if lives(claim, now=now, stale_after_s=stale_after_s)}
 
     def set_status(self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: str = "") -> None:
         """Keeps the times: RUNNING starts once, FINISHED ends; every other status takes a former verdict away."""

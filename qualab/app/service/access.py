@@ -24,7 +24,6 @@ MOST_CHARACTERS = 100
 FRESH_S = 2.0
 """How long what is known of a token holds: a revoked one is refused everywhere after that."""
 KEPT = 4_096
-LOOPBACK = "loopback"
 _NOBODY = bytes(32)
 
 
@@ -44,6 +43,10 @@ class Caller:
                 f"This needs the scope {wanted.value}; the token has {self.scope.value}",
                 hint=f"Create one: qualab token create NAME --scope {wanted.value}",
             )
+
+
+NOBODY_ELSE = Caller(name="loopback", scope=Scope.ADMIN, token_id="")
+"""Who asks from this machine while there has never been a token."""
 
 
 def create_token(
@@ -94,8 +97,11 @@ class Door:
         self._seen: OrderedDict[str, tuple[float, Token | None]] = OrderedDict()
         self._has_tokens: tuple[float, bool] = (float("-inf"), True)
 
-    def remembered(self, presented: str) -> Caller | None:
+    def remembered(self, presented: str | None, *, is_local: bool) -> Caller | None:
         """The caller where that is known already; asks no database."""
+        if presented is None:
+            seen_at, has_tokens = self._has_tokens
+            return None if has_tokens or not is_local or self._is_old(seen_at) else NOBODY_ELSE
         found = FORM.fullmatch(presented)
         seen = self._seen.get(found[1]) if found else None
         if found is None or seen is None or self._is_old(seen[0]):
@@ -106,7 +112,7 @@ class Door:
         """Raises Unauthenticated. Nothing is needed by a local caller as long as there has never been a token."""
         if presented is None:
             if is_local and not self._any_token():
-                return Caller(name=LOOPBACK, scope=Scope.ADMIN, token_id="")
+                return NOBODY_ELSE
             raise Unauthenticated("A bearer token is needed", hint="Send Authorization: Bearer TOKEN")
         found = FORM.fullmatch(presented)
         caller = self._judged(self._token(found[1]), found[2]) if found else None

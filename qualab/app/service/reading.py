@@ -26,6 +26,7 @@ from qualab.domain.treatment import Treatment
 from qualab.errors import ComparisonNotFound, ItemNotFound, NotYet
 
 ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
+HASH = re.compile(r"[0-9a-f]{64}")
 MOST_POSITION = 2**31 - 1
 ENDED = frozenset(
     {ComparisonStatus.FINISHED, SubmissionStatus.DONE, SubmissionStatus.FAILED, SubmissionStatus.CANCELLED}
@@ -146,10 +147,8 @@ class AnalysisNamed:
 
 def about(desk: Desk, comparison_id: str) -> About:
     """Raises ComparisonNotFound; the beginning of an id is none."""
-    found = desk.registry.summary(known_id(comparison_id))
-    if found.id != comparison_id:
-        raise not_found(comparison_id)
-    return About(summary=found, submission=desk.registry.submission(comparison_id))
+    summary, submission = desk.registry.about(known_id(comparison_id))
+    return About(summary=summary, submission=submission)
 
 
 def known_id(comparison_id: str) -> str:
@@ -202,10 +201,11 @@ def plan_document(desk: Desk, comparison_id: str) -> JsonObject:
 def analysis_of(desk: Desk, comparison_id: str, *, plan_hash: str | None = None) -> Analysis:
     """Under its own plan unless another is named. Raises as `comparison_of`, NotYet."""
     found = comparison_of(desk, comparison_id)
-    analysis = desk.services.store.analysis(found.id, plan_hash=plan_hash)
+    can_be = plan_hash is None or HASH.fullmatch(plan_hash)
+    analysis = desk.services.store.analysis(found.id, plan_hash=plan_hash) if can_be else None
     if analysis is None and plan_hash is not None:
         raise ComparisonNotFound(
-            f"Comparison {comparison_id} has no analysis under plan {plan_hash[:64]}", hint="List its analyses"
+            f"Comparison {comparison_id} has no analysis under that plan", hint="List its analyses for their hashes"
         )
     if analysis is None:
         raise NotYet(f"Comparison {comparison_id} is {found.status.value}: not analysed yet", hint="Follow its events")

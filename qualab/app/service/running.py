@@ -154,7 +154,7 @@ async def _run(desk: Desk, submission: Submission, wanted: Wanted, progress: Pro
             desk.services, wanted.experiment, keys=keys, progress=progress, frozen=frozen, comparison_id=submission.id
         )
     elif stored.status is not ComparisonStatus.FINISHED or retry_failed:
-        _check_unclaimed(desk, submission.id)
+        _claim(desk, submission.id)
         await resume(desk.services, submission.id, keys=keys, progress=progress, retry_failed=retry_failed)
 
 
@@ -165,7 +165,7 @@ def _check_own(desk: Desk, submission: Submission) -> None:
         raise _TakenOver
 
 
-def _check_unclaimed(desk: Desk, comparison_id: str) -> None:
+def _claim(desk: Desk, comparison_id: str) -> None:
     """Raises ComparisonBusy, before anything is loaded or asked."""
     services = desk.services
     stale_after_s = services.pulse.stale_after_s

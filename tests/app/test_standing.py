@@ -1,0 +1,77 @@
+"""A run that was killed stands as interrupted as soon as nobody can be running it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from qualab.app import standing
+from qualab.app.run import resume
+from qualab.domain.claims import STALE_AFTER_S
+from qualab.domain.names import ComparisonStatus
+from qualab.errors import ComparisonBusy
+from qualab.ports import ComparisonFilter
+from tests.app.fakes import START, Bench, QuietProgress
+from tests.app.test_run import run
+
+RUNNING, INTERRUPTED, FINISHED = ComparisonStatus.RUNNING, ComparisonStatus.INTERRUPTED, ComparisonStatus.FINISHED
+SOON, LATE = START + timedelta(seconds=STALE_AFTER_S), START + timedelta(seconds=STALE_AFTER_S + 1)
+
+
+async def left_running(bench: Bench, runner: str = "elsewhere:5:b") -> str:
+    """A comparison as a runner leaves it that is killed."""
+    analysis, _ = await run(bench)
+    bench.store.set_status(analysis.comparison_id, RUNNING, now=START)
+    bench.store.claim(analysis.comparison_id, runner=runner, now=START, stale_after_s=STALE_AFTER_S)
+    return analysis.comparison_id
+
+
+async def test_running_is_said_while_there_are_signs_of_life_and_interrupted_after() -> None:
+    bench = Bench()
+    id_ = await left_running(bench)
+    for now, status in ((SOON, RUNNING), (LATE, INTERRUPTED)):
+        assert standing.find(bench.store, id_[:-1], now=now).status is status
+        assert [one.status for one in standing.find_all(bench.store, ComparisonFilter(), now=now)] == [status]
+        assert (standing.runner_of(bench.store, id_, now=now) is None) is (status is INTERRUPTED)
+    assert bench.store.get(id_).status is RUNNING
+
+
+async def test_a_comparison_without_a_runner_is_not_running() -> None:
+    bench = Bench()
+    id_ = await left_running(bench)
+    bench.store.release(id_, runner="elsewhere:5:b")
+    assert standing.find(bench.store, id_, now=START).status is INTERRUPTED
+
+
+async def test_a_list_of_one_status_goes_by_how_comparisons_stand() -> None:
+    bench = Bench()
+    dead = await left_running(bench)
+    bench.clock.instant = SOON
+    ended = (await run(bench))[0].comparison_id
+    bench.clock.instant = LATE
+    alive = await left_running(bench)
+    bench.store.heartbeat(alive, runner="elsewhere:5:b", now=LATE)
+
+    def listed(status: ComparisonStatus | None, limit: int = 50) -> list[str]:
+        wanted = ComparisonFilter(status=status, limit=limit)
+        return [one.id for one in standing.find_all(bench.store, wanted, now=LATE)]
+
+    assert (listed(RUNNING), listed(INTERRUPTED), listed(FINISHED)) == ([alive], [dead], [ended])
+    bench.store.set_status(ended, INTERRUPTED, now=LATE)
+    assert listed(INTERRUPTED) == [ended, dead]
+    assert listed(INTERRUPTED, limit=1) == [ended]
+    assert listed(None) == [alive, ended, dead]
+
+
+async def test_what_another_runs_is_refused_before_tasks_are_loaded_or_an_endpoint_is_asked() -> None:
+    bench = Bench()
+    id_ = await left_running(bench)
+    n_loads, n_asked = len(bench.harness.seen), bench.candidate.generated
+    with pytest.raises(ComparisonBusy, match="elsewhere:5:b"):
+        await resume(bench.services, id_, keys={}, progress=QuietProgress())
+    assert (len(bench.harness.seen), bench.candidate.generated) == (n_loads, n_asked)
+    bench.clock.instant = LATE
+    await resume(replace(bench.services, runner="here:2:c"), id_, keys={}, progress=QuietProgress())
+    assert standing.find(bench.store, id_, now=LATE).status is FINISHED

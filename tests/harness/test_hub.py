@@ -1,0 +1,169 @@
+"""Data sets from a hub: the commit that a branch is at is found once, read, and kept with the plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+
+from qualab.adapters.harness import hub as seam
+from tests.harness.conftest import TASKS_DIR
+from tests.harness.scripted_hub import ScriptedHub
+from tests.harness.tiny_data import haerae
+
+LOADS = """
+import json, sys
+from pathlib import Path
+from qualab.adapters.harness import LmEvalHarness
+from qualab.errors import QualabError
+from qualab.ports import TaskOptions
+harness = LmEvalHarness(tasks_dir=Path(sys.argv[1]))
+for line in sys.stdin:
+    names, folder, revisions = json.loads(line)
+    options = TaskOptions(names=tuple(names), include_paths=(Path(folder),), revisions=revisions)
+    try:
+        said = [[task.revision, task.n_items] for task in harness.load(options).tasks]
+    except QualabError as exc:
+        said = str(exc)
+    print(json.dumps(said), flush=True)
+"""
+
+TASK = """\
+task: {name}
+dataset_path: {path}
+dataset_name: {config}
+output_type: generate_until
+test_split: test
+doc_to_text: "{{{{query}}}}"
+doc_to_target: "{{{{answer}}}}"
+metric_list: [{{metric: exact_match}}]
+"""
+
+
+class Loader:
+    """Loads in a process of its own, as the libraries read the hub's address when they are imported."""
+
+    def __init__(self, process: subprocess.Popen[str], tasks: Path) -> None:
+        self._process = process
+        self._tasks = tasks
+
+    def task(self, name: str, path: str, config: str = "default", more: str = "") -> str:
+        text = TASK.format(name=name, path=path, config=config) + more
+        (self._tasks / f"{name}.yaml").write_text(text, encoding="utf-8")
+        return name
+
+    def __call__(self, *names: str, **revisions: str) -> Any:
+        """[commit, items] of each task, or the error's text."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([names, str(self._tasks), revisions]) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[ScriptedHub]:
+    with ScriptedHub() as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def load(hub: ScriptedHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loader]:
+    folder = tmp_path_factory.mktemp("hub")
+    (folder / "tasks").mkdir()
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    env = {**clean, "HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "hf")}
+    command = [sys.executable, "-c", LOADS, str(TASKS_DIR)]
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Loader(process, folder / "tasks")
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def jsonl(n_rows: int) -> bytes:
+    return "\n".join(json.dumps(row) for row in haerae(n_rows)).encode()
+
+
+def resolutions(hub: ScriptedHub, path: str) -> int:
+    return hub.asked.count(f"GET /api/datasets/{path}/revision/main")
+
+
+def test_a_branch_is_read_and_recorded_at_the_commit_it_is_at(hub: ScriptedHub, load: Loader) -> None:
+    first = hub.push("o/moves", {"test.jsonl": jsonl(3)})
+    name = load.task("moves", "o/moves")
+    assert load(name) == [[first, 3]]
+    second = hub.push("o/moves", {"test.jsonl": jsonl(5)})
+    assert load(name) == [[second, 5]]
+    read = [one for one in hub.asked if one.startswith("GET /datasets/o/moves/resolve/")]
+    assert len(read) == 2
+    assert all("/main/" not in one for one in read)
+
+
+def test_a_commit_of_a_plan_is_read_again_after_the_branch_has_moved(hub: ScriptedHub, load: Loader) -> None:
+    first = hub.push("o/planned", {"test.jsonl": jsonl(3)})
+    name = load.task("planned", "o/planned")
+    assert load(name) == [[first, 3]]
+    hub.push("o/planned", {"test.jsonl": jsonl(5)})
+    n_asked = resolutions(hub, "o/planned")
+    assert load(name, planned=first) == [[first, 3]]
+    assert resolutions(hub, "o/planned") == n_asked
+
+
+def test_tasks_of_one_load_read_one_commit(hub: ScriptedHub, load: Loader) -> None:
+    splits = "".join(f"- config_name: {one}\n  data_files:\n  - {{split: test, path: {one}.jsonl}}\n" for one in "ab")
+    files = {"README.md": f"---\nconfigs:\n{splits}---\n".encode(), "a.jsonl": jsonl(2), "b.jsonl": jsonl(4)}
+    commit = hub.push("o/two", files)
+    names = [load.task(f"two_{one}", "o/two", one) for one in "ab"]
+    assert load(*names) == [[commit, 2], [commit, 4]]
+    assert resolutions(hub, "o/two") == 1
+
+
+def test_the_catalogs_unpinned_data_set_is_recorded_at_its_commit(hub: ScriptedHub, load: Loader) -> None:
+    card = b"---\nconfigs:\n- config_name: history\n  data_files:\n  - {split: test, path: history/test.jsonl}\n---\n"
+    path = "HAERAE-HUB/HAE_RAE_BENCH"
+    commit = hub.push(path, {"README.md": card, "history/test.jsonl": jsonl(3)})
+    assert load("haerae_history") == [[commit, 3]]
+
+
+def test_a_branch_or_data_set_that_is_not_there_is_said(hub: ScriptedHub, load: Loader) -> None:
+    hub.push("o/here", {"test.jsonl": jsonl(3)})
+    absent = load.task("absent", "o/absent")
+    assert load(absent).startswith("Data set o/absent is not on the hub, or not open to you, and there is no data dir")
+    gone = load.task("gone", "o/here", more="dataset_kwargs: {revision: v2}\n")
+    assert load(gone).startswith("Data set o/here has no revision v2 on the hub, and there is no data directory")
+
+
+def test_without_the_hub_the_cache_serves_what_it_holds_and_only_that(hub: ScriptedHub, load: Loader) -> None:
+    first = hub.push("o/cached", {"test.jsonl": jsonl(3)})
+    name = load.task("cached", "o/cached")
+    assert load(name) == [[first, 3]]
+    hub.is_down = True
+    try:
+        assert load(name) == [[first, 3]]
+        assert load(name, cached=first) == [[first, 3]]
+        other = "0" * 40
+        said = load(name, cached=other)
+    finally:
+        hub.is_down = False
+    assert said.startswith(f"Data set o/cached is in the cache at commit {first}, not at {other}, and the hub cannot")
+
+
+def test_a_hub_that_does_not_say_the_commit_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert seam.PROBE_S + seam.RESOLVE_S < 10
+    monkeypatch.setattr(seam, "RESOLVE_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+        before = time.monotonic()
+        with pytest.raises(Exception, match=r"timed out|no answer within"):
+            seam.newest_commit("o/n", "main")
+    assert time.monotonic() - before < 3
