@@ -229,13 +229,17 @@ def copy_database(source: str, target: str, *, say: Callable[[str, int], None]) 
 def run_async(job: Coroutine[Any, Any, T]) -> T:
     """Runs a use case to its end, on uvloop where there is one: a third less time a request than asyncio's own loop."""
     allow_open_files()
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(job)
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where there is one."""
     try:
         from uvloop import new_event_loop
     except ImportError:
-        with asyncio.Runner() as plain:
-            return plain.run(job)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(job)
+        return asyncio.new_event_loop()
+    return new_event_loop()
 
 
 def allow_open_files() -> None:

@@ -365,6 +365,19 @@ class Registry(Protocol):
         """Gives the runner's leases back; nothing happens where it has none."""
         ...
 
+    def see_worker(self, runner: str, *, now: datetime) -> None:
+        """Notes that a worker lives."""
+        ...
+
+    def drop_worker(self, runner: str) -> None:
+        """A worker has ended. Nothing happens where it is not known."""
+        ...
+
+    def workers(self, *, now: datetime, stale_after_s: float) -> Sequence[str]:
+        """Runners of the workers that live, the oldest first: heard of within `stale_after_s`, and, on this machine,
+        with a process that is there."""
+        ...
+
     def has_outcomes(self, comparison_id: str) -> bool: ...
 
     def outcomes(
@@ -408,6 +421,36 @@ class Registry(Protocol):
 
     def signoffs(self, comparison_id: str) -> Sequence[SignOff]:
         """In the order in which they were made."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What the queue hands to one worker: a submission as it stood when it was put into the queue."""
+
+    comparison_id: str
+    version: int
+    """The submission's. One that has changed since is not meant by this delivery."""
+    turn: int = 0
+    """How often it was put off, because a host that it needs was taken."""
+    retry_failed: bool = False
+    worker: str = ""
+    """The runner of the worker that has it; empty while it waits."""
+
+
+class Queue(Protocol):
+    """A durable queue. Errors are StoreError's subclasses."""
+
+    def put(self, delivery: Delivery, *, delay_s: float = 0.0) -> None:
+        """Once for each comparison, version and turn, however often it is called. It is handed out after the delay."""
+        ...
+
+    def held(self) -> Sequence[Delivery]:
+        """What waits, and what a worker has, living or not; nothing that has come to its end."""
+        ...
+
+    def drop(self, delivery: Delivery) -> None:
+        """Takes it out. Whoever works at it is not told."""
         ...
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,13 +14,13 @@ from qualab.adapters.secrets import ReferencedSecrets
 from qualab.app.experiment import Experiment
 from qualab.app.frozen import FrozenPlan, from_document, to_document
 from qualab.app.service.desk import Desk, Wanted
-from qualab.app.service.inline import InlineJobs
+from qualab.app.service.hosts import EXCLUSIVE
 from qualab.app.service.planning import Planner
 from qualab.app.services import Services
 from qualab.bootstrap import NEEDED_TO_RUN, experiment_of
+from qualab.domain.claims import Pulse
 from qualab.domain.items import JsonObject
 from qualab.domain.names import ArmName
-from qualab.domain.submissions import SubmissionStatus
 from qualab.errors import InvalidValue, PathForbidden, SecretForbidden, UnknownSetting
 from qualab.ports import Jobs, Registry, Secrets
 from qualab.service_settings import ServiceSettings
@@ -43,7 +42,7 @@ def desk_of(services: Services, registry: Registry, jobs: Jobs, settings: Servic
     allowed = AllowedEndpoints(settings.endpoints)
     secrets = ReferencedSecrets(env=settings.secret_env, folder=settings.secret_dir)
     return Desk(
-        services=replace(services, open_endpoint=allowed_opening(allowed)),
+        services=replace(services, open_endpoint=allowed_opening(allowed), pulse=pulse_of(settings)),
         registry=registry,
         jobs=jobs,
         read_document=partial(read_document, settings=settings, secrets=secrets),
@@ -52,22 +51,13 @@ def desk_of(services: Services, registry: Registry, jobs: Jobs, settings: Servic
         check_endpoint=allowed.check,
         secrets=secrets,
         planner=Planner(services.harness, timeout_s=settings.planning_timeout_s),
+        host_concurrency=settings.host_concurrency,
     )
 
 
-@contextmanager
-def working_desk(services: Services, registry: Registry, settings: ServiceSettings) -> Iterator[Desk]:
-    """A desk with a worker in this process; what waits, or was interrupted, is taken up at once."""
-    jobs = InlineJobs()
-    desk = desk_of(services, registry, jobs, settings)
-    jobs.begin(desk)
-    for waiting in registry.submissions(SubmissionStatus.QUEUED, SubmissionStatus.RUNNING):
-        jobs.enqueue(waiting.id)
-    try:
-        yield desk
-    finally:
-        jobs.close()
-        desk.planner.close()
+def pulse_of(settings: ServiceSettings) -> Pulse:
+    """How workers say that they live."""
+    return Pulse(every_s=settings.beat_s, stale_after_s=settings.stale_after_s)
 
 
 def read_document(
@@ -78,11 +68,9 @@ def read_document(
     Raises UnknownSetting, InvalidValue, UsageError, PlanChanged, PathForbidden, SecretForbidden.
     """
     said = dict(body)
-    accepted = said.pop(ACCEPT, False)
-    if not isinstance(accepted, bool):
-        raise InvalidValue(f"{ACCEPT} must be true or false", hint=f"Change {ACCEPT}", fields={ACCEPT: "true or false"})
+    accepted, is_exclusive = _said(said, ACCEPT), _said(said, EXCLUSIVE)
     frozen, content = _plan_in(said, settings) if PLAN_FORMAT in said else (None, said)
-    _check_known(content, (*FIELDS, *KEY_FIELDS, ACCEPT))
+    _check_known(content, (*FIELDS, *KEY_FIELDS, ACCEPT, EXCLUSIVE))
     keys = _keys(content, secrets)
     content = {name: value for name, value in content.items() if value is not None and name not in KEY_FIELDS}
     _check_places(content, settings)
@@ -91,13 +79,26 @@ def read_document(
         _check_planned(found, frozen)
     references = {name: said[name] for name in KEY_FIELDS if said.get(name) is not None}
     return Wanted(
-        document=_document(content, frozen) | references | ({ACCEPT: True} if accepted else {}),
+        document=_document(content, frozen) | references | _marks(**{ACCEPT: accepted, EXCLUSIVE: is_exclusive}),
         experiment=_experiment(found, needed),
         keys=keys,
         settings=_planned_by(found),
         frozen=frozen,
         accept_underpowered=accepted,
+        is_exclusive=is_exclusive,
     )
+
+
+def _said(body: JsonObject, name: str) -> bool:
+    """A mark that stands beside the settings; taken out of them."""
+    value = body.pop(name, False)
+    if not isinstance(value, bool):
+        raise InvalidValue(f"{name} must be true or false", hint=f"Change {name}", fields={name: "true or false"})
+    return value
+
+
+def _marks(**marks: bool) -> JsonObject:
+    return {name: True for name, is_set in marks.items() if is_set}
 
 
 def read_rule(said: JsonObject) -> Mapping[str, Any]:

@@ -52,6 +52,18 @@ class ServiceSettings(BaseSettings):
     """How long a request waits for tasks to be loaded."""
     threads: int = Field(16, ge=1)
     """Requests that may use the database at once."""
+    host_concurrency: int = Field(64, ge=1)
+    """Requests in flight at one endpoint host, of all comparisons of all workers."""
+    beat_s: float = Field(5.0, gt=0)
+    """How often a worker says that it lives."""
+    stale_after_s: float = Field(30.0, gt=0)
+    """How long a worker's silence is borne, before another takes over what it ran."""
+    sweep_s: float = Field(10.0, gt=0)
+    """How often each worker looks for what nobody attends to."""
+    queue_poll_s: float = Field(1.0, gt=0)
+    """How often an idle worker looks into the queue."""
+    host_wait_s: float = Field(3.0, gt=0)
+    """How long a comparison is put off that needs a host that is taken."""
 
     @property
     def is_loopback(self) -> bool:

@@ -125,12 +125,15 @@ def experiment_schema() -> dict[str, Any]:
     schema = Settings.model_json_schema(mode="validation")
     properties = {name: _or_text(schema["properties"][name]) for name in FIELDS if name in schema["properties"]}
     keys = {name: {"type": "string", "pattern": "^(env|file):.+", "description": "A reference"} for name in KEY_FIELDS}
-    accept = {"accept_underpowered": {"type": "boolean", "description": "Accepts a plan that cannot prove its margins"}}
+    marks = {
+        "accept_underpowered": {"type": "boolean", "description": "Accepts a plan that cannot prove its margins"},
+        "exclusive": {"type": "boolean", "description": "Keeps its hosts to itself: no other comparison runs there"},
+    }
     return {
         "title": "Experiment",
         "description": "As experiment.yaml; or the content of a plan file, with baseline and candidate beside it.",
         "type": "object",
-        "properties": _inlined({**properties, **keys, **accept}, schema.get("$defs", {})),
+        "properties": _inlined({**properties, **keys, **marks}, schema.get("$defs", {})),
     }
 
 

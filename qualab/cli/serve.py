@@ -38,11 +38,14 @@ def serve(
         list[str] | None, typer.Option(help="Environment variables that env:NAME may name. Default: QUALAB_KEY_*.")
     ] = None,
     secret_dir: Annotated[Path | None, typer.Option(help="Folder of the files that file:/path may name.")] = None,
+    worker: Annotated[
+        bool, typer.Option("--worker/--no-worker", help="Whether this process also runs what is asked for.")
+    ] = True,
     data_dir: DataDir = None,
     db: Database = None,
 ) -> None:
-    """Serve the REST API on this machine, with a worker. Every setting can be given as QUALAB_SERVE_NAME, too."""
-    from qualab import bootstrap, service_bootstrap
+    """Serve the REST API, with a worker. Every setting can be given as QUALAB_SERVE_NAME, too."""
+    from qualab import bootstrap, worker_bootstrap
     from qualab.service_settings import load_service
     from qualab.settings import load
 
@@ -66,7 +69,8 @@ def serve(
     begin_logging()
     bootstrap.allow_open_files()
     services = bootstrap.services_of(common)
-    with service_bootstrap.working_desk(services, registry, settings) as desk:
+    database = bootstrap.database_url(common)
+    with worker_bootstrap.queueing_desk(services, registry, settings, database=database, works=worker) as desk:
         app = app_of(desk, settings, schema=lambda: bootstrap.current_revision(common))
         server_of(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
 

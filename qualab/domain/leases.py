@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from urllib.parse import urlsplit
 
 from qualab.errors import InvalidValue
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,12 @@ class HostLease:
 
     def is_stale(self, now: datetime, stale_after_s: float) -> bool:
         return now - self.heartbeat_at > timedelta(seconds=stale_after_s)
+
+
+def host_of(url: str) -> str:
+    """The machine that a URL names, whatever its port: what runs beside it there is disturbed, too."""
+    name = urlsplit(url).hostname or url
+    return LOOPBACK[0] if name in LOOPBACK else name
 
 
 def may_lease(others: Iterable[HostLease], slots: Mapping[str, int], *, limit: int, is_exclusive: bool) -> bool:

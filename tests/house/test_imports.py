@@ -25,6 +25,10 @@ ALLOWED = {
         *("errors", "stats", "domain", "ports", "app", "adapters"),
         *("settings", "service_settings", "bootstrap"),
     },
+    "worker_bootstrap": {
+        *("errors", "stats", "domain", "ports", "app", "adapters"),
+        *("settings", "service_settings", "bootstrap", "service_bootstrap"),
+    },
     "api": {"errors", "domain", "ports", "app", "settings", "service_settings", "bootstrap", "service_bootstrap"},
     "cli": {
         "errors",
@@ -35,6 +39,7 @@ ALLOWED = {
         "service_settings",
         "bootstrap",
         "service_bootstrap",
+        "worker_bootstrap",
         "api",
     },
     "__main__": {"cli"},
@@ -42,7 +47,7 @@ ALLOWED = {
 """Layer -> layers that it may import, itself and the package's version aside."""
 
 HEAVY = {"alembic", "datasets", "gguf", "lm_eval", "nltk", "pandas", "pyreqwest", "scipy", "sqlalchemy", "statsmodels"}
-HEAVY |= {"fastapi", "tokenizers", "transformers", "uvicorn", "xllamacpp"}
+HEAVY |= {"dbos", "fastapi", "tokenizers", "transformers", "uvicorn", "xllamacpp"}
 
 
 def layer(name: str) -> str:

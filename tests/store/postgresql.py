@@ -58,6 +58,12 @@ def stop(folder: str) -> None:
     _control(folder, "-m", "immediate", "-w", "stop")
 
 
+def restart(folder: str) -> None:
+    """As after a crash of the server: every connection breaks, and what was not committed is gone."""
+    stop(folder)
+    start(folder)
+
+
 def _control(folder: str, *command: str) -> None:
     programs = binaries()
     assert programs is not None

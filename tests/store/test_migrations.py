@@ -208,6 +208,7 @@ def fill(store: SqlStore) -> None:
     registry.sign_off(make_signoff(), entry=entry)
     registry.submit(make_submission("c-2"), entry=entry)
     registry.add_token(make_token(), entry=entry)
+    registry.see_worker("r", now=NOW)
     hosts = {"h": 1}
     registry.lease_hosts("c-1", hosts, runner="r", limit=1, is_exclusive=True, now=NOW, stale_after_s=60)
     with store.engine.connect() as connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from qualab.domain.leases import host_of
 from qualab.errors import InvalidValue
 from qualab.ports import Registry
 from tests.store.samples import after, make_entry, make_submission
@@ -128,3 +129,16 @@ def test_a_deleted_submission_holds_no_host(registry: Registry) -> None:
     assert lease(registry, "a", "h", slots=8)
     registry.delete("a", entry=make_entry(), stale_after_s=60)
     assert lease(registry, "b", "h", slots=8)
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("http://gpu-1.example:8000/v1", "gpu-1.example"),
+        ("https://GPU-1.example/v1", "gpu-1.example"),
+        ("http://127.0.0.1:8001", "localhost"),
+        ("http://[::1]:8001/v1", "localhost"),
+    ],
+)
+def test_servers_of_one_machine_have_one_host(url: str, host: str) -> None:
+    assert host_of(url) == host

@@ -19,7 +19,7 @@ from qualab.adapters.memory.store import (
     require_json,
 )
 from qualab.domain.access import AuditEntry, Token
-from qualab.domain.claims import busy
+from qualab.domain.claims import Claim, busy
 from qualab.domain.items import Answer, Item, Score
 from qualab.domain.leases import HostLease, check_slots, may_lease
 from qualab.domain.lookup import (
@@ -73,6 +73,7 @@ class MemoryRegistry:
         self._tokens: dict[str, Token] = {}
         self._audit: list[AuditEntry] = []
         self._leases: dict[tuple[str, str], HostLease] = {}
+        self._workers: dict[str, Claim] = {}
 
     def page(self, wanted: ComparisonFilter, *, cursor: str | None = None) -> Page[ComparisonSummary]:
         """Comparisons, and submissions that have not become one, newest first."""
@@ -206,6 +207,20 @@ class MemoryRegistry:
         self._leases = {
             place: lease for place, lease in self._leases.items() if not _holds(lease, comparison_id, runner)
         }
+
+    def see_worker(self, runner: str, *, now: datetime) -> None:
+        """Notes that it lives."""
+        known = self._workers.get(runner) or Claim(runner=runner, since=as_utc(now), heartbeat_at=as_utc(now))
+        self._workers[runner] = replace(known, heartbeat_at=as_utc(now))
+
+    def drop_worker(self, runner: str) -> None:
+        """It has ended."""
+        self._workers.pop(runner, None)
+
+    def workers(self, *, now: datetime, stale_after_s: float) -> Sequence[str]:
+        """Those that live, the oldest first."""
+        known = sorted(self._workers.values(), key=lambda one: (one.since, one.runner))
+        return [one.runner for one in known if not may_take(one, runner="", now=now, stale_after_s=stale_after_s)]
 
     def has_outcomes(self, comparison_id: str) -> bool:
         """Whether any are stored."""

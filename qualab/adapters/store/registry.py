@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from qualab.adapters.store import access, deletion, leases, listing, records, signoffs, submissions
+from qualab.adapters.store import access, deletion, leases, listing, records, signoffs, submissions, workers
 from qualab.adapters.store.outcomes import any_outcomes, read_outcomes
 from qualab.adapters.store.sessions import Sessions
 from qualab.domain.access import AuditEntry, Token
@@ -130,6 +130,21 @@ class SqlRegistry:
         """Gives the runner's leases back."""
         with self._sessions.writing() as connection:
             leases.drop_leases(connection, comparison_id, runner=runner)
+
+    def see_worker(self, runner: str, *, now: datetime) -> None:
+        """Notes that it lives."""
+        with self._sessions.writing() as connection:
+            workers.see_worker(connection, runner, now=now)
+
+    def drop_worker(self, runner: str) -> None:
+        """It has ended."""
+        with self._sessions.writing() as connection:
+            workers.drop_worker(connection, runner)
+
+    def workers(self, *, now: datetime, stale_after_s: float) -> Sequence[str]:
+        """Those that live, the oldest first."""
+        with self._sessions.reading() as connection:
+            return workers.living_workers(connection, now=now, stale_after_s=stale_after_s)
 
     def has_outcomes(self, comparison_id: str) -> bool:
         """Whether any are stored."""

@@ -342,3 +342,13 @@ host_lease = Table(
     Index(None, "comparison_id"),
 )
 """Which comparison may send to which endpoint host; it may not have been planned yet."""
+
+worker = Table(
+    "worker",
+    metadata,
+    Column("runner", Text, nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("heartbeat_at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("runner"),
+)
+"""Workers of the service, as they say that they live."""

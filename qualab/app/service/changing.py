@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from qualab.app.service.desk import By, Desk
 from qualab.app.service.reading import About, about
-from qualab.domain.claims import STALE_AFTER_S
 from qualab.domain.names import ComparisonStatus
 from qualab.domain.submissions import Submission, SubmissionStatus
 from qualab.errors import ComparisonBusy, VersionConflict, WrongState
@@ -58,7 +57,7 @@ def delete(desk: Desk, comparison_id: str, *, by: By, version: int | None = None
         if found.status in UNDER_WAY:
             raise ComparisonBusy(f"Comparison {comparison_id} is {found.status.value}", hint="Cancel it first")
     entry = by.entry("comparison.delete", comparison_id)
-    desk.registry.delete(comparison_id, entry=entry, stale_after_s=STALE_AFTER_S)
+    desk.registry.delete(comparison_id, entry=entry, stale_after_s=desk.services.pulse.stale_after_s)
 
 
 def _own(seen: About, version: int | None) -> Submission:

@@ -30,6 +30,8 @@ class Wanted:
     """Everything that makes the plan, as a plan file keeps it."""
     frozen: FrozenPlan | None
     accept_underpowered: bool
+    is_exclusive: bool = False
+    """Whether nothing else may be asked of its hosts meanwhile."""
 
 
 ReadDocument = Callable[[JsonObject], Wanted]
@@ -52,6 +54,8 @@ class Desk:
     """Raises EndpointForbidden for a URL that may not be called."""
     secrets: Secrets
     planner: Planner
+    host_concurrency: int = 64
+    """Requests in flight at one host, of all comparisons of all workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,30 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
 from concurrent.futures import Future
 
 from qualab.app.service.desk import Desk
-from qualab.app.service.running import carry_out
-from qualab.domain.comparison import Comparison
-from qualab.domain.items import Reply
-from qualab.domain.names import ArmName
+from qualab.app.service.running import Unseen, carry_out
 
+HOST_WAIT_S = 0.05
 LONGEST_END_S = 30.0
-
-
-class Unseen:
-    """A `Progress` that nobody watches: what it would say can be read from the database."""
-
-    def started(
-        self, comparison: Comparison, *, totals: Mapping[ArmName, int], done: Mapping[ArmName, int]
-    ) -> None: ...
-
-    def answered(self, arm: ArmName, reply: Reply) -> None: ...
-
-    def phase(self, text: str) -> None: ...
-
-    def finished(self) -> None: ...
 
 
 class InlineJobs:
@@ -75,9 +58,13 @@ class InlineJobs:
         self._running[comparison_id] = asyncio.run_coroutine_threadsafe(job, self._loop)
 
     async def _one(self, comparison_id: str, *, retry_failed: bool) -> None:
-        async with self._turn:
-            assert self._desk is not None
-            await carry_out(self._desk, comparison_id, progress=Unseen(), retry_failed=retry_failed)
+        assert self._desk is not None
+        is_over = False
+        while not is_over:
+            async with self._turn:
+                is_over = await carry_out(self._desk, comparison_id, progress=Unseen(), retry_failed=retry_failed)
+            if not is_over:
+                await asyncio.sleep(HOST_WAIT_S)
 
 
 async def _end_all() -> None:

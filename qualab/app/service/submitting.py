@@ -12,6 +12,7 @@ from qualab.app.frozen import check_frozen
 from qualab.app.planning.beliefs import Given
 from qualab.app.planning.suite import Planning
 from qualab.app.service.desk import By, Desk, Wanted
+from qualab.app.service.hosts import check_hosts
 from qualab.app.service.planning import beliefs_of
 from qualab.domain.canonical import canonical_json, sha256
 from qualab.domain.items import JsonObject
@@ -57,6 +58,7 @@ def check_wanted(desk: Desk, wanted: Wanted) -> None:
         text = getattr(experiment, name)
         if len(text) > MOST_CHARACTERS or storable_text(text) != text:
             raise _invalid(name, f"text of at most {MOST_CHARACTERS} characters, without NUL")
+    check_hosts(desk, experiment)
     for name in ("baseline", "candidate"):
         _check_endpoint(desk, name, getattr(experiment, name))
     if desk.services.is_same_server(experiment.baseline, experiment.candidate):
