@@ -36,6 +36,7 @@ from qualab.domain.canonical import plan_hash
 from qualab.domain.comparison import Comparison
 from qualab.domain.items import Answer, Item, Prompt, Reply, Request, Score
 from qualab.domain.names import AnswerStatus, Api, ArmName, ComparisonStatus, RequestKind
+from qualab.domain.outcomes import Change, Outcome
 from qualab.domain.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
 
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
@@ -120,6 +121,23 @@ def make_answer(arm: ArmName, position: int, text: str, rng: random.Random) -> A
     return Answer(arm=arm, position=position, choice=0, repeat=0, request_hash=digest, reply=reply)
 
 
+def make_outcome(position: int, repeat: int) -> Outcome:
+    """One in fifteen flips."""
+    change = (Change.GAIN, Change.LOSS)[position % 2] if position % 15 == 0 else Change.SAME
+    return Outcome(
+        position=position,
+        repeat=repeat,
+        task="gsm8k",
+        doc_id=position,
+        kind=RequestKind.GENERATION,
+        change=change,
+        baseline=float(change is Change.LOSS),
+        candidate=float(change is Change.GAIN),
+        different_text=change is not Change.SAME,
+        length=400,
+    )
+
+
 def make_comparison(identity: str) -> Comparison:
     """A comparison without a task: the store does not look into plans."""
     plan = Plan(
@@ -192,6 +210,7 @@ def measure_port(where: str, title: str, asked: Sequence[Pair], shown: Sequence[
         for answer in answers
         for metric in METRICS
     ]
+    outcomes = [make_outcome(number, repeat) for repeat in range(4) for number in range(n_items)]
     first, rest = answers[:500], answers[500:]
     with open_store(where, migrations=MIGRATIONS) as store:
         steps: dict[str, tuple[int, Callable[[], object]]] = {
@@ -204,6 +223,8 @@ def measure_port(where: str, title: str, asked: Sequence[Pair], shown: Sequence[
             "items read": (n_items, lambda: list(store.items("port"))),
             "scores put": (len(scores), lambda: store.put_scores("port", scores)),
             "scores read": (len(scores), lambda: list(store.scores("port"))),
+            "outcomes put": (len(outcomes), lambda: store.put_outcomes("port", outcomes)),
+            "outcomes replaced": (len(outcomes), lambda: store.put_outcomes("port", outcomes)),
         }
         rates = {name: count / _timed(action) for name, (count, action) in steps.items()}
     print(f"{title}, rows/s: " + ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items()))

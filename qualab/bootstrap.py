@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,12 +16,13 @@ import qualab
 from qualab.adapters.clock import SystemClock
 from qualab.app.experiment import Experiment
 from qualab.app.services import Services
+from qualab.domain.gate import GateResult
 from qualab.domain.names import ArmName
 from qualab.domain.pair import ServedPair
 from qualab.domain.pins import PinPlaces
 from qualab.domain.plan import DecisionRule, DrafterCosts, NoisePlan, RequestPolicy
 from qualab.errors import InvalidValue
-from qualab.ports import Harness, PinSource, Renderer, Store
+from qualab.ports import Clock, Harness, PinSource, Registry, RemoteService, Renderer, Store
 
 if TYPE_CHECKING:
     from qualab.settings import Settings
@@ -65,6 +66,13 @@ def _store_at(db: str) -> Store:
     from qualab.adapters.store import open_store
 
     return open_store(database_url(db), migrations=share("migrations"))
+
+
+def registry_of(settings: Settings) -> Registry:
+    """What the service keeps beside comparisons, in the same database."""
+    from qualab.adapters.store import open_store
+
+    return open_store(database_url(settings.db), migrations=share("migrations")).registry
 
 
 def now() -> datetime:
@@ -114,6 +122,33 @@ def renderer(name: str) -> Renderer:
     from qualab.adapters.render.markdown import render_markdown
 
     return {"md": render_markdown, "json": render_json}[name]
+
+
+def clock() -> Clock:
+    """The system's."""
+    return SystemClock()
+
+
+def remote_service(url: str, *, token: str) -> AbstractAsyncContextManager[RemoteService]:
+    """A server of `qualab serve`."""
+    from qualab.adapters.endpoints.service import open_service
+
+    return open_service(url, token=token)
+
+
+def gate_renderer(kind: str) -> Callable[[GateResult], bytes]:
+    """How a gate's result is written. `kind` is "junit" or "markdown"."""
+    from qualab.adapters.render.gate_markdown import gate_markdown
+    from qualab.adapters.render.junit import junit
+
+    return {"junit": junit, "markdown": lambda found: gate_markdown(found).encode()}[kind]
+
+
+def gate_error(name: str, *, code: str, message: str) -> bytes:
+    """JUnit XML for a gate that has no result."""
+    from qualab.adapters.render.junit import junit_of_error
+
+    return junit_of_error(name, code=code, message=message)
 
 
 def pin_source() -> PinSource:
@@ -224,19 +259,31 @@ def current_revision(settings: Settings) -> tuple[str | None, str]:
     return current(database_url(settings.db), migrations=share("migrations"))
 
 
+def copy_database(source: str, target: str, *, say: Callable[[str, int], None]) -> None:
+    """Copies everything into another database; `say` is told each table and its rows."""
+    from qualab.adapters.store.copying import copy_database as copy
+    from qualab.domain.claims import STALE_AFTER_S
+
+    copy(source, target, migrations=share("migrations"), now=now(), stale_after_s=STALE_AFTER_S, say=say)
+
+
 def run_async(job: Coroutine[Any, Any, T]) -> T:
     """Runs a use case to its end, on uvloop where there is one: a third less time a request than asyncio's own loop."""
-    _allow_open_files()
-    try:
-        from uvloop import new_event_loop
-    except ImportError:
-        with asyncio.Runner() as plain:
-            return plain.run(job)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    allow_open_files()
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(job)
 
 
-def _allow_open_files() -> None:
+def new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where there is one."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return new_event_loop()
+
+
+def allow_open_files() -> None:
     """Raises the limit of open files to what the system grants: every request in flight is one."""
     try:
         import resource

@@ -79,6 +79,90 @@ class ComparisonNotFound(UsageError):
     code = "comparison-not-found"
 
 
+class ItemNotFound(UsageError):
+    code = "item-not-found"
+
+
+class TokenNotFound(UsageError):
+    code = "token-not-found"
+
+
+class ComparisonSignedOff(UsageError):
+    """A comparison that somebody signed off is kept."""
+
+    code = "comparison-signed-off"
+
+
+class SignOffRefused(UsageError):
+    """Something stands in the way of signing off, and no reason to override it was given."""
+
+    code = "sign-off-refused"
+
+
+class KeyReused(UsageError):
+    """An idempotency key came a second time, with another request."""
+
+    code = "idempotency-key-reused"
+
+
+class VersionConflict(UsageError):
+    """What was to be changed has changed since it was read."""
+
+    code = "version-conflict"
+
+
+class WrongState(UsageError):
+    """What was asked for does not fit where the comparison stands."""
+
+    code = "wrong-state"
+
+
+class NotYet(UsageError):
+    """What was asked for is not made yet: a plan before it is drawn up, an analysis before the end."""
+
+    code = "not-yet"
+
+
+class Unauthenticated(UsageError):
+    code = "unauthenticated"
+
+
+class Forbidden(UsageError):
+    """Who asks may not do this."""
+
+    code = "forbidden"
+
+
+class TooManyRequests(UsageError):
+    """`retry_after_s` in the details says when to try again."""
+
+    code = "too-many-requests"
+
+
+class EndpointForbidden(UsageError):
+    """The service may not call this URL."""
+
+    code = "endpoint-forbidden"
+
+
+class SecretForbidden(UsageError):
+    """A key that is no reference, or a reference that the service may not follow."""
+
+    code = "secret-forbidden"
+
+
+class PathForbidden(UsageError):
+    """A path of the service's machine that requests may not name."""
+
+    code = "path-forbidden"
+
+
+class Underpowered(UsageError):
+    """The items cannot prove the plan's margins, and nobody said that this is accepted."""
+
+    code = "underpowered"
+
+
 class ComparisonBusy(UsageError):
     """Another process is running this comparison."""
 
@@ -125,12 +209,30 @@ class RenderError(InfrastructureError):
     code = "render"
 
 
+class GateTimedOut(InfrastructureError):
+    """There was no verdict in the time that a gate waits."""
+
+    code = "gate-timed-out"
+
+
 class HarnessError(InfrastructureError):
     code = "harness"
 
 
+class StillLoading(InfrastructureError):
+    """Tasks are being loaded: the same request succeeds a little later."""
+
+    code = "still-loading"
+
+
 class StoreError(InfrastructureError):
     code = "store"
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached: it is gone, starts, or has no connection left. It may come back."""
+
+    code = "store-unavailable"
 
 
 class StoreFull(StoreError):
@@ -149,3 +251,13 @@ class SchemaMismatch(StoreError):
     """The database has another schema than this version of qualab."""
 
     code = "schema-mismatch"
+
+
+def error_class(code: str, otherwise: type[QualabError]) -> type[QualabError]:
+    """The class of a stable code; `otherwise` for one that this version does not know."""
+    kinds = list(QualabError.__subclasses__())
+    for kind in kinds:  # grows as it goes: classes below classes
+        if kind.code == code:
+            return kind
+        kinds.extend(kind.__subclasses__())
+    return otherwise

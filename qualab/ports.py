@@ -9,14 +9,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from qualab.domain.access import AuditEntry, Token
 from qualab.domain.claims import Claim
 from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.engine import Counters, Engine
 from qualab.domain.items import Answer, Item, JsonObject, Reply, Request, Score, ScoreFlip
-from qualab.domain.names import ArmName, ComparisonStatus
+from qualab.domain.names import ArmName, ComparisonStatus, Verdict
 from qualab.domain.observations import Observation
+from qualab.domain.outcomes import Outcome, OutcomeFilter
+from qualab.domain.paging import Page
 from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
 from qualab.domain.report import ReportModel
+from qualab.domain.seals import SealedAnalysis
+from qualab.domain.signoffs import SignOff
+from qualab.domain.submissions import ComparisonSummary, Submission, SubmissionStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,10 +170,17 @@ Tokenize = Callable[[Sequence[str]], list[list[int]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonFilter:
-    """Which comparisons a list shows."""
+    """Which comparisons a list shows; every condition that is set must hold."""
 
-    status: ComparisonStatus | None = None
+    # the two vocabularies share words: a filter by "running" finds either
+    status: ComparisonStatus | SubmissionStatus | None = None
+    verdict: Verdict | None = None
     label: str | None = None
+    model: str | None = None
+    since: datetime | None = None
+    """Created at or after."""
+    until: datetime | None = None
+    """Created before."""
     limit: int = 50
 
 
@@ -216,6 +229,10 @@ class Store(Protocol):
         """(arm, position, choice, repeat) of every stored answer of a run."""
         ...
 
+    def n_answered(self, comparison_id: str) -> Mapping[ArmName, int]:
+        """How many answers each arm has, the noise floor's not counted: cheap enough to ask every second."""
+        ...
+
     def answers(
         self, comparison_id: str, *, arm: ArmName, run: int = 0, positions: Collection[int] | None = None
     ) -> Iterator[Answer]:
@@ -233,7 +250,7 @@ class Store(Protocol):
         ...
 
     def put_scores(self, comparison_id: str, scores: Iterable[Score]) -> None:
-        """Replaces the comparison's scores."""
+        """Replaces the comparison's scores. Outcomes, which came of the former ones, go."""
         ...
 
     def scores(self, comparison_id: str) -> Iterator[Score]:
@@ -245,6 +262,10 @@ class Store(Protocol):
 
         In order of (position, repeat, metric).
         """
+        ...
+
+    def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
+        """Replaces the comparison's outcomes. `Registry.outcomes` reads them."""
         ...
 
     def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:
@@ -272,8 +293,219 @@ class Store(Protocol):
         """The newest analysis under a plan, the comparison's own by default."""
         ...
 
+    def seals(self, comparison_id: str) -> Sequence[SealedAnalysis]:
+        """Every stored analysis with its seal, the oldest first."""
+        ...
+
     def plan_hashes(self, comparison_id: str) -> Sequence[str]:
         """Of every analysis, each once, the oldest first."""
+        ...
+
+
+class Registry(Protocol):
+    """What the service keeps beside comparisons, in the same database. Each method is one transaction, its audit entry
+    in it. Ids are whole ones. Pages hold at least one entry. Errors are StoreError's subclasses, or named."""
+
+    def page(self, wanted: ComparisonFilter, *, cursor: str | None = None) -> Page[ComparisonSummary]:
+        """Comparisons, and submissions that have not become one, newest first, `wanted.limit` a page. Raises
+        InvalidValue for a bad cursor."""
+        ...
+
+    def summary(self, comparison_id: str) -> ComparisonSummary:
+        """Of a comparison or a submission. Raises ComparisonNotFound."""
+        ...
+
+    def about(self, comparison_id: str) -> tuple[ComparisonSummary, Submission | None]:
+        """The summary, and the submission that it came of. Raises ComparisonNotFound."""
+        ...
+
+    def submit(
+        self, submission: Submission, *, entry: AuditEntry, key: str = "", body_hash: str = ""
+    ) -> tuple[Submission, bool]:
+        """Stores it, and says True; with an idempotency key that was used before, gives what was stored then, and
+        False. Raises KeyReused where that key came with another body, or from another token."""
+        ...
+
+    def submission(self, comparison_id: str) -> Submission | None: ...
+
+    def submissions(self, *statuses: SubmissionStatus) -> Sequence[Submission]:
+        """Those with one of these statuses, oldest first."""
+        ...
+
+    def set_submission(
+        self,
+        comparison_id: str,
+        status: SubmissionStatus,
+        *,
+        entry: AuditEntry | None = None,
+        error: Mapping[str, str] | None = None,
+        version: int | None = None,
+    ) -> Submission:
+        """The former error gives way to the one given, or to none. Returns what is stored now. Raises
+        ComparisonNotFound; VersionConflict where `version` is given and not the stored one."""
+        ...
+
+    def delete(self, comparison_id: str, *, entry: AuditEntry, stale_after_s: float) -> None:
+        """Everything of a comparison, and its submission. Raises ComparisonNotFound; ComparisonSignedOff for one that
+        was signed off; ComparisonBusy for one that a runner holds who lives (see `Store.claim`) at the entry's time,
+        or whose submission is RUNNING."""
+        ...
+
+    def lease_hosts(
+        self,
+        comparison_id: str,
+        slots: Mapping[str, int],
+        *,
+        runner: str,
+        limit: int,
+        is_exclusive: bool,
+        now: datetime,
+        stale_after_s: float,
+    ) -> bool:
+        """Takes the right to send to hosts, `slots` requests in flight at each: all of them (True), or none (False).
+
+        A comparison gets a host where the slots of all comparisons there stay within `limit`, and where neither it nor
+        another one there is exclusive. A lease that was not renewed for `stale_after_s` falls away. A comparison that
+        has leases exchanges them for these, whoever ran it before. Raises InvalidValue for more slots than the limit.
+        """
+        ...
+
+    def renew_hosts(self, comparison_id: str, *, runner: str, now: datetime) -> bool:
+        """Keeps the leases; False where the runner has none (any more)."""
+        ...
+
+    def release_hosts(self, comparison_id: str, *, runner: str) -> None:
+        """Gives the runner's leases back; nothing happens where it has none."""
+        ...
+
+    def see_worker(self, runner: str, *, now: datetime) -> None:
+        """Notes that a worker lives."""
+        ...
+
+    def drop_worker(self, runner: str) -> None:
+        """A worker has ended. Nothing happens where it is not known."""
+        ...
+
+    def workers(self, *, now: datetime, stale_after_s: float) -> Sequence[str]:
+        """Runners of the workers that live, the oldest first: heard of within `stale_after_s`, and, on this machine,
+        with a process that is there."""
+        ...
+
+    def has_outcomes(self, comparison_id: str) -> bool: ...
+
+    def outcomes(
+        self, comparison_id: str, wanted: OutcomeFilter, *, cursor: str | None = None, limit: int = 50
+    ) -> Page[Outcome]:
+        """In order of (position, repeat)."""
+        ...
+
+    def pair(self, comparison_id: str, position: int) -> tuple[Item, Sequence[Answer], Sequence[Score]]:
+        """One item with both arms' answers (not the noise floor's) and scores, in the store's order. Raises
+        ItemNotFound."""
+        ...
+
+    def add_token(self, token: Token, *, entry: AuditEntry) -> None: ...
+
+    def token(self, token_id: str) -> Token | None: ...
+
+    def tokens(self) -> Sequence[Token]:
+        """Newest first, the revoked and the expired too."""
+        ...
+
+    def revoke_token(self, token_id: str, *, entry: AuditEntry) -> None:
+        """From the entry's time on. Nothing happens to one that is revoked already. Raises TokenNotFound."""
+        ...
+
+    def counts(self) -> Mapping[str, int]:
+        """How many comparisons there are by status, and submissions that have not become one by theirs."""
+        ...
+
+    def note(self, entry: AuditEntry) -> None:
+        """The record of a change that is no method here, as an analysis that was stored."""
+        ...
+
+    def audit(self, *, cursor: str | None = None, limit: int = 50) -> Page[AuditEntry]:
+        """Newest first."""
+        ...
+
+    def sign_off(self, signoff: SignOff, *, entry: AuditEntry) -> None:
+        """Adds it. Raises ComparisonNotFound."""
+        ...
+
+    def signoffs(self, comparison_id: str) -> Sequence[SignOff]:
+        """In the order in which they were made."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What the queue hands to one worker: a submission as it stood when it was put into the queue."""
+
+    comparison_id: str
+    version: int
+    """The submission's. One that has changed since is not meant by this delivery."""
+    turn: int = 0
+    """How often it was put off, because a host that it needs was taken."""
+    retry_failed: bool = False
+    worker: str = ""
+    """The runner of the worker that has it; empty while it waits."""
+
+
+class Queue(Protocol):
+    """A durable queue. Errors are StoreError's subclasses."""
+
+    def put(self, delivery: Delivery, *, delay_s: float = 0.0) -> None:
+        """Once for each comparison, version and turn, however often it is called. It is handed out after the delay."""
+        ...
+
+    def held(self) -> Sequence[Delivery]:
+        """What waits, and what a worker has, living or not; nothing that has come to its end."""
+        ...
+
+    def drop(self, delivery: Delivery) -> None:
+        """Takes it out. Whoever works at it is not told."""
+        ...
+
+
+class Jobs(Protocol):
+    """The workers' queue. What a submission's row says holds: one that is QUEUED there and not here, because a process
+    ended in between, is taken up by the next worker that starts."""
+
+    def enqueue(self, comparison_id: str) -> None:
+        """Once, however often it is called. A submission that has run goes on where it ended."""
+        ...
+
+    def cancel(self, comparison_id: str) -> None:
+        """Ends it where it waits or runs; does nothing for what has ended."""
+        ...
+
+    def resume(self, comparison_id: str, *, retry_failed: bool = False) -> None:
+        """Enqueues it again after it has ended."""
+        ...
+
+    def workers(self) -> int:
+        """Workers that were seen alive lately."""
+        ...
+
+
+class Secrets(Protocol):
+    """Keys behind references: "env:NAME", "file:/path". What they lead to is never stored, logged or shown."""
+
+    def check(self, reference: str) -> None:
+        """Raises SecretForbidden, which does not repeat what was given, for what is no reference that may be used."""
+        ...
+
+    def read(self, reference: str) -> str:
+        """Raises SecretForbidden, also where nothing is found."""
+        ...
+
+
+class RemoteService(Protocol):
+    """A server of `qualab serve`, read over HTTP."""
+
+    async def get(self, path: str) -> JsonObject:
+        """What stands at a path below /v1. Raises the error that the server names; EndpointUnreachable,
+        EndpointMisconfigured."""
         ...
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,11 +38,18 @@ def parse_gen_kwargs(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith("{"):
-        return yaml.safe_load(value)
+        return _yaml(value)
     pairs = [part.partition("=") for part in value.split(",") if part.strip()]
     if wrong := [name for name, equals, _ in pairs if not equals]:
         raise ValueError(f"'{wrong[0]}' is not of the form name=value")
-    return {name.strip(): yaml.safe_load(text) for name, _, text in pairs}
+    return {name.strip(): _yaml(text) for name, _, text in pairs}
+
+
+def _yaml(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as exc:
+        raise ValueError(f"'{text}' is neither JSON nor YAML") from exc
 
 
 def parse_shares(text: str) -> dict[str, float]:
@@ -184,7 +192,7 @@ class Settings(BaseSettings):
         given = init_settings.init_kwargs
         command_line = InitSettingsSource(settings_cls, given.get("command_line", {}))
         file = InitSettingsSource(settings_cls, given.get("file", {}))
-        return command_line, env_settings, file
+        return (command_line, env_settings, file) if given.get("environment", True) else (command_line, file)
 
 
 PLAN_FORMAT = "qualab_plan"
@@ -217,21 +225,36 @@ def load(
     file: Path | None = None,
     content: Mapping[str, Any] | None = None,
     command_line: Mapping[str, Any] | None = None,
+    environment: bool = True,
 ) -> Settings:
-    """`content` stands for a file that is read already. Raises UnknownSetting, InvalidValue, UsageError."""
+    """`content` stands for a file that is read already. Raises UnknownSetting, InvalidValue (`fields` in its details
+    holds each wrong setting and what is wrong with it, the value itself not repeated), UsageError."""
     from_file = read_experiment(file) if file else checked_experiment(content or {}, where="experiment")
     given = {name: value for name, value in (command_line or {}).items() if value is not None}
-    sources: dict[str, Any] = {"command_line": given, "file": from_file}
+    sources: dict[str, Any] = {"command_line": given, "file": from_file, "environment": environment}
     try:
         return Settings(**sources)
     except ValidationError as exc:
-        first = exc.errors()[0]
-        name = ".".join(str(part) for part in first["loc"] if part not in ("NoiseSettings", "PinSettings"))
-        raise InvalidValue(f"{name}: {_message(first)}", hint=f"Given: {_shown(name, first.get('input'))}") from exc
+        wrong = exc.errors()
+        name = _name(wrong[0])
+        raise InvalidValue(
+            f"{name}: {_message(wrong[0])}",
+            hint=f"Given: {_shown(name, wrong[0].get('input'))}",
+            fields={_name(one): _unrepeated(one) for one in wrong},
+        ) from exc
+
+
+def _name(error: Any) -> str:
+    return ".".join(str(part) for part in error["loc"] if part not in ("NoiseSettings", "PinSettings"))
 
 
 def _message(error: Any) -> str:
     return str(error["msg"]).removeprefix("Value error, ").rstrip(".")
+
+
+def _unrepeated(error: Any) -> str:
+    """The message without what was given, which own messages quote."""
+    return re.sub(r"'[^']*'", "it", _message(error)) if error["type"] == "value_error" else _message(error)
 
 
 def _shown(name: str, value: object) -> str:
@@ -285,7 +308,7 @@ def check_known(key: str, *, where: str) -> None:
         raise UnknownSetting(f"{where} is the file of a pair", hint=f"Give it as --managed {where}")
     near = difflib.get_close_matches(key.replace("-", "_"), FIELDS, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(FIELDS)}"
-    raise UnknownSetting(f"{where}: unknown setting {key}", hint=hint)
+    raise UnknownSetting(f"{where}: unknown setting {key}", hint=hint, fields={key: f"is no setting. {hint}"})
 
 
 def api_keys(settings: Settings) -> dict[str, str | None]:

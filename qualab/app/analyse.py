@@ -116,6 +116,7 @@ def analyse(
         pinning=pinning,
         noise=found.noise,
         repeats=found.repeats,
+        data_hash=summary.data_hash,
     )
 
 

@@ -148,10 +148,9 @@ def check_names(values: Mapping[str, object], plan: Plan, *, what: str) -> None:
     for name in values:
         if name not in plan.margin_names:
             near = difflib.get_close_matches(name, plan.margin_names, n=1, cutoff=0.4)
-            raise InvalidValue(
-                f"{what}: the plan has no benchmark, task or metric named {name}",
-                hint=f"Did you mean {near[0]}?" if near else f"It has: {', '.join(plan.margin_names)}",
-            )
+            hint = f"Did you mean {near[0]}?" if near else f"It has: {', '.join(plan.margin_names)}"
+            said = f"the plan has no benchmark, task or metric named {name}"
+            raise InvalidValue(f"{what}: {said}", hint=hint, fields={what: f"{said}. {hint}"})
 
 
 def _looks(experiment: Experiment) -> LookPlan | None:
@@ -212,13 +211,18 @@ def check_rule(rule: DecisionRule) -> None:
             raise InvalidValue(
                 f"margins: that of {name} must be a fraction between 0 and 1, as 0.02 for 2 percentage points",
                 hint=f"Given: {margin:g}",
+                fields={f"margins.{name}": "must be a fraction between 0 and 1"},
             )
 
 
 def _check_demands(demands: Sequence[tuple[bool, str, str]]) -> None:
     for holds, name, allowed in demands:
         if not holds:
-            raise InvalidValue(f"{name} must be {allowed}", hint=f"Change --{name.replace('_', '-')}")
+            raise InvalidValue(
+                f"{name} must be {allowed}",
+                hint=f"Change --{name.replace('_', '-')}",
+                fields={name: f"must be {allowed}"},
+            )
 
 
 def is_sampled(gen_kwargs: Mapping[str, Any]) -> bool:

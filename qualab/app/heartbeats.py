@@ -10,13 +10,11 @@ from contextlib import contextmanager
 from qualab.app.services import Services
 from qualab.errors import QualabError
 
-HEARTBEAT_S = 5.0
-
 
 async def beat(services: Services, comparison_id: str) -> None:
     """Beats until it is cancelled. Raises ComparisonBusy when another process has taken over."""
     while True:
-        await asyncio.sleep(HEARTBEAT_S)
+        await asyncio.sleep(services.pulse.every_s)
         await asyncio.to_thread(_beat, services, comparison_id)
 
 
@@ -26,7 +24,7 @@ def kept_alive(services: Services, comparison_id: str) -> Iterator[None]:
     ended = threading.Event()
 
     def beats() -> None:
-        while not ended.wait(HEARTBEAT_S):
+        while not ended.wait(services.pulse.every_s):
             try:
                 _beat(services, comparison_id)
             except QualabError:  # taken over, or no database: what is stored next says so

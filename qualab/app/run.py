@@ -7,7 +7,7 @@ import gc
 import importlib
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from qualab.app.analyse import analyse
@@ -27,7 +27,6 @@ from qualab.app.scoring import score_answers
 from qualab.app.services import Run, Services
 from qualab.app.standing import check_free
 from qualab.domain.canonical import plan_hash
-from qualab.domain.claims import STALE_AFTER_S
 from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.engine import Engine
 from qualab.domain.items import Item
@@ -36,14 +35,23 @@ from qualab.domain.observations import EngineSeen, PinsSeen, engines_seen, pins_
 from qualab.domain.pins import PinFound
 from qualab.domain.plan import Plan
 from qualab.domain.preflight import Preflight
-from qualab.errors import RunStopped
+from qualab.errors import ComparisonBusy, RunStopped
 from qualab.ports import LoadedTasks, Progress, TaskOptions
 
 
 async def start(
-    services: Services, experiment: Experiment, *, keys: Keys, progress: Progress, frozen: Plan | None = None
+    services: Services,
+    experiment: Experiment,
+    *,
+    keys: Keys,
+    progress: Progress,
+    frozen: Plan | None = None,
+    comparison_id: str = "",
 ) -> Analysis:
-    """Runs a new comparison to its verdict. Raises PlanChanged where it would not be the `frozen` plan."""
+    """Runs a new comparison to its verdict; it gets an id unless one is given.
+
+    Raises PlanChanged where it would not be the `frozen` plan.
+    """
     check(experiment)
     urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
     async with open_arms(services, urls, policy=experiment.policy, keys=keys) as endpoints:
@@ -53,7 +61,7 @@ async def start(
         with _lasting():
             items, preflight = await _prepared(services, experiment, plan, tasks, endpoints, progress=progress)
             stop_at(preflight.findings)
-            comparison = _new_comparison(services, experiment, plan)
+            comparison = _new_comparison(services, experiment, plan, comparison_id)
             services.store.create(comparison, items)
         with way_on(comparison.id):
             _record_arms(services, comparison, preflight.engines, preflight.pins)
@@ -164,10 +172,10 @@ def _record_arms(
     services.store.add_observation(comparison.id, PinsSeen(seen_at=services.clock.now(), pins=pins))
 
 
-def _new_comparison(services: Services, experiment: Experiment, plan: Plan) -> Comparison:
+def _new_comparison(services: Services, experiment: Experiment, plan: Plan, comparison_id: str) -> Comparison:
     now = services.clock.now()
     return Comparison(
-        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        id=comparison_id or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         plan=plan,
         plan_hash=plan_hash(plan),
         status=ComparisonStatus.PLANNED,
@@ -206,10 +214,18 @@ async def _ask(services: Services, run: Run, keys: Keys) -> None:
         store.set_status(comparison_id, ComparisonStatus.STOPPED, now=clock.now(), stop_reason=stop.message)
         raise RunStopped(stop.message, hint=resume_hint(comparison_id, retry_failed=True)) from stop
     except asyncio.CancelledError:
-        store.set_status(comparison_id, ComparisonStatus.INTERRUPTED, now=clock.now())
+        _interrupted(services, comparison_id)
         raise
     finally:
         run.progress.finished()
+
+
+def _interrupted(services: Services, comparison_id: str) -> None:
+    """Notes it, unless another runner has taken over meanwhile: then the status is that runner's."""
+    store, now = services.store, services.clock.now()
+    with suppress(ComparisonBusy):
+        store.heartbeat(comparison_id, runner=services.runner, now=now)
+        store.set_status(comparison_id, ComparisonStatus.INTERRUPTED, now=now)
 
 
 async def _pauses(services: Services, run: Run, arms: Sequence[Arm]) -> Sequence[Pause]:
@@ -250,7 +266,8 @@ def _lasting_until_here() -> Iterator[None]:
 @contextmanager
 def _claimed(services: Services, comparison_id: str) -> Iterator[None]:
     store, runner = services.store, services.runner
-    store.claim(comparison_id, runner=runner, now=services.clock.now(), stale_after_s=STALE_AFTER_S)
+    stale_after_s = services.pulse.stale_after_s
+    store.claim(comparison_id, runner=runner, now=services.clock.now(), stale_after_s=stale_after_s)
     try:
         yield
     finally:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from numbers import Real
 from typing import Any
 
+from qualab.app.outcomes import Outcomes
 from qualab.app.summaries import Summary
 from qualab.domain.items import Answer, Item, Reply, Score
 from qualab.domain.names import ArmName
@@ -19,12 +20,15 @@ Answered = tuple[ArmName, Item, int, tuple[Reply, ...]]
 
 
 def score_answers(store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item]) -> Summary:
-    """Replaces the comparison's scores by those of all items that are answered whole. `items` by position.
+    """Replaces the comparison's scores by those of all items that are answered whole, and its outcomes by what they
+    come to. `items` by position.
 
     Every answer is read once; the summary counts what went by.
     """
-    summary = Summary(items)
-    store.put_scores(comparison_id, _scores(store, comparison_id, tasks, items, summary))
+    summary, outcomes = Summary(items), Outcomes(items, tasks.metrics)
+    scores = _scores(store, comparison_id, tasks, items, seen_by=(summary.add, outcomes.add_answer))
+    store.put_scores(comparison_id, outcomes.passing(scores))
+    store.put_outcomes(comparison_id, outcomes.rows())
     return summary
 
 
@@ -47,10 +51,15 @@ def scores_between(
 
 
 def _scores(
-    store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item], summary: Summary
+    store: Store,
+    comparison_id: str,
+    tasks: LoadedTasks,
+    items: Sequence[Item],
+    *,
+    seen_by: Sequence[Callable[[Answer], None]],
 ) -> Iterator[Score]:
     for arm in ArmName:
-        yield from scores_of(_counted(store.answers(comparison_id, arm=arm), summary), tasks, items)
+        yield from scores_of(_passing(store.answers(comparison_id, arm=arm), seen_by), tasks, items)
 
 
 def scores_of(answers: Iterator[Answer], tasks: LoadedTasks, items: Sequence[Item]) -> Iterator[Score]:
@@ -62,9 +71,10 @@ def scores_of(answers: Iterator[Answer], tasks: LoadedTasks, items: Sequence[Ite
                 yield from _rows(entry, metrics)
 
 
-def _counted(answers: Iterator[Answer], summary: Summary) -> Iterator[Answer]:
+def _passing(answers: Iterator[Answer], seen_by: Sequence[Callable[[Answer], None]]) -> Iterator[Answer]:
     for answer in answers:
-        summary.add(answer)
+        for see in seen_by:
+            see(answer)
         yield answer
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from qualab.domain.claims import Pulse
 from qualab.domain.comparison import Comparison
 from qualab.domain.items import Item
 from qualab.domain.names import ArmName
@@ -36,6 +37,7 @@ class Services:
     clock: Clock
     runner: str
     """Names this process in claims, as "host:pid:nonce"."""
+    pulse: Pulse = field(default_factory=Pulse)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

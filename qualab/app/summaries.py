@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import NamedTuple
 
 from qualab.app.drafting import DraftedAnswers
@@ -116,9 +117,13 @@ class Summary:
         self._pairs = _PairCount()
         self._waiting: dict[tuple[int, int, int], _Trace] = {}
         self.drafted = DraftedAnswers()
+        self._digest = sha256()
+        for item in items:
+            self._digest.update(repr((item.task, item.doc_id, item.target, item.cluster)).encode())
 
     def add(self, answer: Answer) -> None:
         item = self._items[answer.position]
+        self._digest.update(_content(answer))
         self._arms[answer.arm].add(answer, item)
         if item.kind is RequestKind.GENERATION:
             self.drafted.add(answer, item.task)
@@ -137,6 +142,29 @@ class Summary:
     @property
     def pairs(self) -> PairSummary:
         return self._pairs.summary()
+
+    @property
+    def data_hash(self) -> str:
+        """SHA-256 over the items and all answers, in the order in which they went by."""
+        return self._digest.hexdigest()
+
+
+def _content(answer: Answer) -> bytes:
+    """Everything of an answer, in a spelling that stays."""
+    reply = answer.reply
+    place = (answer.arm.value, answer.position, answer.choice, answer.repeat, answer.request_hash, reply.status.value)
+    said = (
+        reply.text,
+        reply.loglikelihood,
+        reply.is_greedy,
+        reply.finish_reason,
+        reply.system_fingerprint,
+        reply.error,
+    )
+    counts = (reply.prompt_tokens, reply.completion_tokens, reply.reasoning_characters, reply.attempts)
+    seen = (reply.latency_s, reply.sent_at.timestamp(), reply.system_fingerprint)
+    drafted = reply.drafted and (reply.drafted.draft_tokens, reply.drafted.accepted_tokens, reply.drafted.rounds)
+    return repr((place, said, counts, seen, drafted)).encode(errors="surrogatepass")
 
 
 def _trace(answer: Answer, *, is_generation: bool) -> _Trace:

@@ -15,7 +15,23 @@ from typing import Annotated
 import typer
 
 from qualab import __version__
-from qualab.cli import database, demo, pair, plan, preflight, query, report, run, stats
+from qualab.cli import (
+    database,
+    demo,
+    gate,
+    pair,
+    plan,
+    preflight,
+    prune,
+    query,
+    report,
+    run,
+    serve,
+    signing,
+    stats,
+    token,
+    worker,
+)
 from qualab.cli.exits import INTERRUPTED, UNEXPECTED, of_error
 from qualab.cli.output import NO_ROOM, complain, keep_meaning, say_unwritten, silence
 from qualab.errors import QualabError
@@ -34,10 +50,16 @@ preflight.register(app)
 run.register(app)
 query.register(app)
 report.register(app)
+gate.register(app)
+signing.register(app)
 demo.register(app)
 pair.register(app)
+serve.register(app)
+prune.register(app)
+worker.register(app)
 app.add_typer(database.app, name="db")
 app.add_typer(stats.app, name="stats")
+app.add_typer(token.app, name="token")
 
 
 def _print_version(value: bool) -> None:

@@ -13,6 +13,14 @@ STALE_AFTER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """How often a runner says that it lives, and how long its silence is borne."""
+
+    every_s: float = 5.0
+    stale_after_s: float = STALE_AFTER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """The right to run, as a runner ("host:pid:nonce") holds it."""
 

@@ -420,3 +420,5 @@ class Analysis:
     """None where no noise floor was measured."""
     repeats: RepeatSummary | None = None
     """None where every item was asked once."""
+    data_hash: str = ""
+    """SHA-256 over the items and every stored answer; empty in analyses of versions that did not seal them."""

@@ -15,6 +15,7 @@ from qualab.adapters.memory import MemoryStore
 from qualab.app.experiment import Experiment
 from qualab.app.services import Services
 from qualab.app.trials import PROBE_TOKENS, TRIAL_TOKENS
+from qualab.domain.claims import Pulse
 from qualab.domain.comparison import Comparison
 from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
 from qualab.domain.items import Item, Prompt, Reply, Request
@@ -252,6 +253,7 @@ class Bench:
     pins: FakePins = field(default_factory=FakePins)
     clock: Clock = field(default_factory=Clock)
     runner: str = "here:1:a"
+    pulse: Pulse = field(default_factory=Pulse)
 
     @property
     def services(self) -> Services:
@@ -265,6 +267,7 @@ class Bench:
             pins=self.pins,
             clock=self.clock,
             runner=self.runner,
+            pulse=self.pulse,
         )
 
     @asynccontextmanager

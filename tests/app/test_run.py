@@ -16,6 +16,7 @@ from qualab.app.asking import Arm, Tally, feed
 from qualab.app.recording import Recorder
 from qualab.app.run import resume, start
 from qualab.app.services import Run
+from qualab.domain.claims import Pulse
 from qualab.domain.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
 from qualab.domain.plan import RequestPolicy
 from qualab.errors import ComparisonBusy, InvalidValue, PlanChanged, RunStopped, StoreFull, StoreLocked
@@ -364,9 +365,9 @@ async def test_items_are_offered_to_both_arms_in_step_and_the_first_arm_alternat
     ]
 
 
-async def test_scoring_that_takes_long_does_not_look_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qualab.app.heartbeats.HEARTBEAT_S", 0.01)
+async def test_scoring_that_takes_long_does_not_look_dead() -> None:
     bench, beats = bench_of(4), []
+    bench.pulse = Pulse(every_s=0.01)
     kept, score = bench.store.heartbeat, bench.harness.tasks.score
 
     def heartbeat(*arguments: Any, **named: Any) -> None:

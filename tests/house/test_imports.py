@@ -19,15 +19,35 @@ ALLOWED = {
     "app": {"errors", "stats", "domain", "ports"},
     "adapters": {"errors", "domain", "ports"},
     "settings": {"errors", "domain"},
+    "service_settings": {"errors", "domain", "settings"},
     "bootstrap": {"errors", "stats", "domain", "ports", "app", "adapters", "settings"},
-    "api": {"errors", "domain", "ports", "app", "settings", "bootstrap"},
-    "cli": {"errors", "domain", "ports", "app", "settings", "bootstrap"},
+    "service_bootstrap": {
+        *("errors", "stats", "domain", "ports", "app", "adapters"),
+        *("settings", "service_settings", "bootstrap"),
+    },
+    "worker_bootstrap": {
+        *("errors", "stats", "domain", "ports", "app", "adapters"),
+        *("settings", "service_settings", "bootstrap", "service_bootstrap"),
+    },
+    "api": {"errors", "domain", "ports", "app", "settings", "service_settings", "bootstrap", "service_bootstrap"},
+    "cli": {
+        "errors",
+        "domain",
+        "ports",
+        "app",
+        "settings",
+        "service_settings",
+        "bootstrap",
+        "service_bootstrap",
+        "worker_bootstrap",
+        "api",
+    },
     "__main__": {"cli"},
 }
 """Layer -> layers that it may import, itself and the package's version aside."""
 
 HEAVY = {"alembic", "datasets", "gguf", "lm_eval", "nltk", "pandas", "pyreqwest", "scipy", "sqlalchemy", "statsmodels"}
-HEAVY |= {"tokenizers", "transformers", "xllamacpp"}
+HEAVY |= {"dbos", "fastapi", "tokenizers", "transformers", "uvicorn", "xllamacpp"}
 
 
 def layer(name: str) -> str:

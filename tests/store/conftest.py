@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from qualab.adapters.memory import MemoryStore
-from qualab.adapters.store import open_store, upgrade
-from qualab.ports import Store
+from qualab.adapters.memory import MemoryRegistry, MemoryStore
+from qualab.adapters.store import SqlStore, open_store, upgrade
+from qualab.adapters.store.tables import metadata
+from qualab.ports import Registry, Store
 from tests.store import postgresql
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 DATABASE = "contract"
+TABLES = ", ".join(metadata.tables)
 _numbers = itertools.count(1)
 
 
@@ -49,7 +51,7 @@ def sqlite_url(template: Path, tmp_path: Path) -> str:
 @pytest.fixture
 def postgresql_url(server: str) -> str:
     """One database for all tests, emptied for each: making one takes long."""
-    execute(server, "TRUNCATE comparison, phrase RESTART IDENTITY CASCADE", database=DATABASE)
+    execute(server, f"TRUNCATE {TABLES} RESTART IDENTITY", database=DATABASE)
     return url_of(server, DATABASE)
 
 
@@ -85,6 +87,15 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         return
     with open_store(request.getfixturevalue(f"{request.param}_url"), migrations=MIGRATIONS) as opened:
         yield opened
+
+
+@pytest.fixture
+def registry(store: Store) -> Registry:
+    """The one beside the store."""
+    if isinstance(store, MemoryStore):
+        return MemoryRegistry(store)
+    assert isinstance(store, SqlStore)
+    return store.registry
 
 
 def url_of(folder: str, name: str) -> str:

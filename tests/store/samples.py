@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from qualab.domain.access import AuditEntry, Scope, Token
 from qualab.domain.canonical import plan_hash
 from qualab.domain.comparison import (
     Analysis,
@@ -45,7 +46,10 @@ from qualab.domain.names import (
     RequestKind,
     Verdict,
 )
+from qualab.domain.outcomes import Change, Outcome
 from qualab.domain.plan import DecisionRule, MetricSpec, Plan, RequestPolicy, SamplingPlan, TaskSpec
+from qualab.domain.signoffs import SignOff
+from qualab.domain.submissions import Submission
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 123_457, tzinfo=UTC)
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
@@ -366,3 +370,69 @@ def _summary(arm: ArmName) -> ArmSummary:
         latency_p99_s=None,
         fingerprints={"fp": 3},
     )
+
+
+def make_submission(comparison_id: str = "c-1", **changes: Any) -> Submission:
+    submission = Submission(
+        id=comparison_id,
+        experiment={"model": "모델/7b", "limit": 0.5, "tasks": ["gsm8k", None], "nested": {"a": 2**60}},
+        label="nightly",
+        model="모델/7b",
+        created_at=NOW,
+        created_by="ci",
+    )
+    return replace(submission, **changes)
+
+
+def make_entry(action: str = "comparison.create", *, at: datetime = NOW, **changes: Any) -> AuditEntry:
+    entry = AuditEntry(at=at, who="ci", action=action, subject="c-1", details={"이유": "because"})
+    return replace(entry, **changes)
+
+
+def make_outcome(position: int, change: Change = Change.SAME, **changes: Any) -> Outcome:
+    baseline, candidate = {
+        Change.SAME: (1.0, 1.0),
+        Change.GAIN: (0.0, 1.0),
+        Change.LOSS: (1.0, 1 / 3),
+        Change.UNKNOWN: (None, 0.5),
+    }[change]
+    outcome = Outcome(
+        position=position,
+        repeat=0,
+        task="gsm8k",
+        doc_id=1_000 - position,
+        kind=RequestKind.GENERATION,
+        change=change,
+        baseline=baseline,
+        candidate=candidate,
+        different_text=False,
+        length=10 * position,
+    )
+    return replace(outcome, **changes)
+
+
+def make_signoff(**changes: Any) -> SignOff:
+    signoff = SignOff(
+        comparison_id="c-1",
+        plan_hash="p" * 64,
+        analysis_hash="a" * 64,
+        verdict=Verdict.EQUIVALENT,
+        signed_by="김하나",
+        note="looked at the flips",
+        override="",
+        obstacles=(),
+        signed_at=NOW,
+    )
+    return replace(signoff, **changes)
+
+
+def make_token(token_id: str = "t1", **changes: Any) -> Token:
+    token = Token(
+        id=token_id,
+        name="ci",
+        digest=hashlib.sha256(token_id.encode()).digest(),
+        scope=Scope.RUN,
+        created_at=NOW,
+        expires_at=after(3_600),
+    )
+    return replace(token, **changes)

@@ -122,6 +122,15 @@ def test_answered_names_every_place(store: Store) -> None:
     assert all(arm in (BASELINE, CANDIDATE) for arm, *_ in store.answered("c-1"))
 
 
+def test_the_answers_of_each_arm_are_counted(store: Store) -> None:
+    assert store.n_answered("c-1") == {BASELINE: 0, CANDIDATE: 0}
+    store.add_answers(
+        "c-1", [make_answer(0), make_answer(1), make_answer(1, choice=1), failed(0, AnswerStatus.TIMEOUT)]
+    )
+    store.add_answers("c-1", [make_answer(4, CANDIDATE), make_answer(4, run=1)])
+    assert store.n_answered("c-1") == {BASELINE: 3, CANDIDATE: 1}
+
+
 def test_late_duplicates_are_counted_and_change_nothing(store: Store) -> None:
     assert store.add_answers("c-1", [make_answer(0, text="first"), make_answer(1)]) == 0
     assert store.add_answers("c-1", [make_answer(0, text="second"), make_answer(2)]) == 1

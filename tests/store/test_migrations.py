@@ -16,7 +16,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 
-from qualab.adapters.store import codes, current, open_store, upgrade
+from qualab.adapters.store import SqlStore, codes, current, open_store, upgrade
 from qualab.adapters.store.engine import connect, writing
 from qualab.adapters.store.location import locate
 from qualab.adapters.store.schema import read_lineage
@@ -25,7 +25,23 @@ from qualab.domain.names import ArmName
 from qualab.errors import SchemaMismatch
 from qualab.ports import ComparisonFilter
 from tests.store.conftest import MIGRATIONS
-from tests.store.samples import NOW, make_analysis, make_answer, make_comparison, make_items
+from tests.store.samples import (
+    BASELINE,
+    CANDIDATE,
+    NOW,
+    make_analysis,
+    make_answer,
+    make_comparison,
+    make_entry,
+    make_item,
+    make_items,
+    make_look,
+    make_outcome,
+    make_score,
+    make_signoff,
+    make_submission,
+    make_token,
+)
 from tests.store.test_contract_observations import ENGINE, PINS, SEGMENT
 
 HEAD = read_lineage(MIGRATIONS).head
@@ -140,6 +156,66 @@ def test_a_database_without_pins_keeps_its_other_observations(url: str) -> None:
         assert list(store.observations("c-1")) == [ENGINE, SEGMENT, PINS]
 
 
+def test_lists_show_what_plans_say_and_nothing_is_lost_on_the_way_back(url: str) -> None:
+    """What 0007 does to a database of 0006, and back."""
+    with open_store(url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(2))
+        store.add_answers("c-1", [make_answer(0), make_answer(1, CANDIDATE), make_answer(1, run=1)])
+        store.put_scores("c-1", [make_score(0), make_score(1, CANDIDATE)])
+        answers, scores = list(store.answers("c-1", arm=CANDIDATE)), list(store.scores("c-1"))
+        noise = list(store.answers("c-1", arm=BASELINE, run=1))
+    engine = connect(locate(url))
+    downgrade(engine, "0006")
+    keys = {table: inspect(engine).get_foreign_keys(table) for table in ("answer", "noise_answer", "score")}
+    assert {table: len(found) for table, found in keys.items()} == {"answer": 3, "noise_answer": 3, "score": 2}
+    assert "model" not in {column["name"] for column in inspect(engine).get_columns("comparison")}
+    upgrade(url, MIGRATIONS)
+    assert not any(inspect(engine).get_foreign_keys(table) for table in keys)
+    engine.dispose()
+    with open_store(url, migrations=MIGRATIONS) as store:
+        found = store.registry.summary("c-1")
+        assert (found.model, found.suite, found.n_items) == ("모델/7b", "custom", 3)
+        assert list(store.answers("c-1", arm=CANDIDATE)) == answers
+        assert list(store.answers("c-1", arm=BASELINE, run=1)) == noise
+        assert list(store.scores("c-1")) == scores
+
+
+@pytest.mark.parametrize("revision", [f"{number:04}" for number in range(1, int(HEAD))])
+def test_every_migration_goes_back_and_forth_with_rows_in_every_table(url: str, revision: str) -> None:
+    with open_store(url, migrations=MIGRATIONS) as store:
+        fill(store)
+    engine = connect(locate(url))
+    downgrade(engine, revision)
+    assert current(url, MIGRATIONS) == (revision, HEAD)
+    upgrade(url, MIGRATIONS)
+    engine.dispose()
+    with open_store(url, migrations=MIGRATIONS) as store:
+        assert len(store.answered("c-1")) == 1
+        assert store.registry.summary("c-1").n_items == 3
+        assert len(list(store.scores("c-1"))) == 1
+
+
+def fill(store: SqlStore) -> None:
+    """A row in every table."""
+    registry, entry = store.registry, make_entry()
+    store.create(make_comparison(), [make_item(number, target="the same, or nearly " * 90) for number in range(200)])
+    store.add_answers("c-1", [make_answer(0), make_answer(1, run=1)])
+    store.put_scores("c-1", [make_score(0)])
+    store.add_look("c-1", make_look(), now=NOW)
+    store.add_observation("c-1", ENGINE)
+    store.put_analysis(make_analysis(), now=NOW)
+    store.put_outcomes("c-1", [make_outcome(0)])
+    registry.sign_off(make_signoff(), entry=entry)
+    registry.submit(make_submission("c-2"), entry=entry)
+    registry.add_token(make_token(), entry=entry)
+    registry.see_worker("r", now=NOW)
+    hosts = {"h": 1}
+    registry.lease_hosts("c-1", hosts, runner="r", limit=1, is_exclusive=True, now=NOW, stale_after_s=60)
+    with store.engine.connect() as connection:
+        empty = [name for name in metadata.tables if not connection.scalar(text(f"SELECT count(*) FROM {name}"))]
+    assert empty == []
+
+
 def test_the_migrations_make_what_the_tables_describe(url: str) -> None:
     engine = connect(locate(url))
     with engine.connect() as connection:
@@ -170,8 +246,8 @@ def checks(found: Iterable[Any]) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "vocabulary",
-    [codes.ARM, codes.KIND, codes.ANSWER_STATUS, codes.COMPARISON_STATUS, codes.VERDICT],
-    ids=["arm", "kind", "answer status", "comparison status", "verdict"],
+    [value for value in vars(codes).values() if isinstance(value, codes.Codes)],
+    ids=[name.lower() for name, value in vars(codes).items() if isinstance(value, codes.Codes)],
 )
 def test_every_member_of_a_vocabulary_has_its_code(vocabulary: codes.Codes[codes.E]) -> None:
     members = list(type(next(iter(vocabulary.of))))
@@ -211,6 +287,9 @@ def test_codes_keep_their_meaning() -> None:
         "INVALID",
         "NOT_TESTED",
     ]
+    assert [codes.CHANGE.name[code] for code in range(4)] == ["same", "gain", "loss", "unknown"]
+    assert [codes.SUBMISSION.name[code] for code in range(5)] == ["queued", "running", "done", "failed", "cancelled"]
+    assert [codes.SCOPE.name[code] for code in range(3)] == ["read", "run", "admin"]
 
 
 def test_sqlite_keeps_answers_and_scores_without_a_row_id_in_a_log(sqlite_url: str) -> None:
@@ -218,7 +297,7 @@ def test_sqlite_keeps_answers_and_scores_without_a_row_id_in_a_log(sqlite_url: s
     with engine.connect() as connection:
         sources = dict(connection.execute(text("SELECT name, sql FROM sqlite_master WHERE type = 'table'")).all())
         without = {name for name, source in sources.items() if "WITHOUT ROWID" in source}
-        assert without == {"answer", "noise_answer", "score"}
+        assert without == {"answer", "noise_answer", "outcome", "score"}
         assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
         assert connection.scalar(text("PRAGMA synchronous")) == 1
         assert connection.scalar(text("PRAGMA foreign_keys")) == 1

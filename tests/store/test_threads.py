@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from sqlalchemy import text
 
 from qualab.adapters.store import SqlStore, open_store
+from qualab.adapters.store.engine import writing
 from qualab.domain.names import ArmName
-from qualab.errors import ComparisonBusy
+from qualab.domain.submissions import SubmissionStatus
+from qualab.errors import ComparisonBusy, ComparisonNotFound, VersionConflict
+from qualab.ports import ComparisonFilter
 from tests.store.conftest import MIGRATIONS
-from tests.store.samples import BASELINE, CANDIDATE, NOW, make_answer, make_comparison, make_items
+from tests.store.samples import (
+    BASELINE,
+    CANDIDATE,
+    NOW,
+    make_answer,
+    make_comparison,
+    make_entry,
+    make_items,
+    make_signoff,
+    make_submission,
+)
 
 ROUNDS = 40
 
@@ -70,15 +87,116 @@ def test_of_several_runners_that_claim_at_once_one_gets_it(url: str) -> None:
 
 
 def test_the_arms_answers_may_come_from_two_threads(url: str) -> None:
-    text = "the very same text in both arms, whoever comes first"
+    said = "the very same text in both arms, whoever comes first"
     with open_store(url, migrations=MIGRATIONS) as store:
         store.create(make_comparison(), make_items(2 * ROUNDS))
 
         def add(arm: ArmName) -> None:
             for position in range(2 * ROUNDS):
-                store.add_answers("c-1", [make_answer(position, arm, text)])
+                store.add_answers("c-1", [make_answer(position, arm, said)])
 
         with ThreadPoolExecutor(2) as threads:
             list(threads.map(add, (BASELINE, CANDIDATE)))
         for arm in ArmName:
-            assert {answer.reply.text for answer in store.answers("c-1", arm=arm)} == {text}
+            assert {answer.reply.text for answer in store.answers("c-1", arm=arm)} == {said}
+
+
+def test_of_several_comparisons_that_want_a_host_at_once_as_many_as_fit_get_it(url: str) -> None:
+    with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
+
+        def lease(number: int) -> bool:
+            registry = (one, other)[number % 2].registry
+            return registry.lease_hosts(
+                f"c-{number}",
+                {"h": 2, "i": 2},
+                runner="r",
+                limit=5,
+                is_exclusive=False,
+                now=NOW,
+                stale_after_s=60,
+            )
+
+        with ThreadPoolExecutor(4) as threads:
+            assert sum(threads.map(lease, range(12))) == 2
+
+
+def test_of_several_requests_with_one_key_one_is_stored(url: str) -> None:
+    with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
+
+        def submit(number: int) -> tuple[str, bool]:
+            registry = (one, other)[number % 2].registry
+            submission = make_submission(f"c-{number}")
+            stored, is_new = registry.submit(submission, entry=make_entry(), key="k", body_hash="b")
+            return stored.id, is_new
+
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(submit, range(8)))
+        assert len({comparison_id for comparison_id, _ in found}) == 1
+        assert sum(is_new for _, is_new in found) == 1
+        assert len(one.registry.audit().entries) == 1
+
+
+def test_of_several_changes_of_one_version_one_is_made(url: str) -> None:
+    with open_store(url, migrations=MIGRATIONS) as store:
+        store.registry.submit(make_submission(), entry=make_entry())
+
+        def take(_: int) -> bool:
+            try:
+                store.registry.set_submission("c-1", SubmissionStatus.RUNNING, version=1)
+            except VersionConflict:
+                return False
+            return True
+
+        with ThreadPoolExecutor(4) as threads:
+            assert sum(threads.map(take, range(8))) == 1
+
+
+def test_sign_offs_at_once_are_all_kept(url: str) -> None:
+    with open_store(url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), [])
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda _: store.registry.sign_off(make_signoff(), entry=make_entry()), range(8)))
+        assert len(store.registry.signoffs("c-1")) == 8
+
+
+def test_what_is_deleted_while_answers_come_leaves_nothing(url: str) -> None:
+    """Rows of answers have no foreign key that would keep them from outliving their comparison."""
+    with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
+        one.create(make_comparison(), make_items(2 * ROUNDS))
+
+        def add(_: int) -> bool:
+            with suppress(ComparisonNotFound):
+                for repeat in range(10_000):
+                    one.add_answers("c-1", [make_answer(1, repeat=repeat)])
+                return False
+            return True
+
+        def delete(_: int) -> bool:
+            while len(other.answered("c-1")) < ROUNDS // 2:
+                time.sleep(0.001)
+            other.registry.delete("c-1", entry=make_entry(), stale_after_s=60)
+            return True
+
+        with ThreadPoolExecutor(2) as threads:
+            assert all(job.result() for job in [threads.submit(add, 0), threads.submit(delete, 0)])
+        with one.engine.connect() as connection:
+            assert connection.scalar(text("SELECT count(*) FROM answer")) == 0
+
+
+def test_sqlite_is_read_while_it_is_written(sqlite_url: str) -> None:
+    """A reader waits for no writer: it sees what was committed before."""
+    with open_store(sqlite_url, migrations=MIGRATIONS) as one, open_store(sqlite_url, migrations=MIGRATIONS) as other:
+        one.create(make_comparison(), make_items(2))
+        with writing(one.engine).begin() as connection:
+            connection.execute(text("UPDATE comparison SET label = 'new'"))
+
+            def look(_: int) -> str:
+                other.registry.page(ComparisonFilter())
+                list(other.items("c-1"))
+                return other.get("c-1").label
+
+            begun_s = time.monotonic()
+            with ThreadPoolExecutor(8) as threads:
+                assert set(threads.map(look, range(32))) == {""}
+            assert time.monotonic() - begun_s < 5
+        assert other.get("c-1").label == "new"

@@ -118,14 +118,16 @@ async def open_endpoint(
     key: str | None,
     timing: Timing | None = None,
     loading_timeout_s: float = LOADING_TIMEOUT_S,
+    address: str = "",
 ) -> AsyncIterator[HttpEndpoint]:
     """Opens an endpoint; the context owns its connections. Asks nothing yet.
 
     `key` goes into the Authorization header and nowhere else. A server that says that it is still loading its model is
-    waited for up to `loading_timeout_s`. Raises InvalidValue for a URL, a policy or a key that cannot be.
+    waited for up to `loading_timeout_s`. Where an address is given, the URL's host is not looked up. Raises
+    InvalidValue for a URL, a policy or a key that cannot be.
     """
     routes, secret = Routes.of(url), checked_key(key)
-    transport = Transport(routes.base, key=secret, timeout_s=_checked_policy(policy).timeout_s)
+    transport = Transport(routes.base, key=secret, timeout_s=_checked_policy(policy).timeout_s, address=address)
     async with transport:
         yield HttpEndpoint(
             routes,

@@ -26,7 +26,7 @@ from pyreqwest.response import Response
 
 from qualab import __version__
 from qualab.adapters.endpoints.faults import Fault, fault_of
-from qualab.adapters.endpoints.urls import is_loopback
+from qualab.adapters.endpoints.urls import DEFAULT_PORTS, is_loopback
 from qualab.errors import InvalidValue
 
 CONNECT_TIMEOUT_S = 10.0
@@ -56,10 +56,10 @@ class Exchange(NamedTuple):
 class Transport:
     """A client for one server. Its context closes the connections."""
 
-    def __init__(self, base: str, *, key: str, timeout_s: float) -> None:
+    def __init__(self, base: str, *, key: str, timeout_s: float, address: str = "") -> None:
         proxy = _proxy(urlsplit(base))
         self._is_proxied = proxy is not None
-        self._client = _client(key, timeout_s, proxy)
+        self._client = _client(key, timeout_s, proxy, _Place.of(base, address) if address else None)
         self._parsed = functools.cache(Url)
 
     async def __aenter__(self) -> Self:
@@ -103,7 +103,20 @@ def _header(response: Response, name: str) -> str | None:
         return None
 
 
-def _client(key: str, timeout_s: float, proxy: ProxyBuilder | None) -> Client:
+class _Place(NamedTuple):
+    """Where a host is, looked up before."""
+
+    host: str
+    address: str
+    port: int
+
+    @classmethod
+    def of(cls, base: str, address: str) -> Self:
+        parts = urlsplit(base)
+        return cls(parts.hostname or "", address, parts.port or DEFAULT_PORTS[parts.scheme])
+
+
+def _client(key: str, timeout_s: float, proxy: ProxyBuilder | None, place: _Place | None = None) -> Client:
     # the number of connections is bounded by the requests in flight
     builder = (
         ClientBuilder()
@@ -114,6 +127,7 @@ def _client(key: str, timeout_s: float, proxy: ProxyBuilder | None) -> Client:
         .follow_redirects(False)
         .no_proxy()
     )
+    builder = builder.resolve(*place) if place else builder
     return (builder.proxy(proxy) if proxy else builder).build()
 
 

@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from qualab.domain.access import Scope
 from qualab.domain.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind, Verdict
 from qualab.domain.observations import ObservationKind
+from qualab.domain.outcomes import Change
+from qualab.domain.submissions import SubmissionStatus
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -68,3 +71,17 @@ VERDICT = Codes(
         Verdict.NOT_TESTED: 6,
     }
 )
+
+CHANGE = Codes({Change.SAME: 0, Change.GAIN: 1, Change.LOSS: 2, Change.UNKNOWN: 3})
+
+SUBMISSION = Codes(
+    {
+        SubmissionStatus.QUEUED: 0,
+        SubmissionStatus.RUNNING: 1,
+        SubmissionStatus.DONE: 2,
+        SubmissionStatus.FAILED: 3,
+        SubmissionStatus.CANCELLED: 4,
+    }
+)
+
+SCOPE = Codes({Scope.READ: 0, Scope.RUN: 1, Scope.ADMIN: 2})

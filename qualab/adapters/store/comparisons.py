@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
 from qualab.adapters.store import codes
+from qualab.adapters.store.listing import matching_comparisons
 from qualab.adapters.store.payloads import to_json
 from qualab.adapters.store.tables import comparison
 from qualab.adapters.store.times import from_us, from_us_or_none, to_us, to_us_or_none
@@ -48,6 +49,9 @@ def insert_comparison(connection: Connection, value: Comparison) -> int:
         "local": to_json(value.local, of=f"comparison {value.id}"),
         "baseline_url": storable_text(value.baseline_url),
         "candidate_url": storable_text(value.candidate_url),
+        "model": storable_text(value.plan.sampling.model),
+        "suite": storable_text(value.plan.suite),
+        "n_items": sum(task.n_items for task in value.plan.tasks),
     }
     key: int = connection.execute(insert(comparison).returning(_C.key), row).scalar_one()
     return key
@@ -57,14 +61,6 @@ def plan_hash_of(connection: Connection, key: int) -> str:
     """The hash of a comparison's own plan."""
     found: str = connection.execute(select(_C.plan_hash).where(_C.key == key)).scalar_one()
     return found
-
-
-def key_of(connection: Connection, comparison_id: str) -> int:
-    """Raises ComparisonNotFound."""
-    key: int | None = connection.scalar(select(_C.key).where(_C.id == comparison_id))
-    if key is None:
-        raise not_found(comparison_id)
-    return key
 
 
 def get_comparison(connection: Connection, wanted: str) -> Comparison:
@@ -83,11 +79,7 @@ def get_comparison(connection: Connection, wanted: str) -> Comparison:
 def list_comparisons(connection: Connection, wanted: ComparisonFilter) -> list[Comparison]:
     """Newest first."""
     query = _all().order_by(*_NEWEST_FIRST).limit(max(wanted.limit, 0))
-    if wanted.status is not None:
-        query = query.where(_C.status == codes.COMPARISON_STATUS.of[wanted.status])
-    if wanted.label is not None:
-        query = query.where(_C.label == storable_text(wanted.label))
-    return [_comparison_of(row) for row in connection.execute(query)]
+    return [_comparison_of(row) for row in connection.execute(query.where(*matching_comparisons(wanted)))]
 
 
 def add_duplicates(connection: Connection, key: int, count: int) -> None:
@@ -113,20 +105,20 @@ def set_status(
 
 
 def read_claim(connection: Connection, key: int) -> Claim | None:
-    """Who runs the comparison. On PostgreSQL the row stays locked until the transaction ends."""
-    query = select(_C.runner, _C.claimed_at, _C.heartbeat_at).where(_C.key == key).with_for_update()
+    """Who runs the comparison. On PostgreSQL nobody else changes the row until the transaction ends."""
+    query = select(_C.runner, _C.claimed_at, _C.heartbeat_at).where(_C.key == key).with_for_update(key_share=True)
     runner, claimed_at, heartbeat_at = connection.execute(query).one()
     if runner is None:
         return None
     return Claim(runner=runner, since=from_us(claimed_at), heartbeat_at=from_us(heartbeat_at))
 
 
-def read_claims(connection: Connection, ids: Sequence[str]) -> dict[str, Claim]:
-    """Who runs comparisons, or ran them last, by id; without those that are free."""
-    query = select(_C.id, _C.runner, _C.claimed_at, _C.heartbeat_at).where(_C.id.in_(ids), _C.runner.is_not(None))
+def read_claims(connection: Connection, ids: Sequence[str] | None = None) -> dict[str, Claim]:
+    """Who runs comparisons, or ran them last, by id; without those that are free. None: of all comparisons."""
+    query = select(_C.id, _C.runner, _C.claimed_at, _C.heartbeat_at).where(_C.runner.is_not(None))
     return {
         row.id: Claim(runner=row.runner, since=from_us(row.claimed_at), heartbeat_at=from_us(row.heartbeat_at))
-        for row in connection.execute(query)
+        for row in connection.execute(query if ids is None else query.where(_C.id.in_(ids)))
     }
 
 

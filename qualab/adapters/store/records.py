@@ -11,18 +11,17 @@ from typing import Any
 
 import zstandard
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Row, Select, Table, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, Table, and_, bindparam, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from qualab.adapters.store import codes
-from qualab.adapters.store.bulk import CHUNK, chunks, insert_rows
+from qualab.adapters.store.bulk import CHUNK, COPIED, chunks, copy_rows, insert_rows
+from qualab.adapters.store.known import Known
 from qualab.adapters.store.payloads import pack_item, unpack_item
 from qualab.adapters.store.phrases import Phrases
 from qualab.adapters.store.rows import answer_of, answer_row, score_of, score_row
 from qualab.adapters.store.tables import (
-    analysis,
     answer,
-    comparison,
     dictionary,
     item,
     look,
@@ -35,11 +34,11 @@ from qualab.adapters.store.texts import SHARED, TextCodec
 from qualab.adapters.store.times import to_us
 from qualab.adapters.store.training import DictionarySampler
 from qualab.domain.canonical import canonical_json
-from qualab.domain.comparison import Analysis, Look
+from qualab.domain.comparison import Look
 from qualab.domain.items import Answer, Item, Score, ScoreFlip
 from qualab.domain.names import ArmName
 from qualab.domain.observations import EngineSeen, Observation, ObservationKind, PinsSeen, Segment
-from qualab.domain.text import storable_text, valid_text
+from qualab.domain.text import storable_text
 from qualab.errors import StoreError
 
 _FAILURES = [code for status, code in codes.ANSWER_STATUS.of.items() if status.is_failure]
@@ -49,10 +48,12 @@ _NOISE_PLACE = (noise_answer.c.position, noise_answer.c.choice, noise_answer.c.r
 _BASELINE = codes.ARM.of[ArmName.BASELINE]
 _SMALLEST_TO_SHARE = 16
 """Characters from which looking for the same beginning in the other arm pays."""
-_TWINS = select(answer.c.position, answer.c.choice, answer.c.repeat, answer.c.text).where(
+_DENSE = 4
+"""Positions for each that is wanted, up to which it is quicker to read all of them."""
+_TWINS_BETWEEN = select(answer.c.position, answer.c.choice, answer.c.repeat, answer.c.text).where(
     answer.c.comparison_key == bindparam("key"),
     answer.c.arm == bindparam("arm"),
-    answer.c.position.in_(bindparam("positions", expanding=True)),
+    answer.c.position.between(bindparam("first"), bindparam("last")),
     answer.c.status.in_(_ANSWERS),
     answer.c.text.is_not(None),
     func.substr(answer.c.text, 1, 1) != SHARED,
@@ -74,11 +75,10 @@ def add_items(connection: Connection, key: int, items: Iterable[Item], sampler: 
     """Stores items chunk by chunk. Raises StoreError where a position or an item comes twice."""
     compressor = zstandard.ZstdCompressor()
     for chunk in chunks(items):
-        rows = [_item_row(key, value, compressor) for value in chunk]
         for value in chunk:
             sampler.see(value)
         try:
-            insert_rows(connection, item, rows)
+            copy_rows(connection, item, (_item_row(key, value, compressor) for value in chunk))
         except IntegrityError as exc:
             raise StoreError("two items have the same position, or the same task and document") from exc
 
@@ -87,12 +87,6 @@ def add_dictionaries(connection: Connection, key: int, dictionaries: dict[int, b
     """Stores them compressed: their content is text."""
     packed = [(key, script, zstandard.compress(data, 19)) for script, data in dictionaries.items()]
     insert_rows(connection, dictionary, packed)
-
-
-def read_codec(connection: Connection, key: int) -> TextCodec:
-    """What the comparison's texts are packed with."""
-    query = select(dictionary.c.script, dictionary.c.data).where(dictionary.c.comparison_key == key)
-    return TextCodec({script: zstandard.decompress(data) for script, data in connection.execute(query)})
 
 
 def read_items(connection: Connection, key: int, positions: Collection[int] | None = None) -> Iterator[Item]:
@@ -108,11 +102,11 @@ def read_items(connection: Connection, key: int, positions: Collection[int] | No
         yield Item(position=position, task=task, doc_id=doc_id, kind=codes.KIND.name[kind], **rest)
 
 
-def add_answers(
-    connection: Connection, key: int, answers: Sequence[Answer], *, codec: TextCodec, phrases: dict[str, int]
-) -> int:
+def add_answers(connection: Connection, known: Known, answers: Sequence[Answer], *, phrases: dict[str, int]) -> int:
     """Stores the answers that are new and returns how many were. Raises StoreError for an item that is not there."""
-    packer = codec.packer
+    key, packer = known.key, known.codec.packer
+    if not all(value.position in known.positions for value in answers):
+        raise _impossible()
     added = 0
     in_order = sorted(answers, key=_place_of)  # fills pages; of two for one place, the first stays the first
     for (run, arm), of_arm in groupby(in_order, key=attrgetter("run", "arm")):
@@ -137,6 +131,12 @@ def read_places(connection: Connection, key: int) -> set[tuple[ArmName, int, int
     query = select(*_PLACE).where(answer.c.comparison_key == key)
     name = codes.ARM.name
     return {(name[arm], position, choice, repeat) for arm, position, choice, repeat in connection.execute(query)}
+
+
+def count_answers(connection: Connection, key: int) -> dict[ArmName, int]:
+    """How many answers each arm has."""
+    query = select(answer.c.arm, func.count()).where(answer.c.comparison_key == key).group_by(answer.c.arm)
+    return dict.fromkeys(ArmName, 0) | {codes.ARM.name[arm]: n for arm, n in connection.execute(query)}
 
 
 def read_answers(
@@ -180,22 +180,25 @@ def drop_failures(connection: Connection, key: int, *, from_position: int) -> in
     return connection.execute(failed).rowcount + connection.execute(noise).rowcount
 
 
-def replace_scores(connection: Connection, key: int, scores: Iterable[Score], phrases: Phrases) -> dict[str, int]:
+def replace_scores(connection: Connection, known: Known, scores: Iterable[Score], phrases: Phrases) -> dict[str, int]:
     """Stores scores in place of the former ones and returns the ids of their metrics. Raises StoreError for twins."""
+    key = known.key
     connection.execute(delete(score).where(score.c.comparison_key == key))
     metrics: dict[str, int] = {}
-    for chunk in chunks(scores):
+    for chunk in chunks(scores, COPIED):
         new = {value.metric for value in chunk} - metrics.keys()
         metrics |= phrases.ids(connection, new)
+        if not all(value.position in known.positions for value in chunk):
+            raise _impossible_score()
         try:
-            insert_rows(connection, score, [score_row(key, value, metrics) for value in chunk])
+            copy_rows(connection, score, (score_row(key, value, metrics) for value in chunk))
         except IntegrityError as exc:
-            raise StoreError("a score comes twice, or belongs to an item that its comparison does not have") from exc
+            raise _impossible_score() from exc
     return metrics
 
 
-def read_scores(connection: Connection, key: int) -> Iterator[Score]:
-    """In order of (arm, position, repeat, metric)."""
+def read_scores(connection: Connection, key: int, *, position: int | None = None) -> Iterator[Score]:
+    """In order of (arm, position, repeat, metric), or those at a position."""
     c = score.c
     query = (
         select(c.arm, c.position, c.repeat, phrase.c.text, c.value, c.detail)
@@ -203,6 +206,8 @@ def read_scores(connection: Connection, key: int) -> Iterator[Score]:
         .where(c.comparison_key == key)
         .order_by(c.arm, c.position, c.repeat, phrase.c.text)
     )
+    if position is not None:
+        query = query.where(c.arm.in_(list(codes.ARM.name)), c.position == position)  # the key's beginning
     return map(score_of, _stream(connection, query))
 
 
@@ -263,41 +268,6 @@ def read_observations(connection: Connection, key: int) -> list[Observation]:
     ]
 
 
-def add_analysis(connection: Connection, key: int, value: Analysis, *, now: datetime) -> None:
-    """Stores the analysis; its verdict becomes the comparison's where it is under the comparison's own plan."""
-    row = {
-        "comparison_key": key,
-        "created_at": to_us(now),
-        "verdict": codes.VERDICT.of[value.verdict],
-        "input_hash": value.input_hash,
-        "body": valid_text(canonical_json(value)),
-        "plan_hash": value.plan_hash,
-    }
-    connection.execute(insert(analysis), row)
-    own = and_(comparison.c.key == key, comparison.c.plan_hash == value.plan_hash)
-    connection.execute(update(comparison).where(own).values(verdict=row["verdict"]))
-
-
-def read_analysis(connection: Connection, key: int, plan_hash: str | None) -> Analysis | None:
-    """The newest under a plan, the comparison's own by default."""
-    of_plan = comparison.c.plan_hash if plan_hash is None else plan_hash
-    newest = (
-        select(analysis.c.body)
-        .join(comparison, comparison.c.key == analysis.c.comparison_key)
-        .where(analysis.c.comparison_key == key, analysis.c.plan_hash == of_plan)
-        .order_by(analysis.c.id.desc())
-        .limit(1)
-    )
-    body: str | None = connection.scalar(newest)
-    return None if body is None else _analyses().validate_json(body)
-
-
-def read_plan_hashes(connection: Connection, key: int) -> list[str]:
-    """Of every analysis, each once, in the order of their first."""
-    query = select(analysis.c.plan_hash).where(analysis.c.comparison_key == key).order_by(analysis.c.id)
-    return list(dict.fromkeys(connection.scalars(query)))
-
-
 def _read_twins(
     connection: Connection, key: int, lender: int, answers: list[Answer]
 ) -> dict[tuple[int, int, int], bytes]:
@@ -305,11 +275,15 @@ def _read_twins(
 
     A row that lends its text stays as it is: only failures are ever deleted, and they lend none.
     """
-    positions = {value.position for value in answers if len(value.reply.text or "") >= _SMALLEST_TO_SHARE}
+    positions = sorted({value.position for value in answers if len(value.reply.text or "") >= _SMALLEST_TO_SHARE})
     if not positions:
         return {}
-    wanted = {"key": key, "arm": lender, "positions": list(positions)}
-    return {(row[0], row[1], row[2]): row[3] for row in connection.execute(_TWINS, wanted)}
+    wanted = {"key": key, "arm": lender, "first": positions[0], "last": positions[-1]}
+    if positions[-1] - positions[0] < _DENSE * len(positions):
+        query = _TWINS_BETWEEN
+    else:
+        query = _TWINS_BETWEEN.where(answer.c.position.in_(positions))
+    return {(row[0], row[1], row[2]): row[3] for row in connection.execute(query, wanted)}
 
 
 def _insert_answers(connection: Connection, table: Table, rows: list[tuple[Any, ...]]) -> int:
@@ -321,6 +295,10 @@ def _insert_answers(connection: Connection, table: Table, rows: list[tuple[Any, 
 
 def _impossible() -> StoreError:
     return StoreError("an answer is impossible, or belongs to an item that its comparison does not have")
+
+
+def _impossible_score() -> StoreError:
+    return StoreError("a score comes twice, or belongs to an item that its comparison does not have")
 
 
 def _place_of(value: Answer) -> tuple[int, ArmName, int, int, int]:
@@ -364,8 +342,3 @@ def _observations(kind: ObservationKind) -> TypeAdapter[Observation]:
 @cache
 def _look_adapter() -> TypeAdapter[Look]:
     return TypeAdapter(Look)
-
-
-@cache
-def _analyses() -> TypeAdapter[Analysis]:
-    return TypeAdapter(Analysis)

@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
-from typing import NamedTuple, Self, TypeVar
+from typing import Self
 
 from sqlalchemy import Connection, Engine
 
-from qualab.adapters.store import comparisons, records
-from qualab.adapters.store.engine import writing
-from qualab.adapters.store.failures import translated
+from qualab.adapters.store import analyses, comparisons, records, submissions
+from qualab.adapters.store.known import Known
 from qualab.adapters.store.location import Location
-from qualab.adapters.store.phrases import Phrases
-from qualab.adapters.store.texts import TextCodec
+from qualab.adapters.store.outcomes import drop_outcomes, replace_outcomes
+from qualab.adapters.store.registry import SqlRegistry
+from qualab.adapters.store.runners import lives, may_take
+from qualab.adapters.store.sessions import Sessions
 from qualab.adapters.store.training import DictionarySampler
-from qualab.domain.claims import Claim, busy, is_gone, may_claim
+from qualab.domain.claims import Claim, busy
 from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.items import Answer, Item, Score, ScoreFlip
 from qualab.domain.lookup import not_next
 from qualab.domain.names import ArmName, ComparisonStatus
 from qualab.domain.observations import Observation
+from qualab.domain.outcomes import Outcome
+from qualab.domain.seals import SealedAnalysis
 from qualab.ports import ComparisonFilter
 
-T = TypeVar("T")
 _ARMS = len(ArmName)
-_MOST_KNOWN = 64
-"""Comparisons whose key and dictionaries stay in memory."""
-
-
-class _Known(NamedTuple):
-    """What never changes of a comparison."""
-
-    key: int
-    codec: TextCodec
 
 
 class SqlStore:
@@ -46,9 +35,9 @@ class SqlStore:
     def __init__(self, engine: Engine, location: Location) -> None:
         self.engine = engine
         self.location = location
-        self._writer = writing(engine)
-        self._phrases = Phrases()
-        self._known: dict[str, _Known] = {}
+        self._sessions = Sessions(engine, location)
+        self.registry = SqlRegistry(self._sessions)
+        """What the service keeps in the same database."""
 
     def __enter__(self) -> Self:
         return self
@@ -63,201 +52,171 @@ class SqlStore:
     def create(self, comparison: Comparison, items: Iterable[Item]) -> None:
         """Stores the plan and every item, or nothing. Raises StoreError where the id or an item is there already."""
         sampler = DictionarySampler(answers_an_item=_ARMS * comparison.plan.sampling.repeats)
-        with self._writing() as connection:
+        with self._sessions.writing() as connection:
             key = comparisons.insert_comparison(connection, comparison)
+            submissions.mark_planned(connection, comparison.id)
             records.add_items(connection, key, items, sampler)
             records.add_dictionaries(connection, key, sampler.train())
 
     def get(self, comparison_id: str) -> Comparison:
         """By id or by an unambiguous beginning of one. Raises ComparisonNotFound."""
-        with self._reading() as connection:
+        with self._sessions.reading() as connection:
             return comparisons.get_comparison(connection, comparison_id)
 
     def list(self, wanted: ComparisonFilter) -> list[Comparison]:
         """Newest first."""
-        with self._reading() as connection:
+        with self._sessions.reading() as connection:
             return comparisons.list_comparisons(connection, wanted)
 
     def items(self, comparison_id: str, *, positions: Collection[int] | None = None) -> Iterator[Item]:
         """In order of position; all of them, or those at these positions."""
-        known = self._comparison(comparison_id)
-        return self._streamed(lambda connection: records.read_items(connection, known.key, positions))
+        return self._sessions.streamed(
+            comparison_id, lambda connection, known: records.read_items(connection, known.key, positions)
+        )
 
     def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
         """Takes the right to run; a runner with a stale heartbeat, or whose process on this host is gone, loses it."""
-        key = self._comparison(comparison_id).key
-        may = partial(
-            may_claim, runner=runner, now=now, stale_after_s=stale_after_s, host=socket.gethostname(), is_alive=is_alive
-        )
-        with self._writing() as connection:
+        with self._sessions.writing_to(comparison_id) as (connection, (key, *_)):
             held = comparisons.read_claim(connection, key)
-            if not may(held) or not comparisons.write_claim(connection, key, runner=runner, now=now, seen=held):
+            if not may_take(held, runner=runner, now=now, stale_after_s=stale_after_s) or not comparisons.write_claim(
+                connection, key, runner=runner, now=now, seen=held
+            ):
                 raise busy(comparison_id, comparisons.read_claim(connection, key))
 
     def heartbeat(self, comparison_id: str, *, runner: str, now: datetime) -> None:
         """Raises ComparisonBusy when another runner has taken over, or had."""
-        key = self._comparison(comparison_id).key
-        with self._writing() as connection:
+        with self._sessions.writing_to(comparison_id) as (connection, (key, *_)):
             if not comparisons.beat(connection, key, runner=runner, now=now):
                 raise busy(comparison_id, comparisons.read_claim(connection, key))
 
     def release(self, comparison_id: str, *, runner: str) -> None:
         """Gives the right to run back; nothing happens where another runner has it."""
-        key = self._comparison(comparison_id).key
-        with self._writing() as connection:
+        with self._sessions.writing_to(comparison_id) as (connection, (key, *_)):
             comparisons.drop_claim(connection, key, runner=runner)
 
     def runners(self, comparison_ids: Sequence[str], *, now: datetime, stale_after_s: float) -> dict[str, Claim]:
         """The claims of living runners, by the id of the comparison."""
-        gone = partial(is_gone, now=now, stale_after_s=stale_after_s, host=socket.gethostname(), is_alive=is_alive)
-        with self._reading() as connection:
+        with self._sessions.reading() as connection:
             claims = comparisons.read_claims(connection, comparison_ids)
-        return {id_: claim for id_, claim in claims.items() if not gone(claim)}
+        return {id_: claim for id_, claim in claims.items() if lives(claim, now=now, stale_after_s=stale_after_s)}
 
     def set_status(self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: str = "") -> None:
         """Keeps the times: RUNNING starts once, FINISHED ends; every other status takes a former verdict away."""
-        key = self._comparison(comparison_id).key
-        with self._writing() as connection:
+        with self._sessions.writing_to(comparison_id) as (connection, (key, *_)):
             comparisons.set_status(connection, key, status, now=now, stop_reason=stop_reason)
 
     def add_answers(self, comparison_id: str, answers: Sequence[Answer]) -> int:
         """Commits new answers and returns how many were there already."""
-        known = self._comparison(comparison_id)
         replies = [answer.reply for answer in answers]
         texts = {reply.finish_reason for reply in replies} | {reply.system_fingerprint for reply in replies}
-        with self._writing() as connection:
-            phrases = self._phrases.ids(connection, texts)
-            added = records.add_answers(connection, known.key, answers, codec=known.codec, phrases=phrases)
+        with self._sessions.writing_to(comparison_id) as (connection, found):
+            known = self._sessions.known(connection, found)
+            phrases = self._sessions.phrases.ids(connection, texts)
+            added = records.add_answers(connection, known, answers, phrases=phrases)
             duplicates = len(answers) - added
             if duplicates:
                 comparisons.add_duplicates(connection, known.key, duplicates)
-        self._phrases.keep(phrases)
+        self._sessions.phrases.keep(phrases)
         return duplicates
 
     def answered(self, comparison_id: str, *, run: int = 0) -> set[tuple[ArmName, int, int, int]]:
         """(arm, position, choice, repeat) of every stored answer of a run."""
-        key = self._comparison(comparison_id).key
-        with self._reading() as connection:
+        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
             return records.read_noise_places(connection, key, run) if run else records.read_places(connection, key)
+
+    def n_answered(self, comparison_id: str) -> Mapping[ArmName, int]:
+        """How many answers each arm has, the noise floor's not counted."""
+        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
+            return records.count_answers(connection, key)
 
     def answers(
         self, comparison_id: str, *, arm: ArmName, run: int = 0, positions: Collection[int] | None = None
     ) -> Iterator[Answer]:
         """In order of (position, choice, repeat). The noise floor's runs: the baseline alone, all positions."""
-        known = self._comparison(comparison_id)
-        if run:
-            if arm is not ArmName.BASELINE:
-                return iter(())
-            return self._streamed(
-                lambda connection: records.read_noise_answers(connection, known.key, run, known.codec)
-            )
-        return self._streamed(
-            lambda connection: records.read_answers(connection, known.key, arm, known.codec, positions)
-        )
+
+        def read(connection: Connection, known: Known) -> Iterator[Answer]:
+            if run:
+                return records.read_noise_answers(connection, known.key, run, known.codec)
+            return records.read_answers(connection, known.key, arm, known.codec, positions)
+
+        if run and arm is not ArmName.BASELINE:
+            return iter(())
+        return self._sessions.streamed(comparison_id, read)
 
     def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:
         """Deletes answers that are failures of the endpoint and returns how many."""
-        key = self._comparison(comparison_id).key
-        with self._writing() as connection:
+        with self._sessions.writing_to(comparison_id) as (connection, (key, *_)):
             return records.drop_failures(connection, key, from_position=from_position)
 
     def put_scores(self, comparison_id: str, scores: Iterable[Score]) -> None:
-        """Replaces the comparison's scores."""
-        key = self._comparison(comparison_id).key
-        with self._writing() as connection:
-            phrases = records.replace_scores(connection, key, scores, self._phrases)
-        self._phrases.keep(phrases)
+        """Replaces the comparison's scores; outcomes that came of the former ones go."""
+        made = list(scores)  # scoring may take minutes, in which others want to write
+        with self._sessions.writing_to(comparison_id) as (connection, found):
+            known = self._sessions.known(connection, found)
+            phrases = records.replace_scores(connection, known, made, self._sessions.phrases)
+            drop_outcomes(connection, known.key)
+        self._sessions.phrases.keep(phrases)
 
     def scores(self, comparison_id: str) -> Iterator[Score]:
         """In order of (arm, position, repeat, metric)."""
-        key = self._comparison(comparison_id).key
-        return self._streamed(lambda connection: records.read_scores(connection, key))
+        return self._sessions.streamed(
+            comparison_id, lambda connection, known: records.read_scores(connection, known.key)
+        )
+
+    def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
+        """Replaces the comparison's outcomes."""
+        made = list(outcomes)
+        with self._sessions.writing_to(comparison_id) as (connection, found):
+            known = self._sessions.known(connection, found)
+            phrases = replace_outcomes(connection, known, made, self._sessions.phrases)
+        self._sessions.phrases.keep(phrases)
 
     def flips(self, comparison_id: str, *, metrics: Collection[str]) -> Iterator[ScoreFlip]:
         """Scores of these metrics that differ between the arms, in order of (position, repeat, metric)."""
-        key = self._comparison(comparison_id).key
-        return self._streamed(lambda connection: records.read_flips(connection, key, metrics))
+        return self._sessions.streamed(
+            comparison_id, lambda connection, known: records.read_flips(connection, known.key, metrics)
+        )
 
     def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:
         """Stores the next look. Raises StoreError where its number is not the one after the last."""
-        key = self._comparison(comparison_id).key
-        with self._writing() as connection:
+        with self._sessions.writing_to(comparison_id) as (connection, (key, *_)):
             if (taken := records.count_looks(connection, key)) != look.number - 1:
                 raise not_next(comparison_id, look.number, taken)
             records.add_look(connection, key, look, now=now)
 
     def looks(self, comparison_id: str) -> Sequence[Look]:
         """In order of their numbers."""
-        key = self._comparison(comparison_id).key
-        with self._reading() as connection:
+        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
             return records.read_looks(connection, key)
 
     def add_observation(self, comparison_id: str, observation: Observation) -> None:
         """Stores what was seen of an engine."""
-        key = self._comparison(comparison_id).key
-        with self._writing() as connection:
+        with self._sessions.writing_to(comparison_id) as (connection, (key, *_)):
             records.add_observation(connection, key, observation)
 
     def observations(self, comparison_id: str) -> Sequence[Observation]:
         """In the order in which they were made."""
-        key = self._comparison(comparison_id).key
-        with self._reading() as connection:
+        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
             return records.read_observations(connection, key)
 
     def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:
         """Adds an analysis. Under the comparison's own plan it marks it FINISHED and gives it the verdict."""
-        key = self._comparison(analysis.comparison_id).key
-        with self._writing() as connection:
+        with self._sessions.writing_to(analysis.comparison_id) as (connection, (key, *_)):
             if comparisons.plan_hash_of(connection, key) == analysis.plan_hash:
                 comparisons.set_status(connection, key, ComparisonStatus.FINISHED, now=now, stop_reason=None)
-            records.add_analysis(connection, key, analysis, now=now)
+            analyses.add_analysis(connection, key, analysis, now=now)
 
     def analysis(self, comparison_id: str, *, plan_hash: str | None = None) -> Analysis | None:
         """The newest analysis under a plan, the comparison's own by default."""
-        key = self._comparison(comparison_id).key
-        with self._reading() as connection:
-            return records.read_analysis(connection, key, plan_hash)
+        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
+            return analyses.read_analysis(connection, key, plan_hash)
+
+    def seals(self, comparison_id: str) -> Sequence[SealedAnalysis]:
+        """Every stored analysis with its seal, the oldest first."""
+        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
+            return analyses.read_seals(connection, key)
 
     def plan_hashes(self, comparison_id: str) -> Sequence[str]:
         """Of every analysis, each once, the oldest first."""
-        key = self._comparison(comparison_id).key
-        with self._reading() as connection:
-            return records.read_plan_hashes(connection, key)
-
-    def _comparison(self, comparison_id: str) -> _Known:
-        known = self._known.get(comparison_id)
-        if known is None:
-            with self._reading() as connection:
-                key = comparisons.key_of(connection, comparison_id)
-                known = _Known(key, records.read_codec(connection, key))
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[comparison_id] = known
-        return known
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        with translated(self.location), self.engine.connect() as connection:
-            yield connection
-
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        with translated(self.location), self._writer.begin() as connection:
-            yield connection
-
-    def _streamed(self, read: Callable[[Connection], Iterator[T]]) -> Iterator[T]:
-        with self._reading() as connection:
-            yield from read(connection)
-
-
-def is_alive(process: int) -> bool:
-    """Whether a process of this machine exists. Without a way to ask (Windows) it is taken to."""
-    if os.name == "nt":
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
+        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
+            return analyses.read_plan_hashes(connection, key)

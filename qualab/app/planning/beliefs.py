@@ -56,9 +56,14 @@ def check_given(given: Given, plan: Plan) -> None:
         check_names({key: value for key, value in values.items() if key != EVERYWHERE}, plan, what=name)
         for key, value in values.items():
             if not least <= value <= most:
-                raise InvalidValue(f"{name}{f' of {key}' if key else ''} must be {allowed}", hint=f"Given: {value:g}")
+                raise InvalidValue(
+                    f"{name}{f' of {key}' if key else ''} must be {allowed}",
+                    hint=f"Given: {value:g}",
+                    fields={name.replace("-", "_"): f"must be {allowed}"},
+                )
     if given.rate is not None and not given.rate > 0.0:
-        raise InvalidValue("rate must be a number of requests a second above 0", hint="Leave --rate out to say nothing")
+        allowed = "must be a number of requests a second above 0"
+        raise InvalidValue(f"rate {allowed}", hint="Leave --rate out to say nothing", fields={"rate": allowed})
 
 
 def belief_of(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None, *, is_clustered: bool) -> Belief:

@@ -1,4 +1,4 @@
-"""A store in memory that behaves as the database does, and a clock that stands still: shipped, and for tests."""
+"""A store in memory that behaves as the database does: shipped, and for tests."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import json
 import math
 import os
 import socket
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from itertools import count
 
+from qualab.domain.canonical import canonical_json
 from qualab.domain.claims import Claim, busy, is_gone, may_claim
 from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.items import Answer, Item, Reply, Score, ScoreFlip
-from qualab.domain.lookup import ambiguous, not_found, not_next
-from qualab.domain.names import ArmName, ComparisonStatus
+from qualab.domain.lookup import ambiguous, impossible_outcome, not_found, not_next, taken
+from qualab.domain.names import ArmName, ComparisonStatus, Verdict
 from qualab.domain.observations import Observation
+from qualab.domain.outcomes import Change, Outcome
+from qualab.domain.seals import SealedAnalysis, seal_of
+from qualab.domain.signoffs import SignOff
 from qualab.domain.text import storable_text, valid_text
 from qualab.errors import StoreError
 from qualab.ports import ComparisonFilter
@@ -24,26 +29,8 @@ Place = tuple[ArmName, int, int, int]
 RunPlace = tuple[int, ArmName, int, int, int]
 
 
-class FixedClock:
-    """A clock that moves when it is told to."""
-
-    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
-        self._now = start
-        self._monotonic_s = 0.0
-
-    def now(self) -> datetime:
-        return self._now
-
-    def monotonic_s(self) -> float:
-        return self._monotonic_s
-
-    def advance(self, seconds: float) -> None:
-        self._now += timedelta(seconds=seconds)
-        self._monotonic_s += seconds
-
-
 @dataclass(slots=True, kw_only=True)
-class _Kept:
+class Kept:
     """Everything about one comparison."""
 
     comparison: Comparison
@@ -56,17 +43,21 @@ class _Kept:
     observations: tuple[Observation, ...] = ()
     analyses: dict[str, Analysis] = field(default_factory=dict)
     """The newest by the hash of its plan."""
+    seals: list[SealedAnalysis] = field(default_factory=list)
+    outcomes: tuple[Outcome, ...] = ()
+    signoffs: tuple[SignOff, ...] = ()
 
 
 class MemoryStore:
     """`qualab.ports.Store` for one process and one thread."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, _Kept] = {}
+        self.kept: dict[str, Kept] = {}
+        self._numbers = count()
 
     def create(self, comparison: Comparison, items: Iterable[Item]) -> None:
-        if comparison.id in self._kept:
-            raise StoreError(f"comparison {comparison.id} exists already")
+        if comparison.id in self.kept:
+            raise taken(comparison.id)
         kept = _index(items)
         cleaned = replace(
             comparison,
@@ -74,16 +65,16 @@ class MemoryStore:
             stop_reason=storable_text(comparison.stop_reason),
             baseline_url=storable_text(comparison.baseline_url),
             candidate_url=storable_text(comparison.candidate_url),
-            created_at=_utc(comparison.created_at),
-            started_at=None if comparison.started_at is None else _utc(comparison.started_at),
-            finished_at=None if comparison.finished_at is None else _utc(comparison.finished_at),
+            created_at=as_utc(comparison.created_at),
+            started_at=None if comparison.started_at is None else as_utc(comparison.started_at),
+            finished_at=None if comparison.finished_at is None else as_utc(comparison.finished_at),
         )
-        self._kept[comparison.id] = _Kept(comparison=cleaned, number=len(self._kept), items=kept)
+        self.kept[comparison.id] = Kept(comparison=cleaned, number=next(self._numbers), items=kept)
 
     def get(self, comparison_id: str) -> Comparison:
-        if comparison_id in self._kept:
-            return self._kept[comparison_id].comparison
-        found = [kept.comparison for id_, kept in self._kept.items() if comparison_id and id_.startswith(comparison_id)]
+        if comparison_id in self.kept:
+            return self.kept[comparison_id].comparison
+        found = [kept.comparison for id_, kept in self.kept.items() if comparison_id and id_.startswith(comparison_id)]
         if len(found) > 1:
             raise ambiguous(comparison_id, [comparison.id for comparison in found])
         if not found:
@@ -92,42 +83,34 @@ class MemoryStore:
 
     def list(self, wanted: ComparisonFilter) -> list[Comparison]:
         newest_first = sorted(
-            self._kept.values(), key=lambda kept: (kept.comparison.created_at, kept.number), reverse=True
+            self.kept.values(), key=lambda kept: (kept.comparison.created_at, kept.number), reverse=True
         )
-        matching = [
-            kept.comparison
-            for kept in newest_first
-            if wanted.status in (None, kept.comparison.status)
-            and (wanted.label is None or storable_text(wanted.label) == kept.comparison.label)
-        ]
+        matching = [kept.comparison for kept in newest_first if _is_wanted(kept.comparison, wanted)]
         return matching[: max(wanted.limit, 0)]
 
     def items(self, comparison_id: str, *, positions: Collection[int] | None = None) -> Iterator[Item]:
-        items = self._of(comparison_id).items
+        items = self.of(comparison_id).items
         return iter([items[one] for one in sorted(items) if positions is None or one in positions])
 
     def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
-        kept = self._of(comparison_id)
-        host = socket.gethostname()
-        if not may_claim(
-            kept.claim, runner=runner, now=now, stale_after_s=stale_after_s, host=host, is_alive=_is_this_process
-        ):
+        kept = self.of(comparison_id)
+        if not may_take(kept.claim, runner=runner, now=now, stale_after_s=stale_after_s):
             raise busy(comparison_id, kept.claim)
-        kept.claim = Claim(runner=runner, since=_utc(now), heartbeat_at=_utc(now))
+        kept.claim = Claim(runner=runner, since=as_utc(now), heartbeat_at=as_utc(now))
 
     def heartbeat(self, comparison_id: str, *, runner: str, now: datetime) -> None:
-        kept = self._of(comparison_id)
+        kept = self.of(comparison_id)
         if kept.claim is None or kept.claim.runner != runner:
             raise busy(comparison_id, kept.claim)
-        kept.claim = replace(kept.claim, heartbeat_at=_utc(now))
+        kept.claim = replace(kept.claim, heartbeat_at=as_utc(now))
 
     def release(self, comparison_id: str, *, runner: str) -> None:
-        kept = self._of(comparison_id)
+        kept = self.of(comparison_id)
         if kept.claim is not None and kept.claim.runner == runner:
             kept.claim = None
 
     def runners(self, comparison_ids: Sequence[str], *, now: datetime, stale_after_s: float) -> dict[str, Claim]:
-        claims = {id_: kept.claim for id_, kept in self._kept.items() if id_ in comparison_ids and kept.claim}
+        claims = {id_: kept.claim for id_, kept in self.kept.items() if id_ in comparison_ids and kept.claim}
         host = socket.gethostname()
         return {
             id_: claim
@@ -136,20 +119,20 @@ class MemoryStore:
         }
 
     def set_status(self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: str = "") -> None:
-        kept = self._of(comparison_id)
+        kept = self.of(comparison_id)
         before = kept.comparison
         is_finished = status is ComparisonStatus.FINISHED
         kept.comparison = replace(
             before,
             status=status,
             stop_reason=storable_text(stop_reason),
-            started_at=before.started_at or (_utc(now) if status is ComparisonStatus.RUNNING else None),
-            finished_at=(before.finished_at or _utc(now)) if is_finished else None,
+            started_at=before.started_at or (as_utc(now) if status is ComparisonStatus.RUNNING else None),
+            finished_at=(before.finished_at or as_utc(now)) if is_finished else None,
             verdict=before.verdict if is_finished else None,
         )
 
     def add_answers(self, comparison_id: str, answers: Sequence[Answer]) -> int:
-        kept = self._of(comparison_id)
+        kept = self.of(comparison_id)
         new: dict[RunPlace, Answer] = {}
         for answer in answers:
             if answer.position not in kept.items or not _is_possible(answer):
@@ -163,18 +146,22 @@ class MemoryStore:
         return duplicates
 
     def answered(self, comparison_id: str, *, run: int = 0) -> set[Place]:
-        return {place[1:] for place in self._of(comparison_id).answers if place[0] == run}
+        return {place[1:] for place in self.of(comparison_id).answers if place[0] == run}
+
+    def n_answered(self, comparison_id: str) -> Mapping[ArmName, int]:
+        places = self.answered(comparison_id)
+        return {arm: sum(place[0] is arm for place in places) for arm in ArmName}
 
     def answers(
         self, comparison_id: str, *, arm: ArmName, run: int = 0, positions: Collection[int] | None = None
     ) -> Iterator[Answer]:
-        of_run = (answer for answer in self._of(comparison_id).answers.values() if answer.run == run)
+        of_run = (answer for answer in self.of(comparison_id).answers.values() if answer.run == run)
         wanted = (answer for answer in of_run if positions is None or answer.position in positions)
         of_arm = [answer for answer in wanted if answer.arm is arm]
         return iter(sorted(of_arm, key=_place_of))
 
     def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:
-        kept = self._of(comparison_id)
+        kept = self.of(comparison_id)
         before = len(kept.answers)
         kept.answers = {
             place: answer
@@ -184,19 +171,28 @@ class MemoryStore:
         return before - len(kept.answers)
 
     def put_scores(self, comparison_id: str, scores: Iterable[Score]) -> None:
-        kept = self._of(comparison_id)
+        kept = self.of(comparison_id)
         listed = [_checked(score) for score in scores]
         stored = {_score_key(score): score for score in listed}
         if len(stored) < len(listed) or any(score.position not in kept.items for score in listed):
             raise StoreError("a score comes twice, or belongs to an item that its comparison does not have")
         kept.scores = tuple(stored[key] for key in sorted(stored))
+        kept.outcomes = ()
 
     def scores(self, comparison_id: str) -> Iterator[Score]:
-        return iter(self._of(comparison_id).scores)
+        return iter(self.of(comparison_id).scores)
+
+    def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
+        kept = self.of(comparison_id)
+        listed = sorted(outcomes, key=outcome_place)
+        is_double = len(set(map(outcome_place, listed))) < len(listed)
+        if is_double or not all(one.position in kept.items and _can_be(one) for one in listed):
+            raise impossible_outcome()
+        kept.outcomes = tuple(listed)
 
     def flips(self, comparison_id: str, *, metrics: Collection[str]) -> Iterator[ScoreFlip]:
         by_arm: dict[ArmName, dict[tuple[int, int, str], float]] = {arm: {} for arm in ArmName}
-        for score in self._of(comparison_id).scores:
+        for score in self.of(comparison_id).scores:
             if score.metric in metrics:
                 by_arm[score.arm][score.position, score.repeat, score.metric] = score.value
         off, on = by_arm[ArmName.BASELINE], by_arm[ArmName.CANDIDATE]
@@ -208,44 +204,77 @@ class MemoryStore:
                 )
 
     def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:
-        kept = self._of(comparison_id)
-        _utc(now)
+        kept = self.of(comparison_id)
+        as_utc(now)
         if look.number != len(kept.looks) + 1:
             raise not_next(comparison_id, look.number, len(kept.looks))
         kept.looks = (*kept.looks, look)
 
     def add_observation(self, comparison_id: str, observation: Observation) -> None:
-        kept = self._of(comparison_id)
+        kept = self.of(comparison_id)
         kept.observations = (*kept.observations, observation)
 
     def observations(self, comparison_id: str) -> Sequence[Observation]:
-        return self._of(comparison_id).observations
+        return self.of(comparison_id).observations
 
     def looks(self, comparison_id: str) -> Sequence[Look]:
-        return self._of(comparison_id).looks
+        return self.of(comparison_id).looks
 
     def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:
-        kept = self._of(analysis.comparison_id)
+        kept = self.of(analysis.comparison_id)
+        previous = kept.seals[-1].seal if kept.seals else kept.comparison.plan_hash
+        body = canonical_json(analysis)
+        seal = seal_of(body, previous=previous)
+        kept.seals.append(SealedAnalysis(plan_hash=analysis.plan_hash, body=body, previous=previous, seal=seal))
         kept.analyses[analysis.plan_hash] = analysis
         if analysis.plan_hash == kept.comparison.plan_hash:
             kept.comparison = replace(
                 kept.comparison,
                 status=ComparisonStatus.FINISHED,
-                finished_at=kept.comparison.finished_at or _utc(now),
+                finished_at=kept.comparison.finished_at or as_utc(now),
                 verdict=analysis.verdict,
             )
 
     def analysis(self, comparison_id: str, *, plan_hash: str | None = None) -> Analysis | None:
-        kept = self._of(comparison_id)
+        kept = self.of(comparison_id)
         return kept.analyses.get(kept.comparison.plan_hash if plan_hash is None else plan_hash)
 
-    def plan_hashes(self, comparison_id: str) -> Sequence[str]:
-        return list(self._of(comparison_id).analyses)
+    def seals(self, comparison_id: str) -> Sequence[SealedAnalysis]:
+        return list(self.of(comparison_id).seals)
 
-    def _of(self, comparison_id: str) -> _Kept:
-        if comparison_id not in self._kept:
+    def plan_hashes(self, comparison_id: str) -> Sequence[str]:
+        return list(self.of(comparison_id).analyses)
+
+    def of(self, comparison_id: str) -> Kept:
+        """Raises ComparisonNotFound."""
+        if comparison_id not in self.kept:
             raise not_found(comparison_id)
-        return self._kept[comparison_id]
+        return self.kept[comparison_id]
+
+
+def is_listed(
+    wanted: ComparisonFilter, *, status: str, verdict: Verdict | None, label: str, model: str, created_at: datetime
+) -> bool:
+    """Whether every condition that is set holds."""
+    return (
+        wanted.status in (None, status)
+        and wanted.verdict in (None, verdict)
+        and (wanted.label is None or storable_text(wanted.label) == label)
+        and (wanted.model is None or storable_text(wanted.model) == model)
+        and (wanted.since is None or as_utc(wanted.since) <= created_at)
+        and (wanted.until is None or created_at < as_utc(wanted.until))
+    )
+
+
+def _is_wanted(comparison: Comparison, wanted: ComparisonFilter) -> bool:
+    return is_listed(
+        wanted,
+        status=comparison.status,
+        verdict=comparison.verdict,
+        label=comparison.label,
+        model=storable_text(comparison.plan.sampling.model),
+        created_at=comparison.created_at,
+    )
 
 
 def _index(items: Iterable[Item]) -> dict[int, Item]:
@@ -254,7 +283,7 @@ def _index(items: Iterable[Item]) -> dict[int, Item]:
     if len(kept) < len(listed) or len({item.id for item in listed}) < len(listed):
         raise StoreError("two items have the same position, or the same task and document")
     for item in listed:
-        _require_json(item.doc, of=f"item {item.id}")
+        require_json(item.doc, of=f"item {item.id}")
     return kept
 
 
@@ -267,7 +296,7 @@ def _as_stored(reply: Reply) -> Reply:
         system_fingerprint=valid_text(reply.system_fingerprint),
         error=valid_text(reply.error),
         latency_s=round(reply.latency_s * 1e6) / 1e6,
-        sent_at=_utc(reply.sent_at),
+        sent_at=as_utc(reply.sent_at),
     )
 
 
@@ -285,7 +314,8 @@ def _is_possible(answer: Answer) -> bool:
     )
 
 
-def _utc(moment: datetime) -> datetime:
+def as_utc(moment: datetime) -> datetime:
+    """Raises StoreError for a time without a zone."""
     if moment.tzinfo is None:
         raise StoreError(f"the time {moment} has no time zone", hint="times are aware UTC")
     return moment.astimezone(UTC)
@@ -294,11 +324,12 @@ def _utc(moment: datetime) -> datetime:
 def _checked(score: Score) -> Score:
     if math.isnan(score.value):
         raise StoreError(f"the score {score.metric} at position {score.position} is NaN, which is no score")
-    _require_json(score.detail, of=f"the score {score.metric}")
+    require_json(score.detail, of=f"the score {score.metric}")
     return replace(score, metric=valid_text(score.metric), value=float(score.value))
 
 
-def _require_json(value: object, *, of: str) -> None:
+def require_json(value: object, *, of: str) -> None:
+    """Raises StoreError for what JSON cannot say."""
     try:
         json.dumps(value)
     except (TypeError, ValueError) as exc:
@@ -309,8 +340,30 @@ def _place_of(answer: Answer) -> RunPlace:
     return (answer.run, answer.arm, answer.position, answer.choice, answer.repeat)
 
 
+def outcome_place(outcome: Outcome) -> tuple[int, int]:
+    """Where it stands among those of its comparison."""
+    return (outcome.position, outcome.repeat)
+
+
+def _can_be(outcome: Outcome) -> bool:
+    values = (outcome.baseline, outcome.candidate)
+    is_unknown = outcome.change is Change.UNKNOWN
+    return (
+        outcome.repeat >= 0
+        and outcome.length >= 0
+        and is_unknown == (None in values)
+        and not any(value is not None and math.isnan(value) for value in values)
+    )
+
+
 def _score_key(score: Score) -> tuple[ArmName, int, int, str]:
     return (score.arm, score.position, score.repeat, score.metric)
+
+
+def may_take(held: Claim | None, *, runner: str, now: datetime, stale_after_s: float) -> bool:
+    """Whether a runner may take what is `held` so."""
+    host = socket.gethostname()
+    return may_claim(held, runner=runner, now=now, stale_after_s=stale_after_s, host=host, is_alive=_is_this_process)
 
 
 def _is_this_process(process: int) -> bool:

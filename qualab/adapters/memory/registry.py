@@ -1,0 +1,379 @@
+"""What the service keeps beside comparisons, in memory: shipped, and for tests."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from qualab.adapters.memory.store import (
+    Kept,
+    MemoryStore,
+    as_utc,
+    is_listed,
+    may_take,
+    outcome_place,
+    require_json,
+)
+from qualab.domain.access import AuditEntry, Token
+from qualab.domain.claims import Claim, busy
+from qualab.domain.items import Answer, Item, Score
+from qualab.domain.leases import HostLease, check_slots, may_lease
+from qualab.domain.lookup import (
+    in_preparation,
+    item_not_found,
+    key_reused,
+    not_found,
+    signed_off,
+    taken,
+    token_not_found,
+    version_conflict,
+)
+from qualab.domain.names import ArmName
+from qualab.domain.outcomes import Change, Outcome, OutcomeFilter
+from qualab.domain.paging import Page, decode_cursor, encode_cursor, page_of
+from qualab.domain.signoffs import SignOff
+from qualab.domain.submissions import ComparisonSummary, Submission, SubmissionStatus
+from qualab.domain.text import storable_text
+from qualab.errors import StoreError
+from qualab.ports import ComparisonFilter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Submitted:
+    submission: Submission
+    number: int
+    key: str
+    body_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listed:
+    """A line of the list, and where it stands in it."""
+
+    place: tuple[datetime, int, int]
+    """When it was created, whether it is a submission, its number."""
+    summary: ComparisonSummary
+
+    def cursor(self) -> str:
+        created_at, *rest = self.place
+        return encode_cursor("comparisons", round(created_at.timestamp() * 1e6), *rest)
+
+
+class MemoryRegistry:
+    """`qualab.ports.Registry` beside a store in memory, for one process and one thread."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._submitted: dict[str, _Submitted] = {}
+        self._n_submitted = 0
+        self._tokens: dict[str, Token] = {}
+        self._audit: list[AuditEntry] = []
+        self._leases: dict[tuple[str, str], HostLease] = {}
+        self._workers: dict[str, Claim] = {}
+
+    def page(self, wanted: ComparisonFilter, *, cursor: str | None = None) -> Page[ComparisonSummary]:
+        """Comparisons, and submissions that have not become one, newest first."""
+        lines = [line for line in (*self._comparisons(), *self._waiting()) if _matches(line.summary, wanted)]
+        if cursor is not None:
+            behind = decode_cursor(cursor, "comparisons", 3)
+            lines = [line for line in lines if (round(line.place[0].timestamp() * 1e6), *line.place[1:]) < behind]
+        limit = max(wanted.limit, 1)
+        lines.sort(key=lambda line: line.place, reverse=True)
+        page = page_of(lines[: limit + 1], limit, _Listed.cursor)
+        return Page(entries=tuple(line.summary for line in page.entries), next_cursor=page.next_cursor)
+
+    def summary(self, comparison_id: str) -> ComparisonSummary:
+        """Of a comparison or a submission. Raises ComparisonNotFound."""
+        if comparison_id in self._store.kept:
+            return _summary_of(self._store.kept[comparison_id])
+        return self._submission(comparison_id).submission.summary()
+
+    def about(self, comparison_id: str) -> tuple[ComparisonSummary, Submission | None]:
+        """Summary and submission."""
+        return self.summary(comparison_id), self.submission(comparison_id)
+
+    def submit(
+        self, submission: Submission, *, entry: AuditEntry, key: str = "", body_hash: str = ""
+    ) -> tuple[Submission, bool]:
+        """Stores it once for each idempotency key."""
+        submission = _storable(submission)
+        known = next((one for one in self._submitted.values() if key and one.key == key), None)
+        if known is not None:
+            if (known.body_hash, known.submission.created_by) != (body_hash, submission.created_by):
+                raise key_reused(key)
+            return known.submission, False
+        if submission.id in self._submitted or submission.id in self._store.kept:
+            raise taken(submission.id)
+        self._n_submitted += 1
+        self._submitted[submission.id] = _Submitted(
+            submission=submission, number=self._n_submitted, key=key, body_hash=body_hash
+        )
+        self._note(entry)
+        return submission, True
+
+    def submission(self, comparison_id: str) -> Submission | None:
+        """None where it was not submitted."""
+        known = self._submitted.get(comparison_id)
+        return None if known is None else known.submission
+
+    def submissions(self, *statuses: SubmissionStatus) -> Sequence[Submission]:
+        """Those with one of these statuses, oldest first."""
+        oldest_first = sorted(self._submitted.values(), key=lambda one: (one.submission.created_at, one.number))
+        return [one.submission for one in oldest_first if one.submission.status in statuses]
+
+    def set_submission(
+        self,
+        comparison_id: str,
+        status: SubmissionStatus,
+        *,
+        entry: AuditEntry | None = None,
+        error: Mapping[str, str] | None = None,
+        version: int | None = None,
+    ) -> Submission:
+        """What is stored now. Raises ComparisonNotFound, VersionConflict."""
+        known = self._submission(comparison_id)
+        before = known.submission
+        if version not in (None, before.version):
+            raise version_conflict(comparison_id, version or 0, before.version)
+        changed = replace(before, status=status, error=dict(error or {}), version=before.version + 1)
+        self._submitted[comparison_id] = replace(known, submission=changed)
+        if entry is not None:
+            self._note(entry)
+        return changed
+
+    def delete(self, comparison_id: str, *, entry: AuditEntry, stale_after_s: float) -> None:
+        """Everything of a comparison, and its submission."""
+        kept, submitted = self._store.kept.get(comparison_id), self._submitted.get(comparison_id)
+        if kept is None and submitted is None:
+            raise not_found(comparison_id)
+        if kept is not None and kept.signoffs:
+            raise signed_off(comparison_id)
+        if submitted is not None and submitted.submission.status is SubmissionStatus.RUNNING:
+            raise in_preparation(comparison_id)
+        if kept is not None and not may_take(kept.claim, runner="", now=entry.at, stale_after_s=stale_after_s):
+            raise busy(comparison_id, kept.claim)
+        self._store.kept.pop(comparison_id, None)
+        self._submitted.pop(comparison_id, None)
+        self._leases = {place: lease for place, lease in self._leases.items() if lease.comparison_id != comparison_id}
+        self._note(entry)
+
+    def lease_hosts(
+        self,
+        comparison_id: str,
+        slots: Mapping[str, int],
+        *,
+        runner: str,
+        limit: int,
+        is_exclusive: bool,
+        now: datetime,
+        stale_after_s: float,
+    ) -> bool:
+        """Takes the right to send to all of these hosts, or to none."""
+        check_slots(slots, limit)
+        living = {
+            place: lease
+            for place, lease in self._leases.items()
+            if lease.comparison_id != comparison_id and not lease.is_stale(now, stale_after_s)
+        }
+        if not may_lease(living.values(), slots, limit=limit, is_exclusive=is_exclusive):
+            return False
+        mine = [
+            HostLease(
+                host=host,
+                comparison_id=comparison_id,
+                runner=runner,
+                slots=wanted,
+                is_exclusive=is_exclusive,
+                heartbeat_at=as_utc(now),
+            )
+            for host, wanted in slots.items()
+        ]
+        self._leases = living | {(lease.host, comparison_id): lease for lease in mine}
+        return True
+
+    def renew_hosts(self, comparison_id: str, *, runner: str, now: datetime) -> bool:
+        """Keeps the leases; False where the runner has none."""
+        mine = [place for place, lease in self._leases.items() if _holds(lease, comparison_id, runner)]
+        for place in mine:
+            self._leases[place] = replace(self._leases[place], heartbeat_at=as_utc(now))
+        return bool(mine)
+
+    def release_hosts(self, comparison_id: str, *, runner: str) -> None:
+        """Gives the runner's leases back."""
+        self._leases = {
+            place: lease for place, lease in self._leases.items() if not _holds(lease, comparison_id, runner)
+        }
+
+    def see_worker(self, runner: str, *, now: datetime) -> None:
+        """Notes that it lives."""
+        known = self._workers.get(runner) or Claim(runner=runner, since=as_utc(now), heartbeat_at=as_utc(now))
+        self._workers[runner] = replace(known, heartbeat_at=as_utc(now))
+
+    def drop_worker(self, runner: str) -> None:
+        """It has ended."""
+        self._workers.pop(runner, None)
+
+    def workers(self, *, now: datetime, stale_after_s: float) -> Sequence[str]:
+        """Those that live, the oldest first."""
+        known = sorted(self._workers.values(), key=lambda one: (one.since, one.runner))
+        return [one.runner for one in known if not may_take(one, runner="", now=now, stale_after_s=stale_after_s)]
+
+    def has_outcomes(self, comparison_id: str) -> bool:
+        """Whether any are stored."""
+        return bool(self._store.of(comparison_id).outcomes)
+
+    def outcomes(
+        self, comparison_id: str, wanted: OutcomeFilter, *, cursor: str | None = None, limit: int = 50
+    ) -> Page[Outcome]:
+        """In order of (position, repeat)."""
+        behind = (-1, 0) if cursor is None else decode_cursor(cursor, "items", 2)
+        of_all = self._store.of(comparison_id).outcomes
+        found = [one for one in of_all if outcome_place(one) > behind and _is_shown(one, wanted)]
+        limit = max(limit, 1)
+        return page_of(found[: limit + 1], limit, lambda one: encode_cursor("items", *outcome_place(one)))
+
+    def pair(self, comparison_id: str, position: int) -> tuple[Item, Sequence[Answer], Sequence[Score]]:
+        """One item with both arms' answers and scores. Raises ItemNotFound."""
+        kept = self._store.of(comparison_id)
+        if position not in kept.items:
+            raise item_not_found(comparison_id, position)
+        arms = [self._store.answers(comparison_id, arm=arm) for arm in ArmName]
+        answers = [answer for arm in arms for answer in arm if answer.position == position]
+        return kept.items[position], answers, [score for score in kept.scores if score.position == position]
+
+    def add_token(self, token: Token, *, entry: AuditEntry) -> None:
+        """Raises StoreError where the id is taken."""
+        if token.id in self._tokens:
+            raise StoreError(f"token {token.id} exists already")
+        if len(token.digest) != 32:
+            raise StoreError("a token's digest has 32 bytes")
+        self._tokens[token.id] = replace(
+            token,
+            name=storable_text(token.name),
+            created_at=as_utc(token.created_at),
+            expires_at=None if token.expires_at is None else as_utc(token.expires_at),
+            revoked_at=None if token.revoked_at is None else as_utc(token.revoked_at),
+        )
+        self._note(entry)
+
+    def token(self, token_id: str) -> Token | None:
+        """None where no token has this id."""
+        return self._tokens.get(token_id)
+
+    def tokens(self) -> Sequence[Token]:
+        """Newest first."""
+        return list(reversed(self._tokens.values()))
+
+    def revoke_token(self, token_id: str, *, entry: AuditEntry) -> None:
+        """From the entry's time on. Raises TokenNotFound."""
+        token = self._tokens.get(token_id)
+        if token is None:
+            raise token_not_found(token_id)
+        if token.revoked_at is None:
+            self._tokens[token_id] = replace(token, revoked_at=as_utc(entry.at))
+            self._note(entry)
+
+    def counts(self) -> Mapping[str, int]:
+        """By status."""
+        return Counter(line.summary.status.value for line in (*self._comparisons(), *self._waiting()))
+
+    def note(self, entry: AuditEntry) -> None:
+        """An entry by itself."""
+        self._note(entry)
+
+    def audit(self, *, cursor: str | None = None, limit: int = 50) -> Page[AuditEntry]:
+        """Newest first."""
+        end = len(self._audit) + 1 if cursor is None else decode_cursor(cursor, "audit", 1)[0]
+        numbered = [(number, entry) for number, entry in enumerate(self._audit, start=1) if number < end]
+        limit = max(limit, 1)
+        page = page_of(numbered[::-1][: limit + 1], limit, lambda one: encode_cursor("audit", one[0]))
+        return Page(entries=tuple(entry for _, entry in page.entries), next_cursor=page.next_cursor)
+
+    def sign_off(self, signoff: SignOff, *, entry: AuditEntry) -> None:
+        """Adds it. Raises ComparisonNotFound."""
+        kept = self._store.of(signoff.comparison_id)
+        texts: Any = {name: storable_text(getattr(signoff, name)) for name in ("signed_by", "note", "override")}
+        kept.signoffs = (*kept.signoffs, replace(signoff, signed_at=as_utc(signoff.signed_at), **texts))
+        self._note(entry)
+
+    def signoffs(self, comparison_id: str) -> Sequence[SignOff]:
+        """In the order in which they were made."""
+        return self._store.of(comparison_id).signoffs
+
+    def _note(self, entry: AuditEntry) -> None:
+        texts: Any = {name: storable_text(getattr(entry, name)) for name in ("who", "action", "subject")}
+        self._audit.append(replace(entry, at=as_utc(entry.at), **texts))
+
+    def _submission(self, comparison_id: str) -> _Submitted:
+        if comparison_id not in self._submitted:
+            raise not_found(comparison_id)
+        return self._submitted[comparison_id]
+
+    def _comparisons(self) -> list[_Listed]:
+        kept = self._store.kept.values()
+        return [_Listed(place=(one.comparison.created_at, 0, one.number), summary=_summary_of(one)) for one in kept]
+
+    def _waiting(self) -> list[_Listed]:
+        waiting = [one for id_, one in self._submitted.items() if id_ not in self._store.kept]
+        return [
+            _Listed(place=(one.submission.created_at, 1, one.number), summary=one.submission.summary())
+            for one in waiting
+        ]
+
+
+def _summary_of(kept: Kept) -> ComparisonSummary:
+    comparison = kept.comparison
+    return ComparisonSummary(
+        id=comparison.id,
+        status=comparison.status,
+        verdict=comparison.verdict,
+        label=comparison.label,
+        model=storable_text(comparison.plan.sampling.model),
+        suite=storable_text(comparison.plan.suite),
+        plan_hash=comparison.plan_hash,
+        n_items=sum(task.n_items for task in comparison.plan.tasks),
+        created_at=comparison.created_at,
+        started_at=comparison.started_at,
+        finished_at=comparison.finished_at,
+        stop_reason=comparison.stop_reason,
+        is_signed_off=bool(kept.signoffs),
+    )
+
+
+def _storable(submission: Submission) -> Submission:
+    require_json(submission.experiment, of=f"submission {submission.id}")
+    texts: Any = {name: storable_text(getattr(submission, name)) for name in ("label", "model", "created_by")}
+    experiment = json.loads(json.dumps(submission.experiment))
+    return replace(submission, created_at=as_utc(submission.created_at), experiment=experiment, **texts)
+
+
+def _matches(summary: ComparisonSummary, wanted: ComparisonFilter) -> bool:
+    return is_listed(
+        wanted,
+        status=summary.status,
+        verdict=summary.verdict,
+        label=summary.label,
+        model=summary.model,
+        created_at=summary.created_at,
+    )
+
+
+def _holds(lease: HostLease, comparison_id: str, runner: str) -> bool:
+    return lease.comparison_id == comparison_id and lease.runner == runner
+
+
+def _is_shown(outcome: Outcome, wanted: OutcomeFilter) -> bool:
+    is_flipped = outcome.change in (Change.GAIN, Change.LOSS)
+    return (
+        wanted.task in (None, outcome.task)
+        and wanted.flipped in (None, is_flipped)
+        and wanted.change in (None, outcome.change)
+        and wanted.missing in (None, outcome.change is Change.UNKNOWN)
+        and wanted.different_text in (None, outcome.different_text)
+        and (wanted.min_length is None or outcome.length >= wanted.min_length)
+        and (wanted.max_length is None or outcome.length <= wanted.max_length)
+    )

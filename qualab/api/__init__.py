@@ -1,0 +1,1 @@
+"""REST: thin. Requests in, use cases called, answers out."""

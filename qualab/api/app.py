@@ -1,0 +1,82 @@
+"""The app: routes, errors as problems, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from anyio import CapacityLimiter
+from anyio.to_thread import current_default_thread_limiter
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from qualab import __version__
+from qualab.api import analyses, audit, comparisons, events, health, items, plans, problems, signoffs
+from qualab.api.docs import describe
+from qualab.api.front import Front
+from qualab.api.state import State
+from qualab.api.streams import Broadcast
+from qualab.api.verdicts import VerdictCache
+from qualab.app.service.access import Door
+from qualab.app.service.desk import Desk
+from qualab.app.service.limits import RateLimit
+from qualab.app.services import Services
+from qualab.ports import Jobs, Registry
+from qualab.service_bootstrap import desk_of
+from qualab.service_settings import ServiceSettings
+
+FAILURES_A_SECOND, FAILURES_AT_ONCE = 1.0, 30
+"""Tries without a valid token, of one address."""
+HEAVY_AT_ONCE = 4
+"""Plans and analyses."""
+
+Schema = Callable[[], tuple[str | None, str]]
+
+
+def create_app(
+    services: Services,
+    registry: Registry,
+    jobs: Jobs,
+    settings: ServiceSettings,
+    *,
+    schema: Schema = lambda: ("", ""),
+) -> FastAPI:
+    """The app on these ports. `schema` tells the database's schema and this version's."""
+    return app_of(desk_of(services, registry, jobs, settings), settings, schema=schema)
+
+
+def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema) -> FastAPI:
+    """The app on a desk."""
+    state = State(
+        desk=desk,
+        settings=settings,
+        door=Door(desk.registry, desk.services.clock),
+        limit=RateLimit(rate=settings.rate, burst=settings.burst),
+        failures=RateLimit(rate=FAILURES_A_SECOND, burst=FAILURES_AT_ONCE),
+        broadcast=Broadcast(desk, poll_s=settings.poll_s, heartbeat_s=settings.heartbeat_s, most=settings.max_streams),
+        verdicts=VerdictCache(),
+        schema=schema,
+        heavy=CapacityLimiter(HEAVY_AT_ONCE),
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        current_default_thread_limiter().total_tokens = settings.threads
+        try:
+            yield
+        finally:
+            state.broadcast.close()
+
+    app = FastAPI(title="qualab", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.router.redirect_slashes = False
+    app.state.qualab = state
+    app.state.collectors = CollectorRegistry()
+    counts = health.Requests(app.state.collectors)
+    app.state.collectors.register(health.Stock(state))
+    routers = [part.router for part in (comparisons, items, analyses, signoffs, events, plans, audit, health)]
+    for router in routers:
+        app.include_router(router)
+    problems.install(app)
+    app.add_middleware(Front, settings=settings, observe=counts.observe)
+    app.openapi = lambda: describe(app, routers)  # type: ignore[method-assign]  # as FastAPI's documentation does
+    return app

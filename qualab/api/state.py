@@ -1,0 +1,157 @@
+"""What the routes share, and who may use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Annotated, TypeVar, cast
+
+import orjson
+from anyio import CapacityLimiter, to_thread
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
+from starlette.concurrency import run_in_threadpool
+
+from qualab.api.problems import HttpProblem
+from qualab.api.streams import Broadcast
+from qualab.api.verdicts import VerdictCache
+from qualab.app.service.access import Caller, Door
+from qualab.app.service.desk import By, Desk
+from qualab.app.service.limits import RateLimit
+from qualab.domain.access import Scope
+from qualab.domain.items import JsonObject
+from qualab.errors import Unauthenticated
+from qualab.service_settings import ServiceSettings
+
+T = TypeVar("T")
+FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+"""Headers of proxies: what comes through one does not come from this machine."""
+BEARER = HTTPBearer(auto_error=False, description="A token of `qualab token create`")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Made once for an app."""
+
+    desk: Desk
+    settings: ServiceSettings
+    door: Door
+    limit: RateLimit
+    failures: RateLimit
+    """Of callers that are not recognised, by address."""
+    broadcast: Broadcast
+    verdicts: VerdictCache
+    schema: Callable[[], tuple[str | None, str]]
+    """The database's schema, and this version's."""
+    heavy: CapacityLimiter
+    """Of what takes long: it has threads of its own, so that nothing small waits for it."""
+
+
+def state_of(request: Request) -> State:
+    """The app's state."""
+    return cast(State, request.app.state.qualab)
+
+
+def desk_of(request: Request) -> Desk:
+    """The app's desk."""
+    return state_of(request).desk
+
+
+async def _desk(request: Request) -> Desk:
+    """Not `desk_of` itself, which would be called in a thread."""
+    return desk_of(request)
+
+
+async def recognised(request: Request) -> Caller:
+    """Who asks. Raises Unauthenticated, TooManyRequests."""
+    state = state_of(request)
+    address = request.client.host if request.client else ""
+    presented, is_local = _presented(request), _is_local(request, address)
+    caller = state.door.remembered(presented, is_local=is_local)
+    if caller is None:
+        try:
+            caller = await run_in_threadpool(state.door.caller, presented, is_local=is_local)
+        except Unauthenticated:
+            state.failures.take(address)
+            raise
+    state.limit.take(caller.token_id or address)
+    return caller
+
+
+def _presented(request: Request) -> str | None:
+    header = request.headers.get("authorization")
+    if header is None:
+        return None
+    kind, _, token = header.partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""
+
+
+def _is_local(request: Request, address: str) -> bool:
+    """Whether the request can only come from a program of this machine."""
+    if not state_of(request).settings.is_loopback or any(name in request.headers for name in FORWARDED):
+        return False
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+async def _reader(caller: Annotated[Caller, Depends(recognised)], _: Annotated[object, Security(BEARER)]) -> Caller:
+    caller.check(Scope.READ)
+    return caller
+
+
+async def _runner(caller: Annotated[Caller, Depends(recognised)], _: Annotated[object, Security(BEARER)]) -> Caller:
+    caller.check(Scope.RUN)
+    return caller
+
+
+async def _admin(caller: Annotated[Caller, Depends(recognised)], _: Annotated[object, Security(BEARER)]) -> Caller:
+    caller.check(Scope.ADMIN)
+    return caller
+
+
+READ = [Depends(_reader)]
+ADMINISTER = [Depends(_admin)]
+Runner = Annotated[Caller, Depends(_runner)]
+Admin = Annotated[Caller, Depends(_admin)]
+TheDesk = Annotated[Desk, Depends(_desk)]
+
+
+async def slowly(request: Request, job: Callable[[], T]) -> T:
+    """What takes long, in a thread; few at once."""
+    return await to_thread.run_sync(job, limiter=state_of(request).heavy)
+
+
+def by(request: Request, caller: Caller) -> By:
+    """For the record."""
+    details = {"request_id": str(request.scope.get("qualab.request_id", ""))}
+    if caller.token_id:
+        details["token"] = caller.token_id
+    return By(who=caller.name, at=desk_of(request).services.clock.now(), details=details)
+
+
+async def json_object(request: Request) -> JsonObject:
+    """The request's body. Raises HttpProblem."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise HttpProblem(415, f"The body's type is {kind or 'not said'}, and must be application/json")
+    try:
+        found = orjson.loads(await request.body())
+    except orjson.JSONDecodeError as exc:
+        raise HttpProblem(400, f"The body is not JSON: {exc.msg} at line {exc.lineno}, column {exc.colno}") from None
+    if not isinstance(found, dict):
+        raise HttpProblem(400, "The body is no JSON object")
+    return found
+
+
+async def json_object_or_nothing(request: Request) -> JsonObject:
+    """The same; no body is an empty object."""
+    if not await request.body():
+        return {}
+    return await json_object(request)
+
+
+Body = Annotated[JsonObject, Depends(json_object)]
+BodyOrNothing = Annotated[JsonObject, Depends(json_object_or_nothing)]

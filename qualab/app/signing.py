@@ -1,0 +1,72 @@
+"""Sign-off: a person accepts a verdict, and it is on record who, which one, and under which plan."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from qualab.app.signoff import signoff_obstacles
+from qualab.domain.access import AuditEntry
+from qualab.domain.signoffs import SignOff
+from qualab.errors import InvalidValue, NotYet, SignOffRefused
+from qualab.ports import Registry, Store
+
+
+def sign_off(
+    store: Store,
+    registry: Registry,
+    comparison_id: str,
+    *,
+    signed_by: str,
+    note: str = "",
+    override: str = "",
+    who: str,
+    at: datetime,
+) -> SignOff:
+    """Accepts the newest analysis under the comparison's own plan. `who` stands in the record of changes.
+
+    Raises ComparisonNotFound; NotYet where there is no verdict; SignOffRefused, naming every obstacle, unless
+    `override` gives a reason; InvalidValue without a name, and for a reason where nothing stands in the way.
+    """
+    if not signed_by.strip():
+        raise InvalidValue(
+            "Nobody is named who signs off", hint="Give a name", fields={"signed_by": "must not be empty"}
+        )
+    comparison = store.get(comparison_id)
+    analysis = store.analysis(comparison.id)
+    if analysis is None:
+        raise NotYet(
+            f"Comparison {comparison.id} is {comparison.status.value}: there is no verdict to sign off",
+            hint=f"Finish it first: qualab resume {comparison.id}",
+        )
+    obstacles = signoff_obstacles(analysis, comparison)
+    if obstacles and not override.strip():
+        raise SignOffRefused(
+            f"Comparison {comparison.id} may not be signed off: {'; '.join(obstacles)}",
+            hint="Where it is to be accepted all the same, give the reason (--override): the report shows it",
+        )
+    if override.strip() and not obstacles:
+        raise InvalidValue(
+            f"Nothing stands in the way of signing off {comparison.id}: there is nothing to override",
+            hint="Leave the override out",
+            fields={"override": "must be empty here"},
+        )
+    signed = SignOff(
+        comparison_id=comparison.id,
+        plan_hash=comparison.plan_hash,
+        analysis_hash=_seal(store, comparison.id, comparison.plan_hash),
+        verdict=analysis.verdict,
+        signed_by=signed_by.strip(),
+        note=note.strip(),
+        override=override.strip(),
+        obstacles=obstacles,
+        signed_at=at,
+    )
+    details = {"as": signed.signed_by, "verdict": signed.verdict.value, "override": signed.override}
+    entry = AuditEntry(at=at, who=who, action="comparison.sign-off", subject=comparison.id, details=details)
+    registry.sign_off(signed, entry=entry)
+    return signed
+
+
+def _seal(store: Store, comparison_id: str, plan_hash: str) -> str:
+    """Of the newest analysis under the plan; empty where that was stored before there were seals."""
+    return next((one.seal for one in reversed(store.seals(comparison_id)) if one.plan_hash == plan_hash), "")

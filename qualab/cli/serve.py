@@ -1,0 +1,87 @@
+"""`qualab serve`: the service, API and worker in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qualab.cli.options import Database, DataDir
+from qualab.cli.output import complain
+from qualab.errors import UsageError
+
+if TYPE_CHECKING:
+    from qualab.ports import Registry
+    from qualab.service_settings import ServiceSettings
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command of this module."""
+    app.command("serve", short_help="Serve the REST API, with a worker.")(serve)
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; another than loopback needs a token.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one. Default: 8080.")] = None,
+    allow_endpoint: Annotated[
+        list[str] | None,
+        typer.Option(help="What may be called: host (with *), address or network. Repeat it for more."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A name that the Host header may hold. Repeat it for more.")
+    ] = None,
+    allow_path: Annotated[
+        list[Path] | None, typer.Option(help="A folder of this machine that requests may name. Repeat it for more.")
+    ] = None,
+    secret_env: Annotated[
+        list[str] | None, typer.Option(help="Environment variables that env:NAME may name. Default: QUALAB_KEY_*.")
+    ] = None,
+    secret_dir: Annotated[Path | None, typer.Option(help="Folder of the files that file:/path may name.")] = None,
+    worker: Annotated[
+        bool, typer.Option("--worker/--no-worker", help="Whether this process also runs what is asked for.")
+    ] = True,
+    data_dir: DataDir = None,
+    db: Database = None,
+) -> None:
+    """Serve the REST API, with a worker. Every setting can be given as QUALAB_SERVE_NAME, too."""
+    from qualab import bootstrap, worker_bootstrap
+    from qualab.service_settings import load_service
+    from qualab.settings import load
+
+    common = load(command_line={"db": db, "data_dir": data_dir})
+    settings = load_service(
+        host=host,
+        port=port,
+        allowed_endpoints=allow_endpoint or None,
+        allowed_hosts=allow_host or None,
+        allowed_paths=allow_path or None,
+        secret_env=secret_env or None,
+        secret_dir=secret_dir,
+        data_dir=common.data_dir,
+    )
+    registry = bootstrap.registry_of(common)
+    _check_closed(settings, registry)
+    from qualab.api.app import app_of
+    from qualab.api.logs import begin_logging
+    from qualab.api.serving import server_of
+
+    begin_logging()
+    bootstrap.allow_open_files()
+    services = bootstrap.services_of(common)
+    database = bootstrap.database_url(common.db)
+    with worker_bootstrap.queueing_desk(services, registry, settings, database=database, works=worker) as desk:
+        app = app_of(desk, settings, schema=lambda: bootstrap.current_revision(common))
+        server_of(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
+
+
+def _check_closed(settings: ServiceSettings, registry: Registry) -> None:
+    """Raises UsageError where anybody could come in."""
+    from qualab import bootstrap
+    from qualab.app.service.access import valid_tokens
+
+    if not settings.is_loopback and not valid_tokens(registry, bootstrap.now()):
+        raise UsageError(
+            f"Nobody is served on {settings.host} without a token, and there is none",
+            hint="Make one first: qualab token create NAME --scope admin",
+        )

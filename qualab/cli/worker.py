@@ -1,0 +1,92 @@
+"""`qualab worker`: runs what the service was asked for, beside it or on another host."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from qualab.cli.options import Database, DataDir
+from qualab.cli.output import complain
+from qualab.errors import InvalidValue
+
+LOOK_S = 0.2
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command of this module."""
+    app.command("worker", short_help="Run what the service was asked for.")(worker)
+
+
+def worker(
+    concurrency: Annotated[int, typer.Option(help="Comparisons at once, each in a process of its own.")] = 1,
+    allow_endpoint: Annotated[
+        list[str] | None, typer.Option(help="What may be called, as for `qualab serve`. Repeat it for more.")
+    ] = None,
+    allow_path: Annotated[
+        list[Path] | None, typer.Option(help="A folder of this machine that requests may name. Repeat it for more.")
+    ] = None,
+    secret_env: Annotated[
+        list[str] | None, typer.Option(help="Environment variables that env:NAME may name. Default: QUALAB_KEY_*.")
+    ] = None,
+    secret_dir: Annotated[Path | None, typer.Option(help="Folder of the files that file:/path may name.")] = None,
+    data_dir: DataDir = None,
+    db: Database = None,
+) -> None:
+    """Run what the service was asked for, until SIGTERM. Any number of workers may share one PostgreSQL."""
+    if concurrency < 1:
+        raise InvalidValue("concurrency must be 1 or more", hint="Change --concurrency")
+    if concurrency > 1:
+        raise typer.Exit(_several(concurrency, sys.argv[1:]))
+    from qualab import bootstrap, worker_bootstrap
+    from qualab.api.logs import begin_logging
+    from qualab.service_settings import load_service
+    from qualab.settings import load
+
+    common = load(command_line={"db": db, "data_dir": data_dir})
+    settings = load_service(
+        allowed_endpoints=allow_endpoint or None,
+        allowed_paths=allow_path or None,
+        secret_env=secret_env or None,
+        secret_dir=secret_dir,
+        data_dir=common.data_dir,
+    )
+    begin_logging()
+    bootstrap.allow_open_files()
+    ended = _ended_by_signals()
+    services, registry = bootstrap.services_of(common), bootstrap.registry_of(common)
+    database = bootstrap.database_url(common.db)
+    with worker_bootstrap.queueing_desk(services, registry, settings, database=database, works=True):
+        complain(f"qualab works as {services.runner} (Ctrl-C stops it)")
+        ended.wait()
+
+
+def _ended_by_signals() -> threading.Event:
+    """Set by SIGTERM and SIGINT, whatever the shell that started this has made of them."""
+    ended = threading.Event()
+
+    def end(_: int, __: FrameType | None) -> None:
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    return ended
+
+
+def _several(count: int, arguments: list[str]) -> int:
+    """As many workers; all end when one does. Returns the first exit code that is not 0."""
+    ended = _ended_by_signals()
+    command = [sys.executable, "-m", "qualab", *arguments, "--concurrency", "1"]
+    children = [subprocess.Popen(command) for _ in range(count)]
+    while not ended.wait(LOOK_S) and all(child.poll() is None for child in children):
+        pass
+    for child in children:
+        if child.poll() is None:
+            child.terminate()
+    return next((code for code in [child.wait() for child in children] if code), 0)

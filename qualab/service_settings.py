@@ -1,0 +1,91 @@
+"""What the service's operator sets: command line over environment (QUALAB_SERVE_*) over default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from qualab.errors import InvalidValue
+from qualab.settings import Names, Paths
+
+PREFIX = "QUALAB_SERVE_"
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+LOOPBACK_ENDPOINTS = ("localhost", "127.0.0.0/8", "::1/128")
+
+
+class ServiceSettings(BaseSettings):
+    """Seconds, bytes, fractions. What requests may reach is closed unless it is named here."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: int = Field(8080, ge=0, le=65_535)
+    allowed_hosts: Names = ()
+    """Names that the Host header may hold, beside this machine's own where the service listens on loopback alone."""
+    allowed_endpoints: Names | None = None
+    """Host names (with * in them, with a port), addresses and networks that may be called."""
+    allowed_paths: Paths = ()
+    """Folders of this machine that requests may name, beside the service's own data directory."""
+    data_dir: Path | None = None
+    secret_env: Names = ("QUALAB_KEY_*",)
+    """Environment variables that "env:NAME" may lead to; * stands for anything."""
+    secret_dir: Path | None = None
+    """The folder of the files that "file:/path" may lead to."""
+    may_verify_pins: bool = False
+    """Whether requests may name pods and containers, at which kubectl and docker look with the service's rights."""
+    max_body_bytes: int = Field(2 << 20, ge=1)
+    body_timeout_s: float = Field(30.0, gt=0)
+    """For a request's head, and again for its whole body."""
+    rate: float = Field(100.0, ge=0)
+    """Requests a second of one token, or of one address without a token; 0 is no limit."""
+    burst: int = Field(1_000, ge=1)
+    """Requests that may come at once after a pause."""
+    max_connections: int = Field(4_000, ge=1)
+    max_streams: int = Field(2_000, ge=1)
+    """Clients that follow events at once."""
+    poll_s: float = Field(1.0, gt=0)
+    """How often a comparison that is followed is looked at."""
+    heartbeat_s: float = Field(15.0, gt=0)
+    planning_timeout_s: float = Field(30.0, gt=0)
+    """How long a request waits for tasks to be loaded."""
+    threads: int = Field(16, ge=1)
+    """Requests that may use the database at once."""
+    host_concurrency: int = Field(64, ge=1)
+    """Requests in flight at one endpoint host, of all comparisons of all workers."""
+    beat_s: float = Field(5.0, gt=0)
+    """How often a worker says that it lives."""
+    stale_after_s: float = Field(30.0, gt=0)
+    """How long a worker's silence is borne, before another takes over what it ran."""
+    sweep_s: float = Field(10.0, gt=0)
+    """How often each worker looks for what nobody attends to."""
+    queue_poll_s: float = Field(1.0, gt=0)
+    """How often an idle worker looks into the queue."""
+    host_wait_s: float = Field(3.0, gt=0)
+    """How long a comparison is put off that needs a host that is taken."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        return self.host in LOOPBACK_HOSTS
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Unless it is said: this machine's own where only this machine can ask, nothing otherwise."""
+        if self.allowed_endpoints is not None:
+            return self.allowed_endpoints
+        return LOOPBACK_ENDPOINTS if self.is_loopback else ()
+
+
+def load_service(**given: object) -> ServiceSettings:
+    """None stands for what is not said. Raises InvalidValue."""
+    try:
+        return ServiceSettings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise InvalidValue(
+            f"{name}: {str(first['msg']).rstrip('.')}",
+            hint=f"Change --{name.replace('_', '-')} or {PREFIX}{name.upper()}",
+        ) from exc

@@ -1,0 +1,58 @@
+"""The composition root of workers: a queue beside the database, and what takes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from qualab.adapters.jobs import DbosConsumer, DbosQueue, QueuePlace
+from qualab.adapters.store.location import locate
+from qualab.app.service.desk import Desk
+from qualab.app.service.queued import QueuedJobs
+from qualab.app.service.working import Worker
+from qualab.app.services import Services
+from qualab.bootstrap import new_loop
+from qualab.ports import Registry
+from qualab.service_bootstrap import desk_of, pulse_of
+from qualab.service_settings import ServiceSettings
+
+END_WITHIN_S = 20
+"""For what is under way, when a worker is asked to end."""
+
+
+@contextmanager
+def queueing_desk(
+    services: Services, registry: Registry, settings: ServiceSettings, *, database: str, works: bool
+) -> Iterator[Desk]:
+    """A desk whose jobs go to the queue beside the database; with `works`, a worker of this process takes them, too.
+
+    Raises StoreError where the queue cannot be made.
+    """
+    place = QueuePlace(url=locate(database).url, path=locate(database).path)
+    queue = DbosQueue(place)
+    jobs = QueuedJobs(registry, queue, services.clock, pulse_of(settings))
+    desk = desk_of(services, registry, jobs, settings)
+    try:
+        if works:
+            with _working(desk, place, queue, settings):
+                yield desk
+        else:
+            yield desk
+    finally:
+        desk.planner.close()
+        queue.close()
+
+
+@contextmanager
+def _working(desk: Desk, place: QueuePlace, queue: DbosQueue, settings: ServiceSettings) -> Iterator[None]:
+    worker = Worker(desk, queue, sweep_s=settings.sweep_s, host_wait_s=settings.host_wait_s, new_loop=new_loop)
+    consumer = DbosConsumer(place, queue, runner=desk.services.runner, poll_s=settings.queue_poll_s)
+    worker.begin()
+    consumer.begin(worker.deliver)
+    worker.watch()
+    try:
+        yield
+    finally:
+        worker.close()
+        consumer.close(within_s=END_WITHIN_S)
+        worker.leave()

@@ -1,0 +1,180 @@
+"""The service on fakes: no lm-eval, no network, a store in memory; and the same app on a real socket."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from qualab.adapters.memory import MemoryRegistry, MemoryStore
+from qualab.api.app import app_of
+from qualab.api.serving import server_of
+from qualab.app.service.access import create_token
+from qualab.app.service.desk import By, Desk
+from qualab.app.service.inline import InlineJobs
+from qualab.domain.access import Scope
+from qualab.ports import Registry
+from qualab.service_bootstrap import desk_of
+from qualab.service_settings import ServiceSettings
+from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, FakeTasks
+
+OFF, ON = "http://127.0.0.1:8001/v1", "http://127.0.0.1:8002/v1"
+EXPERIMENT = {
+    "baseline": OFF,
+    "candidate": ON,
+    "model": "m",
+    "tasks": "sums",
+    "max_attempts": 1,
+    "accept_underpowered": True,
+}
+BASE_URL = "http://127.0.0.1:8080"
+
+
+@dataclass
+class IdleJobs:
+    """Remembers what it was told, and does nothing."""
+
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    n_workers: int = 1
+
+    def enqueue(self, comparison_id: str) -> None:
+        self.calls.append(("enqueue", comparison_id))
+
+    def cancel(self, comparison_id: str) -> None:
+        self.calls.append(("cancel", comparison_id))
+
+    def resume(self, comparison_id: str, *, retry_failed: bool = False) -> None:
+        self.calls.append(("resume", comparison_id, retry_failed))
+
+    def workers(self) -> int:
+        return self.n_workers
+
+
+@dataclass
+class Service:
+    """An app with everything behind it."""
+
+    bench: Bench
+    registry: Registry
+    jobs: Any
+    settings: ServiceSettings
+    desk: Desk
+    app: FastAPI
+    client: TestClient
+
+    def token(self, scope: Scope = Scope.ADMIN, *, name: str = "ci", **changes: Any) -> dict[str, str]:
+        """The header of a new token."""
+        by = By(who="me@here", at=self.bench.clock.now())
+        _, text = create_token(self.registry, name=name, scope=scope, lifetime=None, by=by, **changes)
+        return {"Authorization": f"Bearer {text}"}
+
+    def create(self, **changes: Any) -> str:
+        """Asks for a comparison, and gives its id."""
+        sent = self.client.post("/v1/comparisons", json=EXPERIMENT | changes)
+        assert sent.status_code == 202, sent.text
+        return str(sent.json()["id"])
+
+    def done(self, comparison_id: str, *, within_s: float = 10.0) -> dict[str, Any]:
+        """Waits for the end, as CI does."""
+        ends_at = time.monotonic() + within_s
+        while time.monotonic() < ends_at:
+            found = self.client.get(f"/v1/comparisons/{comparison_id}/verdict").json()
+            if found["has_ended"]:
+                return dict(found)
+            time.sleep(0.01)
+        raise AssertionError(f"{comparison_id} did not end: {found}")
+
+    def finished(self, **changes: Any) -> str:
+        """The id of a comparison that has run."""
+        comparison_id = self.create(**changes)
+        assert self.done(comparison_id)["status"] == "finished"
+        return comparison_id
+
+
+def make_bench(n_items: int = 10) -> Bench:
+    return Bench(
+        baseline=FakeEndpoint(OFF),
+        candidate=FakeEndpoint(ON, drafts=True),
+        harness=FakeHarness(FakeTasks(n_items=n_items)),
+        store=MemoryStore(),
+    )
+
+
+def make_service(
+    *,
+    bench: Bench | None = None,
+    jobs: Any = None,
+    registry: Registry | None = None,
+    client: str = "127.0.0.1",
+    schema: Any = lambda: ("1", "1"),
+    **settings: Any,
+) -> Service:
+    """The client is not entered: `with service.client` runs the app's lifespan."""
+    bench = bench or make_bench()
+    registry = registry or MemoryRegistry(bench.store)
+    jobs = jobs if jobs is not None else IdleJobs()
+    wanted = ServiceSettings(**{"poll_s": 0.01, "rate": 0, **settings})
+    # the endpoints are fakes: the list is asked, but nothing is looked up to be called
+    desk = replace(desk_of(bench.services, registry, jobs, wanted), services=bench.services)
+    app = app_of(desk, wanted, schema=schema)
+    test_client = TestClient(app, base_url=BASE_URL, client=(client, 50_000))
+    return Service(bench, registry, jobs, wanted, desk, app, test_client)
+
+
+@pytest.fixture
+def idle() -> Iterator[Service]:
+    """A service whose jobs wait for ever."""
+    service = make_service()
+    with service.client:
+        yield service
+
+
+@pytest.fixture
+def working() -> Iterator[Service]:
+    """A service with a worker."""
+    jobs = InlineJobs()
+    service = make_service(jobs=jobs)
+    jobs.begin(service.desk)
+    try:
+        with service.client:
+            yield service
+    finally:
+        jobs.close()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Service]]:
+    """Makes services with settings of their own."""
+    made = []
+
+    def entered(**changes: Any) -> Service:
+        service = make_service(**changes)
+        made.append(service.client.__enter__())
+        return service
+
+    yield entered
+    for client in made:
+        client.__exit__()
+
+
+@contextmanager
+def on_a_socket(service: Service) -> Iterator[str]:
+    """Serves an app from a thread, and yields its address."""
+    addresses: queue.Queue[str] = queue.Queue()
+    server = server_of(service.app, service.settings, started=addresses.put)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        yield addresses.get(timeout=10.0)
+    finally:
+        server.should_exit = True
+        thread.join(15.0)
+        assert not thread.is_alive()

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from qualab.app.service.access import FRESH_S, Door, create_token, digest_of, revoke_token
+from qualab.app.service.desk import By
+from qualab.domain.access import Scope
+from qualab.errors import InvalidValue, Unauthenticated
+from tests.api.conftest import EXPERIMENT, Service, make_service
+from tests.app.fakes import START
+
+BY = By(who="me@here", at=START)
+Make = Callable[..., Service]
+
+
+def test_nothing_is_needed_on_this_machine_until_there_is_a_token(make: Make) -> None:
+    assert make().client.get("/v1/comparisons").status_code == 200
+    service = make()
+    header = service.token()
+    refused = service.client.get("/v1/comparisons")
+    assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
+    assert refused.headers["www-authenticate"] == "Bearer"
+    assert service.client.get("/v1/comparisons", headers=header).status_code == 200
+
+
+def test_a_revoked_token_does_not_open_the_door_for_everybody(make: Make) -> None:
+    service = make()
+    service.token()
+    revoke_token(service.registry, service.registry.tokens()[0].id, by=BY)
+    assert service.client.get("/v1/comparisons").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "header", ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via"]
+)
+def test_what_a_proxy_forwards_is_not_of_this_machine(make: Make, header: str) -> None:
+    service = make()
+    assert service.client.get("/v1/comparisons", headers={header: "127.0.0.1"}).status_code == 401
+
+
+def test_a_caller_from_elsewhere_needs_a_token(make: Make) -> None:
+    service = make(client="192.0.2.7")
+    assert service.client.get("/v1/comparisons").status_code == 401
+
+
+def test_everybody_needs_a_token_where_others_can_connect(make: Make) -> None:
+    service = make(host="0.0.0.0", allowed_endpoints=("localhost",))
+    assert service.client.get("/v1/comparisons").status_code == 401
+
+
+def test_health_needs_no_token(make: Make) -> None:
+    service = make(client="192.0.2.7")
+    assert [service.client.get(path).status_code for path in ("/healthz", "/readyz")] == [200, 200]
+    assert service.client.get("/metrics").status_code == 401
+
+
+ROUTES: list[tuple[str, str, Scope]] = [
+    ("GET", "/v1/comparisons", Scope.READ),
+    ("GET", "/v1/comparisons/x", Scope.READ),
+    ("GET", "/v1/comparisons/x/verdict", Scope.READ),
+    ("GET", "/v1/comparisons/x/metrics", Scope.READ),
+    ("GET", "/v1/comparisons/x/preflight", Scope.READ),
+    ("GET", "/v1/comparisons/x/acceptance", Scope.READ),
+    ("GET", "/v1/comparisons/x/plan", Scope.READ),
+    ("GET", "/v1/comparisons/x/items", Scope.READ),
+    ("GET", "/v1/comparisons/x/items/0", Scope.READ),
+    ("GET", "/v1/comparisons/x/analyses", Scope.READ),
+    ("GET", "/v1/comparisons/x/analyses/y", Scope.READ),
+    ("GET", "/v1/comparisons/x/events", Scope.READ),
+    ("POST", "/v1/plans", Scope.READ),
+    ("GET", "/metrics", Scope.READ),
+    ("POST", "/v1/comparisons", Scope.RUN),
+    ("DELETE", "/v1/comparisons/x", Scope.RUN),
+    ("POST", "/v1/comparisons/x/cancel", Scope.RUN),
+    ("POST", "/v1/comparisons/x/resume", Scope.RUN),
+    ("POST", "/v1/comparisons/x/analyses", Scope.RUN),
+    ("GET", "/v1/audit", Scope.ADMIN),
+]
+OPEN = {"/healthz", "/readyz"}
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Any:
+    service = make_service()
+    headers = {scope: service.token(scope, name=scope.value) for scope in Scope}
+    with service.client:
+        yield service, headers
+
+
+def test_every_route_has_a_scope(guarded: Any) -> None:
+    paths = guarded[0].app.openapi()["paths"]
+    named = {(method, path.replace("/x", "/{comparison_id}")) for method, path, _ in ROUTES}
+    named = {(m, p.replace("/items/0", "/items/{position}").replace("/y", "/{plan_hash}")) for m, p in named}
+    there = {(method.upper(), path) for path, methods in paths.items() for method in methods if path not in OPEN}
+    assert there == named
+
+
+@pytest.mark.parametrize(("method", "path", "needed"), ROUTES)
+def test_a_scope_holds_the_ones_before_it_and_no_more(guarded: Any, method: str, path: str, needed: Scope) -> None:
+    service, headers = guarded
+    order = list(Scope)
+    service.app.state.qualab.failures._left.clear()
+    for scope in Scope:
+        answer = service.client.request(method, path, headers=headers[scope])
+        is_refused = answer.status_code == 403
+        assert is_refused == (order.index(scope) < order.index(needed)), (scope, answer.text)
+        if is_refused:
+            assert (answer.json()["code"], needed.value in answer.json()["detail"]) == ("forbidden", True)
+    assert service.client.request(method, path).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "presented",
+    [
+        "Bearer",
+        "Bearer ",
+        "Bearer nonsense",
+        "Bearer qlb_",
+        "Bearer qlb_000000000000.",
+        "Bearer qlb_000000000000." + "A" * 43,
+        "Bearer qlb_%(id)s." + "A" * 43,
+        "Bearer qlb_%(id)s." + "A" * 4_000,
+        "Bearer qlb_%(id)s.%(secret)s ",
+        "Basic %(secret)s",
+        "%(secret)s",
+        "Bearer %(secret)s",
+        "bearer  qlb_%(id)s.%(secret)sx",
+        "Bearer \u00ff\u00fe",
+    ],
+)
+def test_what_is_no_token_is_refused_and_not_repeated(guarded: Any, presented: str) -> None:
+    service, headers = guarded
+    token_id, _, secret = headers[Scope.RUN]["Authorization"].removeprefix("Bearer qlb_").partition(".")
+    text = presented % {"id": token_id, "secret": secret} if "%" in presented else presented
+    is_right = text.strip() == f"Bearer qlb_{token_id}.{secret}"
+    service.app.state.qualab.failures._left.clear()
+    answer = service.client.get("/v1/comparisons", headers={"Authorization": text.encode("latin-1")})
+    assert answer.status_code == (200 if is_right else 401)
+    assert secret not in answer.text
+
+
+def test_expired_and_revoked_tokens_are_refused(make: Make) -> None:
+    service = make()
+    _, text = create_token(service.registry, name="ci", scope=Scope.READ, lifetime=timedelta(hours=1), by=BY)
+    header = {"Authorization": f"Bearer {text}"}
+    assert service.client.get("/v1/comparisons", headers=header).status_code == 200
+    service.bench.clock.instant = START + timedelta(minutes=61)
+    assert service.client.get("/v1/comparisons", headers=header).status_code == 401
+
+
+def test_a_revoked_token_is_refused_within_seconds(make: Make) -> None:
+    service = make()
+    seconds = [0.0]
+    door = Door(service.registry, service.bench.clock, monotonic_s=lambda: seconds[0])
+    token, text = create_token(service.registry, name="ci", scope=Scope.READ, lifetime=None, by=BY)
+    assert door.caller(text, is_local=False).name == "ci"
+    assert door.remembered(text, is_local=False) is not None
+    revoke_token(service.registry, token.id, by=BY)
+    seconds[0] = FRESH_S
+    assert door.remembered(text, is_local=False) is None
+    with pytest.raises(Unauthenticated):
+        door.caller(text, is_local=False)
+
+
+def test_of_a_secret_only_its_hash_is_kept(make: Make) -> None:
+    service = make()
+    token, text = create_token(service.registry, name="ci", scope=Scope.READ, lifetime=None, by=BY)
+    kept = service.registry.token(token.id)
+    secret = text.partition(".")[2]
+    assert kept is not None
+    assert kept.digest == digest_of(secret)
+    assert secret not in repr(kept)
+    assert secret not in repr(service.registry.audit())
+
+
+@pytest.mark.parametrize("name", ["", "  ", "x" * 101, "a\nb", "a\x00b"])
+def test_a_token_has_a_name_that_can_be_read(make: Make, name: str) -> None:
+    with pytest.raises(InvalidValue):
+        create_token(make().registry, name=name, scope=Scope.READ, lifetime=None, by=BY)
+
+
+def test_the_record_names_the_token(make: Make) -> None:
+    service = make()
+    header = service.token(Scope.ADMIN, name="release-bot")
+    assert service.client.post("/v1/comparisons", json=EXPERIMENT, headers=header).status_code == 202
+    created, token = service.client.get("/v1/audit", headers=header).json()["entries"]
+    assert (created["who"], created["action"]) == ("release-bot", "comparison.create")
+    assert created["details"]["token"] == token["subject"]
+    assert (token["who"], token["action"], token["details"]["scope"]) == ("me@here", "token.create", "admin")
+    pages = service.client.get("/v1/audit?limit=1", headers=header).json()
+    rest = service.client.get(f"/v1/audit?limit=1&cursor={pages['next_cursor']}", headers=header).json()
+    assert [pages["entries"][0], rest["entries"][0], rest["next_cursor"]] == [created, token, None]
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example:8080", "", "10.0.0.1", "localhost.evil.example"]
+)
+def test_a_name_that_was_bent_to_this_machine_is_refused(make: Make, host: str) -> None:
+    answer = make().client.get("/v1/comparisons", headers={"Host": host})
+    assert (answer.status_code, answer.json()["code"]) == (421, "misdirected")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8080", "127.0.0.1", "[::1]:8080", "[::1]", "lab.example:80"])
+def test_this_machines_own_names_are_taken(make: Make, host: str) -> None:
+    service = make(allowed_hosts=("lab.example",))
+    assert service.client.get("/healthz", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Origin": "http://[::1]:9"},
+    ],
+)
+def test_a_page_of_another_site_changes_nothing(make: Make, headers: dict[str, str]) -> None:
+    service = make()
+    comparison_id = service.create()
+    refused = service.client.post(f"/v1/comparisons/{comparison_id}/cancel", headers=headers)
+    assert (refused.status_code, refused.json()["code"]) == (403, "cross-origin")
+    same = {"Origin": "http://127.0.0.1:8080", "Sec-Fetch-Site": "same-origin"}
+    assert service.client.post(f"/v1/comparisons/{comparison_id}/cancel", headers=same).status_code == 200
+
+
+def test_no_page_of_another_site_may_read(make: Make) -> None:
+    answer = make().client.get("/v1/comparisons", headers={"Origin": "http://evil.example"})
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+    preflight = make().client.options("/v1/comparisons", headers={"Origin": "http://evil.example"})
+    assert preflight.status_code in (403, 405)
+
+
+def test_callers_are_slowed_down(make: Make) -> None:
+    service = make(rate=0.5, burst=3)
+    one, other = service.token(name="one"), service.token(name="other")
+    answers = [service.client.get("/v1/comparisons", headers=one) for _ in range(5)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
+    assert 1 <= int(answers[-1].headers["retry-after"]) <= 2
+    assert service.client.get("/v1/comparisons", headers=other).status_code == 200
+
+
+def test_guessing_tokens_is_slowed_down(make: Make) -> None:
+    service = make(client="192.0.2.7")
+    header = {"Authorization": "Bearer qlb_000000000000." + "A" * 43}
+    codes = [service.client.get("/v1/comparisons", headers=header).status_code for _ in range(40)]
+    assert codes[:30] == [401] * 30
+    assert 429 in codes[30:]
+    assert service.client.get("/v1/comparisons", headers=service.token()).status_code == 200

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from qualab.domain.names import ArmName
+from qualab.domain.submissions import SubmissionStatus
+from tests.api.conftest import EXPERIMENT, OFF, ON, Service
+
+
+def test_a_comparison_runs_from_its_request_to_its_verdict(working: Service) -> None:
+    sent = working.client.post("/v1/comparisons", json=EXPERIMENT | {"label": "nightly"})
+    assert sent.status_code == 202
+    comparison_id = sent.json()["id"]
+    assert sent.headers["location"] == f"/v1/comparisons/{comparison_id}"
+    verdict = working.done(comparison_id)
+    assert (verdict["status"], verdict["verdict"], verdict["label"]) == ("finished", "INCONCLUSIVE", "nightly")
+    read = working.client.get(sent.headers["location"]).json()
+    assert read["request"]["status"] == "done"
+    assert read["n_items"] == 10
+    assert len(working.bench.baseline.bodies) == len(working.bench.candidate.bodies) == 10
+
+
+def test_a_request_waits_in_the_queue_until_a_worker_takes_it(idle: Service) -> None:
+    comparison_id = idle.create()
+    read = idle.client.get(f"/v1/comparisons/{comparison_id}").json()
+    assert (read["status"], read["verdict"], read["plan_hash"]) == ("queued", None, "")
+    assert read["request"]["created_by"] == "loopback"
+    assert idle.jobs.calls == [("enqueue", comparison_id)]
+
+
+def test_the_same_key_and_body_give_the_same_comparison(idle: Service) -> None:
+    def send(body: dict[str, Any]) -> Any:
+        return idle.client.post("/v1/comparisons", json=body, headers={"Idempotency-Key": "build-17"})
+
+    first, again, other = send(EXPERIMENT), send(EXPERIMENT), send(EXPERIMENT | {"label": "other"})
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert first.json()["id"] == again.json()["id"]
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency-key-reused")
+    assert len(idle.registry.submissions(SubmissionStatus.QUEUED)) == 1
+
+
+@pytest.mark.parametrize("key", ["with space", "x" * 201, "\x7f"])
+def test_what_is_no_key_is_refused(idle: Service, key: str) -> None:
+    sent = idle.client.post("/v1/comparisons", json=EXPERIMENT, headers={"Idempotency-Key": key})
+    assert (sent.status_code, sent.json()["errors"][0]["field"]) == (422, "Idempotency-Key")
+
+
+def test_margins_that_the_items_cannot_prove_need_to_be_accepted(idle: Service) -> None:
+    refused = idle.client.post("/v1/comparisons", json={**EXPERIMENT, "accept_underpowered": False})
+    assert (refused.status_code, refused.json()["code"]) == (422, "underpowered")
+    said = {one["field"]: one["allowed"] for one in refused.json()["errors"]}
+    assert "10 items cannot prove ±2 pp" in said["margin"]
+    assert "true" in said["accept_underpowered"]
+    assert idle.registry.submissions(*SubmissionStatus) == []
+    assert idle.client.post("/v1/comparisons", json=EXPERIMENT).status_code == 202
+
+
+def test_margins_that_the_items_prove_need_nothing(make: Any) -> None:
+    from tests.api.conftest import make_bench
+
+    service = make(bench=make_bench(n_items=3_000))
+    body = {name: value for name, value in EXPERIMENT.items() if name != "accept_underpowered"}
+    assert service.client.post("/v1/comparisons", json=body).status_code == 202
+
+
+def test_pages_follow_one_another_and_end(idle: Service) -> None:
+    made = [idle.create(label=f"n{number}") for number in range(5)]
+    seen, url, n_pages = [], "/v1/comparisons?limit=2", 0
+    while url:
+        page = idle.client.get(url)
+        seen += [one["id"] for one in page.json()["entries"]]
+        url, n_pages = page.links.get("next", {}).get("url", ""), n_pages + 1
+        assert bool(url) == (page.json()["next_cursor"] is not None)
+    assert (seen, n_pages) == (made[::-1], 3)
+
+
+def test_lists_are_filtered(working: Service) -> None:
+    one, two = working.finished(label="a"), working.finished(label="b", model="other")
+    verdict = working.client.get(f"/v1/comparisons/{one}/verdict").json()["verdict"]
+
+    def ids(query: str) -> list[str]:
+        found = working.client.get(f"/v1/comparisons?{query}")
+        assert found.status_code == 200, found.text
+        return [entry["id"] for entry in found.json()["entries"]]
+
+    assert ids("label=a") == [one]
+    assert ids("model=other") == [two]
+    assert set(ids("status=finished")) == {one, two}
+    assert ids("status=queued") == []
+    assert set(ids(f"verdict={verdict}")) == {one, two}
+    assert ids("verdict=REGRESSION") == []
+    assert ids("since=2026-01-02T03:04:06Z") == []
+    assert len(ids("until=2026-01-02T03:04:06Z")) == 2
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("status=nearly", "status"),
+        ("verdict=FINE", "query.verdict"),
+        ("limit=0", "query.limit"),
+        ("limit=201", "query.limit"),
+        ("limit=many", "query.limit"),
+        ("since=yesterday", "query.since"),
+        ("since=2026-01-02T03:04:05", "query.since"),
+        ("lable=x", "query.lable"),
+    ],
+)
+def test_a_filter_that_is_wrong_is_named(idle: Service, query: str, field: str) -> None:
+    found = idle.client.get(f"/v1/comparisons?{query}")
+    assert found.status_code == 422
+    assert [one["field"] for one in found.json()["errors"]] == [field]
+    assert all(one["allowed"] for one in found.json()["errors"])
+
+
+@pytest.mark.parametrize("cursor", ["x", "AAAA", "Y29tcGFyaXNvbnM", "%00", "..", "Y29tcGFyaXNvbnMsMSwxLDE9"])
+def test_a_cursor_that_is_none_is_refused(idle: Service, cursor: str) -> None:
+    found = idle.client.get(f"/v1/comparisons?cursor={cursor}")
+    assert (found.status_code, found.json()["code"]) == (422, "invalid-value")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "/verdict", "/metrics", "/preflight", "/acceptance", "/plan", "/items", "/items/0", "/analyses", "/events"],
+)
+@pytest.mark.parametrize("comparison_id", ["20260102-030405-00000000", "nothing", "%00", "a b", "x" * 500, "..%2F.."])
+def test_ids_that_nothing_has_are_not_found(idle: Service, path: str, comparison_id: str) -> None:
+    found = idle.client.get(f"/v1/comparisons/{comparison_id}{path}")
+    assert found.status_code == 404
+    assert found.headers["content-type"] == "application/problem+json"
+
+
+def test_the_beginning_of_an_id_is_no_id(working: Service) -> None:
+    comparison_id = working.finished()
+    for path in ("", "/verdict", "/metrics", "/plan", "/items"):
+        assert working.client.get(f"/v1/comparisons/{comparison_id[:-1]}{path}").status_code == 404
+
+
+def test_changes_of_what_is_unknown_are_not_found(idle: Service) -> None:
+    assert idle.client.post("/v1/comparisons/nothing/cancel").status_code == 404
+    assert idle.client.post("/v1/comparisons/nothing/resume").status_code == 404
+    assert idle.client.delete("/v1/comparisons/nothing").status_code == 404
+
+
+def test_what_waits_can_be_cancelled_and_taken_up_again(idle: Service) -> None:
+    comparison_id = idle.create()
+    cancelled = idle.client.post(f"/v1/comparisons/{comparison_id}/cancel")
+    assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
+    assert idle.client.post(f"/v1/comparisons/{comparison_id}/cancel").status_code == 200
+    resumed = idle.client.post(f"/v1/comparisons/{comparison_id}/resume", json={"retry_failed": True})
+    assert (resumed.status_code, resumed.json()["status"]) == (202, "queued")
+    again = idle.client.post(f"/v1/comparisons/{comparison_id}/resume")
+    assert (again.status_code, again.json()["code"]) == (409, "wrong-state")
+    assert idle.jobs.calls[1:] == [("cancel", comparison_id), ("resume", comparison_id, True)]
+
+
+def test_a_run_that_is_cancelled_is_taken_up_where_it_ended(working: Service) -> None:
+    working.bench.baseline.delay_s = working.bench.candidate.delay_s = 0.05
+    comparison_id = working.create(concurrency=1)
+    while len(working.bench.candidate.bodies) < 3:
+        assert working.client.get(f"/v1/comparisons/{comparison_id}").status_code == 200
+    assert working.client.post(f"/v1/comparisons/{comparison_id}/cancel").status_code == 200
+    verdict = working.done(comparison_id)
+    assert verdict["verdict"] is None
+    while working.client.get(f"/v1/comparisons/{comparison_id}").json()["status"] != "interrupted":
+        time.sleep(0.01)
+    before = working.desk.services.store.n_answered(comparison_id)[ArmName.CANDIDATE]
+    assert 0 < before < 10
+    assert working.client.post(f"/v1/comparisons/{comparison_id}/resume").status_code == 202
+    assert working.done(comparison_id)["status"] == "finished"
+    assert len(working.bench.candidate.bodies) < 10 + before + 2
+
+
+def test_what_has_ended_cannot_be_cancelled_or_taken_up(working: Service) -> None:
+    comparison_id = working.finished()
+    for action in ("cancel", "resume"):
+        refused = working.client.post(f"/v1/comparisons/{comparison_id}/{action}")
+        assert (refused.status_code, refused.json()["code"]) == (409, "wrong-state")
+
+
+def test_what_is_deleted_is_gone(working: Service) -> None:
+    comparison_id = working.finished()
+    assert working.client.get(f"/v1/comparisons/{comparison_id}/verdict").status_code == 200
+    assert working.client.delete(f"/v1/comparisons/{comparison_id}").status_code == 204
+    for path in ("", "/verdict", "/items", "/plan"):
+        assert working.client.get(f"/v1/comparisons/{comparison_id}{path}").status_code == 404
+    assert working.client.get("/v1/comparisons").json()["entries"] == []
+
+
+def test_what_waits_is_not_deleted(idle: Service) -> None:
+    comparison_id = idle.create()
+    refused = idle.client.delete(f"/v1/comparisons/{comparison_id}")
+    assert (refused.status_code, refused.json()["code"]) == (409, "comparison-busy")
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/cancel"), ("POST", "/resume"), ("DELETE", "")])
+def test_a_change_of_what_was_not_read_is_refused(idle: Service, method: str, path: str) -> None:
+    comparison_id = idle.create()
+    etag = idle.client.get(f"/v1/comparisons/{comparison_id}").headers["etag"]
+    idle.registry.set_submission(comparison_id, SubmissionStatus.CANCELLED)
+    url = f"/v1/comparisons/{comparison_id}{path}"
+    for stale in (etag, '"nonsense"', "nonsense", ""):
+        refused = idle.client.request(method, url, headers={"If-Match": stale})
+        assert (refused.status_code, refused.json()["code"]) == (412, "version-conflict")
+    fresh = idle.client.get(f"/v1/comparisons/{comparison_id}").headers["etag"]
+    assert idle.client.request(method, url, headers={"If-Match": f'"other", {fresh}'}).status_code < 300
+
+
+def test_a_finished_verdict_is_not_sent_twice(working: Service) -> None:
+    comparison_id = working.finished()
+    first = working.client.get(f"/v1/comparisons/{comparison_id}/verdict")
+    again = working.client.get(
+        f"/v1/comparisons/{comparison_id}/verdict", headers={"If-None-Match": first.headers["etag"]}
+    )
+    other = working.client.get(f"/v1/comparisons/{comparison_id}/verdict", headers={"If-None-Match": '"other"'})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    assert (other.status_code, other.content) == (200, first.content)
+
+
+def test_what_keeps_a_comparison_from_running_stands_in_its_verdict(working: Service) -> None:
+    working.bench.candidate.drafts = False
+    comparison_id = working.create()
+    verdict = working.done(comparison_id)
+    assert (verdict["status"], verdict["error"]["code"]) == ("failed", "pair-differs")
+    assert "it has no drafter" in verdict["error"]["message"]
+    preflight = working.client.get(f"/v1/comparisons/{comparison_id}/preflight").json()
+    assert preflight["error"] == verdict["error"]
+
+
+def test_every_change_is_on_record(idle: Service) -> None:
+    comparison_id = idle.create(label="nightly")
+    idle.client.post(f"/v1/comparisons/{comparison_id}/cancel")
+    idle.client.post(f"/v1/comparisons/{comparison_id}/resume")
+    idle.client.post(f"/v1/comparisons/{comparison_id}/cancel")
+    idle.client.delete(f"/v1/comparisons/{comparison_id}")
+    entries = idle.client.get("/v1/audit").json()["entries"]
+    actions = [one["action"].removeprefix("comparison.") for one in entries]
+    assert actions == ["delete", "cancel", "resume", "cancel", "create"]
+    assert {(one["who"], one["subject"], one["at"]) for one in entries} == {
+        ("loopback", comparison_id, "2026-01-02T03:04:05Z")
+    }
+    assert entries[-1]["details"]["label"] == "nightly"
+
+
+def test_a_plan_file_is_run_as_it_was_frozen(working: Service) -> None:
+    computed = working.client.post("/v1/plans", json={"model": "m", "tasks": "sums", "max_attempts": 1})
+    assert computed.status_code == 200, computed.text
+    document = computed.json()["document"]
+    sent = working.client.post(
+        "/v1/comparisons", json=document | {"baseline": OFF, "candidate": ON, "accept_underpowered": True}
+    )
+    assert sent.status_code == 202, sent.text
+    comparison_id = sent.json()["id"]
+    assert working.done(comparison_id)["plan_hash"] == computed.json()["plan_hash"]
+    plan = working.client.get(f"/v1/comparisons/{comparison_id}/plan").json()
+    assert plan["hash"] == computed.json()["plan_hash"]
+    assert plan["plan"]["assumptions"]["discordance"] == {"sums/exact_match,none": 0.05}
+
+
+def test_a_plan_that_was_edited_is_refused(idle: Service) -> None:
+    document = idle.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
+    around = {"baseline": OFF, "candidate": ON, "accept_underpowered": True}
+    document["plan"]["rule"]["margin"] = 0.5
+    edited = idle.client.post("/v1/comparisons", json=document | around)
+    assert (edited.status_code, edited.json()["code"]) == (422, "plan-changed")
+
+
+def test_nothing_that_makes_a_plan_may_stand_beside_one(idle: Service) -> None:
+    document = idle.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
+    sent = idle.client.post("/v1/comparisons", json=document | {"baseline": OFF, "candidate": ON, "margin": 0.5})
+    assert (sent.status_code, sent.json()["errors"][0]["field"]) == (422, "margin")
+
+
+def test_a_plan_of_other_tasks_is_refused_before_anything_is_asked(idle: Service) -> None:
+    document = idle.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
+    idle.bench.harness.tasks.config_hash = "another"
+    idle.desk.planner._tasks.clear()  # as after some minutes
+    idle.desk.planner._plans.clear()
+    sent = idle.client.post("/v1/comparisons", json=document | {"baseline": OFF, "candidate": ON})
+    assert (sent.status_code, sent.json()["code"]) == (422, "plan-changed")
+    assert "tasks" in sent.json()["detail"]

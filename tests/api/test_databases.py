@@ -1,0 +1,112 @@
+"""The service on real databases: the same session on SQLite and PostgreSQL, and one that goes away and comes back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from qualab.adapters.store import open_store
+from qualab.app.service.inline import InlineJobs
+from tests.api.conftest import EXPERIMENT, Service, make_bench, make_service
+from tests.store.conftest import (
+    MIGRATIONS,
+    empty_postgresql_url,
+    execute,
+    server,
+    sqlite_url,
+    template,
+)
+
+__all__ = ["empty_postgresql_url", "server", "sqlite_url", "template"]
+
+
+@pytest.fixture(params=["sqlite_url", "empty_postgresql_url"])
+def stored(request: pytest.FixtureRequest) -> Iterator[tuple[Service, str]]:
+    """A service with a worker on a database, and the database's URL."""
+    url = request.getfixturevalue(request.param)
+    if request.param != "sqlite_url":
+        from qualab.adapters.store import upgrade
+
+        upgrade(url, MIGRATIONS)
+    bench, jobs = make_bench(), InlineJobs()
+    with open_store(url, migrations=MIGRATIONS) as store:
+        bench.store = store
+        service = make_service(bench=bench, jobs=jobs, registry=store.registry)
+        jobs.begin(service.desk)
+        with service.client:
+            yield service, url
+        jobs.close()
+
+
+def test_a_session_is_the_same_on_every_database(stored: tuple[Service, str]) -> None:
+    service, _ = stored
+    one = service.finished(label="a")
+    two = service.create(label="b\u0007 é 한")
+    service.done(two)
+    page = service.client.get("/v1/comparisons?limit=1").json()
+    rest = service.client.get(f"/v1/comparisons?limit=5&cursor={page['next_cursor']}").json()
+    assert {entry["id"] for entry in page["entries"] + rest["entries"]} == {one, two}
+    items = service.client.get(f"/v1/comparisons/{one}/items?limit=4").json()
+    assert [entry["position"] for entry in items["entries"]] == [0, 1, 2, 3]
+    for path in ("/metrics", "/acceptance", "/plan", "/preflight", "/items/3", "/analyses"):
+        assert service.client.get(f"/v1/comparisons/{one}{path}").status_code == 200, path
+    made = service.client.post(f"/v1/comparisons/{one}/analyses", json={"margin": 0.5})
+    assert made.status_code == 201, made.text
+    assert service.client.get(made.headers["location"]).json()["verdict"] == "INVALID"
+    assert 'qualab_comparisons{status="finished"} 2.0' in service.client.get("/metrics").text
+    assert service.client.delete(f"/v1/comparisons/{two}").status_code == 204
+    actions = [entry["action"] for entry in service.client.get("/v1/audit").json()["entries"]]
+    assert actions == ["comparison.delete", "analysis.create", "comparison.create", "comparison.create"]
+
+
+ODD: list[Any] = ["\x00", "\ud800", "x" * 5_000, "'; --", "%", "\U0001f600", -1, 2**31, 2**63, 2**200, 1e308]
+
+
+def test_no_value_is_an_error_of_the_database(stored: tuple[Service, str]) -> None:
+    service, _ = stored
+    comparison_id = service.finished()
+    for odd in ODD:
+        for name in ("label", "model", "status", "since", "cursor", "limit"):
+            assert service.client.get("/v1/comparisons", params={name: clean(odd)}).status_code < 500, (name, odd)
+        for name in ("task", "min_length", "max_length", "cursor", "limit"):
+            path = f"/v1/comparisons/{comparison_id}/items"
+            assert service.client.get(path, params={name: clean(odd)}).status_code < 500, (name, odd)
+        for path in (f"/v1/comparisons/{comparison_id}/items/{odd}", f"/v1/comparisons/{comparison_id}/analyses/{odd}"):
+            assert service.client.get(path.encode("utf-8", "replace").decode().replace("\x00", "%00")).status_code < 500
+
+
+def clean(value: Any) -> Any:
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def test_a_database_that_goes_away_and_comes_back(server: str) -> None:
+    execute(server, "CREATE DATABASE away")
+    from qualab.adapters.store import upgrade
+    from tests.store.conftest import url_of
+
+    url = url_of(server, "away")
+    upgrade(url, MIGRATIONS)
+    bench = make_bench()
+    with open_store(url, migrations=MIGRATIONS) as store:
+        bench.store = store
+        service = make_service(bench=bench, registry=store.registry)
+        with service.client:
+            comparison_id = service.create()
+            execute(server, "ALTER DATABASE away WITH ALLOW_CONNECTIONS false")
+            execute(server, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'away'")
+            time.sleep(2.1)  # what is known of tokens is no older
+            for _ in range(3):
+                gone = service.client.get(f"/v1/comparisons/{comparison_id}")
+                assert (gone.status_code, gone.json()["code"]) == (503, "store"), gone.text
+                assert gone.headers["retry-after"]
+                assert "away" not in gone.text
+            assert service.client.post("/v1/comparisons", json=EXPERIMENT).status_code == 503
+            assert service.client.get("/readyz").status_code == 503
+            assert service.client.get("/healthz").status_code == 200
+            execute(server, "ALTER DATABASE away WITH ALLOW_CONNECTIONS true")
+            assert service.client.get(f"/v1/comparisons/{comparison_id}").json()["status"] == "queued"
+            assert service.client.post("/v1/comparisons", json=EXPERIMENT).status_code == 202
+            assert service.client.get("/readyz").status_code == 200

@@ -1,0 +1,286 @@
+"""What a request for a comparison may say, and what of this machine it may not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qualab.app.experiment import Experiment
+from qualab.app.planning.beliefs import Given
+from qualab.app.service.planning import Planner
+from qualab.errors import StillLoading, UnknownTask
+from qualab.ports import TaskOptions
+from tests.api.conftest import EXPERIMENT, OFF, ON, Service, make_bench
+from tests.app.fakes import FakeHarness, FakeTasks
+
+Make = Callable[..., Service]
+
+
+def refused(service: Service, path: str = "/v1/comparisons", **changes: Any) -> dict[str, str]:
+    """What is said of each field."""
+    answer = service.client.post(path, json=EXPERIMENT | changes)
+    assert answer.status_code == 422, answer.text
+    errors = {one["field"]: one["allowed"] for one in answer.json()["errors"]}
+    assert errors
+    assert all(errors.values()), answer.text
+    return errors
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "allowed"),
+    [
+        ({"margn": 0.1}, "margn", "Did you mean margin?"),
+        ({"num-fewshots": 1}, "num-fewshots", "Did you mean num_fewshot?"),
+        ({"accept_underpower": True}, "accept_underpower", "Did you mean accept_underpowered?"),
+        ({"zzzzzz": 1}, "zzzzzz", "Known: "),
+        ({"margin": 2}, "margin", "fraction between 0 and 1"),
+        ({"margin": "wide"}, "margin", "number"),
+        ({"margin": [1]}, "margin", "number"),
+        ({"margins": {"nothing": 0.1}}, "margins", "no benchmark, task or metric named nothing"),
+        ({"margins": {"sums": 3}}, "margins.sums", "fraction between 0 and 1"),
+        ({"alpha": 0.9}, "alpha", "between 0 and 0.5"),
+        ({"power": 0}, "power", "between 0 and 1"),
+        ({"objective": "win"}, "objective", "equivalence"),
+        ({"concurrency": 0}, "concurrency", "1 or more"),
+        ({"timeout": -1}, "timeout", "above 0"),
+        ({"repeats": 0}, "repeats", "1 or more"),
+        ({"looks": 1}, "looks", "2 to 10"),
+        ({"limit": -1}, "limit", "above 0"),
+        ({"limit": "many"}, "limit", "number"),
+        ({"noise_floor": {"runs": 99}}, "noise_floor_runs", "1 to 9"),
+        ({"noise_floor": {"walks": 1}}, "noise_floor.walks", "Extra inputs are not permitted"),
+        ({"gen_kwargs": "temperature"}, "gen_kwargs", "name=value"),
+        ({"gen_kwargs": "a={"}, "gen_kwargs", "neither JSON nor YAML"),
+        ({"gen_kwargs": "{x"}, "gen_kwargs", "neither JSON nor YAML"),
+        ({"drafter_costs": "draft=-1"}, "drafter_costs", "0 or more"),
+        ({"drafter_costs": {"overhead": 1}}, "drafter_costs.draft", "required"),
+        ({"tasks": 7}, "tasks", "tuple"),
+        ({"label": "x" * 201}, "label", "at most 200 characters"),
+        ({"label": "a\x00b"}, "label", "NUL"),
+        ({"label": 5}, "label", "string"),
+        ({"model": ""}, "model", "is needed"),
+        ({"baseline": "", "candidate": None}, "baseline", "is needed"),
+        ({"baseline": "ftp://127.0.0.1/x"}, "baseline", "neither http nor https"),
+        ({"baseline": "127.0.0.1"}, "baseline", "no scheme"),
+        ({"baseline": "http://10.0.0.1/v1"}, "baseline", "private address"),
+        ({"candidate": "http://169.254.169.254/v1"}, "candidate", "metadata"),
+        ({"candidate": OFF}, "candidate", "another server"),
+        ({"accept_underpowered": "yes"}, "accept_underpowered", "true or false"),
+        ({"data_dir": "/etc"}, "data_dir", "may not name"),
+        ({"include_path": "/etc"}, "include_path", "may not name"),
+        ({"include_path": ["/etc", "/tmp"]}, "include_path", "may not name"),
+        ({"tokenizer": "/etc/passwd"}, "tokenizer", "may not name"),
+        ({"checkpoint": "/etc"}, "checkpoint", "may not name"),
+        ({"pins": {"checkpoint": "/etc"}}, "pins.checkpoint", "may not name"),
+        ({"data_dir": "\x00"}, "data_dir", "may not name"),
+        ({"data_dir": {"a": 1}}, "data_dir", "may not name"),
+        ({"output_path": "/tmp/out"}, "output_path", "the service's own"),
+        ({"db": "postgresql://x"}, "db", "the service's own"),
+        ({"api_key_file": "/etc/passwd"}, "api_key_file", 'send api_key: "file:/path"'),
+        ({"pods": "baseline=a/b,candidate=a/c"}, "pods", "does not look at pods"),
+        ({"containers": {"baseline": "a"}}, "containers", "does not look at pods"),
+        ({"tasks": "/etc/passwd.yaml"}, "tasks", "names of tasks"),
+        ({"tasks": ["sums", "../x"]}, "tasks", "names of tasks"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_is_allowed(
+    idle: Service, changes: dict[str, Any], field: str, allowed: str
+) -> None:
+    assert allowed in refused(idle, **changes)[field]
+    assert idle.client.get("/v1/comparisons").json()["entries"] == []
+
+
+def test_everything_that_is_wrong_is_named_at_once(idle: Service) -> None:
+    assert set(refused(idle, margn=1, modle=2)) == {"margn", "modle"}
+    assert set(refused(idle, margin="x", alpha="y", timeout="z")) == {"margin", "alpha", "timeout"}
+    assert set(refused(idle, baseline="", candidate="", model="")) == {"baseline", "candidate", "model"}
+    assert set(refused(idle, data_dir="/etc", output_path="/tmp")) == {"data_dir", "output_path"}
+
+
+def test_an_unknown_key_that_is_long_is_not_repeated_whole(idle: Service) -> None:
+    answer = idle.client.post("/v1/comparisons", json=EXPERIMENT | {"k" * 100_000: 1})
+    assert (answer.status_code, len(answer.content) < 5_000) == (422, True)
+
+
+def test_the_services_own_folders_may_be_named(make: Make, tmp_path: Path) -> None:
+    data, more = tmp_path / "data", tmp_path / "more"
+    for folder in (data / "inner", more):
+        folder.mkdir(parents=True)
+    (data / "link").symlink_to("/etc")
+    service = make(data_dir=data, allowed_paths=(more,))
+    for changes in (
+        {"data_dir": str(data)},
+        {"data_dir": str(data / "inner")},
+        {"include_path": [str(more), str(data)]},
+    ):
+        assert service.client.post("/v1/comparisons", json=EXPERIMENT | changes).status_code == 202, changes
+    for outside in (tmp_path, data / "..", data / "link", "data", "~"):
+        assert "data_dir" in refused(service, data_dir=str(outside))
+
+
+def test_data_is_the_services_unless_another_folder_is_named(make: Make, tmp_path: Path) -> None:
+    service = make(data_dir=tmp_path)
+    service.create()
+    assert service.bench.harness.seen[-1].data_dir == tmp_path
+
+
+def test_the_operators_environment_says_nothing_of_a_request(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUALAB_MARGIN", "0.9")
+    monkeypatch.setenv("QUALAB_API_KEY", "operators")
+    monkeypatch.setenv("QUALAB_MODEL", "operators")
+    service = make()
+    wanted = service.desk.read_document(EXPERIMENT)
+    assert (wanted.experiment.rule.margin, wanted.keys) == (0.02, {})
+    assert "model" in refused(service, model=None)
+
+
+def test_an_arms_own_key_goes_before_the_common_one(make: Make) -> None:
+    keys = {"api_key": "env:QUALAB_KEY_A", "candidate_api_key": "env:QUALAB_KEY_B"}
+    wanted = make().desk.read_document(EXPERIMENT | keys)
+    assert wanted.keys == {"baseline": "env:QUALAB_KEY_A", "candidate": "env:QUALAB_KEY_B"}
+
+
+def test_what_is_kept_is_read_as_it_was_sent(make: Make) -> None:
+    service = make()
+    plan = service.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
+    around = {"baseline": OFF, "candidate": ON, "label": "x", "api_key": "env:QUALAB_KEY_A"}
+    for sent in (EXPERIMENT | {"margins": "sums=0.1", "api_key": "env:QUALAB_KEY_A"}, plan | around):
+        once = service.desk.read_document(sent)
+        again = service.desk.read_document(once.document)
+        assert again == once
+
+
+def test_paths_of_the_machine_that_made_a_plan_are_left_out(make: Make, tmp_path: Path) -> None:
+    service = make(data_dir=tmp_path)
+    plan = service.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
+    plan["experiment"] |= {"data_dir": "/somewhere/else", "output_path": "/elsewhere", "api_key_file": "/home/k"}
+    around = {"baseline": OFF, "candidate": ON, "accept_underpowered": True}
+    sent = service.client.post("/v1/comparisons", json=plan | around)
+    assert sent.status_code == 202, sent.text
+    assert "/elsewhere" not in sent.text
+    assert service.desk.read_document(sent.json()["request"]["experiment"]).experiment.data_dir == tmp_path
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"plan": None},
+        {"plan": {}},
+        {"plan": []},
+        {"hash": 5},
+        {"hash": "0" * 64},
+        {"frozen_at": "yesterday"},
+        {"experiment": None},
+        {"experiment": 7},
+        {"experiment": {"tasks": "other"}},
+        {"experiment": {"margn": 1}},
+        {"qualab_plan": None, "plan": None},
+    ],
+)
+def test_what_is_no_whole_plan_is_refused(idle: Service, broken: dict[str, Any]) -> None:
+    plan = idle.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
+    sent = idle.client.post("/v1/comparisons", json=plan | {"baseline": OFF, "candidate": ON} | broken)
+    assert sent.status_code == 422, sent.text
+
+
+def test_plans_say_what_items_can_prove(idle: Service) -> None:
+    answer = idle.client.post(
+        "/v1/plans", json={"model": "m", "tasks": "sums", "assume": {"discordance": {"sums": 0.01}, "rate": 5}}
+    )
+    assert answer.status_code == 200, answer.text
+    planning = answer.json()["planning"]
+    (figures,) = planning["metrics"]
+    assert figures["belief"]["discordance"] == 0.01
+    assert figures["power"] < 0.8
+    assert figures["items_needed"] > 10
+    assert planning["duration_s"] == planning["n_requests"] / 5
+    assert planning["unproven"]
+
+
+def test_a_plan_without_a_model_is_figures_alone(idle: Service) -> None:
+    answer = idle.client.post("/v1/plans", json={"tasks": "sums"}).json()
+    assert answer["document"] is None
+    assert answer["planning"]["metrics"]
+
+
+def test_a_plan_is_made_from_a_pilot(working: Service) -> None:
+    pilot = working.finished()
+    body = {"model": "m", "tasks": "sums", "pilot": pilot}
+    (figures,) = working.client.post("/v1/plans", json=body).json()["planning"]["metrics"]
+    assert figures["belief"]["discordance_source"].startswith(f"pilot {pilot}")
+    assert working.client.post("/v1/plans", json=body | {"pilot": "nothing"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"assume": 5}, "assume"),
+        ({"assume": {"luck": 1}}, "assume.luck"),
+        ({"assume": {"discordance": "x"}}, "assume.discordance"),
+        ({"assume": {"discordance": True}}, "assume.discordance"),
+        ({"assume": {"noise": {"sums": "x"}}}, "assume.noise"),
+        ({"assume": {"rate": "fast"}}, "assume.rate"),
+        ({"assume": {"rate": 0}}, "rate"),
+        ({"assume": {"discordance": 7}}, "discordance"),
+        ({"assume": {"discordance": {"nothing": 0.1}}}, "discordance"),
+        ({"pilot": 5}, "pilot"),
+    ],
+)
+def test_an_assumption_that_is_wrong_is_named(idle: Service, changes: dict[str, Any], field: str) -> None:
+    assert field in refused(idle, "/v1/plans", **changes)
+
+
+class SlowHarness(FakeHarness):
+    """Takes its time, the first time."""
+
+    def load(self, options: TaskOptions) -> FakeTasks:
+        if not self.seen:
+            time.sleep(0.3)
+        if "unknown" in options.names:
+            raise UnknownTask("There is no task named unknown")
+        return super().load(options)
+
+
+def test_tasks_that_load_slowly_are_waited_for_by_asking_again(make: Make) -> None:
+    bench = make_bench()
+    bench.harness = SlowHarness(FakeTasks())
+    service = make(bench=bench, planning_timeout_s=0.05)
+    answer = service.client.post("/v1/comparisons", json=EXPERIMENT)
+    assert (answer.status_code, answer.json()["code"]) == (503, "still-loading")
+    assert int(answer.headers["retry-after"]) > 0
+    ends_at = time.monotonic() + 10.0
+    while service.client.post("/v1/comparisons", json=EXPERIMENT).status_code != 202:
+        assert time.monotonic() < ends_at
+        time.sleep(0.05)
+    assert len(bench.harness.seen) == 1
+
+
+def test_tasks_are_loaded_once_and_errors_are_not_kept() -> None:
+    harness = SlowHarness(FakeTasks())
+    seconds = [0.0]
+    planner = Planner(harness, monotonic_s=lambda: seconds[0])
+    one = planner.planned(Experiment(model="m", tasks=("sums",)), Given())
+    assert planner.planned(Experiment(model="m", tasks=("sums",), label="other"), Given()) is one
+    assert planner.planned(Experiment(model="m", tasks=("sums",)), Given(rate=5.0)).rate == 5.0
+    assert len(harness.seen) == 1
+    for _ in range(2):
+        with pytest.raises(UnknownTask):
+            planner.planned(Experiment(model="m", tasks=("unknown",)), Given())
+    seconds[0] = 1_000.0
+    planner.planned(Experiment(model="m", tasks=("sums",)), Given())
+    assert len(harness.seen) == 2
+    planner.close()
+
+
+def test_not_everybody_can_wait_for_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qualab.app.service.planning.MOST_WAITING", 1)
+    planner = Planner(SlowHarness(FakeTasks()), timeout_s=0.01)
+    for model in ("a", "b"):
+        with pytest.raises(StillLoading):
+            planner.planned(Experiment(model=model, tasks=("sums",)), Given())
+    assert len(planner._plans) == 1
+    planner.close()

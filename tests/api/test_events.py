@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from qualab.api.streams import Broadcast
+from qualab.app.service.inline import InlineJobs
+from qualab.domain.submissions import SubmissionStatus
+from tests.api.conftest import Service, make_service, on_a_socket
+
+Make = Callable[..., Service]
+N_CLIENTS = 1_000
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[Service, str]]:
+    """A service with a worker, on a socket."""
+    jobs = InlineJobs()
+    service = make_service(jobs=jobs, port=0, heartbeat_s=0.2)
+    jobs.begin(service.desk)
+    with on_a_socket(service) as url:
+        yield service, url
+    jobs.close()
+
+
+def events(text: str) -> list[dict[str, str]]:
+    """The messages of a stream, without comments."""
+    blocks = [block for block in text.split("\n\n") if block.strip()]
+    found = [dict(line.split(": ", 1) for line in block.splitlines() if line[0] != ":") for block in blocks]
+    return [one for one in found if "event" in one]
+
+
+def follow(url: str, comparison_id: str, **headers: str) -> list[dict[str, str]]:
+    """Everything until the stream ends."""
+    return events(httpx2.get(f"{url}/v1/comparisons/{comparison_id}/events", headers=headers, timeout=20.0).text)
+
+
+def test_a_run_is_followed_to_its_end(served: tuple[Service, str]) -> None:
+    service, url = served
+    service.bench.baseline.delay_s = service.bench.candidate.delay_s = 0.05
+    comparison_id = service.create(concurrency=1)
+    found = follow(url, comparison_id)
+    states = [json.loads(one["data"]) for one in found]
+    assert [one["event"] for one in found] == ["progress"] * (len(found) - 1) + ["end"]
+    answered = [one["answered"]["candidate"] for one in states]
+    assert answered == sorted(answered)
+    assert len(set(answered)) > 3
+    assert "asking" in [one["phase"] for one in states]
+    last = states[-1]
+    assert (last["status"], last["verdict"], last["answered"]) == (
+        "finished",
+        "INCONCLUSIVE",
+        {"baseline": 10, "candidate": 10},
+    )
+    assert last["n_requests"] == 10
+    assert len({one["id"] for one in found}) == len(found)
+
+
+def test_what_was_seen_is_not_sent_again(served: tuple[Service, str]) -> None:
+    service, url = served
+    comparison_id = service.finished()
+    (end,) = follow(url, comparison_id)
+    assert end["event"] == "end"
+    assert follow(url, comparison_id, **{"Last-Event-ID": end["id"]}) == []
+    assert follow(url, comparison_id, **{"Last-Event-ID": "older"}) == [end]
+
+
+def test_a_stream_says_that_it_lives(make: Make) -> None:
+    service = make(port=0, heartbeat_s=0.05)
+    comparison_id = service.create()
+    with on_a_socket(service) as url, httpx2.stream("GET", f"{url}/v1/comparisons/{comparison_id}/events") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        seen = ""
+        for text in stream.iter_text():
+            seen += text
+            if seen.count(": still here") == 3:
+                break
+    (first,) = events(seen)
+    assert json.loads(first["data"])["phase"] == "waiting for a worker"
+
+
+def test_streams_end_when_the_comparison_is_deleted_and_when_the_server_stops(make: Make) -> None:
+    service = make(port=0)
+    gone, waiting = service.create(), service.create()
+
+    async def both(url: str) -> tuple[str, str]:
+        async with httpx2.AsyncClient(timeout=20.0) as client:
+            streams = [
+                asyncio.ensure_future(client.get(f"{url}/v1/comparisons/{one}/events")) for one in (gone, waiting)
+            ]
+            await asyncio.sleep(0.3)
+            service.registry.set_submission(gone, SubmissionStatus.CANCELLED)
+            service.client.delete(f"/v1/comparisons/{gone}")
+            first = await streams[0]
+            service.app.state.qualab.broadcast.close()
+            return first.text, (await streams[1]).text
+
+    with on_a_socket(service) as url:
+        first, second = asyncio.run(both(url))
+    assert events(first)[-1]["event"] == "end"
+    assert [one["event"] for one in events(second)] == ["progress"]
+
+
+def test_a_stream_of_nothing_is_not_found(idle: Service) -> None:
+    assert idle.client.get("/v1/comparisons/nothing/events").status_code == 404
+
+
+def test_no_more_clients_follow_than_allowed(make: Make) -> None:
+    service = make(port=0, max_streams=2)
+    comparison_id = service.create()
+
+    async def ask(url: str) -> list[int]:
+        async with httpx2.AsyncClient(timeout=20.0) as client:
+            path = f"{url}/v1/comparisons/{comparison_id}/events"
+            async with client.stream("GET", path) as one, client.stream("GET", path) as two:
+                refused = await client.get(path)
+            for _ in range(100):
+                await asyncio.sleep(0.02)
+                async with client.stream("GET", path) as later:
+                    if later.status_code == 200:
+                        return [one.status_code, two.status_code, refused.status_code, later.status_code]
+        raise AssertionError("the places of those who left are not free again")
+
+    with on_a_socket(service) as url:
+        assert asyncio.run(ask(url)) == [200, 200, 429, 200]
+
+
+class Counting:
+    """Counts what is asked of a registry."""
+
+    def __init__(self, registry: Any) -> None:
+        self.registry = registry
+        self.n_looks = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.registry, name)
+
+    def about(self, comparison_id: str) -> Any:
+        self.n_looks += 1
+        return self.registry.about(comparison_id)
+
+
+@pytest.mark.slow
+def test_a_thousand_clients_cost_one_reader(make: Make) -> None:
+    service = make(port=0, poll_s=0.2, max_streams=N_CLIENTS + 10)
+    comparison_id = service.create()
+    counting = Counting(service.registry)
+    object.__setattr__(service.desk, "registry", counting)
+    request = f"GET /v1/comparisons/{comparison_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+
+    async def client(port: int) -> str:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request.encode())
+        text = (await asyncio.wait_for(reader.read(), 30.0)).decode()
+        writer.close()
+        return text
+
+    async def all_of_them(port: int) -> list[str]:
+        clients = [asyncio.ensure_future(client(port)) for _ in range(N_CLIENTS)]
+        while service.app.state.qualab.broadcast.n_listeners < N_CLIENTS:
+            await asyncio.sleep(0.05)
+        began, before = time.monotonic(), counting.n_looks
+        await asyncio.sleep(1.0)
+        looks = counting.n_looks - before
+        assert looks <= (time.monotonic() - began) / 0.2 + 1
+        service.registry.set_submission(comparison_id, SubmissionStatus.CANCELLED)
+        return await asyncio.gather(*clients)
+
+    with on_a_socket(service) as url:
+        texts = asyncio.run(all_of_them(int(re.findall(r":(\d+)$", url)[0])))
+    assert all(text.startswith("HTTP/1.1 200") for text in texts)
+    assert all("event: end" in text and '"status":"cancelled"' in text for text in texts)
+
+
+def test_a_reader_stops_when_nobody_listens(make: Make) -> None:
+    service = make()
+    comparison_id = service.create()
+
+    async def listen() -> int:
+        broadcast = Broadcast(service.desk, poll_s=0.01, heartbeat_s=1.0, most=10)
+        channel = await broadcast.join(comparison_id)
+        broadcast.leave(channel)
+        await asyncio.sleep(0.1)
+        return len(broadcast._readers) + len(broadcast._channels)
+
+    assert asyncio.run(listen()) == 0

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from qualab.api.logs import JsonLines
+from qualab.errors import StoreError, StoreFull
+from tests.api.conftest import EXPERIMENT, Service
+
+Make = Callable[..., Service]
+JSON = {"Content-Type": "application/json"}
+
+
+def check_problem(answer: Any, status: int, code: str) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    found: dict[str, Any] = answer.json()
+    assert set(found) == {"type", "title", "status", "code", "detail", "hint", "errors", "request_id"}
+    assert (found["status"], found["code"], found["type"]) == (status, code, f"urn:qualab:problem:{code}")
+    assert found["detail"]
+    assert found["hint"]
+    assert found["request_id"] == answer.headers["x-request-id"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status", "code"),
+    [
+        (b"{", JSON, 400, "malformed-body"),
+        (b"", JSON, 400, "malformed-body"),
+        (b"[]", JSON, 400, "malformed-body"),
+        (b"null", JSON, 400, "malformed-body"),
+        (b'{"a": NaN}', JSON, 400, "malformed-body"),
+        (b'{"a": "\xff"}', JSON, 400, "malformed-body"),
+        (b'{"a":' * 5_000, JSON, 400, "malformed-body"),
+        (b"{}", {}, 415, "unsupported-media-type"),
+        (b"{}", {"Content-Type": "text/plain"}, 415, "unsupported-media-type"),
+        (b"a: b", {"Content-Type": "application/yaml"}, 415, "unsupported-media-type"),
+        (b"{}", {"Content-Type": "application/json; charset=utf-8"}, 422, "invalid-value"),
+    ],
+)
+def test_what_is_no_json_object_is_refused(
+    idle: Service, content: bytes, headers: dict[str, str], status: int, code: str
+) -> None:
+    check_problem(idle.client.post("/v1/comparisons", content=content, headers=headers), status, code)
+
+
+def test_unknown_routes_and_methods_are_problems(idle: Service) -> None:
+    check_problem(idle.client.get("/v1/nothing"), 404, "no-such-route")
+    check_problem(idle.client.get("/v1/comparisons/"), 404, "no-such-route")
+    refused = idle.client.put("/v1/comparisons", json={})
+    check_problem(refused, 405, "method-not-allowed")
+    assert set(refused.headers["allow"].replace(" ", "").split(",")) <= {"GET", "POST"}
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(make: Make) -> None:
+    service = make(max_body_bytes=1_000)
+    check_problem(service.client.post("/v1/comparisons", json={"label": "x" * 1_000}), 413, "request-too-large")
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(10):
+            yield b" " * 200
+
+    streamed = service.client.post("/v1/comparisons", content=chunks(), headers=JSON)
+    check_problem(streamed, 413, "request-too-large")
+    assert service.client.post("/v1/comparisons", json=EXPERIMENT).status_code == 202
+
+
+def test_a_request_keeps_its_id(idle: Service) -> None:
+    assert idle.client.get("/healthz", headers={"X-Request-Id": "build-17"}).headers["x-request-id"] == "build-17"
+    odd = idle.client.get("/healthz", headers={"X-Request-Id": "a b\tc"}).headers["x-request-id"]
+    assert odd not in ("a b\tc", "")
+
+
+def test_the_record_leads_to_the_log(idle: Service) -> None:
+    idle.client.post("/v1/comparisons", json=EXPERIMENT, headers={"X-Request-Id": "build-17"})
+    assert idle.client.get("/v1/audit").json()["entries"][0]["details"]["request_id"] == "build-17"
+
+
+class Away:
+    """A database that does not answer."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __getattr__(self, name: str) -> Any:
+        def fails(*_: Any, **__: Any) -> Any:
+            raise self.error
+
+        return fails
+
+
+def away(service: Service, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    for name in ("page", "about", "counts", "audit", "submit"):
+        monkeypatch.setattr(service.registry, name, getattr(Away(error), name))
+
+
+def test_a_database_that_is_away_is_asked_again_later(idle: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        away(idle, patched, StoreError("cannot open the database at postgresql://me@db/q: refused", hint="check --db"))
+        for method, path in [("GET", "/v1/comparisons"), ("GET", "/v1/comparisons/x/verdict"), ("GET", "/v1/audit")]:
+            answer = idle.client.request(method, path)
+            found = check_problem(answer, 503, "store")
+            assert int(answer.headers["retry-after"]) >= 1
+            assert "postgresql" not in answer.text
+            assert found["detail"] == "The database cannot be used now"
+        check_problem(idle.client.post("/v1/comparisons", json=EXPERIMENT), 503, "store")
+        ready = idle.client.get("/readyz")
+        assert (ready.status_code, ready.json()["database"]) == (503, "away")
+        assert idle.client.get("/healthz").status_code == 200
+        assert "qualab_database_up 0.0" in idle.client.get("/metrics").text
+    assert idle.client.get("/v1/comparisons").status_code == 200
+    assert idle.client.get("/readyz").status_code == 200
+
+
+def test_a_full_disk_is_a_problem_of_its_own(idle: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    away(idle, monkeypatch, StoreFull("no room is left"))
+    check_problem(idle.client.get("/v1/comparisons"), 507, "store-full")
+
+
+def test_what_nobody_expected_gives_an_id_that_leads_to_the_log(
+    idle: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    away(idle, monkeypatch, RuntimeError("secret inner workings"))
+    found = check_problem(idle.client.get("/v1/comparisons"), 500, "internal")
+    assert "inner workings" not in str(found)
+    assert found["request_id"] in caplog.text
+    assert "secret inner workings" in caplog.text
+
+
+def test_readiness_says_what_is_missing(make: Make) -> None:
+    assert make().client.get("/readyz").json() == {
+        "status": "ready",
+        "database": "ok",
+        "schema": "ok",
+        "workers": 1,
+        "reasons": [],
+    }
+    behind = make(schema=lambda: ("0006", "0007")).client.get("/readyz")
+    assert (behind.status_code, behind.json()["schema"]) == (503, "other")
+    assert "qualab db upgrade" in behind.json()["reasons"][0]
+    service = make()
+    service.jobs.n_workers = 0
+    assert "no worker" in service.client.get("/readyz").json()["reasons"][0]
+
+
+def test_metrics_count_requests_and_what_waits(idle: Service) -> None:
+    for _ in range(3):
+        idle.create()
+    idle.client.get("/v1/comparisons/nothing")
+    idle.client.get("/v1/never-heard-of/17")
+    text = idle.client.get("/metrics").text
+    for line in [
+        'qualab_http_requests_total{method="POST",route="/v1/comparisons",status="202"} 3.0',
+        'qualab_http_requests_total{method="GET",route="/v1/comparisons/{comparison_id}",status="404"} 1.0',
+        'qualab_http_requests_total{method="GET",route="(none)",status="404"} 1.0',
+        'qualab_http_request_seconds_count{route="/v1/comparisons"} 3.0',
+        'qualab_comparisons{status="queued"} 3.0',
+        'qualab_comparisons{status="finished"} 0.0',
+        "qualab_queue_length 3.0",
+        "qualab_workers 1.0",
+        "qualab_database_up 1.0",
+    ]:
+        assert line in text
+
+
+def test_requests_are_logged_as_json_without_what_they_hold(idle: Service, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "qualab.access")
+    idle.client.get("/v1/comparisons?label=private", headers={"X-Request-Id": "r1", "Authorization": "Bearer hush"})
+    (record,) = [one for one in caplog.records if one.name == "qualab.access"]
+    said = orjson.loads(JsonLines().format(record))
+    assert (said["request_id"], said["method"], said["path"], said["status"]) == ("r1", "GET", "/v1/comparisons", 401)
+    assert said["duration_ms"] >= 0
+    assert "private" not in str(said)
+    assert "hush" not in str(said)

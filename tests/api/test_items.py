@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Service
+from tests.app.fakes import reply
+
+
+def wrong_from(number: int) -> Any:
+    """Answers rightly up to an item."""
+    return lambda prompt, seed: reply(prompt.removeprefix("say ") if int(prompt.split()[1]) < number else "no")
+
+
+@pytest.fixture
+def compared(working: Service) -> tuple[Service, str]:
+    """A comparison whose candidate gets the last three of ten items wrong."""
+    working.bench.candidate.answer = wrong_from(7)
+    return working, working.finished()
+
+
+def docs(service: Service, comparison_id: str, query: str) -> list[int]:
+    found = service.client.get(f"/v1/comparisons/{comparison_id}/items?{query}")
+    assert found.status_code == 200, found.text
+    return sorted(one["doc_id"] for one in found.json()["entries"])
+
+
+def test_items_are_filtered(compared: tuple[Service, str]) -> None:
+    service, comparison_id = compared
+    assert docs(service, comparison_id, "") == list(range(10))
+    assert docs(service, comparison_id, "flipped=true") == [7, 8, 9]
+    assert docs(service, comparison_id, "flipped=false") == list(range(7))
+    assert docs(service, comparison_id, "change=loss") == [7, 8, 9]
+    assert docs(service, comparison_id, "change=gain") == []
+    assert docs(service, comparison_id, "missing=true") == []
+    assert docs(service, comparison_id, "different_text=true") == [7, 8, 9]
+    assert docs(service, comparison_id, "task=sums&min_length=2") == [7, 8, 9]
+    assert docs(service, comparison_id, "task=other") == []
+
+
+def test_pages_of_items_follow_one_another(compared: tuple[Service, str]) -> None:
+    service, comparison_id = compared
+    seen: list[int] = []
+    url = f"/v1/comparisons/{comparison_id}/items?limit=4"
+    while url:
+        page = service.client.get(url)
+        seen += [one["position"] for one in page.json()["entries"]]
+        url = page.links.get("next", {}).get("url", "")
+    assert seen == list(range(10))
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "change=worse", "min_length=-1", "max_length=99999999999", "flipped=maybe"]
+)
+def test_a_filter_of_items_that_is_wrong_is_named(compared: tuple[Service, str], query: str) -> None:
+    service, comparison_id = compared
+    found = service.client.get(f"/v1/comparisons/{comparison_id}/items?{query}")
+    assert found.status_code == 422
+    assert found.json()["errors"][0]["field"] == f"query.{query.partition('=')[0]}"
+
+
+def test_an_item_shows_both_answers_and_the_requests_as_they_were_sent(compared: tuple[Service, str]) -> None:
+    service, comparison_id = compared
+    (lost, *_) = service.client.get(f"/v1/comparisons/{comparison_id}/items?flipped=true").json()["entries"]
+    item = service.client.get(f"/v1/comparisons/{comparison_id}/items/{lost['position']}").json()
+    assert (item["doc_id"], item["target"]) == (lost["doc_id"], str(lost["doc_id"]))
+    texts = {one["arm"]: one["reply"]["text"] for one in item["answers"]}
+    assert texts == {"baseline": str(lost["doc_id"]), "candidate": "no"}
+    assert {one["arm"]: one["value"] for one in item["scores"]} == {"baseline": 1.0, "candidate": 0.0}
+    (request,) = item["requests"]
+    assert request["body"].encode() in service.bench.baseline.bodies
+    assert request["body"].encode() in service.bench.candidate.bodies
+    assert request["sha256_begins"] == hashlib.sha256(request["body"].encode()).hexdigest()[:32]
+    assert {one["request_hash"] for one in item["answers"]} == {request["sha256_begins"]}
+    assert json.loads(request["body"])["seed"] == 1234
+
+
+@pytest.mark.parametrize(("position", "status"), [("10", 404), ("-1", 404), ("9" * 30, 404), ("x", 422), ("1.5", 422)])
+def test_a_position_without_an_item(compared: tuple[Service, str], position: str, status: int) -> None:
+    service, comparison_id = compared
+    assert service.client.get(f"/v1/comparisons/{comparison_id}/items/{position}").status_code == status
+
+
+def test_what_does_not_change_is_not_sent_twice(compared: tuple[Service, str]) -> None:
+    service, comparison_id = compared
+    base = f"/v1/comparisons/{comparison_id}"
+    own = service.client.get(f"{base}/plan").json()["hash"]
+    paths = ["", "/verdict", "/metrics", "/preflight", "/acceptance", "/plan", "/items", "/items/0", "/analyses"]
+    for path in [*paths, f"/analyses/{own}"]:
+        first = service.client.get(base + path)
+        again = service.client.get(base + path, headers={"If-None-Match": f'"x", W/{first.headers["etag"]}'})
+        assert (first.status_code, again.status_code, again.content) == (200, 304, b""), path
+
+
+def test_what_is_not_there_yet_says_so(idle: Service) -> None:
+    comparison_id = idle.create()
+    for path in ("/metrics", "/acceptance", "/plan", "/items", "/items/0", "/analyses"):
+        found = idle.client.get(f"/v1/comparisons/{comparison_id}{path}")
+        assert (found.status_code, found.json()["code"]) == (409, "not-yet"), path
+    assert idle.client.get(f"/v1/comparisons/{comparison_id}/preflight").json()["engines"] == {}
+
+
+def test_metrics_and_acceptance_come_of_the_analysis(compared: tuple[Service, str]) -> None:
+    service, comparison_id = compared
+    metrics = service.client.get(f"/v1/comparisons/{comparison_id}/metrics").json()
+    (row,) = metrics["metrics"]
+    assert (row["evidence"]["losses"], row["evidence"]["gains"], row["n_items"]) == (3, 0, 10)
+    assert metrics["reasons"]
+    acceptance = service.client.get(f"/v1/comparisons/{comparison_id}/acceptance").json()
+    assert acceptance["is_observed"] is True
+    assert acceptance["tasks"][0]["accepted_tokens"] == 20
+    preflight = service.client.get(f"/v1/comparisons/{comparison_id}/preflight").json()
+    assert set(preflight["engines"]) == {"baseline", "candidate"}
+
+
+def test_an_analysis_again_is_the_same(compared: tuple[Service, str]) -> None:
+    service, comparison_id = compared
+    again = service.client.post(f"/v1/comparisons/{comparison_id}/analyses")
+    assert again.status_code == 201, again.text
+    assert again.json()["is_as_stored"] is True
+    assert again.json()["name"]["is_own_plan"] is True
+    stored = service.client.get(again.headers["location"])
+    assert stored.json() == again.json()["analysis"]
+    assert len(service.client.get(f"/v1/comparisons/{comparison_id}/analyses").json()["entries"]) == 1
+
+
+def test_an_analysis_under_another_margin_is_marked_as_made_after_the_data(compared: tuple[Service, str]) -> None:
+    service, comparison_id = compared
+    url = f"/v1/comparisons/{comparison_id}"
+    before = service.client.get(f"{url}/verdict").content
+    made = service.client.post(f"{url}/analyses", json={"margin": 0.9})
+    assert made.status_code == 201
+    assert made.json()["name"]["is_own_plan"] is False
+    assert made.json()["analysis"]["verdict"] == "INVALID"
+    assert "made after the data (changed: margin 0.02 to 0.9)" in made.json()["analysis"]["reasons"][0]
+    assert service.client.get(f"{url}/verdict").content == before
+    listed = service.client.get(f"{url}/analyses").json()["entries"]
+    assert [one["is_own_plan"] for one in listed] == [True, False]
+    entry = service.client.get("/v1/audit").json()["entries"][0]
+    assert (entry["action"], entry["details"]["margin"]) == ("analysis.create", "0.9")
+
+
+@pytest.mark.parametrize(
+    ("rule", "field"),
+    [
+        ({"margin": 2}, "margin"),
+        ({"margin": "wide"}, "margin"),
+        ({"margin": True}, "margin"),
+        ({"alpha": 0.7}, "alpha"),
+        ({"objective": "win"}, "objective"),
+        ({"margins": {"nothing": 0.1}}, "margins"),
+        ({"margins": {"sums": "x"}}, "margins"),
+        ({"margins": [1]}, "margins"),
+        ({"margins": {"sums": 7}}, "margins"),
+        ({"max_missing_share": -1}, "max_missing_share"),
+        ({"power": 0.9}, "power"),
+        ({"margn": 0.1}, "margn"),
+    ],
+)
+def test_a_rule_that_is_wrong_is_named(compared: tuple[Service, str], rule: dict[str, Any], field: str) -> None:
+    service, comparison_id = compared
+    refused = service.client.post(f"/v1/comparisons/{comparison_id}/analyses", json=rule)
+    assert refused.status_code == 422, refused.text
+    assert [one["field"].partition(".")[0] for one in refused.json()["errors"]] == [field]
+
+
+def test_what_is_not_finished_is_not_analysed(idle: Service) -> None:
+    refused = idle.client.post(f"/v1/comparisons/{idle.create()}/analyses", json={"margin": 0.1})
+    assert (refused.status_code, refused.json()["code"]) == (409, "not-yet")
+    assert idle.client.get(f"/v1/comparisons/{'x' * 8}/analyses/{'0' * 64}").status_code == 404

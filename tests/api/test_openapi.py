@@ -1,0 +1,183 @@
+"""The description of the API holds: its examples fit, and what schemathesis makes of it breaks nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from qualab.api.docs import plans_schema
+from qualab.api.samples import EXPERIMENT as SAMPLE
+from qualab.app.service.inline import InlineJobs
+from tests.api.conftest import BASE_URL, EXPERIMENT, IdleJobs, Service, make_service
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+
+def with_a_finished_comparison() -> tuple[Service, str]:
+    jobs = InlineJobs()
+    service = make_service(jobs=jobs)
+    jobs.begin(service.desk)
+    with service.client:
+        comparison_id = service.finished()
+    jobs.close()
+    idle = make_service(bench=service.bench, registry=service.registry, jobs=IdleJobs())
+    return idle, comparison_id
+
+
+SERVICE, FINISHED = with_a_finished_comparison()
+DOCUMENT = SERVICE.app.openapi()
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in DOCUMENT["paths"].items():
+        for method, operation in methods.items():
+            yield method, path, operation
+
+
+def resolved(schema: Any) -> Any:
+    return {**schema, "components": DOCUMENT["components"]}
+
+
+@pytest.mark.parametrize(("method", "path", "operation"), list(operations()), ids=lambda one: str(one)[:60])
+def test_every_answer_has_an_example_that_fits(method: str, path: str, operation: dict[str, Any]) -> None:
+    assert operation["summary"]
+    for status, answer in operation["responses"].items():
+        for media_type, content in answer.get("content", {}).items():
+            if media_type in ("text/plain", "application/json") and path in ("/metrics", "/healthz", "/readyz"):
+                continue
+            assert "example" in content, (method, path, status)
+            if media_type != "text/event-stream" and content.get("schema"):
+                jsonschema.validate(content["example"], resolved(content["schema"]))
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        jsonschema.validate(content["example"], content["schema"])
+
+
+def test_every_route_names_its_problems() -> None:
+    for method, path, operation in operations():
+        if path in ("/healthz", "/readyz"):
+            continue
+        assert {"401", "403", "422", "429", "503"} <= operation["responses"].keys(), (method, path)
+        assert operation["security"]
+        if "{comparison_id}" in path:
+            assert "404" in operation["responses"]
+    assert "HTTPValidationError" not in DOCUMENT["components"]["schemas"]
+
+
+def test_the_sample_of_a_request_is_read() -> None:
+    SERVICE.desk.read_document(SAMPLE)
+
+
+schema = schemathesis.openapi.from_asgi("/openapi.json", SERVICE.app, headers={"Host": "127.0.0.1"})
+schema.config.generation.update(modes=list(schemathesis.GenerationMode))
+
+
+@pytest.mark.slow
+@schema.exclude(path_regex="/events$|^/metrics$").parametrize()
+@settings(
+    max_examples=8,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_nothing_breaks_the_service(case: Any) -> None:
+    """Half of the requests go to a comparison that is there."""
+    if "comparison_id" in (case.path_parameters or {}) and len(str(case.headers) + str(case.query)) % 2:
+        case.path_parameters["comparison_id"] = FINISHED
+    case.headers = {**(case.headers or {}), "Host": "127.0.0.1"}
+    case.headers.pop("Authorization", None)
+    if case.method == "DELETE":
+        case.headers["If-Match"] = '"none"'  # so that it stays there
+    answer = case.call(base_url=BASE_URL)
+    case.validate_response(answer, checks=CHECKS)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(list(EXPERIMENT)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = st.sampled_from(sorted(plans_schema()["properties"]))
+fuzzed = settings(
+    max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def ok(answer: Any) -> None:
+    assert answer.status_code < 500, answer.text
+    if answer.status_code >= 400:
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["hint"]
+
+
+@fuzzed
+@given(
+    changes=st.dictionaries(KEYS | st.text(max_size=10), VALUES, max_size=4),
+    path=st.sampled_from(["comparisons", "plans"]),
+)
+def test_no_body_is_an_error_of_the_server(changes: dict[str, Any], path: str) -> None:
+    body = json.dumps(EXPERIMENT | changes).encode("utf-8", "surrogatepass")
+    ok(SERVICE.client.post(f"/v1/{path}", content=body, headers={"Content-Type": "application/json"}))
+
+
+@fuzzed
+@given(body=st.binary(max_size=200))
+def test_no_bytes_are_an_error_of_the_server(body: bytes) -> None:
+    for path in (
+        "/v1/comparisons",
+        "/v1/plans",
+        f"/v1/comparisons/{FINISHED}/analyses",
+        f"/v1/comparisons/{FINISHED}/resume",
+    ):
+        ok(SERVICE.client.post(path, content=body, headers={"Content-Type": "application/json"}))
+
+
+def seeds() -> list[str]:
+    """Cursors of all lists, and what a few changes make of them."""
+    found = ["", "AA==", "-", "é", "x" * 600]
+    for path in ("/v1/comparisons", f"/v1/comparisons/{FINISHED}/items", "/v1/audit"):
+        found.append(SERVICE.client.get(f"{path}?limit=1").json()["next_cursor"] or "none")
+    rng = random.Random(1)
+    for cursor in list(found):
+        for _ in range(6):
+            place = rng.randrange(len(cursor) + 1)
+            found.append(cursor[:place] + rng.choice(string.printable) + cursor[place + rng.randrange(2) :])
+    return found
+
+
+def test_no_cursor_is_an_error_of_the_server() -> None:
+    for cursor in seeds():
+        for path in ("/v1/comparisons", f"/v1/comparisons/{FINISHED}/items", "/v1/audit"):
+            ok(SERVICE.client.get(path, params={"cursor": cursor}))
+
+
+@fuzzed
+@given(token=st.text(st.characters(max_codepoint=255), max_size=60))
+def test_no_token_is_an_error_of_the_server(token: str) -> None:
+    SERVICE.app.state.qualab.failures._left.clear()
+    answer = SERVICE.client.get("/v1/comparisons", headers={"Authorization": token.encode("latin-1")})
+    ok(answer)
+    assert answer.status_code in (400, 401)

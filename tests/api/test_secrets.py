@@ -1,0 +1,151 @@
+"""Keys are references. A canary that is planted everywhere must not come out anywhere."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qualab.adapters.secrets import ReferencedSecrets
+from qualab.app.service.inline import InlineJobs
+from qualab.app.service.running import keys_of
+from qualab.domain.names import ArmName
+from qualab.errors import SecretForbidden
+from tests.api.conftest import EXPERIMENT, OFF, ON, Service, make_bench, make_service
+
+CANARY = "sk-canary-9c4e1f"
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        {"api_key": CANARY},
+        {"baseline_api_key": CANARY},
+        {"candidate_api_key": f"Bearer {CANARY}"},
+        {"api_key": {"value": CANARY}},
+        {"api_key": [CANARY]},
+        {"api_key": f"env:{CANARY}"},
+        {"api_key": f"file:/tmp/{CANARY}"},
+        {"api_key_file": f"/tmp/{CANARY}"},
+        {"apikey": CANARY},
+        {"token": CANARY},
+        {"pins": {"api_key": CANARY}},
+        {"noise_floor": {"key": CANARY}},
+        {"drafter_costs": CANARY},
+        {"timeout": CANARY},
+        {"margins": {"sums": CANARY}},
+        {"accept_underpowered": CANARY},
+    ],
+)
+def test_a_key_in_a_wrong_place_is_refused_and_not_repeated(
+    idle: Service, planted: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for path in ("/v1/comparisons", "/v1/plans"):
+        answer = idle.client.post(path, json=EXPERIMENT | planted)
+        assert answer.status_code == 422, (path, answer.text)
+        assert answer.json()["errors"], answer.text
+        assert CANARY not in answer.text
+        assert CANARY not in str(answer.headers)
+    assert CANARY not in caplog.text
+    assert CANARY not in repr(idle.registry.audit())
+    assert idle.client.get("/v1/comparisons").json()["entries"] == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        {"baseline": f"http://user:{CANARY}@127.0.0.1:8001/v1"},
+        {"candidate": f"http://127.0.0.1:8002/v1?key={CANARY}"},
+        {"candidate": f"http://127.0.0.1:8002/v1#{CANARY}"},
+    ],
+)
+def test_a_key_in_a_url_is_refused_and_not_repeated(idle: Service, planted: dict[str, Any]) -> None:
+    answer = idle.client.post("/v1/comparisons", json=EXPERIMENT | planted)
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, next(iter(planted)))
+    assert CANARY not in answer.text
+
+
+def test_a_key_in_a_plan_file_is_refused(idle: Service) -> None:
+    document = idle.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
+    document["experiment"]["api_key"] = CANARY
+    answer = idle.client.post("/v1/comparisons", json=document | {"baseline": OFF, "candidate": ON})
+    assert (answer.status_code, answer.json()["code"]) == (422, "secret-forbidden")
+    assert CANARY not in answer.text
+
+
+def test_figures_of_a_plan_file_are_not_kept(idle: Service) -> None:
+    document = idle.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
+    document["figures"] = {"note": CANARY}
+    around = {"baseline": OFF, "candidate": ON, "accept_underpowered": True}
+    answer = idle.client.post("/v1/comparisons", json=document | around)
+    assert answer.status_code == 202
+    assert CANARY not in answer.text
+
+
+def test_a_referenced_key_reaches_the_endpoint_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("QUALAB_KEY_OFF", f"{CANARY}-off")
+    (tmp_path / "on").write_text(f"{CANARY}-on\n")
+    bench, jobs = make_bench(), InlineJobs()
+    service = make_service(bench=bench, jobs=jobs, secret_dir=tmp_path)
+    jobs.begin(service.desk)
+    references = {"baseline_api_key": "env:QUALAB_KEY_OFF", "candidate_api_key": f"file:{tmp_path}/on"}
+    with service.client:
+        comparison_id = service.finished(**references)
+        paths = ["", "/verdict", "/metrics", "/plan", "/preflight", "/analyses", "/items/0"]
+        seen = [service.client.get(f"/v1/comparisons/{comparison_id}{path}").text for path in paths]
+        wanted = service.desk.read_document(EXPERIMENT | references)
+    jobs.close()
+    assert keys_of(service.desk, wanted) == {
+        ArmName.BASELINE: f"{CANARY}-off",
+        ArmName.CANDIDATE: f"{CANARY}-on",
+    }
+    assert "env:QUALAB_KEY_OFF" in seen[0]
+    assert CANARY not in "".join(seen)
+    assert CANARY not in caplog.text
+    assert CANARY not in repr(vars(bench.store)) + repr(vars(service.registry))
+
+
+def test_a_reference_that_leads_to_nothing_fails_the_comparison(working: Service) -> None:
+    verdict = working.done(working.create(api_key="env:QUALAB_KEY_NOT_SET"))
+    assert (verdict["status"], verdict["error"]["code"]) == ("failed", "secret-forbidden")
+
+
+def test_only_named_variables_and_files_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    inside, outside = tmp_path / "keys", tmp_path / "other"
+    inside.mkdir()
+    outside.write_text("x")
+    (inside / "link").symlink_to(outside)
+    (inside / "key").write_text(" abc\n")
+    monkeypatch.setenv("DATABASE_PASSWORD", "x")
+    secrets = ReferencedSecrets(env=("QUALAB_KEY_*",), folder=inside)
+    assert secrets.read(f"file:{inside}/key") == "abc"
+    for reference in [
+        "env:DATABASE_PASSWORD",
+        "env:",
+        "file:",
+        f"file:{outside}",
+        f"file:{inside}/../other",
+        f"file:{inside}/link",
+        f"file:{inside}/missing",
+        "file:/proc/self/environ",
+        "http://x",
+        "",
+        "abc",
+        "env:\x00",
+        "file:\x00",
+    ]:
+        with pytest.raises(SecretForbidden) as caught:
+            secrets.read(reference)
+        assert not reference or reference.partition(":")[2] not in str(caught.value) or not reference.partition(":")[2]
+
+
+def test_no_file_is_read_unless_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("abc")
+    with pytest.raises(SecretForbidden):
+        ReferencedSecrets().check(f"file:{tmp_path}/key")

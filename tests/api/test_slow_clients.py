@@ -1,0 +1,148 @@
+"""Clients that send slowly, or nothing, or read nothing: they are let go, and nobody else waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+
+from qualab.ports import TaskOptions
+from tests.api.conftest import EXPERIMENT, Service, make_bench, make_service, on_a_socket
+from tests.app.fakes import FakeHarness, FakeTasks
+
+TIMEOUT_S = 0.5
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[Service, str]]:
+    service = make_service(port=0, body_timeout_s=TIMEOUT_S)
+    with on_a_socket(service) as url:
+        yield service, url
+
+
+def connected(url: str) -> socket.socket:
+    parts = urlsplit(url)
+    return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=5.0)
+
+
+def read_all(client: socket.socket) -> bytes:
+    return b"".join(iter(lambda: client.recv(65_536), b""))
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
+def test_a_head_that_does_not_come_ends_the_connection(served: tuple[Service, str], sent: bytes) -> None:
+    with connected(served[1]) as client:
+        client.sendall(sent)
+        began = time.monotonic()
+        assert read_all(client) == b""
+        assert TIMEOUT_S / 2 < time.monotonic() - began < 4.0
+
+
+def test_a_head_that_does_not_come_after_another_request_ends_the_connection(served: tuple[Service, str]) -> None:
+    with connected(served[1]) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert client.recv(65_536).startswith(b"HTTP/1.1 200")
+        client.sendall(b"GET /he")
+        assert read_all(client) == b""
+
+
+def test_a_body_that_does_not_come_is_a_problem(served: tuple[Service, str]) -> None:
+    head = b"POST /v1/comparisons HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    head += b"Content-Length: 100\r\n\r\n"
+    with connected(served[1]) as client:
+        client.sendall(head + b'{"a":')
+        answer = client.recv(65_536)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"request-timeout" in answer
+
+
+def test_nobody_waits_for_slow_clients(served: tuple[Service, str]) -> None:
+    service, url = served
+    comparison_id = service.create()
+    clients = [connected(url) for _ in range(100)]
+    for number, client in enumerate(clients):
+        client.sendall(b"POST /v1/comparisons HTTP/1.1\r\nHost: 127.0.0.1\r\n"[: number % 50])
+    began = time.monotonic()
+    for _ in range(20):
+        assert httpx2.get(f"{url}/v1/comparisons/{comparison_id}/verdict").status_code == 200
+    assert httpx2.post(f"{url}/v1/comparisons", json=EXPERIMENT).status_code == 202
+    assert time.monotonic() - began < 5.0
+    for client in clients:
+        client.close()
+
+
+def test_a_client_that_reads_nothing_holds_up_nobody(served: tuple[Service, str]) -> None:
+    service, url = served
+    comparison_id = service.create()
+    with connected(url) as client:
+        client.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 200)
+        for _ in range(20):
+            assert httpx2.get(f"{url}/v1/comparisons/{comparison_id}/verdict").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x00\xff" * 100 + b"\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /v1/comparisons HTTP/1.1\r\n\r\n",
+        b"GET /v1/comparisons HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: x\r\n\r\n",
+        b"POST /v1/comparisons HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /" + b"x" * 200_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_is_no_error_of_the_server(served: tuple[Service, str], sent: bytes) -> None:
+    with connected(served[1]) as client:
+        try:
+            client.sendall(sent)
+            answer = client.recv(65_536)
+        except ConnectionError:
+            answer = b""
+    assert not answer or answer.split()[1][:1] == b"4"
+    assert httpx2.get(f"{served[1]}/healthz").status_code == 200
+
+
+class Sleeping(FakeHarness):
+    """Loads tasks slowly."""
+
+    def load(self, options: TaskOptions) -> FakeTasks:
+        time.sleep(1.0)
+        return super().load(options)
+
+
+def test_nobody_waits_for_plans_of_others() -> None:
+    bench = make_bench()
+    service = make_service(bench=bench, port=0, threads=2)
+    comparison_id = service.create()
+    bench.harness = Sleeping(FakeTasks())
+    slow = make_service(bench=bench, registry=service.registry, port=0, threads=2)
+    with on_a_socket(slow) as url, ThreadPoolExecutor(12) as pool:
+        body = {"model": "m", "tasks": "sums"}
+        plans = [pool.submit(httpx2.post, f"{url}/v1/plans", json=body, timeout=30.0) for _ in range(12)]
+        time.sleep(0.2)
+        began = time.monotonic()
+        for _ in range(10):
+            assert httpx2.get(f"{url}/v1/comparisons/{comparison_id}").status_code == 200
+        assert not any(plan.done() for plan in plans) or time.monotonic() - began < 1.0
+        assert [plan.result().status_code for plan in plans] == [200] * 12
+
+
+def test_more_requests_than_allowed_are_told_so() -> None:
+    service = make_service(port=0, max_connections=2)
+    comparison_id = service.create()
+
+    async def ask(url: str) -> tuple[int, str]:
+        path = f"{url}/v1/comparisons/{comparison_id}/events"
+        async with httpx2.AsyncClient() as client, client.stream("GET", path), client.stream("GET", path):
+            refused = await client.get(f"{url}/healthz")
+        assert refused.json()["code"] == "too-busy"
+        return refused.status_code, refused.headers["retry-after"]
+
+    with on_a_socket(service) as url:
+        assert asyncio.run(ask(url)) == (503, "5")

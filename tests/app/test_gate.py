@@ -1,0 +1,100 @@
+"""Waiting for a verdict: states that change, servers that go away, comparisons that end without one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from qualab.app.gate import gate
+from qualab.app.service.reading import MetricsOf, VerdictOf
+from qualab.domain.names import ComparisonStatus, Verdict
+from qualab.domain.submissions import SubmissionStatus
+from qualab.errors import EndpointUnreachable, GateTimedOut, PairDiffers, QualabError, RunStopped, error_class
+
+WAITING = VerdictOf(
+    id="c-1",
+    status=SubmissionStatus.QUEUED,
+    has_ended=False,
+    verdict=None,
+    plan_hash="",
+    label="nightly",
+    model="m",
+    finished_at=None,
+    stop_reason="",
+    error={},
+)
+RUNNING = replace(WAITING, status=ComparisonStatus.RUNNING)
+DONE = replace(WAITING, status=ComparisonStatus.FINISHED, has_ended=True, verdict=Verdict.EQUIVALENT)
+AWAY = EndpointUnreachable("The service is away")
+
+
+@dataclass
+class Scripted:
+    """Gives these answers in turn, and the last one for ever."""
+
+    answers: Sequence[VerdictOf | QualabError]
+    asked: int = 0
+    said: list[str] = field(default_factory=list)
+
+    async def latest(self, label: str) -> str:
+        return "c-1"
+
+    async def verdict(self, comparison_id: str) -> VerdictOf:
+        found = self.answers[min(self.asked, len(self.answers) - 1)]
+        self.asked += 1
+        if isinstance(found, QualabError):
+            raise found
+        return found
+
+    async def metrics(self, comparison_id: str) -> MetricsOf:
+        return MetricsOf(
+            comparison_id="c-1", plan_hash="p", verdict=Verdict.EQUIVALENT, reasons=("so",), caveats=(), metrics=()
+        )
+
+
+async def waited(*answers: VerdictOf | QualabError, timeout_s: float = 5.0) -> tuple[Verdict, list[str]]:
+    source = Scripted(answers)
+    found = await gate(source, "c-1", timeout_s=timeout_s, poll_s=0.001, say=source.said.append)
+    return found.verdict, source.said
+
+
+async def test_each_state_is_told_once_until_the_verdict() -> None:
+    verdict, said = await waited(WAITING, WAITING, RUNNING, RUNNING, DONE)
+    assert verdict is Verdict.EQUIVALENT
+    assert said == ["c-1 is queued", "c-1 is running"]
+
+
+async def test_a_server_that_goes_away_is_waited_for() -> None:
+    verdict, said = await waited(RUNNING, AWAY, AWAY, RUNNING, DONE)
+    assert verdict is Verdict.EQUIVALENT
+    assert said == ["c-1 is running", "Still waiting: The service is away", "c-1 is running"]
+
+
+async def test_a_server_that_was_never_there_is_not() -> None:
+    with pytest.raises(EndpointUnreachable):
+        await waited(AWAY, DONE)
+
+
+async def test_the_wait_ends() -> None:
+    with pytest.raises(GateTimedOut, match="no verdict after 0"):
+        await waited(RUNNING, timeout_s=0.05)
+
+
+async def test_what_kept_a_comparison_from_running_is_the_gates_error() -> None:
+    error = {"code": "pair-differs", "message": "the candidate has no drafter", "hint": "turn it on"}
+    failed = replace(WAITING, status=SubmissionStatus.FAILED, has_ended=True, error=error)
+    with pytest.raises(PairDiffers, match="did not run: the candidate has no drafter"):
+        await waited(failed)
+
+
+async def test_an_end_without_a_verdict_is_no_pass() -> None:
+    stopped = replace(RUNNING, status=ComparisonStatus.STOPPED, has_ended=True, stop_reason="too many errors")
+    with pytest.raises(RunStopped, match="is stopped, without a verdict: too many errors"):
+        await waited(stopped)
+
+
+def test_errors_are_found_by_their_codes() -> None:
+    assert error_class("pair-differs", RunStopped) is PairDiffers
+    assert error_class("of a later version", RunStopped) is RunStopped

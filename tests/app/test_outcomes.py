@@ -1,0 +1,137 @@
+"""What became of each item, from answers and scores, while they are written and from what is stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from qualab.adapters.memory import MemoryRegistry
+from qualab.app.outcomes import Outcomes, deciding_metrics, have_outcomes
+from qualab.app.run import start
+from qualab.domain.comparison import Comparison
+from qualab.domain.items import Score
+from qualab.domain.names import AnswerStatus, ArmName, RequestKind
+from qualab.domain.outcomes import Change, Outcome, OutcomeFilter
+from qualab.errors import RunStopped
+from tests.app.fakes import (
+    Bench,
+    FakeHarness,
+    FakeTasks,
+    QuietProgress,
+    echo_number,
+    experiment,
+    failure,
+    metric_spec,
+    reply,
+)
+from tests.store.samples import BASELINE, CANDIDATE, make_answer, make_choices, make_comparison, make_item
+
+KEY = metric_spec().key
+
+
+def score(position: int, arm: ArmName, value: float, **changes: object) -> Score:
+    made = Score(arm=arm, position=position, repeat=0, metric=KEY, value=value)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+async def finished() -> tuple[Bench, Comparison, MemoryRegistry]:
+    """Right in both arms but for 3 (lost), 5 (won), 7 (wrong in both, in other words) and 8 (no answer)."""
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=10)))
+    says = {3: reply("three"), 7: reply("seven!"), 8: failure()}
+    bench.candidate.answer = lambda p, s: says.get(int(p[4:]), echo_number(p, s))
+    bench.baseline.answer = lambda p, s: {5: reply("five"), 7: reply("seven")}.get(int(p[4:]), echo_number(p, s))
+    analysis = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    return bench, bench.store.get(analysis.comparison_id), MemoryRegistry(bench.store)
+
+
+def by_doc(registry: MemoryRegistry, comparison_id: str, **wanted: object) -> dict[int, Outcome]:
+    found = registry.outcomes(comparison_id, OutcomeFilter(**wanted)).entries  # type: ignore[arg-type]
+    return {one.doc_id: one for one in found}
+
+
+async def test_a_run_tells_what_became_of_its_items() -> None:
+    _, comparison, registry = await finished()
+    found = by_doc(registry, comparison.id)
+    changes = {doc_id: one.change for doc_id, one in found.items() if one.change is not Change.SAME}
+    assert changes == {3: Change.LOSS, 5: Change.GAIN, 8: Change.UNKNOWN}
+    assert (found[3].baseline, found[3].candidate) == (1.0, 0.0)
+    assert (found[8].baseline, found[8].candidate) == (1.0, None)
+    assert {doc_id for doc_id, one in found.items() if one.different_text} == {3, 5, 7}
+    assert [found[doc_id].length for doc_id in (0, 3, 7, 8)] == [1, 5, 6, 1]
+    assert {one.task for one in found.values()} == {"sums"}
+
+
+async def test_what_was_finished_before_gets_the_same_outcomes() -> None:
+    bench, comparison, registry = await finished()
+    before = by_doc(registry, comparison.id)
+    bench.store.put_scores(comparison.id, list(bench.store.scores(comparison.id)))
+    assert not registry.has_outcomes(comparison.id)
+    assert have_outcomes(bench.store, registry, comparison)
+    assert by_doc(registry, comparison.id) == before
+    assert have_outcomes(bench.store, registry, comparison)
+
+
+async def test_what_is_not_finished_has_none() -> None:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=10)))
+    bench.candidate.answer = lambda p, s: failure()
+    with pytest.raises(RunStopped):
+        await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    (comparison,) = [kept.comparison for kept in bench.store.kept.values()]
+    assert not have_outcomes(bench.store, MemoryRegistry(bench.store), comparison)
+
+
+def test_a_comparison_without_items_has_none_to_make() -> None:
+    bench = Bench()
+    finished = make_comparison(status=make_comparison().status.FINISHED)
+    bench.store.create(finished, [])
+    assert not have_outcomes(bench.store, MemoryRegistry(bench.store), finished)
+
+
+def test_the_primary_metric_decides_else_the_first() -> None:
+    first, second = metric_spec("a", name="first"), metric_spec("a", name="second")
+    plain = [replace(one, is_primary=False) for one in (first, second)]
+    assert deciding_metrics(plain)["a"].name == "first"
+    assert deciding_metrics([plain[0], second])["a"].name == "second"
+    assert deciding_metrics([first, second])["a"].name == "first"
+    assert set(deciding_metrics([*plain, metric_spec("b")])) == {"a", "b"}
+
+
+def test_where_less_is_better_less_is_a_gain() -> None:
+    outcomes = Outcomes([make_item(0, task="sums")], [metric_spec(higher_is_better=False)])
+    for arm, value in {BASELINE: 2.0, CANDIDATE: 1.5}.items():
+        outcomes.add_answer(make_answer(0, arm))
+        outcomes.add_score(score(0, arm, value))
+        outcomes.add_score(score(0, arm, -9.0, metric="another"))
+    (found,) = outcomes.rows()
+    assert (found.change, found.baseline, found.candidate) == (Change.GAIN, 2.0, 1.5)
+
+
+def test_a_task_without_a_metric_is_unknown() -> None:
+    outcomes = Outcomes([make_item(0, task="other")], [metric_spec()])
+    for arm in ArmName:
+        outcomes.add_answer(make_answer(0, arm))
+    assert [one.change for one in outcomes.rows()] == [Change.UNKNOWN]
+
+
+def test_choices_have_no_text_and_items_that_nobody_asked_no_outcome() -> None:
+    outcomes = Outcomes([make_choices(0), make_choices(1)], [metric_spec("gsm8k")])
+    for arm in ArmName:
+        for choice in range(3):
+            outcomes.add_answer(make_answer(0, arm, f"{arm}", choice=choice))
+    (found,) = outcomes.rows()
+    assert (found.kind, found.different_text, found.length) == (RequestKind.LOGLIKELIHOOD, False, 0)
+
+
+def test_repeats_stand_by_themselves_and_a_failure_is_no_text() -> None:
+    outcomes = Outcomes([make_item(0, task="sums")], [metric_spec()])
+    for repeat, text in enumerate(("a", "b", "c")):
+        outcomes.add_answer(make_answer(0, BASELINE, "a", repeat=repeat))
+        status = AnswerStatus.TIMEOUT if repeat == 2 else AnswerStatus.TRUNCATED
+        outcomes.add_answer(make_answer(0, CANDIDATE, text, repeat=repeat, status=status))
+        outcomes.add_score(score(0, BASELINE, 1.0, repeat=repeat))
+    assert [(one.repeat, one.different_text, one.length) for one in outcomes.rows()] == [
+        (0, False, 1),
+        (1, True, 1),
+        (2, False, 1),
+    ]

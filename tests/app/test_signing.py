@@ -1,0 +1,160 @@
+"""Sign-off and verification, on a run over fakes and a database whose rows are altered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qualab.adapters.store import SqlStore, open_store
+from qualab.app.run import start
+from qualab.app.signing import sign_off
+from qualab.app.verifying import Verification, verify
+from qualab.bootstrap import share
+from qualab.domain.names import Verdict
+from qualab.domain.plan import DecisionRule
+from qualab.errors import InvalidValue, NotYet, SignOffRefused
+from tests.app.fakes import START, Bench, FakeEndpoint, FakeHarness, FakeTasks, QuietProgress, experiment
+from tests.store.samples import make_comparison, make_items
+
+DIGEST = "sha256:" + "a" * 64
+PINNED = {"image": f"vllm@{DIGEST}", "revision": "c" * 40}
+
+
+@dataclass
+class Done:
+    """A finished comparison in a database."""
+
+    bench: Bench
+    store: SqlStore
+    id: str
+
+    def sign(self, **changes: Any) -> Any:
+        said = {"signed_by": "Kim Minji", "who": "kim@ci", "at": START, **changes}
+        return sign_off(self.store, self.store.registry, self.id, **said)
+
+    def verify(self) -> Verification:
+        return verify(self.bench.services, self.store.registry, self.id)
+
+    def alter(self, statement: str) -> None:
+        with self.store.engine.begin() as connection:
+            assert connection.exec_driver_sql(statement).rowcount > 0
+
+
+Finish = Callable[..., Any]
+
+
+@pytest.fixture
+def finish(tmp_path: Path) -> Finish:
+    async def finished(n_items: int = 200, **changes: Any) -> Done:
+        store = open_store(f"sqlite:///{tmp_path}/q.db", migrations=share("migrations"))
+        bench = Bench(
+            harness=FakeHarness(FakeTasks(n_items=n_items)),
+            candidate=FakeEndpoint("http://on", drafts=True),
+            store=store,
+        )
+        wanted = experiment(rule=DecisionRule(margin=0.05), **(PINNED | changes))
+        analysis = await start(bench.services, wanted, keys={}, progress=QuietProgress())
+        return Done(bench, store, analysis.comparison_id)
+
+    return finished
+
+
+async def test_a_passing_pinned_comparison_is_signed_off_on_record(finish: Finish) -> None:
+    done = await finish()
+    signed = done.sign(note="release 12")
+    assert (signed.verdict, signed.obstacles, signed.note) == (Verdict.EQUIVALENT, (), "release 12")
+    assert signed.analysis_hash == done.store.seals(done.id)[-1].seal
+    assert list(done.store.registry.signoffs(done.id)) == [signed]
+    (entry,) = done.store.registry.audit().entries
+    assert (entry.who, entry.action, entry.subject) == ("kim@ci", "comparison.sign-off", done.id)
+    assert entry.details["as"] == "Kim Minji"
+
+
+@pytest.mark.parametrize(
+    ("changes", "obstacle"),
+    [
+        ({"image": "", "revision": ""}, "unpinned"),
+        ({"limit": 0.5}, "limited"),
+        ({"n_items": 12}, "the verdict is INCONCLUSIVE"),
+    ],
+)
+async def test_what_stands_in_the_way_refuses_a_sign_off_unless_a_reason_is_given(
+    finish: Finish, changes: dict[str, Any], obstacle: str
+) -> None:
+    done = await finish(**changes)
+    with pytest.raises(SignOffRefused, match=obstacle):
+        done.sign()
+    assert not done.store.registry.signoffs(done.id)
+    signed = done.sign(override="the customer waits")
+    assert signed.override == "the customer waits"
+    assert any(obstacle in one for one in signed.obstacles)
+
+
+async def test_a_sign_off_needs_a_name_and_no_needless_override(finish: Finish) -> None:
+    done = await finish()
+    with pytest.raises(InvalidValue, match="Nobody is named"):
+        done.sign(signed_by="  ")
+    with pytest.raises(InvalidValue, match="nothing to override"):
+        done.sign(override="because")
+
+
+def test_what_has_no_verdict_is_not_signed_off(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/q.db", migrations=share("migrations"))
+    store.create(make_comparison(), make_items(1))
+    with pytest.raises(NotYet, match="no verdict"):
+        sign_off(store, store.registry, "c-1", signed_by="Kim", who="kim@ci", at=START)
+
+
+async def test_what_is_as_it_was_stored_is_verified_whole(finish: Finish) -> None:
+    done = await finish()
+    done.sign()
+    found = done.verify()
+    assert {check.name: check.is_ok for check in found.checks} == dict.fromkeys(
+        ("plan", "seals", "requests", "answers", "scores", "analysis", "sign-off"), True
+    )
+    assert not found.is_altered
+    assert found.seal == done.store.seals(done.id)[-1].seal
+
+
+@pytest.mark.parametrize(
+    ("statement", "wrong"),
+    [
+        ("UPDATE comparison SET plan = replace(plan, '\"margin\":0.05', '\"margin\":0.06')", {"plan"}),
+        ("UPDATE analysis SET body = replace(body, '\"n_missing\":0', '\"n_missing\":1')", {"seals", "analysis"}),
+        ("UPDATE analysis SET previous = seal", {"seals"}),
+        ("UPDATE answer SET latency_us = latency_us + 1 WHERE position = 3", {"answers"}),
+        ("UPDATE score SET value = 1 - value WHERE position = 3 AND arm = 0", {"scores", "analysis"}),
+        ("UPDATE answer SET request_hash = zeroblob(16) WHERE position = 3 AND arm = 0", {"requests", "answers"}),
+        ("UPDATE signoff SET analysis_hash = 'another'", {"sign-off"}),
+    ],
+)
+async def test_what_was_altered_is_found(finish: Finish, statement: str, wrong: set[str]) -> None:
+    done = await finish()
+    done.sign()
+    done.alter(statement)
+    found = done.verify()
+    assert found.is_altered
+    assert wrong <= {check.name for check in found.checks if check.is_ok is False}
+
+
+async def test_an_analysis_cannot_be_put_in_between_or_left_out(finish: Finish) -> None:
+    done = await finish()
+    analysis = done.store.analysis(done.id)
+    assert analysis is not None
+    done.store.put_analysis(replace(analysis, plan_hash="o" * 64), now=START)
+    assert not done.verify().is_altered
+    done.alter("DELETE FROM analysis WHERE id = (SELECT min(id) FROM analysis)")
+    assert "seals" in {check.name for check in done.verify().checks if check.is_ok is False}
+
+
+async def test_tasks_that_are_not_there_any_more_are_said_and_nothing_is_called_altered(finish: Finish) -> None:
+    done = await finish()
+    done.bench.harness.tasks.config_hash = "another"
+    found = {check.name: check for check in done.verify().checks}
+    assert found["scores"].is_ok is None
+    assert "cannot be loaded as they were" in found["scores"].detail
+    assert not done.verify().is_altered

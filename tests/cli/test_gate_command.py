@@ -1,0 +1,179 @@
+"""`qualab gate`, `sign-off` and `verify`, on real runs over scripted endpoints."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import xml.etree.ElementTree as Xml
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from qualab.bootstrap import share
+from qualab.cli.exits import OF_VERDICT
+from qualab.domain.names import Verdict
+from tests.cli.conftest import Command
+from tests.scripted_server import Script, ScriptedServer
+
+EASY = ["--tasks", "demo_arithmetic", "--limit", 40, "--margin", 0.2]
+
+
+@pytest.fixture(scope="module")
+def equal_pair() -> Iterator[list[str]]:
+    with ScriptedServer() as baseline, ScriptedServer(Script(drafts=True)) as candidate:
+        yield ["--baseline", baseline.url, "--candidate", candidate.url, "--model", "scripted"]
+
+
+class Knowing(Script):
+    """Knows the answer of every question in a prompt's last lines."""
+
+    def text(self, prompt: str) -> str:
+        return next((answer for question, answer in known().items() if question in prompt[-400:]), "0")
+
+
+class Ignorant(Script):
+    """Knows nothing."""
+
+    def text(self, prompt: str) -> str:
+        return "I do not know"
+
+
+@cache
+def known() -> dict[str, str]:
+    lines = (share("tasks") / "demo" / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()
+    return {row["question"]: row["answer"] for row in map(json.loads, lines)}
+
+
+@pytest.fixture(scope="module")
+def worse_pair() -> Iterator[list[str]]:
+    with ScriptedServer(Knowing()) as baseline, ScriptedServer(Ignorant(drafts=True)) as candidate:
+        yield ["--baseline", baseline.url, "--candidate", candidate.url, "--model", "scripted"]
+
+
+def test_a_gate_tells_the_verdict_and_writes_what_a_pipeline_shows(
+    qualab: Command, equal_pair: list[str], tmp_path: Path
+) -> None:
+    done = qualab("run", *equal_pair, *EASY, "--label", "nightly <1>")
+    assert done.code == 0, done.out + done.err
+    files = {name: tmp_path / name for name in ("junit.xml", "summary.md", "gate.json")}
+    gate = qualab(
+        "gate", "--latest", "--label", "nightly <1>", "--junit", files["junit.xml"],
+        "--markdown", files["summary.md"], "--json", files["gate.json"],
+    )  # fmt: skip
+    assert gate.code == 0
+    assert gate.out.startswith(f"EQUIVALENT: {done.comparison_id} (nightly <1>), plan ")
+    suite = Xml.parse(files["junit.xml"]).getroot()[0]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors"), suite.get("skipped")) == (
+        "2",
+        "0",
+        "0",
+        "0",
+    )
+    assert suite.find("properties/property[@name='label']").get("value") == "nightly <1>"  # type: ignore[union-attr]
+    assert files["summary.md"].read_text(encoding="utf-8").startswith("### qualab: EQUIVALENT\n")
+    assert r"nightly \<1\>" in files["summary.md"].read_text(encoding="utf-8")
+    kept = json.loads(files["gate.json"].read_text(encoding="utf-8"))
+    assert (kept["verdict"], kept["id"]) == ("EQUIVALENT", done.comparison_id)
+    assert json.loads(qualab("gate", done.comparison_id, "--format", "json").out) == kept
+
+
+def test_a_regression_fails_the_gate(qualab: Command, worse_pair: list[str], tmp_path: Path) -> None:
+    done = qualab("run", *worse_pair, *EASY)
+    assert done.code == 1, done.out
+    junit = tmp_path / "junit.xml"
+    assert qualab("gate", done.comparison_id, "--junit", junit).code == 1
+    suite = Xml.parse(junit).getroot()[0]
+    assert int(suite.get("failures", 0)) >= 2
+    failure = suite.find("testcase[@name='comparison']/failure")
+    assert failure is not None
+    assert failure.get("type") == "REGRESSION"
+
+
+def test_an_invalid_comparison_is_an_error_and_an_inconclusive_one_proves_nothing(
+    qualab: Command, equal_pair: list[str], tmp_path: Path
+) -> None:
+    few = qualab("run", *equal_pair, "--tasks", "demo_arithmetic", "--limit", 5)
+    junit = tmp_path / "junit.xml"
+    assert qualab("gate", few.comparison_id, "--junit", junit).code == 3
+    suite = Xml.parse(junit).getroot()[0]
+    assert suite.find("testcase/skipped[@type='INCONCLUSIVE']") is not None
+    assert qualab("run", *equal_pair, *EASY, "--min-accepted-share", 0.99, "--label", "dead").code == 4
+    assert qualab("gate", "--latest", "--label", "dead", "--junit", junit).code == 4
+    suite = Xml.parse(junit).getroot()[0]
+    assert suite.find("testcase[@name='comparison']/error[@type='INVALID']") is not None
+
+
+def test_a_gate_that_finds_nothing_leaves_an_error_for_the_pipeline(qualab: Command, tmp_path: Path) -> None:
+    junit = tmp_path / "junit.xml"
+    missing = qualab("gate", "--latest", "--label", "nightly", "--junit", junit)
+    assert missing.code == 2
+    assert missing.err.startswith("qualab: There is no comparison labelled 'nightly'")
+    error = Xml.parse(junit).getroot()[0].find("testcase/error")
+    assert error is not None
+    assert error.get("type") == "comparison-not-found"
+    assert qualab("gate", "no-such-id").code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "No comparison is named"),
+        (["--latest"], "No comparison is named"),
+        (["x", "--label", "y"], "Both an id and a label are given"),
+        (["x", "--timeout", "soon"], "--timeout 'soon' is no time"),
+        (["x", "--token-file", "/nowhere"], "Cannot read the token file"),
+        (["x", "--server", "nowhere"], "has no scheme"),
+    ],
+)
+def test_wrong_arguments_of_a_gate_are_one_clear_line(qualab: Command, arguments: list[str], said: str) -> None:
+    done = qualab("gate", *arguments)
+    assert done.code == 2
+    assert said in done.err.splitlines()[0]
+
+
+def test_a_run_that_was_stopped_has_no_verdict_to_wait_for(qualab: Command, tmp_path: Path) -> None:
+    rows = [{"question": "1 + 1? " * times, "answer": "#### 2"} for times in (1, 50)] * 10
+    (tmp_path / "gsm8k").mkdir()
+    (tmp_path / "gsm8k" / "test.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    small, drafting = Script(max_model_len=100), Script(max_model_len=100, drafts=True)
+    with ScriptedServer(small) as off, ScriptedServer(drafting) as on:
+        arms = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted", "--num_fewshot", 0]
+        stopped = qualab("run", *arms, "--tasks", "gsm8k", "--data-dir", tmp_path)
+    assert stopped.code == 5, stopped.err
+    gate = qualab("gate", stopped.comparison_id, "--timeout", "30s")
+    assert gate.code == 5
+    assert "without a verdict" in gate.err
+
+
+def test_sign_off_is_refused_with_reasons_and_overridden_with_one(
+    qualab: Command, equal_pair: list[str], tmp_path: Path
+) -> None:
+    done = qualab("run", *equal_pair, *EASY)
+    refused = qualab("sign-off", done.comparison_id, "--as", "Kim Minji")
+    assert refused.code == 2
+    assert "limited to 40 items a task; unpinned" in refused.err
+    signed = qualab("sign-off", done.comparison_id, "--as", "Kim Minji", "--override", "a trial run")
+    assert signed.code == 0
+    assert "EQUIVALENT signed off by Kim Minji" in signed.out
+    assert "In spite of: limited to 40 items a task" in signed.out
+
+
+def test_verify_finds_an_altered_answer(qualab: Command, equal_pair: list[str], tmp_path: Path) -> None:
+    done = qualab("run", *equal_pair, *EASY)
+    whole = qualab("verify", done.comparison_id)
+    assert whole.code == 0, whole.out + whole.err
+    assert "ALTERED" not in whole.out
+    assert all(name in whole.out for name in ("plan", "seals", "requests", "answers", "scores", "analysis"))
+    with sqlite3.connect(tmp_path / "qualab.db") as database:
+        database.execute("UPDATE score SET value = 1 - value WHERE position = 0")
+    database.close()
+    altered = qualab("verify", done.comparison_id)
+    assert altered.code == 4
+    assert "ALTERED scores" in altered.out
+    assert json.loads(qualab("verify", done.comparison_id, "--format", "json").out)["is_altered"] is True
+
+
+def test_every_verdict_has_an_exit_code() -> None:
+    assert set(OF_VERDICT) == set(Verdict)

@@ -1,0 +1,181 @@
+"""Worker processes, and what they are given to do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qualab.adapters.store import open_store, upgrade
+from qualab.domain.access import AuditEntry
+from qualab.domain.canonical import encode_body
+from qualab.domain.names import ArmName
+from qualab.domain.submissions import Submission, SubmissionStatus
+from qualab.ports import Registry, Store
+from tests.scripted_server import MODEL, Script, ScriptedServer
+from tests.store import postgresql
+from tests.store.conftest import MIGRATIONS, execute, url_of
+
+ROOT = Path(__file__).parents[2]
+QUICK = {
+    "QUALAB_SERVE_BEAT_S": "0.5",
+    "QUALAB_SERVE_STALE_AFTER_S": "3",
+    "QUALAB_SERVE_SWEEP_S": "0.5",
+    "QUALAB_SERVE_QUEUE_POLL_S": "0.2",
+    "QUALAB_SERVE_HOST_WAIT_S": "0.3",
+}
+"""A tenth of the times that hold in earnest."""
+
+
+def wait_for(what: Callable[[], Any], *, within_s: float = 60.0, or_say: Callable[[], object] = lambda: "") -> Any:
+    """The first true value."""
+    ends_at = time.monotonic() + within_s
+    while time.monotonic() < ends_at:
+        if found := what():
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"not within {within_s:g} s: {or_say()}")
+
+
+@dataclass
+class Process:
+    """A `qualab` command that runs."""
+
+    process: subprocess.Popen[bytes]
+    errors: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def said(self) -> str:
+        return self.errors.read_text()
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        return self.process.wait(30.0)
+
+
+@contextmanager
+def command(errors: Path, *arguments: str, **environment: str) -> Iterator[Process]:
+    own = {"HF_HUB_OFFLINE": "1", **QUICK, **environment}
+    with errors.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "qualab", *arguments], cwd=ROOT, env=os.environ | own, stderr=out
+        )
+    try:
+        yield Process(process, errors)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        process.wait(10.0)
+
+
+@dataclass
+class Servers:
+    """The arms of one comparison."""
+
+    arms: dict[ArmName, ScriptedServer]
+
+    def experiment(self, **changes: Any) -> dict[str, Any]:
+        urls = {arm.value: server.url for arm, server in self.arms.items()}
+        given = {"model": MODEL, "tasks": "demo", "concurrency": 2, "limit": 40}
+        return {**urls, **given, **changes}
+
+    def slow_down(self, latency_s: float) -> None:
+        for server in self.arms.values():
+            server.script.latency_s = latency_s
+
+    def asked(self, arm: ArmName, bodies: set[bytes]) -> Counter[bytes]:
+        """How often each of these bodies came."""
+        return Counter(body for _, body in list(self.arms[arm].requests) if body in bodies)
+
+
+@contextmanager
+def pair_of_servers(latency_s: float = 0.0) -> Iterator[Servers]:
+    off = ScriptedServer(Script(latency_s=latency_s))
+    on = ScriptedServer(Script(latency_s=latency_s, drafts=True, flip_share=0.1))
+    with off, on:
+        yield Servers({ArmName.BASELINE: off, ArmName.CANDIDATE: on})
+
+
+def bodies_of(store: Store, comparison_id: str) -> set[bytes]:
+    """Every request of a comparison, as it is sent."""
+    sampling = store.get(comparison_id).plan.sampling
+    return {
+        encode_body(request.payload, seed=sampling.seed)
+        for item in store.items(comparison_id)
+        for request in item.requests
+    }
+
+
+@dataclass
+class Site:
+    """A database that processes share."""
+
+    url: str
+    folder: Path
+    stack: ExitStack
+    store: Store
+    registry: Registry
+    n_started: int = 0
+    submitted: list[str] = field(default_factory=list)
+
+    def start(self, *arguments: str, **environment: str) -> Process:
+        self.n_started += 1
+        errors = self.folder / f"process-{self.n_started}.log"
+        return self.stack.enter_context(command(errors, *arguments, QUALAB_DB=self.url, **environment))
+
+    def submit(self, comparison_id: str, experiment: dict[str, Any]) -> None:
+        """As the service does; workers find it in the database."""
+        from datetime import UTC, datetime
+
+        now = datetime.now(UTC)
+        submission = Submission(
+            id=comparison_id, experiment=experiment, label="", model=MODEL, created_at=now, created_by="me"
+        )
+        entry = AuditEntry(at=now, who="me", action="comparison.create", subject=comparison_id, details={})
+        self.registry.submit(submission, entry=entry)
+
+    def status(self, comparison_id: str) -> SubmissionStatus:
+        found = self.registry.submission(comparison_id)
+        assert found is not None
+        return found.status
+
+    def n_answered(self, comparison_id: str) -> int:
+        """Of the arm that has fewer."""
+        if self.registry.summary(comparison_id).plan_hash == "":
+            return 0
+        return min(self.store.n_answered(comparison_id).values())
+
+
+@pytest.fixture(scope="module")
+def restartable() -> Iterator[str]:
+    """A server of these tests' own, which they may crash."""
+    if postgresql.binaries() is None:
+        pytest.skip(f"needs PostgreSQL {postgresql.OLDEST} or newer: apt-get install postgresql")
+    pytest.importorskip("psycopg")
+    with postgresql.running() as folder:
+        execute(folder, "CREATE DATABASE jobs")
+        upgrade(url_of(folder, "jobs"), MIGRATIONS)
+        yield folder
+
+
+@contextmanager
+def site_at(url: str, folder: Path) -> Iterator[Site]:
+    with ExitStack() as stack, open_store(url, migrations=MIGRATIONS) as store:
+        yield Site(url, folder, stack, store, store.registry)

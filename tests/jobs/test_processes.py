@@ -1,0 +1,123 @@
+"""Real workers, a real PostgreSQL: one is killed, one is stopped and goes on, the database crashes in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qualab import bootstrap
+from qualab.app.run import start
+from qualab.app.service.running import Unseen
+from qualab.domain.comparison import Analysis
+from qualab.domain.names import ArmName, ComparisonStatus
+from qualab.domain.submissions import SubmissionStatus
+from qualab.settings import load
+from tests.jobs.conftest import Process, Servers, Site, bodies_of, pair_of_servers, site_at, wait_for
+from tests.store import postgresql
+from tests.store.conftest import url_of
+
+pytestmark = pytest.mark.slow
+FIRST, SECOND = "20260101-000000-aaaaaaaa", "20260101-000001-bbbbbbbb"
+SLOW_S = 1.0
+N_ITEMS = 120
+
+
+@pytest.fixture
+def site(restartable: str, tmp_path: Path) -> Iterator[Site]:
+    with site_at(url_of(restartable, "jobs"), tmp_path) as site:
+        yield site
+
+
+def runner_of(site: Site, comparison_id: str) -> str:
+    """Who has claimed it."""
+    from sqlalchemy import text
+
+    with site.store.engine.connect() as connection:  # type: ignore[attr-defined]
+        found = connection.scalar(text("SELECT runner FROM comparison WHERE id = :id"), {"id": comparison_id})
+    return str(found or "")
+
+
+def worker_of(site: Site, workers: list[Process], comparison_id: str, *, n_answered: int = 1) -> Process:
+    """Waits until it is run, and has so many answers."""
+
+    def found() -> Process | None:
+        if site.n_answered(comparison_id) < n_answered:
+            return None
+        pid = runner_of(site, comparison_id).split(":")[1:2]
+        return next((one for one in workers if [str(one.pid)] == pid), None)
+
+    return wait_for(found, or_say=lambda: "\n".join(one.said[-2000:] for one in workers))  # type: ignore[no-any-return]
+
+
+def alone() -> Analysis:
+    """The same comparison in one process that nothing happens to."""
+    with pair_of_servers() as servers:
+        settings = load(content=servers.experiment(), environment=False)
+        services = bootstrap.services_of(settings, keeps_nothing=True)
+        return asyncio.run(start(services, bootstrap.experiment_of(settings), keys={}, progress=Unseen()))
+
+
+def check_asked(site: Site, servers: Servers, comparison_id: str, *, at_most_twice: int) -> int:
+    """Each item has one answer in each arm; how many were asked more than once."""
+    answered = site.store.answered(comparison_id)
+    assert len(answered) == 2 * N_ITEMS
+    bodies = bodies_of(site.store, comparison_id)
+    assert len(bodies) == N_ITEMS
+    again = 0
+    for arm in ArmName:
+        asked = servers.asked(arm, bodies)
+        assert len(asked) == N_ITEMS
+        again += sum(count - 1 for count in asked.values())
+    assert again <= at_most_twice
+    return again
+
+
+def test_whatever_happens_to_workers_each_comparison_ends_with_its_verdict(site: Site, restartable: str) -> None:
+    with pair_of_servers(SLOW_S) as one, pair_of_servers(SLOW_S) as other:
+        site.submit(FIRST, one.experiment())
+        site.submit(SECOND, other.experiment())
+        workers = [site.start("worker") for _ in range(3)]
+        expected = alone()
+        killed = worker_of(site, workers, FIRST, n_answered=4)
+        stopped = worker_of(site, workers, SECOND, n_answered=4)
+        assert killed is not stopped
+        (third,) = [worker for worker in workers if worker not in (killed, stopped)]
+
+        stopped.send(signal.SIGSTOP)
+        began = time.monotonic()
+        wait_for(lambda: runner_of(site, SECOND).split(":")[1:2] == [str(third.pid)], or_say=lambda: third.said)
+        print(f"SECOND: stopped {stopped.pid}, taken over by {third.pid} after {time.monotonic() - began:.1f} s")
+        stopped.send(signal.SIGCONT)
+        wait_for(lambda: "taken over" in stopped.said, within_s=10.0, or_say=lambda: stopped.said)
+        assert site.status(SECOND) is SubmissionStatus.RUNNING
+        assert site.store.get(SECOND).status is ComparisonStatus.RUNNING
+        assert str(third.pid) in runner_of(site, SECOND)
+
+        killed.send(signal.SIGKILL)
+        began = time.monotonic()
+        wait_for(lambda: runner_of(site, FIRST).split(":")[1:2] == [str(stopped.pid)], or_say=lambda: stopped.said)
+        print(f"FIRST: killed {killed.pid}, taken over by {stopped.pid} after {time.monotonic() - began:.1f} s")
+
+        before = [site.n_answered(FIRST), site.n_answered(SECOND)]
+        assert max(before) < N_ITEMS - 10, "the database crashes in the middle"
+        postgresql.restart(restartable)
+        for servers in (one, other):
+            servers.slow_down(0.0)
+        for comparison_id in (FIRST, SECOND):
+            wait_for(
+                lambda: site.status(comparison_id) is SubmissionStatus.DONE,  # noqa: B023
+                or_say=lambda: third.said[-3000:] + stopped.said[-3000:],
+            )
+        assert (stopped.process.poll(), third.process.poll()) == (None, None)
+        for servers, comparison_id in ((one, FIRST), (other, SECOND)):
+            found = site.store.analysis(comparison_id)
+            assert found is not None
+            assert (found.verdict, found.metrics) == (expected.verdict, expected.metrics)
+            again = check_asked(site, servers, comparison_id, at_most_twice=16)
+            print(f"{comparison_id}: {found.verdict.value}, {again} of {2 * N_ITEMS} requests asked twice")
+            assert runner_of(site, comparison_id) == ""

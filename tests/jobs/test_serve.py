@@ -1,0 +1,89 @@
+"""`qualab serve` on SQLite: killed in the middle, it goes on where it was when it is started again."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from qualab.app.service.progress import PHASES
+from qualab.domain.names import ArmName, ComparisonStatus
+from qualab.domain.submissions import SubmissionStatus
+from tests.jobs.conftest import Process, Servers, Site, bodies_of, pair_of_servers, site_at, wait_for
+
+N_ITEMS = 45
+
+
+def address(serving: Process) -> str:
+    def found() -> str:
+        lines = [line for line in serving.said.splitlines() if line.startswith("qualab serves ")]
+        return lines[0].split()[2] if lines else ""
+
+    return str(wait_for(found, or_say=lambda: serving.said))
+
+
+def create(url: str, servers: Servers) -> str:
+    body = servers.experiment(limit=15, accept_underpowered=True)
+    sent = httpx2.post(f"{url}/v1/comparisons", json=body, timeout=60.0)
+    assert sent.status_code == 202, sent.text
+    return str(sent.json()["id"])
+
+
+def asked_again(site: Site, servers: Servers, comparison_id: str) -> int:
+    """How many of both arms' requests came more than once; all came."""
+    bodies = bodies_of(site.store, comparison_id)
+    counts = [servers.asked(arm, bodies) for arm in ArmName]
+    assert [len(count) for count in counts] == [N_ITEMS, N_ITEMS]
+    return sum(count.total() for count in counts) - 2 * N_ITEMS
+
+
+def first_event(url: str, comparison_id: str) -> str:
+    with httpx2.stream("GET", f"{url}/v1/comparisons/{comparison_id}/events", timeout=20.0) as stream:
+        return next(text for text in stream.iter_text() if "event:" in text)
+
+
+@pytest.mark.slow
+def test_a_service_that_is_killed_goes_on_and_one_that_is_ended_gives_back(tmp_path: Path) -> None:
+    with pair_of_servers(0.5) as servers, site_at(str(tmp_path / "qualab.db"), tmp_path) as site:
+        serving = site.start("serve", "--port", "0")
+        url = address(serving)
+        killed = create(url, servers)
+        wait_for(lambda: site.n_answered(killed) >= 4, or_say=lambda: serving.said)
+        assert PHASES[ComparisonStatus.RUNNING] in first_event(url, killed)
+        serving.send(signal.SIGKILL)
+        serving.wait()
+        assert site.n_answered(killed) < N_ITEMS
+
+        serving = site.start("serve", "--port", "0")
+        url = address(serving)
+        servers.slow_down(0.0)
+        wait_for(lambda: site.status(killed) is SubmissionStatus.DONE, or_say=lambda: serving.said)
+        verdict = httpx2.get(f"{url}/v1/comparisons/{killed}/verdict", timeout=20.0).json()
+        assert (verdict["status"], verdict["verdict"]) == ("finished", "INCONCLUSIVE")
+        assert asked_again(site, servers, killed) <= 2 * 4
+
+        servers.slow_down(0.5)
+        ended = create(url, servers)
+        wait_for(lambda: site.n_answered(ended) >= 1, or_say=lambda: serving.said)
+        serving.send(signal.SIGTERM)
+        assert serving.wait() == 0
+        assert site.status(ended) is SubmissionStatus.QUEUED
+        assert site.store.get(ended).status is ComparisonStatus.INTERRUPTED
+        assert site.n_answered(ended) < N_ITEMS
+
+
+def living(site: Site) -> list[str]:
+    from datetime import UTC, datetime
+
+    return list(site.registry.workers(now=datetime.now(UTC), stale_after_s=60.0))
+
+
+def test_several_workers_come_and_go_together(tmp_path: Path) -> None:
+    with site_at(str(tmp_path / "qualab.db"), tmp_path) as site:
+        workers = site.start("worker", "--concurrency", "2")
+        wait_for(lambda: len(living(site)) == 2, or_say=lambda: workers.said)
+        workers.send(signal.SIGTERM)
+        assert workers.wait() == 0
+        assert living(site) == []

@@ -1,0 +1,88 @@
+"""What a gate writes for a pipeline: whatever stands in a label or a reason, the files stay what they are."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as Xml
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from qualab.adapters.render.gate_markdown import gate_markdown
+from qualab.adapters.render.junit import junit, junit_of_error
+from qualab.domain.gate import GateResult
+from qualab.domain.names import Verdict
+from tests.store.samples import make_analysis
+
+HOSTILE = 'a\x00b\x1b[31m </testsuite> & "q" ]]> |x| @team #1 `c` <script>\n\nend'
+"""NUL, a terminal's escape, ends of elements, mentions, a table's bar."""
+
+
+def make_result(verdict: Verdict = Verdict.EQUIVALENT, **changes: Any) -> GateResult:
+    found = make_analysis(verdict=verdict)
+    base = GateResult(
+        id="c-1",
+        label="nightly",
+        model="m",
+        plan_hash="p" * 64,
+        verdict=verdict,
+        reasons=("so it is",),
+        caveats=("not that",),
+        metrics=found.metrics,
+    )
+    return replace(base, **changes)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "child"),
+    [
+        (Verdict.EQUIVALENT, None),
+        (Verdict.NON_INFERIOR, None),
+        (Verdict.REGRESSION, "failure"),
+        (Verdict.INVALID, "error"),
+        (Verdict.INCONCLUSIVE, "skipped"),
+        (Verdict.IMPROVEMENT, "skipped"),
+    ],
+)
+def test_a_verdict_is_what_a_pipeline_makes_of_it(verdict: Verdict, child: str | None) -> None:
+    case = Xml.fromstring(junit(make_result(verdict)))[0].find("testcase[@name='comparison']")
+    assert case is not None
+    outcomes = [element.tag for element in case if element.tag not in ("system-out", "properties")]
+    assert outcomes == ([child] if child else [])
+
+
+def test_every_primary_and_every_other_metric_that_got_worse_is_a_case() -> None:
+    (metric, *_) = make_analysis().metrics
+    worse = replace(metric, id="other/x", is_primary=False, verdict=Verdict.REGRESSION)
+    fine = replace(metric, id="other/y", is_primary=False)
+    suite = Xml.fromstring(junit(make_result(Verdict.REGRESSION, metrics=(metric, worse, fine))))[0]
+    names = [case.get("name") for case in suite.findall("testcase")]
+    assert names == ["comparison", metric.id, "other/x"]
+    assert suite.get("failures") == "2"
+
+
+def test_hostile_text_stays_text_in_xml() -> None:
+    content = junit(make_result(label=HOSTILE, reasons=(HOSTILE,), caveats=(HOSTILE,)))
+    suite = Xml.fromstring(content)[0]
+    label = suite.find("properties/property[@name='label']")
+    assert label is not None
+    assert '</testsuite> & "q" ]]>' in str(label.get("value"))
+    assert len(Xml.fromstring(content)) == 1
+    assert b"\x00" not in content
+    assert b"\x1b" not in content
+    Xml.fromstring(junit_of_error(HOSTILE, code="x", message=HOSTILE))
+
+
+def test_hostile_text_is_no_markdown() -> None:
+    text = gate_markdown(make_result(label=HOSTILE, reasons=(HOSTILE,)))
+    (line,) = (line for line in text.splitlines() if line.startswith("- a"))
+    for sign in ("<", "@", "#", "`", "|", "&"):
+        assert f"\\{sign}" in line
+    assert all(not one.startswith("end") for one in text.splitlines())
+
+
+def test_the_summary_has_a_row_for_each_primary_metric() -> None:
+    result = make_result()
+    table = [line for line in gate_markdown(result).splitlines() if line.startswith("| ")]
+    assert len(table) == 2 + len(result.primaries)
+    assert len({line.count(" | ") for line in table}) == 1
