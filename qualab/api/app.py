@@ -14,6 +14,7 @@ from qualab import __version__
 from qualab.api import analyses, audit, comparisons, events, health, items, plans, problems, signoffs
 from qualab.api.docs import describe
 from qualab.api.front import Front
+from qualab.api.polled import Polled
 from qualab.api.state import State
 from qualab.api.streams import Broadcast
 from qualab.api.verdicts import VerdictCache
@@ -77,6 +78,9 @@ def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema) -> FastAPI:
     for router in routers:
         app.include_router(router)
     problems.install(app)
+    app.add_middleware(
+        Polled, route=next(route for route in comparisons.router.routes if getattr(route, "name", "") == "verdict")
+    )
     app.add_middleware(Front, settings=settings, observe=counts.observe)
     app.openapi = lambda: describe(app, routers)  # type: ignore[method-assign]  # as FastAPI's documentation does
     return app

@@ -32,10 +32,16 @@ class Requests:
             "qualab_http_request_seconds", "Time to answer", ("route",), buckets=BUCKETS, registry=registry
         )
 
+        self._of: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Told of every request."""
-        self._count.labels(method, route, str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
+        known = self._of.get((method, route, status))
+        if known is None:  # finding them costs more than counting
+            known = self._count.labels(method, route, str(status)), self._seconds.labels(route)
+            self._of[method, route, status] = known
+        known[0].inc()
+        known[1].observe(seconds)
 
 
 class Stock:

@@ -33,6 +33,7 @@ def begin_logging() -> None:
     """From warnings on; what the service itself says, and requests, from information on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # not shown, so not looked up
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in ("qualab", "uvicorn.error"):
         logging.getLogger(name).setLevel(logging.INFO)

@@ -66,17 +66,30 @@ async def _desk(request: Request) -> Desk:
 async def recognised(request: Request) -> Caller:
     """Who asks. Raises Unauthenticated, TooManyRequests."""
     state = state_of(request)
-    address = request.client.host if request.client else ""
-    presented, is_local = _presented(request), _is_local(request, address)
-    caller = state.door.remembered(presented, is_local=is_local)
+    caller = remembered(request)
     if caller is None:
         try:
-            caller = await run_in_threadpool(state.door.caller, presented, is_local=is_local)
+            caller = await run_in_threadpool(state.door.caller, _presented(request), is_local=_is_local(request))
         except Unauthenticated:
-            state.failures.take(address)
+            state.failures.take(_address(request))
             raise
-    state.limit.take(caller.token_id or address)
+    take_turn(request, caller)
     return caller
+
+
+def remembered(request: Request) -> Caller | None:
+    """Who asks, where that is known without the database."""
+    presented = _presented(request)
+    return state_of(request).door.remembered(presented, is_local=presented is None and _is_local(request))
+
+
+def take_turn(request: Request, caller: Caller) -> None:
+    """Raises TooManyRequests."""
+    state_of(request).limit.take(caller.token_id or _address(request))
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
 
 
 def _presented(request: Request) -> str | None:
@@ -87,12 +100,12 @@ def _presented(request: Request) -> str | None:
     return token.strip() if kind.lower() == "bearer" else ""
 
 
-def _is_local(request: Request, address: str) -> bool:
+def _is_local(request: Request) -> bool:
     """Whether the request can only come from a program of this machine."""
     if not state_of(request).settings.is_loopback or any(name in request.headers for name in FORWARDED):
         return False
     try:
-        return ip_address(address).is_loopback
+        return ip_address(_address(request)).is_loopback
     except ValueError:
         return False
 

@@ -15,6 +15,8 @@ PAGE_BYTES = 8_192
 """A row of a WITHOUT ROWID table stays in its page up to a quarter of it; answers are mostly below."""
 _BUSY_TIMEOUT_S = 5.0
 _CONNECT_TIMEOUT_S = 5
+_KEPT_OPEN, _BEYOND = 16, 4
+"""Connections to PostgreSQL: as many as the service's threads stay open, for one that is closed takes long to make."""
 
 
 def connect(location: Location) -> Engine:
@@ -58,6 +60,13 @@ def _begin(connection: Connection) -> None:
 def _postgresql(location: Location) -> Engine:
     timeout = {} if "connect_timeout" in location.url.query else {"connect_timeout": _CONNECT_TIMEOUT_S}
     try:
-        return create_engine(location.url, connect_args=timeout, hide_parameters=True, pool_pre_ping=True)
+        return create_engine(
+            location.url,
+            connect_args=timeout,
+            hide_parameters=True,
+            pool_pre_ping=True,
+            pool_size=_KEPT_OPEN,
+            max_overflow=_BEYOND,
+        )
     except (ModuleNotFoundError, NoSuchModuleError) as exc:
         raise StoreError("PostgreSQL needs the driver psycopg", hint="pip install 'qualab[postgres]'") from exc
