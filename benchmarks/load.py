@@ -1,4 +1,4 @@
-"""A load client for benchmarks/service.py, which calls it in processes of its own: HTTP/1.1 with as little as it takes."""
+"""A load client for benchmarks/service.py, in processes of its own: HTTP/1.1 with as little as it takes."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     python benchmarks/service.py [--full | --scale 0.1] [--rounds N]
 
-One `qualab serve --no-worker`, asked with a token and without a limit of rate. Beside it, in the same run, a bare FastAPI
-app that answers `{}` (the empty endpoint), and the service's own /healthz. The client is a process of its own. CPU is what
-the server's process used (PostgreSQL's is not in it), which a machine that is shared changes less than times.
+One `qualab serve --no-worker`, asked with a token and without a limit of rate. Beside it, in the same run, a bare
+FastAPI app that answers `{}` (the empty endpoint), and the service's own /healthz. The client is a process of its own.
+CPU is what the server's process used (PostgreSQL's is not in it): a machine that is shared changes it less than times.
 
 A tenth by default: 1,000 comparisons. Rows of `outcome` are what pages of items are read from; the items with their
 requests are there for the comparisons that are asked for singly, not for all.
@@ -29,6 +29,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import psycopg
 
@@ -101,16 +102,17 @@ def outcomes(items: Sequence[Item]) -> Iterator[Outcome]:
 def copy_comparisons(connection: psycopg.Connection[Any], count: int) -> None:
     """The first one's rows again, a second apart, under ids of their own."""
     same = (
-        "plan_hash, status, label, started_at, finished_at, verdict, stop_reason, duplicates, plan, local, model, suite"
+        "plan_hash, status, label, started_at, finished_at, verdict, stop_reason, duplicates, plan, local, model"
     )
     connection.execute(
-        f"INSERT INTO comparison (id, created_at, n_items, {same})"
-        f" SELECT 'load-' || i, created_at - i * 1000000, n_items, {same} FROM comparison, generate_series(1, {count}) i"
-        f" WHERE id = '{FIRST}' ORDER BY i"
+        f"INSERT INTO comparison (id, created_at, n_items, suite, {same})"
+        f" SELECT 'load-' || i, created_at - i * 1000000::bigint, n_items, suite, {same}"
+        f" FROM comparison, generate_series(1, {count}) i WHERE id = '{FIRST}' ORDER BY i"
     )
     same = "created_at, verdict, input_hash, body, plan_hash, previous, seal"
+    ours = ", ".join(f"a.{one}" for one in same.split(", "))
     connection.execute(
-        f"INSERT INTO analysis (comparison_key, {same}) SELECT c.key, {', '.join(f'a.{one}' for one in same.split(', '))}"
+        f"INSERT INTO analysis (comparison_key, {same}) SELECT c.key, {ours}"
         f" FROM analysis a, comparison c WHERE c.id <> '{FIRST}'"
     )
 
@@ -353,8 +355,6 @@ def failures(pool: Pool, service: Server) -> str:
 
 def metrics(target: Target) -> str:
     """The service's own counts."""
-    import httpx2
-
     head = {"Authorization": f"Bearer {target.token}"}
     return str(httpx2.get(f"http://127.0.0.1:{target.port}/metrics", headers=head).text)
 

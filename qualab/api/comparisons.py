@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.routing import APIRoute
 from pydantic import AwareDatetime, Field
 from starlette.concurrency import run_in_threadpool
 
@@ -167,6 +168,11 @@ async def verdict(request: Request, desk: TheDesk, comparison_id: str) -> Respon
         if found.status is ComparisonStatus.FINISHED and found.has_ended:
             state_of(request).verdicts.put(comparison_id, *kept)
     return tagged(request, *kept)
+
+
+def verdict_route() -> APIRoute:
+    """The route of `verdict`."""
+    return next(one for one in router.routes if isinstance(one, APIRoute) and one.endpoint is verdict)
 
 
 @router.get("/{comparison_id}/metrics", dependencies=READ, **shows(MetricsOf, samples.METRICS, 404, 409))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qualab.api.answers import tagged
@@ -16,11 +16,11 @@ from qualab.errors import TooManyRequests
 class Polled:
     """Answers what is in memory to whom is known; whatever else there is to say about a request, the app says."""
 
-    def __init__(self, app: ASGIApp, *, route: BaseRoute) -> None:
+    def __init__(self, app: ASGIApp, *, route: Route) -> None:
         """`route`: what the same request would be led to; its path has one parameter."""
         self._app = app
         self._route = route
-        self._before, self._after = route.path.split("{comparison_id}")  # type: ignore[attr-defined]
+        self._before, self._after = route.path.split("{comparison_id}")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._known(scope) if scope["type"] == "http" and scope["method"] == "GET" else None
