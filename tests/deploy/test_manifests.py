@@ -1,0 +1,202 @@
+"""The image, the compose file and the Kubernetes manifests: by schema, and by what matters about them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from check_jsonschema.builtin_schemas import get_builtin_schema
+from jsonschema import Draft202012Validator
+
+from qualab import __version__
+from qualab.service_settings import ServiceSettings
+from qualab.settings import Settings
+from tests.house.modules import ROOT
+
+DEPLOY = ROOT / "deploy"
+IMAGE = f"qualab:{__version__}"
+SECRET = re.compile(r"password|secret|token|api_?key", re.IGNORECASE)
+
+
+@cache
+def compose() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    return loaded
+
+
+@cache
+def manifests() -> list[dict[str, Any]]:
+    files = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    return [one for path in files for one in yaml.safe_load_all(path.read_text())]
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    return {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in manifests() if "template" in spec(one)}
+
+
+def spec(manifest: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = manifest.get("spec", {})
+    return found
+
+
+@cache
+def instructions() -> list[tuple[str, str]]:
+    """(instruction, its text) of the Containerfile, in order."""
+    text = re.sub(r"\\\n\s*", " ", (DEPLOY / "Containerfile").read_text())
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines]
+
+
+def of(name: str) -> list[str]:
+    return [text for instruction, text in instructions() if instruction == name]
+
+
+def test_the_image_is_built_from_named_versions_in_two_stages() -> None:
+    first, last = of("FROM")
+    assert first == "python:3.12-slim AS build"
+    assert last == "python:3.12-slim"
+    runs = [text for name, text in instructions()[: instructions().index(("FROM", last))] if name == "RUN"]
+    installs = [part for run in runs for part in run.split("&&") if "pip install" in part]
+    assert len(installs) == 3
+    for locked, name in zip(installs, ("requirements-build.lock", "requirements.lock"), strict=False):
+        assert "--require-hashes" in locked
+        assert (ROOT / name).is_file()
+        assert f"-r {name}" in locked
+    assert "--no-deps" in installs[2]
+    assert of("COPY")[-1] == "--from=build /opt/qualab /opt/qualab"
+
+
+def test_the_image_runs_as_nobody_special_and_asks_no_hub() -> None:
+    names = [name for name, _ in instructions()]
+    assert of("USER") == ["10001:10001"]
+    assert not {"RUN", "COPY", "ADD"} & set(names[names.index("USER") :])
+    assert "HF_HUB_OFFLINE=1" in of("ENV")[-1]
+    assert "/healthz" in of("HEALTHCHECK")[0]
+    assert of("ENTRYPOINT") == ['["qualab"]']
+
+
+def test_the_image_takes_along_what_the_package_is_built_of() -> None:
+    copied = {one for text in of("COPY") if not text.startswith("--from") for one in shlex.split(text)[:-1]}
+    assert all((ROOT / name).exists() for name in copied)
+    assert {"pyproject.toml", "README.md", "qualab", "tasks", "migrations"} <= copied
+
+
+def test_nothing_is_latest_has_a_registry_or_a_secret_in_it() -> None:
+    for path in (path for path in DEPLOY.rglob("*") if path.is_file()):
+        text = path.read_text()
+        assert ":latest" not in text
+        images = re.findall(r"(?:image:|FROM|_IMAGE:) *([\w./:-]+)", text)
+        assert not [image for image in images if "." in image.partition("/")[0] and "/" in image], path
+    assert not [text for text in of("ENV") + of("ARG") if SECRET.search(text)]
+
+
+def test_the_compose_file_is_valid_by_the_compose_specification() -> None:
+    validator = Draft202012Validator(get_builtin_schema("vendor.compose-spec"))
+    assert [error.message for error in validator.iter_errors(compose())] == []
+    assert list(validator.iter_errors(compose() | {"services": {"api": {"imagee": "x"}}}))
+
+
+def test_compose_starts_things_in_order() -> None:
+    services = compose()["services"]
+    assert set(services) == {"db", "migrate", "api", "worker"}
+    assert services["worker"]["deploy"]["replicas"] == 2
+    assert services["migrate"]["depends_on"] == {"db": {"condition": "service_healthy"}}
+    assert services["migrate"]["command"] == ["db", "upgrade"]
+    for name in ("api", "worker"):
+        assert services[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
+    assert "pg_isready" in services["db"]["healthcheck"]["test"]
+    assert "healthcheck" not in services["api"]  # the image's
+
+
+def test_compose_keeps_secrets_in_files_and_the_root_read_only() -> None:
+    services = compose()["services"]
+    assert compose()["secrets"] == {"db_password": {"file": "./secrets/db_password"}}
+    for name in ("migrate", "api", "worker"):
+        one = services[name]
+        assert one["image"] == IMAGE
+        assert (one["read_only"], one["cap_drop"], one["tmpfs"]) == (True, ["ALL"], ["/tmp"])
+        assert "password" not in str(one["environment"]).lower()
+    assert services["db"]["environment"]["POSTGRES_PASSWORD_FILE"] == "/run/secrets/db_password"
+    assert services["api"]["ports"] == ["127.0.0.1:8080:8080"]
+
+
+def test_the_manifests_are_valid_by_kubernetes_own_schema() -> None:
+    validator = pytest.importorskip("kubernetes_validate", reason="needs the extra `manifests`")
+    for manifest in manifests():
+        validator.validate(manifest, validator.latest_version(), strict=True)
+        with pytest.raises(validator.ValidationError):
+            validator.validate({**manifest, "sepc": {}}, validator.latest_version(), strict=True)
+
+
+def test_there_is_one_of_each_kind_that_is_needed() -> None:
+    found = sorted((one["kind"], one["metadata"]["name"]) for one in manifests())
+    assert found == [
+        ("ConfigMap", "qualab"),
+        ("Deployment", "qualab-api"),
+        ("Job", "qualab-migrate"),
+        ("NetworkPolicy", "qualab"),
+        ("NetworkPolicy", "qualab-worker"),
+        ("Service", "qualab"),
+        ("Service", "qualab-worker"),
+        ("StatefulSet", "qualab-worker"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["qualab-api", "qualab-migrate", "qualab-worker"])
+def test_a_pod_has_no_rights_that_it_does_not_need(name: str) -> None:
+    pod = pods()[name]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == 10001
+    assert pod["automountServiceAccountToken"] is False
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["image"] == IMAGE
+    assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+    assert {"name": "tmp", "emptyDir": {}} in pod["volumes"]
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert container["resources"].keys() == {"requests", "limits"}
+    assert all("value" not in one for one in container["env"])
+
+
+def test_the_api_is_ready_by_readyz_and_alive_by_healthz() -> None:
+    (container,) = pods()["qualab-api"]["containers"]
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    (api,) = [one for one in manifests() if one["kind"] == "Deployment"]
+    (service,) = [one for one in manifests() if (one["kind"], one["metadata"]["name"]) == ("Service", "qualab")]
+    labels = spec(api)["template"]["metadata"]["labels"]
+    assert spec(service)["selector"] == labels == spec(api)["selector"]["matchLabels"]
+    assert spec(service)["ports"][0]["targetPort"] == container["ports"][0]["name"]
+
+
+def test_every_setting_that_is_named_is_there() -> None:
+    known = {f"QUALAB_{name.upper()}" for name in Settings.model_fields}
+    known |= {f"QUALAB_SERVE_{name.upper()}" for name in ServiceSettings.model_fields}
+    (settings,) = [one["data"] for one in manifests() if one["kind"] == "ConfigMap"]
+    used = {*settings, *compose()["x-qualab"]["environment"]}
+    assert used <= known
+
+
+def test_a_worker_gets_no_connections_and_the_api_at_its_port_alone() -> None:
+    policies = {one["metadata"]["name"]: spec(one) for one in manifests() if one["kind"] == "NetworkPolicy"}
+    assert "ingress" not in policies["qualab-worker"]
+    assert policies["qualab"]["ingress"] == [{"ports": [{"port": "http"}]}]
+    assert all(policy["policyTypes"] == ["Ingress"] for policy in policies.values())
+
+
+def test_folders_that_are_mounted_are_the_ones_that_settings_name() -> None:
+    service = compose()["services"]["api"]
+    targets = {volume["target"] for volume in service["volumes"]}
+    assert targets == {service["environment"]["QUALAB_DATA_DIR"], service["environment"]["QUALAB_SERVE_SECRET_DIR"]}
+    (settings,) = [one["data"] for one in manifests() if one["kind"] == "ConfigMap"]
+    mounts = {mount["mountPath"] for mount in pods()["qualab-worker"]["containers"][0]["volumeMounts"]}
+    assert Path(settings["QUALAB_SERVE_SECRET_DIR"]) in map(Path, mounts)
