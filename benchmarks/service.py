@@ -101,9 +101,7 @@ def outcomes(items: Sequence[Item]) -> Iterator[Outcome]:
 
 def copy_comparisons(connection: psycopg.Connection[Any], count: int) -> None:
     """The first one's rows again, a second apart, under ids of their own."""
-    same = (
-        "plan_hash, status, label, started_at, finished_at, verdict, stop_reason, duplicates, plan, local, model"
-    )
+    same = "plan_hash, status, label, started_at, finished_at, verdict, stop_reason, duplicates, plan, local, model"
     connection.execute(
         f"INSERT INTO comparison (id, created_at, n_items, suite, {same})"
         f" SELECT 'load-' || i, created_at - i * 1000000::bigint, n_items, suite, {same}"

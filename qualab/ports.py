@@ -319,6 +319,10 @@ class Registry(Protocol):
         """The summary, and the submission that it came of. Raises ComparisonNotFound."""
         ...
 
+    def abouts(self, comparison_ids: Sequence[str]) -> Mapping[str, tuple[ComparisonSummary, Submission | None]]:
+        """The same of several by their ids, without those that are not there."""
+        ...
+
     def submit(
         self, submission: Submission, *, entry: AuditEntry, key: str = "", body_hash: str = ""
     ) -> tuple[Submission, bool]:

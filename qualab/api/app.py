@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from anyio import CapacityLimiter
 from anyio.to_thread import current_default_thread_limiter
@@ -17,10 +18,12 @@ from qualab.api.front import Front
 from qualab.api.polled import Polled
 from qualab.api.state import State
 from qualab.api.streams import Broadcast
+from qualab.api.together import Together
 from qualab.api.verdicts import VerdictCache
 from qualab.app.service.access import Door
 from qualab.app.service.desk import Desk
 from qualab.app.service.limits import RateLimit
+from qualab.app.service.reading import verdicts_of
 from qualab.app.services import Services
 from qualab.ports import Jobs, Registry
 from qualab.service_bootstrap import desk_of
@@ -56,6 +59,7 @@ def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema) -> FastAPI:
         failures=RateLimit(rate=FAILURES_A_SECOND, burst=FAILURES_AT_ONCE),
         broadcast=Broadcast(desk, poll_s=settings.poll_s, heartbeat_s=settings.heartbeat_s, most=settings.max_streams),
         verdicts=VerdictCache(),
+        reads=Together(partial(verdicts_of, desk)),
         schema=schema,
         heavy=CapacityLimiter(HEAVY_AT_ONCE),
     )

@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import AwareDatetime, Field
-from starlette.concurrency import run_in_threadpool
 
 from qualab.api import samples
 from qualab.api.answers import REVALIDATE, TAG, answer, encoded, etag_of, page_answer, tagged
@@ -26,9 +25,9 @@ from qualab.app.service.reading import (
     metrics_of,
     plan_document,
     preflight_of,
-    verdict_of,
 )
 from qualab.app.service.submitting import submit
+from qualab.domain.lookup import not_found
 from qualab.domain.names import ComparisonStatus, Verdict
 from qualab.domain.submissions import SubmissionStatus
 from qualab.domain.text import storable_text
@@ -158,11 +157,13 @@ def resume(
 
 
 @router.get("/{comparison_id}/verdict", dependencies=READ, **shows(VerdictOf, samples.VERDICT, 404))
-async def verdict(request: Request, desk: TheDesk, comparison_id: str) -> Response:
+async def verdict(request: Request, comparison_id: str) -> Response:
     """What CI polls: small, and answered from memory once it is final."""
     kept = state_of(request).verdicts.get(comparison_id)
     if kept is None:
-        found = await run_in_threadpool(verdict_of, desk, comparison_id)
+        found = await state_of(request).reads.get(comparison_id)
+        if found is None:
+            raise not_found(comparison_id[:50])
         shown = encoded(found)
         kept = shown, etag_of(shown)
         if found.status is ComparisonStatus.FINISHED and found.has_ended:

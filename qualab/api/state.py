@@ -15,10 +15,12 @@ from starlette.concurrency import run_in_threadpool
 
 from qualab.api.problems import HttpProblem
 from qualab.api.streams import Broadcast
+from qualab.api.together import Together
 from qualab.api.verdicts import VerdictCache
 from qualab.app.service.access import Caller, Door
 from qualab.app.service.desk import By, Desk
 from qualab.app.service.limits import RateLimit
+from qualab.app.service.reading import VerdictOf
 from qualab.domain.access import Scope
 from qualab.domain.items import JsonObject
 from qualab.errors import Unauthenticated
@@ -42,6 +44,8 @@ class State:
     """Of callers that are not recognised, by address."""
     broadcast: Broadcast
     verdicts: VerdictCache
+    reads: Together[VerdictOf]
+    """Of verdicts that are not in memory: one for all that are asked for at the same time."""
     schema: Callable[[], tuple[str | None, str]]
     """The database's schema, and this version's."""
     heavy: CapacityLimiter

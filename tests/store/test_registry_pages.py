@@ -117,6 +117,8 @@ def test_a_summary_is_read_with_its_submission(store: Store, registry: Registry)
     assert registry.about("s-1") == (registry.summary("s-1"), registry.submission("s-1"))
     store.create(make_comparison("c-1"), [])
     assert registry.about("c-1") == (registry.summary("c-1"), None)
+    assert registry.abouts(["c-1", "s-1", "nothing", "c-1"]) == {one: registry.about(one) for one in ("c-1", "s-1")}
+    assert registry.abouts([]) == {}
     with pytest.raises(ComparisonNotFound):
         registry.about("s")
 

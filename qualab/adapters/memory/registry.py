@@ -96,6 +96,11 @@ class MemoryRegistry:
         """Summary and submission."""
         return self.summary(comparison_id), self.submission(comparison_id)
 
+    def abouts(self, comparison_ids: Sequence[str]) -> Mapping[str, tuple[ComparisonSummary, Submission | None]]:
+        """By id."""
+        there = (one for one in comparison_ids if one in self._store.kept or one in self._submitted)
+        return {one: self.about(one) for one in there}
+
     def submit(
         self, submission: Submission, *, entry: AuditEntry, key: str = "", body_hash: str = ""
     ) -> tuple[Submission, bool]:

@@ -6,7 +6,7 @@ Both are in one order: the newest first; of the same moment submissions before c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, exists, false, func, select, tuple_
@@ -17,7 +17,7 @@ from qualab.adapters.store.tables import WAITING, comparison, signoff, submissio
 from qualab.adapters.store.times import from_us, from_us_or_none, to_us
 from qualab.domain.lookup import not_found
 from qualab.domain.paging import Page, decode_cursor, encode_cursor, page_of
-from qualab.domain.submissions import ComparisonSummary
+from qualab.domain.submissions import ComparisonSummary, Submission
 from qualab.domain.text import storable_text
 from qualab.ports import ComparisonFilter
 
@@ -63,6 +63,17 @@ def read_summary(connection: Connection, comparison_id: str) -> ComparisonSummar
     if asked is None:
         raise not_found(comparison_id)
     return submission_of(asked).summary()
+
+
+def read_abouts(
+    connection: Connection, comparison_ids: Sequence[str]
+) -> dict[str, tuple[ComparisonSummary, Submission | None]]:
+    """Summaries and submissions by id, without those that are not there."""
+    asked = connection.execute(select(submission).where(submission.c.id.in_(comparison_ids)))
+    sent = {one.id: one for one in map(submission_of, asked)}
+    planned = [_summary_of(row) for row in connection.execute(_SUMMARIES.where(_C.id.in_(comparison_ids)))]
+    waiting = {one.id: (one.summary(), one) for one in sent.values()}
+    return {**waiting, **{one.id: (one, sent.get(one.id)) for one in planned}}
 
 
 def count_statuses(connection: Connection) -> Counter[str]:

@@ -42,6 +42,11 @@ class SqlRegistry:
             found = listing.read_summary(connection, comparison_id)
             return found, submissions.read_submission(connection, comparison_id)
 
+    def abouts(self, comparison_ids: Sequence[str]) -> Mapping[str, tuple[ComparisonSummary, Submission | None]]:
+        """By id."""
+        with self._sessions.reading() as connection:
+            return listing.read_abouts(connection, comparison_ids)
+
     def submit(
         self, submission: Submission, *, entry: AuditEntry, key: str = "", body_hash: str = ""
     ) -> tuple[Submission, bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -159,9 +159,13 @@ def known_id(comparison_id: str) -> str:
     return comparison_id
 
 
-def verdict_of(desk: Desk, comparison_id: str) -> VerdictOf:
-    """From one row, without its analysis. Raises ComparisonNotFound."""
-    found = about(desk, comparison_id)
+def verdicts_of(desk: Desk, comparison_ids: Sequence[str]) -> dict[str, VerdictOf]:
+    """By id, each from one row, without its analysis; those that are not there are left out."""
+    found = desk.registry.abouts([one for one in comparison_ids if ID.fullmatch(one)])
+    return {key: _verdict(About(summary=summary, submission=sent)) for key, (summary, sent) in found.items()}
+
+
+def _verdict(found: About) -> VerdictOf:
     summary = found.summary
     return VerdictOf(
         id=summary.id,
