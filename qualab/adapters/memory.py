@@ -6,7 +6,7 @@ import json
 import math
 import os
 import socket
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -79,6 +79,27 @@ class MemoryStore:
             finished_at=None if comparison.finished_at is None else _utc(comparison.finished_at),
         )
         self._kept[comparison.id] = _Kept(comparison=cleaned, number=len(self._kept), items=kept)
+
+    def put_whole(
+        self,
+        comparison: Comparison,
+        items: Iterable[Item],
+        answers: Iterable[Answer],
+        scores: Iterable[Score],
+        analysis: Callable[[], Analysis],
+        *,
+        now: datetime,
+    ) -> Analysis:
+        if comparison.id in self._kept:
+            raise StoreError(f"comparison {comparison.id} exists already")
+        whole = MemoryStore()
+        whole.create(comparison, items)
+        whole.add_answers(comparison.id, list(answers))
+        whole.put_scores(comparison.id, scores)
+        found = analysis()
+        whole.put_analysis(found, now=now)
+        self._kept[comparison.id] = replace(whole._kept[comparison.id], number=len(self._kept))
+        return found
 
     def get(self, comparison_id: str) -> Comparison:
         if comparison_id in self._kept:

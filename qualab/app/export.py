@@ -10,6 +10,7 @@ from qualab.app.experiment import planned_options
 from qualab.app.frozen import check_unchanged
 from qualab.app.scoring import Answered, answered_items
 from qualab.app.services import Services
+from qualab.domain.canonical import plain
 from qualab.domain.comparison import Comparison
 from qualab.domain.items import Item, JsonObject, Reply
 from qualab.domain.names import Api, ArmName
@@ -72,5 +73,11 @@ def _settings(comparison: Comparison, arm: ArmName, repeat: int) -> JsonObject:
         "model_name": sampling.model,
         "system_instruction": sampling.system_instruction or None,
         "fewshot_as_multiturn": sampling.api is Api.CHAT,
-        "qualab": {"comparison": comparison.id, "plan_hash": comparison.plan_hash, "arm": arm.value},
+        "lm_eval_version": plan.harness_version,
+        "qualab": {
+            "comparison": comparison.id,
+            "plan_hash": comparison.plan_hash,
+            "plan": plain(plan),  # for `qualab import`
+            "arm": arm.value,
+        },
     }

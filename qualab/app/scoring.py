@@ -10,7 +10,7 @@ from typing import Any
 from qualab.app.summaries import Summary
 from qualab.domain.items import Answer, Item, Reply, Score
 from qualab.domain.names import ArmName
-from qualab.ports import LoadedTasks, Store
+from qualab.ports import ScoredTasks, Store
 
 CHUNK = 1_000
 
@@ -18,7 +18,7 @@ Answered = tuple[ArmName, Item, int, tuple[Reply, ...]]
 """Arm, item, repeat, and a reply for each of the item's requests."""
 
 
-def score_answers(store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item]) -> Summary:
+def score_answers(store: Store, comparison_id: str, tasks: ScoredTasks, items: Sequence[Item]) -> Summary:
     """Replaces the comparison's scores by those of all items that are answered whole. `items` by position.
 
     Every answer is read once; the summary counts what went by.
@@ -38,7 +38,7 @@ def summary_of(store: Store, comparison_id: str, items: Sequence[Item]) -> Summa
 
 
 def scores_between(
-    store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item], positions: range
+    store: Store, comparison_id: str, tasks: ScoredTasks, items: Sequence[Item], positions: range
 ) -> Iterator[Score]:
     """The scores of the answers at these positions, in the same order whatever else is stored."""
     for arm in ArmName:
@@ -47,13 +47,13 @@ def scores_between(
 
 
 def _scores(
-    store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item], summary: Summary
+    store: Store, comparison_id: str, tasks: ScoredTasks, items: Sequence[Item], summary: Summary
 ) -> Iterator[Score]:
     for arm in ArmName:
         yield from scores_of(_counted(store.answers(comparison_id, arm=arm), summary), tasks, items)
 
 
-def scores_of(answers: Iterator[Answer], tasks: LoadedTasks, items: Sequence[Item]) -> Iterator[Score]:
+def scores_of(answers: Iterator[Answer], tasks: ScoredTasks, items: Sequence[Item]) -> Iterator[Score]:
     """The scores of one arm's answers, which are in order of position. `items` by position."""
     for task, entries in groupby(answered_items(answers, items), key=lambda entry: entry[1].task):
         while chunk := list(islice(entries, CHUNK)):
@@ -77,7 +77,7 @@ def answered_items(answers: Iterator[Answer], items: Sequence[Item]) -> Iterator
                 by_repeat.setdefault(row.repeat, []).append(row.reply)
         item = items[position]
         for repeat, replies in sorted(by_repeat.items()):
-            if len(replies) == len(item.requests):
+            if len(replies) == len(item.prompts):
                 yield arm, item, repeat, tuple(replies)
 
 

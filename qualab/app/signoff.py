@@ -29,6 +29,10 @@ def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[str]:
         yield f"the verdict is {analysis.verdict}"
     if analysis.plan_hash != comparison.plan_hash:
         yield "the plan was made after the data"
+    if plan.imported:
+        yield "imported from logs: what was run cannot be checked"
+        if not plan.imported.plan_hash or plan.imported.is_rule_changed:
+            yield "the margin was chosen after the data"
     if plan.limit is not None:
         yield f"limited to {plan.limit:g} items a task"
     if plan.pins.unpinned:

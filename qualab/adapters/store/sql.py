@@ -13,6 +13,7 @@ from typing import NamedTuple, Self, TypeVar
 from sqlalchemy import Connection, Engine
 
 from qualab.adapters.store import comparisons, records
+from qualab.adapters.store.bulk import chunks
 from qualab.adapters.store.engine import writing
 from qualab.adapters.store.failures import translated
 from qualab.adapters.store.location import Location
@@ -67,6 +68,33 @@ class SqlStore:
             key = comparisons.insert_comparison(connection, comparison)
             records.add_items(connection, key, items, sampler)
             records.add_dictionaries(connection, key, sampler.train())
+
+    def put_whole(
+        self,
+        comparison: Comparison,
+        items: Iterable[Item],
+        answers: Iterable[Answer],
+        scores: Iterable[Score],
+        analysis: Callable[[], Analysis],
+        *,
+        now: datetime,
+    ) -> Analysis:
+        """Stores a finished comparison in one transaction. Raises StoreError for what cannot be stored."""
+        sampler = DictionarySampler(answers_an_item=_ARMS * comparison.plan.sampling.repeats)
+        with self._writing() as connection:
+            key = comparisons.insert_comparison(connection, comparison)
+            records.add_items(connection, key, items, sampler)
+            records.add_dictionaries(connection, key, sampler.train())
+            codec, phrases = records.read_codec(connection, key), dict[str, int]()
+            for chunk in chunks(answers):
+                phrases |= self._phrases.ids(connection, _recurring(chunk) - phrases.keys())
+                records.add_answers(connection, key, chunk, codec=codec, phrases=phrases)
+            phrases |= records.replace_scores(connection, key, scores, self._phrases)
+            found = analysis()
+            comparisons.set_status(connection, key, ComparisonStatus.FINISHED, now=now, stop_reason=None)
+            records.add_analysis(connection, key, found, now=now)
+        self._phrases.keep(phrases)
+        return found
 
     def get(self, comparison_id: str) -> Comparison:
         """By id or by an unambiguous beginning of one. Raises ComparisonNotFound."""
@@ -123,10 +151,8 @@ class SqlStore:
     def add_answers(self, comparison_id: str, answers: Sequence[Answer]) -> int:
         """Commits new answers and returns how many were there already."""
         known = self._comparison(comparison_id)
-        replies = [answer.reply for answer in answers]
-        texts = {reply.finish_reason for reply in replies} | {reply.system_fingerprint for reply in replies}
         with self._writing() as connection:
-            phrases = self._phrases.ids(connection, texts)
+            phrases = self._phrases.ids(connection, _recurring(answers))
             added = records.add_answers(connection, known.key, answers, codec=known.codec, phrases=phrases)
             duplicates = len(answers) - added
             if duplicates:
@@ -248,6 +274,12 @@ class SqlStore:
     def _streamed(self, read: Callable[[Connection], Iterator[T]]) -> Iterator[T]:
         with self._reading() as connection:
             yield from read(connection)
+
+
+def _recurring(answers: Sequence[Answer]) -> set[str]:
+    """What answers say in few different words."""
+    replies = [answer.reply for answer in answers]
+    return {reply.finish_reason for reply in replies} | {reply.system_fingerprint for reply in replies}
 
 
 def is_alive(process: int) -> bool:

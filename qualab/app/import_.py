@@ -1,0 +1,180 @@
+"""Makes a comparison of two logs that somebody else's runs left: read, joined, analysed and stored at once."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from qualab.app.analyse import analyse
+from qualab.app.compare import with_rule
+from qualab.app.experiment import check_names, check_rule
+from qualab.app.importing.contents import answers, whole_items
+from qualab.app.importing.entries import ArmLog, read_arm
+from qualab.app.importing.findings import names_of, run_findings, settle
+from qualab.app.importing.joining import ALLOWABLE, Match, counted, join
+from qualab.app.importing.placing import light_items, place, scores
+from qualab.app.importing.planning import adopted, exported_plan, made_plan, value_findings
+from qualab.app.importing.tasks import ImportedTasks
+from qualab.app.summaries import Summary
+from qualab.domain.canonical import plan_hash
+from qualab.domain.comparison import Analysis, Comparison, Look
+from qualab.domain.imported import FindingCode, Imported
+from qualab.domain.items import Answer, Score
+from qualab.domain.names import ArmName, ComparisonStatus
+from qualab.domain.observations import Observation
+from qualab.domain.plan import DecisionRule, Plan
+from qualab.errors import BadLog
+from qualab.ports import Clock, LogSource, ReadLogs, Store, TaskKnowledge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportServices:
+    """What an import needs: no endpoint and no harness."""
+
+    store: Store
+    logs: ReadLogs
+    knows: TaskKnowledge
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be imported, and how it is to be judged."""
+
+    places: Mapping[ArmName, Path]
+    """Each arm's folder or file; or one table with both, under both names."""
+    is_table: bool = False
+    runs: Mapping[ArmName, str] = field(default_factory=dict)
+    """Parts of the names of the runs that are meant; the newest where nothing is said."""
+    allowed: tuple[FindingCode, ...] = ()
+    rule: DecisionRule = field(default_factory=DecisionRule)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Parts of the rule that were given by the user; they also change that of an exported plan."""
+    label: str = ""
+
+
+def import_logs(services: ImportServices, wanted: Wanted) -> Analysis:
+    """Stores and returns the analysis of two logs. Raises BadLog, PairDiffers for runs that cannot be compared,
+    InvalidValue for a rule that cannot be; nothing is stored then."""
+    check_rule(wanted.rule)
+    sources = _open(services.logs, wanted)
+    exported = exported_plan(sources[ArmName.BASELINE].run, sources[ArmName.CANDIDATE].run)
+    logs = _read(services.knows, sources, exported)
+    joined = _joined(logs, wanted)
+    plan, findings = (adopted(exported), []) if exported else made_plan(logs, joined, services.knows, wanted.rule)
+    findings = [*run_findings(*logs), *findings, *value_findings(logs, plan)]
+    settled = settle(findings, wanted.allowed)
+    plan = _judged(plan, exported, wanted)
+    imported = Imported(
+        **names_of({"baseline": logs[0].run, "candidate": logs[1].run}),
+        joins=tuple(counted(task, matches) for task, matches in joined.items()),
+        findings=settled,
+        allowed=tuple(code for code in ALLOWABLE.values() if code in wanted.allowed),
+        plan_hash=logs[0].run.plan_hash if exported else "",
+        is_rule_changed=exported is not None and plan.rule != exported.rule,
+    )
+    return _store(services, replace(plan, imported=imported), sources, joined, wanted.label)
+
+
+def _open(logs: ReadLogs, wanted: Wanted) -> dict[ArmName, LogSource]:
+    if wanted.is_table:
+        return dict(zip(ArmName, logs.both(wanted.places[ArmName.BASELINE]), strict=True))
+    return {arm: logs.one(wanted.places[arm], run=wanted.runs.get(arm, "")) for arm in ArmName}
+
+
+def _read(knows: TaskKnowledge, sources: Mapping[ArmName, LogSource], exported: Plan | None) -> tuple[ArmLog, ArmLog]:
+    planned = {task.name: task.cluster_field for task in exported.tasks} if exported else {}
+
+    def fields(task: str) -> tuple[str, ...]:
+        if task in planned:
+            return tuple(planned[task].split("+")) if planned[task] else ()
+        facts = knows(task)
+        return facts.cluster if facts else ()
+
+    return read_arm(sources[ArmName.BASELINE], fields), read_arm(sources[ArmName.CANDIDATE], fields)
+
+
+def _joined(logs: tuple[ArmLog, ArmLog], wanted: Wanted) -> dict[str, list[Match]]:
+    baseline, candidate = logs
+    both = [task for task in baseline.tasks if task in candidate.tasks]
+    if not both:
+        shown = " and ".join(", ".join(sorted(log.tasks)) or "nothing" for log in logs)
+        raise BadLog(f"The two logs have no task in common: {shown}", hint="Compare two runs of the same tasks")
+    joined = {task: join(baseline.tasks[task].entries, candidate.tasks[task].entries) for task in both}
+    if not any(match.baseline and match.candidate for matches in joined.values() for match in matches):
+        off, on = (wanted.places[arm] for arm in ArmName)
+        raise BadLog(f"Not one item of {off} is in {on}", hint="Compare two runs over the same items")
+    return joined
+
+
+def _judged(plan: Plan, exported: Plan | None, wanted: Wanted) -> Plan:
+    """The plan with the rule that was asked for."""
+    if exported is None:
+        check_names(plan.rule.margins, plan, what="margins")
+        return plan
+    return with_rule(plan, dict(wanted.changes)) if wanted.changes else plan
+
+
+def _store(
+    services: ImportServices,
+    plan: Plan,
+    sources: Mapping[ArmName, LogSource],
+    joined: Mapping[str, Sequence[Match]],
+    label: str,
+) -> Analysis:
+    now = services.clock.now()
+    comparison = Comparison(
+        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        plan=plan,
+        plan_hash=plan_hash(plan),
+        status=ComparisonStatus.PLANNED,
+        label=label,
+        created_at=now,
+        started_at=None,
+        finished_at=None,
+        verdict=None,
+        stop_reason="",
+        duplicates=0,
+    )
+    places = place(plan, joined)
+    light = light_items(plan, places)
+    imported = plan.imported
+    assert imported is not None
+    found = list(scores(places, imported.allowed))
+    summary = Summary(light)
+
+    def seen() -> Iterator[Answer]:
+        for answer in answers(sources, places, now=now):
+            summary.add(answer)
+            yield answer
+
+    return services.store.put_whole(
+        comparison,
+        whole_items(sources, places, light),
+        seen(),
+        found,
+        lambda: analyse(_Scores(found), comparison, ImportedTasks(plan), light, summary),
+        now=now,
+    )
+
+
+class _Scores:
+    """`qualab.ports.Stored`, of scores alone."""
+
+    def __init__(self, scores: Sequence[Score]) -> None:
+        self._scores = scores
+
+    def scores(self, *_: object, **__: object) -> Iterator[Score]:
+        return iter(self._scores)
+
+    def answers(self, *_: object, **__: object) -> Iterator[Answer]:
+        return iter(())
+
+    def looks(self, *_: object, **__: object) -> Sequence[Look]:
+        return ()
+
+    def observations(self, *_: object, **__: object) -> Sequence[Observation]:
+        return ()
