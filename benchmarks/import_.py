@@ -3,8 +3,8 @@
     python benchmarks/import_.py            11,000 items, then 60 MB and 240 MB of samples
     python benchmarks/import_.py 1000       the same, and 1,000 MB
 
-The logs are made up in lm-eval's format: 5-shot arithmetic with two filters, instructions with lists, log-likelihoods of
-choices with macro-F1. The slope between the two large logs tells what a larger one takes.
+The logs are made up in lm-eval's format: arithmetic with examples and two filters, instructions with lists, choices with
+macro-F1. The slope between the two large logs tells what a larger one takes.
 """
 
 from __future__ import annotations
