@@ -3,8 +3,8 @@
     python benchmarks/import_.py            11,000 items, then 60 MB and 240 MB of samples
     python benchmarks/import_.py 1000       the same, and 1,000 MB
 
-The logs are made up in lm-eval's format: arithmetic with examples and two filters, instructions with lists, choices with
-macro-F1. The slope between the two large logs tells what a larger one takes.
+The logs are made up in lm-eval's format: arithmetic with examples and two filters, instructions with lists,
+choices with macro-F1. The slope between the two large logs tells what a larger one takes.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def arithmetic(n_items: int, rng: random.Random) -> Iterator[dict[str, Any]]:
 def instructions(n_items: int, rng: random.Random) -> Iterator[dict[str, Any]]:
     for number in range(n_items):
         followed = [rng.random() < 0.8, rng.random() < 0.8]
-        doc = {"key": number, "prompt": f"Write {number} words.", "kwargs": [{"num_words": number}, {}]}
+        doc: dict[str, Any] = {"key": number, "prompt": f"Write {number} words.", "kwargs": [{"num_words": number}, {}]}
         scores = {"prompt_level_strict_acc": all(followed), "inst_level_strict_acc": followed}
         yield row(number, doc, [doc["prompt"]], ["word " * 200], "none", **scores)
 
@@ -101,7 +101,11 @@ def instructions(n_items: int, rng: random.Random) -> Iterator[dict[str, Any]]:
 def choices(n_items: int, rng: random.Random) -> Iterator[dict[str, Any]]:
     for number in range(n_items):
         label, answer = number % 2, number % 2 if rng.random() < 0.8 else rng.randrange(2)
-        doc = {"paragraph": f"Paragraph {number // 3}: " + "text " * 60, "question": f"Is it {number}?", "label": label}
+        doc: dict[str, Any] = {
+            "paragraph": f"Paragraph {number // 3}: " + "text " * 60,
+            "question": f"Is it {number}?",
+            "label": label,
+        }
         doc["link"] = f"passage {number // 2}"
         replies = [(-float(choice != answer), choice == answer) for choice in range(2)]
         scores = {"acc": float(label == answer), "f1": [label, answer]}
