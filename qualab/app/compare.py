@@ -101,8 +101,12 @@ def _under(comparison: Comparison, other: Plan | None) -> Comparison:
 
 def _after_data(found: Analysis, before: DecisionRule, after: DecisionRule) -> Analysis:
     changes = ", ".join(_changes(before, after)) or "nothing that decides"
-    reason = f"the plan was made after the data (changed: {changes}): never signed off"
-    return replace(found, verdict=Verdict.INVALID, reasons=(reason, *found.reasons))
+    return marked(found, f"the plan was made after the data (changed: {changes})")
+
+
+def marked(found: Analysis, why: str) -> Analysis:
+    """An analysis that stands beside the original one: INVALID as a whole, its rows as they are."""
+    return replace(found, verdict=Verdict.INVALID, reasons=(f"{why}: never signed off", *found.reasons))
 
 
 def _changes(before: DecisionRule, after: DecisionRule) -> Iterator[str]:

@@ -17,16 +17,17 @@ from qualab.app.importing.findings import names_of, run_findings, settle
 from qualab.app.importing.joining import ALLOWABLE, Match, counted, join
 from qualab.app.importing.placing import light_items, place, scores
 from qualab.app.importing.planning import adopted, exported_plan, made_plan, value_findings
+from qualab.app.importing.store_source import StoredArm
+from qualab.app.importing.stored import ScoresAlone
 from qualab.app.importing.tasks import ImportedTasks
 from qualab.app.summaries import Summary
 from qualab.domain.canonical import plan_hash
-from qualab.domain.comparison import Analysis, Comparison, Look
+from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.imported import FindingCode, Imported
-from qualab.domain.items import Answer, Score
+from qualab.domain.items import Answer
 from qualab.domain.names import ArmName, ComparisonStatus
-from qualab.domain.observations import Observation
 from qualab.domain.plan import DecisionRule, Plan
-from qualab.errors import BadLog
+from qualab.errors import BadLog, InvalidValue
 from qualab.ports import Clock, LogSource, ReadLogs, Store, TaskKnowledge
 
 
@@ -44,8 +45,8 @@ class ImportServices:
 class Wanted:
     """What is to be imported, and how it is to be judged."""
 
-    places: Mapping[ArmName, Path]
-    """Each arm's folder or file; or one table with both, under both names."""
+    places: Mapping[ArmName, Path] = field(default_factory=dict)
+    """Each arm's folder or file; or one table with both, under both names. Empty for two runs of the store."""
     is_table: bool = False
     runs: Mapping[ArmName, str] = field(default_factory=dict)
     """Parts of the names of the runs that are meant; the newest where nothing is said."""
@@ -60,10 +61,34 @@ def import_logs(services: ImportServices, wanted: Wanted) -> Analysis:
     """Stores and returns the analysis of two logs. Raises BadLog, PairDiffers for runs that cannot be compared,
     InvalidValue for a rule that cannot be; nothing is stored then."""
     check_rule(wanted.rule)
-    sources = _open(services.logs, wanted)
+    return _join_and_store(services, _open(services.logs, wanted), wanted)
+
+
+def compare_runs(services: ImportServices, baseline: str, candidate: str, wanted: Wanted) -> Analysis:
+    """The same for two runs in the store, as "ID/candidate", also of different comparisons."""
+    check_rule(wanted.rule)
+    names = zip(ArmName, (baseline, candidate), strict=True)
+    sources: dict[ArmName, LogSource] = {arm: _stored(services.store, name) for arm, name in names}
+    return _join_and_store(services, sources, wanted, is_of_store=True)
+
+
+def _stored(store: Store, name: str) -> StoredArm:
+    """The candidate of a comparison where no arm is named. Raises InvalidValue, ComparisonNotFound."""
+    comparison_id, slash, arm = name.partition("/")
+    if slash and arm not in set(ArmName):
+        raise InvalidValue(
+            f"{name} names no run", hint="A run is ID/baseline or ID/candidate; ID alone is its candidate"
+        )
+    comparison = store.get(comparison_id)
+    return StoredArm(store=store, comparison=comparison, arm=ArmName(arm) if slash else ArmName.CANDIDATE)
+
+
+def _join_and_store(
+    services: ImportServices, sources: Mapping[ArmName, LogSource], wanted: Wanted, *, is_of_store: bool = False
+) -> Analysis:
     exported = exported_plan(sources[ArmName.BASELINE].run, sources[ArmName.CANDIDATE].run)
     logs = _read(services.knows, sources, exported)
-    joined = _joined(logs, wanted)
+    joined = _joined(logs)
     plan, findings = (adopted(exported), []) if exported else made_plan(logs, joined, services.knows, wanted.rule)
     findings = [*run_findings(*logs), *findings, *value_findings(logs, plan)]
     settled = settle(findings, wanted.allowed)
@@ -75,6 +100,7 @@ def import_logs(services: ImportServices, wanted: Wanted) -> Analysis:
         allowed=tuple(code for code in ALLOWABLE.values() if code in wanted.allowed),
         plan_hash=logs[0].run.plan_hash if exported else "",
         is_rule_changed=exported is not None and plan.rule != exported.rule,
+        is_of_store=is_of_store,
     )
     return _store(services, replace(plan, imported=imported), sources, joined, wanted.label)
 
@@ -97,7 +123,7 @@ def _read(knows: TaskKnowledge, sources: Mapping[ArmName, LogSource], exported: 
     return read_arm(sources[ArmName.BASELINE], fields), read_arm(sources[ArmName.CANDIDATE], fields)
 
 
-def _joined(logs: tuple[ArmLog, ArmLog], wanted: Wanted) -> dict[str, list[Match]]:
+def _joined(logs: tuple[ArmLog, ArmLog]) -> dict[str, list[Match]]:
     baseline, candidate = logs
     both = [task for task in baseline.tasks if task in candidate.tasks]
     if not both:
@@ -105,7 +131,7 @@ def _joined(logs: tuple[ArmLog, ArmLog], wanted: Wanted) -> dict[str, list[Match
         raise BadLog(f"The two logs have no task in common: {shown}", hint="Compare two runs of the same tasks")
     joined = {task: join(baseline.tasks[task].entries, candidate.tasks[task].entries) for task in both}
     if not any(match.baseline and match.candidate for matches in joined.values() for match in matches):
-        off, on = (wanted.places[arm] for arm in ArmName)
+        off, on = (log.run.name for log in logs)
         raise BadLog(f"Not one item of {off} is in {on}", hint="Compare two runs over the same items")
     return joined
 
@@ -156,25 +182,6 @@ def _store(
         whole_items(sources, places, light),
         seen(),
         found,
-        lambda: analyse(_Scores(found), comparison, ImportedTasks(plan), light, summary),
+        lambda: analyse(ScoresAlone(found), comparison, ImportedTasks(plan), light, summary),
         now=now,
     )
-
-
-class _Scores:
-    """`qualab.ports.Stored`, of scores alone."""
-
-    def __init__(self, scores: Sequence[Score]) -> None:
-        self._scores = scores
-
-    def scores(self, *_: object, **__: object) -> Iterator[Score]:
-        return iter(self._scores)
-
-    def answers(self, *_: object, **__: object) -> Iterator[Answer]:
-        return iter(())
-
-    def looks(self, *_: object, **__: object) -> Sequence[Look]:
-        return ()
-
-    def observations(self, *_: object, **__: object) -> Sequence[Observation]:
-        return ()

@@ -30,7 +30,8 @@ def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[str]:
     if analysis.plan_hash != comparison.plan_hash:
         yield "the plan was made after the data"
     if plan.imported:
-        yield "imported from logs: what was run cannot be checked"
+        what = "made of two runs" if plan.imported.is_of_store else "imported from logs"
+        yield f"{what}: what was run cannot be checked"
         if not plan.imported.plan_hash or plan.imported.is_rule_changed:
             yield "the margin was chosen after the data"
     if plan.limit is not None:

@@ -11,7 +11,6 @@ from qualab.cli import experiment_options as o
 from qualab.cli.exits import OF_VERDICT
 from qualab.cli.options import Database, Format, OutputFormat
 from qualab.cli.output import output_may_fail
-from qualab.domain.imported import FindingCode
 from qualab.domain.names import ArmName
 from qualab.errors import UsageError
 
@@ -37,9 +36,7 @@ def import_(
         str | None,
         typer.Option(help="Part of a run's name, as baseline=TEXT,candidate=TEXT. Default: the newest run."),
     ] = None,
-    allow: Annotated[
-        str | None, typer.Option(help="Findings that are let stand, as fewshot,prompts; they are named in the report.")
-    ] = None,
+    allow: o.Allow = None,
     margin: o.Margin = None,
     margins: o.Margins = None,
     objective: o.ObjectiveOption = None,
@@ -87,7 +84,7 @@ def _wanted(
         places={ArmName.BASELINE: table or baseline, ArmName.CANDIDATE: table or candidate},  # type: ignore[dict-item]
         is_table=table is not None,
         runs=_runs(run),
-        allowed=_allowed(allow),
+        allowed=o.finding_codes(allow),
         rule=bootstrap.rule_of(settings),
         changes={name: getattr(settings, name) for name in changes},
         label=settings.label,
@@ -104,11 +101,3 @@ def _runs(text: str) -> dict[ArmName, str]:
         except ValueError as exc:
             raise UsageError(f"run: {exc}", hint="As baseline=TEXT,candidate=TEXT, or one TEXT for both") from exc
     return dict.fromkeys(ArmName, text) if text else {}
-
-
-def _allowed(text: str) -> tuple[FindingCode, ...]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    known = {code.value: code for code in FindingCode}
-    if wrong := [name for name in names if name not in known]:
-        raise UsageError(f"There is no finding named {wrong[0]}", hint=f"There are: {', '.join(known)}")
-    return tuple(known[name] for name in names)

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from qualab import __version__
-from qualab.cli import database, demo, import_, pair, plan, preflight, query, report, run, stats
+from qualab.cli import database, demo, import_, pair, plan, preflight, query, report, rescore, run, stats
 from qualab.cli.exits import INTERRUPTED, UNEXPECTED, of_error
 from qualab.cli.output import NO_ROOM, complain, keep_meaning, say_unwritten, silence
 from qualab.errors import QualabError
@@ -35,6 +35,7 @@ run.register(app)
 query.register(app)
 report.register(app)
 import_.register(app)
+rescore.register(app)
 demo.register(app)
 pair.register(app)
 app.add_typer(database.app, name="db")

@@ -74,3 +74,5 @@ class Imported:
     """Of the plan of the run that these files were exported from; empty where they were not exported by qualab."""
     is_rule_changed: bool = False
     """The margin, or what else decides, is not that run's any more."""
+    is_of_store: bool = False
+    """Both are runs of this store, of comparisons of their own."""

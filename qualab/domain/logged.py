@@ -9,6 +9,7 @@ from typing import Any
 
 from qualab.domain.items import JsonObject, Prompt
 from qualab.domain.names import AnswerStatus, MetricKind, RequestKind
+from qualab.domain.plan import MetricSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,8 @@ class LoggedRun:
     """Tasks (not groups) of each group."""
     reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The run's own aggregates: by task or group, then by "metric,filter"."""
+    metrics: Mapping[str, MetricSpec] = field(default_factory=dict)
+    """By id, where it is known how they come about."""
     plan: JsonObject | None = None
     """The plan of the comparison that these files were exported from."""
     plan_hash: str = ""

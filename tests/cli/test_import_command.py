@@ -149,6 +149,60 @@ def test_an_imported_comparison_is_neither_resumed_nor_exported(qualab: Command,
         assert "was imported" in outcome.err
 
 
+def test_flips_of_an_import_are_shown_with_both_answers(qualab: Command, logs: Path) -> None:
+    _, found = imported(qualab, logs)
+    comparison_id = found["comparison"]["id"]
+    outcome = qualab("show", comparison_id, "--flips", "--limit", "2")
+    assert outcome.out.startswith("40 lost, 0 gained by the candidate; 2 shown (--limit)")
+    assert "lost  sums/1  exact_match,none: 1 to 0" in outcome.out
+    document = json.loads(qualab("show", comparison_id, "--flips", "--format", "json").out)
+    assert (document["n_losses"], len(document["shown"])) == (40, 20)
+    assert qualab("show", comparison_id, "--flips", "--task", "none").code == 2
+
+
+def test_a_table_is_imported_by_its_name_alone(qualab: Command, tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("item,baseline,candidate\n" + "".join(f"{n},1,{int(n > 9)}\n" for n in range(100)))
+    outcome = qualab("import", path)
+    assert outcome.code == 1
+    assert "scores/score,none" in outcome.out
+    assert "joined    100 answers paired" in outcome.out
+
+
+def test_two_stored_runs_are_compared(qualab: Command, logs: Path) -> None:
+    _, first = imported(qualab, logs)
+    _, second = imported(qualab, logs)
+    ids = [one["comparison"]["id"] for one in (first, second)]
+    outcome = qualab("compare", f"{ids[0]}/baseline", ids[1], "--format", "json")
+    assert outcome.code == 1
+    found = json.loads(outcome.out)
+    assert found["analysis"]["metrics"][0]["evidence"]["losses"] == 40
+    assert found["comparison"]["plan"]["imported"]["candidate"] == f"lm-eval 0.4.13, {ids[1]}/candidate"
+    assert qualab("compare", *ids, "--plan", logs).code == 2
+
+
+def test_stored_answers_are_scored_again_by_the_installed_tasks(
+    qualab: Command, arms: list[str], tmp_path: Path
+) -> None:
+    outcome = qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", "10", "--output_path", tmp_path / "out")
+    _, found = imported(qualab, tmp_path / "out")
+    for comparison_id in (outcome.comparison_id, found["comparison"]["id"]):
+        again = qualab("rescore", comparison_id)
+        assert (again.code, again.out) == (0, "Nothing changed: all 40 scores are as stored.\n")
+
+
+def test_another_score_in_a_log_shows_when_it_is_scored_again(qualab: Command, arms: list[str], tmp_path: Path) -> None:
+    qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", "10", "--output_path", tmp_path / "out")
+    (path,) = (tmp_path / "out" / "candidate").glob("samples_*.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[0]["exact_match"] = 1.0 - rows[0]["exact_match"]
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    _, found = imported(qualab, tmp_path / "out")
+    again = qualab("rescore", found["comparison"]["id"]).out.splitlines()
+    assert again[0] == "1 of 40 scores changed:"
+    assert any(line.startswith(f"  demo_arithmetic/{rows[0]['doc_id']}, candidate, exact_match,") for line in again)
+
+
 def test_lm_eval_is_not_loaded(logs: Path, tmp_path: Path) -> None:
     script = (
         "import sys\nfrom qualab.cli.main import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"

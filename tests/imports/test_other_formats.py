@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from qualab.adapters.imports.inspect_logs import _Archive, _row
-from qualab.domain.names import AnswerStatus, MetricKind, Verdict
+from qualab.domain.names import AnswerStatus, MetricKind, RequestKind, Verdict
 from qualab.errors import BadLog
 from tests.imports.conftest import BASELINE, CANDIDATE, Importer
 
@@ -94,6 +94,50 @@ def test_a_damaged_inspect_log_is_said(importer: Importer) -> None:
     path.write_bytes(bytes(content))
     with pytest.raises(BadLog, match=r"x\.eval"):
         importer(path, path)
+
+
+@pytest.fixture
+def lighteval(tmp_path: Path) -> Path:
+    folder = tmp_path / "lighteval"
+    with zipfile.ZipFile(FIXTURES / "lighteval.zip") as packed:
+        packed.extractall(folder)
+    return folder
+
+
+def test_lighteval_s_details_are_read(importer: Importer, lighteval: Path) -> None:
+    found = importer(lighteval / "baseline", lighteval / "candidate")
+    assert {one.id: (one.n_items, one.baseline, one.candidate) for one in found.metrics} == {
+        "capitals|5/acc,none": (4, 1.0, 0.75),
+        "sums|0/em,none": (6, 1.0, 5 / 6),
+    }
+    assert [finding.what for finding in importer.imported.findings] == [
+        "capitals|5/acc,none: taken for a mean of 0/1 scores, which gives the log's own values",
+        "sums|0/em,none: taken for a mean of 0/1 scores, which gives the log's own values",
+    ]
+    plan = importer.comparison.plan
+    assert {task.name: (task.version, task.num_fewshot, task.kind) for task in plan.tasks} == {
+        "capitals|5": ("0", 5, RequestKind.LOGLIKELIHOOD),
+        "sums|0": ("1", 0, RequestKind.GENERATION),
+    }
+    assert plan.sampling.model == "made/up"
+    answers = list(importer.store.answers(found.comparison_id, arm=CANDIDATE))
+    assert "It is 99." in [answer.reply.text for answer in answers]
+    assert (answers[0].reply.loglikelihood, answers[1].reply.loglikelihood) == (-2.0, -1.0)
+
+
+def test_lighteval_s_details_alone_are_read(importer: Importer, lighteval: Path) -> None:
+    (sums,) = (lighteval / "baseline").rglob("details_sums*.parquet")
+    importer(sums, lighteval / "candidate" / "details")
+    assert importer.join.paired == 6
+    assert importer.comparison.plan.tasks[0].version == "1"
+
+
+def test_a_file_that_only_its_name_makes_lighteval_s_is_said(importer: Importer) -> None:
+    path = importer.folder / "details_sums|0_2026-01-01T00-00-00.1.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"score": [1]}), path)
+    with pytest.raises(BadLog, match="line 1: there is no column doc") as caught:
+        importer(path, path)
+    assert "model_response" in caught.value.hint
 
 
 def test_nemo_s_bundles_are_read(importer: Importer) -> None:

@@ -100,7 +100,7 @@ def _task(name: str, document: Mapping[str, Any], config: Mapping[str, Any]) -> 
         num_fewshot=int(shots) if shots.isdigit() else None,
         dataset=str(own.get("hf_repo") or ""),
         config=own,
-        generation=_mapping(config.get("generation_parameters")),
+        generation={key: one for key, one in _mapping(config.get("generation_parameters")).items() if one is not None},
     )
 
 

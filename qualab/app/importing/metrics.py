@@ -105,6 +105,8 @@ class _Table:
             )
 
     def _kind(self, task: str, key: str) -> MetricKind:
+        if spec := self._told(f"{task}/{key}"):
+            return spec.kind
         both = [value for values in self.values for value in values.column(task, key)]
         facts = self.knows(task)
         known = facts.kind(key) if facts else None
@@ -121,14 +123,17 @@ class _Table:
         self._assume(f"{task}/{key}: taken for {in_words(kind)}, {why}")
         return kind
 
+    def _told(self, name: str) -> MetricSpec | None:
+        """A metric as both logs tell it, where they agree."""
+        off, on = (log.run.metrics.get(name) for log in self.logs)
+        return off if off and on and off.kind is on.kind else None
+
     def _assume(self, what: str) -> None:
         self.findings.append(ImportFinding(code=FindingCode.ASSUMED, what=what))
 
     def _group_rows(self, name: str) -> Iterator[MetricSpec]:
-        keys = [
-            key for key in self.logs[0].run.reported.get(name, {}) if key in self.logs[1].run.reported.get(name, {})
-        ]
-        for key in keys:
+        off, on = (self._group_keys(name, log) for log in self.logs)
+        for key in (key for key in off if key in on):
             members = [self.of_task[task][key] for task in self.groups[name] if key in self.of_task[task]]
             metric, _, ensemble = key.partition(",")
             if members:
@@ -143,8 +148,14 @@ class _Table:
                     members=tuple(row.task for row in members),
                 )
 
+    def _group_keys(self, name: str, log: ArmLog) -> list[str]:
+        told = [spec.key for spec in log.run.metrics.values() if spec.task == name]
+        return told or list(log.run.reported.get(name, {}))
+
     def _group_kind(self, name: str, key: str, members: Sequence[MetricSpec]) -> MetricKind:
         """Weighted by size where that gives the log's own value, or where the group is known: a log may be cut."""
+        if spec := self._told(f"{name}/{key}"):
+            return spec.kind
         said = self.logs[0].run.reported[name][key]
         by_size, plain = (self.values[0].group(members, by_size=one) for one in (True, False))
         if by_size is not None and is_close(by_size, said):
@@ -159,6 +170,10 @@ class _Table:
 
     def primaries(self, rows: Mapping[str, MetricSpec]) -> Iterator[str]:
         """What the catalog says, of each benchmark; else the first metric that can be tested, of a group or a task."""
+        told = [name for name in rows if (spec := self._told(name)) and spec.is_primary]
+        if told:
+            yield from told
+            return
         by_benchmark: dict[str, list[str]] = {}
         for task in self.tasks.values():
             by_benchmark.setdefault(task.benchmark, []).append(task.name)

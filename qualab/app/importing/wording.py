@@ -12,6 +12,10 @@ UNCHECKED = (
     "Imported from logs, which do not tell: that the drafter ran, and in the candidate alone; the arms' images and "
     "checkpoints; that both were sent the same bytes in one order, at one time, with the same retries and deadlines."
 )
+APART = (
+    "Made of two runs of this store: whether they were asked at one time, of the same images and checkpoints, with the "
+    "same retries, and with a drafter in the candidate alone, is not checked."
+)
 AFTER_DATA = "The margin was chosen after the data: not for sign-off."
 ADOPTED = "The plan is that of the comparison that these logs were exported from, as they say."
 ADOPTED_CHANGED = "The plan is that of the comparison that these logs were exported from, but for what decides."
@@ -30,7 +34,7 @@ def without_times(arm: ArmSummary) -> ArmSummary:
 
 def import_caveats(imported: Imported) -> Iterator[str]:
     """Notes for whoever reads the result."""
-    yield UNCHECKED
+    yield APART if imported.is_of_store else UNCHECKED
     if imported.plan_hash:
         yield ADOPTED_CHANGED if imported.is_rule_changed else ADOPTED
     if not imported.plan_hash or imported.is_rule_changed:
