@@ -50,7 +50,7 @@ def large(folder: Path, size_mb: int) -> tuple[float, float]:
 
 
 def imported(folder: Path) -> tuple[float, float]:
-    """Seconds and peak memory (MB) of the command in a process of its own."""
+    """Seconds and peak memory (MB) of the command in a process of its own; what it computed meanwhile is printed."""
     arms = ["--baseline", str(folder / "baseline"), "--candidate", str(folder / "candidate")]
     command = [sys.executable, "-m", "qualab", "import", *arms, "--db", str(folder / "bench.db")]
     before = time.perf_counter()
@@ -58,7 +58,9 @@ def imported(folder: Path) -> tuple[float, float]:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode in (0, 1, 3), process.returncode
-    return time.perf_counter() - before, usage.ru_maxrss / 1_000
+    seconds = time.perf_counter() - before
+    print(f"({usage.ru_utime + usage.ru_stime:.1f} s of a processor)", end=" ")
+    return seconds, usage.ru_maxrss / 1_000
 
 
 def write_pair(folder: Path, tasks: dict[str, int]) -> None:

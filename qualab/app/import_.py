@@ -16,7 +16,7 @@ from qualab.app.importing.entries import ArmLog, read_arm
 from qualab.app.importing.findings import names_of, run_findings, settle
 from qualab.app.importing.joining import ALLOWABLE, Match, counted, join
 from qualab.app.importing.placing import light_items, place, scores
-from qualab.app.importing.planning import adopted, exported_plan, made_plan, value_findings
+from qualab.app.importing.planning import adopted, exported_plan, made_plan, untaken_plan, value_findings
 from qualab.app.importing.store_source import StoredArm
 from qualab.app.importing.stored import ScoresAlone
 from qualab.app.importing.tasks import ImportedTasks
@@ -90,7 +90,7 @@ def _join_and_store(
     logs = _read(services.knows, sources, exported)
     joined = _joined(logs)
     plan, findings = (adopted(exported), []) if exported else made_plan(logs, joined, services.knows, wanted.rule)
-    findings = [*run_findings(*logs), *findings, *value_findings(logs, plan)]
+    findings = [*run_findings(*logs), *untaken_plan(*logs, exported), *findings, *value_findings(logs, plan)]
     settled = settle(findings, wanted.allowed)
     plan = _judged(plan, exported, wanted)
     imported = Imported(

@@ -41,6 +41,8 @@ def _print_flip(console: Console, flip: Flip) -> None:
     )
     console.print(head)
     console.print(Text(f"  right: {visible(flip.target[:200])}", style="dim"))
+    if not any(flip.answers):  # a table of scores has none
+        return
     if flip.first_difference is None:
         console.print(Text(f"  both : {visible(flip.answers[0][:AFTER])} (the same text)"))
         return

@@ -106,6 +106,8 @@ class LoggedRun:
     plan: JsonObject | None = None
     """The plan of the comparison that these files were exported from."""
     plan_hash: str = ""
+    exported_from: str = ""
+    """As "ID/baseline": which run of which comparison these files are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,6 +88,29 @@ def test_another_margin_takes_the_exported_plan_s_place_and_is_said(
     assert "the margin was chosen after the data" in other["signoff"]["obstacles"]
 
 
+def test_a_plan_that_was_edited_is_not_taken_up_and_that_is_said(
+    qualab: Command, arms: list[str], tmp_path: Path
+) -> None:
+    qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", "10", "--output_path", tmp_path / "out")
+    for path in (tmp_path / "out").rglob("results_*.json"):
+        document = json.loads(path.read_text())
+        document["qualab"]["plan"]["rule"]["margin"] = 0.5
+        path.write_text(json.dumps(document))
+    _, found = imported(qualab, tmp_path / "out")
+    assert found["comparison"]["plan"]["rule"]["margin"] == 0.02
+    assert "the margin was chosen after the data" in found["signoff"]["obstacles"]
+    assert any("plans in the logs are not taken up" in caveat for caveat in found["analysis"]["caveats"])
+
+
+def test_the_plan_judges_the_two_arms_of_its_own_comparison_alone(
+    qualab: Command, arms: list[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", "10", "--output_path", out)
+    swapped = qualab("import", "--baseline", out / "candidate", "--candidate", out / "baseline", "--format", "json")
+    assert json.loads(swapped.out)["comparison"]["plan"]["imported"]["plan_hash"] == ""
+
+
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     rows = [row(n, {"question": f"q{n}"}, resps=[f"answer {n}"], exact_match=1.0) for n in range(200)]

@@ -58,7 +58,7 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def read_document(path: Path, *, expected: str) -> JsonObject:
     """A file that is one JSON object. Raises BadLog."""
     content = b"".join(line for _, line in lines(path))
-    value = _parsed(content)
+    value = parsed(content)
     if not isinstance(value, dict):
         line = content.count(b"\n") + 1 if value is None and not content.rstrip().endswith(b"}") else 1
         raise wrong(path, line, "is no JSON object", expected)
@@ -77,7 +77,7 @@ def json_objects(path: Path, *, expected: str) -> Iterator[Numbered | CutLine]:
         if line.lstrip()[:1] == b"[" and number == 1:
             yield from _array(path, expected)
             return
-        value = _parsed(line)
+        value = parsed(line)
         if isinstance(value, dict):
             yield Numbered(number, value)
         elif value is None and not line.endswith(b"\n"):
@@ -103,7 +103,7 @@ def _array(path: Path, expected: str) -> Iterator[Numbered | CutLine]:
         elif start:
             parts.append(line)
         if bare in (b"  }", b"  },") and start:
-            value = _parsed(b"".join(parts).rstrip().rstrip(b","))
+            value = parsed(b"".join(parts).rstrip().rstrip(b","))
             if not isinstance(value, dict):
                 raise wrong(path, start, "is no JSON object", expected)
             yield Numbered(start, value)
@@ -113,13 +113,13 @@ def _array(path: Path, expected: str) -> Iterator[Numbered | CutLine]:
 
 
 def _whole_array(path: Path, expected: str) -> Iterator[Numbered]:
-    values = _parsed(b"".join(line for _, line in lines(path)))
+    values = parsed(b"".join(line for _, line in lines(path)))
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise wrong(path, 1, "is no JSON array of objects", expected)
     yield from (Numbered(1, value) for value in values)
 
 
-def _parsed(text: bytes) -> Any:
+def parsed(text: bytes) -> Any:
     """A JSON value; None where the text is none. NaN and Infinity, which Python writes, are taken too."""
     try:
         return orjson.loads(text)

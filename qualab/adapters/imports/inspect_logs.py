@@ -16,6 +16,7 @@ from typing import Any
 
 import zstandard
 
+from qualab.adapters.imports.files import parsed
 from qualab.domain.items import JsonObject, Prompt
 from qualab.domain.logged import CutLine, LoggedReply, LoggedRow, LoggedRun, LoggedTask
 from qualab.domain.names import AnswerStatus
@@ -102,11 +103,9 @@ class _Archive:
     def document(self, name: str) -> JsonObject:
         """Raises BadLog."""
         try:
-            value = json.loads(self._content(name))
+            value = parsed(self._content(name))
         except KeyError as exc:
             raise BadLog(f"{self._path} has no {name}: the run did not end", hint=f"Expected {EXPECTED}") from exc
-        except ValueError as exc:
-            raise BadLog(f"{self._path}, {name} is no JSON object", hint=f"Expected {EXPECTED}") from exc
         if not isinstance(value, dict):
             raise BadLog(f"{self._path}, {name} is no JSON object", hint=f"Expected {EXPECTED}")
         return value

@@ -41,6 +41,7 @@ def run_of(document: Mapping[str, Any], *, name: str, date: str, others: int) ->
         reported={task: dict(_values(row)) for task, row in aggregates.items()},
         plan=own.get("plan"),
         plan_hash=str(own.get("plan_hash") or ""),
+        exported_from=f"{own.get('comparison')}/{own.get('arm')}" if own else "",
     )
 
 

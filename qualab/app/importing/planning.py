@@ -13,7 +13,7 @@ from qualab.app.importing.metrics import Values, metric_specs
 from qualab.domain.canonical import canonical_json, plan_hash, sha256
 from qualab.domain.imported import FindingCode, ImportFinding
 from qualab.domain.logged import LoggedRun, LoggedTask
-from qualab.domain.names import Api
+from qualab.domain.names import Api, ArmName
 from qualab.domain.pins import Pins
 from qualab.domain.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan, TaskSpec
 from qualab.ports import TaskKnowledge
@@ -22,15 +22,23 @@ UNKNOWN = "unknown"
 
 
 def exported_plan(baseline: LoggedRun, candidate: LoggedRun) -> Plan | None:
-    """The plan of the comparison that both logs were exported from; None where they were not, or it is not whole."""
-    document = baseline.plan
-    if document is None or baseline.plan_hash != candidate.plan_hash:
+    """The plan of the comparison whose two arms these logs are; None where they are not, or it is not whole."""
+    document, arms = baseline.plan, [run.exported_from.rpartition("/") for run in (baseline, candidate)]
+    are_its_arms = arms[0][0] == arms[1][0] and [arm[2] for arm in arms] == list(ArmName)
+    if document is None or not are_its_arms or baseline.plan_hash != candidate.plan_hash:
         return None
     try:
         plan: Plan = TypeAdapter(Plan).validate_python(document)
     except ValidationError:
         return None
     return plan if baseline.plan_hash in (plan_hash(plan), sha256(canonical_json(document))) else None
+
+
+def untaken_plan(baseline: ArmLog, candidate: ArmLog, exported: Plan | None) -> Iterator[ImportFinding]:
+    """Says so where the logs hold plans that are not taken up."""
+    if exported is None and (baseline.run.plan or candidate.run.plan):
+        what = "the plans in the logs are not taken up: they are not of the two arms of one comparison, or were edited"
+        yield ImportFinding(code=FindingCode.ASSUMED, what=what)
 
 
 def adopted(plan: Plan) -> Plan:
