@@ -46,7 +46,7 @@ def import_(
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
-    """Compare the logs of two runs of lm-eval (0.4.0 to 0.4.13): pair them item by item, test, and store the result."""
+    """Compare the logs of two runs (lm-eval, Inspect, lighteval, NeMo Evaluator), item by item; store the result."""
     rule: dict[str, Any] = {"margin": margin, "margins": margins, "objective": objective, "alpha": alpha}
     rule["max_missing_share"] = max_missing_share
     changes = {name: value for name, value in rule.items() if value is not None}
