@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Iterator
-
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from qualab.app.flips import Flip, Flips
+from qualab.domain.text import visible_text
 
 BEFORE, AFTER = 60, 160
 """Characters of an answer that are shown before and after its first difference."""
 SIDE_BY_SIDE = 120
 """Columns from which on the answers stand side by side."""
 _LONGEST_MARK = 24
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def print_flips(console: Console, found: Flips) -> None:
@@ -36,8 +33,8 @@ def _print_flip(console: Console, flip: Flip) -> None:
     repeat = f", repeat {flip.repeat}" if flip.repeat else ""
     head = Text.assemble(
         ("lost" if flip.is_loss else "gained", "bold red" if flip.is_loss else "bold green"),
-        f"  {visible(flip.item)}{repeat}  {visible(flip.metric.partition('/')[2])}: {_score(flip.scores[0])} to "
-        f"{_score(flip.scores[1])}",
+        f"  {visible(flip.item)}{repeat}  {visible(flip.metric.partition('/')[2])}: {flip.scores[0]:g} to "
+        f"{flip.scores[1]:g}",
     )
     console.print(head)
     console.print(Text(f"  right: {visible(flip.target[:200])}", style="dim"))
@@ -57,10 +54,6 @@ def _print_flip(console: Console, flip: Flip) -> None:
     else:
         for name, text in (("off", off), ("on ", on)):
             console.print(Text.assemble(f"  {name}: ", text))
-
-
-def _score(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else visible(str(value))
 
 
 def around(text: str, place: int) -> Text:
@@ -84,13 +77,5 @@ def _mark_length(text: str) -> int:
 
 
 def visible(text: str) -> str:
-    """Text that a model wrote, safe for a terminal: what controls it, or is not seen, stands as an escape."""
-    return "".join(_visible(text))
-
-
-def _visible(text: str) -> Iterator[str]:
-    for character in text:
-        if unicodedata.category(character) in _HIDDEN:
-            yield character.encode("unicode_escape").decode()
-        else:
-            yield character
+    """Text that a model wrote, on one line and safe for a terminal."""
+    return visible_text(text).replace("\n", "\\n").replace("\t", "\\t")

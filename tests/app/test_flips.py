@@ -7,10 +7,11 @@ import io
 import pytest
 from rich.console import Console
 
-from qualab.app.flips import Flip, Flips, first_difference, flips
+from qualab.app.flips import Flip, Flips, flips
 from qualab.app.run import start
 from qualab.cli.flip_text import around, print_flips, visible
 from qualab.errors import InvalidValue
+from qualab.stats.noise import first_difference
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, reply
 
 
@@ -52,14 +53,6 @@ async def test_an_unknown_task_is_refused_with_those_that_are_there() -> None:
     assert "sums" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "place"),
-    [("abc", "abd", 2), ("ab", "abc", 2), ("", "x", 0), ("a", "a", None), ("가나", "가다", 1)],
-)
-def test_the_first_difference_is_a_character(one: str, other: str, place: int | None) -> None:
-    assert first_difference(one, other) == place
-
-
 def test_the_word_at_the_difference_is_marked() -> None:
     assert around("She has 18 dollars", 8).plain == "She has [[18]] dollars"
     assert around("She has", 7).plain == "She has[[(end)]]"
@@ -67,10 +60,9 @@ def test_the_word_at_the_difference_is_marked() -> None:
     assert around("a b", 1).plain == "a[[ ]]b"
 
 
-def test_what_controls_a_terminal_stands_as_an_escape() -> None:
-    assert visible("red\x1b[31m\x07\r\n\u202eevil\u200b\x9b") == "red\\x1b[31m\\x07\\r\\n\\u202eevil\\u200b\\x9b"
-    assert visible("정답은 3번 🧪 é") == "정답은 3번 🧪 é"
-    assert visible("\ud800") == "\\ud800"
+def test_what_controls_a_terminal_is_named_instead() -> None:
+    assert visible("red\x1b[31m\x07\n\u202eevil") == "red‹U+001B›[31m‹U+0007›\\n‹U+202E›evil"
+    assert visible("정답은 3번 🧪\té") == "정답은 3번 🧪\\té"
 
 
 def shown(width: int, *, answers: tuple[str, str] = ("It is 4.\x1b[2J", "It is 5.")) -> str:
@@ -94,13 +86,13 @@ def test_answers_stand_one_above_the_other_where_there_is_no_room() -> None:
     assert lines[0] == "3 lost, 1 gained by the candidate; 1 shown (--limit)"
     assert "lost  sums/3  exact_match,none: 1 to 0" in lines
     assert "  right: 4 [bold]" in lines
-    assert "  off: It is [[4.\\x1b[2J]]" in lines
+    assert "  off: It is [[4.‹U+001B›[2J]]" in lines
     assert "  on : It is [[5.]]" in lines
 
 
 def test_answers_stand_side_by_side_where_there_is_room() -> None:
     (line,) = [line for line in shown(140).splitlines() if "[[4." in line]
-    assert "off: It is [[4.\\x1b[2J]]" in line
+    assert "off: It is [[4.‹U+001B›[2J]]" in line
     assert "on: It is [[5.]]" in line
 
 
