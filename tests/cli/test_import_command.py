@@ -183,6 +183,17 @@ def test_flips_of_an_import_are_shown_with_both_answers(qualab: Command, logs: P
     assert qualab("show", comparison_id, "--flips", "--task", "none").code == 2
 
 
+def test_a_report_of_an_import_claims_nothing_that_no_log_tells(qualab: Command, logs: Path, tmp_path: Path) -> None:
+    _, found = imported(qualab, logs)
+    for language in ("en", "ko"):
+        path = tmp_path / f"{language}.md"
+        qualab("report", found["comparison"]["id"], "--lang", language, "-o", path)
+        text = path.read_text(encoding="utf-8")
+        assert "lm-eval 0.4.13, results\\_2026" in text
+        for claim in ("byte-identical", "retries |", "requests in flight", "바이트까지 같은", "원문"):
+            assert claim not in text
+
+
 def test_a_table_is_imported_by_its_name_alone(qualab: Command, tmp_path: Path) -> None:
     path = tmp_path / "scores.csv"
     path.write_text("item,baseline,candidate\n" + "".join(f"{n},1,{int(n > 9)}\n" for n in range(100)))

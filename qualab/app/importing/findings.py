@@ -52,7 +52,7 @@ def _of_arm(name: str, log: ArmLog) -> Iterator[ImportFinding]:
         what = f"the {name}'s {cut.file} ends in the middle of line {cut.line}: that item is left out"
         yield ImportFinding(code=FindingCode.CUT, what=what)
     if log.run.others:
-        runs = "1 other run" if log.run.others == 1 else f"{log.run.others} other runs"
+        runs = f"{log.run.others} other run{'' if log.run.others == 1 else 's'}"
         yield ImportFinding(code=FindingCode.RUNS, what=f"the {name}'s folder has {runs}; this is {log.run.name}")
     for task, entries in log.tasks.items():
         if entries.left_out:
