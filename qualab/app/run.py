@@ -14,7 +14,7 @@ from qualab.app.analyse import analyse
 from qualab.app.asking import Arm, Pause, ask_all
 from qualab.app.checks import check_again, check_pair, stop_at
 from qualab.app.experiment import Experiment, check, local_of, make_plan, planned_options, task_options
-from qualab.app.frozen import check_frozen, check_unchanged
+from qualab.app.frozen import check_frozen, check_unchanged, refuse_imported
 from qualab.app.heartbeats import kept_alive
 from qualab.app.hints import resume_hint, way_on
 from qualab.app.looks import look_pauses, looked_to
@@ -96,6 +96,7 @@ async def resume(
 ) -> Analysis:
     """Goes on with a stored comparison. `local` overrides where this machine finds things. Raises ComparisonBusy."""
     comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
+    refuse_imported(comparison, "resumed")
     here = {**comparison.local, **(local or {})}
     tasks = _load(services, planned_options(comparison.plan, here), progress)
     check_unchanged(comparison.plan, tasks)

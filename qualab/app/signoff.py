@@ -29,6 +29,11 @@ def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[str]:
         yield f"the verdict is {analysis.verdict}"
     if analysis.plan_hash != comparison.plan_hash:
         yield "the plan was made after the data"
+    if plan.imported:
+        what = "made of two runs" if plan.imported.is_of_store else "imported from logs"
+        yield f"{what}: what was run cannot be checked"
+        if not plan.imported.plan_hash or plan.imported.is_rule_changed:
+            yield "the margin was chosen after the data"
     if plan.limit is not None:
         yield f"limited to {plan.limit:g} items a task"
     if plan.pins.unpinned:

@@ -47,7 +47,7 @@ class _ArmCount:
         self.generations += 1
         self.truncated += is_truncated
         self.empty += not text.strip()
-        stops = item.requests[0].payload.get("stop") or []
+        stops = item.requests[0].payload.get("stop") or [] if item.requests else ()
         self.with_stop_string += any(stop in text for stop in stops)
 
     def summary(self, arm: ArmName) -> ArmSummary:

@@ -260,6 +260,7 @@ TEXTS = {
     "sending": "requests",
     "sent": "sent",
     "sent of": "{off} to the baseline, {on} to the candidate; retries {retries_off} and {retries_on}; late duplicates {duplicates}",
+    "not asked": "Neither arm was asked by this comparison. Baseline: {off}. Candidate: {on}.",
     "same bytes": "Both arms got byte-identical requests.",
     "other bytes": "{n} requests were not the same bytes in both arms.",
     "versions": "versions",

@@ -253,6 +253,7 @@ TEXTS = {
     "sending": "요청 방식",
     "sent": "보낸 요청",
     "sent of": "기준 {off}건, 후보 {on}건. 재시도 {retries_off}건, {retries_on}건. 늦게 온 중복 {duplicates}건",
+    "not asked": "이 비교는 두 서버에 요청하지 않았습니다. 기준: {off}. 후보: {on}.",
     "same bytes": "두 서버는 바이트까지 같은 요청을 받았습니다.",
     "other bytes": "요청 {n}건이 두 서버에서 바이트가 달랐습니다.",
     "versions": "버전",

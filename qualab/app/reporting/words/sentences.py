@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache
 
+from qualab.app.reporting.words import imports
+
 FORMS = {
     # a metric
     "no item was answered by both arms": "두 서버가 모두 답한 문항이 없음",
@@ -161,6 +163,7 @@ FORMS = {
     "set from async_scheduling": "async_scheduling에 따라 정해짐",
     "graphs are captured for a token and its drafts together": "토큰과 드래프트를 묶어 그래프를 캡처함",
     "whether answers say what was drafted": "응답에 드래프트 내역을 넣을지 여부",
+    **imports.FORMS,
     # last: what begins with a metric's id
     "{metric}: {part}; a lossless drafter should not improve anything either": "{metric}: {part}. 무손실 드래프터라면 점수가 좋아져서도 안 됨",
     "{metric}: {part}": "{metric}: {part}",
