@@ -24,6 +24,7 @@ from qualab.app.analysis.streams import Streams
 from qualab.app.analysis.testing import sample_bounds, sample_evidence
 from qualab.app.analysis.treatment import treatment_of
 from qualab.app.differing import differing
+from qualab.app.interleaving import lost_interleaving
 from qualab.app.pinning import pinning_of, unpinned_sentence
 from qualab.app.summaries import Summary
 from qualab.domain.comparison import (
@@ -37,7 +38,7 @@ from qualab.domain.comparison import (
 )
 from qualab.domain.items import Item
 from qualab.domain.names import ArmName, MetricKind, MissingPolicy, Verdict
-from qualab.domain.observations import pins_seen
+from qualab.domain.observations import Observation, pins_seen
 from qualab.domain.plan import Assumptions, DecisionRule, MetricSpec, Plan
 from qualab.ports import LoadedTasks, Store
 
@@ -105,7 +106,7 @@ def analyse(
         input_hash=input_hash(scores, layout, arms, pairs, more=more),
         verdict=verdict,
         reasons=reasons,
-        caveats=(*_caveats(plan), *treatment.notes, *missing_caveats(suite.missing, plan.rule)),
+        caveats=(*_caveats(plan, seen), *treatment.notes, *missing_caveats(suite.missing, plan.rule)),
         metrics=rows,
         suite=suite,
         arms=arms,
@@ -297,8 +298,8 @@ def _policies(metric: Metric, evidence: Evidence | None, job: Job) -> tuple[Poli
     return complete_result(evidence), *filled
 
 
-def _caveats(plan: Plan) -> tuple[str, ...]:
-    caveats = []
+def _caveats(plan: Plan, seen: Sequence[Observation]) -> tuple[str, ...]:
+    caveats = [*lost_interleaving(plan, seen)]
     if plan.is_limited:
         caveats.append(f"Limited to {plan.limit:g} items a task: not for sign-off.")
     if sentence := unpinned_sentence(plan.pins):

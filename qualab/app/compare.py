@@ -16,7 +16,7 @@ from qualab.domain.names import Verdict
 from qualab.domain.plan import DecisionRule, Plan
 from qualab.errors import InvalidValue, PlanChanged
 
-_SAME = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "pins")
+_SAME = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "pins", "sequential")
 """What another plan has to share with the comparison's own: what was asked of what."""
 
 

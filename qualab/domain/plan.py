@@ -189,6 +189,8 @@ class Plan:
     pins: Pins = field(default_factory=Pins)
     drafter_costs: DrafterCosts | None = None
     """None leaves unknown from which acceptance length on drafting pays."""
+    sequential: bool = False
+    """Whether the candidate is asked after the baseline, for a device that holds one of them, and not along with it."""
     schema: int = 2
 
     @property
