@@ -19,12 +19,12 @@ from qualab.domain.names import ArmName
 from qualab.errors import QualabError, UsageError
 
 if TYPE_CHECKING:
-    from qualab.app.frozen import FrozenPlan
+    from qualab.app.experiment import Experiment
     from qualab.app.preflight import Keys
     from qualab.app.services import Services
     from qualab.cli.progress import TerminalProgress
     from qualab.domain.comparison import Analysis
-    from qualab.settings import Settings
+    from qualab.domain.plan import Plan
 
 T = TypeVar("T")
 NOT_SETTINGS = ("experiment", "managed", "output_format")
@@ -87,34 +87,37 @@ def run(
     """Compare two endpoints: ask both every item, score, test, and say whether quality is equivalent."""
     given = {name: value for name, value in locals().items() if name not in NOT_SETTINGS}
     from qualab import bootstrap
+    from qualab.app.experiment import check
     from qualab.cli.planfile import load_frozen, read_frozen
     from qualab.settings import load
 
     frozen = read_frozen(experiment)
     given = with_managed(given, managed, planned=frozen.settings if frozen else {})
     settings = load_frozen(frozen, given) if frozen else with_pins(load(file=experiment, command_line=given), managed)
+    wanted = bootstrap.experiment_of(settings)
+    check(wanted)  # before any server is started for it
     if settings.output_path:
         _make_folder(settings.output_path)
     services = bootstrap.services_of(settings)
-    analysis = _started(services, settings, managed, frozen)
+    keys = bootstrap.keys_of(settings, managed=managed is not None)
+    analysis = _started(services, wanted, managed, keys=keys, frozen=frozen.plan if frozen else None)
     finish(services, analysis, output_format, folder=settings.output_path)
 
 
-def _started(services: Services, settings: Settings, managed: Path | None, frozen: FrozenPlan | None) -> Analysis:
-    from qualab import bootstrap
+def _started(
+    services: Services, wanted: Experiment, managed: Path | None, *, keys: Keys, frozen: Plan | None
+) -> Analysis:
     from qualab.app import run as use_case
     from qualab.app.interleaving import LOST
     from qualab.app.turns import begin
 
-    wanted, progress = bootstrap.experiment_of(settings), _progress()
-    keys = bootstrap.keys_of(settings, managed=managed is not None)
-    plan = frozen.plan if frozen else None
+    progress = _progress()
     if not (wanted.sequential and managed):
         with while_served(managed, progress):
-            return run_to_end(use_case.start(services, wanted, keys=keys, progress=progress, frozen=plan), progress)
+            return run_to_end(use_case.start(services, wanted, keys=keys, progress=progress, frozen=frozen), progress)
     complain(LOST)
     with while_served(managed, progress, [ArmName.BASELINE]):
-        job = begin(services, wanted, keys=keys, progress=progress, frozen=plan)
+        job = begin(services, wanted, keys=keys, progress=progress, frozen=frozen)
         comparison_id = run_to_end(job, progress)
     return _took_turns(services, comparison_id, [ArmName.CANDIDATE], managed, progress, keys=keys)
 
