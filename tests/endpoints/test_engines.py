@@ -55,6 +55,7 @@ def test_vllm_with_a_drafter() -> None:
     assert found is not None
     assert found.drafting == Drafting(drafts=4, draft_tokens=10, accepted_tokens=6, accepted_at=(3, 1, 1, 1))
     assert (found.finished_requests, found.prompt_tokens, found.generated_tokens) == (1, 11, 16)
+    assert (found.decode_s, found.decode_steps) == (pytest.approx(0.5829987), 9), "15 tokens, of which 6 came by draft"
 
 
 def test_engines_of_one_server_are_added_up_and_times_of_creation_are_not() -> None:
@@ -63,7 +64,12 @@ def test_engines_of_one_server_are_added_up_and_times_of_creation_are_not() -> N
     found = read_counters("\n".join([*lines, *second]) + "\n")
     assert found is not None
     assert found.drafting == Drafting(drafts=8, draft_tokens=20, accepted_tokens=12, accepted_at=(6, 2, 2, 2))
-    assert found.finished_requests == 2
+    assert (found.finished_requests, found.decode_steps) == (2, 18)
+
+
+def test_vllm_before_0_11_calls_the_time_of_a_step_otherwise() -> None:
+    old = recorded("vllm_on_metrics.txt").replace("inter_token_latency_seconds", "time_per_output_token_seconds")
+    assert read_counters(old) == read_counters(recorded("vllm_on_metrics.txt"))
 
 
 def test_llama_cpp_counts_from_zero_without_a_drafter() -> None:
@@ -74,6 +80,7 @@ def test_llama_cpp_counts_from_zero_without_a_drafter() -> None:
     assert on.drafting is not None
     assert on.drafting.drafts > 1_000
     assert on.drafting.accepted_tokens == sum(on.drafting.accepted_at)
+    assert (on.decode_s, on.decode_steps) == (pytest.approx(5432.66), None)
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "up 1\n", 'broken{a="b" 1\n'])

@@ -2,7 +2,8 @@
 
 Names and labels of vLLM's counters: vllm/v1/spec_decode/metrics.py and vllm/v1/metrics/loggers.py (vLLM 0.32). They
 carry `engine` and `model_name`, and every engine of a server counts. Without a drafter vLLM has no such series at all;
-llama.cpp's server has them always, at 0.
+llama.cpp's server has them always, at 0. vLLM's inter-token latency has one entry a request and step (vllm/v1/metrics/
+stats.py), so that the tokens of a round share one; before version 0.11 it was called time_per_output_token.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ DRAFTS, DRAFT_TOKENS, ACCEPTED, ACCEPTED_AT = (
 FINISHED = "request_success_total"
 PROMPT_TOKENS = "prompt_tokens_total"
 GENERATED_TOKENS = ("generation_tokens_total", "tokens_predicted_total")
+DECODE_STEPS = ("inter_token_latency_seconds_count", "time_per_output_token_seconds_count")
+DECODE_SECONDS = (
+    "inter_token_latency_seconds_sum",
+    "time_per_output_token_seconds_sum",
+    "tokens_predicted_seconds_total",
+)
 STARTED = "process_start_time_seconds"
 
 UNTOLD = ("media_marker", "ui_settings")
@@ -87,12 +94,13 @@ def _counters(samples: Samples) -> Counters | None:
     if kind is None:
         return None
     own = {name.removeprefix(PREFIXES[kind]): values for name, values in samples.items()}
-    generated = next((name for name in GENERATED_TOKENS if name in own), "")
     return Counters(
         drafting=_drafting(own),
         finished_requests=_total(own, FINISHED),
         prompt_tokens=_total(own, PROMPT_TOKENS),
-        generated_tokens=_total(own, generated),
+        generated_tokens=_total(own, *GENERATED_TOKENS),
+        decode_s=_sum(own, *DECODE_SECONDS),
+        decode_steps=_total(own, *DECODE_STEPS),
         started_at_s=own[STARTED][""] if STARTED in own else None,
     )
 
@@ -119,8 +127,15 @@ def _drafting(own: Samples) -> Drafting | None:
     )
 
 
-def _total(own: Samples, name: str) -> int | None:
-    return round(sum(own[name].values())) if name in own else None
+def _total(own: Samples, *names: str) -> int | None:
+    found = _sum(own, *names)
+    return None if found is None else round(found)
+
+
+def _sum(own: Samples, *names: str) -> float | None:
+    """Of the first of these names that there is; versions call the same thing differently."""
+    name = next((name for name in names if name in own), None)
+    return None if name is None else sum(own[name].values())
 
 
 def vllm_engine(

@@ -9,6 +9,7 @@ from statistics import fmean
 
 from qualab.app.analysis.drafter_signs import drafter_notes, drafter_troubles
 from qualab.app.analysis.seen import BASELINE, CANDIDATE, Seen, drafted_in
+from qualab.app.analysis.step_times import round_cost
 from qualab.app.analysis.traffic import restart_troubles, traffic_notes
 from qualab.app.differences import differences
 from qualab.app.drafting import DraftedAnswers, DraftingCount
@@ -52,6 +53,8 @@ def _task(seen: Seen, name: str, break_even: float | None) -> TaskDrafting:
     drafting = drafted_in(seen, CANDIDATE, name)
     rounds = _rounds(drafting, count)
     mean_length = rounds.mean_length if rounds else _mean_length(drafting)
+    cost = round_cost(seen, name)
+    length = 1.0 + cost if break_even is None and cost is not None else break_even
     return TaskDrafting(
         task=name,
         n_answers=count.n_answers,
@@ -67,7 +70,8 @@ def _task(seen: Seen, name: str, break_even: float | None) -> TaskDrafting:
         request_mean_length=fmean(count.lengths) if count.lengths else None,
         first_third=_length_in(seen, name, part=0),
         last_third=_length_in(seen, name, part=2),
-        break_even_margin=None if mean_length is None or break_even is None else mean_length - break_even,
+        break_even_margin=None if mean_length is None or length is None else mean_length - length,
+        round_cost=cost,
     )
 
 
