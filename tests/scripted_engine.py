@@ -52,6 +52,8 @@ class EngineScript:
     """Nothing is drafted for prompts that hold this text."""
     restart_at: int | None = None
     """The process starts anew after so many generations."""
+    restart_at_finished: int | None = None
+    """The process starts anew after so many requests of any kind."""
     foreign_every: int | None = None
     """Somebody else's request is finished after so many generations."""
     rejects: tuple[str, ...] = ()
@@ -88,7 +90,7 @@ class ScriptedEngine:
         self.drafts = drafts
         self.model = model
         self.started_at_s = script.started_at_s
-        self.n_generated = 0
+        self.n_generated = self.n_finished = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -102,13 +104,16 @@ class ScriptedEngine:
             one.add(-(-max(0, completion_tokens - 1) // (1 + script.accepts)), script.accepts)
         self.n_generated += 1
         if self.n_generated == script.restart_at:
-            self.started_at_s += 100.0
-            self._begin()
+            self._restart()
         self.rounds.add(one.drafts, script.accepts)
         self.steps += one.drafts or max(0, completion_tokens - 1)
         if script.foreign_every and self.n_generated % script.foreign_every == 0:
             self.count(prompt_tokens=17, completion_tokens=5)
         return one
+
+    def _restart(self) -> None:
+        self.started_at_s += 100.0
+        self._begin()
 
     def _drafts_for(self, prompt: str, prompt_tokens: int) -> bool:
         script = self.script
@@ -118,6 +123,9 @@ class ScriptedEngine:
 
     def count(self, *, prompt_tokens: int, completion_tokens: int) -> None:
         """Counts a finished request of any kind."""
+        self.n_finished += 1
+        if self.n_finished == self.script.restart_at_finished:
+            self._restart()
         self.finished += 1
         self.prompt_tokens += prompt_tokens
         self.generated_tokens += completion_tokens

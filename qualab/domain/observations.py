@@ -35,7 +35,7 @@ class EngineSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A stretch of a run in one arm: generations of one task, with the engine's counters before and after."""
+    """A stretch of a run in one arm: requests of one task, with the engine's counters before and after."""
 
     arm: ArmName
     task: str

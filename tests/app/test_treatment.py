@@ -448,7 +448,8 @@ def test_a_drafter_that_dies_beyond_its_context_is_named_with_the_length(off: En
 
 
 def test_without_each_answers_metrics_it_is_said_that_lengths_are_not_observable() -> None:
-    with pair() as both:
+    is_open = EngineScript(has_server_info=True)
+    with pair(off=is_open, on=is_open) as both:
         notes = treatment(both.compared()).notes
     assert notes == (
         "Whether the drafter stops beyond a length of prompt is not observable: answers do not tell "
@@ -456,10 +457,36 @@ def test_without_each_answers_metrics_it_is_said_that_lengths_are_not_observable
     )
 
 
+def test_a_configuration_that_was_not_compared_is_said_with_its_arm() -> None:
+    with pair(on=EngineScript(has_server_info=True)) as both:
+        notes = treatment(both.compared()).notes
+    assert (
+        "The engine's configuration is not open in the baseline (vLLM: VLLM_SERVER_DEV_MODE=1): names, versions and "
+        "models alone were compared."
+    ) in notes
+
+
 def test_a_restart_in_the_middle() -> None:
     with pair(on=EngineScript(restart_at=20)) as both:
         (found,) = invalid(both)
     assert found.startswith("sums: the candidate's engine started anew while it was asked")
+
+
+@pytest.mark.parametrize("looks", [None, 2])
+@pytest.mark.parametrize("arm", ["baseline", "candidate"])
+def test_a_restart_among_log_likelihoods(arm: str, looks: int | None) -> None:
+    sizes = {"sums": 40, "picks": 30}
+    restarts = EngineScript(restart_at_finished=43 + 40 if looks is None else 23 + 20)
+    off, on = (restarts, EngineScript()) if arm == "baseline" else (EngineScript(), restarts)
+    with pair(off=off, on=on, sizes=sizes, scored=("picks",)) as both:
+        (found,) = invalid(both, looks=looks)
+    assert found.startswith(f"picks: the {arm}'s engine started anew while it was asked")
+
+
+def test_a_restart_where_all_are_log_likelihoods() -> None:
+    with pair(on=EngineScript(restart_at_finished=20), on_drafts=False, sizes={"picks": 30}, scored=("picks",)) as both:
+        (found,) = invalid(both)
+    assert found.startswith("picks: the candidate's engine started anew while it was asked")
 
 
 def test_two_replicas_with_two_fingerprints() -> None:

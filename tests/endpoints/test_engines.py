@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from qualab.adapters.endpoints import engines
 from qualab.adapters.endpoints.engines import EngineProbe, read_counters
 from qualab.adapters.endpoints.transport import Transport
 from qualab.adapters.endpoints.urls import Routes
 from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
-from tests.endpoints.scripted import ScriptedServer, reply
+from qualab.errors import EndpointUnreachable
+from tests.endpoints.scripted import ScriptedServer, after, reply
 
 RECORDED = Path(__file__).parent / "recorded"
 VLLM_CARD = {"id": "m", "owned_by": "vllm", "root": "/models/smollm2-135m", "max_model_len": 2048}
@@ -40,6 +42,27 @@ async def probed(server: ScriptedServer, card: dict[str, Any]) -> Engine:
     routes = Routes.of(server.url)
     async with Transport(routes.base, key="", timeout_s=5.0) as transport:
         return await EngineProbe(routes, transport=transport).engine(card)
+
+
+async def test_a_configuration_that_takes_its_time_is_waited_for(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "PROBE_TIMEOUT_S", 0.2)
+    card = serve(server, "vllm", "off")
+    server.routes[("GET", "/server_info")] = after(0.5, server.routes[("GET", "/server_info")])
+    assert (await probed(server, card)).config
+
+
+async def test_a_configuration_that_does_not_come_is_not_taken_for_a_closed_one(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "SLOW_PROBE_TIMEOUT_S", 0.2)
+    card = serve(server, "vllm", "off")
+    server.routes[("GET", "/server_info")] = after(0.5, server.routes[("GET", "/server_info")])
+    with pytest.raises(EndpointUnreachable, match="/server_info does not answer: no whole answer came"):
+        await probed(server, card)
+    other = await probed(server, {"id": "m"})
+    assert other.kind is EngineKind.UNKNOWN, "another server may hang at a route that it does not know"
 
 
 def test_vllm_without_a_drafter_counts_no_drafts_at_all() -> None:

@@ -14,7 +14,7 @@ from qualab.app.analysis.traffic import restart_troubles, traffic_notes
 from qualab.app.differences import differences
 from qualab.app.drafting import DraftedAnswers, DraftingCount
 from qualab.domain.comparison import ArmSummary
-from qualab.domain.engine import Drafting
+from qualab.domain.engine import Drafting, EngineKind
 from qualab.domain.names import ArmName
 from qualab.domain.observations import Observation
 from qualab.domain.plan import Plan
@@ -131,5 +131,11 @@ def _notes(seen: Seen, tasks: Sequence[TaskDrafting], bins: Sequence[LengthBin])
         yield "No task of this comparison generates: no drafter was exercised."
     if not seen.engines:
         yield "What the engines are was not recorded."
+    if closed := [arm for arm, engine in seen.engines.items() if not engine.config]:
+        how = " (vLLM: VLLM_SERVER_DEV_MODE=1)" if seen.engines[closed[0]].kind is EngineKind.VLLM else ""
+        yield (
+            f"The engine's configuration is not open in the {' and the '.join(sorted(closed))}{how}: names, versions "
+            "and models alone were compared."
+        )
     yield from drafter_notes(seen, tasks, bins)
     yield from traffic_notes(seen)
