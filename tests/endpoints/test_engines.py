@@ -90,7 +90,7 @@ def test_engines_of_one_server_are_added_up_and_times_of_creation_are_not() -> N
     assert (found.finished_requests, found.decode_steps) == (2, 18)
 
 
-def test_vllm_before_0_11_calls_the_time_of_a_step_otherwise() -> None:
+def test_an_older_vllm_calls_the_time_of_a_step_otherwise() -> None:
     old = recorded("vllm_on_metrics.txt").replace("inter_token_latency_seconds", "time_per_output_token_seconds")
     assert read_counters(old) == read_counters(recorded("vllm_on_metrics.txt"))
 

@@ -3,7 +3,7 @@
 Names and labels of vLLM's counters: vllm/v1/spec_decode/metrics.py and vllm/v1/metrics/loggers.py (vLLM 0.32). They
 carry `engine` and `model_name`, and every engine of a server counts. Without a drafter vLLM has no such series at all;
 llama.cpp's server has them always, at 0. vLLM's inter-token latency has one entry a request and step (vllm/v1/metrics/
-stats.py), so that the tokens of a round share one; before version 0.11 it was called time_per_output_token.
+stats.py), so that the tokens of a round share one; older versions call it time_per_output_token.
 """
 
 from __future__ import annotations
