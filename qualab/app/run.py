@@ -39,9 +39,6 @@ from qualab.domain.preflight import Preflight
 from qualab.errors import RunStopped, UsageError
 from qualab.ports import EndpointInfo, LoadedTasks, Progress, TaskOptions
 
-ARM_BY_ARM = "Arm by arm, one server has to be stopped and the other started in the middle of the comparison"
-MANAGED = "--managed PAIR, whose servers this command starts and stops itself"
-
 
 async def start(
     services: Services, experiment: Experiment, *, keys: Keys, progress: Progress, frozen: Plan | None = None
@@ -49,7 +46,7 @@ async def start(
     """Runs a new comparison to its verdict. Raises PlanChanged where it would not be the `frozen` plan."""
     check(experiment)
     if experiment.sequential:
-        raise UsageError(ARM_BY_ARM, hint=f"Give {MANAGED}, or leave out --sequential")
+        raise takes_turns()
     urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
     async with open_arms(services, urls, policy=experiment.policy, keys=keys) as endpoints:
         tasks, plan = await planned_tasks(services, experiment, frozen, progress)
@@ -93,7 +90,7 @@ async def resume(
     comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
     plan = comparison.plan
     if plan.sequential:
-        raise UsageError(ARM_BY_ARM, hint=f"Give {MANAGED}")
+        raise takes_turns()
     here = {**comparison.local, **(local or {})}
     tasks, items = stored_tasks(services, comparison, here, progress)
     urls = {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url}
@@ -108,6 +105,14 @@ async def resume(
             record_arms(services, comparison, engines, pins)
             run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
             return await _carry_out(services, run, keys=keys, retry_failed=retry_failed)
+
+
+def takes_turns() -> UsageError:
+    """Why a sequential comparison cannot be run on two servers that are simply there."""
+    return UsageError(
+        "Arm by arm, one server has to be stopped and the other started in the middle of the comparison",
+        hint="Give --managed PAIR, whose servers this command starts and stops itself",
+    )
 
 
 async def planned_tasks(

@@ -88,12 +88,15 @@ def run(
     given = {name: value for name, value in locals().items() if name not in NOT_SETTINGS}
     from qualab import bootstrap
     from qualab.app.experiment import check
+    from qualab.app.run import takes_turns
     from qualab.cli.planfile import load_frozen, read_frozen
     from qualab.settings import load
 
     frozen = read_frozen(experiment)
     given = with_managed(given, managed, planned=frozen.settings if frozen else {})
     settings = load_frozen(frozen, given) if frozen else with_pins(load(file=experiment, command_line=given), managed)
+    if settings.sequential and managed is None:
+        raise takes_turns()
     wanted = bootstrap.experiment_of(settings)
     check(wanted)  # before any server is started for it
     if settings.output_path:

@@ -335,6 +335,9 @@ def test_a_frozen_sequential_plan_runs_managed(
     planned = qualab("plan", "--tasks", "demo_arithmetic", "--limit", 5, "--model", "tiny", "--sequential")
     assert "Next: qualab run plan.yaml --managed PAIR" in planned.out
     assert "not for sign-off" in planned.out.partition("Arm by arm")[2].replace("\n", " ")
+    alone = qualab("run", "plan.yaml")
+    assert alone.code == 2
+    assert "Give --managed PAIR" in alone.err
     done = qualab("run", "plan.yaml", "--managed", fake.path)
     assert done.code == 3, done.err
     assert "stopped: baseline\n" in done.err
