@@ -154,6 +154,16 @@ def test_the_noise_floor_is_asked_in_the_baselines_turn(turns: Turns) -> None:
     assert found.noise is not None
 
 
+@faulty(sizes={"sums": 12, "picks": 6}, scored=("picks",))
+def test_log_likelihoods_are_asked_with_the_baselines_tokens(turns: Turns) -> None:
+    turns.begun()
+    found = turns.ended()
+    assert treatment(found).troubles == ()
+    assert [arm.n_answers for arm in found.arms] == [12 + 12, 12 + 12]
+    bodies = [sorted(body for _, body in server.requests if b"echo" in body) for server in turns.servers]
+    assert bodies[0] == bodies[1]
+
+
 def test_looks_are_refused() -> None:
     with pytest.raises(InvalidValue, match="Looks compare the arms while both are asked") as refused:
         asyncio.run(begin(Bench().services, experiment(sequential=True, looks=4), keys={}, progress=QuietProgress()))
