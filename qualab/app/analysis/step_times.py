@@ -8,7 +8,7 @@ from qualab.app.analysis.seen import BASELINE, CANDIDATE, Seen
 from qualab.domain.names import ArmName
 from qualab.domain.observations import Segment
 
-ENOUGH_STEPS = 100
+ENOUGH_STEPS = 30
 """Steps of the baseline, and rounds of the candidate, from which on their mean time means something."""
 
 
