@@ -46,7 +46,8 @@ def print_treatment(console: Console, treatment: Treatment | None) -> None:
         shown = headers(table)
         even = "1 + cost" if treatment.break_even_length is None else f"the plan's {treatment.break_even_length:.2f}"
         legend = "; ".join(text.format(even=even) for name, text in LEGEND.items() if name in shown)
-        print_hanging(console, legend, style="dim")
+        if legend:
+            print_hanging(console, legend, style="dim")
         if treatment.bins:
             print_hanging(console, f"by tokens of the prompt: {'; '.join(map(_bin, treatment.bins))}", hang=2)
 
