@@ -14,6 +14,7 @@ from qualab.app.asking import n_requests
 from qualab.app.checks import Before, TurnChecked, check_turn, stop_at
 from qualab.app.experiment import Experiment, check
 from qualab.app.heartbeats import kept_alive
+from qualab.app.hints import way_on
 from qualab.app.noise import generations
 from qualab.app.pinning import find_pins, pin_findings, places_of
 from qualab.app.preflight import Keys, inspect_arms, open_arm
@@ -27,6 +28,7 @@ from qualab.app.run import (
     stored_tasks,
 )
 from qualab.app.services import Run, Services
+from qualab.app.standing import check_free
 from qualab.app.trials import Stored, trial_items
 from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.items import Item
@@ -59,9 +61,9 @@ async def begin(
         pins = _passed(plan, checked, found)
         comparison = new_comparison(services, experiment, plan)
         services.store.create(comparison, items)
-        _record(services, comparison, BASELINE, checked, pins)
-        run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
-        with claimed(services, comparison.id):
+        with way_on(comparison.id), claimed(services, comparison.id):
+            _record(services, comparison, BASELINE, checked, pins)
+            run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
             await _ask_baseline(services, run, keys)
     return comparison.id
 
@@ -94,13 +96,13 @@ async def take_turn(
 
     Raises as `begin`; a candidate that cannot be compared leaves the comparison stopped, to be resumed.
     """
-    comparison = services.store.get(comparison_id)
+    comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
     here = {**comparison.local, **(local or {})}
     tasks, items = stored_tasks(services, comparison, here, progress)
     url = comparison.baseline_url if arm is BASELINE else comparison.candidate_url
     async with open_arm(services, arm, url, policy=comparison.plan.policy, keys=keys) as endpoints:
         run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
-        with claimed(services, comparison.id):
+        with way_on(comparison.id), claimed(services, comparison.id):
             await _check(services, run, arm, places_of(here))
             if arm is BASELINE:
                 await _ask_baseline(services, run, keys)
