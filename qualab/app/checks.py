@@ -167,10 +167,17 @@ async def sample_tokens(
     endpoints: Endpoints, items: Sequence[Item], infos: Mapping[ArmName, EndpointInfo], model: str
 ) -> dict[ArmName, str]:
     """The hash of what each arm's tokenizer makes of a few prompts; without an arm that offers none."""
-    texts = sorted({prompt.text for item in items for prompt in item.prompts}, key=len)[:SAMPLES]
+    texts = samples(items)
     telling = [arm for arm in endpoints if infos[arm].tokenizes]
     found = await asyncio.gather(*(endpoints[arm].tokenize(texts, model=model) for arm in telling))
     return {arm: sha256(canonical_json(tokens)) for arm, tokens in zip(telling, found, strict=True)}
+
+
+def samples(items: Sequence[Item]) -> list[str]:
+    """The shortest prompts, the same in every process: turns are compared across them."""
+    return sorted({prompt.text for item in items for prompt in item.prompts}, key=lambda text: (len(text), text))[
+        :SAMPLES
+    ]
 
 
 def _token_findings(tokens: Mapping[ArmName, str]) -> Iterator[Finding]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -248,6 +251,22 @@ def test_another_tokenizer_in_the_candidate(turns: Turns, monkeypatch: pytest.Mo
         turns.ended()
     assert "the two tokenizers give different tokens for the same text" in stop.value.message
     assert "a prompt of sums has" in stop.value.message, "told from the baseline's stored answer"
+
+
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+def test_every_process_takes_the_same_samples(seed: str) -> None:
+    code = (
+        "from qualab.app.checks import samples; from tests.app.fakes import FakeTasks; "
+        "print(*samples(list(FakeTasks(n_items=99).render())), sep=',')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "say 0,say 1,say 2,say 3,say 4"
 
 
 async def test_pins_of_both_turns_are_compared_and_kept() -> None:
