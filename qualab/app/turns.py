@@ -22,6 +22,8 @@ from qualab.app.run import (
     ask_arms,
     claimed,
     conclude_run,
+    lasting,
+    lasting_until_here,
     new_comparison,
     planned_tasks,
     prepared_items,
@@ -54,14 +56,15 @@ async def begin(
         tasks, plan = await planned_tasks(services, experiment, frozen, progress)
         progress.phase("Checking the baseline; the candidate is checked when its turn comes")
         infos = await inspect_arms(endpoints, model=experiment.model)
-        items = await prepared_items(services, experiment, plan, tasks=tasks, endpoints=endpoints, infos=infos)
+        with lasting():
+            items = await prepared_items(services, experiment, plan, tasks=tasks, endpoints=endpoints, infos=infos)
         checked = await check_turn(endpoints, plan, items, infos, Before())
         engines = {BASELINE: checked.engine}
         found = await find_pins(services.pins, plan.pins, experiment.places, engines, say=progress.phase)
         pins = _passed(plan, checked, found)
         comparison = new_comparison(services, experiment, plan)
         services.store.create(comparison, items)
-        with way_on(comparison.id), claimed(services, comparison.id):
+        with lasting_until_here(), way_on(comparison.id), claimed(services, comparison.id):
             _record(services, comparison, BASELINE, checked, pins)
             run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
             await _ask_baseline(services, run, keys)
@@ -102,7 +105,7 @@ async def take_turn(
     url = comparison.baseline_url if arm is BASELINE else comparison.candidate_url
     async with open_arm(services, arm, url, policy=comparison.plan.policy, keys=keys) as endpoints:
         run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
-        with way_on(comparison.id), claimed(services, comparison.id):
+        with lasting_until_here(), way_on(comparison.id), claimed(services, comparison.id):
             await _check(services, run, arm, places_of(here))
             if arm is BASELINE:
                 await _ask_baseline(services, run, keys)

@@ -23,6 +23,7 @@ PRODUCERS = (
     "app/analyse.py",
     "app/compare.py",
     "app/signoff.py",
+    "app/interleaving.py",
     "app/analysis/judge.py",
     "app/analysis/stopped.py",
     "app/analysis/missing.py",
@@ -129,6 +130,15 @@ NOT_SENTENCES: frozenset[str] = frozenset({"mmd noise floor", "mmd candidate"})
             "a/b: 후보가 더 좋음 (보정 p 0.0021). 무손실 드래프터라면 점수가 좋아져서도 안 됨",
         ),
         ("the engines differ in dtype: half and float", "두 엔진의 dtype 설정이 다름: half / float"),
+        (
+            "The engine's configuration is not open in the baseline and the candidate: names, versions and models alone "
+            "were compared.",
+            "기준과 후보 엔진의 설정이 공개되어 있지 않아 이름, 버전, 모델만 비교했습니다.",
+        ),
+        (
+            "The candidate's turn began 5.0 h after the baseline's.",
+            "후보의 차례는 기준의 차례보다 5.0시간 뒤에 시작했습니다.",
+        ),
     ],
 )
 def test_a_stored_sentence_keeps_its_parts(english: str, korean: str) -> None:
