@@ -131,8 +131,8 @@ NOT_SENTENCES: frozenset[str] = frozenset({"mmd noise floor", "mmd candidate"})
         ),
         ("the engines differ in dtype: half and float", "두 엔진의 dtype 설정이 다름: half / float"),
         (
-            "The engine's configuration is not open in the baseline and the candidate: names, versions and models alone "
-            "were compared.",
+            "The engine's configuration is not open in the baseline and the candidate: names, versions and models "
+            "alone were compared.",
             "기준과 후보 엔진의 설정이 공개되어 있지 않아 이름, 버전, 모델만 비교했습니다.",
         ),
         (
