@@ -207,6 +207,7 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
         seed=settings.seed,
         repeats=settings.repeats,
         looks=settings.looks,
+        sequential=settings.sequential,
         noise_floor=_noise_floor(settings),
         drafter_costs=DrafterCosts(**dict(settings.drafter_costs)) if settings.drafter_costs else None,
         apply_chat_template=settings.apply_chat_template,

@@ -125,7 +125,10 @@ class Endpoint(Protocol):
         ...
 
     async def engine(self, *, model: str) -> Engine:
-        """What the engine says of its configuration, and its counters; what is closed stays empty."""
+        """What the engine says of its configuration, and its counters; what is closed stays empty.
+
+        Raises EndpointUnreachable where that cannot be told from a server that is too busy to answer.
+        """
         ...
 
     async def counters(self) -> Counters | None:

@@ -25,6 +25,7 @@ from qualab.app.analysis.testing import sample_bounds, sample_evidence
 from qualab.app.analysis.treatment import treatment_of
 from qualab.app.differing import differing
 from qualab.app.importing.wording import import_caveats, stream_source, without_times
+from qualab.app.interleaving import lost_interleaving
 from qualab.app.pinning import pinning_of, unpinned_sentence
 from qualab.app.summaries import Summary
 from qualab.domain.comparison import (
@@ -38,7 +39,7 @@ from qualab.domain.comparison import (
 )
 from qualab.domain.items import Item
 from qualab.domain.names import ArmName, MetricKind, MissingPolicy, Verdict
-from qualab.domain.observations import pins_seen
+from qualab.domain.observations import Observation, pins_seen
 from qualab.domain.plan import Assumptions, DecisionRule, MetricSpec, Plan
 from qualab.ports import ScoredTasks, Stored
 
@@ -108,7 +109,7 @@ def analyse(
         input_hash=input_hash(scores, layout, arms, pairs, more=more),
         verdict=verdict,
         reasons=reasons,
-        caveats=(*_caveats(plan), *notes, *missing_caveats(suite.missing, plan.rule)),
+        caveats=(*_caveats(plan, seen), *notes, *missing_caveats(suite.missing, plan.rule)),
         metrics=rows,
         suite=suite,
         arms=arms,
@@ -301,8 +302,8 @@ def _policies(metric: Metric, evidence: Evidence | None, job: Job) -> tuple[Poli
     return complete_result(evidence), *filled
 
 
-def _caveats(plan: Plan) -> tuple[str, ...]:
-    caveats = []
+def _caveats(plan: Plan, seen: Sequence[Observation]) -> tuple[str, ...]:
+    caveats = [*lost_interleaving(plan, seen)]
     if plan.is_limited:
         caveats.append(f"Limited to {plan.limit:g} items a task: not for sign-off.")
     if plan.imported:

@@ -18,7 +18,7 @@ from qualab.domain.plan import DecisionRule, Plan
 from qualab.errors import InvalidValue, PlanChanged
 from qualab.ports import ScoredTasks
 
-_SAME = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "pins", "imported")
+_SAME = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "pins", "imported", "sequential")
 """What another plan has to share with the comparison's own: what was asked of what."""
 
 

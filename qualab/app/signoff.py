@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qualab.app.analysis.ruling import PASSING
+from qualab.app.interleaving import NOT_INTERLEAVED
 from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.names import RequestKind
 
@@ -38,6 +39,8 @@ def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[str]:
         yield f"limited to {plan.limit:g} items a task"
     if plan.pins.unpinned:
         yield f"unpinned: {', '.join(plan.pins.unpinned)}"
+    if plan.sequential:
+        yield NOT_INTERLEAVED
     if not any(task.kind is RequestKind.GENERATION for task in plan.tasks):
         yield "no task exercises the drafter"
     elif analysis.treatment is None or not analysis.treatment.is_observed:

@@ -39,6 +39,12 @@ Repeats = Annotated[int | None, typer.Option(help="Answers an item (needs a temp
 Looks = Annotated[
     int | None, typer.Option(help="Looks (2 to 10) at which the run may stop early. Default: it asks everything.")
 ]
+Sequential = Annotated[
+    bool | None,
+    typer.Option(
+        "--sequential/--no-sequential", help="Ask the candidate after the baseline, on one device. Never signed off."
+    ),
+]
 NoiseRuns = Annotated[int | None, _option("noise_floor_runs", "Further runs of the baseline alone, afterwards.")]
 NoiseConcurrency = Annotated[
     int | None, _option("noise_floor_concurrency", "Requests in flight in those runs. Default: as in the arms.")

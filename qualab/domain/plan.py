@@ -192,6 +192,8 @@ class Plan:
     """None leaves unknown from which acceptance length on drafting pays."""
     imported: Imported | None = None
     """None where qualab asked the endpoints itself: the plan was made before the data."""
+    sequential: bool = False
+    """Whether the candidate is asked after the baseline, for a device that holds one of them, and not along with it."""
     schema: int = 2
 
     @property

@@ -29,6 +29,7 @@ PRODUCERS = (
     "app/importing/wording.py",
     "app/rescore.py",
     "app/signoff.py",
+    "app/interleaving.py",
     "app/analysis/judge.py",
     "app/analysis/stopped.py",
     "app/analysis/missing.py",
@@ -146,6 +147,15 @@ NOT_SENTENCES: frozenset[str] = frozenset({"mmd noise floor", "mmd candidate"})
         (
             "a/acc,none: taken for a mean of 0/1 scores, which gives the log's own values.",
             "a/acc,none: 0/1 점수의 평균(으)로 봄. 로그의 값과 일치함.",
+        ),
+        (
+            "The engine's configuration is not open in the baseline and the candidate: names, versions and models "
+            "alone were compared.",
+            "기준과 후보 엔진의 설정이 공개되어 있지 않아 이름, 버전, 모델만 비교했습니다.",
+        ),
+        (
+            "The candidate's turn began 5.0 h after the baseline's.",
+            "후보의 차례는 기준의 차례보다 5.0시간 뒤에 시작했습니다.",
         ),
     ],
 )
