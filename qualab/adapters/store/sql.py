@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import Connection, Engine
 
-from qualab.adapters.store import analyses, comparisons, records, submissions
+from qualab.adapters.store import analyses, comparisons, records
 from qualab.adapters.store.bulk import chunks
 from qualab.adapters.store.known import Known, find
 from qualab.adapters.store.location import Location
 from qualab.adapters.store.outcomes import drop_outcomes, replace_outcomes
-from qualab.adapters.store.registry import SqlRegistry
 from qualab.adapters.store.runners import lives, may_take
 from qualab.adapters.store.sessions import Sessions
 from qualab.adapters.store.training import DictionarySampler
@@ -27,6 +27,9 @@ from qualab.domain.outcomes import Outcome
 from qualab.domain.seals import SealedAnalysis
 from qualab.ports import ComparisonFilter
 
+if TYPE_CHECKING:
+    from qualab.adapters.store.registry import SqlRegistry
+
 _ARMS = len(ArmName)
 
 
@@ -37,8 +40,6 @@ class SqlStore:
         self.engine = engine
         self.location = location
         self._sessions = Sessions(engine, location)
-        self.registry = SqlRegistry(self._sessions)
-        """What the service keeps in the same database."""
 
     def __enter__(self) -> Self:
         return self
@@ -50,11 +51,17 @@ class SqlStore:
         """Closes the connections; the store may be used again."""
         self.engine.dispose()
 
+    @cached_property
+    def registry(self) -> SqlRegistry:
+        """What the service keeps in the same database."""
+        from qualab.adapters.store.registry import SqlRegistry  # noqa: PLC0415  most commands do without it
+
+        return SqlRegistry(self._sessions)
+
     def create(self, comparison: Comparison, items: Iterable[Item]) -> None:
         """Stores the plan and every item, or nothing. Raises StoreError where the id or an item is there already."""
         with self._sessions.writing() as connection:
             self._insert(connection, comparison, items)
-            submissions.mark_planned(connection, comparison.id)
 
     def _insert(self, connection: Connection, comparison: Comparison, items: Iterable[Item]) -> int:
         sampler = DictionarySampler(answers_an_item=_ARMS * comparison.plan.sampling.repeats)
