@@ -11,7 +11,7 @@ from typing import Any
 
 import zstandard
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Row, Select, Table, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import Column, Connection, Row, Select, Table, and_, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from qualab.adapters.store import codes
@@ -63,7 +63,6 @@ _TWINS_BETWEEN = select(answer.c.position, answer.c.choice, answer.c.repeat, ans
 _twin = answer.alias("twin")
 _IS_TWIN = and_(
     *(_twin.c[name] == answer.c[name] for name in ("comparison_key", "position", "choice", "repeat")),
-    _twin.c.arm == 1 - answer.c.arm,
     func.substr(answer.c.text, 1, 1) == SHARED,
 )
 _IS_NOISES_TWIN = and_(
@@ -95,9 +94,8 @@ def read_items(connection: Connection, key: int, *, position: int | None = None)
     """In order of position, or the one at a position."""
     c = item.c
     query = select(c.position, c.task, c.doc_id, c.kind, c.payload).where(c.comparison_key == key).order_by(c.position)
-    query = query if position is None else query.where(c.position == position)
     decompressor = zstandard.ZstdDecompressor()
-    for row in _stream(connection, query):
+    for row in _rows(connection, query, c.position, position):
         position, task, doc_id, kind, payload = tuple(row)
         rest = unpack_item(payload, decompressor)
         yield Item(position=position, task=task, doc_id=doc_id, kind=codes.KIND.name[kind], **rest)
@@ -144,16 +142,17 @@ def read_answers(
     connection: Connection, key: int, arm: ArmName, codec: TextCodec, *, position: int | None = None
 ) -> Iterator[Answer]:
     """In order of (position, choice, repeat), or those at a position."""
+    code = codes.ARM.of[arm]
+    is_twin = and_(_IS_TWIN, _twin.c.arm == 1 - code)  # a constant, so that the whole key is known
     query = (
         select(*list(answer.c)[1:], _twin.c.text)
-        .select_from(answer.outerjoin(_twin, _IS_TWIN))
-        .where(answer.c.comparison_key == key, answer.c.arm == codes.ARM.of[arm])
+        .select_from(answer.outerjoin(_twin, is_twin))
+        .where(answer.c.comparison_key == key, answer.c.arm == code)
         .order_by(*_PLACE)
     )
-    query = query if position is None else query.where(answer.c.position == position)
     phrases = _AllPhrases(connection)
     unpacker = codec.unpacker
-    for row in _stream(connection, query):
+    for row in _rows(connection, query, answer.c.position, position):
         yield answer_of(row, phrases, unpacker)
 
 
@@ -207,8 +206,8 @@ def read_scores(connection: Connection, key: int, *, position: int | None = None
         .order_by(c.arm, c.position, c.repeat, phrase.c.text)
     )
     if position is not None:
-        query = query.where(c.arm.in_(list(codes.ARM.name)), c.position == position)  # the key's beginning
-    return map(score_of, _stream(connection, query))
+        query = query.where(c.arm.in_(list(codes.ARM.name)))  # the key's beginning
+    return map(score_of, _rows(connection, query, c.position, position))
 
 
 def add_look(connection: Connection, key: int, value: Look, *, now: datetime) -> None:
@@ -333,6 +332,13 @@ class _AllPhrases(dict[int, str]):
 def _item_row(key: int, value: Item, compressor: zstandard.ZstdCompressor) -> tuple[Any, ...]:
     kind = codes.KIND.of[value.kind]
     return (key, value.position, value.doc_id, kind, storable_text(value.task), pack_item(value, compressor))
+
+
+def _rows(connection: Connection, query: Select[Any], column: Column[Any], position: int | None) -> Iterable[Row[Any]]:
+    """All rows as they come, or the few at a position."""
+    if position is None:
+        return _stream(connection, query)
+    return connection.execute(query.where(column == position))
 
 
 def _stream(connection: Connection, query: Select[Any]) -> Iterator[Row[Any]]:
