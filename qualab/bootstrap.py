@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import qualab
 from qualab.adapters.clock import SystemClock
@@ -21,8 +21,10 @@ from qualab.domain.pair import ServedPair
 from qualab.domain.pins import PinPlaces
 from qualab.domain.plan import DecisionRule, DrafterCosts, NoisePlan, RequestPolicy
 from qualab.errors import InvalidValue
-from qualab.ports import Harness, PinSource, Registry, Store
-from qualab.settings import NoiseSettings, Settings, api_keys, default_database
+from qualab.ports import Harness, PinSource, Registry, Renderer, Store
+
+if TYPE_CHECKING:
+    from qualab.settings import Settings
 
 T = TypeVar("T")
 
@@ -34,23 +36,42 @@ def share(name: str) -> Path:
     return installed if installed.is_dir() else package.parent / name
 
 
-def database_url(settings: Settings) -> str:
-    """The database that these settings name; the embedded one in the user's data directory by default."""
-    return settings.db or str(default_database())
+def database_url(db: str) -> str:
+    """The database of this name; without one, the embedded one in the user's data directory."""
+    return db or str(default_database())
+
+
+def default_database() -> Path:
+    """The embedded database in the user's data directory."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "qualab" / "qualab.db"
 
 
 def store_of(settings: Settings) -> Store:
     """Opens the database; a new embedded one is made."""
+    return _store_at(settings.db)
+
+
+def store_named(db: str | None) -> Store:
+    """The same for a command that needs no other setting: the command line's database, else QUALAB_DB's.
+
+    Reading all settings would be a seventh of the time that such a command takes.
+    """
+    environment = {name.upper(): value for name, value in os.environ.items()}  # settings' names have any case, too
+    return _store_at(environment.get("QUALAB_DB", "") if db is None else db)
+
+
+def _store_at(db: str) -> Store:
     from qualab.adapters.store import open_store
 
-    return open_store(database_url(settings), migrations=share("migrations"))
+    return open_store(database_url(db), migrations=share("migrations"))
 
 
 def registry_of(settings: Settings) -> Registry:
     """What the service keeps beside comparisons, in the same database."""
     from qualab.adapters.store import open_store
 
-    return open_store(database_url(settings), migrations=share("migrations")).registry
+    return open_store(database_url(settings.db), migrations=share("migrations")).registry
 
 
 def now() -> datetime:
@@ -84,6 +105,22 @@ def services_of(settings: Settings, *, keeps_nothing: bool = False) -> Services:
         clock=SystemClock(),
         runner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
     )
+
+
+def renderer(name: str) -> Renderer:
+    """What draws a report as pdf, html, md or json."""
+    if name == "pdf":
+        from qualab.adapters.render.pdf import render_pdf
+
+        return render_pdf
+    if name == "html":
+        from qualab.adapters.render.html import render_html
+
+        return render_html
+    from qualab.adapters.render.json_text import render_json
+    from qualab.adapters.render.markdown import render_markdown
+
+    return {"md": render_markdown, "json": render_json}[name]
 
 
 def pin_source() -> PinSource:
@@ -161,6 +198,8 @@ def _places(settings: Settings) -> PinPlaces:
 
 def _noise_floor(settings: Settings) -> NoisePlan | None:
     """Any of its settings asks for it; the concurrency is that of the arms where none is given."""
+    from qualab.settings import NoiseSettings
+
     given, runs, concurrency = settings.noise_floor, settings.noise_floor_runs, settings.noise_floor_concurrency
     if given is None and runs is None and concurrency is None:
         return None
@@ -171,6 +210,8 @@ def _noise_floor(settings: Settings) -> NoisePlan | None:
 
 def keys_of(settings: Settings, *, managed: bool = False) -> dict[ArmName, str | None]:
     """API keys by arm; they live in memory only. A managed pair's is the one that vLLM takes from the environment."""
+    from qualab.settings import api_keys
+
     if managed and (key := os.environ.get("VLLM_API_KEY")):
         return dict.fromkeys(ArmName, key)
     return {ArmName(arm): key for arm, key in api_keys(settings).items()}
@@ -180,14 +221,14 @@ def upgrade_database(settings: Settings) -> None:
     """Brings the database to this version's schema."""
     from qualab.adapters.store import upgrade
 
-    upgrade(database_url(settings), migrations=share("migrations"))
+    upgrade(database_url(settings.db), migrations=share("migrations"))
 
 
 def current_revision(settings: Settings) -> tuple[str | None, str]:
     """The database's schema revision and this version's."""
     from qualab.adapters.store import current
 
-    return current(database_url(settings), migrations=share("migrations"))
+    return current(database_url(settings.db), migrations=share("migrations"))
 
 
 def copy_database(source: str, target: str, *, say: Callable[[str, int], None]) -> None:

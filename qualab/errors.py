@@ -145,6 +145,12 @@ class RunStopped(InfrastructureError):
     code = "run-stopped"
 
 
+class RenderError(InfrastructureError):
+    """A report cannot be drawn: fonts are missing, or what draws it failed."""
+
+    code = "render"
+
+
 class HarnessError(InfrastructureError):
     code = "harness"
 

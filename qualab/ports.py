@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,12 +13,13 @@ from qualab.domain.access import AuditEntry, Token
 from qualab.domain.claims import Claim
 from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.engine import Counters, Engine
-from qualab.domain.items import Answer, Item, JsonObject, Reply, Request, Score
+from qualab.domain.items import Answer, Item, JsonObject, Reply, Request, Score, ScoreFlip
 from qualab.domain.names import ArmName, ComparisonStatus, Verdict
 from qualab.domain.observations import Observation
 from qualab.domain.outcomes import Outcome, OutcomeFilter
 from qualab.domain.paging import Page
 from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
+from qualab.domain.report import ReportModel
 from qualab.domain.signoffs import SignOff
 from qualab.domain.submissions import ComparisonSummary, Submission, SubmissionStatus
 
@@ -197,8 +198,8 @@ class Store(Protocol):
         """Newest first."""
         ...
 
-    def items(self, comparison_id: str) -> Iterator[Item]:
-        """In order of position, with their requests."""
+    def items(self, comparison_id: str, *, positions: Collection[int] | None = None) -> Iterator[Item]:
+        """In order of position, with their requests; all of them, or those at these positions."""
         ...
 
     def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
@@ -231,8 +232,13 @@ class Store(Protocol):
         """How many answers each arm has, the noise floor's not counted: cheap enough to ask every second."""
         ...
 
-    def answers(self, comparison_id: str, *, arm: ArmName, run: int = 0) -> Iterator[Answer]:
-        """In order of (position, choice, repeat). Runs of the noise floor have the baseline alone."""
+    def answers(
+        self, comparison_id: str, *, arm: ArmName, run: int = 0, positions: Collection[int] | None = None
+    ) -> Iterator[Answer]:
+        """In order of (position, choice, repeat). Runs of the noise floor have the baseline alone.
+
+        `positions`: those of these items alone; of the comparison itself only, `run` 0.
+        """
         ...
 
     def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:
@@ -248,6 +254,13 @@ class Store(Protocol):
 
     def scores(self, comparison_id: str) -> Iterator[Score]:
         """In order of (arm, position, repeat, metric)."""
+        ...
+
+    def flips(self, comparison_id: str, *, metrics: Collection[str]) -> Iterator[ScoreFlip]:
+        """Scores of these metrics (lm-eval's keys) that the arms have and that differ between them.
+
+        In order of (position, repeat, metric).
+        """
         ...
 
     def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
@@ -413,6 +426,12 @@ class WriteResults(Protocol):
         results: Mapping[str, Any],
         samples: Iterable[tuple[str, Iterable[JsonObject]]],
     ) -> Iterator[Path]: ...
+
+
+class Renderer(Protocol):
+    """Draws a report: the same report gives the same bytes."""
+
+    def __call__(self, report: ReportModel) -> bytes: ...
 
 
 class Clock(Protocol):

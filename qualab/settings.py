@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -287,12 +286,6 @@ def check_known(key: str, *, where: str) -> None:
     near = difflib.get_close_matches(key.replace("-", "_"), FIELDS, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(FIELDS)}"
     raise UnknownSetting(f"{where}: unknown setting {key}", hint=hint)
-
-
-def default_database() -> Path:
-    """The embedded database in the user's data directory."""
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(base) / "qualab" / "qualab.db"
 
 
 def api_keys(settings: Settings) -> dict[str, str | None]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qualab.bootstrap import experiment_of, keys_of
+from qualab.bootstrap import experiment_of, keys_of, store_named, store_of
 from qualab.domain.names import ArmName
 from qualab.errors import InvalidValue, UnknownSetting, UsageError
 from qualab.settings import FIELDS, Settings, load
@@ -118,3 +118,17 @@ def test_the_example_file_holds_only_known_settings_and_loads(tmp_path: Path) ->
     commented = re.findall(r"^# ([a-z_]+): ", EXPERIMENT, flags=re.MULTILINE)
     assert "data_dir" in commented
     assert set(commented) <= set(FIELDS)
+
+
+@pytest.mark.parametrize("name", ["QUALAB_DB", "qualab_db"])
+@pytest.mark.parametrize("given", [None, "", "given.db"])
+def test_a_command_without_other_settings_finds_the_same_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, given: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    for named in (None, "", "named.db"):
+        if named is not None:
+            monkeypatch.setenv(name, named)
+        own, same = store_named(given), store_of(load(command_line={"db": given}))
+        assert str(own.location) == str(same.location)  # type: ignore[attr-defined]

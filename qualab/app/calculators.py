@@ -22,9 +22,10 @@ from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import McNemarResult, mcnemar, mcnemar_unconditional, two_proportion_z
 from qualab.stats.equivalence import EquivalenceResult, equivalence, provable_margin
 from qualab.stats.interval import ConfidenceInterval, newcombe, tango
-from qualab.stats.looks import design_looks, simulate_looks
+from qualab.stats.looks import LookDesign, LookPerformance, design_looks, looks_at, simulate_looks
 from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar
 from qualab.stats.sizing import (
+    MAX_ITEMS,
     discordance_with_repeats,
     items_needed,
     joint_power,
@@ -102,10 +103,10 @@ def paired_test(
 
     Raises:
         InsufficientData: there is no item.
-        InvalidValue: counts, margin, alpha or confidence level cannot be.
+        InvalidValue: counts, margin, alpha or confidence level cannot be, or there are more than a million items.
     """
     counts = PairedCounts(n_items=n_items, gains=gains, losses=losses, both_right=both_right)
-    check_items(n_items)
+    _check_offered(n_items)
     baseline, candidate = (None, None) if both_right is None else counts.accuracies
     test, equal = mcnemar(counts), equivalence(counts, margin=margin, alpha=alpha)
     return PairedTest(
@@ -137,6 +138,15 @@ def paired_test(
             )
         ),
     )
+
+
+def _check_offered(n_items: int) -> None:
+    """A terminal waits no minutes, as exact tests of many millions of items take."""
+    if check_items(n_items) > MAX_ITEMS:
+        raise InvalidValue(
+            f"{n_items:,} items are more than the {MAX_ITEMS:,} that exact tests are offered for",
+            hint="Divide items and changes by the same number: what fewer items prove, more prove as well.",
+        )
 
 
 def _unpaired(baseline: float | None, candidate: float | None, n_items: int) -> float | None:
@@ -200,6 +210,7 @@ def powers(
         InsufficientData: there is no item.
         InvalidValue: an argument cannot be.
     """
+    _check_offered(n_items)
     for_joint = power_for_joint(n_metrics=n_metrics, power=PLANNING_POWER)
     proven = power_equivalence(
         n_items=n_items, discordance=discordance, difference=difference, margin=margin, alpha=alpha
@@ -270,7 +281,7 @@ def smallest_effects(
         InsufficientData: there is no item.
         InvalidValue: an argument cannot be.
     """
-    check_items(n_items)
+    _check_offered(n_items)
     check_rates(discordance=discordance, difference=0.0)
     level, target = check_alpha(alpha), check_power(power)
     return SmallestEffects(
@@ -382,7 +393,13 @@ def size(
 
 
 def early_looks(
-    *, margin: float, discordance: float, alpha: float = 0.05, power: float = 0.9, n_looks: int = 10
+    *,
+    margin: float,
+    discordance: float,
+    alpha: float = 0.05,
+    power: float = 0.9,
+    harm_alpha: float = 0.025,
+    n_looks: int = 10,
 ) -> EarlyLooks:
     """Items with equally spaced O'Brien–Fleming-type looks, at most and on average.
 
@@ -395,14 +412,37 @@ def early_looks(
             f"A design with looks has 2 to {MOST_LOOKS} of them, not {n_looks}",
             hint="5 to 10 looks are usual; 1 is the look at the end alone.",
         )
-    design = design_looks(discordance=discordance, margin=margin, alpha=alpha, power=power, n_looks=n_looks)
-    most = design.n_items[-1]
-    if most > SIMULATED_ITEMS:
-        return EarlyLooks(n_looks=n_looks, most_items=most, expected_items=None, power=None, harm=None)
-    seen = simulate_looks(design, discordance=discordance, n_resamples=SIMULATED_RUNS, rng=np.random.default_rng(SEED))
-    return EarlyLooks(
-        n_looks=n_looks, most_items=most, expected_items=seen.expected_items, power=seen.equivalent, harm=seen.harm
+    design = design_looks(
+        discordance=discordance, margin=margin, alpha=alpha, power=power, harm_alpha=harm_alpha, n_looks=n_looks
     )
+    most, seen = design.n_items[-1], _simulated(design, discordance)
+    return EarlyLooks(
+        n_looks=n_looks,
+        most_items=most,
+        expected_items=seen.expected_items if seen else None,
+        power=seen.equivalent if seen else None,
+        harm=seen.harm if seen else None,
+    )
+
+
+def power_at_looks(
+    *, n_items: int, margin: float, discordance: float, alpha: float, harm_alpha: float, n_looks: int
+) -> float | None:
+    """Share of simulated runs of at most so many items that end in EQUIVALENT, without a true difference.
+
+    None above 10,000 items, where it takes too long, and where there are fewer items than looks.
+    """
+    if n_items < n_looks:
+        return None
+    design = looks_at(most_items=n_items, margin=margin, alpha=alpha, harm_alpha=harm_alpha, n_looks=n_looks)
+    seen = _simulated(design, discordance)
+    return seen.equivalent if seen else None
+
+
+def _simulated(design: LookDesign, discordance: float) -> LookPerformance | None:
+    if design.n_items[-1] > SIMULATED_ITEMS:
+        return None
+    return simulate_looks(design, discordance=discordance, n_resamples=SIMULATED_RUNS, rng=np.random.default_rng(SEED))
 
 
 def _repeated_discordance(repeats: int, noise: float | None, discordance: float) -> float | None:

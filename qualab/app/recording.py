@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from qualab.domain.items import Answer
 from qualab.ports import Store
@@ -20,7 +21,7 @@ class Recorder:
         self._comparison_id = comparison_id
         self._waiting: list[Answer] = []
         self._arrived = asyncio.Event()
-        self._is_closed = False
+        self._closed = asyncio.Event()
         self._commit: asyncio.Future[None] | None = None
 
     def add(self, answer: Answer) -> None:
@@ -29,16 +30,18 @@ class Recorder:
 
     def close(self) -> None:
         """Lets `commit_until_closed` end."""
-        self._is_closed = True
+        self._closed.set()
         self._arrived.set()
 
     async def commit_until_closed(self) -> None:
         """Raises what the store raises."""
-        while not self._is_closed:
+        while not self._closed.is_set():
             await self._arrived.wait()
             self._arrived.clear()
             await self.flush()
-            await asyncio.sleep(PAUSE_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PAUSE_S):
+                    await self._closed.wait()
 
     async def flush(self) -> None:
         """Commits everything that has arrived; a commit that a cancellation left behind is awaited first.

@@ -50,10 +50,11 @@ async def start(
         tasks = _load(services, task_options(experiment, frozen), progress)
         plan = await _plan(services, experiment, tasks, frozen, progress)
         progress.phase("Checking both endpoints")
-        items, preflight = await _prepared(services, experiment, plan, tasks, endpoints, progress=progress)
-        stop_at(preflight.findings)
-        comparison = _new_comparison(services, experiment, plan)
-        services.store.create(comparison, items)
+        with _lasting():
+            items, preflight = await _prepared(services, experiment, plan, tasks, endpoints, progress=progress)
+            stop_at(preflight.findings)
+            comparison = _new_comparison(services, experiment, plan)
+            services.store.create(comparison, items)
         with way_on(comparison.id):
             _record_arms(services, comparison, preflight.engines, preflight.pins)
             run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
@@ -90,7 +91,6 @@ async def resume(
     here = {**comparison.local, **(local or {})}
     tasks = _load(services, planned_options(comparison.plan, here), progress)
     check_unchanged(comparison.plan, tasks)
-    items = list(services.store.items(comparison.id))
     plan = comparison.plan
     urls = {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url}
     async with open_arms(services, urls, policy=plan.policy, keys=keys) as endpoints:
@@ -102,6 +102,8 @@ async def resume(
         stop_at(pin_findings(plan.pins, pins, pins_seen(seen)))
         with way_on(comparison.id):
             _record_arms(services, comparison, engines, pins)
+            with _lasting():
+                items = list(services.store.items(comparison.id))
             run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
             return await _carry_out(services, run, keys=keys, retry_failed=retry_failed)
 
@@ -184,7 +186,7 @@ def _new_comparison(services: Services, experiment: Experiment, plan: Plan) -> C
 
 async def _carry_out(services: Services, run: Run, *, keys: Keys, retry_failed: bool = False) -> Analysis:
     store, clock, comparison_id = services.store, services.clock, run.comparison.id
-    with _claimed(services, comparison_id), _items_left_alone():
+    with _lasting_until_here(), _claimed(services, comparison_id):
         if retry_failed:
             store.drop_failures(comparison_id, from_position=looked_to(store.looks(comparison_id)))
         store.set_status(comparison_id, ComparisonStatus.RUNNING, now=clock.now())
@@ -226,10 +228,19 @@ def conclude_run(services: Services, run: Run) -> Analysis:
 
 
 @contextmanager
-def _items_left_alone() -> Iterator[None]:
-    """Tasks and items live until the run ends: the garbage collector need not walk them again and again."""
-    gc.collect()
-    gc.freeze()
+def _lasting() -> Iterator[None]:
+    """What is made here lives until the run ends, as the tasks do: the garbage collector need not walk through it."""
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
+
+
+@contextmanager
+def _lasting_until_here() -> Iterator[None]:
+    """Gives what is `_lasting` back to the garbage collector in the end."""
     try:
         yield
     finally:

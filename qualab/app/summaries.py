@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from qualab.app.drafting import DraftedAnswers
 from qualab.domain.comparison import ArmSummary, PairSummary
@@ -68,9 +69,8 @@ class _ArmCount:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Trace:
-    """What one arm's answer leaves behind to be compared with the other arm's."""
+class _Trace(NamedTuple):
+    """What one arm's answer leaves behind to be compared with the other arm's. A tuple: there is one an answer."""
 
     request_hash: bytes
     prompt_tokens: int | None

@@ -5,11 +5,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-UNBOUNDED = 10_000
+GAP = 2
+"""Between two columns of a table without a box and outer edges, whose cells have a space on both sides."""
 
 
 def print_hanging(console: Console, text: str, *, indent: int = 0, hang: int = 2, style: str | None = None) -> None:
@@ -34,9 +36,13 @@ def beside(mark: Text, text: str) -> Table:
 
 
 def fits(console: Console, table: Table) -> bool:
-    """Whether every cell has room; a console's own measure never exceeds its width."""
-    unbounded = console.options.update(max_width=UNBOUNDED)
-    return console.measure(table, options=unbounded).maximum <= console.width
+    """Whether every cell has room. rich measures a table as well, in the time of printing it."""
+    widths = [max(column.min_width or 0, *map(_width, (column.header, *column.cells))) for column in table.columns]
+    return sum(widths) + GAP * (len(widths) - 1) <= console.width
+
+
+def _width(cell: object) -> int:
+    return max(map(cell_len, str(cell).splitlines()), default=0)
 
 
 def fit_columns(

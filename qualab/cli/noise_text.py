@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qualab.cli.numbers import pvalue
 from qualab.domain.comparison import (
     Analysis,
     MetricNoise,
@@ -15,6 +14,7 @@ from qualab.domain.comparison import (
     SampledTexts,
     TextsCompared,
 )
+from qualab.domain.numbers import pvalue, share
 
 _INDENT = " " * 9
 
@@ -65,8 +65,8 @@ def _flips(found: MetricNoise) -> str:
     if found.flip_rate_baseline is None or found.flip_rate_candidate is None:
         return "no answer that both arms and all runs have"
     return (
-        f"scores flip in {_percent(found.flip_rate_baseline)} between runs of the baseline, "
-        f"{_percent(found.flip_rate_candidate)} between the arms{_odd(found.odd)}"
+        f"scores flip in {share(found.flip_rate_baseline)} between runs of the baseline, "
+        f"{share(found.flip_rate_candidate)} between the arms{_odd(found.odd)}"
     )
 
 
@@ -84,17 +84,13 @@ def _repeat_facts(one: RepeatNoise) -> Iterator[str]:
     if one.flip_rate is None:
         yield f"no item has all its {one.n_repeats} scores"
         return
-    yield f"two of an item's {one.n_repeats} differ in {_percent(one.flip_rate)}"
+    yield f"two of an item's {one.n_repeats} differ in {share(one.flip_rate)}"
     if one.icc is None or one.icc_mean is None:
         yield "no variance to share"
         return
-    yield f"{_percent(one.icc)} of the variance between items, {_percent(1.0 - one.icc)} within"
+    yield f"{share(one.icc)} of the variance between items, {share(1.0 - one.icc)} within"
     yield f"ICC(1) {one.icc:.2f}, ICC({one.n_repeats}) {one.icc_mean:.2f}"
 
 
 def _mmd(found: SampledTexts) -> str:
     return f"p {pvalue(found.pvalue)} over {found.n_prompts:,} prompts (permutation MMD); small where they are not"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"

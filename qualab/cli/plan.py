@@ -199,6 +199,7 @@ def _figures(found: Planning) -> dict[str, Any]:
                 "margin": one.margin,
                 "discordance": _rounded(one.belief.discordance),
                 "power": _rounded(one.power),
+                "power_with_looks": _rounded(one.power_looks),
                 "provable_margin": _rounded(one.provable_margin),
                 "items_needed": one.items_needed,
                 "items_for_joint_power": one.items_for_joint,

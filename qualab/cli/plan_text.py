@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from qualab.app.wording import percent, pp, proven, share
 from qualab.cli.columns import table_in_parts, wrapped
 from qualab.domain.names import Objective
+from qualab.domain.numbers import percent, pp, proven, share
 
 if TYPE_CHECKING:
     from qualab.app.planning.figures import Figures
@@ -61,6 +61,8 @@ def _columns(found: Planning) -> Iterator[tuple[str, list[str]]]:
         yield "with repeats", [percent(_short(one.variance)) for one in metrics]
     yield "margin", [f"{sign}{pp(one.margin)}" for one in metrics]
     yield "power", [share(one.power) for one in metrics]
+    if found.plan.looks and any(one.power_looks is not None for one in metrics):
+        yield "with looks", ["" if one.power_looks is None else share(one.power_looks) for one in metrics]
     yield "provable", [_margin(one.provable_margin, sign) for one in metrics]
     yield "items needed", [_count(one.items_needed) for one in metrics]
     if len(found.plan.primaries) > 1:
@@ -86,8 +88,8 @@ def _legend(found: Planning, width: int) -> str:
         lines.insert(2, f"for all: so that all pass with {target}, which takes {share(found.power_each)} each.")
     if looks:
         lines.append(
-            f"looks: items with {looks.n_looks} early looks (O'Brien-Fleming type), at most, and on average if nothing "
-            "changes."
+            f"with looks: power if these items are looked at {looks.n_looks} times (O'Brien-Fleming type; simulated). "
+            f"looks: items needed then, at most, and on average if nothing changes."
         )
     return "\n".join(wrapped(line, width) for line in lines)
 
@@ -96,7 +98,8 @@ def _together(found: Planning) -> str:
     lines = []
     n_metrics = len(found.plan.primaries)
     if found.joint_power is not None and n_metrics > 1:
-        lines.append(f"All {n_metrics} together: {share(found.joint_power)} power.")
+        looked = ", with looks" if any(one.power_looks is not None for one in found.metrics) else ""
+        lines.append(f"All {n_metrics} together: {share(found.joint_power)} power{looked}.")
     lines += [f"{one.id}: {one.reason}." for one in found.unplanned]
     if not n_metrics:
         lines.append("No primary metric: nothing would decide, and every verdict would be INCONCLUSIVE or REGRESSION.")

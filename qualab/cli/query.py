@@ -50,13 +50,13 @@ def list_comparisons(
 ) -> None:
     """List comparisons, newest first."""
     from qualab.app.standing import find_all
-    from qualab.bootstrap import now
+    from qualab.bootstrap import now, store_named
     from qualab.cli.tables import comparison_table, make_console
     from qualab.ports import ComparisonFilter
 
     begin = None if since is None else moment_of(since, option="--since", now=now())
     wanted = ComparisonFilter(status=status, verdict=verdict, label=label, model=model, since=begin, limit=limit)
-    found = find_all(_store(db), wanted, now=now())
+    found = find_all(store_named(db), wanted, now=now())
     if output_format is Format.JSON:
         print_json([_summary(one) for one in found])
     elif not found:
@@ -76,7 +76,9 @@ def show(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Show a comparison's table and verdict, as they were found under its plan."""
-    store = _store(db)
+    from qualab.bootstrap import store_named
+
+    store = store_named(db)
     plan_hash = _whole_hash(store, comparison, plan) if plan else None
     print_result(store, comparison, output_format, plan_hash=plan_hash)
     if rounds and output_format is Format.TEXT:
@@ -230,10 +232,3 @@ def _summary(comparison: Comparison) -> dict[str, Any]:
 def print_json(value: Any) -> None:
     """Indented JSON."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=not is_unicode(sys.stdout)))
-
-
-def _store(db: str | None) -> Store:
-    from qualab import bootstrap
-    from qualab.settings import load
-
-    return bootstrap.store_of(load(command_line={"db": db}))

@@ -209,6 +209,7 @@ def finish(services: Services, analysis: Analysis, output_format: Format, *, fol
 def print_next(comparison_id: str) -> None:
     """Which commands look further into a result."""
     typer.echo(f"\nNext: qualab show {comparison_id}            the table again (--format json for machines)")
+    typer.echo(f"      qualab report {comparison_id}          a report to sign off, as PDF (--lang ko)")
     typer.echo(f"      qualab export {comparison_id} DIR      lm-eval files of both arms")
 
 

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from qualab.app.wording import percent, pp, share
 from qualab.cli.columns import annotated, table_in_parts, wrapped
-from qualab.cli.numbers import pvalue, signed
 from qualab.domain.names import Verdict
+from qualab.domain.numbers import percent, pp, pvalue, share, signed
 
 if TYPE_CHECKING:
     from qualab.app.calculators import PairedTest, Powers, Size, SmallestEffects

@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from qualab.app.reporting import metrics
+from qualab.app.reporting.words import ENGLISH
 from qualab.app.signoff import signoff_line
-from qualab.app.wording import share
 from qualab.cli.fitting import fit_columns, fits, headers, print_hanging
 from qualab.cli.noise_text import noise_lines
-from qualab.cli.numbers import pvalue, signed
 from qualab.cli.output import silence
 from qualab.cli.pin_text import pin_lines
 from qualab.cli.treatment_text import print_treatment
@@ -20,14 +20,13 @@ from qualab.domain.comparison import (
     Analysis,
     ArmSummary,
     Comparison,
-    IntervalOf,
     LooksTaken,
     MetricLook,
-    MetricResult,
     PairSummary,
     SuiteEvidence,
 )
 from qualab.domain.names import LookDecision, Verdict
+from qualab.domain.numbers import pvalue, seconds, share, signed
 
 GAINS_LOSSES = "+/−"
 DECISIONS = {
@@ -71,7 +70,7 @@ def make_console(*, is_error: bool = False) -> Console:
 def print_analysis(console: Console, comparison: Comparison, analysis: Analysis) -> None:
     """The table, the verdict with its reasons, and how the arms answered."""
     _print_metrics(console, comparison, analysis)
-    for line in _row_notes(analysis.metrics):
+    for line in metrics.row_notes(analysis.metrics, ENGLISH):
         print_hanging(console, line, style="dim")
     arms = _arm_lines(analysis.arms, analysis.pairs)
     looks, noise = _look_lines(analysis.looks), noise_lines(analysis)
@@ -119,70 +118,27 @@ def fitting_metric_table(console: Console, analysis: Analysis) -> Table:
 
 
 def metric_table(analysis: Analysis, *, columns: Sequence[str] | None = None, splits_names: bool = False) -> Table:
-    """One row a metric, with all columns or with these. Split names have the task's and the metric's on a line each."""
+    """The report's rows, with all columns or these. Split names have the task's and the metric's on a line each."""
+    found = metrics.metric_table(analysis, ENGLISH)
+    titles = [column.title for column in found.columns]
     shown = _columns(analysis) if columns is None else columns
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     table.add_column("metric", overflow="fold", min_width=24)
     for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    for row in analysis.metrics:
-        cells = _cells(row)
-        label = _label(row).replace("/", "/\n    ", 1) if splits_names else _label(row)
-        numbers = (cells.get(name, "") for name in shown)
-        table.add_row(Text(label), *numbers, Text(_verdict(row), style=STYLES[row.verdict]))
+    for row, result in zip(found.rows, analysis.metrics, strict=True):
+        texts = {title: cell.text for title, cell in zip(titles, row.cells, strict=True)}
+        label = texts["metric"].replace("/", "/\n    ", 1) if splits_names else texts["metric"]
+        numbers = (Text(texts[name]) for name in shown)
+        table.add_row(Text(label), *numbers, Text(texts["verdict"], style=STYLES[result.verdict]))
     return table
 
 
 def _columns(analysis: Analysis) -> list[str]:
-    missing = ["missing"] if any(row.n_missing for row in analysis.metrics) else []
-    clusters = ["clusters"] if any(_is_clustered(row) for row in analysis.metrics) else []
-    return ["n", *clusters, *missing, "off", "on", "diff pp", "95 % interval", "p", "adj. p", GAINS_LOSSES]
-
-
-def _label(row: MetricResult) -> str:
-    return f"{'*' if row.is_primary else ' '} {row.id}{'' if row.exercises_drafter else ' †'}"
-
-
-def _verdict(row: MetricResult) -> str:
-    return "no test" if row.verdict is Verdict.NOT_TESTED else row.verdict.value
-
-
-def _cells(row: MetricResult) -> dict[str, str]:
-    cells = {
-        "n": str(row.n_items),
-        "missing": str(row.n_missing) if row.n_missing else "",
-        "off": _fraction(row.baseline),
-        "on": _fraction(row.candidate),
-        "diff pp": _difference(row),
-    }
-    if (evidence := row.evidence) is None:
-        return cells
-    return cells | {
-        "n": str(evidence.n_items),
-        "clusters": str(evidence.n_clusters) if _is_clustered(row) else "",
-        "diff pp": signed(evidence.difference),
-        "95 % interval": _interval(evidence.interval),
-        "p": pvalue(evidence.pvalue),
-        "adj. p": pvalue(evidence.pvalue_adjusted),
-        GAINS_LOSSES: f"{evidence.gains}/{evidence.losses}",
-    }
-
-
-def _is_clustered(row: MetricResult) -> bool:
-    return row.evidence is not None and row.evidence.n_clusters < row.evidence.n_items
-
-
-def _interval(interval: IntervalOf | None) -> str:
-    return "none" if interval is None else f"{signed(interval.low)} to {signed(interval.high)}"
-
-
-def _difference(row: MetricResult) -> str:
-    return "" if row.baseline is None or row.candidate is None else signed(row.candidate - row.baseline)
-
-
-def _fraction(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4f}"
+    """The report's columns of numbers, without the one that only older reports have."""
+    found = metrics.metric_table(analysis, ENGLISH).columns
+    return [column.title for column in found if column.is_number and column.id != "unpaired"]
 
 
 def _arm_lines(arms: Sequence[ArmSummary], pairs: PairSummary) -> Iterator[str]:
@@ -194,17 +150,6 @@ def _arm_lines(arms: Sequence[ArmSummary], pairs: PairSummary) -> Iterator[str]:
         facts.append(f"finish reasons differ in {pairs.finish_reasons_differ}")
         facts.append(f"prompt tokens differ in {pairs.prompt_tokens_differ}")
         yield f"{'pairs':<9} {', '.join(facts)}"
-
-
-def _row_notes(rows: Sequence[MetricResult]) -> Iterator[str]:
-    """What a row's cells have no room for."""
-    for row in rows:
-        if row.equals:
-            yield f"{row.id} has the same scores as {row.equals}: counted once"
-        if row.verdict is Verdict.NOT_TESTED:
-            yield f"{row.id}: {row.reason}"
-        elif row.evidence and row.evidence.note and not row.equals:
-            yield f"{row.id}: {row.evidence.note}"
 
 
 def _suite_lines(suite: SuiteEvidence) -> Iterator[str]:
@@ -256,12 +201,12 @@ def _arm_facts(arm: ArmSummary) -> Iterator[str]:
     missing = {status: n for status, n in arm.statuses.items() if status not in ("ok", "truncated")}
     yield from (f"{n} {status.replace('_', ' ')}" for status, n in missing.items())
     if arm.truncated_share is not None:
-        yield f"truncated {100 * arm.truncated_share:.1f} %"
+        yield f"truncated {share(arm.truncated_share)}"
     yield f"empty {arm.empty_answers}"
     yield f"with stop string {arm.stop_string_answers}"
     yield f"retries {arm.retries}"
     if arm.latency_p50_s is not None and arm.latency_p99_s is not None:
-        yield f"latency p50 {arm.latency_p50_s:.2f} s, p99 {arm.latency_p99_s:.2f} s"
+        yield f"latency p50 {seconds(arm.latency_p50_s)}, p99 {seconds(arm.latency_p99_s)}"
     if len(arm.fingerprints) > 1:
         yield f"{len(arm.fingerprints)} system fingerprints"
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from qualab.app.reporting.acceptance import drafting_table, histogram
+from qualab.app.reporting.words import ENGLISH
 from qualab.cli.fitting import beside, fit_columns, headers, print_hanging
 from qualab.cli.pin_text import pin_lines
 from qualab.domain.names import ArmName
 from qualab.domain.preflight import Preflight
-from qualab.domain.treatment import EngineSummary, TaskDrafting, Treatment
+from qualab.domain.treatment import EngineSummary, Treatment
 
 LEGEND = {
     "length": "length: tokens a round yields, 1 + accepted",
@@ -21,7 +23,7 @@ LEGEND = {
     "an answer": "an answer: mean of each answer's own length",
     "thirds": "thirds: length in a task's first and last third of items",
 }
-DROPPED_FIRST = ("an answer", "median", "p10", "thirds", "answers", "zero")
+DROPPED_FIRST = ("over break-even", "an answer", "median", "p10", "thirds", "answers", "zero")
 """Columns that a narrow terminal has no room for, the most dispensable first."""
 
 BAR = "█"
@@ -48,34 +50,37 @@ def fitting_acceptance_table(console: Console, treatment: Treatment) -> Table:
     def build(left: Sequence[str]) -> Table:
         return acceptance_table(treatment, left)
 
-    known = [name for name, cell in CELLS.items() if any(cell(one) for one in treatment.tasks)]
+    known = [column.title for column in drafting_table(treatment.tasks, ENGLISH).columns if column.is_number]
     least = [name for name in known if name not in DROPPED_FIRST]
     return fit_columns(console, build, known, dropped_first=DROPPED_FIRST) or build(least)
 
 
 def acceptance_table(treatment: Treatment, columns: Sequence[str]) -> Table:
-    """One row a task that generates, with these columns. Never one for all: tasks draft differently."""
+    """The report's rows, a task each, with these columns."""
+    found = drafting_table(treatment.tasks, ENGLISH)
+    titles = [column.title for column in found.columns]
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     table.add_column("drafted in", overflow="fold")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    for one in treatment.tasks:
-        table.add_row(Text(one.task), *(CELLS[name](one) for name in columns))
+    for row in found.rows:
+        texts = {title: cell.text for title, cell in zip(titles, row.cells, strict=True)}
+        table.add_row(Text(row.cells[0].text), *(texts[name] for name in columns))
     return table
 
 
 def print_histograms(console: Console, treatment: Treatment) -> None:
     """Rounds by accepted tokens, task by task."""
-    if not any(sum(one.histogram) for one in treatment.tasks):
-        print_hanging(console, "Neither counters nor answers tell how many tokens each round accepted: no histogram.")
-    for one in treatment.tasks:
-        total = sum(one.histogram)
-        if not total:
-            continue
-        console.print(f"\n{one.task}: {total:,} rounds by accepted tokens", style="bold", highlight=False)
-        for accepted, count in enumerate(one.histogram):
-            bar = BAR * round(BAR_WIDTH * count / max(one.histogram))
-            console.print(f"  {accepted:>2} {100 * count / total:5.1f} %  {bar}", highlight=False)
+    found = [one for task in treatment.tasks if (one := histogram(task, ENGLISH))]
+    if not found:
+        print_hanging(console, ENGLISH("no histogram"))
+    for one in found:
+        console.print(f"\n{one.title} by accepted tokens", style="bold", highlight=False)
+        most = max(bar.count for bar in one.bars)
+        for bar in one.bars:
+            console.print(
+                f"  {bar.label:>2} {bar.text:>7}  {BAR * round(BAR_WIDTH * bar.count / most)}", highlight=False
+            )
 
 
 def print_preflight(console: Console, found: Preflight) -> None:
@@ -103,33 +108,3 @@ def _engine(one: EngineSummary) -> str:
     facts += [f"KV cache {one.kv_cache_tokens:,} tokens"] if one.kv_cache_tokens else []
     facts += [f"drafter {one.drafter}"] if one.drafter else []
     return ", ".join(facts)
-
-
-def _count(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f} %"
-
-
-def _length(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
-def _thirds(one: TaskDrafting) -> str:
-    return "" if one.first_third is None or one.last_third is None else f"{one.first_third:.2f} → {one.last_third:.2f}"
-
-
-CELLS: Mapping[str, Callable[[TaskDrafting], str]] = {
-    "answers": lambda one: f"{one.n_answers:,}",
-    "rounds": lambda one: _count(one.rounds),
-    "drafted": lambda one: _count(one.draft_tokens),
-    "accepted": lambda one: _share(one.accepted_share),
-    "length": lambda one: _length(one.mean_length),
-    "median": lambda one: _length(one.median_length),
-    "p10": lambda one: _length(one.p10_length),
-    "zero": lambda one: _share(one.zero_share),
-    "an answer": lambda one: _length(one.request_mean_length),
-    "thirds": _thirds,
-}

@@ -125,3 +125,14 @@ class Score:
     """The number itself; for a list its mean; for (target, prediction) whether they agree."""
     detail: tuple[Any, ...] | None = None
     """The list, or the pair, where the score is not one number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreFlip:
+    """A score that differs between the arms."""
+
+    position: int
+    repeat: int
+    metric: str
+    baseline: float
+    candidate: float

@@ -200,6 +200,12 @@ class Plan:
     def primaries(self) -> tuple[MetricSpec, ...]:
         return tuple(metric for metric in self.metrics if metric.is_primary)
 
+    def members_of(self, metric: MetricSpec) -> list[MetricSpec]:
+        """The metrics that a row pools: itself, or a group's members that have it."""
+        if metric.kind is not MetricKind.GROUP_MEAN:
+            return [metric]
+        return [other for other in self.metrics if other.task in metric.members and other.key == metric.key]
+
     def benchmarks_of(self, metric: MetricSpec) -> set[str]:
         """The benchmark of a metric's task; of a group those of its members."""
         names = set(metric.members) or {metric.task}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,7 +17,10 @@ from qualab.stats.interval import ConfidenceInterval
 from qualab.stats.mean import Labels, cluster_codes, cluster_sums
 from qualab.stats.resampling import Statistic, paired_features
 
-_CELLS = 1 << 21
+_CELLS = 1 << 17
+"""Counts of a block: there are to be blocks enough for two threads."""
+_HEIGHT = 16
+"""Resamples of a product."""
 
 
 class BootstrapMethod(StrEnum):
@@ -101,7 +105,7 @@ def paired_bootstraps(
         return statistic(totals[:, before.shape[1] :]) - statistic(totals[:, : before.shape[1]])
 
     observed = float(gap(units.total[None, :])[0])
-    values = np.sort(np.concatenate([gap(totals) for totals in units.resampled(n_resamples, rng)]))
+    values = np.sort(units.resampled(gap, n_resamples, rng))
     if values[-1] - values[0] <= 1e-12:
         raise InsufficientData(
             "No resample differs from another, so that there is no spread to estimate",
@@ -165,9 +169,7 @@ class _Units:
     def of(cls, rows: FloatArray, cluster: Labels | None, strata: Labels | None) -> _Units:
         stratum = np.zeros(len(rows), dtype=np.int64) if strata is None else cluster_codes(strata, len(rows))
         if cluster is not None:
-            codes = cluster_codes(
-                list(zip(stratum.tolist(), cluster_codes(cluster, len(rows)).tolist(), strict=True)), len(rows)
-            )
+            codes = cluster_codes(stratum * len(rows) + cluster_codes(cluster, len(rows)), len(rows))
             first = np.unique(codes, return_index=True)[1]
             rows, stratum = cluster_sums(rows, codes), stratum[first]
         keyed, sizes = _distinct(np.column_stack([stratum, rows]))
@@ -178,19 +180,33 @@ class _Units:
     def total(self) -> FloatArray:
         return np.asarray(self.sizes @ self.rows, dtype=np.float64)
 
-    def resampled(self, n_resamples: int, rng: np.random.Generator) -> list[FloatArray]:
-        """Totals of resamples, in blocks."""
-        block = max(1, _CELLS // len(self.rows))
-        sizes = [min(block, n_resamples - start) for start in range(0, n_resamples, block)]
-        return [self._drawn(size, rng) @ self.rows for size in sizes]
+    def resampled(self, statistic: Statistic, n_resamples: int, rng: np.random.Generator) -> FloatArray:
+        """The statistic of resamples.
+
+        Blocks of them have their own generators, seeded from `rng`, and run on two threads; the result does not depend
+        on the number of threads.
+        """
+        block = _HEIGHT * max(1, _CELLS // (_HEIGHT * len(self.rows)))
+        starts = range(0, n_resamples, block)
+        seeds = rng.integers(0, 2**63, size=len(starts)).tolist()
+
+        def values(start: int, seed: int) -> FloatArray:
+            size = min(block, n_resamples - start)
+            counts = self._drawn(-(-size // _HEIGHT) * _HEIGHT, np.random.Generator(np.random.SFC64(seed)))
+            # in slices so thin that the linear-algebra library starts no threads of its own
+            totals = counts.reshape(-1, _HEIGHT, len(self.rows)) @ self.rows
+            return statistic(totals.reshape(len(counts), -1)[:size])
+
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            return np.concatenate(list(pool.map(values, starts, seeds)))
 
     def _drawn(self, n_resamples: int, rng: np.random.Generator) -> FloatArray:
         """How often each row is drawn, a row a resample."""
-        parts = []
+        counts = np.empty((n_resamples, len(self.rows)))
         for start, end in zip(self.bounds, self.bounds[1:], strict=False):
             sizes = self.sizes[start:end]
-            parts.append(rng.multinomial(int(sizes.sum()), sizes / sizes.sum(), size=n_resamples))
-        return np.hstack(parts).astype(np.float64)
+            counts[:, start:end] = rng.multinomial(int(sizes.sum()), sizes / sizes.sum(), size=n_resamples)
+        return counts
 
     def jackknife(self, statistic: Statistic) -> FloatArray:
         """The statistic without one unit, for one unit of each distinct row."""

@@ -86,8 +86,8 @@ def binomial_weights(totals: IntArray, n: int, p: FloatArray) -> FloatArray:
     """Binomial probabilities of `totals` (columns) for each success probability (rows)."""
     factorials = log_factorials(n)
     log_choose = factorials[n] - factorials[totals] - factorials[n - totals]
-    exponents = np.multiply.outer(safe_log(p), totals) + np.multiply.outer(safe_log(1.0 - p), n - totals)
-    return np.asarray(np.exp(exponents + log_choose), dtype=np.float64)
+    logs = np.array([safe_log(p), safe_log(1.0 - p), np.ones(p.size)])
+    return np.asarray(np.exp(logs.T @ np.array([totals, n - totals, log_choose])), dtype=np.float64)
 
 
 def likely_totals(n: int, low: float, high: float, *, spread: float = 6.5) -> IntArray:
@@ -134,10 +134,15 @@ def falling_root(
     """A point at which a falling function is at most 0, within `tolerance` above one at which it is not.
 
     False position with the Illinois modification (Dowell & Jarratt 1971); `above` and `below` are the values at the
-    ends.
+    ends. The bracket is closed from above: first half a tolerance beyond where the root is believed to be, then a
+    tolerance below that.
     """
+    back = 0.99 * tolerance
     while high - low > tolerance:
-        middle = low + (high - low) * min(0.95, max(0.05, above / (above - below)))
+        middle = low + (high - low) * above / (above - below) + tolerance / 2.0
+        if middle > high - back:
+            middle, back = max(high - back, 0.5 * (low + high)), 4.0 * back
+        middle = max(middle, low + 0.05 * (high - low))
         value = function(middle)
         if value > 0.0:
             low, above, below = middle, value, below / 2.0

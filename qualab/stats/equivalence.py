@@ -43,14 +43,30 @@ class EquivalenceResult:
     pvalue_upper: float
     pvalue: float
     """The larger of the two score p-values."""
-    pvalue_exact_lower: float
-    pvalue_exact_upper: float
+    n_guarded: int
+    """Items that the exact guard takes."""
     pvalue_exact: float
-    """The larger of the two exact unconditional p-values."""
+    """The larger of the two exact unconditional p-values: that of the side with the smaller statistic, since a region
+    of outcomes with higher statistics is a part of one with lower."""
     interval: ConfidenceInterval
     """Tango interval at 1 − 2 alpha: inside ±margin exactly when `pvalue` <= alpha."""
     is_equivalent: bool
     """Both `pvalue` and `pvalue_exact` are at most alpha."""
+
+    @property
+    def pvalue_exact_lower(self) -> float:
+        """Of "worse by the margin or more" alone; found when asked for, where it is not `pvalue_exact`."""
+        return self._pvalue_exact(self.statistic_lower)
+
+    @property
+    def pvalue_exact_upper(self) -> float:
+        """Of "better by the margin or more" alone."""
+        return self._pvalue_exact(-self.statistic_upper)
+
+    def _pvalue_exact(self, statistic: float) -> float:
+        if statistic == min(self.statistic_lower, -self.statistic_upper):
+            return self.pvalue_exact
+        return _guarded(statistic, self.n_guarded, self.margin)
 
 
 def non_inferiority(counts: PairedCounts, *, margin: float, alpha: float = 0.05) -> NonInferiorityResult:
@@ -63,7 +79,21 @@ def non_inferiority(counts: PairedCounts, *, margin: float, alpha: float = 0.05)
     check_items(counts.n_items)
     check_margin(margin)
     check_alpha(alpha)
-    return _against_loss(float(counts.gains), float(counts.losses), counts.n_items, margin, alpha)
+    statistic = _statistic(counts, margin)
+    pvalue, exact = normal_sf(statistic), _guarded(statistic, counts.n_items, margin)
+    return NonInferiorityResult(
+        margin=margin,
+        alpha=alpha,
+        statistic=statistic,
+        pvalue=pvalue,
+        pvalue_exact=exact,
+        is_non_inferior=max(pvalue, exact) <= alpha,
+    )
+
+
+def _statistic(counts: PairedCounts, margin: float) -> float:
+    """The score statistic against −margin."""
+    return score_statistic(float(counts.gains), float(counts.losses), n_items=counts.n_items, difference=-margin)
 
 
 def equivalence(counts: PairedCounts, *, margin: float, alpha: float = 0.05) -> EquivalenceResult:
@@ -87,36 +117,29 @@ def weighted_equivalence(
     """As `equivalence`, of counts that need not be whole; the guard takes the whole items among them."""
     check_margin(margin)
     check_alpha(alpha)
-    lower = _against_loss(gains, losses, n_items, margin, alpha)
-    upper = _against_loss(losses, gains, n_items, margin, alpha)
+    lower, upper = (
+        score_statistic(*counts, n_items=n_items, difference=-margin) for counts in ((gains, losses), (losses, gains))
+    )
+    n_guarded = max(1, math.floor(n_items))
+    pvalue, exact = normal_sf(min(lower, upper)), _guarded(min(lower, upper), n_guarded, margin)
     return EquivalenceResult(
         margin=margin,
         alpha=alpha,
-        statistic_lower=lower.statistic,
-        statistic_upper=-upper.statistic,
-        pvalue_lower=lower.pvalue,
-        pvalue_upper=upper.pvalue,
-        pvalue=max(lower.pvalue, upper.pvalue),
-        pvalue_exact_lower=lower.pvalue_exact,
-        pvalue_exact_upper=upper.pvalue_exact,
-        pvalue_exact=max(lower.pvalue_exact, upper.pvalue_exact),
-        interval=score_interval(gains, losses, n_items=n_items, confidence_level=1.0 - 2.0 * alpha),
-        is_equivalent=lower.is_non_inferior and upper.is_non_inferior,
-    )
-
-
-def _against_loss(gains: float, losses: float, n_items: float, margin: float, alpha: float) -> NonInferiorityResult:
-    statistic = score_statistic(gains, losses, n_items=n_items, difference=-margin)
-    pvalue = normal_sf(statistic)
-    exact = guard_pvalue(n_items=max(1, math.floor(n_items)), margin=margin, threshold=statistic).value
-    return NonInferiorityResult(
-        margin=margin,
-        alpha=alpha,
-        statistic=statistic,
+        statistic_lower=lower,
+        statistic_upper=-upper,
+        pvalue_lower=normal_sf(lower),
+        pvalue_upper=normal_sf(upper),
         pvalue=pvalue,
-        pvalue_exact=min(1.0, exact),
-        is_non_inferior=max(pvalue, exact) <= alpha,
+        n_guarded=n_guarded,
+        pvalue_exact=exact,
+        interval=score_interval(gains, losses, n_items=n_items, confidence_level=1.0 - 2.0 * alpha),
+        is_equivalent=max(pvalue, exact) <= alpha,
     )
+
+
+def _guarded(statistic: float, n_items: int, margin: float) -> float:
+    """The exact p-value of a score statistic against −margin."""
+    return min(1.0, guard_pvalue(n_items=n_items, margin=margin, threshold=statistic).value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +168,11 @@ def provable_margin(counts: PairedCounts, *, alpha: float = 0.05, is_one_sided: 
     limits = tango(counts, confidence_level=1.0 - 2.0 * check_alpha(alpha))
     both = ((-limits.low, counts), (limits.high, counts.swapped()))
     sides = sorted(both[:1] if is_one_sided else both, key=lambda side: -side[0])
-    margin = 0.0
-    for start, side in sides:
-        margin = _guarded_margin(side, max(start, margin), alpha)
+    margin = _guarded_margin(sides[0][1], sides[0][0], alpha)
+    for start, side in sides[1:]:
+        # with the higher statistic the other side is accepted as well
+        if not start < margin < 1.0 or _statistic(side, margin) < _statistic(sides[0][1], margin):
+            margin = _guarded_margin(side, max(start, margin), alpha)
     return ProvableMargin(alpha=alpha, margin=margin, margin_score=max(0.0, sides[0][0]))
 
 
@@ -156,27 +181,24 @@ def _guarded_margin(counts: PairedCounts, start: float, alpha: float) -> float:
 
     def excess(margin: float) -> float:
         """Standard normal quantiles that the exact p-value misses alpha by: nearly straight in the margin."""
-        found = _against_loss(float(counts.gains), float(counts.losses), counts.n_items, margin, alpha)
-        return normal_quantile(min(max(found.pvalue_exact, 1e-300), 1.0 - 1e-12)) - normal_quantile(alpha)
+        exact = _guarded(_statistic(counts, margin), counts.n_items, margin)
+        return normal_quantile(min(max(exact, 1e-300), 1.0 - 1e-12)) - normal_quantile(alpha)
 
     low, widest = max(start, 1e-9), 1.0 - 1e-9
     if low >= widest or (above := excess(low)) <= 0.0:
         return min(low, 1.0)
-    step = 2.0 * above / _steepness(counts, low)
+    tolerance = 1e-5 + 5e-4 * low
+    step = above / _steepness(counts, low) + tolerance / 2.0
     high = min(low + step, widest)
     while (below := excess(high)) > 0.0:
         if high == widest:
             return 1.0
         low, above, step = high, below, 2.0 * step
         high = min(low + step, widest)
-    return falling_root(excess, low, high, above=above, below=below, tolerance=1e-5 + 5e-4 * low)
+    return falling_root(excess, low, high, above=above, below=below, tolerance=tolerance)
 
 
 def _steepness(counts: PairedCounts, margin: float) -> float:
     """How fast the score statistic grows with the margin."""
     step = 1e-3 * min(margin, 1.0 - margin)  # the wider margin stays below 1, where the statistic ends
-    gains, losses = float(counts.gains), float(counts.losses)
-    wider, narrower = (
-        score_statistic(gains, losses, n_items=counts.n_items, difference=-at) for at in (margin + step, margin)
-    )
-    return max((wider - narrower) / step, 1e-6)
+    return max((_statistic(counts, margin + step) - _statistic(counts, margin)) / step, 1e-6)

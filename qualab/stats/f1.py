@@ -27,7 +27,7 @@ class LabelledAnswers:
     truth: Sequence[object]
     baseline: Sequence[object]
     candidate: Sequence[object]
-    cluster: Sequence[object] | None = None
+    cluster: Labels | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(self.truth), len(self.baseline), len(self.candidate)}
@@ -73,14 +73,7 @@ def compare_macro_f1(
         InsufficientData: there is no task.
         InvalidValue: there is not one positive weight a task.
     """
-    joined = _joined(tasks, weights)
-    swap = swap_test(
-        joined.baseline, joined.candidate, joined.statistic, cluster=joined.cluster, n_resamples=n_resamples, rng=rng
-    )
-    before, after = (
-        float(joined.statistic(features.sum(axis=0)[None, :])[0]) for features in (joined.baseline, joined.candidate)
-    )
-    return F1Comparison(baseline=before, candidate=after, swap=swap)
+    return JoinedAnswers.of(tasks, weights).compare(n_resamples=n_resamples, rng=rng)
 
 
 def bootstrap_macro_f1(
@@ -119,18 +112,8 @@ def bootstraps_macro_f1(
     rng: np.random.Generator,
 ) -> tuple[BootstrapResult, ...]:
     """As `bootstrap_macro_f1`, one result a confidence level, all from the same resamples."""
-    joined = _joined(tasks, weights)
-    return paired_bootstraps(
-        joined.baseline,
-        joined.candidate,
-        joined.statistic,
-        cluster=joined.cluster,
-        strata=joined.task,
-        confidence_levels=confidence_levels,
-        method=method,
-        n_resamples=n_resamples,
-        rng=rng,
-    )
+    joined = JoinedAnswers.of(tasks, weights)
+    return joined.bootstraps(confidence_levels=confidence_levels, method=method, n_resamples=n_resamples, rng=rng)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,44 +124,86 @@ class _Features:
     candidate: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Joined:
-    """Tasks side by side, each with columns of its own."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JoinedAnswers:
+    """Tasks side by side, each with columns of its own: what comparison and bootstrap of the same answers share."""
 
     baseline: FloatArray
     candidate: FloatArray
-    task: list[int]
-    cluster: Labels | None
+    task: IntArray
+    """Which task each item belongs to."""
+    cluster: IntArray | None
     widths: tuple[int, ...]
     weights: Sequence[float] | None
 
+    @classmethod
+    def of(cls, tasks: Sequence[LabelledAnswers], weights: Sequence[float] | None) -> JoinedAnswers:
+        """The tasks' answers; errors as in `compare_macro_f1`."""
+        if not tasks:
+            raise InsufficientData("There is no task to compare", hint="Give at least one task.")
+        if weights is not None and (len(weights) != len(tasks) or min(weights) <= 0.0):
+            raise InvalidValue("Each task needs a positive weight", hint="Give the tasks' numbers of items.")
+        parts = [_features(task) for task in tasks]
+        return cls(
+            baseline=_blocks([part.baseline for part in parts]),
+            candidate=_blocks([part.candidate for part in parts]),
+            task=np.repeat(np.arange(len(parts)), [len(part.baseline) for part in parts]),
+            cluster=None if all(task.cluster is None for task in tasks) else joined_clusters(tasks),
+            widths=tuple(part.baseline.shape[1] for part in parts),
+            weights=weights,
+        )
+
     def statistic(self, totals: FloatArray) -> FloatArray:
+        """From rows of totals over items to the mean of the tasks' macro-F1."""
         parts = np.split(totals, np.cumsum(self.widths)[:-1], axis=1)
         return np.asarray(
             np.average([_macro_f1(part) for part in parts], axis=0, weights=self.weights), dtype=np.float64
         )
 
+    @property
+    def scores(self) -> tuple[float, float]:
+        """Macro-F1 of the baseline and of the candidate."""
+        before, after = (self.statistic(features.sum(axis=0)[None, :]) for features in (self.baseline, self.candidate))
+        return float(before[0]), float(after[0])
 
-def _joined(tasks: Sequence[LabelledAnswers], weights: Sequence[float] | None) -> _Joined:
-    if not tasks:
-        raise InsufficientData("There is no task to compare", hint="Give at least one task.")
-    if weights is not None and (len(weights) != len(tasks) or min(weights) <= 0.0):
-        raise InvalidValue("Each task needs a positive weight", hint="Give the tasks' numbers of items.")
-    parts = [_features(task) for task in tasks]
-    lengths = [len(part.baseline) for part in parts]
-    labels = [
-        (number, ("item", i) if task.cluster is None else task.cluster[i])
-        for number, task in enumerate(tasks)
-        for i in range(len(task.truth))
-    ]
-    return _Joined(
-        baseline=_blocks([part.baseline for part in parts]),
-        candidate=_blocks([part.candidate for part in parts]),
-        task=np.repeat(np.arange(len(parts)), lengths).tolist(),
-        cluster=None if all(task.cluster is None for task in tasks) else labels,
-        widths=tuple(part.baseline.shape[1] for part in parts),
-        weights=weights,
-    )
+    def compare(self, *, n_resamples: int, rng: np.random.Generator) -> F1Comparison:
+        """As `compare_macro_f1`."""
+        swap = swap_test(
+            self.baseline, self.candidate, self.statistic, cluster=self.cluster, n_resamples=n_resamples, rng=rng
+        )
+        baseline, candidate = self.scores
+        return F1Comparison(baseline=baseline, candidate=candidate, swap=swap)
+
+    def bootstraps(
+        self,
+        *,
+        confidence_levels: Sequence[float],
+        method: BootstrapMethod = BootstrapMethod.BCA,
+        n_resamples: int,
+        rng: np.random.Generator,
+    ) -> tuple[BootstrapResult, ...]:
+        """As `bootstraps_macro_f1`."""
+        return paired_bootstraps(
+            self.baseline,
+            self.candidate,
+            self.statistic,
+            cluster=self.cluster,
+            strata=self.task,
+            confidence_levels=confidence_levels,
+            method=method,
+            n_resamples=n_resamples,
+            rng=rng,
+        )
+
+
+def joined_clusters(tasks: Sequence[LabelledAnswers]) -> IntArray:
+    """Each item's cluster, numbered over all tasks; an item of a task without clusters is its own."""
+    parts, start = [], 0
+    for task in tasks:
+        codes = cluster_codes(task.cluster, len(task.truth))
+        parts.append(codes + start)
+        start += int(codes.max()) + 1
+    return np.concatenate(parts)
 
 
 def _blocks(parts: list[FloatArray]) -> FloatArray:

@@ -23,9 +23,8 @@ import scipy
 
 from qualab.errors import InsufficientData
 from qualab.stats.checks import BoolArray, check_confidence_level
-from qualab.stats.f1 import LabelledAnswers
+from qualab.stats.f1 import LabelledAnswers, joined_clusters
 from qualab.stats.interval import ConfidenceInterval
-from qualab.stats.mean import cluster_codes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,7 @@ def bound_macro_f1(tasks: Sequence[LabelledAnswers], *, confidence_level: float 
         raise InsufficientData("There is no task to compare", hint="Give at least one task.")
     steepest = max(_steepness(task) for task in tasks)
     changed, worse, better = (np.concatenate(parts) for parts in zip(*map(_changes, tasks), strict=True))
-    codes = _codes(tasks)
+    codes = joined_clusters(tasks)
     sizes = np.bincount(codes)
     tail = (1.0 - check_confidence_level(confidence_level)) / 2.0
 
@@ -90,15 +89,6 @@ def _changes(task: LabelledAnswers) -> tuple[BoolArray, BoolArray, BoolArray]:
     found = [(before != after, after == truth, before == truth) for truth, before, after in rows]
     changed, now_right, was_right = np.array(found, dtype=np.bool_).T
     return changed, changed & ~now_right, changed & ~was_right
-
-
-def _codes(tasks: Sequence[LabelledAnswers]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    labels = [
-        (number, ("item", item) if task.cluster is None else task.cluster[item])
-        for number, task in enumerate(tasks)
-        for item in range(len(task.truth))
-    ]
-    return cluster_codes(labels, len(labels))
 
 
 def _upper_share(count: int, n: int, tail: float) -> float:

@@ -5,7 +5,9 @@ difference of −margin, of an outcome ordered at least as high as the observed 
 
 Given m discordant items the rejection region is "at least `lo(m)` gains", and lo(m + 1) is lo(m) or lo(m) + 1. So the
 conditional tail for m + 1 differs from that for m by one binomial term, and all tails are one cumulative sum,
-vectorised over neighbouring discordances.
+vectorised over neighbouring discordances. Each term counts as often as the tails that it is part of: times the chance
+of more than m discordant items, which neither margin nor threshold moves, so that it is kept from one p-value to the
+next.
 """
 
 from __future__ import annotations
@@ -26,23 +28,57 @@ from qualab.stats.distributions import (
     safe_log,
 )
 from qualab.stats.score import score_statistic
-from qualab.stats.supremum import Supremum, supremum
+from qualab.stats.supremum import Supremum, exceeds, supremum
 
 _TIE = 1e-9
+_STRIDE = 16
+_LOG_ZERO = -1e6
+"""As a logarithm: vanishes in an exponential."""
+_MOST_KEPT = 2_000.0
+"""Discordances times √items, up to which chances are kept: they take a hundred kilobytes."""
 
 
 def critical_gains(totals: IntArray, *, n_items: int | IntArray, margin: float, threshold: float) -> IntArray:
     """For each number of discordant items m, the fewest gains with a score statistic of at least `threshold`.
 
     The statistic is that against −margin. m + 1 where not even m gains reach the threshold.
+
+    Args:
+        totals: neighbouring numbers m, ascending; or a row of them for each number of items.
+        n_items: one number, or a column of ascending ones.
     """
 
-    def falls_short(gains: IntArray) -> BoolArray:
-        gained = np.maximum(gains, 0).astype(np.float64)
-        z = score_statistic(gained, totals - gained, n_items=n_items, difference=-margin)
-        return z < threshold - _TIE
+    def search(totals: IntArray, n_items: int | IntArray, low: IntArray, high: IntArray) -> IntArray:
+        # Tango's statistic as in `score_statistic`, with what the gains do not move worked out once
+        shift, spread = n_items * margin, n_items * margin * (1.0 - margin)
+        constant = 2.0 * shift - totals
 
-    return largest_integers(falls_short, np.full_like(totals, -1), totals) + 1
+        def falls_short(gains: IntArray) -> BoolArray:
+            gained = np.maximum(gains, 0)
+            ahead = 2.0 * gained - totals
+            linear = constant + margin * ahead
+            variance = 0.5 * (np.sqrt(linear * linear + (8.0 * spread) * gained) - linear) + spread
+            return np.asarray(ahead + shift < (threshold - _TIE) * np.sqrt(variance), dtype=np.bool_)
+
+        return largest_integers(falls_short, low, high)
+
+    def row(totals: IntArray, n_items: int) -> IntArray:
+        """Every sixteenth by bisection, and the others between: from one m to the next they grow by 0 or 1."""
+        knots = np.append(np.arange(0, totals.size - 1, _STRIDE), totals.size - 1)
+        known = search(totals[knots], n_items, np.full(knots.size, -1), totals[knots])
+        before = np.minimum(np.arange(totals.size) // _STRIDE, max(0, knots.size - 2))
+        after = np.minimum(before + 1, knots.size - 1)
+        low = np.maximum(known[before], known[after] - (totals[knots[after]] - totals))
+        high = np.minimum(known[after], known[before] + (totals - totals[knots[before]]))
+        return search(totals, n_items, low, high)
+
+    if not isinstance(n_items, np.ndarray):
+        return row(totals, n_items) + 1
+    # the more items, the fewer gains of m are enough
+    most, fewest = (row(totals[end], int(n_items[end, 0])) for end in (0, -1))
+    if len(totals) == 1:
+        return most[None, :] + 1
+    return search(totals, n_items, *(np.broadcast_to(end, totals.shape) for end in (fewest, most))) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,44 +88,55 @@ class _Region:
     n_items: int
     margin: float
     critical: IntArray
-    log_terms: FloatArray
-    """log C(m, k) of the term by which the conditional tail changes from m to m + 1."""
-    grows: IntArray
-    """1 where the critical number grows from m to m + 1, else 0."""
+    powers: FloatArray
+    """Of the term by which the conditional tail changes from m to m + 1: powers of the shares of gains and of losses,
+    and log C(m, k)."""
+    signs: FloatArray
+    """−1 where the critical number grows from m to m + 1, else 1."""
 
     @classmethod
     def of(cls, *, n_items: int, margin: float, threshold: float) -> _Region:
         totals = np.arange(n_items + 1, dtype=np.int64)
         critical = _convex(critical_gains(totals, n_items=n_items, margin=margin, threshold=threshold))
-        grows = np.diff(critical)
-        successes = critical[:-1] - 1 + grows
-        factorials = log_factorials(n_items)
-        inside = (successes >= 0) & (successes <= totals[:-1])
-        chosen = np.where(inside, successes, 0)
-        log_choose = factorials[totals[:-1]] - factorials[chosen] - factorials[totals[:-1] - chosen]
-        return cls(n_items, margin, critical, np.where(inside, log_choose, -np.inf), grows)
+        grows, before, gains = np.diff(critical), totals[:-1], critical[:-1]
+        successes = gains - 1 + grows
+        inside = (successes >= 0) & (successes <= before)
+        factorials, chosen = log_factorials(n_items), np.where(inside, successes, 0)
+        log_choose = factorials[:-1] - factorials[chosen] - factorials[before - chosen]
+        powers = np.array([gains, before - gains + 1, np.where(inside, log_choose, _LOG_ZERO)])
+        return cls(n_items, margin, critical, powers, 1.0 - 2.0 * grows)
 
     def probabilities(self, discordances: FloatArray) -> FloatArray:
         """Probability of the region at true difference −margin, for neighbouring ascending discordances >= margin."""
-        totals = likely_totals(self.n_items, discordances[0], discordances[-1])
+        first, reached = _reached(self.n_items, discordances)
+        last = first + reached.shape[1] - 1
         shares = np.maximum(0.0, (1.0 - self.margin / discordances) / 2.0)
-        tails = self._tails(totals, shares)
-        weights = binomial_weights(totals, self.n_items, discordances)
-        return np.asarray(np.einsum("ij,ij->i", weights, tails), dtype=np.float64)
+        logs = np.array([safe_log(shares), safe_log(1.0 - shares), np.ones(shares.size)])
+        terms = np.exp(logs.T @ self.powers[:, first:last])
+        terms *= reached[:, 1:]
+        start = _upper_tails(int(self.critical[first]), first, shares) * reached[:, 0]
+        return np.asarray(start + terms @ self.signs[first:last], dtype=np.float64)
 
-    def _tails(self, totals: IntArray, shares: FloatArray) -> FloatArray:
-        """P(at least critical[m] gains of m), a row for each share of gains, a column for each m."""
-        first, last = int(totals[0]), int(totals[-1])
-        grows, before = self.grows[first:last], totals[:-1]
-        gains = self.critical[first:last]
-        exponents = np.multiply.outer(safe_log(shares), gains) + np.multiply.outer(
-            safe_log(1.0 - shares), before - gains + 1
-        )
-        tails = np.empty((shares.size, totals.size))
-        tails[:, 0] = _upper_tails(int(self.critical[first]), first, shares)
-        np.multiply(np.exp(exponents + self.log_terms[first:last]), 1 - 2 * grows, out=tails[:, 1:])
-        np.cumsum(tails, axis=1, out=tails)
-        return tails
+
+def _reached(n_items: int, discordances: FloatArray) -> tuple[int, FloatArray]:
+    """The first of the likely numbers of discordant items, and the chances that there are at least so many.
+
+    A row for each discordance, a column for each number from the first on.
+    """
+    key = discordances.tobytes()
+    if discordances.size * math.sqrt(n_items) > _MOST_KEPT:
+        return _found_reached(n_items, key)
+    return _kept_reached(n_items, key)
+
+
+def _found_reached(n_items: int, discordances: bytes) -> tuple[int, FloatArray]:
+    rates: FloatArray = np.frombuffer(discordances)
+    totals = likely_totals(n_items, rates[0], rates[-1])
+    weights = binomial_weights(totals, n_items, rates)
+    return int(totals[0]), np.ascontiguousarray(np.cumsum(weights[:, ::-1], axis=1)[:, ::-1])
+
+
+_kept_reached = lru_cache(maxsize=128)(_found_reached)
 
 
 def _convex(critical: IntArray) -> IntArray:
@@ -116,16 +163,23 @@ def guard_pvalue(*, n_items: int, margin: float, threshold: float) -> Supremum:
     return supremum(region.probabilities, low=margin, high=1.0, n_items=n_items)
 
 
+@lru_cache(maxsize=4096)
+def is_accepted(statistic: float, *, n_items: int, margin: float, alpha: float) -> bool:
+    """Whether the exact p-value of a score statistic is at most alpha. Kept: metrics of few changes ask the same."""
+    region = _Region.of(n_items=n_items, margin=margin, threshold=statistic)
+    return not exceeds(region.probabilities, alpha, low=margin, high=1.0, n_items=n_items)
+
+
 @lru_cache(maxsize=512)
 def guard_threshold(*, n_items: int, margin: float, alpha: float) -> float:
     """The score statistic from which on the exact p-value is at most alpha; infinite where no outcome reaches that."""
     best = score_statistic(float(n_items), 0.0, n_items=n_items, difference=-margin)
-    if guard_pvalue(n_items=n_items, margin=margin, threshold=best).value > alpha:
+    if not is_accepted(best, n_items=n_items, margin=margin, alpha=alpha):
         return math.inf
     low, high = 0.0, best
     while high - low > 1e-6:
         middle = 0.5 * (low + high)
-        if guard_pvalue(n_items=n_items, margin=margin, threshold=middle).value <= alpha:
+        if is_accepted(middle, n_items=n_items, margin=margin, alpha=alpha):
             high = middle
         else:
             low = middle
@@ -137,17 +191,18 @@ def first_accepted(statistics: FloatArray, *, n_items: int, margin: float, alpha
     low, high, step = -1, statistics.size, 1
     # it is among the first few: gallop, then bisect
     while low + step < high:
-        if is_accepted(statistics[low + step], n_items=n_items, margin=margin, alpha=alpha):
+        if is_accepted(float(statistics[low + step]), n_items=n_items, margin=margin, alpha=alpha):
             high = low + step
         else:
             low, step = low + step, 2 * step
     while high - low > 1:
         middle = (low + high) // 2
-        is_low = is_accepted(statistics[middle], n_items=n_items, margin=margin, alpha=alpha)
+        is_low = is_accepted(float(statistics[middle]), n_items=n_items, margin=margin, alpha=alpha)
         low, high = (low, middle) if is_low else (middle, high)
     return float(statistics[high]) if high < statistics.size else math.inf
 
 
-def is_accepted(statistic: float, *, n_items: int, margin: float, alpha: float) -> bool:
-    """Whether the exact p-value of a score statistic is at most alpha."""
-    return guard_pvalue(n_items=n_items, margin=margin, threshold=float(statistic)).value <= alpha
+def forget_guard() -> None:
+    """For measurements: whatever is kept is found anew."""
+    for kept in (_kept_reached, is_accepted, guard_threshold):
+        kept.cache_clear()

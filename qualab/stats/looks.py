@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from qualab.stats.guard import guard_threshold
 from qualab.stats.interval import ConfidenceInterval, tango
 from qualab.stats.score import score_statistic
 from qualab.stats.sequential import Spending, inflation, spending_boundaries
-from qualab.stats.sizing import items_needed
+from qualab.stats.sizing import is_guard_counted, items_needed
 
 _LEAST_LEVEL = 1e-8
 """Below this level exact tails are not exact enough to stop on."""
@@ -101,7 +102,9 @@ def design_looks(
 ) -> LookDesign:
     """Equally spaced looks at as many items as give this power at a true difference of 0.
 
-    The items of the fixed design are inflated by what the looks cost on either side.
+    The items of the fixed design, exact guard included, are inflated by what the looks cost on either side. Where so
+    few changes are to be expected that the guard matters, they are at least those that the last look needs by itself:
+    the guard makes early looks nearly idle there, and is stricter at a last look's lower level.
 
     Raises:
         InsufficientData: no number of items gives the power.
@@ -110,11 +113,15 @@ def design_looks(
     if n_looks < 1:
         raise InvalidValue("A design needs at least one look", hint="5 to 10 looks are usual.")
     fractions = [(k + 1) / n_looks for k in range(n_looks)]
-    fixed = items_needed(discordance=discordance, margin=margin, alpha=alpha, power=power)
+    needed = partial(items_needed, discordance=discordance, margin=margin, power=power, is_guarded=True)
+    fixed = needed(alpha=alpha)
     # both sides have to cross: each fails about half as often as the two together
-    most = fixed * inflation(fractions, alpha=alpha, power=(1.0 + power) / 2.0, spending=spending)
+    most = math.ceil(fixed * inflation(fractions, alpha=alpha, power=(1.0 + power) / 2.0, spending=spending))
+    if is_guard_counted(fixed, discordance):
+        last = normal_sf(float(spending_boundaries(fractions, alpha=alpha, spending=spending)[-1]))
+        most = max(most, needed(alpha=last))
     return looks_at(
-        most_items=math.ceil(most),
+        most_items=most,
         margin=margin,
         alpha=alpha,
         harm_alpha=harm_alpha,

@@ -92,13 +92,23 @@ def cluster_codes(cluster: Labels | None, n_items: int) -> IntArray:
     """
     if cluster is None:
         return np.arange(n_items, dtype=np.int64)
-    labels = cluster.tolist() if isinstance(cluster, np.ndarray) else list(cluster)
-    if len(labels) != n_items:
+    if len(cluster) != n_items:
         raise InvalidValue(
-            f"{len(labels)} cluster labels do not fit {n_items} items", hint="Give one cluster label an item."
+            f"{len(cluster)} cluster labels do not fit {n_items} items", hint="Give one cluster label an item."
         )
-    known: dict[object, int] = {}
-    return np.fromiter((known.setdefault(label, len(known)) for label in labels), dtype=np.int64, count=n_items)
+    if isinstance(cluster, np.ndarray) and cluster.ndim == 1 and cluster.dtype.kind in "iu":
+        return _codes_of_integers(cluster)
+    labels = cluster.tolist() if isinstance(cluster, np.ndarray) else cluster
+    known = {label: code for code, label in enumerate(dict.fromkeys(labels))}
+    return np.fromiter(map(known.__getitem__, labels), dtype=np.int64, count=n_items)
+
+
+def _codes_of_integers(labels: npt.NDArray[Any]) -> IntArray:
+    """As `cluster_codes`, in the order of first appearance as well."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    ranks = np.empty(first.size, dtype=np.int64)
+    ranks[np.argsort(first)] = np.arange(first.size)
+    return ranks[inverse]
 
 
 def cluster_sums(values: FloatArray, codes: IntArray) -> FloatArray:

@@ -336,3 +336,16 @@ def test_unpaired_figures_that_do_not_exist() -> None:
         power_unpaired(n_items=3, baseline=0.2, difference=-0.3)
     assert power_unpaired(n_items=3, baseline=0.0, difference=0.0) == 0.0
     assert power_unpaired(n_items=3, baseline=1.0, difference=-1.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    "calculate",
+    [
+        lambda n: paired_test(gains=1, losses=2, n_items=n, margin=0.02),
+        lambda n: powers(n_items=n, discordance=0.05, margin=0.02),
+        lambda n: smallest_effects(n_items=n, discordance=0.05),
+    ],
+)
+def test_more_than_a_million_items_are_refused_at_once(calculate: Callable[[int], object]) -> None:
+    with pytest.raises(InvalidValue, match="10,000,000 items are more than the 1,000,000"):
+        calculate(10_000_000)

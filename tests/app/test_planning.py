@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
 from qualab.app.experiment import make_plan
@@ -21,6 +22,7 @@ from qualab.domain.items import Item, Reply
 from qualab.domain.names import MetricKind, Objective
 from qualab.domain.plan import DecisionRule, LookPlan, MetricSpec, NoisePlan, TaskSpec
 from qualab.errors import InvalidValue, PlanChanged, UsageError
+from qualab.stats.looks import looks_at, simulate_looks
 from qualab.stats.power import power_non_inferiority
 from qualab.stats.sizing import items_needed, power_to_prove, smallest_margin
 from tests.app.fakes import (
@@ -166,6 +168,35 @@ def test_early_looks_cost_at_most_and_save_on_average() -> None:
     assert one.looks.expected_items is not None
     assert one.items_needed is not None
     assert one.looks.expected_items < one.items_needed < one.looks.most_items
+
+
+@pytest.mark.parametrize("discordance", [0.0, 0.002, 0.004, 0.008, 0.05])
+def test_looks_never_need_fewer_items_at_most_than_one_look_at_the_end(discordance: float) -> None:
+    (one,) = planned({"a": 600}, Given(discordance={"": discordance}), looks=5).metrics
+    assert one.looks is not None
+    assert one.items_needed is not None
+    assert one.looks.power is not None
+    assert one.looks.most_items >= one.items_needed
+    assert one.looks.power > 0.78
+
+
+def test_power_with_looks_is_that_of_the_looks_at_these_items() -> None:
+    found = planned({"a": 240, "b": 600}, Given(discordance={"a": 0.004, "b": 0.02}), looks=5)
+    few, many = found.metrics
+    design = looks_at(most_items=600, margin=0.02, harm_alpha=0.0125, n_looks=5)
+    other = simulate_looks(design, discordance=0.02, n_resamples=4_000, rng=np.random.default_rng(9))
+    assert many.power_looks == pytest.approx(other.equivalent, abs=0.03)
+    assert few.power > 0.8
+    assert (few.power_looks or 0.0) < 0.75
+    assert found.joint_power == pytest.approx((few.power_looks or 0.0) * many.power_looks)
+    (short,) = found.unproven
+    assert few.looks is not None
+    assert f"with the looks of this plan, short of 80 %: they need up to {few.looks.most_items}" in short
+
+
+def test_without_looks_power_is_that_of_the_end() -> None:
+    (one,) = planned({"a": 600}).metrics
+    assert (one.power_looks, one.planned_power) == (None, one.power)
 
 
 def test_non_inferiority_takes_fewer_items_and_its_own_test() -> None:

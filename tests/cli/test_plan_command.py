@@ -29,7 +29,14 @@ def urls(pair: Pair) -> list[str]:
 def test_a_plan_says_what_its_items_prove_and_run_takes_it(qualab: Command, pair: Pair, tmp_path: Path) -> None:
     planned = qualab("plan", "--tasks", "demo", *MODEL, "--margin", "0.05", "--rate", 10, "--looks", 5)
     assert planned.code == 0
-    for said in ("240 items in 3 tasks", "What these items cannot prove:", "480 to both arms", "48 s", "looks: most"):
+    for said in (
+        "240 items in 3 tasks",
+        "What these items cannot prove:",
+        "480 to both arms",
+        "48 s",
+        "looks: most",
+        "with looks",
+    ):
         assert said in planned.out
     assert "Next: qualab run plan.yaml --baseline URL --candidate URL" in planned.out
     assert not (tmp_path / "qualab.db").exists()

@@ -12,9 +12,9 @@ from rich.console import Console
 from benchmarks.made_up import MadeUp, Stored, stored
 from qualab.cli import stats
 from qualab.cli.columns import annotated
-from qualab.cli.fitting import headers, print_hanging
-from qualab.cli.tables import comparison_table, fitting_metric_table, print_analysis
-from qualab.cli.treatment_text import fitting_acceptance_table
+from qualab.cli.fitting import fits, headers, print_hanging
+from qualab.cli.tables import comparison_table, fitting_metric_table, metric_table, print_analysis
+from qualab.cli.treatment_text import acceptance_table, fitting_acceptance_table
 from qualab.domain.comparison import Analysis
 from qualab.domain.treatment import TaskDrafting, Treatment
 from tests.cli.conftest import Command
@@ -54,6 +54,18 @@ def drafting(*, median: float | None) -> Treatment:
         last_third=2.9,
     )
     return Treatment(is_observed=True, engines=(), tasks=(one,), bins=(), troubles=(), notes=())
+
+
+def test_a_table_fits_exactly_where_rich_needs_no_more_room(made_up: Stored, analysis: Analysis) -> None:
+    for table in (
+        metric_table(analysis),
+        metric_table(analysis, columns=["n", "p"], splits_names=True),
+        comparison_table(console(200), [replace(made_up.comparison, label="\uac00\ub098\ub2e4 \U0001f600")]),
+        acceptance_table(drafting(median=2.9), ["rounds"]),
+    ):
+        needed = console(10_000).measure(table).maximum
+        assert fits(console(needed), table)
+        assert not fits(console(needed - 1), table)
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160])

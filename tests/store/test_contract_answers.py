@@ -327,3 +327,11 @@ def test_failures_of_the_noise_floor_are_dropped_wherever_they_stand(store: Stor
     assert store.drop_failures("c-1", from_position=2) == 2 + 4
     assert {place[1] for place in store.answered("c-1")} == {0, 1}
     assert store.answered("c-1", run=1) == {(BASELINE, 5, 0, 0)}
+
+
+def test_items_and_answers_can_be_had_by_position(store: Store) -> None:
+    store.add_answers("c-1", [make_answer(position, arm) for position in range(6) for arm in (BASELINE, CANDIDATE)])
+    assert [item.position for item in store.items("c-1", positions={4, 1})] == [1, 4]
+    assert [one.position for one in store.answers("c-1", arm=CANDIDATE, positions={4, 1})] == [1, 4]
+    assert list(store.answers("c-1", arm=CANDIDATE, positions=())) == []
+    assert list(store.items("c-1", positions=())) == []

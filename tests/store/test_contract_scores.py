@@ -120,3 +120,29 @@ def test_thousands_of_scores(store: Store) -> None:
     assert list(store.scores("c-1")) == scores
     store.put_scores("c-1", (replace(score, value=0.0) for score in scores))
     assert {score.value for score in store.scores("c-1")} == {0.0}
+
+
+def test_flips_are_the_scores_that_differ_between_the_arms(store: Store) -> None:
+    store.put_scores(
+        "c-1",
+        [
+            make_score(5, BASELINE, metric="acc,none", value=1.0),
+            make_score(5, CANDIDATE, metric="acc,none", value=0.0),
+            make_score(3, BASELINE, repeat=1, metric="acc,none", value=0.25),
+            make_score(3, CANDIDATE, repeat=1, metric="acc,none", value=0.5),
+            make_score(3, BASELINE, metric="acc,none", value=1.0),
+            make_score(3, CANDIDATE, metric="acc,none", value=1.0),
+            make_score(3, BASELINE, metric="메트릭,none", value=0.0),
+            make_score(3, CANDIDATE, metric="메트릭,none", value=1.0),
+            make_score(3, BASELINE, metric="f1,none", value=0.0),
+            make_score(3, CANDIDATE, metric="f1,none", value=1.0),
+            make_score(7, BASELINE, metric="acc,none", value=0.0),
+        ],
+    )
+    found = store.flips("c-1", metrics={"acc,none", "메트릭,none"})
+    assert [(one.position, one.repeat, one.metric, one.baseline, one.candidate) for one in found] == [
+        (3, 0, "메트릭,none", 0.0, 1.0),
+        (3, 1, "acc,none", 0.25, 0.5),
+        (5, 0, "acc,none", 1.0, 0.0),
+    ]
+    assert list(store.flips("c-1", metrics=())) == []

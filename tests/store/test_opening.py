@@ -186,3 +186,14 @@ def test_opening_and_listing_needs_no_alembic(sqlite_url: str) -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code, sqlite_url, str(MIGRATIONS)], check=True, timeout=60)
+
+
+def test_the_log_goes_into_the_file_when_the_process_ends(tmp_path: Path) -> None:
+    code = (
+        "import gc, sys; from pathlib import Path; from qualab.adapters.store import open_store;"
+        "store = open_store(sys.argv[1], migrations=Path(sys.argv[2]));"
+        "store.cycle = store; gc.disable(); gc.freeze()"
+    )
+    file = tmp_path / "kept.db"
+    subprocess.run([sys.executable, "-c", code, str(file), str(MIGRATIONS)], check=True, timeout=60)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.db"]

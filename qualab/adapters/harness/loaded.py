@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
@@ -66,16 +65,16 @@ class LmEvalTasks:
 
     def render(self) -> Iterator[Item]:
         """Every item with its prompts, in task and document order. Raises BrokenTask."""
-        position = 0
+        start = 0
         for loaded in self._loaded.values():
-            for item in render(
+            yield from render(
                 loaded,
                 seed=self._seed,
                 system_instruction=self._system_instruction,
                 as_chat=self._applies_chat_template,
-            ):
-                yield replace(item, position=position)
-                position += 1
+                start=start,
+            )
+            start += len(loaded.docs)
 
     def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
         """Per-item values by "metric,filter", in the order of `answered`. Raises HarnessError."""

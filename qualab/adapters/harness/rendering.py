@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,22 +39,23 @@ class LoadedTask:
     cluster: tuple[str, ...]
 
 
-def render(loaded: LoadedTask, *, seed: int, system_instruction: str, as_chat: bool) -> Iterator[Item]:
-    """The task's items in document order, `position` counted from 0. The same seed draws the same few-shot examples.
+def render(loaded: LoadedTask, *, seed: int, system_instruction: str, as_chat: bool, start: int = 0) -> Iterator[Item]:
+    """The task's items in document order, `position` counted from `start`. The same seed draws the same examples.
 
     Log-likelihood prompts are never in chat form. Raises BrokenTask.
     """
     loaded.task.set_fewshot_seed(seed)
     chat = as_chat and loaded.spec.kind is RequestKind.GENERATION
+    name = loaded.task.task_name
     for doc_id, doc in enumerate(loaded.docs):
         try:
-            instances = _instances(loaded.task, doc, system_instruction=system_instruction or None, chat=chat)
+            instances = _instances(loaded.task, name, doc, system_instruction=system_instruction or None, chat=chat)
             target = str(loaded.task.doc_to_target(doc))
         except Exception as exc:  # whatever a task's templates and functions raise
             raise broken(loaded.spec.name, f"cannot render its item {doc_id}", exc) from exc
         plain = loaded.plain_docs[doc_id]
         yield Item(
-            position=doc_id,
+            position=start + doc_id,
             task=loaded.spec.name,
             doc_id=doc_id,
             kind=loaded.spec.kind,
@@ -66,7 +66,7 @@ def render(loaded: LoadedTask, *, seed: int, system_instruction: str, as_chat: b
         )
 
 
-def _instances(task: Any, doc: Any, *, system_instruction: str | None, chat: bool) -> Sequence[Any]:
+def _instances(task: Any, name: str, doc: Any, *, system_instruction: str | None, chat: bool) -> Sequence[Any]:
     """As lm_eval.api.task.Task.build_all_requests makes them, a document at a time."""
     context = task.fewshot_context(
         doc,
@@ -80,7 +80,7 @@ def _instances(task: Any, doc: Any, *, system_instruction: str | None, chat: boo
     made = task.construct_requests(
         doc=doc,
         ctx=context,
-        metadata=(task.task_name, 0, 1),
+        metadata=(name, 0, 1),
         apply_chat_template=chat,
         chat_template=as_json if chat else None,
     )
@@ -106,7 +106,7 @@ def resolved(gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     Raises InvalidValue for settings of another type.
     """
     try:
-        return _resolved(copy.deepcopy(dict(gen_kwargs)))
+        return _resolved(dict(gen_kwargs))
     except (TypeError, ValueError, OverflowError) as exc:
         raise InvalidValue(f"Generation settings {dict(gen_kwargs)} cannot be used: {exc}", hint=SETTINGS) from exc
 

@@ -6,14 +6,14 @@ import json
 import math
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
 
 from qualab.domain.claims import Claim, busy, is_gone, may_claim
 from qualab.domain.comparison import Analysis, Comparison, Look
-from qualab.domain.items import Answer, Item, Reply, Score
+from qualab.domain.items import Answer, Item, Reply, Score, ScoreFlip
 from qualab.domain.lookup import ambiguous, impossible_outcome, not_found, not_next, taken
 from qualab.domain.names import ArmName, ComparisonStatus, Verdict
 from qualab.domain.observations import Observation
@@ -85,9 +85,9 @@ class MemoryStore:
         matching = [kept.comparison for kept in newest_first if _is_wanted(kept.comparison, wanted)]
         return matching[: max(wanted.limit, 0)]
 
-    def items(self, comparison_id: str) -> Iterator[Item]:
+    def items(self, comparison_id: str, *, positions: Collection[int] | None = None) -> Iterator[Item]:
         items = self.of(comparison_id).items
-        return iter([items[position] for position in sorted(items)])
+        return iter([items[one] for one in sorted(items) if positions is None or one in positions])
 
     def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
         kept = self.of(comparison_id)
@@ -149,9 +149,12 @@ class MemoryStore:
         places = self.answered(comparison_id)
         return {arm: sum(place[0] is arm for place in places) for arm in ArmName}
 
-    def answers(self, comparison_id: str, *, arm: ArmName, run: int = 0) -> Iterator[Answer]:
+    def answers(
+        self, comparison_id: str, *, arm: ArmName, run: int = 0, positions: Collection[int] | None = None
+    ) -> Iterator[Answer]:
         of_run = (answer for answer in self.of(comparison_id).answers.values() if answer.run == run)
-        of_arm = [answer for answer in of_run if answer.arm is arm]
+        wanted = (answer for answer in of_run if positions is None or answer.position in positions)
+        of_arm = [answer for answer in wanted if answer.arm is arm]
         return iter(sorted(of_arm, key=_place_of))
 
     def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:
@@ -183,6 +186,19 @@ class MemoryStore:
         if is_double or not all(one.position in kept.items and _can_be(one) for one in listed):
             raise impossible_outcome()
         kept.outcomes = tuple(listed)
+
+    def flips(self, comparison_id: str, *, metrics: Collection[str]) -> Iterator[ScoreFlip]:
+        by_arm: dict[ArmName, dict[tuple[int, int, str], float]] = {arm: {} for arm in ArmName}
+        for score in self.of(comparison_id).scores:
+            if score.metric in metrics:
+                by_arm[score.arm][score.position, score.repeat, score.metric] = score.value
+        off, on = by_arm[ArmName.BASELINE], by_arm[ArmName.CANDIDATE]
+        for place in sorted(off.keys() & on.keys()):
+            if off[place] != on[place]:
+                position, repeat, metric = place
+                yield ScoreFlip(
+                    position=position, repeat=repeat, metric=metric, baseline=off[place], candidate=on[place]
+                )
 
     def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:
         kept = self.of(comparison_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -28,7 +29,9 @@ def open_store(url: str, *, migrations: Path, create: bool = True) -> SqlStore:
         undone.callback(engine.dispose)
         _settle(engine, location, migrations, create=create)
         undone.pop_all()
-    return SqlStore(engine, location)
+    store = SqlStore(engine, location)
+    weakref.finalize(store, engine.dispose)  # at the end of the process, too: SQLite then puts its log into the file
+    return store
 
 
 def _settle(engine: Engine, location: Location, migrations: Path, *, create: bool) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cache
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 
@@ -37,7 +37,7 @@ from qualab.adapters.store.times import to_us
 from qualab.adapters.store.training import DictionarySampler
 from qualab.domain.canonical import canonical_json
 from qualab.domain.comparison import Analysis, Look
-from qualab.domain.items import Answer, Item, Score
+from qualab.domain.items import Answer, Item, Score, ScoreFlip
 from qualab.domain.names import ArmName
 from qualab.domain.observations import EngineSeen, Observation, ObservationKind, PinsSeen, Segment
 from qualab.domain.text import storable_text, valid_text
@@ -90,12 +90,12 @@ def add_dictionaries(connection: Connection, key: int, dictionaries: dict[int, b
     insert_rows(connection, dictionary, packed)
 
 
-def read_items(connection: Connection, key: int, *, position: int | None = None) -> Iterator[Item]:
-    """In order of position, or the one at a position."""
+def read_items(connection: Connection, key: int, positions: Collection[int] | None = None) -> Iterator[Item]:
+    """In order of position; all of them, or those at these positions."""
     c = item.c
     query = select(c.position, c.task, c.doc_id, c.kind, c.payload).where(c.comparison_key == key).order_by(c.position)
     decompressor = zstandard.ZstdDecompressor()
-    for row in _rows(connection, query, c.position, position):
+    for row in _rows(connection, query, c.position, positions):
         position, task, doc_id, kind, payload = tuple(row)
         rest = unpack_item(payload, decompressor)
         yield Item(position=position, task=task, doc_id=doc_id, kind=codes.KIND.name[kind], **rest)
@@ -139,9 +139,9 @@ def count_answers(connection: Connection, key: int) -> dict[ArmName, int]:
 
 
 def read_answers(
-    connection: Connection, key: int, arm: ArmName, codec: TextCodec, *, position: int | None = None
+    connection: Connection, key: int, arm: ArmName, codec: TextCodec, positions: Collection[int] | None = None
 ) -> Iterator[Answer]:
-    """In order of (position, choice, repeat), or those at a position."""
+    """In order of (position, choice, repeat); all of them, or those at these positions."""
     code = codes.ARM.of[arm]
     is_twin = and_(_IS_TWIN, _twin.c.arm == 1 - code)  # a constant, so that the whole key is known
     query = (
@@ -152,7 +152,7 @@ def read_answers(
     )
     phrases = _AllPhrases(connection)
     unpacker = codec.unpacker
-    for row in _rows(connection, query, answer.c.position, position):
+    for row in _rows(connection, query, answer.c.position, positions):
         yield answer_of(row, phrases, unpacker)
 
 
@@ -196,8 +196,8 @@ def replace_scores(connection: Connection, known: Known, scores: Iterable[Score]
     return metrics
 
 
-def read_scores(connection: Connection, key: int, *, position: int | None = None) -> Iterator[Score]:
-    """In order of (arm, position, repeat, metric), or those at a position."""
+def read_scores(connection: Connection, key: int, positions: Collection[int] | None = None) -> Iterator[Score]:
+    """In order of (arm, position, repeat, metric); all of them, or those at these positions."""
     c = score.c
     query = (
         select(c.arm, c.position, c.repeat, phrase.c.text, c.value, c.detail)
@@ -205,9 +205,31 @@ def read_scores(connection: Connection, key: int, *, position: int | None = None
         .where(c.comparison_key == key)
         .order_by(c.arm, c.position, c.repeat, phrase.c.text)
     )
-    if position is not None:
+    if positions is not None:
         query = query.where(c.arm.in_(list(codes.ARM.name)))  # the key's beginning
-    return map(score_of, _rows(connection, query, c.position, position))
+    return map(score_of, _rows(connection, query, c.position, positions))
+
+
+def read_flips(connection: Connection, key: int, metrics: Collection[str]) -> Iterator[ScoreFlip]:
+    """In order of (position, repeat, metric)."""
+    off, on = score.alias("off"), score.alias("on_")
+    same = and_(*(on.c[name] == off.c[name] for name in ("comparison_key", "position", "repeat", "metric")))
+    query = (
+        select(off.c.position, off.c.repeat, phrase.c.text, off.c.value, on.c.value)
+        .join(on, same)
+        .join(phrase, phrase.c.id == off.c.metric)
+        .where(
+            off.c.comparison_key == key,
+            off.c.arm == codes.ARM.of[ArmName.BASELINE],
+            on.c.arm == codes.ARM.of[ArmName.CANDIDATE],
+            off.c.value != on.c.value,
+            phrase.c.text.in_([metric.encode() for metric in metrics]),
+        )
+        .order_by(off.c.position, off.c.repeat, phrase.c.text)
+    )
+    for row in _stream(connection, query):
+        position, repeat, metric, before, after = tuple(row)
+        yield ScoreFlip(position=position, repeat=repeat, metric=metric.decode(), baseline=before, candidate=after)
 
 
 def add_look(connection: Connection, key: int, value: Look, *, now: datetime) -> None:
@@ -334,16 +356,18 @@ def _item_row(key: int, value: Item, compressor: zstandard.ZstdCompressor) -> tu
     return (key, value.position, value.doc_id, kind, storable_text(value.task), pack_item(value, compressor))
 
 
-def _rows(connection: Connection, query: Select[Any], column: Column[Any], position: int | None) -> Iterable[Row[Any]]:
-    """All rows as they come, or the few at a position."""
-    if position is None:
+def _rows(
+    connection: Connection, query: Select[Any], column: Column[Any], positions: Collection[int] | None
+) -> Iterable[Row[Any]]:
+    """All rows as they come, or the few at some positions."""
+    if positions is None:
         return _stream(connection, query)
-    return connection.execute(query.where(column == position))
+    return connection.execute(query.where(column.in_(list(positions))))
 
 
 def _stream(connection: Connection, query: Select[Any]) -> Iterator[Row[Any]]:
     """Rows as they come, a chunk in memory at a time."""
-    return iter(connection.execution_options(yield_per=CHUNK).execute(query))
+    return chain.from_iterable(connection.execution_options(yield_per=CHUNK).execute(query).partitions())
 
 
 _OBSERVED: dict[ObservationKind, type[Observation]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
@@ -18,7 +18,7 @@ from qualab.adapters.store.sessions import Sessions
 from qualab.adapters.store.training import DictionarySampler
 from qualab.domain.claims import Claim, busy
 from qualab.domain.comparison import Analysis, Comparison, Look
-from qualab.domain.items import Answer, Item, Score
+from qualab.domain.items import Answer, Item, Score, ScoreFlip
 from qualab.domain.lookup import not_next
 from qualab.domain.names import ArmName, ComparisonStatus
 from qualab.domain.observations import Observation
@@ -74,10 +74,10 @@ class SqlStore:
         with self._sessions.reading() as connection:
             return comparisons.list_comparisons(connection, wanted)
 
-    def items(self, comparison_id: str) -> Iterator[Item]:
-        """In order of position."""
+    def items(self, comparison_id: str, *, positions: Collection[int] | None = None) -> Iterator[Item]:
+        """In order of position; all of them, or those at these positions."""
         return self._sessions.streamed(
-            comparison_id, lambda connection, known: records.read_items(connection, known.key)
+            comparison_id, lambda connection, known: records.read_items(connection, known.key, positions)
         )
 
     def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
@@ -135,13 +135,15 @@ class SqlStore:
         with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
             return records.count_answers(connection, key)
 
-    def answers(self, comparison_id: str, *, arm: ArmName, run: int = 0) -> Iterator[Answer]:
-        """In order of (position, choice, repeat). Runs of the noise floor have the baseline alone."""
+    def answers(
+        self, comparison_id: str, *, arm: ArmName, run: int = 0, positions: Collection[int] | None = None
+    ) -> Iterator[Answer]:
+        """In order of (position, choice, repeat). The noise floor's runs: the baseline alone, all positions."""
 
         def read(connection: Connection, known: Known) -> Iterator[Answer]:
             if run:
                 return records.read_noise_answers(connection, known.key, run, known.codec)
-            return records.read_answers(connection, known.key, arm, known.codec)
+            return records.read_answers(connection, known.key, arm, known.codec, positions)
 
         if run and arm is not ArmName.BASELINE:
             return iter(())
@@ -174,6 +176,12 @@ class SqlStore:
             known = self._sessions.known(connection, found)
             phrases = replace_outcomes(connection, known, made, self._sessions.phrases)
         self._sessions.phrases.keep(phrases)
+
+    def flips(self, comparison_id: str, *, metrics: Collection[str]) -> Iterator[ScoreFlip]:
+        """Scores of these metrics that differ between the arms, in order of (position, repeat, metric)."""
+        return self._sessions.streamed(
+            comparison_id, lambda connection, known: records.read_flips(connection, known.key, metrics)
+        )
 
     def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:
         """Stores the next look. Raises StoreError where its number is not the one after the last."""

@@ -6,16 +6,13 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from qualab.app.analysis.ruling import sides
+from qualab.app.analysis.ruling import MAX_ITEMS, is_one_sided, sides
 from qualab.domain.comparison import IntervalOf
-from qualab.domain.names import Objective
 from qualab.domain.plan import DecisionRule
 from qualab.errors import InsufficientData
+from qualab.stats.guard import forget_guard
 from qualab.stats.interval import ConfidenceInterval
 from qualab.stats.sizing import items_needed, items_wald_equivalence
-
-MAX_ITEMS = 200_000
-"""No number of items beyond is looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +74,6 @@ def farther(interval: IntervalOf, rule: DecisionRule, *, higher_is_better: bool 
     return min(1.0, max(0.0, limit))
 
 
-def is_one_sided(rule: DecisionRule) -> bool:
-    """Whether a loss alone has to be ruled out."""
-    return rule.objective is Objective.NON_INFERIORITY
-
-
 def needed(discordance: float, rule: DecisionRule) -> int | None:
     """Independent items that prove the margin at this discordance; None where more than MAX_ITEMS would be."""
     return _needed(discordance, rule.margin, rule.alpha, rule.power, is_one_sided(rule))
@@ -111,8 +103,10 @@ def _needed(discordance: float, margin: float, alpha: float, power: float, is_on
         return None
 
 
-forget = _needed.cache_clear
-"""For measurements: finds every number of items anew."""
+def forget() -> None:
+    """For measurements: everything that is kept from one analysis to the next is found anew."""
+    _needed.cache_clear()
+    forget_guard()
 
 
 def needed_by_error(standard_error: float, n_items: int, rule: DecisionRule) -> int | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from qualab.app.analysis.bounds import MAX_ITEMS, Bounds, is_inside, is_one_sided
-from qualab.app.analysis.ruling import PASSING, PROVEN, ruling
+from qualab.app.analysis.bounds import Bounds, is_inside
+from qualab.app.analysis.ruling import MAX_ITEMS, PASSING, PROVEN, bounds_of, is_one_sided, ruling
 from qualab.domain.comparison import (
     ArmSummary,
     Evidence,
@@ -17,6 +17,7 @@ from qualab.domain.comparison import (
     SuiteEvidence,
 )
 from qualab.domain.names import EvidenceKind, MissingPolicy, Objective, Verdict
+from qualab.domain.numbers import points
 from qualab.domain.plan import DecisionRule, Plan
 from qualab.domain.treatment import Treatment
 
@@ -113,7 +114,7 @@ def _mirrored(evidence: Evidence) -> Evidence:
 def _changed(better: Evidence, verdict: Verdict, rule: DecisionRule, *, is_proven: bool) -> str:
     interval = better.equivalence_interval
     if interval is not None and interval.high < -rule.margin:
-        return f"the interval lies below −{pp(rule.margin)}"
+        return f"the interval lies below −{points(rule.margin)}"
     adjusted = f"adjusted p {better.pvalue_adjusted:.2g}"
     if verdict is Verdict.IMPROVEMENT:
         return f"the candidate is better ({adjusted})"
@@ -123,21 +124,12 @@ def _changed(better: Evidence, verdict: Verdict, rule: DecisionRule, *, is_prove
 def _still_needed(evidence: Evidence, rule: DecisionRule) -> str:
     if evidence.provable_margin is None:
         return f"nothing is proven: {evidence.note}"
-    proven = f"these {_what(evidence)} prove {_bounds(evidence.provable_margin, rule)}"
+    proven = f"these {_what(evidence)} prove {bounds_of(rule, evidence.provable_margin)}"
     note = f" ({evidence.note})" if evidence.note else ""
     if evidence.provable_margin >= 1.0:
         proven = f"these {_what(evidence)} prove no margin"
     wanted = f"more than {MAX_ITEMS:,}" if evidence.items_needed is None else f"about {evidence.items_needed}"
     return f"{proven}{note}; {bounds_of(rule)} needs {wanted} {_circumstances(evidence)}"
-
-
-def bounds_of(rule: DecisionRule) -> str:
-    """The margin as the objective takes it: both sides, or that of a loss."""
-    return _bounds(rule.margin, rule)
-
-
-def _bounds(margin: float, rule: DecisionRule) -> str:
-    return f"{'−' if is_one_sided(rule) else '±'}{pp(margin)}"
 
 
 def _what(evidence: Evidence) -> str:
@@ -150,11 +142,6 @@ def _circumstances(evidence: Evidence) -> str:
     if evidence.kind is EvidenceKind.CLUSTERS:
         return f"scores at this discordance and a design effect of {evidence.design_effect:.2f}"
     return "items at this discordance" if evidence.kind is EvidenceKind.COUNTS else "items at this spread"
-
-
-def pp(fraction: float) -> str:
-    """Percentage points."""
-    return f"{100 * fraction:.2f} pp"
 
 
 def conclude(
@@ -205,8 +192,8 @@ def _everywhere(rule: DecisionRule, suite: SuiteEvidence | None) -> Iterable[str
     found = suite.global_test if suite else None
     if found and found.pvalue <= rule.alpha and found.difference < 0.0:
         yield (
-            f"over all {found.n_metrics} metrics together the candidate is worse by {pp(-found.difference)} on average "
-            f"(global test, p {found.pvalue:.2g})"
+            f"over all {found.n_metrics} metrics together the candidate is worse by {points(-found.difference)} on "
+            f"average (global test, p {found.pvalue:.2g})"
         )
 
 

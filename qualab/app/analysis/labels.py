@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from qualab.app.analysis.bounds import MAX_ITEMS, Bounds, farther, halves, interval_of, needed_by_error
+from qualab.app.analysis.bounds import Bounds, farther, halves, interval_of, needed_by_error
+from qualab.app.analysis.ruling import MAX_ITEMS
 from qualab.app.analysis.samples import LabelSample
 from qualab.domain.comparison import Evidence, IntervalOf
 from qualab.domain.names import EvidenceKind
 from qualab.domain.plan import DecisionRule
 from qualab.errors import InsufficientData
-from qualab.stats.f1 import F1Comparison, LabelledAnswers, bootstraps_macro_f1, compare_macro_f1
+from qualab.stats.f1 import F1Comparison, JoinedAnswers, LabelledAnswers
 from qualab.stats.f1_bound import bound_macro_f1
 
 ENOUGH_CHANGES = 10
@@ -78,7 +80,8 @@ def label_evidence(
 def label_bounds(sample: LabelSample, rule: DecisionRule, rng: np.random.Generator) -> Bounds:
     """What a sample of at least one label says of the size of the difference."""
     data = _Data(sample)
-    return data.bounds(data.comparison(rng, n_resamples=1).swap.difference, rule, rng)
+    baseline, candidate = data.joined.scores
+    return data.bounds(candidate - baseline, rule, rng)
 
 
 def label_sides(sample: LabelSample, rng: np.random.Generator) -> tuple[float, float]:
@@ -118,11 +121,10 @@ class _Data:
                 truth=task.truth,
                 baseline=task.baseline,
                 candidate=task.candidate,
-                cluster=task.unit.tolist() if is_clustered else None,
+                cluster=task.unit if is_clustered else None,
             )
             for task in sample.tasks
         ]
-        self.weights = [float(len(task.truth)) for task in sample.tasks]
         changes = [
             _Change(unit, before == truth, after == truth)
             for task in sample.tasks
@@ -136,19 +138,19 @@ class _Data:
         self.gains = sum(change.is_right for change in changes)
         self.losses = sum(change.was_right for change in changes)
 
-    def comparison(self, rng: np.random.Generator, *, n_resamples: int = N_RESAMPLES) -> F1Comparison:
-        return compare_macro_f1(self.tasks, weights=self.weights, n_resamples=n_resamples, rng=rng)
+    @cached_property
+    def joined(self) -> JoinedAnswers:
+        return JoinedAnswers.of(self.tasks, [float(len(task.truth)) for task in self.tasks])
+
+    def comparison(self, rng: np.random.Generator) -> F1Comparison:
+        return self.joined.compare(n_resamples=N_RESAMPLES, rng=rng)
 
     def bounds(self, difference: float, rule: DecisionRule, rng: np.random.Generator) -> Bounds:
         if self.n_changed_units < ENOUGH_CHANGES or rule.alpha < LEAST_RESAMPLED:
             return self._counted(difference, rule)
         try:
-            outer, inner = bootstraps_macro_f1(
-                self.tasks,
-                weights=self.weights,
-                confidence_levels=(1.0 - rule.alpha, 1.0 - 2.0 * rule.alpha),
-                n_resamples=N_RESAMPLES,
-                rng=rng,
+            outer, inner = self.joined.bootstraps(
+                confidence_levels=(1.0 - rule.alpha, 1.0 - 2.0 * rule.alpha), n_resamples=N_RESAMPLES, rng=rng
             )
         except InsufficientData:
             return self._counted(difference, rule)

@@ -13,12 +13,12 @@ from qualab.app.analysis.bounds import (
     farther,
     halves,
     interval_of,
-    is_one_sided,
     needed,
     needed_by_error,
     of_sides,
     wider,
 )
+from qualab.app.analysis.ruling import is_one_sided, sides
 from qualab.app.analysis.samples import MeanSample
 from qualab.domain.comparison import Evidence
 from qualab.domain.names import EvidenceKind
@@ -146,7 +146,7 @@ class _Data:
             interval=interval_of(tango(self.counts, confidence_level=1.0 - rule.alpha)),
             equivalence_interval=interval_of(found.interval),
             pvalue_equivalence=self._taken(found.pvalue_lower, found.pvalue_upper, rule),
-            pvalue_equivalence_exact=self._taken(found.pvalue_exact_lower, found.pvalue_exact_upper, rule),
+            pvalue_equivalence_exact=self._exact(found, rule),
             standard_error=None,
             degrees_of_freedom=None,
             design_effect=1.0,
@@ -154,6 +154,13 @@ class _Data:
 
     def _taken(self, lower: float, upper: float, rule: DecisionRule) -> float:
         return of_sides(lower, upper, rule, higher_is_better=self.higher_is_better)
+
+    def _exact(self, found: EquivalenceResult, rule: DecisionRule) -> float:
+        """The exact p-value that the objective takes; one side alone where it takes one side."""
+        lower, upper = sides(rule.objective, higher_is_better=self.higher_is_better)
+        if lower and upper:
+            return found.pvalue_exact
+        return found.pvalue_exact_lower if lower else found.pvalue_exact_upper
 
     def _bounds_of_clusters(self, rule: DecisionRule) -> Bounds:
         """The farther limits of two intervals: score tests at the effective number of items, and CR2 with t.
@@ -176,7 +183,7 @@ class _Data:
             pvalue_equivalence=max(
                 self._taken(found.pvalue_lower, found.pvalue_upper, rule), outer[0] if outer else 0.0
             ),
-            pvalue_equivalence_exact=self._taken(found.pvalue_exact_lower, found.pvalue_exact_upper, rule),
+            pvalue_equivalence_exact=self._exact(found, rule),
             standard_error=spread.standard_error if spread else None,
             degrees_of_freedom=spread.degrees_of_freedom if spread else None,
             design_effect=effect,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from qualab.domain.names import Objective, Verdict
+from qualab.domain.numbers import points
+from qualab.domain.plan import DecisionRule
 
 PROVEN = {Objective.EQUIVALENCE: Verdict.EQUIVALENT, Objective.NON_INFERIORITY: Verdict.NON_INFERIOR}
 """What a metric is said to be that proves the objective."""
@@ -11,6 +13,20 @@ PASSING = {
     Objective.NON_INFERIORITY: frozenset({Verdict.NON_INFERIOR, Verdict.IMPROVEMENT}),
 }
 """What every primary metric has to be. An improvement is no equivalence: a lossless drafter improves nothing either."""
+
+
+MAX_ITEMS = 200_000
+"""No number of items beyond is looked for."""
+
+
+def is_one_sided(rule: DecisionRule) -> bool:
+    """Whether a loss alone has to be ruled out."""
+    return rule.objective is Objective.NON_INFERIORITY
+
+
+def bounds_of(rule: DecisionRule, margin: float | None = None) -> str:
+    """The rule's margin, or another one, as the objective takes it: both sides, or that of a loss."""
+    return f"{'−' if is_one_sided(rule) else '±'}{points(rule.margin if margin is None else margin)}"
 
 
 def sides(objective: Objective, *, higher_is_better: bool = True) -> tuple[bool, bool]:

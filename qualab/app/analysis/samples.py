@@ -162,9 +162,7 @@ class MissingCount:
 
 def members_of(spec: MetricSpec, plan: Plan) -> list[MetricSpec]:
     """The metrics that a row pools: itself, or a group's members that have it."""
-    if spec.kind is not MetricKind.GROUP_MEAN:
-        return [spec]
-    return [other for other in plan.metrics if other.task in spec.members and other.key == spec.key]
+    return plan.members_of(spec)
 
 
 def missing_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout) -> MissingCount:
@@ -218,7 +216,8 @@ def _in_order(column: Column, keys: Sequence[Key]) -> list[Any]:
 
 
 def _numbers(parts: Sequence[_Both]) -> Sample | Untestable:
-    if not all(isinstance(value, (int, float)) for part in parts for value in part.values()):
+    types = {kind for part in parts for arm in (part.baseline, part.candidate) for kind in set(map(type, arm))}
+    if not all(issubclass(kind, (int, float)) for kind in types - {type(None)}):
         return Untestable(reason="no test: a score is no number, although the metric is declared a mean of numbers")
     return MeanSample(
         number=np.concatenate([part.places.numbers for part in parts]),

@@ -34,10 +34,12 @@ class Scores:
     digest: Any = field(default_factory=hashlib.sha256)
 
     def add(self, score: Score, task: str) -> None:
-        value, place = raw_value(score), (score.position, score.repeat)
-        self.columns.setdefault((task, score.metric, score.arm), {})[place] = value
+        value, place, key = raw_value(score), (score.position, score.repeat), (task, score.metric, score.arm)
+        if key not in self.columns:
+            self.columns[key] = {}
+        self.columns[key][place] = value
         self.answered[score.arm].add(place)
-        self.digest.update(f"{task}\0{score.metric}\0{score.arm}\0{place}\0{value!r}\n".encode())
+        self.digest.update(f"{task}\0{score.metric}\0{score.arm.value}\0{place}\0{value!r}\n".encode())
 
     def column(self, task: str, metric: str, arm: ArmName) -> Column:
         return self.columns.get((task, metric, arm), {})

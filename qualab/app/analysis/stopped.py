@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qualab.app.analysis.bounds import is_one_sided
-from qualab.app.analysis.judge import Judgement, bounds_of, why_open
+from qualab.app.analysis.judge import Judgement, why_open
 from qualab.app.analysis.looking import LEAST_SHOWN, history, level_of
-from qualab.app.analysis.ruling import PROVEN
+from qualab.app.analysis.ruling import PROVEN, bounds_of, is_one_sided
 from qualab.app.analysis.samples import Sample
 from qualab.app.analysis.streams import Streams
 from qualab.app.analysis.testing import sample_bounds, sample_evidence

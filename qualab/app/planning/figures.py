@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TypeVar
 
-from qualab.app.analysis.bounds import MAX_ITEMS, is_one_sided
-from qualab.app.calculators import EarlyLooks, early_looks
+from qualab.app.analysis.ruling import MAX_ITEMS, is_one_sided
+from qualab.app.calculators import EarlyLooks, early_looks, power_at_looks
 from qualab.app.planning.beliefs import Belief
-from qualab.domain.plan import DecisionRule
+from qualab.domain.plan import DecisionRule, LookPlan
 from qualab.errors import InsufficientData
 from qualab.stats.sizing import (
     discordance_with_repeats,
@@ -65,7 +65,10 @@ class Figures:
     effective_items: int
     """Items over the design effect."""
     power: float
-    """Of proving the margin."""
+    """Of proving the margin, with one look at the end."""
+    power_looks: float | None
+    """The same with the plan's looks at these items, by simulation. None without looks, for non-inferiority, and above
+    10,000 items."""
     provable_margin: float | None
     """Proven with the power that is aimed at."""
     mde: float | None
@@ -80,14 +83,22 @@ class Figures:
     looks: EarlyLooks | None
     """Items with early looks; None where none are planned for, or for non-inferiority, which has no such design."""
 
+    @property
+    def planned_power(self) -> float:
+        """Of the run as it is planned: with looks where there are any."""
+        return self.power if self.power_looks is None else self.power_looks
+
 
 BEST_REPEATS = 4
 
 
 def figures_of(
-    metric: Named, asked: Asked, belief: Belief, *, rule: DecisionRule, power_each: float, n_looks: int | None
+    metric: Named, asked: Asked, belief: Belief, *, rule: DecisionRule, power_each: float, looks: LookPlan | None
 ) -> Figures:
-    """Everything that planning says of one metric; `power_each` is what it needs for the joint power."""
+    """Everything that planning says of one metric.
+
+    `power_each` is what it needs for the joint power; `looks` has the level of a loss that is this metric's share.
+    """
     variance = discordance_with_repeats(discordance=belief.discordance, noise=belief.noise, repeats=asked.repeats)
     effective = max(1, math.floor(asked.n_items / belief.design_effect + _HAIR))
     one_sided, alpha, target = is_one_sided(rule), rule.alpha, rule.power
@@ -104,6 +115,7 @@ def figures_of(
         power=power_to_prove(
             n_items=effective, discordance=variance, margin=rule.margin, alpha=alpha, is_one_sided=one_sided
         ),
+        power_looks=_power_looks(variance, rule, looks, effective),
         provable_margin=_if_any(
             lambda: smallest_margin(
                 n_items=effective,
@@ -126,7 +138,7 @@ def figures_of(
         items_needed=needed(variance, target),
         items_needed_repeated=needed(belief.discordance / BEST_REPEATS, target),
         items_for_joint=needed(variance, power_each),
-        looks=_looks(variance, rule, n_looks, belief.design_effect),
+        looks=_looks(variance, rule, looks, belief.design_effect),
     )
 
 
@@ -145,12 +157,25 @@ def _needed(discordance: float, power: float, *, rule: DecisionRule, effect: flo
     return None if independent is None else math.ceil(independent * effect - _HAIR)
 
 
-def _looks(discordance: float, rule: DecisionRule, n_looks: int | None, effect: float) -> EarlyLooks | None:
-    if n_looks is None or is_one_sided(rule):
+def _power_looks(discordance: float, rule: DecisionRule, looks: LookPlan | None, n_items: int) -> float | None:
+    if looks is None or is_one_sided(rule):
         return None
-    found = _early_looks(rule.margin, discordance, rule.alpha, rule.power, n_looks)
+    return power_at_looks(
+        n_items=n_items,
+        margin=rule.margin,
+        discordance=discordance,
+        alpha=rule.alpha,
+        harm_alpha=looks.harm_alpha,
+        n_looks=looks.n_looks,
+    )
+
+
+def _looks(discordance: float, rule: DecisionRule, looks: LookPlan | None, effect: float) -> EarlyLooks | None:
+    if looks is None or is_one_sided(rule):
+        return None
+    found = _early_looks(rule.margin, discordance, rule.alpha, rule.power, looks)
     return found and EarlyLooks(
-        n_looks=n_looks,
+        n_looks=looks.n_looks,
         most_items=math.ceil(found.most_items * effect - _HAIR),
         expected_items=None if found.expected_items is None else found.expected_items * effect,
         power=found.power,
@@ -159,10 +184,17 @@ def _looks(discordance: float, rule: DecisionRule, n_looks: int | None, effect: 
 
 
 @lru_cache(maxsize=32)
-def _early_looks(margin: float, discordance: float, alpha: float, power: float, n_looks: int) -> EarlyLooks | None:
+def _early_looks(margin: float, discordance: float, alpha: float, power: float, looks: LookPlan) -> EarlyLooks | None:
     """Simulated once for metrics with the same assumptions."""
     return _if_any(
-        lambda: early_looks(margin=margin, discordance=discordance, alpha=alpha, power=power, n_looks=n_looks)
+        lambda: early_looks(
+            margin=margin,
+            discordance=discordance,
+            alpha=alpha,
+            power=power,
+            harm_alpha=looks.harm_alpha,
+            n_looks=looks.n_looks,
+        )
     )
 
 

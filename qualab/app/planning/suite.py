@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from qualab.app.analysis.looking import harm_alpha
 from qualab.app.analysis.samples import members_of
 from qualab.app.experiment import Experiment, make_plan
 from qualab.app.planning.beliefs import Belief, Given, belief_of, check_given
@@ -45,7 +46,7 @@ class Planning:
     power_each: float | None
     """What each primary metric needs for all of them to reach the power that is aimed at; None without a metric."""
     joint_power: float | None
-    """Product of the powers; None where a primary metric has none."""
+    """Product of the powers, with looks where there are any; None where a primary metric has none."""
     n_requests: int
     """Of both arms together, and of the noise floor; early looks may save some."""
     rate: float | None
@@ -93,11 +94,11 @@ def plan_comparison(
             beliefs[metric.id],
             rule=plan.rule_for(metric),
             power_each=power_each or plan.rule.power,
-            n_looks=plan.looks.n_looks if plan.looks else None,
+            looks=replace(plan.looks, harm_alpha=harm_alpha(plan, plan.looks)) if plan.looks else None,
         )
         for metric in planned
     )
-    joint = joint_power([one.power for one in figures]) if figures and not unplanned else None
+    joint = joint_power([one.planned_power for one in figures]) if figures and not unplanned else None
     rate = given.rate if given.rate is not None or pilot is None else pilot.rate
     plan = replace(plan, assumptions=_assumptions(figures, joint, has_repeats=plan.sampling.repeats > 1))
     return Planning(

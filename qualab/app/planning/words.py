@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qualab.app.analysis.bounds import MAX_ITEMS, is_one_sided
+from qualab.app.analysis.ruling import MAX_ITEMS, is_one_sided
 from qualab.app.pinning import unpinned_sentence
 from qualab.app.planning.figures import BEST_REPEATS, Figures
 from qualab.app.planning.pilot import Pilot
-from qualab.app.wording import percent, pp, proven, share
+from qualab.domain.numbers import percent, pp, proven, share
 from qualab.domain.plan import DecisionRule, MetricSpec, Plan
+
+_NEAR = 0.025
+"""Powers with looks are simulated, and sizes with looks are right to about two percentage points of them."""
 
 
 def unproven(figures: Sequence[Figures], rule: DecisionRule) -> Iterator[str]:
-    """A sentence or two for each metric whose items have too little power."""
+    """A sentence or two for each metric whose items have too little power, with looks where there are any."""
     for one in figures:
         if one.power < rule.power:
             yield f"{_short_of(one, rule)} {_what_helps(one)}"
+        elif one.planned_power < rule.power - _NEAR:
+            yield _short_with_looks(one, rule)
+
+
+def _short_with_looks(one: Figures, rule: DecisionRule) -> str:
+    needed = "" if one.looks is None else f": they need up to {one.looks.most_items:,} items"
+    return (
+        f"{one.name}: these items have {share(one.power)} power in one look at the end, but {share(one.planned_power)} "
+        f"with the looks of this plan, short of {percent(rule.power)}{needed}, or no looks."
+    )
 
 
 def _short_of(one: Figures, rule: DecisionRule) -> str:
@@ -26,9 +39,10 @@ def _short_of(one: Figures, rule: DecisionRule) -> str:
     needed = f"{one.items_needed:,} are" if one.items_needed else f"more than {MAX_ITEMS:,} would be"
     sign = "−" if is_one_sided(rule) else "±"
     own = "no margin at all" if one.provable_margin is None else f"{sign}{proven(one.provable_margin)}"
+    with_looks = "" if one.power_looks is None else f" ({share(one.power_looks)} with looks)"
     return (
         f"{one.name}: {what} cannot {goal} at {percent(one.belief.discordance)} discordance: {needed} needed for "
-        f"{percent(rule.power)} power. These have {share(one.power)}, and prove {own}."
+        f"{percent(rule.power)} power. These have {share(one.power)}{with_looks}, and prove {own}."
     )
 
 

@@ -1,0 +1,1 @@
+"""Builds the report's model from what is stored."""

@@ -1,0 +1,52 @@
+"""The lines to sign on, and the methods with their sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qualab.app.reporting.source import Source
+from qualab.app.reporting.verdicts import signoff_text
+from qualab.app.reporting.words import Words
+from qualab.domain.names import EvidenceKind
+from qualab.domain.report import Bullets, Paragraph, Section, SignOff
+
+METHODS = {
+    EvidenceKind.COUNTS: ("method difference", "method interval"),
+    EvidenceKind.CLUSTERS: ("method clusters",),
+    EvidenceKind.SCORES: ("method clusters",),
+    EvidenceKind.LABELS: ("method labels",),
+}
+"""What is said of each kind of evidence."""
+
+
+def signoff_section(source: Source, words: Words) -> Section:
+    """Whether the result can be signed off, and where."""
+    how = words("sign off how", id=source.comparison.id, plan=source.analysis.plan_hash[:12])
+    lines = SignOff(
+        choices=tuple(words(key) for key in ("approve", "reject", "further")),
+        fields=tuple(words(key) for key in ("name", "date field", "signature")),
+        roles=tuple(words(key) for key in ("evaluator", "releaser")),
+    )
+    blocks = (Paragraph(text=signoff_text(source, words)), Paragraph(text=how), lines)
+    return Section(id="signoff", title=words("sign off"), blocks=blocks)
+
+
+def methods_section(source: Source, words: Words) -> Section:
+    """The methods that this comparison's metrics got, each with its source."""
+    items = tuple(dict.fromkeys(_methods(source, words)))
+    return Section(id="methods", title=words("methods"), blocks=(Bullets(items=items),))
+
+
+def _methods(source: Source, words: Words) -> Iterator[str]:
+    kinds = {row.evidence.kind for row in source.analysis.metrics if row.evidence}
+    yield words("method scores", version=source.plan.harness_version)
+    for kind, keys in METHODS.items():
+        if kind in kinds:
+            yield from map(words, keys)
+    yield words("method family")
+    if source.plan.looks:
+        yield words("method looks")
+    if source.analysis.noise:
+        yield words("method noise")
+    yield words("method missing")
+    yield words("method unpaired")

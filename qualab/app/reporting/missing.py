@@ -1,0 +1,73 @@
+"""Which answers are missing, and whether it matters how they are treated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from qualab.app.reporting.source import Source, cells, columns
+from qualab.app.reporting.words import Words
+from qualab.domain.comparison import ArmSummary, MetricResult, PolicyResult
+from qualab.domain.names import AnswerStatus
+from qualab.domain.numbers import count, percent, pvalue, share, signed
+from qualab.domain.report import Block, Cell, Paragraph, Row, Section, Table
+
+ANSWERED = frozenset(status.value for status in AnswerStatus if status.is_answer)
+
+
+def missing_section(source: Source, words: Words) -> Section:
+    """By arm, then by metric and policy."""
+    analysis = source.analysis
+    blocks: list[Block] = [_arm_table(source, words)]
+    missing = analysis.suite.missing
+    n_lost = sum(arm.n_requests - arm.n_answers for arm in analysis.arms)
+    if not n_lost and not missing.baseline_only + missing.candidate_only + missing.both:
+        blocks.append(Paragraph(text=words("nothing missing", n=count(sum(arm.n_requests for arm in analysis.arms)))))
+    else:
+        off, on, both = (count(n) for n in (missing.baseline_only, missing.candidate_only, missing.both))
+        blocks.append(Paragraph(text=words("missing in", off=off, on=on, both=both, p=pvalue(missing.pvalue))))
+        blocks += _policies(source, words)
+    return Section(id="missing", title=words("missing answers"), blocks=tuple(blocks))
+
+
+def _arm_table(source: Source, words: Words) -> Table:
+    names = ("arm", "requests", "answered", "unanswered", "truncated", "empty", "stop strings", "retries")
+    rows = tuple(_arm(one, words) for one in source.analysis.arms)
+    return Table(columns=columns(words, *names), rows=rows, legend=(words("missing legend"),))
+
+
+def _arm(one: ArmSummary, words: Words) -> Row:
+    cut = one.truncated_share
+    numbers = (one.n_requests, one.n_answers)
+    more = (one.empty_answers, one.stop_string_answers, one.retries)
+    return cells(
+        words(f"{one.arm} arm"),
+        *(Cell(text=count(n), value=n) for n in numbers),
+        Cell(text=unanswered(one, words) or "0"),
+        Cell(text="–" if cut is None else words.units(share(cut)), value=cut),
+        *(Cell(text=count(n), value=n) for n in more),
+    )
+
+
+def unanswered(one: ArmSummary, words: Words) -> str:
+    """How requests ended that have no answer; empty where all have."""
+    lost = {status: n for status, n in one.statuses.items() if status not in ANSWERED}
+    return ", ".join(words("status", n=count(n), status=words(status)) for status, n in lost.items())
+
+
+def _policies(source: Source, words: Words) -> Iterator[Block]:
+    rows = [_policy(row, one, words) for row in source.analysis.metrics if not row.equals for one in row.policies]
+    if not rows:
+        yield Paragraph(text=words("policies unneeded"))
+        return
+    yield Paragraph(text=words("policies how"), is_muted=True)
+    level = percent(1.0 - 2.0 * source.plan.rule.alpha)
+    heads = columns(words, "metric", "policy", "difference", "interval", "agrees", n_texts=2)
+    named = (replace(one, title=words("interval at", level=level)) if one.id == "interval" else one for one in heads)
+    yield Table(columns=tuple(named), rows=tuple(rows))
+
+
+def _policy(row: MetricResult, one: PolicyResult, words: Words) -> Row:
+    interval = words.interval(one.interval.low, one.interval.high) if one.interval else words("none")
+    difference = Cell(text=signed(one.difference), value=one.difference)
+    return cells(row.id, words(one.policy.value), difference, interval, words("yes" if one.is_equivalent else "no"))

@@ -1,0 +1,87 @@
+"""The report's model, from what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qualab.app.hints import resume_hint
+from qualab.app.reporting.acceptance import acceptance_section
+from qualab.app.reporting.arms import arms_section
+from qualab.app.reporting.closing import methods_section, signoff_section
+from qualab.app.reporting.flips import find_flips, flips_section
+from qualab.app.reporting.forest import forest_section
+from qualab.app.reporting.metrics import metrics_section, verdict_cell
+from qualab.app.reporting.missing import missing_section
+from qualab.app.reporting.noise import noise_section
+from qualab.app.reporting.power import power_section
+from qualab.app.reporting.running import running_section
+from qualab.app.reporting.source import Source
+from qualab.app.reporting.verdicts import headline, verdict_section
+from qualab.app.reporting.words import Words
+from qualab.domain.comparison import Analysis, Comparison
+from qualab.domain.report import Language, ReportModel, Section
+from qualab.errors import InvalidValue
+from qualab.ports import Store
+
+SECTIONS: tuple[Callable[[Source, Words], Section], ...] = (
+    verdict_section,
+    arms_section,
+    forest_section,
+    lambda source, words: metrics_section(source.analysis, words),
+    power_section,
+    noise_section,
+    acceptance_section,
+    missing_section,
+    running_section,
+    flips_section,
+    signoff_section,
+    methods_section,
+)
+"""In the order in which they are read."""
+LABELS = ("of", "contents", "shared", "nothing", "same texts")
+
+
+def report_model(store: Store, comparison_id: str, language: Language) -> ReportModel:
+    """The report on a comparison, as it was found under its own plan.
+
+    Raises ComparisonNotFound, and InvalidValue where nothing is analysed yet.
+    """
+    comparison = store.get(comparison_id)
+    analysis = store.analysis(comparison.id)
+    if analysis is None:
+        raise InvalidValue(
+            f"Comparison {comparison.id} is {comparison.status.value}: it has no analysis yet",
+            hint=resume_hint(comparison.id),
+        )
+    source = Source(
+        comparison=comparison,
+        analysis=analysis,
+        observations=store.observations(comparison.id),
+        flips=find_flips(store, comparison),
+    )
+    return model_of(source, Words(language=language))
+
+
+def model_of(source: Source, words: Words) -> ReportModel:
+    """The model, from what was read."""
+    comparison, analysis = source.comparison, source.analysis
+    ended = comparison.finished_at or comparison.started_at or comparison.created_at
+    tasks = ", ".join(source.plan.requested)
+    return ReportModel(
+        comparison_id=comparison.id,
+        plan_hash=analysis.plan_hash,
+        language=words.language,
+        title=words("title", model=source.plan.sampling.model),
+        subtitle=words("subtitle", tasks=tasks, id=comparison.id, date=words.date(ended)),
+        verdict=verdict_cell(analysis.verdict, words),
+        headline=headline(source, words),
+        sections=tuple(section(source, words) for section in SECTIONS),
+        written_at=ended,
+        footer=_footer(comparison, analysis, words),
+        labels={key: words(key) for key in LABELS},
+    )
+
+
+def _footer(comparison: Comparison, analysis: Analysis, words: Words) -> str:
+    version = analysis.versions.get("qualab", "")
+    return words("footer", version=version, id=comparison.id, plan=analysis.plan_hash[:12])

@@ -1,0 +1,120 @@
+"""What the plan expected these items to prove, and what they did prove."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from qualab.app.analysis.ruling import MAX_ITEMS, bounds_of, is_one_sided
+from qualab.app.reporting.source import Source, columns
+from qualab.app.reporting.words import Words
+from qualab.domain.comparison import Evidence, LooksTaken, MetricResult
+from qualab.domain.names import EvidenceKind, MetricKind
+from qualab.domain.numbers import count, percent, share, tokens
+from qualab.domain.plan import DecisionRule, MetricSpec
+from qualab.domain.report import Block, Cell, Column, Paragraph, Row, Section, Table
+
+_HAIR = 1e-9
+PLANNED = ("planned discordance", "planned effect", "planned power")
+ACHIEVED = ("n", "seen discordance", "seen effect", "proven margin", "items needed")
+NOTHING = Cell(text="–")
+
+
+def power_section(source: Source, words: Words) -> Section:
+    """One row a primary metric, the plan's assumptions beside what was observed."""
+    blocks: list[Block] = []
+    if source.primaries:
+        blocks.append(_table(source, words))
+    if source.plan.assumptions is None:
+        blocks.append(Paragraph(text=words("not planned")))
+    blocks.append(Paragraph(text=_joint(source, words)))
+    if source.analysis.looks:
+        blocks.append(Paragraph(text=_looks(source.analysis.looks, words)))
+    return Section(id="power", title=words("power"), blocks=tuple(blocks))
+
+
+def _table(source: Source, words: Words) -> Table:
+    is_planned = source.plan.assumptions is not None
+    names = ("metric", "margin", *(PLANNED if is_planned else ()), *ACHIEVED)
+    shown = columns(words, *names)
+    rows = tuple(_row(row, shown, source, words) for row in source.primaries)
+    return Table(columns=shown, rows=rows, legend=(words("power legend", power=percent(source.plan.rule.power)),))
+
+
+def _row(row: MetricResult, shown: tuple[Column, ...], source: Source, words: Words) -> Row:
+    spec = next(one for one in source.plan.metrics if one.id == row.id)
+    rule = source.plan.rule_for(spec)
+    found = {"metric": Cell(text=row.id), "margin": Cell(text=words.units(bounds_of(rule)), value=rule.margin)}
+    found |= _planned(row, spec, rule, source, words)
+    if row.evidence:
+        found |= dict(_achieved(row.evidence, rule, words))
+    return Row(cells=tuple(found.get(one.id, NOTHING) for one in shown))
+
+
+def _planned(row: MetricResult, spec: MetricSpec, rule: DecisionRule, source: Source, words: Words) -> dict[str, Cell]:
+    taken = source.plan.assumptions
+    if taken is None or row.id not in taken.discordance:
+        return {}
+    discordance, effect = taken.discordance[row.id], taken.design_effect.get(row.id, 1.0)
+    cells = {
+        "planned discordance": Cell(text=words.units(percent(discordance)), value=discordance),
+        "planned effect": Cell(text=tokens(effect), value=effect),
+    }
+    if spec.kind in (MetricKind.BINARY_MEAN, MetricKind.GROUP_MEAN):
+        noise = taken.noise.get(row.id, 0.0)
+        power = _power(row.n_items, discordance, noise, effect, rule, repeats=source.plan.sampling.repeats)
+        cells["planned power"] = Cell(text=words.units(share(power)), value=power)
+    return cells
+
+
+def _power(n_items: int, discordance: float, noise: float, effect: float, rule: DecisionRule, *, repeats: int) -> float:
+    """As `qualab plan` found it."""
+    from qualab.stats.sizing import discordance_with_repeats, power_to_prove  # noqa: PLC0415  scipy: planned runs only
+
+    return power_to_prove(
+        n_items=max(1, math.floor(n_items / effect + _HAIR)),
+        discordance=discordance_with_repeats(discordance=discordance, noise=noise, repeats=repeats),
+        margin=rule.margin,
+        alpha=rule.alpha,
+        is_one_sided=is_one_sided(rule),
+    )
+
+
+def _achieved(evidence: Evidence, rule: DecisionRule, words: Words) -> Iterator[tuple[str, Cell]]:
+    yield "n", Cell(text=count(evidence.n_items), value=evidence.n_items)
+    if evidence.kind in (EvidenceKind.COUNTS, EvidenceKind.CLUSTERS):
+        discordance = (evidence.gains + evidence.losses) / evidence.n_items
+        yield "seen discordance", Cell(text=words.units(share(discordance, 2)), value=discordance)
+        yield "seen effect", Cell(text=tokens(evidence.design_effect), value=evidence.design_effect)
+    yield "proven margin", _margin(evidence.provable_margin, rule, words)
+    if evidence.items_needed is None:
+        text = words("no bound") if evidence.provable_margin is None else words("more than", n=count(MAX_ITEMS))
+        yield "items needed", Cell(text=text)
+    else:
+        yield "items needed", Cell(text=count(evidence.items_needed), value=evidence.items_needed)
+
+
+def _margin(margin: float | None, rule: DecisionRule, words: Words) -> Cell:
+    if margin is None:
+        return Cell(text=words("no bound"))
+    if margin >= 1.0:
+        return Cell(text=words("none proven"), value=margin)
+    return Cell(text=words.units(bounds_of(rule, margin)), value=margin)
+
+
+def _joint(source: Source, words: Words) -> str:
+    suite = source.analysis.suite
+    if suite.joint_power is None:
+        return words("no joint power", why=words.sentence(suite.joint_power_reason))
+    return words("joint power", power=share(suite.joint_power))
+
+
+def _looks(taken: LooksTaken, words: Words) -> str:
+    places = {
+        "planned": taken.n_planned,
+        "n": count(taken.n_items),
+        "total": count(taken.n_items_planned),
+        "saved": count(taken.n_requests_saved),
+        "look": taken.looks[-1].number if taken.looks else 0,
+    }
+    return words("looks stopped" if taken.stopped_early else "looks to the end", **places)

@@ -1,0 +1,80 @@
+"""What a report is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from qualab.app.reporting.words import Words
+from qualab.domain.comparison import Analysis, Comparison, MetricResult
+from qualab.domain.items import Answer, Item
+from qualab.domain.names import ArmName
+from qualab.domain.observations import Observation
+from qualab.domain.plan import Plan
+from qualab.domain.report import Cell, Column, Fact, Facts, Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flip:
+    """An item whose score in a primary metric differs between the arms."""
+
+    metric: str
+    item: Item
+    repeat: int
+    baseline_score: float
+    candidate_score: float
+    baseline: Answer
+    candidate: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flips:
+    """The worst of them. Losses where there are any, else gains."""
+
+    are_losses: bool
+    n_flips: int
+    """Of all primary metrics."""
+    n_shown_kind: int
+    """Losses, or gains."""
+    shown: tuple[Flip, ...]
+    """Of tasks that generate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Everything about one comparison that a report shows."""
+
+    comparison: Comparison
+    analysis: Analysis
+    observations: Sequence[Observation]
+    flips: Flips | None
+    """None where no scores are stored."""
+
+    @property
+    def plan(self) -> Plan:
+        return self.comparison.plan
+
+    @property
+    def primaries(self) -> list[MetricResult]:
+        return [row for row in self.analysis.metrics if row.is_primary]
+
+
+def cells(*texts: str | Cell) -> Row:
+    """A row of texts, or of cells."""
+    return Row(cells=tuple(text if isinstance(text, Cell) else Cell(text=text) for text in texts))
+
+
+def columns(words: Words, *names: str, n_texts: int = 1) -> tuple[Column, ...]:
+    """Columns by their keys; the first `n_texts` hold texts, the others numbers."""
+    return tuple(Column(id=name, title=words(name), is_number=place >= n_texts) for place, name in enumerate(names))
+
+
+def facts(words: Words, pairs: Iterable[tuple[str, str]]) -> Facts:
+    """Named facts; those without a text are left out."""
+    return Facts(facts=tuple(Fact(label=words(key), text=text) for key, text in pairs if text))
+
+
+def arms(words: Words) -> Iterator[tuple[ArmName, str]]:
+    """Both arms with their titles."""
+    for arm in ArmName:
+        yield arm, words(f"{arm} arm")

@@ -1,0 +1,294 @@
+"""What a report says: every section, what was measured, and what was not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from qualab.app.reporting.flips import AFTER, BEFORE
+from qualab.app.reporting.model import model_of, report_model
+from qualab.app.reporting.source import Source
+from qualab.app.reporting.words import Words
+from qualab.domain.comparison import (
+    Look,
+    LooksTaken,
+    MetricNoise,
+    MissingSummary,
+    NoiseFloor,
+    OddOneOut,
+    PolicyResult,
+    RepeatNoise,
+    RepeatSummary,
+    SampledTexts,
+    TextsCompared,
+)
+from qualab.domain.engine import Engine, EngineKind
+from qualab.domain.names import ArmName, LookDecision, MissingPolicy, Verdict
+from qualab.domain.observations import EngineSeen
+from qualab.domain.pins import PinFound, Pinning, PinPart
+from qualab.domain.plan import Assumptions, LookPlan
+from qualab.domain.report import Excerpt, Forest, Histogram, Language, ReportModel, Table
+from qualab.domain.treatment import EngineSummary, LengthBin, TaskDrafting, Treatment
+from qualab.errors import InvalidValue
+from tests.app.fakes import START
+from tests.app.report_texts import english_in, texts
+from tests.render.samples import report, sample
+
+ORDER = [
+    "verdict",
+    "arms",
+    "forest",
+    "metrics",
+    "power",
+    "noise",
+    "acceptance",
+    "missing",
+    "running",
+    "flips",
+    "signoff",
+    "methods",
+]
+PRIMARY = "gsm8k/exact_match,flexible-extract"
+DRAFTING = TaskDrafting(
+    task="gsm8k",
+    n_answers=79,
+    rounds=1_000,
+    draft_tokens=4_000,
+    accepted_tokens=1_234,
+    accepted_share=0.3086,
+    mean_length=2.234,
+    median_length=2.0,
+    p10_length=1.0,
+    zero_share=0.41,
+    histogram=(410, 300, 200, 90),
+    request_mean_length=2.5,
+    first_third=2.3,
+    last_third=2.1,
+    break_even_margin=-0.2,
+)
+ENGINES = {
+    arm: Engine(
+        kind=EngineKind.VLLM,
+        version="0.32.0",
+        max_model_len=2_048,
+        kv_cache_tokens=23_296,
+        drafter=drafter,
+        config={"dtype": "half", "speculative_config": drafter or "null", "speculative_config.n": drafter and "4"},
+    )
+    for arm, drafter in zip(ArmName, ("", "ngram, 4 tokens"), strict=True)
+}
+
+
+@cache
+def bare() -> Source:
+    made, analysis = sample()
+    return Source(comparison=made.store.get(made.comparison.id), analysis=analysis, observations=(), flips=None)
+
+
+@cache
+def full() -> Source:
+    """Everything that a comparison can have."""
+    source = bare()
+    texts_compared = TextsCompared(n_pairs=79, same_text=61, changed=17, first_difference=42.0)
+    odd = OddOneOut(n_items=79, n_odd=20, n_candidate_odd=9, pvalue=0.1897)
+    noise = NoiseFloor(
+        n_runs=1,
+        concurrency=16,
+        n_asked=111,
+        n_answered=110,
+        baseline=texts_compared,
+        candidate=replace(texts_compared, same_text=50, first_difference=37.0),
+        odd_texts=odd,
+        metrics=(
+            MetricNoise(metric=PRIMARY, n_answers=79, flip_rate_baseline=0.0127, flip_rate_candidate=0.038, odd=odd),
+        ),
+        sampled=SampledTexts(statistic=0.1, pvalue=0.4, n_prompts=79, n_resamples=999),
+        note="",
+    )
+    repeats = RepeatSummary(
+        metrics=tuple(
+            RepeatNoise(
+                metric=PRIMARY, arm=arm, n_items=79, n_repeats=4, flip_rate=0.11, variance_between=0.2,
+                variance_within=0.05, icc=0.8, icc_mean=0.94,
+            )
+            for arm in ArmName
+        ),
+        sampled=SampledTexts(statistic=0.1, pvalue=0.6, n_prompts=79, n_resamples=999),
+    )  # fmt: skip
+    treatment = Treatment(
+        is_observed=True,
+        engines=tuple(EngineSummary.of(arm, engine) for arm, engine in ENGINES.items()),
+        tasks=(DRAFTING,),
+        bins=(LengthBin(from_tokens=16, to_tokens=31, n_answers=8, draft_tokens=2_023, accepted_tokens=1_875),),
+        troubles=(),
+        notes=("gsm8k: a round yields 2.23 tokens, no more than the 2.43 at which drafting begins to pay.",),
+        break_even_length=2.43,
+    )
+    pinning = Pinning(
+        is_pinned=True,
+        unpinned=(),
+        found=tuple(
+            PinFound(arm=arm, part=PinPart.IMAGE, values=(f"sha256:{'a' * 64}",), source="kubectl, pod a/b")
+            for arm in ArmName
+        ),
+    )
+    rows = tuple(
+        replace(
+            row,
+            policies=(PolicyResult(policy=MissingPolicy.WRONG, difference=0.01, interval=None, is_equivalent=False),),
+        )
+        if row.id == PRIMARY
+        else row
+        for row in source.analysis.metrics
+    )
+    missing = MissingSummary(n_asked=420, baseline_only=1, candidate_only=3, both=0, pvalue=0.3125)
+    look = Look(number=2, n_items=200, input_hash="h", metrics=(), decision=LookDecision.PROVEN)
+    looks = LooksTaken(n_planned=5, looks=(look,), n_items=200, n_items_planned=420, n_requests_saved=440)
+    assumed = Assumptions(discordance={PRIMARY: 0.05}, design_effect={PRIMARY: 1.0}, noise={}, joint_power=0.4321)
+    plan = replace(source.plan, assumptions=assumed, looks=LookPlan(n_looks=5))
+    analysis = replace(
+        source.analysis,
+        noise=noise,
+        repeats=repeats,
+        treatment=treatment,
+        pinning=pinning,
+        metrics=rows,
+        looks=looks,
+        caveats=treatment.notes,
+        suite=replace(source.analysis.suite, missing=missing, joint_power=0.4321, joint_power_reason=""),
+    )
+    seen = tuple(EngineSeen(arm=arm, seen_at=START, engine=engine) for arm, engine in ENGINES.items())
+    return replace(source, comparison=replace(source.comparison, plan=plan), analysis=analysis, observations=seen)
+
+
+def model(source: Source, language: Language = Language.ENGLISH) -> ReportModel:
+    return model_of(source, Words(language=language))
+
+
+def said(found: ReportModel, section: str) -> str:
+    return "\n".join(texts(found.section(section)))
+
+
+def blocks(found: ReportModel, section: str, kind: type) -> Iterator[Any]:
+    return (block for block in found.section(section).blocks if isinstance(block, kind))
+
+
+@pytest.mark.parametrize("language", Language)
+def test_sections_come_in_the_order_in_which_they_are_read(language: Language) -> None:
+    assert [section.id for section in report(language).sections] == ORDER
+
+
+def test_what_was_not_measured_is_said() -> None:
+    found = model(bare())
+    assert "No noise floor was measured" in said(found, "noise")
+    assert "What the engines are was not recorded" in said(found, "arms")
+    assert "No item" in said(report(), "flips") or "Items of primary metrics" in said(report(), "flips")
+    assert "No scores are stored" in said(found, "flips")
+    unknown = replace(bare(), analysis=replace(bare().analysis, treatment=None))
+    assert "did not look at the drafter" in said(model(unknown), "acceptance")
+
+
+@pytest.mark.parametrize("language", Language)
+def test_everything_that_was_measured_is_shown(language: Language) -> None:
+    found = model(full(), language)
+    for section, wanted in {
+        "arms": ("ngram, 4 tokens", "23,296", "2,048", "vLLM 0.32.0", f"sha256:{'a' * 64}", "speculative_config"),
+        "power": ("2.00", "43.2", "420", "440"),
+        "noise": (
+            "61 / 79" if language is Language.KOREAN else "61 of 79",
+            "77.2",
+            "42",
+            "37",
+            "0.190",
+            "1.3",
+            "3.8",
+            "0.80",
+            "0.94",
+        ),
+        "acceptance": ("1,000", "4,000", "30.9", "2.23", "41.0", "2.30 → 2.10", "−0.20", "2.43", "92.7"),
+        "missing": ("0.312", "+1.00", "90%" if language is Language.KOREAN else "90 % interval"),
+    }.items():
+        for text in wanted:
+            assert text in said(found, section), (section, text)
+
+
+def test_nothing_of_all_that_is_english_in_a_korean_report() -> None:
+    assert english_in(model(full(), Language.KOREAN)) == []
+
+
+def test_a_histogram_has_every_number_of_accepted_tokens() -> None:
+    (chart,) = blocks(model(full()), "acceptance", Histogram)
+    assert [(bar.label, bar.count, bar.text) for bar in chart.bars] == [
+        ("0", 410, "41.0 %"),
+        ("1", 300, "30.0 %"),
+        ("2", 200, "20.0 %"),
+        ("3", 90, "9.0 %"),
+    ]
+
+
+def test_the_forest_plot_has_every_primary_metric() -> None:
+    (chart,) = blocks(report(), "forest", Forest)
+    _, analysis = sample()
+    primaries = [row for row in analysis.metrics if row.is_primary]
+    assert [row.label for row in chart.rows] == [row.id for row in primaries]
+    for row, metric in zip(chart.rows, primaries, strict=True):
+        assert metric.evidence is not None
+        assert metric.evidence.equivalence_interval is not None
+        assert (row.difference, row.low) == (metric.evidence.difference, metric.evidence.equivalence_interval.low)
+
+
+def test_settings_of_the_drafter_are_one_row_and_others_have_their_own() -> None:
+    config = {**ENGINES[ArmName.CANDIDATE].config, "dtype": "float"}
+    other = EngineSeen(arm=ArmName.CANDIDATE, seen_at=START, engine=replace(ENGINES[ArmName.CANDIDATE], config=config))
+    *_, table = blocks(model(replace(full(), observations=(*full().observations, other))), "arms", Table)
+    assert [[cell.text for cell in row.cells] for row in table.rows] == [
+        ["dtype", "half", "float", "not to be expected: breaks the comparison"],
+        ["speculative_config (2 settings)", "none", "ngram, 4 tokens", "the drafter itself"],
+    ]
+
+
+@pytest.mark.parametrize("verdict", [one for one in Verdict if one not in (Verdict.IMPROVEMENT, Verdict.NOT_TESTED)])
+@pytest.mark.parametrize("language", Language)
+def test_every_verdict_has_its_sentence(language: Language, verdict: Verdict) -> None:
+    found = model(replace(bare(), analysis=replace(bare().analysis, verdict=verdict)), language)
+    assert found.headline
+    assert "{" not in found.headline
+    assert found.verdict.text == Words(language=language)(verdict.value)
+
+
+def test_excerpts_stand_around_the_first_difference() -> None:
+    found = list(blocks(report(), "flips", Excerpt))
+    assert found
+    for one in found:
+        assert one.shared == "So the answer is 1"
+        assert one.baseline.text.startswith("2.")
+        assert one.candidate.text.startswith("3.")
+
+
+def test_long_answers_are_cut_around_the_first_difference() -> None:
+    made, _ = sample(texts=("a" * 5_000 + " one" + "b" * 5_000, "a" * 5_000 + " two" + "c" * 5_000))
+    for one in blocks(report_model(made.store, made.comparison.id, Language.ENGLISH), "flips", Excerpt):
+        assert len(one.shared) == BEFORE
+        assert one.is_cut
+        assert len(one.baseline.text) == AFTER
+        assert one.baseline.is_cut
+        assert one.candidate.text.startswith("two")
+
+
+def test_white_space_that_differs_is_shown() -> None:
+    made, _ = sample(texts=("yes\nno", "yes no"))
+    one = next(blocks(report_model(made.store, made.comparison.id, Language.ENGLISH), "flips", Excerpt))
+    assert one.baseline.text == "⏎\nno"
+    assert one.candidate.text == "␣no"
+
+
+def test_without_an_analysis_there_is_no_report() -> None:
+    made, _ = sample()
+    store = type(made.store)()
+    store.create(made.comparison, made.items)
+    with pytest.raises(InvalidValue, match="no analysis yet"):
+        report_model(store, made.comparison.id, Language.ENGLISH)

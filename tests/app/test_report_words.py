@@ -1,0 +1,159 @@
+"""The report in two languages: whole catalogues, every sentence of an analysis known, no English left in Korean."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
+
+import pytest
+
+import qualab
+from qualab.app.reporting.words import CATALOGUES, ENGLISH, Words
+from qualab.app.reporting.words.sentences import FORMS, WORDS, in_korean
+from qualab.domain.report import Language
+from tests.app.report_texts import english_in, texts
+from tests.render.samples import report
+
+PACKAGE = Path(qualab.__file__).parent
+KOREAN = Words(language=Language.KOREAN)
+PRODUCERS = (
+    "app/analyse.py",
+    "app/compare.py",
+    "app/signoff.py",
+    "app/analysis/judge.py",
+    "app/analysis/stopped.py",
+    "app/analysis/missing.py",
+    "app/analysis/noise.py",
+    "app/analysis/means.py",
+    "app/analysis/labels.py",
+    "app/analysis/samples.py",
+    "app/analysis/drafter_signs.py",
+    "app/analysis/traffic.py",
+    "app/analysis/treatment.py",
+    "app/differences.py",
+    "domain/pins.py",
+)
+"""Modules that make sentences which analyses keep."""
+ERRORS = frozenset({"InvalidValue", "PlanChanged", "ValueError"})
+
+
+def places(text: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(text) if name}
+
+
+def constants(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def fragments(path: Path) -> Iterator[str]:
+    """The constant pieces of a module's sentences: no docstrings, nothing of errors."""
+    tree = ast.parse(path.read_text())
+    left_out = {id(part) for node in ast.walk(tree) if _says_nothing_stored(node) for part in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in left_out:
+            piece = node.value.strip(" ;,:().'%−")
+            if re.search(r"[a-z]{2,} [a-z]{2,}", piece):
+                yield piece
+
+
+def _says_nothing_stored(node: ast.AST) -> bool:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return True
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS
+
+
+def test_both_languages_have_the_same_texts_with_the_same_places() -> None:
+    english, korean = (CATALOGUES[language] for language in (Language.ENGLISH, Language.KOREAN))
+    assert english.keys() == korean.keys()
+    extra = {"number"}  # a month as a number, which English does not take
+    for key in english.keys() - {"guard", "no guard"}:
+        allowed = places(english[key]) | extra | {"month"}
+        assert places(korean[key]) <= allowed, key
+        assert places(english[key]) - {"month", "shares", "runs"} <= places(korean[key]) | {"month"}, key
+
+
+def test_every_text_is_used() -> None:
+    used = {text for path in (PACKAGE / "app/reporting").glob("*.py") for text in constants(path)}
+    used |= {
+        text
+        for path in (PACKAGE / "app/reporting/words/__init__.py", PACKAGE / "cli/treatment_text.py")
+        for text in constants(path)
+    }
+    vocabularies = (PACKAGE / "domain/names.py", PACKAGE / "domain/pins.py")
+    words = {text for path in vocabularies for text in constants(path)}
+    made = {
+        f"{head}{word}{tail}"
+        for word in words
+        for head in ("", "headline ", "limits of ", "objective ", "pin ")
+        for tail in ("", " arm")
+    }
+    parts = {
+        "headline INCONCLUSIVE without primaries",
+        "primaries one",
+        "primaries many",
+        "primaries one lost",
+        "primaries many lost",
+    }
+    assert CATALOGUES[Language.ENGLISH].keys() - used - made - parts == set()
+
+
+@pytest.mark.parametrize("name", PRODUCERS)
+def test_every_sentence_that_an_analysis_keeps_is_known_in_korean(name: str) -> None:
+    known = "\n".join((*FORMS, *WORDS))
+    unknown = [piece for piece in fragments(PACKAGE / name) if piece not in known]
+    assert [piece for piece in unknown if piece not in NOT_SENTENCES] == []
+
+
+NOT_SENTENCES: frozenset[str] = frozenset({"mmd noise floor", "mmd candidate"})
+"""Names of random streams."""
+
+
+@pytest.mark.parametrize(
+    ("english", "korean"),
+    [
+        (
+            "gsm8k/em,none: these 40 items prove ±7.22 pp; ±2.00 pp needs about 133 items at this discordance",
+            "gsm8k/em,none: 문항 40개로 ±7.22%p까지 입증. 지금의 불일치율 기준으로 ±2.00%p를 입증하려면 약 133개 필요",
+        ),
+        (
+            "Unpinned: no image is named: not for sign-off.",
+            "고정되지 않음: 이미지가 지정되지 않음. 승인에 쓸 수 없습니다.",
+        ),
+        (
+            "a/b: the candidate is better (adjusted p 0.0021); a lossless drafter should not improve anything either",
+            "a/b: 후보가 더 좋음 (보정 p 0.0021). 무손실 드래프터라면 점수가 좋아져서도 안 됨",
+        ),
+        ("the engines differ in dtype: half and float", "두 엔진의 dtype 설정이 다름: half / float"),
+    ],
+)
+def test_a_stored_sentence_keeps_its_parts(english: str, korean: str) -> None:
+    assert KOREAN.sentence(english) == korean
+    assert ENGLISH.sentence(english) == english
+
+
+def test_an_unknown_sentence_is_shown_and_marked() -> None:
+    assert in_korean("something that a later version says") is None
+    assert KOREAN.sentence("something that a later version says") == "something that a later version says (원문)"
+
+
+def test_no_english_sentence_is_left_in_a_korean_report() -> None:
+    assert english_in(report(Language.KOREAN)) == []
+
+
+def test_an_english_report_has_no_hangul() -> None:
+    assert [text for text in texts(report(Language.ENGLISH)) if re.search("[가-힣]", text)] == []
+
+
+def test_dates_and_units_are_in_the_languages_form() -> None:
+    korean, english = report(Language.KOREAN), report(Language.ENGLISH)
+    assert "2026년" in korean.subtitle
+    assert " 2026" in english.subtitle
+    assert any("%p" in text for text in texts(korean))
+    assert not any(" pp" in text or " %" in text for text in texts(korean))
+    assert any("(UTC)" in text for text in texts(korean))
+    assert any("UTC" in text for text in texts(english))

@@ -1,0 +1,84 @@
+"""`qualab report` writes what its file's name says, and clear errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.made_up import START, MadeUp, stored
+from qualab.bootstrap import store_of
+from qualab.settings import load
+from tests.cli.conftest import Command
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "qualab.db"
+    one = stored(MadeUp(scale=0.05, changed=0.2))
+    store = store_of(load(command_line={"db": str(path)}))
+    store.create(one.comparison, one.items)
+    store.put_scores(one.comparison.id, list(one.store.scores(one.comparison.id)))
+    store.put_analysis(one.analyse(), now=START)
+    return path
+
+
+BEGINNINGS = {".pdf": b"%PDF", ".html": b"<!doctype html>", ".md": b"# ", ".json": b"{"}
+
+
+@pytest.mark.parametrize("suffix", BEGINNINGS)
+def test_the_files_name_says_the_format(qualab: Command, database: Path, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"out{suffix}"
+    done = qualab("report", "made", "-o", path, "--lang", "ko", "--db", database)
+    assert done.code == 0, done.err
+    assert done.out == f"Wrote {path}\n"
+    assert path.read_bytes().lstrip().startswith(BEGINNINGS[suffix])
+
+
+def test_without_a_file_a_pdf_is_written_here(
+    qualab: Command, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert qualab("report", "made-up", "--db", database).out == "Wrote qualab-made-up.pdf\n"
+    assert (tmp_path / "qualab-made-up.pdf").read_bytes().startswith(b"%PDF")
+    assert [path.name for path in tmp_path.iterdir() if "made-up" in path.name] == ["qualab-made-up.pdf"]
+
+
+def test_the_format_goes_before_the_name(qualab: Command, database: Path, tmp_path: Path) -> None:
+    path = tmp_path / "out.pdf"
+    qualab("report", "made-up", "-o", path, "--format", "json", "--db", database)
+    assert json.loads(path.read_bytes())["comparison_id"] == "made-up"
+
+
+def test_a_dash_is_the_standard_output(database: Path) -> None:
+    command = [sys.executable, "-m", "qualab", "report", "made-up", "-o", "-", "--format", "md", "--db", str(database)]
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert done.stdout.decode().startswith("# Drafter off or on")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["report", "nothing"], "There is no comparison 'nothing'"),
+        (["report", "made-up", "-o", "no/such/folder/x.pdf"], "Cannot write no/such/folder/x.pdf"),
+    ],
+)
+def test_errors_are_one_line_with_a_hint(qualab: Command, database: Path, arguments: list[str], said: str) -> None:
+    done = qualab(*arguments, "--db", database)
+    assert done.code == 2
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_neither_lm_eval_nor_scipy_is_loaded(database: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from qualab.cli.main import main\n"
+        f"sys.argv = ['qualab', 'report', 'made-up', '--db', {str(database)!r}, '-o', {str(tmp_path / 'x.pdf')!r}]\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print([name for name in ('lm_eval', 'scipy', 'datasets', 'fontTools', 'jinja2') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr

@@ -1,0 +1,81 @@
+"""Reports on made-up comparisons over the five published benchmarks: 34 metrics, flips with answers of any text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+
+from benchmarks.made_up import MadeUp, Stored, stored
+from qualab.app.reporting.model import report_model
+from qualab.domain.comparison import Analysis
+from qualab.domain.items import Answer, Reply
+from qualab.domain.names import AnswerStatus, ArmName
+from qualab.domain.report import Language, ReportModel, Table
+
+ENDED = datetime(2026, 3, 1, 23, 5, 7, tzinfo=UTC)
+TEXTS = ("So the answer is 12.\nFinal answer: 12", "So the answer is 13.\nFinal answer: 13")
+HOSTILE = (
+    "same up to here: ",
+    '#eval("1+1") #set page(width: 1pt) \\\\ *bold* _it_ $x$ ``` <script>alert("off")</script> {{ 7*7 }} '
+    "[a](http://x.y) end",
+    "<img src=x onerror=alert(1)> | a | b |\n# heading\n> quote\n&amp; <b>on</b> \u202ereversed\u202c "
+    "zero\u200bwidth \x00\x07 \U00012000 👍🏽 ❤️ שלום مرحبا नमस्ते e\u0301 \ue000 日本語 ℝ𝒜 " + "x" * 10_000,
+)
+"""What both texts begin with, and how each of them goes on."""
+
+
+@cache
+def sample(*, texts: tuple[str, str] = TEXTS, loss: float = 0.0) -> tuple[Stored, Analysis]:
+    """A comparison in a store with its analysis, and both arms' answers to every generated item."""
+    made = stored(MadeUp(scale=0.06, changed=0.2, loss=loss))
+    analysis = made.analyse()
+    made.store.put_analysis(analysis, now=ENDED)
+    made.store.add_answers(made.comparison.id, list(_answers(made, texts)))
+    return made, analysis
+
+
+def _answers(made: Stored, texts: Sequence[str]) -> list[Answer]:
+    return [
+        Answer(arm=arm, position=item.position, choice=0, repeat=0, request_hash=b"h" * 16, reply=_reply(text))
+        for item in made.items
+        if item.task == "gsm8k"
+        for arm, text in zip(ArmName, texts, strict=True)
+    ]
+
+
+def _reply(text: str) -> Reply:
+    return Reply(
+        status=AnswerStatus.OK,
+        text=text,
+        loglikelihood=None,
+        is_greedy=None,
+        finish_reason="stop",
+        prompt_tokens=3,
+        completion_tokens=7,
+        attempts=1,
+        latency_s=0.5,
+        sent_at=ENDED,
+        system_fingerprint="",
+        error="",
+    )
+
+
+@cache
+def report(language: Language = Language.ENGLISH) -> ReportModel:
+    made, _ = sample()
+    return report_model(made.store, made.comparison.id, language)
+
+
+@cache
+def hostile_report(language: Language = Language.ENGLISH) -> ReportModel:
+    shared, off, on = HOSTILE
+    made, _ = sample(texts=(shared + off, shared + on))
+    return report_model(made.store, made.comparison.id, language)
+
+
+def metrics_of(model: ReportModel) -> Table:
+    """The table of all metrics."""
+    table = model.section("metrics").blocks[0]
+    assert isinstance(table, Table)
+    return table

@@ -1,0 +1,114 @@
+"""Charts: numbers where they belong, labelled axes, nothing told by colour alone, text never markup."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from qualab.adapters.render.charts import draw
+from qualab.domain.report import Bar, Cell, Forest, ForestRow, Histogram, Tone
+
+SVG = "{http://www.w3.org/2000/svg}"
+ROW = ForestRow(
+    label="gsm8k/exact_match,none",
+    difference=-0.01,
+    low=-0.03,
+    high=0.01,
+    margin_low=-0.02,
+    margin_high=0.02,
+    text="−1.00 (−3.00 to +1.00) pp",
+    verdict=Cell(text="INCONCLUSIVE", tone=Tone.OPEN),
+)
+FOREST = Forest(
+    rows=(ROW,), axis="difference (pp)", left="worse", right="better", band="margin", description="one metric"
+)
+HISTOGRAM = Histogram(
+    title="gsm8k: 10 rounds",
+    bars=(Bar(label="0", count=5, share=0.5, text="50.0 %"), Bar(label="1", count=5, share=0.25, text="25.0 %")),
+    axis="accepted",
+    vertical_axis="share (%)",
+    description="rounds",
+)
+
+
+def parsed(chart: Forest | Histogram) -> ET.Element:
+    return ET.fromstring(draw(chart))
+
+
+def texts(chart: Forest | Histogram) -> list[str]:
+    return ["".join(one.itertext()) for one in parsed(chart).iter(f"{SVG}text")]
+
+
+def marks(tone: Tone) -> list[str]:
+    """The tags and fillings of a row's mark, colours left out."""
+    root = parsed(replace(FOREST, rows=(replace(ROW, verdict=Cell(text="x", tone=tone)),)))
+    return [f"{one.tag} {one.get('class', '').replace(tone, '')}" for one in root if one.tag != f"{SVG}text"]
+
+
+def x_of(pattern: str) -> list[float]:
+    return [float(found) for found in re.findall(pattern, draw(FOREST))]
+
+
+def test_a_forest_plot_says_its_numbers_its_axis_and_its_margin() -> None:
+    said = texts(FOREST)
+    for text in (
+        "gsm8k",
+        "exact_match,none",
+        ROW.text,
+        "? INCONCLUSIVE",
+        "difference (pp)",
+        "margin",
+        "← worse",
+        "better →",
+    ):
+        assert text in said
+    assert parsed(FOREST).get("aria-label") == "one metric"
+
+
+def test_the_dot_stands_between_its_limits_and_the_band_around_zero() -> None:
+    (dot,) = x_of(r'<circle class="tone open hollow" cx="([\d.]+)"')
+    low, high = (
+        sorted(x_of(r'<line class="tone open" x1="([\d.]+)"'))[0],
+        max(x_of(r'<line class="tone open" x1="([\d.]+)"')),
+    )
+    start, width = re.findall(r'<rect class="band" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', draw(FOREST))[0]
+    edges = float(start), float(start) + float(width)
+    assert low < dot < high
+    assert low < edges[0] < dot < edges[1]
+    assert (dot - low) == pytest.approx((high - low) / 2.0, abs=0.2)
+    assert (edges[1] - edges[0]) == pytest.approx(high - low, abs=0.2)
+
+
+def test_without_an_interval_there_is_a_dot_alone() -> None:
+    alone = replace(FOREST, rows=(replace(ROW, low=None, high=None),))
+    assert 'class="tone open hollow"' in draw(alone)
+    assert '<line class="tone open"' not in draw(alone)
+
+
+def test_a_one_sided_margin_is_open_to_the_other_side() -> None:
+    one_sided = draw(replace(FOREST, rows=(replace(ROW, margin_high=None),)))
+    assert one_sided.count('class="edge"') == 1
+
+
+def test_tones_differ_in_shape_and_filling() -> None:
+    assert len({tuple(marks(tone)) for tone in (Tone.GOOD, Tone.BAD, Tone.OPEN)}) == 3
+
+
+def test_a_histogram_says_shares_and_both_axes() -> None:
+    said = texts(HISTOGRAM)
+    for text in ("gsm8k: 10 rounds", "50.0 %", "25.0 %", "accepted", "share (%)", "0", "1"):
+        assert text in said
+    heights = {one.get("class"): float(one.get("height", "0")) for one in parsed(HISTOGRAM).iter(f"{SVG}rect")}
+    assert heights["bar nothing"] == pytest.approx(2.0 * heights["bar"], abs=0.2)
+
+
+@pytest.mark.parametrize("hostile", ['<script>alert("x")</script>', '"onload="alert(1)', "&amp;"])
+def test_text_is_never_markup(hostile: str) -> None:
+    chart: Any = replace(FOREST, rows=(replace(ROW, text=hostile, label=f"{hostile}/m"),), description=hostile)
+    assert hostile in texts(chart)
+    assert parsed(chart).get("aria-label") == hostile
+    assert not list(parsed(chart).iter(f"{SVG}script"))
