@@ -11,7 +11,22 @@ from typing import Any
 
 import zstandard
 from pydantic import TypeAdapter
-from sqlalchemy import Column, Connection, Row, Select, Table, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from qualab.adapters.store import codes
@@ -61,15 +76,16 @@ _TWINS_BETWEEN = select(answer.c.position, answer.c.choice, answer.c.repeat, ans
     func.substr(answer.c.text, 1, 1) != SHARED,
 )
 _twin = answer.alias("twin")
-_IS_TWIN = and_(
-    *(_twin.c[name] == answer.c[name] for name in ("comparison_key", "position", "choice", "repeat")),
-    func.substr(answer.c.text, 1, 1) == SHARED,
-)
-_IS_NOISES_TWIN = and_(
-    *(_twin.c[name] == noise_answer.c[name] for name in ("comparison_key", "position", "choice", "repeat")),
-    _twin.c.arm == _BASELINE,
-    func.substr(noise_answer.c.text, 1, 1) == SHARED,
-)
+
+
+def _twins_text(table: Table, arm: int) -> ColumnElement[bytes]:
+    """The text that a row's text is packed upon, of an arm in the same place; NULL where it stands by itself.
+
+    A subquery and no join: looked up by the whole key even where PostgreSQL has no statistics of the table yet.
+    """
+    same = (_twin.c[name] == table.c[name] for name in ("comparison_key", "position", "choice", "repeat"))
+    text = select(_twin.c.text).where(*same, _twin.c.arm == arm).scalar_subquery()
+    return case((func.substr(table.c.text, 1, 1) == SHARED, text))
 
 
 def add_items(connection: Connection, key: int, items: Iterable[Item], sampler: DictionarySampler) -> None:
@@ -143,10 +159,8 @@ def read_answers(
 ) -> Iterator[Answer]:
     """In order of (position, choice, repeat); all of them, or those at these positions."""
     code = codes.ARM.of[arm]
-    is_twin = and_(_IS_TWIN, _twin.c.arm == 1 - code)  # a constant, so that the whole key is known
     query = (
-        select(*list(answer.c)[1:], _twin.c.text)
-        .select_from(answer.outerjoin(_twin, is_twin))
+        select(*list(answer.c)[1:], _twins_text(answer, 1 - code))
         .where(answer.c.comparison_key == key, answer.c.arm == code)
         .order_by(*_PLACE)
     )
@@ -159,8 +173,7 @@ def read_answers(
 def read_noise_answers(connection: Connection, key: int, run: int, codec: TextCodec) -> Iterator[Answer]:
     """The same as `read_answers`, of a run of the noise floor."""
     query = (
-        select(*list(noise_answer.c)[1:], _twin.c.text)
-        .select_from(noise_answer.outerjoin(_twin, _IS_NOISES_TWIN))
+        select(*list(noise_answer.c)[1:], _twins_text(noise_answer, _BASELINE))
         .where(noise_answer.c.comparison_key == key, noise_answer.c.run == run)
         .order_by(*_NOISE_PLACE)
     )
@@ -221,7 +234,7 @@ def read_flips(connection: Connection, key: int, metrics: Collection[str]) -> It
         .where(
             off.c.comparison_key == key,
             off.c.arm == codes.ARM.of[ArmName.BASELINE],
-            on.c.arm == codes.ARM.of[ArmName.CANDIDATE],
+            on.c.arm == 1 - off.c.arm,  # no constant, so that the whole key is looked up
             off.c.value != on.c.value,
             phrase.c.text.in_([metric.encode() for metric in metrics]),
         )
