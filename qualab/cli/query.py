@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from qualab.cli import experiment_options as o
-from qualab.cli.ages import moment_of
 from qualab.cli.exits import OF_VERDICT
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
 from qualab.cli.output import complain, is_unicode, output_may_fail
+from qualab.cli.times import moment_of
 from qualab.domain.names import ComparisonStatus, Verdict
 from qualab.errors import UsageError
 

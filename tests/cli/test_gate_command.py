@@ -122,7 +122,7 @@ def test_a_gate_that_finds_nothing_leaves_an_error_for_the_pipeline(qualab: Comm
         ([], "No comparison is named"),
         (["--latest"], "No comparison is named"),
         (["x", "--label", "y"], "Both an id and a label are given"),
-        (["x", "--timeout", "soon"], "--timeout 'soon' is no time"),
+        (["x", "--timeout", "soon"], "--timeout: 'soon' is no duration"),
         (["x", "--token-file", "/nowhere"], "Cannot read the token file"),
         (["x", "--server", "nowhere"], "has no scheme"),
     ],

@@ -25,7 +25,6 @@ from sqlalchemy import (
     func,
     insert,
     select,
-    update,
 )
 from sqlalchemy.exc import IntegrityError
 
