@@ -351,6 +351,11 @@ def test_more_requests_at_once_than_a_host_may_get_are_refused(shop: Shop) -> No
     assert (sent.status_code, sent.json()["errors"][0]["field"]) == (422, "concurrency")
 
 
+def test_exclusive_is_true_or_false(shop: Shop) -> None:
+    sent = shop.service.client.post("/v1/comparisons", json={"exclusive": "yes"})
+    assert (sent.status_code, sent.json()["errors"][0]["field"]) == (422, "exclusive")
+
+
 def test_a_run_that_lost_its_hosts_ends_and_waits(slow_shop: Shop) -> None:
     shop = slow_shop
     comparison_id = shop.service.create(concurrency=1)
