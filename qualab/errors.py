@@ -211,6 +211,12 @@ class StoreError(InfrastructureError):
     code = "store"
 
 
+class StoreUnavailable(StoreError):
+    """The database cannot be reached: it is gone, starts, or has no connection left. It may come back."""
+
+    code = "store-unavailable"
+
+
 class StoreFull(StoreError):
     code = "store-full"
 

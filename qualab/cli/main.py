@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from qualab import __version__
-from qualab.cli import database, demo, pair, plan, preflight, query, run, serve, stats, token, worker
+from qualab.cli import database, demo, pair, plan, preflight, prune, query, run, serve, stats, token, worker
 from qualab.cli.exits import INTERRUPTED, UNEXPECTED, of_error
 from qualab.cli.output import NO_ROOM, complain, keep_meaning, say_unwritten, silence
 from qualab.errors import QualabError
@@ -34,6 +34,7 @@ run.register(app)
 query.register(app)
 demo.register(app)
 pair.register(app)
+prune.register(app)
 serve.register(app)
 worker.register(app)
 app.add_typer(database.app, name="db")

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qualab.cli import experiment_options as o
+from qualab.cli.ages import moment_of
 from qualab.cli.exits import OF_VERDICT
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
 from qualab.cli.output import complain, is_unicode, output_may_fail
-from qualab.domain.names import ComparisonStatus
+from qualab.domain.names import ComparisonStatus, Verdict
 from qualab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from qualab.domain.comparison import Analysis, Comparison
     from qualab.domain.plan import Plan
     from qualab.ports import Store
+
+NONE_YET = "No comparisons yet. Start one with: qualab run --help, or try: qualab demo"
+NONE_FOUND = "No comparison is like that"
 
 
 def register(app: typer.Typer) -> None:
@@ -35,6 +39,11 @@ def register(app: typer.Typer) -> None:
 def list_comparisons(
     status: Annotated[ComparisonStatus | None, typer.Option(help="Only comparisons that stand so.")] = None,
     label: Annotated[str | None, typer.Option(help="Only comparisons with this label.")] = None,
+    verdict: Annotated[Verdict | None, typer.Option(case_sensitive=False, help="Only this verdict.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only comparisons of this model.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only those created since, as 2026-03-04, or 7d ago.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 50,
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
@@ -45,11 +54,13 @@ def list_comparisons(
     from qualab.cli.tables import comparison_table, make_console
     from qualab.ports import ComparisonFilter
 
-    found = find_all(_store(db), ComparisonFilter(status=status, label=label, limit=limit), now=now())
+    begin = None if since is None else moment_of(since, option="--since", now=now())
+    wanted = ComparisonFilter(status=status, verdict=verdict, label=label, model=model, since=begin, limit=limit)
+    found = find_all(_store(db), wanted, now=now())
     if output_format is Format.JSON:
         print_json([_summary(one) for one in found])
     elif not found:
-        typer.echo("No comparisons yet. Start one with: qualab run --help, or try: qualab demo")
+        typer.echo(NONE_FOUND if wanted != ComparisonFilter(limit=limit) else NONE_YET)
     else:
         console = make_console()
         console.print(comparison_table(console, found))

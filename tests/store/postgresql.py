@@ -35,24 +35,33 @@ def running() -> Iterator[str]:
     if user is not None:
         shutil.chown(folder, user)
     data = folder / "data"
-    start = f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c fsync=off -c full_page_writes=off"
     try:
         _run(user, programs / "initdb", "-D", data, "-U", "qualab", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
-        _run(user, programs / "pg_ctl", "-D", data, "-l", folder / "log", "-w", "-o", start, "start")
+        start(str(folder))
         try:
             yield str(folder)
         finally:
-            _run(user, programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+            stop(str(folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def restart(folder: str) -> None:
-    """As after a crash of the server: every connection breaks, and what was not committed is gone."""
+def start(folder: str, *settings: str) -> None:
+    """Starts the server in a folder; `settings` as "name=value"."""
+    own = ["listen_addresses=''", f"unix_socket_directories='{folder}'", "fsync=off", "full_page_writes=off"]
+    options = " ".join(f"-c {setting}" for setting in (*own, *settings))
+    _control(folder, "-l", f"{folder}/log", "-w", "-o", options, "start")
+
+
+def stop(folder: str) -> None:
+    """Stops it at once, as a crash does."""
+    _control(folder, "-m", "immediate", "-w", "stop")
+
+
+def _control(folder: str, *command: str) -> None:
     programs = binaries()
     assert programs is not None
-    log = Path(folder) / "log"
-    _run(_user(), programs / "pg_ctl", "-D", Path(folder) / "data", "-m", "immediate", "-w", "-l", log, "restart")
+    _run(_user(), programs / "pg_ctl", "-D", f"{folder}/data", *command)
 
 
 def _user() -> str | None:

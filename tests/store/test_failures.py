@@ -8,6 +8,8 @@ import resource
 import sqlite3
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,30 @@ import pytest
 from sqlalchemy import event
 
 from qualab.adapters.store import SqlStore, open_store, upgrade
+from qualab.domain.items import Item
 from qualab.domain.names import ComparisonStatus
-from qualab.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly
+from qualab.errors import (
+    ComparisonNotFound,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    StoreUnavailable,
+)
 from qualab.ports import ComparisonFilter
 from tests.store import postgresql
 from tests.store.conftest import DATABASE, MIGRATIONS, execute, url_of
-from tests.store.samples import BASELINE, NOW, make_answer, make_comparison, make_items, make_score
+from tests.store.samples import (
+    BASELINE,
+    NOW,
+    make_answer,
+    make_comparison,
+    make_entry,
+    make_item,
+    make_items,
+    make_score,
+    make_submission,
+)
 
 MEGABYTE = 1 << 20
 
@@ -279,14 +299,80 @@ def test_a_postgresql_server_that_goes_away_is_named_and_may_come_back(server: s
         assert store.add_answers("c-1", [make_answer(0)]) == 0
 
 
-def test_a_postgresql_server_that_stopped_is_named() -> None:
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[str]:
+    """A server to stop and start."""
     if postgresql.binaries() is None:
-        pytest.skip("needs PostgreSQL")
+        pytest.skip(f"needs PostgreSQL {postgresql.OLDEST} or newer")
     with postgresql.running() as folder:
-        execute(folder, "CREATE DATABASE short")
-        upgrade(url_of(folder, "short"), MIGRATIONS)
-        store = open_store(url_of(folder, "short"), migrations=MIGRATIONS)
-        store.create(make_comparison(), make_items(1))
-    with pytest.raises(StoreError, match="cannot open the database at postgresql"):
-        store.add_answers("c-1", [make_answer(0)])
-    store.close()
+        execute(folder, "CREATE DATABASE own")
+        upgrade(url_of(folder, "own"), MIGRATIONS)
+        yield folder
+
+
+@contextmanager
+def stopped(folder: str) -> Iterator[None]:
+    postgresql.stop(folder)
+    try:
+        yield
+    finally:
+        postgresql.start(folder)
+
+
+def test_a_server_that_is_away_is_named_by_everything_and_work_goes_on_when_it_is_back(own_server: str) -> None:
+    with open_store(url_of(own_server, "own"), migrations=MIGRATIONS) as store:
+        store.create(make_comparison("away"), make_items(3))
+        registry = store.registry
+        uses = (
+            lambda: store.add_answers("away", [make_answer(0)]),
+            lambda: store.get("away"),
+            lambda: list(store.items("away")),
+            lambda: store.heartbeat("away", runner="r", now=NOW),
+            lambda: registry.page(ComparisonFilter()),
+            lambda: registry.pair("away", 0),
+            lambda: registry.submit(make_submission("new"), entry=make_entry()),
+        )
+        with ThreadPoolExecutor(4) as threads:  # so that several connections wait in the pool
+            list(threads.map(lambda _: store.get("away"), range(16)))
+        with stopped(own_server):
+            for use in uses:
+                with pytest.raises(StoreUnavailable, match="cannot open the database at postgresql"):
+                    use()
+            with pytest.raises(StoreUnavailable):
+                open_store(url_of(own_server, "own"), migrations=MIGRATIONS)
+        with ThreadPoolExecutor(4) as threads:
+            assert {found.id for found in threads.map(lambda _: store.get("away"), range(16))} == {"away"}
+        assert store.add_answers("away", [make_answer(0)]) == 0
+        assert registry.submit(make_submission("new"), entry=make_entry())[1]
+
+
+def test_a_server_that_goes_away_half_way_leaves_nothing(own_server: str) -> None:
+    def items() -> Iterator[Item]:
+        yield from make_items(5_000)
+        postgresql.stop(own_server)
+        yield from (make_item(position) for position in range(5_000, 50_000))
+
+    with open_store(url_of(own_server, "own"), migrations=MIGRATIONS) as store:
+        try:
+            with pytest.raises(StoreUnavailable):
+                store.create(make_comparison("half"), items())
+        finally:
+            postgresql.start(own_server)
+        with pytest.raises(ComparisonNotFound):
+            store.get("half")
+        store.create(make_comparison("half"), make_items(3))
+        assert len(list(store.items("half"))) == 3
+
+
+def test_a_server_without_a_connection_left_is_named(own_server: str) -> None:
+    postgresql.stop(own_server)
+    postgresql.start(own_server, "max_connections=2", "superuser_reserved_connections=0", "max_wal_senders=0")
+    url = url_of(own_server, "own")
+    try:
+        with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
+            with one.engine.connect(), other.engine.connect(), pytest.raises(StoreUnavailable, match="too many"):
+                other.list(ComparisonFilter())
+            assert isinstance(other.list(ComparisonFilter()), list)
+    finally:
+        postgresql.stop(own_server)
+        postgresql.start(own_server)

@@ -113,12 +113,12 @@ def read_claim(connection: Connection, key: int) -> Claim | None:
     return Claim(runner=runner, since=from_us(claimed_at), heartbeat_at=from_us(heartbeat_at))
 
 
-def read_claims(connection: Connection, ids: Sequence[str]) -> dict[str, Claim]:
-    """Who runs comparisons, or ran them last, by id; without those that are free."""
-    query = select(_C.id, _C.runner, _C.claimed_at, _C.heartbeat_at).where(_C.id.in_(ids), _C.runner.is_not(None))
+def read_claims(connection: Connection, ids: Sequence[str] | None = None) -> dict[str, Claim]:
+    """Who runs comparisons, or ran them last, by id; without those that are free. None: of all comparisons."""
+    query = select(_C.id, _C.runner, _C.claimed_at, _C.heartbeat_at).where(_C.runner.is_not(None))
     return {
         row.id: Claim(runner=row.runner, since=from_us(row.claimed_at), heartbeat_at=from_us(row.heartbeat_at))
-        for row in connection.execute(query)
+        for row in connection.execute(query if ids is None else query.where(_C.id.in_(ids)))
     }
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from qualab.adapters.store.location import Location
-from qualab.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly
+from qualab.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
 
 _FULL_BELOW_BYTES = 65_536
 """SQLite reports a full disk as an I/O error where it cannot grow its shared memory file."""
@@ -29,6 +29,9 @@ _POSTGRESQL = {
     "25006": StoreReadOnly,  # read_only_sql_transaction
     "42501": StoreReadOnly,  # insufficient_privilege
 }
+
+_UNAVAILABLE = {"57P01", "57P02", "57P03", "53300"}
+"""admin_shutdown, crash_shutdown, cannot_connect_now, too_many_connections; and all of class 08."""
 
 
 @contextmanager
@@ -64,9 +67,11 @@ def read_only(location: Location) -> StoreReadOnly:
     )
 
 
-def unreachable(location: Location, reason: str) -> StoreError:
+def unreachable(location: Location, reason: str) -> StoreUnavailable:
     """For a server or file that cannot be opened."""
-    return StoreError(f"cannot open the database at {location}: {reason}", hint="check the path or URL given with --db")
+    return StoreUnavailable(
+        f"cannot open the database at {location}: {reason}", hint="check the path or URL given with --db"
+    )
 
 
 def _failure(exc: DBAPIError, location: Location) -> StoreError:
@@ -93,12 +98,13 @@ def _of_sqlite(exc: sqlite3.Error, location: Location) -> StoreError:
 
 
 def _of_postgresql(exc: DBAPIError, location: Location) -> StoreError:
-    known = _POSTGRESQL.get(getattr(exc.orig, "sqlstate", None) or "")
+    state: str = getattr(exc.orig, "sqlstate", None) or ""
+    known = _POSTGRESQL.get(state)
     makers = {StoreFull: full, StoreLocked: locked, StoreReadOnly: read_only}
     if known is not None:
         return makers[known](location)
     reason = location.without_secrets(str(exc.orig).strip().replace("\n", " "))
-    if exc.connection_invalidated or getattr(exc.orig, "sqlstate", None) is None:
+    if exc.connection_invalidated or not state or state in _UNAVAILABLE or state.startswith("08"):
         return unreachable(location, reason)
     return StoreError(f"the database at {location} failed: {reason}")
 

@@ -16,6 +16,14 @@ _MOST = 64
 """Comparisons that stay in memory."""
 
 
+class Found(NamedTuple):
+    """A comparison that is there. SQLite gives the key of what was deleted last to the next: the time tells them
+    apart."""
+
+    key: int
+    created_at: int
+
+
 class Known(NamedTuple):
     """What never changes of a comparison."""
 
@@ -25,35 +33,36 @@ class Known(NamedTuple):
     """Of its items."""
 
 
-class Comparisons:
-    """Comparisons that were asked for lately."""
+def find(connection: Connection, comparison_id: str, *, is_kept: bool = False) -> Found:
+    """Raises ComparisonNotFound.
+
+    `is_kept`: nobody deletes it before the transaction ends (SQLite has one writer at a time anyway).
+    """
+    query = select(comparison.c.key, comparison.c.created_at).where(comparison.c.id == comparison_id)
+    row = connection.execute(query.with_for_update(read=True, key_share=True) if is_kept else query).one_or_none()
+    if row is None:
+        raise not_found(comparison_id)
+    return Found(*row)
+
+
+class Knowledge:
+    """What is known of comparisons that were asked for lately."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int, int], Known] = {}
+        self._known: dict[Found, Known] = {}
 
-    def find(self, connection: Connection, comparison_id: str, *, is_kept: bool = False) -> Known:
-        """The comparison, which is there still: it is looked up each time. Raises ComparisonNotFound.
-
-        `is_kept`: nobody deletes it before the transaction ends (SQLite has one writer at a time anyway).
-        """
-        query = select(comparison.c.key, comparison.c.created_at).where(comparison.c.id == comparison_id)
-        row = connection.execute(query.with_for_update(read=True, key_share=True) if is_kept else query).one_or_none()
-        if row is None:
-            raise not_found(comparison_id)
-        # SQLite gives the key of what was deleted last to the next: the time tells them apart
-        return self._known.get((comparison_id, *row)) or self._read(connection, (comparison_id, *row))
-
-    def forget(self, comparison_id: str) -> None:
-        """For one that was deleted."""
-        self._known = {place: known for place, known in self._known.items() if place[0] != comparison_id}
-
-    def _read(self, connection: Connection, place: tuple[str, int, int]) -> Known:
-        key = place[1]
-        known = Known(key, _codec(connection, key), _positions(connection, key))
-        if len(self._known) >= _MOST:
-            self._known.clear()
-        self._known[place] = known
+    def __call__(self, connection: Connection, found: Found) -> Known:
+        known = self._known.get(found)
+        if known is None:
+            known = Known(found.key, _codec(connection, found.key), _positions(connection, found.key))
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            self._known[found] = known
         return known
+
+    def forget(self) -> None:
+        """For when a comparison was deleted."""
+        self._known.clear()
 
 
 def take_turn(connection: Connection, key: int) -> None:

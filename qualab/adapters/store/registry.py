@@ -85,7 +85,7 @@ class SqlRegistry:
         with self._sessions.writing() as connection:
             deletion.delete_comparison(connection, comparison_id, now=entry.at, stale_after_s=stale_after_s)
             access.add_entry(connection, entry)
-        self._sessions.known.forget(comparison_id)
+        self._sessions.known.forget()
 
     def lease_hosts(
         self,
@@ -160,7 +160,8 @@ class SqlRegistry:
 
     def pair(self, comparison_id: str, position: int) -> tuple[Item, Sequence[Answer], Sequence[Score]]:
         """One item with both arms' answers and scores. Raises ItemNotFound."""
-        with self._sessions.reading_of(comparison_id) as (connection, (key, codec, positions)):
+        with self._sessions.reading_of(comparison_id) as (connection, found):
+            key, codec, positions = self._sessions.known(connection, found)
             if position not in positions:
                 raise item_not_found(comparison_id, position)
             (item,) = records.read_items(connection, key, position=position)

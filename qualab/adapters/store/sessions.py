@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine
 
 from qualab.adapters.store.engine import writing
 from qualab.adapters.store.failures import translated
-from qualab.adapters.store.known import Comparisons, Known
+from qualab.adapters.store.known import Found, Knowledge, Known, find
 from qualab.adapters.store.location import Location
 from qualab.adapters.store.phrases import Phrases
 
@@ -24,7 +24,7 @@ class Sessions:
         self.engine = engine
         self.location = location
         self.phrases = Phrases()
-        self.known = Comparisons()
+        self.known = Knowledge()
         self._writer = writing(engine)
 
     @contextmanager
@@ -40,21 +40,22 @@ class Sessions:
             yield connection
 
     @contextmanager
-    def reading_of(self, comparison_id: str) -> Iterator[tuple[Connection, Known]]:
+    def reading_of(self, comparison_id: str) -> Iterator[tuple[Connection, Found]]:
         """`reading`, about a comparison. Raises ComparisonNotFound."""
         with self.reading() as connection:
-            yield connection, self.known.find(connection, comparison_id)
+            yield connection, find(connection, comparison_id)
 
     @contextmanager
-    def writing_to(self, comparison_id: str) -> Iterator[tuple[Connection, Known]]:
+    def writing_to(self, comparison_id: str) -> Iterator[tuple[Connection, Found]]:
         """`writing`, of a comparison that nobody deletes meanwhile. Raises ComparisonNotFound."""
         with self.writing() as connection:
-            yield connection, self.known.find(connection, comparison_id, is_kept=True)
+            yield connection, find(connection, comparison_id, is_kept=True)
 
     def streamed(self, comparison_id: str, read: Callable[[Connection, Known], Iterator[T]]) -> Iterator[T]:
         """What `read` yields, in a transaction of its own. Raises ComparisonNotFound at once."""
-        with self.reading_of(comparison_id) as (_, known):
-            return self._streamed(known, read)
+        with self.reading_of(comparison_id) as (connection, found):
+            known = self.known(connection, found)
+        return self._streamed(known, read)
 
     def _streamed(self, known: Known, read: Callable[[Connection, Known], Iterator[T]]) -> Iterator[T]:
         with self.reading() as connection:

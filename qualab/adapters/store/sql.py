@@ -108,7 +108,8 @@ class SqlStore:
         """Commits new answers and returns how many were there already."""
         replies = [answer.reply for answer in answers]
         texts = {reply.finish_reason for reply in replies} | {reply.system_fingerprint for reply in replies}
-        with self._sessions.writing_to(comparison_id) as (connection, known):
+        with self._sessions.writing_to(comparison_id) as (connection, found):
+            known = self._sessions.known(connection, found)
             phrases = self._sessions.phrases.ids(connection, texts)
             added = records.add_answers(connection, known, answers, phrases=phrases)
             duplicates = len(answers) - added
@@ -146,8 +147,10 @@ class SqlStore:
 
     def put_scores(self, comparison_id: str, scores: Iterable[Score]) -> None:
         """Replaces the comparison's scores; outcomes that came of the former ones go."""
-        with self._sessions.writing_to(comparison_id) as (connection, known):
-            phrases = records.replace_scores(connection, known, scores, self._sessions.phrases)
+        made = list(scores)  # scoring may take minutes, in which others want to write
+        with self._sessions.writing_to(comparison_id) as (connection, found):
+            known = self._sessions.known(connection, found)
+            phrases = records.replace_scores(connection, known, made, self._sessions.phrases)
             drop_outcomes(connection, known.key)
         self._sessions.phrases.keep(phrases)
 
@@ -159,8 +162,10 @@ class SqlStore:
 
     def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
         """Replaces the comparison's outcomes."""
-        with self._sessions.writing_to(comparison_id) as (connection, known):
-            phrases = replace_outcomes(connection, known, outcomes, self._sessions.phrases)
+        made = list(outcomes)
+        with self._sessions.writing_to(comparison_id) as (connection, found):
+            known = self._sessions.known(connection, found)
+            phrases = replace_outcomes(connection, known, made, self._sessions.phrases)
         self._sessions.phrases.keep(phrases)
 
     def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:

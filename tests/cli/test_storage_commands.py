@@ -1,0 +1,138 @@
+"""`qualab list` with its filters, `qualab prune`, `qualab db copy`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from qualab.adapters.store import SqlStore, open_store
+from qualab.bootstrap import share
+from qualab.domain.names import ComparisonStatus, Verdict
+from qualab.domain.submissions import SubmissionStatus
+from tests.cli.conftest import Command
+from tests.store.samples import (
+    make_answer,
+    make_comparison,
+    make_entry,
+    make_items,
+    make_plan,
+    make_signoff,
+    make_submission,
+)
+
+NOW = datetime.now(UTC)
+OLD = timedelta(days=100)
+
+
+@pytest.fixture
+def store(qualab: Command) -> Iterator[SqlStore]:
+    """The commands' database."""
+    with open_store(os.environ["QUALAB_DB"], migrations=share("migrations")) as opened:
+        yield opened
+
+
+def listed(qualab: Command, *options: str) -> list[str]:
+    return [entry["id"] for entry in json.loads(qualab("list", *options, "--format", "json").out)]
+
+
+def test_list_filters_by_verdict_model_and_time(qualab: Command, store: SqlStore) -> None:
+    other = make_plan()
+    other = replace(other, sampling=replace(other.sampling, model="other"))
+    finished = ComparisonStatus.FINISHED
+    store.create(make_comparison("old", created_at=NOW - OLD, status=finished, verdict=Verdict.REGRESSION), [])
+    store.create(make_comparison("new", created_at=NOW, plan=other), [])
+    assert listed(qualab) == ["new", "old"]
+    assert listed(qualab, "--verdict", "REGRESSION") == listed(qualab, "--verdict", "regression") == ["old"]
+    assert listed(qualab, "--model", "other") == ["new"]
+    assert listed(qualab, "--since", "99d") == ["new"]
+    assert listed(qualab, "--since", f"{NOW - timedelta(days=101):%Y-%m-%d}") == ["new", "old"]
+    assert "No comparison is like that" in qualab("list", "--model", "none").out
+
+
+@pytest.mark.parametrize("since", ["soon", "90", "-3d", "2026-13-01", ""])
+def test_a_time_that_is_none_is_refused(qualab: Command, since: str) -> None:
+    refused = qualab("list", f"--since={since}")
+    assert refused.code == 2
+    assert "--since" in refused.err
+    assert "2026-03-04" in refused.err
+
+
+def test_prune_deletes_what_is_old_and_says_so(qualab: Command, store: SqlStore) -> None:
+    for comparison_id, age, label in (("old", OLD, "nightly"), ("other", OLD, ""), ("new", timedelta(), "nightly")):
+        store.create(make_comparison(comparison_id, created_at=NOW - age, label=label), make_items(3))
+        store.add_answers(comparison_id, [make_answer(1)])
+    dry = qualab("prune", "--older-than", "90d", "--label", "nightly", "--dry-run")
+    assert dry.out.splitlines() == [
+        f"would delete: old  {NOW - OLD:%Y-%m-%d}  planned  nightly",
+        "would delete 1, kept 0",
+    ]
+    assert len(listed(qualab)) == 3
+    done = qualab("prune", "--older-than", "90d", "--label", "nightly")
+    assert (done.code, done.out) == (0, dry.out.replace("would delete", "deleted"))
+    assert listed(qualab) == ["new", "other"]
+    assert qualab("prune", "--older-than", "90d", "--label", "nightly").out == "deleted 0, kept 0\n"
+    (entry,) = store.registry.audit().entries
+    assert (entry.action, entry.subject, entry.details["label"]) == ("comparison.prune", "old", "nightly")
+    assert "@" in entry.who
+
+
+def test_prune_keeps_what_is_signed_off_what_runs_and_what_waits(qualab: Command, store: SqlStore) -> None:
+    for comparison_id in ("signed", "running", "dead"):
+        store.create(make_comparison(comparison_id, created_at=NOW - OLD), [])
+    store.registry.sign_off(make_signoff(comparison_id="signed"), entry=make_entry())
+    store.claim("running", runner="elsewhere:1:a", now=datetime.now(UTC), stale_after_s=30)
+    store.claim("dead", runner="elsewhere:1:b", now=NOW - OLD, stale_after_s=30)
+    for comparison_id, status in {"queued": SubmissionStatus.QUEUED, "failed": SubmissionStatus.FAILED}.items():
+        submission = make_submission(comparison_id, created_at=NOW - OLD, status=status)
+        store.registry.submit(submission, entry=make_entry())
+    done = json.loads(qualab("prune", "--older-than", "2w", "--format", "json").out)
+    assert {one["id"]: one["kept"] for one in done} == {
+        "signed": "signed off",
+        "running": "is being run",
+        "queued": "waits to be run",
+        "dead": "",
+        "failed": "",
+    }
+    assert sorted(listed(qualab)) == ["running", "signed"]
+
+
+def test_more_than_a_page_is_pruned(qualab: Command, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qualab.app.pruning.PAGE", 2)
+    for number in range(5):
+        store.create(make_comparison(f"c-{number}", created_at=NOW - OLD), [])
+    assert qualab("prune", "--older-than", "90d").out.endswith("deleted 5, kept 0\n")
+
+
+@pytest.mark.parametrize("age", ["90", "d", "ever", "1.5d", "-1d"])
+def test_an_age_that_is_none_is_refused(qualab: Command, age: str) -> None:
+    refused = qualab("prune", f"--older-than={age}")
+    assert refused.code == 2
+    assert f"'{age}' is no age" in refused.err
+    assert "90d" in refused.err
+
+
+def test_an_age_before_all_times_finds_nothing(qualab: Command, store: SqlStore) -> None:
+    store.create(make_comparison(created_at=NOW - OLD), [])
+    assert qualab("prune", "--older-than", "999999w").out == "deleted 0, kept 0\n"
+
+
+def test_a_database_is_copied(qualab: Command, store: SqlStore, tmp_path: Path) -> None:
+    store.create(make_comparison(created_at=NOW), make_items(3))
+    target = tmp_path / "copy.db"
+    done = qualab("db", "copy", "--from", os.environ["QUALAB_DB"], "--to", target)
+    assert done.code == 0
+    rows = dict(line.split()[:2] for line in done.out.splitlines() if line.endswith(" rows"))
+    assert (rows["comparison"], rows["item"], rows["answer"]) == ("1", "3", "0")
+    assert "arrived as it was sent" in done.out
+    again = qualab("db", "copy", "--from", os.environ["QUALAB_DB"], "--to", target)
+    assert again.code == 5
+    assert "not empty" in again.err
+    with sqlite3.connect(target) as connection:
+        assert connection.execute("SELECT id FROM comparison").fetchall() == [("c-1",)]
