@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import Connection, Engine
 
-from qualab.adapters.store import comparisons, records, submissions
+from qualab.adapters.store import comparisons, records
 from qualab.adapters.store.known import Known
 from qualab.adapters.store.location import Location
 from qualab.adapters.store.outcomes import drop_outcomes, replace_outcomes
-from qualab.adapters.store.registry import SqlRegistry
 from qualab.adapters.store.runners import lives, may_take
 from qualab.adapters.store.sessions import Sessions
 from qualab.adapters.store.training import DictionarySampler
@@ -25,6 +25,9 @@ from qualab.domain.observations import Observation
 from qualab.domain.outcomes import Outcome
 from qualab.ports import ComparisonFilter
 
+if TYPE_CHECKING:
+    from qualab.adapters.store.registry import SqlRegistry
+
 _ARMS = len(ArmName)
 
 
@@ -35,8 +38,6 @@ class SqlStore:
         self.engine = engine
         self.location = location
         self._sessions = Sessions(engine, location)
-        self.registry = SqlRegistry(self._sessions)
-        """What the service keeps in the same database."""
 
     def __enter__(self) -> Self:
         return self
@@ -48,12 +49,18 @@ class SqlStore:
         """Closes the connections; the store may be used again."""
         self.engine.dispose()
 
+    @cached_property
+    def registry(self) -> SqlRegistry:
+        """What the service keeps in the same database."""
+        from qualab.adapters.store.registry import SqlRegistry  # noqa: PLC0415  most commands do without it
+
+        return SqlRegistry(self._sessions)
+
     def create(self, comparison: Comparison, items: Iterable[Item]) -> None:
         """Stores the plan and every item, or nothing. Raises StoreError where the id or an item is there already."""
         sampler = DictionarySampler(answers_an_item=_ARMS * comparison.plan.sampling.repeats)
         with self._sessions.writing() as connection:
             key = comparisons.insert_comparison(connection, comparison)
-            submissions.mark_planned(connection, comparison.id)
             records.add_items(connection, key, items, sampler)
             records.add_dictionaries(connection, key, sampler.train())
 
