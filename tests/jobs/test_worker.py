@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from qualab.app.service import hosts
 from qualab.app.service.desk import Desk
 from qualab.app.service.queued import QueuedJobs
 from qualab.app.service.sweeping import sweep
@@ -313,6 +314,19 @@ def test_what_needs_a_host_that_is_taken_is_put_off(shop: Shop, slots: int, excl
     shop.work()
     assert shop.status(comparison_id) is SubmissionStatus.DONE
     assert lease(shop, "other", slots=64), "everything was given back"
+
+
+def test_what_changes_at_the_last_moment_keeps_no_host(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def take_hosts(*arguments: Any) -> bool:
+        took = hosts.take_hosts(*arguments)
+        shop.service.registry.set_submission(comparison_id, SubmissionStatus.CANCELLED)
+        return took
+
+    monkeypatch.setattr("qualab.app.service.running.take_hosts", take_hosts)
+    comparison_id = shop.service.create()
+    shop.work()
+    assert shop.status(comparison_id) is SubmissionStatus.CANCELLED
+    assert lease(shop, "other", slots=64)
 
 
 def test_comparisons_share_a_host_up_to_its_limit(shop: Shop) -> None:
