@@ -146,6 +146,17 @@ def test_an_old_delivery_of_what_has_changed_since_is_nothing(shop: Shop) -> Non
     assert shop.status(comparison_id) is SubmissionStatus.DONE
 
 
+def test_a_worker_runs_one_at_a_time(slow_shop: Shop) -> None:
+    shop = slow_shop
+    first, second = shop.service.create(concurrency=1), shop.service.create(concurrency=1)
+    with shop.working():
+        shop.work()
+        assert shop.status(second) is SubmissionStatus.QUEUED
+        assert [(one.comparison_id, one.turn) for one in shop.queue.put_in] == [(second, 1)]
+    shop.work()
+    assert {shop.status(first), shop.status(second)} == {SubmissionStatus.DONE}
+
+
 def test_the_queue_may_be_away_when_something_is_asked_for(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object, **__: object) -> None:
         raise StoreError("away")
