@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import uvicorn
 import uvloop
@@ -17,6 +17,7 @@ from fastapi import FastAPI, Response
 
 from qualab.bootstrap import allow_open_files
 
+T = TypeVar("T")
 READ_WITHIN_S = 30.0
 JOINED_AT_ONCE = 50
 """Clients that connect at the same time."""
@@ -84,7 +85,7 @@ def serve_empty(port: int) -> None:
     uvicorn.run(app, host="127.0.0.1", port=port, http="httptools", loop="uvloop", ws="none", log_level="error")
 
 
-def _run(job: Coroutine[Any, Any, Any]) -> Any:
+def _run(job: Coroutine[Any, Any, T]) -> T:
     allow_open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(job)

@@ -82,9 +82,7 @@ def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema) -> FastAPI:
     for router in routers:
         app.include_router(router)
     problems.install(app)
-    app.add_middleware(
-        Polled, route=next(route for route in comparisons.router.routes if getattr(route, "name", "") == "verdict")
-    )
+    app.add_middleware(Polled, route=comparisons.verdict_route())
     app.add_middleware(Front, settings=settings, observe=counts.observe)
     app.openapi = lambda: describe(app, routers)  # type: ignore[method-assign]  # as FastAPI's documentation does
     return app
