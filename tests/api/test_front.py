@@ -95,7 +95,7 @@ class Away:
 
 
 def away(service: Service, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    for name in ("page", "about", "counts", "audit", "submit"):
+    for name in ("page", "about", "abouts", "counts", "audit", "submit"):
         monkeypatch.setattr(service.registry, name, getattr(Away(error), name))
 
 
