@@ -228,7 +228,7 @@ def test_what_is_no_table_is_said_with_its_line(importer: Importer, name: str, t
     with pytest.raises(BadLog, match=message) as caught:
         table(importer, text, name)
     assert "Expected" in caught.value.hint
-    assert not importer.store._kept
+    assert not importer.store.kept
 
 
 def test_an_item_that_comes_twice_in_a_table_is_no_pair(importer: Importer) -> None:
