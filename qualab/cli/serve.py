@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,7 +73,14 @@ def serve(
     database = bootstrap.database_url(common.db)
     with worker_bootstrap.queueing_desk(services, registry, settings, database=database, works=worker) as desk:
         app = app_of(desk, settings, schema=lambda: bootstrap.current_revision(common))
+        _collect_often()
         server_of(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
+
+
+def _collect_often() -> None:
+    """A command collects garbage as seldom as it can; a service often, so that nobody waits long while it does."""
+    gc.freeze()
+    gc.set_threshold(5_000, 20, 50)
 
 
 def _check_closed(settings: ServiceSettings, registry: Registry) -> None:
