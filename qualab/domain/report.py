@@ -158,6 +158,23 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Power by number of items, with the place that is asked about."""
+
+    points: tuple[tuple[float, float], ...]
+    """(items, power), by items."""
+    here: tuple[float, float]
+    target: float
+    """The power that is aimed at."""
+    axis: str
+    vertical_axis: str
+    here_text: str
+    target_text: str
+    description: str
+    """For who cannot see it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
     """One arm's text around the first difference."""
 
@@ -195,7 +212,7 @@ class SignOff:
     kind: Literal["signoff"] = "signoff"
 
 
-Chart = Forest | Histogram
+Chart = Forest | Histogram | Curve
 Block = Paragraph | Bullets | Facts | Table | Forest | Histogram | Excerpt | SignOff
 
 
