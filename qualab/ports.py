@@ -402,7 +402,7 @@ class Registry(Protocol):
         limit: int = 50,
         is_backward: bool = False,
     ) -> Page[Outcome]:
-        """In order of (position, repeat), behind the cursor; `is_backward`: what stands before it, the nearest first."""
+        """In order of (position, repeat), behind the cursor; `is_backward`: what is before it, the nearest first."""
         ...
 
     def pair(self, comparison_id: str, position: int) -> tuple[Item, Sequence[Answer], Sequence[Score]]:

@@ -18,6 +18,15 @@ class Language(StrEnum):
     KOREAN = "ko"
 
 
+class ReportFormat(StrEnum):
+    """How a report is drawn."""
+
+    PDF = "pdf"
+    HTML = "html"
+    MARKDOWN = "md"
+    JSON = "json"
+
+
 class Tone(StrEnum):
     """What a verdict means to a reader. Every tone has a mark, so that none is told by colour alone."""
 
