@@ -71,6 +71,8 @@ def _here(chart: Curve, across: Scale, up: Scale) -> Iterator[str]:
     yield f'<circle class="tone good {name}" {place} fill="{fill}" stroke="{colour}" stroke-width="2"/>'
     is_right = x > (LEFT + RIGHT) / 2.0
     below = min(y + 24.0, BOTTOM - 8.0)
+    if abs(below - 4.0 - up(chart.target)) < 12.0:  # not across the line of the aim
+        below += 18.0
     yield text_at(
         x + (-12.0 if is_right else 12.0),
         below,

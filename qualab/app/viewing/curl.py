@@ -28,11 +28,11 @@ class Command:
 def commands(comparison: Comparison, item: Item, words: Wording) -> Iterator[Command]:
     """Both arms' commands for every request of an item, in the order of its choices and repeats."""
     sampling = comparison.plan.sampling
-    n_requests = len(item.requests) * sampling.repeats
     for request in item.requests:
         for repeat in range(sampling.repeats):
             body = encode_body(request.payload, seed=sampling.seed + repeat).decode()
-            place = f" · {words('request')} {request.choice}/{repeat}" if n_requests > 1 else ""
+            parts = (("choice", request.choice, len(item.requests)), ("repeat", repeat, sampling.repeats))
+            place = "".join(f" · {words(name)} {number}" for name, number, n in parts if n > 1)
             for title, url in (("baseline", comparison.baseline_url), ("candidate", comparison.candidate_url)):
                 route = f"{url.rstrip('/')}/{ROUTES[request.api]}"
                 yield Command(title=words(title) + place, text=command(route, body))

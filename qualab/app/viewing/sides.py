@@ -61,7 +61,9 @@ def _difference(off: str | None, on: str | None, place: int | None, words: Wordi
         return words("one is missing")
     if place is None:
         return words("same texts")
-    return words("differ after", n=count(place)) if place else words("differ at once")
+    if place <= 1:
+        return words("differ after one" if place else "differ at once")
+    return words("differ after", n=count(place))
 
 
 def _side(title: str, answer: Answer | None, place: int | None, words: Wording) -> SideShown:
