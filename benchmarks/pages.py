@@ -2,7 +2,7 @@
 
     python benchmarks/pages.py [--items 50000] [--times 60]
 
-Makes a SQLite database, starts `qualab serve` as a process, and asks one page at a time, each at another place. The time
+Makes a SQLite database, starts `qualab serve` as a process, and asks one page after the other. The time
 counts whatever the service does, and the connection; not what a browser does with it.
 """
 
