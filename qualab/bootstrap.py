@@ -25,6 +25,7 @@ from qualab.errors import InvalidValue
 from qualab.ports import Clock, Harness, PinSource, Registry, RemoteService, Renderer, Store
 
 if TYPE_CHECKING:
+    from qualab.app.import_ import ImportServices
     from qualab.settings import Settings
 
 T = TypeVar("T")
@@ -165,6 +166,30 @@ def gate_error(name: str, *, code: str, message: str) -> bytes:
     return junit_of_error(name, code=code, message=message)
 
 
+def import_services_of(settings: Settings) -> ImportServices:
+    """Everything that an import needs; lm-eval is not loaded."""
+    from qualab.adapters.harness.catalog import read_catalog
+    from qualab.adapters.imports import LogFiles
+    from qualab.app.import_ import ImportServices
+
+    knows = read_catalog(share("tasks")).facts
+    return ImportServices(store=store_of(settings), logs=LogFiles(), knows=knows, clock=SystemClock())
+
+
+def rule_of(settings: Settings) -> DecisionRule:
+    """How these settings judge."""
+    return DecisionRule(
+        margin=settings.margin,
+        margins=settings.margins,
+        objective=settings.objective,
+        alpha=settings.alpha,
+        power=settings.power,
+        max_missing_share=settings.max_missing_share,
+        min_accepted_share=settings.min_accepted_share,
+        allow_unobserved=settings.allow_unobserved,
+    )
+
+
 def pin_source() -> PinSource:
     """What tells what the arms really run: kubectl, docker, and this machine's folders."""
     from qualab.adapters.pins import LocalPins
@@ -196,6 +221,7 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
         seed=settings.seed,
         repeats=settings.repeats,
         looks=settings.looks,
+        sequential=settings.sequential,
         noise_floor=_noise_floor(settings),
         drafter_costs=DrafterCosts(**dict(settings.drafter_costs)) if settings.drafter_costs else None,
         apply_chat_template=settings.apply_chat_template,
@@ -211,16 +237,7 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
             max_attempts=settings.max_attempts,
             max_failed_share=settings.max_failed_share,
         ),
-        rule=DecisionRule(
-            margin=settings.margin,
-            margins=settings.margins,
-            objective=settings.objective,
-            alpha=settings.alpha,
-            power=settings.power,
-            max_missing_share=settings.max_missing_share,
-            min_accepted_share=settings.min_accepted_share,
-            allow_unobserved=settings.allow_unobserved,
-        ),
+        rule=rule_of(settings),
     )
 
 

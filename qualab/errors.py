@@ -59,6 +59,12 @@ class BadDataFile(UsageError):
     code = "bad-data-file"
 
 
+class BadLog(UsageError):
+    """A folder or file to import is not what it should be."""
+
+    code = "bad-log"
+
+
 class EmptyDataset(UsageError):
     code = "empty-dataset"
 

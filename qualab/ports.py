@@ -14,6 +14,7 @@ from qualab.domain.claims import Claim
 from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.engine import Counters, Engine
 from qualab.domain.items import Answer, Item, JsonObject, Reply, Request, Score, ScoreFlip
+from qualab.domain.logged import CutLine, LoggedRow, LoggedRun, TaskFacts
 from qualab.domain.names import ArmName, ComparisonStatus, Verdict
 from qualab.domain.observations import Observation
 from qualab.domain.outcomes import Outcome, OutcomeFilter
@@ -44,7 +45,24 @@ class TaskOptions:
     system_instruction: str = ""
 
 
-class LoadedTasks(Protocol):
+class ScoredTasks(Protocol):
+    """What an analysis needs of tasks."""
+
+    def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
+        """lm-eval's per-item metric values, keyed "metric,filter", in the order of `answered`.
+
+        Each entry is an item and its replies in the order of its choices. The values are lm-eval's own: a number,
+        a list (IFEval) or a pair (f1). The same answer always scores the same.
+        """
+        ...
+
+    def aggregate(self, values: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, dict[str, float]]:
+        """Task and group values by lm-eval's aggregation: {task: {"metric,filter": per-item values}} in,
+        {task or group: {"metric,filter": value}} out. A metric without items is left out."""
+        ...
+
+
+class LoadedTasks(ScoredTasks, Protocol):
     """Tasks with their documents, ready to render and to score."""
 
     @property
@@ -64,19 +82,6 @@ class LoadedTasks(Protocol):
 
     def render(self) -> Iterator[Item]:
         """Every item with its prompts, in task and document order; `position` counts from 0."""
-        ...
-
-    def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
-        """lm-eval's per-item metric values, keyed "metric,filter", in the order of `answered`.
-
-        Each entry is an item and its replies in the order of its choices. The values are lm-eval's own: a number,
-        a list (IFEval) or a pair (f1). The same answer always scores the same.
-        """
-        ...
-
-    def aggregate(self, values: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, dict[str, float]]:
-        """Task and group values by lm-eval's aggregation: {task: {"metric,filter": per-item values}} in,
-        {task or group: {"metric,filter": value}} out. A metric without items is left out."""
         ...
 
     def samples(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> Iterator[JsonObject]:
@@ -120,7 +125,10 @@ class Endpoint(Protocol):
         ...
 
     async def engine(self, *, model: str) -> Engine:
-        """What the engine says of its configuration, and its counters; what is closed stays empty."""
+        """What the engine says of its configuration, and its counters; what is closed stays empty.
+
+        Raises EndpointUnreachable where that cannot be told from a server that is too busy to answer.
+        """
         ...
 
     async def counters(self) -> Counters | None:
@@ -184,11 +192,39 @@ class ComparisonFilter:
     limit: int = 50
 
 
+class Stored(Protocol):
+    """What an analysis reads of a comparison."""
+
+    def answers(self, comparison_id: str, *, arm: ArmName, run: int = 0) -> Iterator[Answer]: ...
+
+    def scores(self, comparison_id: str) -> Iterator[Score]: ...
+
+    def looks(self, comparison_id: str) -> Sequence[Look]: ...
+
+    def observations(self, comparison_id: str) -> Sequence[Observation]: ...
+
+
 class Store(Protocol):
     """Where comparisons live. Each method is one transaction. Errors are StoreError's subclasses."""
 
     def create(self, comparison: Comparison, items: Iterable[Item]) -> None:
         """Stores the plan and every item with its requests, or nothing."""
+        ...
+
+    def put_whole(
+        self,
+        comparison: Comparison,
+        items: Iterable[Item],
+        answers: Iterable[Answer],
+        scores: Iterable[Score],
+        analysis: Callable[[], Analysis],
+        *,
+        now: datetime,
+    ) -> Analysis:
+        """Stores a comparison that is finished already, or nothing of it; returns its analysis.
+
+        Items, answers and scores are each read once, in this order, and `analysis` is called after them.
+        """
         ...
 
     def get(self, comparison_id: str) -> Comparison:
@@ -513,6 +549,33 @@ class RemoteService(Protocol):
         """What stands at a path below /v1. Raises the error that the server names; EndpointUnreachable,
         EndpointMisconfigured."""
         ...
+
+
+class LogSource(Protocol):
+    """One run's logs, open to be read."""
+
+    @property
+    def run(self) -> LoggedRun: ...
+
+    def rows(self) -> Iterator[LoggedRow | CutLine]:
+        """Every row in the order of the files: the same each time. Raises BadLog with file and line."""
+        ...
+
+
+class ReadLogs(Protocol):
+    """Finds out what a folder or file is, and opens it. Raises BadLog."""
+
+    def one(self, path: Path, *, run: str = "") -> LogSource:
+        """One arm's logs: the newest run, or the one whose name has `run` in it."""
+        ...
+
+    def both(self, path: Path) -> tuple[LogSource, LogSource]:
+        """Both arms' scores out of one table."""
+        ...
+
+
+TaskKnowledge = Callable[[str], TaskFacts | None]
+"""What is known of a task or group by its name; None where it is not known."""
 
 
 class WriteResults(Protocol):

@@ -58,7 +58,7 @@ class ServiceSettings(BaseSettings):
     """How often a worker says that it lives."""
     stale_after_s: float = Field(30.0, gt=0)
     """How long a worker's silence is borne, before another takes over what it ran."""
-    sweep_s: float = Field(10.0, gt=0)
+    sweep_s: float = Field(5.0, gt=0)
     """How often each worker looks for what nobody attends to."""
     queue_poll_s: float = Field(1.0, gt=0)
     """How often an idle worker looks into the queue."""

@@ -135,6 +135,7 @@ class Settings(BaseSettings):
     seed: int = 1234
     repeats: int = 1
     looks: int | None = None
+    sequential: bool = False
     noise_floor: NoiseSettings | None = None
     noise_floor_runs: int | None = None
     noise_floor_concurrency: int | None = None

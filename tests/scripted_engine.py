@@ -40,6 +40,8 @@ class EngineScript:
     model_name: str = ""
     """In the metrics; that of the server where it is empty."""
     started_at_s: float = 1_795_974_608.36
+    step_s: float | None = None
+    """How long a step takes; None for an engine that does not tell."""
     accepts: int = 2
     """Draft tokens of a round that are accepted."""
     is_dead: bool = False
@@ -50,6 +52,8 @@ class EngineScript:
     """Nothing is drafted for prompts that hold this text."""
     restart_at: int | None = None
     """The process starts anew after so many generations."""
+    restart_at_finished: int | None = None
+    """The process starts anew after so many requests of any kind."""
     foreign_every: int | None = None
     """Somebody else's request is finished after so many generations."""
     rejects: tuple[str, ...] = ()
@@ -86,12 +90,12 @@ class ScriptedEngine:
         self.drafts = drafts
         self.model = model
         self.started_at_s = script.started_at_s
-        self.n_generated = 0
+        self.n_generated = self.n_finished = 0
         self._begin()
 
     def _begin(self) -> None:
         self.rounds = Rounds()
-        self.finished = self.prompt_tokens = self.generated_tokens = 0
+        self.finished = self.prompt_tokens = self.generated_tokens = self.steps = 0
 
     def generated(self, prompt: str, *, prompt_tokens: int, completion_tokens: int) -> Rounds:
         """Counts a generation; returns what was drafted for it."""
@@ -100,12 +104,16 @@ class ScriptedEngine:
             one.add(-(-max(0, completion_tokens - 1) // (1 + script.accepts)), script.accepts)
         self.n_generated += 1
         if self.n_generated == script.restart_at:
-            self.started_at_s += 100.0
-            self._begin()
+            self._restart()
         self.rounds.add(one.drafts, script.accepts)
+        self.steps += one.drafts or max(0, completion_tokens - 1)
         if script.foreign_every and self.n_generated % script.foreign_every == 0:
             self.count(prompt_tokens=17, completion_tokens=5)
         return one
+
+    def _restart(self) -> None:
+        self.started_at_s += 100.0
+        self._begin()
 
     def _drafts_for(self, prompt: str, prompt_tokens: int) -> bool:
         script = self.script
@@ -115,6 +123,9 @@ class ScriptedEngine:
 
     def count(self, *, prompt_tokens: int, completion_tokens: int) -> None:
         """Counts a finished request of any kind."""
+        self.n_finished += 1
+        if self.n_finished == self.script.restart_at_finished:
+            self._restart()
         self.finished += 1
         self.prompt_tokens += prompt_tokens
         self.generated_tokens += completion_tokens
@@ -154,12 +165,17 @@ class ScriptedEngine:
             labels = f'engine="{engine}",model_name="{self.script.model_name or self.model}"'
             lines += [f"vllm:num_requests_running{{{labels}}} 0.0"]
             lines += self._vllm_drafts(engine, labels) if self.drafts else []
+            lines += self._vllm_steps(engine, labels) if self.script.step_s is not None else []
             lines += _counter("prompt_tokens", labels, self._share(self.prompt_tokens, engine))
             lines += _counter("generation_tokens", labels, self._share(self.generated_tokens, engine))
             for reason in FINISH_REASONS:
                 finished = self._share(self.finished, engine) if reason == "stop" else 0
                 lines += _counter("request_success", f'{labels},finished_reason="{reason}"', finished)
         return lines
+
+    def _vllm_steps(self, engine: int, labels: str) -> list[str]:
+        steps, name = self._share(self.steps, engine), "vllm:inter_token_latency_seconds"
+        return [f"{name}_count{{{labels}}} {steps}.0", f"{name}_sum{{{labels}}} {steps * (self.script.step_s or 0.0)}"]
 
     def _vllm_drafts(self, engine: int, labels: str) -> list[str]:
         rounds = self.rounds
@@ -185,6 +201,8 @@ class ScriptedEngine:
             "spec_decode_num_drafts": rounds.drafts,
         }
         lines = [f"llamacpp:{name}_total {count}" for name, count in counts.items()]
+        if self.script.step_s is not None:
+            lines.append(f"llamacpp:tokens_predicted_seconds_total {self.steps * self.script.step_s}")
         per_position = enumerate(rounds.survival if self.drafts else [])
         return lines + [
             f'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="{position}"}} {count}'

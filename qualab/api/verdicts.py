@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-FRESH_S = 60.0
+FRESH_S = 300.0
 """How long a comparison that another process deletes still answers here."""
 KEPT = 20_000
 

@@ -24,6 +24,8 @@ from qualab.app.analysis.streams import Streams
 from qualab.app.analysis.testing import sample_bounds, sample_evidence
 from qualab.app.analysis.treatment import treatment_of
 from qualab.app.differing import differing
+from qualab.app.importing.wording import import_caveats, stream_source, without_times
+from qualab.app.interleaving import lost_interleaving
 from qualab.app.pinning import pinning_of, unpinned_sentence
 from qualab.app.summaries import Summary
 from qualab.domain.comparison import (
@@ -37,9 +39,9 @@ from qualab.domain.comparison import (
 )
 from qualab.domain.items import Item
 from qualab.domain.names import ArmName, MetricKind, MissingPolicy, Verdict
-from qualab.domain.observations import pins_seen
+from qualab.domain.observations import Observation, pins_seen
 from qualab.domain.plan import Assumptions, DecisionRule, MetricSpec, Plan
-from qualab.ports import LoadedTasks, Store
+from qualab.ports import ScoredTasks, Stored
 
 NO_ASSUMPTION = "the plan assumes no discordance, and power at the observed one says nothing new"
 NO_JOINT_POWER = "for a primary metric no power could be planned"
@@ -82,21 +84,23 @@ class Found:
 
 
 def analyse(
-    store: Store, comparison: Comparison, tasks: LoadedTasks, items: Sequence[Item], summary: Summary
+    store: Stored, comparison: Comparison, tasks: ScoredTasks, items: Sequence[Item], summary: Summary
 ) -> Analysis:
     """The analysis of what is stored. The same stored rows give the same result. `items` by position."""
-    plan, arms, pairs = comparison.plan, summary.arms, summary.pairs
+    plan, pairs = comparison.plan, summary.pairs
+    arms = tuple(map(without_times, summary.arms)) if plan.imported else summary.arms
     looks = looks_taken(plan, store.looks(comparison.id), items)
     asked = items[: looks.n_items] if looks else items
     scores, layout = read_scores(store.scores(comparison.id), items), layout_of(plan, asked)
     values = {arm: _values(scores, plan, tasks, layout, arm) for arm in ArmName}
-    streams = Streams.of(comparison.plan_hash)
+    streams = Streams.of(stream_source(comparison))
     job = Job(plan=plan, scores=scores, layout=layout, streams=streams, values=values, looks=looks)
     rows, suite = _rows_and_suite(job)
     found = differing(store, comparison, tasks, asked, scores=scores, layout=layout, streams=streams)
     seen = store.observations(comparison.id)
-    treatment = treatment_of(plan, seen, summary.drafted, arms)
+    treatment = None if plan.imported else treatment_of(plan, seen, summary.drafted, arms)
     pinning = pinning_of(plan.pins, pins_seen(seen))
+    notes = treatment.notes if treatment else ()
     verdict, reasons = conclude(plan, rows, arms, pairs, suite=suite, treatment=treatment)
     more = (looks, found.noise, found.repeats, treatment, pinning)
     return Analysis(
@@ -105,7 +109,7 @@ def analyse(
         input_hash=input_hash(scores, layout, arms, pairs, more=more),
         verdict=verdict,
         reasons=reasons,
-        caveats=(*_caveats(plan), *treatment.notes, *missing_caveats(suite.missing, plan.rule)),
+        caveats=(*_caveats(plan, seen), *notes, *missing_caveats(suite.missing, plan.rule)),
         metrics=rows,
         suite=suite,
         arms=arms,
@@ -121,7 +125,7 @@ def analyse(
 
 
 def _values(
-    scores: Scores, plan: Plan, tasks: LoadedTasks, layout: Layout, arm: ArmName
+    scores: Scores, plan: Plan, tasks: ScoredTasks, layout: Layout, arm: ArmName
 ) -> dict[str, dict[str, float]]:
     """The arm's aggregates over complete pairs, by the harness's own aggregation."""
     wanted: dict[str, dict[str, list[Any]]] = {}
@@ -298,11 +302,13 @@ def _policies(metric: Metric, evidence: Evidence | None, job: Job) -> tuple[Poli
     return complete_result(evidence), *filled
 
 
-def _caveats(plan: Plan) -> tuple[str, ...]:
-    caveats = []
+def _caveats(plan: Plan, seen: Sequence[Observation]) -> tuple[str, ...]:
+    caveats = [*lost_interleaving(plan, seen)]
     if plan.is_limited:
         caveats.append(f"Limited to {plan.limit:g} items a task: not for sign-off.")
-    if sentence := unpinned_sentence(plan.pins):
+    if plan.imported:
+        caveats += import_caveats(plan.imported)
+    elif sentence := unpinned_sentence(plan.pins):
         caveats.append(sentence)
     if plan.noise_floor is None:
         caveats.append("No noise floor was measured: how much two runs of the baseline differ is not known.")

@@ -1,4 +1,4 @@
-"""Asks both arms every request that has no answer yet, interleaved, and records each answer."""
+"""Asks the arms every request that has no answer yet, interleaved, and records each answer."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ async def ask_all(services: Services, run: Run, *, pauses: Pauses | None = None)
     plan = run.comparison.plan
     done = services.store.answered(run.comparison.id)
     total = n_requests(run.items, plan.sampling)
-    arms = [arm_of(name, run.endpoints[name], concurrency=plan.policy.concurrency, total=total) for name in ArmName]
+    concurrency = plan.policy.concurrency
+    arms = [arm_of(name, one, concurrency=concurrency, total=total) for name, one in run.endpoints.items()]
     recorder = Recorder(services.store, run.comparison.id)
     places = await pauses(arms) if pauses else ()
     await ask_fed(services, run, arms, recorder, feed(run, arms, done, recorder=recorder, pauses=places))
@@ -152,7 +153,7 @@ async def feed(
     recorder: Recorder,
     pauses: Sequence[Pause] = (),
 ) -> None:
-    """Hands jobs to both arms in step; which arm is given an item first alternates."""
+    """Hands jobs to the arms in step; which arm is given an item first alternates."""
     start, goes_on = 0, True
     for pause in pauses:
         await feed_items(run, run.items[start : pause.end], arms, done)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from qualab.app.differences import differences
 from qualab.app.preflight import Endpoints
-from qualab.app.trials import Probe, probe_drafters, try_requests
+from qualab.app.trials import Probe, Stored, probe_drafters, try_requests
+from qualab.domain.canonical import canonical_json, sha256
 from qualab.domain.engine import Engine, EngineKind
 from qualab.domain.items import Item
 from qualab.domain.names import ArmName, RequestKind
@@ -35,19 +37,64 @@ async def check_pair(
 ) -> Preflight:
     """Everything that can be found before the first item. Raises EndpointMisconfigured, EndpointUnreachable."""
     engines = await see_engines(endpoints, model=plan.sampling.model)
-    findings = [*_engine_findings(engines), *await _token_findings(endpoints, items, infos, plan.sampling.model)]
+    tokens = await sample_tokens(endpoints, items, infos, plan.sampling.model)
+    findings = [*_engine_findings(engines), *_token_findings(tokens)]
     findings += await try_requests(endpoints, items, seed=plan.sampling.seed)
-    if any(task.kind is RequestKind.GENERATION for task in plan.tasks):
+    if _generates(plan):
         findings += _drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), engines, plan.rule)
     else:
         findings.append(Finding(stops=False, what="no task of this plan generates: no drafter is exercised", mend=""))
     return Preflight(engines=engines, findings=tuple(sorted(findings, key=lambda one: not one.stops)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What earlier turns have seen, where the arms take turns on one device."""
+
+    engines: Mapping[ArmName, Engine] = field(default_factory=dict)
+    tokens: Mapping[ArmName, str] = field(default_factory=dict)
+    """As `sample_tokens` gave them."""
+    baseline: Stored | None = None
+    """Its answers to the items that are tried, once its turn is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnChecked:
+    """What one arm's turn began with."""
+
+    engine: Engine
+    tokens: str
+    """As `sample_tokens` gave them; empty where the arm does not tokenize."""
+    findings: tuple[Finding, ...]
+
+
+async def check_turn(
+    endpoints: Endpoints, plan: Plan, items: Sequence[Item], infos: Mapping[ArmName, EndpointInfo], before: Before
+) -> TurnChecked:
+    """Everything that can be found of the one arm that is served, beside what is known of the other one.
+
+    Raises EndpointMisconfigured, EndpointUnreachable.
+    """
+    (arm,) = endpoints
+    now = await see_engines(endpoints, model=plan.sampling.model)
+    engines = {**before.engines, **now}
+    tokens = await sample_tokens(endpoints, items, infos, plan.sampling.model)
+    findings = [*_changes(arm, before.engines[arm], now[arm])] if arm in before.engines else []
+    findings += [*_engine_findings(engines), *_token_findings({**before.tokens, **tokens})]
+    findings += await try_requests(endpoints, items, seed=plan.sampling.seed, baseline=before.baseline)
+    if _generates(plan):
+        findings += _drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), engines, plan.rule)
+    return TurnChecked(engine=now[arm], tokens=tokens.get(arm, ""), findings=tuple(findings))
+
+
 async def see_engines(endpoints: Endpoints, *, model: str) -> dict[ArmName, Engine]:
-    """What both engines say of themselves."""
-    found = await asyncio.gather(*(endpoints[arm].engine(model=model) for arm in ArmName))
-    return dict(zip(ArmName, found, strict=True))
+    """What each engine says of itself."""
+    found = await asyncio.gather(*(endpoint.engine(model=model) for endpoint in endpoints.values()))
+    return dict(zip(endpoints, found, strict=True))
+
+
+def _generates(plan: Plan) -> bool:
+    return any(task.kind is RequestKind.GENERATION for task in plan.tasks)
 
 
 async def check_again(endpoints: Endpoints, plan: Plan, earlier: Mapping[ArmName, Engine]) -> dict[ArmName, Engine]:
@@ -59,7 +106,7 @@ async def check_again(endpoints: Endpoints, plan: Plan, earlier: Mapping[ArmName
     engines = await see_engines(endpoints, model=plan.sampling.model)
     changes = [one for arm in ArmName if arm in earlier for one in _changes(arm, earlier[arm], engines[arm])]
     stop_at([*changes, *_engine_findings(engines)])
-    if any(task.kind is RequestKind.GENERATION for task in plan.tasks):
+    if _generates(plan):
         stop_at(_drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), engines, plan.rule))
     return engines
 
@@ -88,21 +135,27 @@ def _changes(arm: ArmName, earlier: Engine, now: Engine) -> Iterator[Finding]:
 
 
 def _engine_findings(engines: Mapping[ArmName, Engine]) -> Iterator[Finding]:
-    baseline, candidate = engines[BASELINE], engines[CANDIDATE]
+    """Of the baseline alone as long as it is all that was seen."""
+    baseline = engines[BASELINE]
+    if CANDIDATE in engines:
+        yield from _pair_findings(baseline, engines[CANDIDATE])
+    if baseline.drafter or _counts_drafts(baseline):
+        what = f"the baseline is configured with a drafter ({baseline.drafter or 'its engine counts drafts'})"
+        yield Finding(stops=True, what=what, mend=DRAFTER_OFF)
+    if not all(engine.config for engine in engines.values()):
+        what = "the engines' configuration is not open: only their names, versions and models were compared"
+        yield Finding(stops=False, what=what, mend="")
+
+
+def _pair_findings(baseline: Engine, candidate: Engine) -> Iterator[Finding]:
     for one in differences(baseline, candidate):
         if not one.follows:
             what = f"{one.name} is {one.baseline} in the baseline and {one.candidate} in the candidate"
             yield Finding(stops=True, what=what, mend=SAME)
-    instances = {engine.config.get("instance_id", "") for engine in engines.values()}
+    instances = {engine.config.get("instance_id", "") for engine in (baseline, candidate)}
     if len(instances) == 1 and instances != {""}:
         what = "both URLs lead to one server: its instance_id is the same"
         yield Finding(stops=True, what=what, mend=TWO_SERVERS)
-    if baseline.drafter or _counts_drafts(baseline):
-        what = f"the baseline is configured with a drafter ({baseline.drafter or 'its engine counts drafts'})"
-        yield Finding(stops=True, what=what, mend=DRAFTER_OFF)
-    if not baseline.config or not candidate.config:
-        what = "the engines' configuration is not open: only their names, versions and models were compared"
-        yield Finding(stops=False, what=what, mend="")
 
 
 def _counts_drafts(engine: Engine) -> bool:
@@ -110,28 +163,47 @@ def _counts_drafts(engine: Engine) -> bool:
     return engine.kind is EngineKind.VLLM and engine.counters is not None and engine.counters.drafting is not None
 
 
-async def _token_findings(
+async def sample_tokens(
     endpoints: Endpoints, items: Sequence[Item], infos: Mapping[ArmName, EndpointInfo], model: str
-) -> list[Finding]:
-    if not all(info.tokenizes for info in infos.values()):
-        return []
-    texts = sorted({prompt.text for item in items for prompt in item.prompts}, key=len)[:SAMPLES]
-    both = await asyncio.gather(*(endpoints[arm].tokenize(texts, model=model) for arm in ArmName))
-    if both[0] == both[1]:
-        return []
-    return [Finding(stops=True, what="the two tokenizers give different tokens for the same text", mend=SAME)]
+) -> dict[ArmName, str]:
+    """The hash of what each arm's tokenizer makes of a few prompts; without an arm that offers none."""
+    texts = samples(items)
+    telling = [arm for arm in endpoints if infos[arm].tokenizes]
+    found = await asyncio.gather(*(endpoints[arm].tokenize(texts, model=model) for arm in telling))
+    return {arm: sha256(canonical_json(tokens)) for arm, tokens in zip(telling, found, strict=True)}
+
+
+def samples(items: Sequence[Item]) -> list[str]:
+    """The shortest prompts, the same in every process: turns are compared across them."""
+    return sorted({prompt.text for item in items for prompt in item.prompts}, key=lambda text: (len(text), text))[
+        :SAMPLES
+    ]
+
+
+def _token_findings(tokens: Mapping[ArmName, str]) -> Iterator[Finding]:
+    if len(set(tokens.values())) > 1:
+        what = "the two tokenizers give different tokens for the same text"
+        yield Finding(stops=True, what=what, mend=SAME)
 
 
 def _drafter_findings(
     probes: Mapping[ArmName, Probe], engines: Mapping[ArmName, Engine], rule: DecisionRule
 ) -> Iterator[Finding]:
-    baseline, candidate = probes[BASELINE], probes[CANDIDATE]
-    if baseline.draft_tokens:
-        what = f"the baseline drafted {baseline.draft_tokens} tokens for a probe"
-        yield Finding(stops=True, what=what, mend=DRAFTER_OFF)
-    elif not _tells(engines[BASELINE], baseline, candidate):
+    if BASELINE in probes:
+        yield from _baseline_probed(probes, engines[BASELINE], rule)
+    if CANDIDATE in probes:
+        yield from _candidate_probed(probes[CANDIDATE], rule)
+
+
+def _baseline_probed(probes: Mapping[ArmName, Probe], engine: Engine, rule: DecisionRule) -> Iterator[Finding]:
+    if n_tokens := probes[BASELINE].draft_tokens:
+        yield Finding(stops=True, what=f"the baseline drafted {n_tokens} tokens for a probe", mend=DRAFTER_OFF)
+    elif not _tells(engine, probes[BASELINE], probes.get(CANDIDATE)):
         what = "whether the baseline drafts is not observable: its metrics are closed, and its answers do not tell"
         yield Finding(stops=not rule.allow_unobserved, what=what, mend=OPEN)
+
+
+def _candidate_probed(candidate: Probe, rule: DecisionRule) -> Iterator[Finding]:
     if candidate.reply.error:
         what = f"the candidate did not answer a probe: {candidate.reply.error}"
         yield Finding(stops=True, what=what, mend="Look into the server's log")
@@ -144,8 +216,9 @@ def _drafter_findings(
         yield Finding(stops=True, what="the candidate drafted nothing for a probe", mend=DRAFTER_ON)
 
 
-def _tells(engine: Engine, baseline: Probe, candidate: Probe) -> bool:
+def _tells(engine: Engine, baseline: Probe, candidate: Probe | None) -> bool:
     """Whether anything says that the baseline drafts, or does not. llama.cpp's answers are silent where it does not."""
     is_told = baseline.after is not None or baseline.reply.drafted is not None
-    is_silent = engine.kind is EngineKind.LLAMA_CPP and candidate.reply.drafted is not None
+    others_tell = candidate is not None and candidate.reply.drafted is not None
+    is_silent = engine.kind is EngineKind.LLAMA_CPP and others_tell
     return is_told or is_silent or (engine.kind is EngineKind.VLLM and bool(engine.config))

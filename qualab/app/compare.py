@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from qualab.app.analyse import analyse
 from qualab.app.experiment import check_names, check_rule, planned_options
 from qualab.app.frozen import check_unchanged
+from qualab.app.importing.tasks import ImportedTasks
 from qualab.app.scoring import summary_of
 from qualab.app.services import Services
 from qualab.domain.canonical import canonical_json, plan_hash
@@ -15,8 +16,9 @@ from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.names import Verdict
 from qualab.domain.plan import DecisionRule, Plan
 from qualab.errors import InvalidValue, PlanChanged
+from qualab.ports import ScoredTasks
 
-_SAME = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "pins")
+_SAME = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "pins", "imported", "sequential")
 """What another plan has to share with the comparison's own: what was asked of what."""
 
 
@@ -47,8 +49,7 @@ def compare_again(
             hint=f"Finish it first: qualab resume {comparison.id}",
         )
     judged = _under(comparison, other)
-    tasks = services.harness.load(planned_options(comparison.plan, {**comparison.local, **(local or {})}))
-    check_unchanged(comparison.plan, tasks)
+    tasks = tasks_of(services, comparison, local)
     items = list(store.items(comparison.id))
     found = analyse(store, judged, tasks, items, summary_of(store, comparison.id, items))
     is_own = judged.plan_hash == comparison.plan_hash
@@ -60,6 +61,15 @@ def compare_again(
     if not is_own:
         store.put_analysis(found, now=services.clock.now())
     return Reanalysis(comparison=comparison, analysis=found, is_own_plan=is_own, is_as_stored=not is_own)
+
+
+def tasks_of(services: Services, comparison: Comparison, local: Mapping[str, str] | None) -> ScoredTasks:
+    """The tasks that a comparison's scores are added up with. Raises PlanChanged."""
+    if comparison.plan.imported:
+        return ImportedTasks(comparison.plan)
+    tasks = services.harness.load(planned_options(comparison.plan, {**comparison.local, **(local or {})}))
+    check_unchanged(comparison.plan, tasks)
+    return tasks
 
 
 def with_rule(plan: Plan, changes: Mapping[str, object]) -> Plan:
@@ -91,8 +101,12 @@ def _under(comparison: Comparison, other: Plan | None) -> Comparison:
 
 def _after_data(found: Analysis, before: DecisionRule, after: DecisionRule) -> Analysis:
     changes = ", ".join(_changes(before, after)) or "nothing that decides"
-    reason = f"the plan was made after the data (changed: {changes}): never signed off"
-    return replace(found, verdict=Verdict.INVALID, reasons=(reason, *found.reasons))
+    return marked(found, f"the plan was made after the data (changed: {changes})")
+
+
+def marked(found: Analysis, why: str) -> Analysis:
+    """An analysis that stands beside the original one: INVALID as a whole, its rows as they are."""
+    return replace(found, verdict=Verdict.INVALID, reasons=(f"{why}: never signed off", *found.reasons))
 
 
 def _changes(before: DecisionRule, after: DecisionRule) -> Iterator[str]:

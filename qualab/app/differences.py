@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -49,6 +50,9 @@ NAMES_THE_PROCESS = (
 )
 """Settings that differ between any two processes, drafter or not."""
 
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""Of a Python object among the settings, as vLLM tells `hf_overrides` of a draft model: another in each process."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
@@ -68,12 +72,10 @@ def differences(baseline: Engine, candidate: Engine) -> tuple[Difference, ...]:
     """
     found = [*_identity(baseline, candidate)]
     if baseline.config and candidate.config:
-        names = sorted(baseline.config.keys() | candidate.config.keys())
-        found += [
-            _difference(name, baseline.config.get(name, ABSENT), candidate.config.get(name, ABSENT))
-            for name in names
-            if baseline.config.get(name) != candidate.config.get(name) and not _matches(name, NAMES_THE_PROCESS)
-        ]
+        for name in sorted(baseline.config.keys() | candidate.config.keys()):
+            before, after = (ADDRESS.sub("", one.config.get(name, ABSENT)) for one in (baseline, candidate))
+            if before != after and not _matches(name, NAMES_THE_PROCESS):
+                found.append(_difference(name, before, after))
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ from qualab.app.scoring import scores_of
 from qualab.domain.comparison import Comparison, NoiseFloor, RepeatSummary
 from qualab.domain.items import Item
 from qualab.domain.names import ArmName, RequestKind
-from qualab.ports import LoadedTasks, Store
+from qualab.ports import ScoredTasks, Stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +27,9 @@ class Differing:
 
 
 def differing(
-    store: Store,
+    store: Stored,
     comparison: Comparison,
-    tasks: LoadedTasks,
+    tasks: ScoredTasks,
     items: Sequence[Item],
     *,
     scores: Scores,
@@ -40,7 +40,10 @@ def differing(
     plan, comparison_id = comparison.plan, comparison.id
     if plan.noise_floor is None and plan.sampling.repeats == 1:
         return Differing(noise=None, repeats=None)
-    texts = {arm: _texts(store, comparison_id, items, arm)[0] for arm in ArmName}
+    if plan.imported:  # its texts are read once, as they are stored
+        texts: dict[ArmName, dict[Key, str]] = {arm: {} for arm in ArmName}
+    else:
+        texts = {arm: _texts(store, comparison_id, items, arm)[0] for arm in ArmName}
     repeats = repeat_summary(plan, scores, layout, texts, streams)
     if plan.noise_floor is None:
         return Differing(noise=None, repeats=repeats)
@@ -57,14 +60,14 @@ def differing(
     return Differing(noise=noise_floor(data, streams), repeats=repeats)
 
 
-def _noise_run(store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item], number: int) -> NoiseRun:
+def _noise_run(store: Stored, comparison_id: str, tasks: ScoredTasks, items: Sequence[Item], number: int) -> NoiseRun:
     answers = store.answers(comparison_id, arm=ArmName.BASELINE, run=number)
     texts, n_answered = _texts(store, comparison_id, items, ArmName.BASELINE, run=number)
     return NoiseRun(scores=read_scores(scores_of(answers, tasks, items), items), texts=texts, n_answered=n_answered)
 
 
 def _texts(
-    store: Store, comparison_id: str, items: Sequence[Item], arm: ArmName, *, run: int = 0
+    store: Stored, comparison_id: str, items: Sequence[Item], arm: ArmName, *, run: int = 0
 ) -> tuple[dict[Key, str], int]:
     """Generated texts, and how many requests were answered."""
     answered = [one for one in store.answers(comparison_id, arm=arm, run=run) if one.reply.status.is_answer]

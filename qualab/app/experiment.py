@@ -47,6 +47,7 @@ class Experiment:
     seed: int = 1234
     repeats: int = 1
     looks: int | None = None
+    sequential: bool = False
     noise_floor: NoisePlan | None = None
     drafter_costs: DrafterCosts | None = None
     apply_chat_template: bool | None = None
@@ -138,6 +139,7 @@ def make_plan(
         noise_floor=experiment.noise_floor,
         pins=Pins(image=experiment.image, revision=experiment.revision, checkpoint_hash=checkpoint_hash),
         drafter_costs=experiment.drafter_costs,
+        sequential=experiment.sequential,
     )
     check_names(plan.rule.margins, plan, what="margins")
     return plan
@@ -187,6 +189,11 @@ def check(experiment: Experiment) -> None:
             (experiment.num_fewshot is None or experiment.num_fewshot >= 0, "num_fewshot", "0 or more"),
         ]
     )
+    if experiment.sequential and experiment.looks:
+        raise InvalidValue(
+            "Looks compare the arms while both are asked, and --sequential asks one after the other",
+            hint="Leave out looks, or serve both arms at once",
+        )
     sampled = is_sampled(experiment.gen_kwargs)
     if experiment.repeats > 1 and not sampled:
         raise InvalidValue(

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from qualab.app.experiment import planned_options
-from qualab.app.frozen import check_unchanged
+from qualab.app.frozen import check_unchanged, refuse_imported
 from qualab.app.scoring import Answered, answered_items
 from qualab.app.services import Services
+from qualab.domain.canonical import plain
 from qualab.domain.comparison import Comparison
 from qualab.domain.items import Item, JsonObject, Reply
 from qualab.domain.names import Api, ArmName
@@ -23,7 +24,7 @@ def export(
     services: Services, comparison_id: str, folder: Path, *, local: Mapping[str, str] | None = None
 ) -> Iterator[Path]:
     """One folder an arm (and repeat), each an lm-eval run. Yields what was written. Raises InvalidValue when empty."""
-    comparison = services.store.get(comparison_id)
+    comparison = refuse_imported(services.store.get(comparison_id), "exported")
     tasks = services.harness.load(planned_options(comparison.plan, {**comparison.local, **(local or {})}))
     check_unchanged(comparison.plan, tasks)
     items = list(services.store.items(comparison.id))
@@ -72,5 +73,11 @@ def _settings(comparison: Comparison, arm: ArmName, repeat: int) -> JsonObject:
         "model_name": sampling.model,
         "system_instruction": sampling.system_instruction or None,
         "fewshot_as_multiturn": sampling.api is Api.CHAT,
-        "qualab": {"comparison": comparison.id, "plan_hash": comparison.plan_hash, "arm": arm.value},
+        "lm_eval_version": plan.harness_version,
+        "qualab": {
+            "comparison": comparison.id,
+            "plan_hash": comparison.plan_hash,
+            "plan": plain(plan),  # for `qualab import`
+            "arm": arm.value,
+        },
     }

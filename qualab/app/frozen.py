@@ -11,8 +11,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from qualab.domain.canonical import plain, plan_hash
+from qualab.domain.comparison import Comparison
 from qualab.domain.plan import Plan, TaskSpec
-from qualab.errors import PlanChanged, UsageError
+from qualab.errors import InvalidValue, PlanChanged, UsageError
 from qualab.ports import LoadedTasks
 
 AGAIN = "A changed plan is a new plan: run `qualab plan` again"
@@ -57,6 +58,16 @@ def from_document(document: Mapping[str, Any], *, where: str) -> FrozenPlan:
     if plan_hash(content) != named or plan_hash(plan) != named:
         raise PlanChanged(f"{where} was edited: its plan is not the one that was frozen as {named[:12]}", hint=AGAIN)
     return frozen
+
+
+def refuse_imported(comparison: Comparison, what: str) -> Comparison:
+    """The comparison. Raises InvalidValue for an imported one: qualab asked nothing, and has no tasks to ask with."""
+    if comparison.plan.imported:
+        raise InvalidValue(
+            f"Comparison {comparison.id} was imported from logs: it cannot be {what}",
+            hint="Its answers and scores are here: qualab show, compare, rescore",
+        )
+    return comparison
 
 
 def check_unchanged(plan: Plan, tasks: LoadedTasks) -> None:

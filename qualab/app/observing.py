@@ -1,7 +1,8 @@
 """Looks into the engines while a run asks: counters before and after each third of each task that generates.
 
-The counters are an engine's own, so what they say of a task holds only where nothing else of this run is under way:
-the asking pauses there. Where both arms' metrics are closed, nothing is looked at and nothing pauses.
+So after each task of log-likelihoods, which draft nothing: an engine may start anew there, too. The counters are an
+engine's own, so what they say of a task holds only where nothing else of this run is under way: the asking pauses
+there. Where both arms' metrics are closed, nothing is looked at and nothing pauses.
 """
 
 from __future__ import annotations
@@ -50,15 +51,14 @@ class Stretch:
 
 
 def stretches(items: Sequence[Item], *, stages: Sequence[int]) -> Iterator[Stretch]:
-    """The generations of `items` task by task, in thirds where a task is large enough. `stages` end at these places."""
+    """`items` task by task, generations in thirds where a task is large enough. `stages` end at these places."""
     totals, seen = Counter(item.task for item in items), Counter[str]()
     start = 0
     for stage_end in stages:
         for (task, kind), block in groupby(items[start:stage_end], key=lambda item: (item.task, item.kind)):
             members = list(block)
-            if kind is not RequestKind.GENERATION:
-                continue
-            parts = [_part(seen[task] + place, totals[task]) for place in range(len(members))]
+            total = totals[task] if kind is RequestKind.GENERATION else 0
+            parts = [_part(seen[task] + place, total) for place in range(len(members))]
             seen[task] += len(members)
             for part, run_of in groupby(zip(parts, members, strict=True), key=lambda entry: entry[0]):
                 *_, (_, last) = run_of

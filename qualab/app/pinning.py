@@ -86,12 +86,15 @@ async def planned_hash(source: PinSource, places: PinPlaces, frozen: Pins | None
 async def find_pins(
     source: PinSource, pins: Pins, places: PinPlaces, engines: Mapping[ArmName, Engine], *, say: Say
 ) -> tuple[PinFound, ...]:
-    """What each arm is made of: verified where something tells, else as the plan declares it. Raises PinUnreadable."""
+    """What each of these arms is made of: verified where something tells, else as the plan declares it.
+
+    Raises PinUnreadable.
+    """
     check_pins(pins.image, places)
-    images = await asyncio.gather(*(_image(source, places, arm) for arm in ArmName))
+    images = await asyncio.gather(*(_image(source, places, arm) for arm in engines))
     folder = await _folder(source, pins, places, say=say)
     found: list[PinFound] = []
-    for arm, image in zip(ArmName, images, strict=True):
+    for arm, image in zip(engines, images, strict=True):
         told = {one.part: one for one in (*_of_folder(arm, folder, places, engines), *_of_engine(arm, engines), *image)}
         found += [one for part in PinPart if (one := told.get(part) or _declared(arm, part, pins))]
     return tuple(found)
@@ -120,7 +123,7 @@ async def _folder(source: PinSource, pins: Pins, places: PinPlaces, *, say: Say)
 def _of_folder(
     arm: ArmName, folder: Mapping[PinPart, str], places: PinPlaces, engines: Mapping[ArmName, Engine]
 ) -> Iterator[PinFound]:
-    root = engines[arm].model_root if arm in engines else ""
+    root = engines[arm].model_root
     is_named = root.startswith("/") and places.checkpoint is not None and Path(root) == places.checkpoint.resolve()
     source = f"{places.checkpoint} on this machine{', the path that the engine names' if is_named else ''}"
     for part, value in folder.items():
@@ -128,10 +131,9 @@ def _of_folder(
 
 
 def _of_engine(arm: ArmName, engines: Mapping[ArmName, Engine]) -> Iterator[PinFound]:
-    if arm in engines:
-        engine = engines[arm]
-        if commit := snapshot_of(engine.model_root) or commit_of(engine.config.get(_ENGINES_REVISION, "")):
-            yield PinFound(arm=arm, part=PinPart.REVISION, values=(commit,), source="the engine")
+    engine = engines[arm]
+    if commit := snapshot_of(engine.model_root) or commit_of(engine.config.get(_ENGINES_REVISION, "")):
+        yield PinFound(arm=arm, part=PinPart.REVISION, values=(commit,), source="the engine")
 
 
 def _declared(arm: ArmName, part: PinPart, pins: Pins) -> PinFound | None:

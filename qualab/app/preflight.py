@@ -34,17 +34,27 @@ async def open_arms(
         }
 
 
+@asynccontextmanager
+async def open_arm(
+    services: Services, arm: ArmName, url: str, *, policy: RequestPolicy, keys: Keys
+) -> AsyncIterator[Endpoints]:
+    """One arm's endpoint alone, where the arms take turns."""
+    async with services.open_endpoint(url, policy=policy, key=keys.get(arm)) as endpoint:
+        yield {arm: endpoint}
+
+
 async def counters_of(endpoints: Endpoints) -> dict[ArmName, Counters | None]:
-    """Both engines' counters now, taken at once."""
-    found = await asyncio.gather(*(endpoints[arm].counters() for arm in ArmName))
-    return dict(zip(ArmName, found, strict=True))
+    """Each engine's counters now, taken at once."""
+    found = await asyncio.gather(*(endpoint.counters() for endpoint in endpoints.values()))
+    return dict(zip(endpoints, found, strict=True))
 
 
 async def inspect_arms(endpoints: Endpoints, *, model: str) -> dict[ArmName, EndpointInfo]:
-    """What both arms say of themselves. Raises the first arm's trouble, named."""
-    found = await asyncio.gather(*(endpoints[arm].inspect(model=model) for arm in ArmName), return_exceptions=True)
+    """What each arm says of itself. Raises the first arm's trouble, named."""
+    asked = (endpoint.inspect(model=model) for endpoint in endpoints.values())
+    found = await asyncio.gather(*asked, return_exceptions=True)
     infos: dict[ArmName, EndpointInfo] = {}
-    for arm, info in zip(ArmName, found, strict=True):
+    for arm, info in zip(endpoints, found, strict=True):
         if isinstance(info, QualabError):
             raise type(info)(f"{arm.value.capitalize()}: {info.message}", hint=info.hint) from info
         if isinstance(info, BaseException):

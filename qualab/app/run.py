@@ -14,7 +14,7 @@ from qualab.app.analyse import analyse
 from qualab.app.asking import Arm, Pause, ask_all
 from qualab.app.checks import check_again, check_pair, stop_at
 from qualab.app.experiment import Experiment, check, local_of, make_plan, planned_options, task_options
-from qualab.app.frozen import check_frozen, check_unchanged
+from qualab.app.frozen import check_frozen, check_unchanged, refuse_imported
 from qualab.app.heartbeats import kept_alive
 from qualab.app.hints import resume_hint, way_on
 from qualab.app.looks import look_pauses, looked_to
@@ -35,8 +35,8 @@ from qualab.domain.observations import EngineSeen, PinsSeen, engines_seen, pins_
 from qualab.domain.pins import PinFound
 from qualab.domain.plan import Plan
 from qualab.domain.preflight import Preflight
-from qualab.errors import ComparisonBusy, RunStopped
-from qualab.ports import LoadedTasks, Progress, TaskOptions
+from qualab.errors import ComparisonBusy, RunStopped, UsageError
+from qualab.ports import EndpointInfo, LoadedTasks, Progress, TaskOptions
 
 
 async def start(
@@ -53,18 +53,19 @@ async def start(
     Raises PlanChanged where it would not be the `frozen` plan.
     """
     check(experiment)
+    if experiment.sequential:
+        raise takes_turns()
     urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
     async with open_arms(services, urls, policy=experiment.policy, keys=keys) as endpoints:
-        tasks = _load(services, task_options(experiment, frozen), progress)
-        plan = await _plan(services, experiment, tasks, frozen, progress)
+        tasks, plan = await planned_tasks(services, experiment, frozen, progress)
         progress.phase("Checking both endpoints")
-        with _lasting():
+        with lasting():
             items, preflight = await _prepared(services, experiment, plan, tasks, endpoints, progress=progress)
             stop_at(preflight.findings)
-            comparison = _new_comparison(services, experiment, plan, comparison_id)
+            comparison = new_comparison(services, experiment, plan, comparison_id)
             services.store.create(comparison, items)
         with way_on(comparison.id):
-            _record_arms(services, comparison, preflight.engines, preflight.pins)
+            record_arms(services, comparison, preflight.engines, preflight.pins)
             run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
             return await _carry_out(services, run, keys=keys)
 
@@ -79,8 +80,7 @@ async def look_before(
     check(experiment)
     urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
     async with open_arms(services, urls, policy=experiment.policy, keys=keys) as endpoints:
-        tasks = _load(services, task_options(experiment, frozen), progress)
-        plan = await _plan(services, experiment, tasks, frozen, progress)
+        tasks, plan = await planned_tasks(services, experiment, frozen, progress)
         progress.phase("Checking both endpoints")
         return (await _prepared(services, experiment, plan, tasks, endpoints, progress=progress))[1]
 
@@ -96,10 +96,12 @@ async def resume(
 ) -> Analysis:
     """Goes on with a stored comparison. `local` overrides where this machine finds things. Raises ComparisonBusy."""
     comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
-    here = {**comparison.local, **(local or {})}
-    tasks = _load(services, planned_options(comparison.plan, here), progress)
-    check_unchanged(comparison.plan, tasks)
+    refuse_imported(comparison, "resumed")
     plan = comparison.plan
+    if plan.sequential:
+        raise takes_turns()
+    here = {**comparison.local, **(local or {})}
+    tasks, items = stored_tasks(services, comparison, here, progress)
     urls = {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url}
     async with open_arms(services, urls, policy=plan.policy, keys=keys) as endpoints:
         progress.phase("Checking both endpoints")
@@ -109,14 +111,39 @@ async def resume(
         pins = await find_pins(services.pins, plan.pins, places_of(here), engines, say=progress.phase)
         stop_at(pin_findings(plan.pins, pins, pins_seen(seen)))
         with way_on(comparison.id):
-            _record_arms(services, comparison, engines, pins)
-            with _lasting():
-                items = list(services.store.items(comparison.id))
+            record_arms(services, comparison, engines, pins)
             run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
             return await _carry_out(services, run, keys=keys, retry_failed=retry_failed)
 
 
-def _load(services: Services, options: TaskOptions, progress: Progress) -> LoadedTasks:
+def takes_turns() -> UsageError:
+    """Why a sequential comparison cannot be run on two servers that are simply there."""
+    return UsageError(
+        "Arm by arm, one server has to be stopped and the other started in the middle of the comparison",
+        hint="Give --managed PAIR, whose servers this command starts and stops itself",
+    )
+
+
+async def planned_tasks(
+    services: Services, experiment: Experiment, frozen: Plan | None, progress: Progress
+) -> tuple[LoadedTasks, Plan]:
+    """The tasks of a new comparison and its plan. Raises PlanChanged where that is not the `frozen` one."""
+    tasks = load_tasks(services, task_options(experiment, frozen), progress)
+    return tasks, await _plan(services, experiment, tasks, frozen, progress)
+
+
+def stored_tasks(
+    services: Services, comparison: Comparison, here: Mapping[str, str], progress: Progress
+) -> tuple[LoadedTasks, list[Item]]:
+    """A stored comparison's tasks, loaded again, and its items. Raises PlanChanged."""
+    tasks = load_tasks(services, planned_options(comparison.plan, here), progress)
+    check_unchanged(comparison.plan, tasks)
+    with lasting():
+        return tasks, list(services.store.items(comparison.id))
+
+
+def load_tasks(services: Services, options: TaskOptions, progress: Progress) -> LoadedTasks:
+    """Tasks with their documents."""
     progress.phase("Loading tasks")
     importlib.import_module("scipy.special")  # the analysis needs it: a broken installation should show here
     return services.harness.load(options)
@@ -151,28 +178,42 @@ async def _prepared(
     progress: Progress,
 ) -> tuple[list[Item], Preflight]:
     infos = await inspect_arms(endpoints, model=experiment.model)
-    tokens = None
-    if any(task.kind is RequestKind.LOGLIKELIHOOD for task in plan.tasks):
-        named = services.named_tokenizer(experiment.tokenizer) if experiment.tokenizer else None
-        baseline = ArmName.BASELINE
-        tokens = token_source(endpoints[baseline], infos[baseline], model=experiment.model, named=named)
-    ordered = in_random_order(tasks.render(), seed=experiment.seed, n_stages=experiment.looks or 1)
-    items = await with_requests(ordered, sampling=plan.sampling, tokens=tokens)
+    items = await prepared_items(services, experiment, plan, tasks=tasks, endpoints=endpoints, infos=infos)
     preflight = await check_pair(endpoints, plan, items, infos)
     pins = await find_pins(services.pins, plan.pins, experiment.places, preflight.engines, say=progress.phase)
     return items, with_pins(preflight, plan.pins, pins)
 
 
-def _record_arms(
+async def prepared_items(
+    services: Services,
+    experiment: Experiment,
+    plan: Plan,
+    *,
+    tasks: LoadedTasks,
+    endpoints: Endpoints,
+    infos: Mapping[ArmName, EndpointInfo],
+) -> list[Item]:
+    """The items of a new comparison in the plan's order, with their requests. The baseline tokenizes."""
+    tokens, baseline = None, ArmName.BASELINE
+    if any(task.kind is RequestKind.LOGLIKELIHOOD for task in plan.tasks):
+        named = services.named_tokenizer(experiment.tokenizer) if experiment.tokenizer else None
+        tokens = token_source(endpoints[baseline], infos[baseline], model=experiment.model, named=named)
+    ordered = in_random_order(tasks.render(), seed=experiment.seed, n_stages=experiment.looks or 1)
+    return await with_requests(ordered, sampling=plan.sampling, tokens=tokens)
+
+
+def record_arms(
     services: Services, comparison: Comparison, engines: Mapping[ArmName, Engine], pins: tuple[PinFound, ...]
 ) -> None:
+    """Stores what both arms are made of."""
     for arm, engine in engines.items():
         seen = EngineSeen(arm=arm, seen_at=services.clock.now(), engine=engine)
         services.store.add_observation(comparison.id, seen)
     services.store.add_observation(comparison.id, PinsSeen(seen_at=services.clock.now(), pins=pins))
 
 
-def _new_comparison(services: Services, experiment: Experiment, plan: Plan, comparison_id: str) -> Comparison:
+def new_comparison(services: Services, experiment: Experiment, plan: Plan, comparison_id: str = "") -> Comparison:
+    """A comparison that has yet to be stored; it gets an id unless one is given."""
     now = services.clock.now()
     return Comparison(
         id=comparison_id or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
@@ -194,22 +235,26 @@ def _new_comparison(services: Services, experiment: Experiment, plan: Plan, comp
 
 async def _carry_out(services: Services, run: Run, *, keys: Keys, retry_failed: bool = False) -> Analysis:
     store, clock, comparison_id = services.store, services.clock, run.comparison.id
-    with _lasting_until_here(), _claimed(services, comparison_id):
+    with lasting_until_here(), claimed(services, comparison_id):
         if retry_failed:
             store.drop_failures(comparison_id, from_position=looked_to(store.looks(comparison_id)))
-        store.set_status(comparison_id, ComparisonStatus.RUNNING, now=clock.now())
-        await _ask(services, run, keys)
+        await ask_arms(services, run, keys)
         store.set_status(comparison_id, ComparisonStatus.ANSWERED, now=clock.now())
-        run.progress.phase("Scoring and analysing")
         return conclude_run(services, run)
 
 
-async def _ask(services: Services, run: Run, keys: Keys) -> None:
+async def ask_arms(services: Services, run: Run, keys: Keys) -> None:
+    """Asks what is missing of the run's arms, and of the noise floor where the baseline is one of them.
+
+    The status says how that ended. Raises as `ask_all`.
+    """
     store, clock, comparison_id = services.store, services.clock, run.comparison.id
+    store.set_status(comparison_id, ComparisonStatus.RUNNING, now=clock.now())
     try:
         tell_progress(services, run)
         await ask_all(services, run, pauses=partial(_pauses, services, run))
-        await ask_noise(services, run, keys=keys)
+        if ArmName.BASELINE in run.endpoints:
+            await ask_noise(services, run, keys=keys)
     except RunStopped as stop:
         store.set_status(comparison_id, ComparisonStatus.STOPPED, now=clock.now(), stop_reason=stop.message)
         raise RunStopped(stop.message, hint=resume_hint(comparison_id, retry_failed=True)) from stop
@@ -236,6 +281,7 @@ async def _pauses(services: Services, run: Run, arms: Sequence[Arm]) -> Sequence
 
 def conclude_run(services: Services, run: Run) -> Analysis:
     """Scores and analyses what is stored, and stores the result."""
+    run.progress.phase("Scoring and analysing")
     with kept_alive(services, run.comparison.id):
         summary = score_answers(services.store, run.comparison.id, run.tasks, run.items)
         analysis = analyse(services.store, run.comparison, run.tasks, run.items, summary)
@@ -244,7 +290,7 @@ def conclude_run(services: Services, run: Run) -> Analysis:
 
 
 @contextmanager
-def _lasting() -> Iterator[None]:
+def lasting() -> Iterator[None]:
     """What is made here lives until the run ends, as the tasks do: the garbage collector need not walk through it."""
     gc.disable()
     try:
@@ -255,8 +301,8 @@ def _lasting() -> Iterator[None]:
 
 
 @contextmanager
-def _lasting_until_here() -> Iterator[None]:
-    """Gives what is `_lasting` back to the garbage collector in the end."""
+def lasting_until_here() -> Iterator[None]:
+    """Gives what is `lasting` back to the garbage collector in the end."""
     try:
         yield
     finally:
@@ -264,7 +310,8 @@ def _lasting_until_here() -> Iterator[None]:
 
 
 @contextmanager
-def _claimed(services: Services, comparison_id: str) -> Iterator[None]:
+def claimed(services: Services, comparison_id: str) -> Iterator[None]:
+    """Holds the right to run a comparison. Raises ComparisonBusy."""
     store, runner = services.store, services.runner
     stale_after_s = services.pulse.stale_after_s
     store.claim(comparison_id, runner=runner, now=services.clock.now(), stale_after_s=stale_after_s)

@@ -11,7 +11,7 @@ from qualab.app.outcomes import Outcomes
 from qualab.app.summaries import Summary
 from qualab.domain.items import Answer, Item, Reply, Score
 from qualab.domain.names import ArmName
-from qualab.ports import LoadedTasks, Store
+from qualab.ports import LoadedTasks, ScoredTasks, Store
 
 CHUNK = 1_000
 
@@ -42,7 +42,7 @@ def summary_of(store: Store, comparison_id: str, items: Sequence[Item]) -> Summa
 
 
 def scores_between(
-    store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item], positions: range
+    store: Store, comparison_id: str, tasks: ScoredTasks, items: Sequence[Item], positions: range
 ) -> Iterator[Score]:
     """The scores of the answers at these positions, in the same order whatever else is stored."""
     for arm in ArmName:
@@ -53,7 +53,7 @@ def scores_between(
 def _scores(
     store: Store,
     comparison_id: str,
-    tasks: LoadedTasks,
+    tasks: ScoredTasks,
     items: Sequence[Item],
     *,
     seen_by: Sequence[Callable[[Answer], None]],
@@ -62,7 +62,7 @@ def _scores(
         yield from scores_of(_passing(store.answers(comparison_id, arm=arm), seen_by), tasks, items)
 
 
-def scores_of(answers: Iterator[Answer], tasks: LoadedTasks, items: Sequence[Item]) -> Iterator[Score]:
+def scores_of(answers: Iterator[Answer], tasks: ScoredTasks, items: Sequence[Item]) -> Iterator[Score]:
     """The scores of one arm's answers, which are in order of position. `items` by position."""
     for task, entries in groupby(answered_items(answers, items), key=lambda entry: entry[1].task):
         while chunk := list(islice(entries, CHUNK)):
@@ -87,7 +87,7 @@ def answered_items(answers: Iterator[Answer], items: Sequence[Item]) -> Iterator
                 by_repeat.setdefault(row.repeat, []).append(row.reply)
         item = items[position]
         for repeat, replies in sorted(by_repeat.items()):
-            if len(replies) == len(item.requests):
+            if len(replies) == len(item.prompts):
                 yield arm, item, repeat, tuple(replies)
 
 

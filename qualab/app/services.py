@@ -49,4 +49,5 @@ class Run:
     items: Sequence[Item]
     """In order of position."""
     endpoints: Mapping[ArmName, Endpoint]
+    """Of both arms, or of the one whose turn it is."""
     progress: Progress

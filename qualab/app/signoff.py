@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qualab.app.analysis.ruling import PASSING
+from qualab.app.interleaving import NOT_INTERLEAVED
 from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.names import RequestKind
 
@@ -29,10 +30,17 @@ def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[str]:
         yield f"the verdict is {analysis.verdict}"
     if analysis.plan_hash != comparison.plan_hash:
         yield "the plan was made after the data"
+    if plan.imported:
+        what = "made of two runs" if plan.imported.is_of_store else "imported from logs"
+        yield f"{what}: what was run cannot be checked"
+        if not plan.imported.plan_hash or plan.imported.is_rule_changed:
+            yield "the margin was chosen after the data"
     if plan.limit is not None:
         yield f"limited to {plan.limit:g} items a task"
     if plan.pins.unpinned:
         yield f"unpinned: {', '.join(plan.pins.unpinned)}"
+    if plan.sequential:
+        yield NOT_INTERLEAVED
     if not any(task.kind is RequestKind.GENERATION for task in plan.tasks):
         yield "no task exercises the drafter"
     elif analysis.treatment is None or not analysis.treatment.is_observed:

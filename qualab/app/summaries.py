@@ -47,7 +47,7 @@ class _ArmCount:
         self.generations += 1
         self.truncated += is_truncated
         self.empty += not text.strip()
-        stops = item.requests[0].payload.get("stop") or []
+        stops = item.requests[0].payload.get("stop") or [] if item.requests else ()
         self.with_stop_string += any(stop in text for stop in stops)
 
     def summary(self, arm: ArmName) -> ArmSummary:
@@ -117,13 +117,13 @@ class Summary:
         self._pairs = _PairCount()
         self._waiting: dict[tuple[int, int, int], _Trace] = {}
         self.drafted = DraftedAnswers()
-        self._digest = sha256()
+        self._hashes = 0
         for item in items:
-            self._digest.update(repr((item.task, item.doc_id, item.target, item.cluster)).encode())
+            self._add_hash(repr((item.position, item.task, item.doc_id, item.cluster)).encode())
 
     def add(self, answer: Answer) -> None:
         item = self._items[answer.position]
-        self._digest.update(_content(answer))
+        self._add_hash(_content(answer))
         self._arms[answer.arm].add(answer, item)
         if item.kind is RequestKind.GENERATION:
             self.drafted.add(answer, item.task)
@@ -145,8 +145,12 @@ class Summary:
 
     @property
     def data_hash(self) -> str:
-        """SHA-256 over the items and all answers, in the order in which they went by."""
-        return self._digest.hexdigest()
+        """Of the items' places and clusters and of all answers, in whatever order they went by: the sum of their
+        SHA-256, hexadecimal."""
+        return f"{self._hashes:064x}"
+
+    def _add_hash(self, content: bytes) -> None:
+        self._hashes = (self._hashes + int.from_bytes(sha256(content).digest())) % 2**256
 
 
 def _content(answer: Answer) -> bytes:

@@ -38,31 +38,40 @@ ASK_BOTH = "Leave the setting out of gen_kwargs, or use a drafter that supports 
 Replies = Mapping[ArmName, Reply]
 
 
-async def try_requests(endpoints: Endpoints, items: Sequence[Item], *, seed: int) -> list[Finding]:
-    """Sends both arms the shortest request of each kind and of each set of generation settings that the plan has.
+Stored = Mapping[int, Reply]
+"""The baseline's answers by position, where its turn is over."""
+
+
+async def try_requests(
+    endpoints: Endpoints, items: Sequence[Item], *, seed: int, baseline: Stored | None = None
+) -> list[Finding]:
+    """Sends each arm the shortest request of each kind and of each set of generation settings that the plan has.
 
     The shortest, because a long one may be too long for the model. Raises EndpointMisconfigured, EndpointUnreachable
-    for what neither arm answers; what only one arm rejects is a finding.
+    for what no arm answers; what only one arm rejects is a finding. With `baseline`, its answers to these items stand
+    in for trials of it.
     """
     findings: list[Finding] = []
-    for item in _shortest(items):
+    for item in trial_items(items):
         request = _trial(item)
         body = encode_body(request.payload, seed=seed)
-        replies = await _ask(endpoints, request, body)
-        findings += _one_sided(replies, item)
+        asked = await _ask(endpoints, request, body)
+        earlier = {ArmName.BASELINE: baseline[item.position]} if baseline and item.position in baseline else {}
+        findings += _one_sided(earlier | asked, item)
         if not findings:
-            for arm, reply in replies.items():
+            for arm, reply in asked.items():
                 _check_tried(reply, item, f"{arm.value.capitalize()} at {endpoints[arm].url}", request)
-            findings += _lengths(replies, item)
+            findings += _lengths(earlier | asked, item)
     return findings
 
 
-async def _ask(endpoints: Endpoints, request: Request, body: bytes) -> Replies:
-    replies = await asyncio.gather(*(endpoints[arm].ask(request, body) for arm in ArmName))
-    return dict(zip(ArmName, replies, strict=True))
+async def _ask(endpoints: Endpoints, request: Request, body: bytes) -> dict[ArmName, Reply]:
+    replies = await asyncio.gather(*(endpoint.ask(request, body) for endpoint in endpoints.values()))
+    return dict(zip(endpoints, replies, strict=True))
 
 
-def _shortest(items: Sequence[Item]) -> list[Item]:
+def trial_items(items: Sequence[Item]) -> list[Item]:
+    """Of each kind and each set of generation settings the item with the shortest prompt."""
     shortest: dict[str, Item] = {}
     for item in items:
         settings = canonical_json(_settings(item)) if item.kind is RequestKind.GENERATION else ""
@@ -84,7 +93,7 @@ def _trial(item: Item) -> Request:
 
 def _one_sided(replies: Replies, item: Item) -> Iterator[Finding]:
     rejected = [arm for arm, reply in replies.items() if reply.status is AnswerStatus.REJECTED]
-    if len(rejected) == 1:
+    if len(rejected) == 1 and len(replies) > 1:
         (arm,) = rejected
         yield Finding(
             stops=True,
@@ -94,11 +103,12 @@ def _one_sided(replies: Replies, item: Item) -> Iterator[Finding]:
 
 
 def _lengths(replies: Replies, item: Item) -> Iterator[Finding]:
-    baseline, candidate = (replies[arm].prompt_tokens for arm in ArmName)
-    if None not in (baseline, candidate) and baseline != candidate:
+    lengths = {arm: reply.prompt_tokens for arm, reply in replies.items()}
+    if None not in lengths.values() and len(set(lengths.values())) > 1:
         yield Finding(
             stops=True,
-            what=f"a prompt of {item.task} has {baseline} tokens in the baseline and {candidate} in the candidate",
+            what=f"a prompt of {item.task} has {lengths[ArmName.BASELINE]} tokens in the baseline and "
+            f"{lengths[ArmName.CANDIDATE]} in the candidate",
             mend="Serve both arms with the same tokenizer, chat template and version",
         )
 
@@ -147,26 +157,32 @@ class Probe:
 
 
 async def probe_drafters(endpoints: Endpoints, *, sampling: SamplingPlan) -> dict[ArmName, Probe]:
-    """Lets both arms generate a few tokens and sees whether their drafters did anything."""
+    """Lets each arm generate a few tokens and sees whether their drafters did anything."""
     before = await counters_of(endpoints)
     for text in PROBE_TEXTS:
         request = _probe_request(text, sampling)
         replies = await _ask(endpoints, request, encode_body(request.payload, seed=sampling.seed))
         probes = _probes(before, await counters_of(endpoints), replies)
-        if probes[ArmName.CANDIDATE].draft_tokens != 0:
+        if _is_told(probes):
             return probes
     for pause_s in COUNTER_PAUSES_S:
         await asyncio.sleep(pause_s)
         probes = _probes(before, await counters_of(endpoints), replies)
-        if probes[ArmName.CANDIDATE].draft_tokens != 0:
+        if _is_told(probes):
             break
     return probes
+
+
+def _is_told(probes: Mapping[ArmName, Probe]) -> bool:
+    """Whether a further probe would say nothing new: the candidate (the baseline in its turn) drafted, or cannot."""
+    *_, last = (probes[arm] for arm in ArmName if arm in probes)
+    return last.draft_tokens != 0
 
 
 def _probes(
     before: Mapping[ArmName, Counters | None], after: Mapping[ArmName, Counters | None], replies: Replies
 ) -> dict[ArmName, Probe]:
-    return {arm: Probe(before=before[arm], after=after[arm], reply=replies[arm]) for arm in ArmName}
+    return {arm: Probe(before=before[arm], after=after[arm], reply=reply) for arm, reply in replies.items()}
 
 
 def _probe_request(text: str, sampling: SamplingPlan) -> Request:

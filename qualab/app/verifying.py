@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from qualab.app.analyse import analyse
-from qualab.app.experiment import planned_options
-from qualab.app.frozen import check_unchanged
+from qualab.app.compare import tasks_of
 from qualab.app.scoring import scores_of, summary_of
 from qualab.app.services import Services
 from qualab.domain.canonical import body_hash, canonical_json, encode_body, plan_hash
@@ -16,7 +15,7 @@ from qualab.domain.items import Item, Score
 from qualab.domain.names import ArmName
 from qualab.domain.seals import SealedAnalysis, seal_of
 from qualab.errors import QualabError
-from qualab.ports import LoadedTasks, Registry, Store
+from qualab.ports import Registry, ScoredTasks, Store
 
 MOST_SHOWN = 3
 
@@ -77,7 +76,7 @@ def verify(
         comparison=comparison,
         items=list(store.items(comparison.id)),
         seals=store.seals(comparison.id),
-        local={**comparison.local, **(local or {})},
+        local=local or {},
     )
     checks, own = tuple(_checks(stored)), stored.own_seals
     return Verification(
@@ -120,6 +119,8 @@ def _chain(stored: _Stored) -> Check:
 
 def _requests(stored: _Stored) -> Check:
     """Every answer belongs to the request that its item says was sent."""
+    if stored.comparison.plan.imported:
+        return Check(name="requests", is_ok=None, detail="logs do not tell what was sent")
     seed, hashes, wrong, n = stored.comparison.plan.sampling.seed, dict[tuple[int, int, int], bytes](), 0, 0
     for arm in ArmName:
         for answer in stored.store.answers(stored.comparison.id, arm=arm):
@@ -142,16 +143,18 @@ def _data(stored: _Stored, analysis: Analysis) -> Check:
 def _again(stored: _Stored, analysis: Analysis) -> Iterator[Check]:
     """Scores and analysis, made again with the installed harness."""
     try:
-        tasks = stored.services.harness.load(planned_options(stored.comparison.plan, stored.local))
-        check_unchanged(stored.comparison.plan, tasks)
+        tasks = tasks_of(stored.services, stored.comparison, stored.local)
     except QualabError as error:
         yield Check(name="scores", is_ok=None, detail=f"the tasks cannot be loaded as they were: {error.message}")
         return
-    yield _scores(stored, tasks)
+    if stored.comparison.plan.imported:
+        yield Check(name="scores", is_ok=None, detail="they came with logs; qualab rescore scores the answers")
+    else:
+        yield _scores(stored, tasks)
     yield _analysis(stored, analysis, tasks)
 
 
-def _scores(stored: _Stored, tasks: LoadedTasks) -> Check:
+def _scores(stored: _Stored, tasks: ScoredTasks) -> Check:
     store, comparison_id = stored.store, stored.comparison.id
     kept = {_place(one): one for one in store.scores(comparison_id)}
     n, wrong = len(kept), 0
@@ -166,7 +169,7 @@ def _place(score: Score) -> tuple[str, int, int, str]:
     return score.arm, score.position, score.repeat, score.metric
 
 
-def _analysis(stored: _Stored, analysis: Analysis, tasks: LoadedTasks) -> Check:
+def _analysis(stored: _Stored, analysis: Analysis, tasks: ScoredTasks) -> Check:
     summary = summary_of(stored.store, stored.comparison.id, stored.items)
     found = analyse(stored.store, stored.comparison, tasks, stored.items, summary)
     others = {name: text for name, text in analysis.versions.items() if found.versions.get(name) != text}

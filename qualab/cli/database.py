@@ -33,7 +33,7 @@ def current(db: Database = None) -> None:
     typer.echo(f"database {found or 'empty'}, this version {head} ({state})")
 
 
-@app.command()
+@app.command(short_help="Copy everything into another database.")
 def copy(
     source: Annotated[str, typer.Option("--from", metavar="URL", help="The database to read.")],
     target: Annotated[str, typer.Option("--to", metavar="URL", help="An empty one, or a file that is not there yet.")],

@@ -42,6 +42,7 @@ timeout: 300          # seconds an attempt may take
 # limit: 40                     # items a task, to try things out; never signed off
 # noise_floor: {runs: 1, concurrency: 16}   # how much the baseline differs from itself, at another load
 # looks: 5                      # stop at one of so many looks if all is proven, or harm is plain; default: never
+# sequential: true              # the candidate after the baseline, on one device (--managed PAIR); never signed off
 # seed: 1234
 # label: my-release-1.2
 # output_path: out              # also write lm-eval's files

@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from qualab.domain.imported import FindingCode
 from qualab.domain.names import Objective
+from qualab.errors import UsageError
 
 
 def _option(name: str, text: str) -> Any:
@@ -36,6 +38,12 @@ Seed = Annotated[int | None, typer.Option(help="Seed of few-shot draws, item ord
 Repeats = Annotated[int | None, typer.Option(help="Answers an item (needs a temperature).")]
 Looks = Annotated[
     int | None, typer.Option(help="Looks (2 to 10) at which the run may stop early. Default: it asks everything.")
+]
+Sequential = Annotated[
+    bool | None,
+    typer.Option(
+        "--sequential/--no-sequential", help="Ask the candidate after the baseline, on one device. Never signed off."
+    ),
 ]
 NoiseRuns = Annotated[int | None, _option("noise_floor_runs", "Further runs of the baseline alone, afterwards.")]
 NoiseConcurrency = Annotated[
@@ -84,3 +92,15 @@ Tokenizer = Annotated[str | None, typer.Option(help="tokenizer.json or its folde
 Label = Annotated[str | None, typer.Option(help="A name to find the comparison by.")]
 KeyFile = Annotated[Path | None, _option("api_key_file", "File with the API key (or QUALAB_API_KEY).")]
 OutputPath = Annotated[Path | None, _option("output_path", "Also export lm-eval files into this folder.")]
+Allow = Annotated[
+    str | None, typer.Option(help="Findings that are let stand, as fewshot,prompts; they are named in the result.")
+]
+
+
+def finding_codes(text: str) -> tuple[FindingCode, ...]:
+    """What --allow names. Raises UsageError."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    known = {code.value: code for code in FindingCode}
+    if wrong := [name for name in names if name not in known]:
+        raise UsageError(f"There is no finding named {wrong[0]}", hint=f"There are: {', '.join(known)}")
+    return tuple(known[name] for name in names)

@@ -49,8 +49,8 @@ def gate(
     0 equivalent, 1 regression, 2 usage, 3 inconclusive, 4 invalid, 5 no verdict.
     """
     from qualab import bootstrap
-    from qualab.cli.durations import duration
     from qualab.cli.exits import OF_VERDICT
+    from qualab.cli.times import duration
 
     _check_named(comparison, latest=latest, label=label)
     wait_s = duration(timeout, option="--timeout").total_seconds()

@@ -19,12 +19,14 @@ from qualab.cli import (
     database,
     demo,
     gate,
+    import_,
     pair,
     plan,
     preflight,
     prune,
     query,
     report,
+    rescore,
     run,
     serve,
     signing,
@@ -52,6 +54,8 @@ query.register(app)
 report.register(app)
 gate.register(app)
 signing.register(app)
+import_.register(app)
+rescore.register(app)
 demo.register(app)
 pair.register(app)
 serve.register(app)

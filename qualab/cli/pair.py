@@ -19,6 +19,7 @@ from qualab.errors import UsageError
 if TYPE_CHECKING:
     from qualab.cli.progress import TerminalProgress
     from qualab.domain.pair import ServedPair
+    from qualab.settings import Settings
 
 CHECK_EVERY_S = 0.5
 
@@ -120,9 +121,23 @@ def with_managed(given: Mapping[str, Any], managed: Path | None, *, planned: Map
     return {**given, **urls} if planned else {**given, **urls, "model": pair.served_model_name}
 
 
+def with_pins(settings: Settings, managed: Path | None) -> Settings:
+    """The settings, pinned as the pair of `--managed` says where they name no image or no revision themselves."""
+    from qualab import bootstrap
+
+    if managed is None:
+        return settings
+    pair, own = bootstrap.read_pair(managed), settings.pin_names
+    return settings.model_copy(
+        update={"image": own.image or pair.image, "revision": own.revision or pair.revision},
+    )
+
+
 @contextmanager
-def while_served(managed: Path | None, progress: TerminalProgress) -> Iterator[None]:
-    """Serves the pair of `--managed`, if there is one. SIGTERM ends this as Ctrl-C does."""
+def while_served(
+    managed: Path | None, progress: TerminalProgress, arms: Sequence[ArmName] = tuple(ArmName)
+) -> Iterator[None]:
+    """Serves these arms of the pair of `--managed`, if there is one. SIGTERM ends this as Ctrl-C does."""
     from qualab import bootstrap
 
     if managed is None:
@@ -130,7 +145,7 @@ def while_served(managed: Path | None, progress: TerminalProgress) -> Iterator[N
         return
     pair = bootstrap.read_pair(managed)
     try:
-        with _ended_by_sigterm(), bootstrap.served_pair(pair, arms=tuple(ArmName), say=_say):
+        with _ended_by_sigterm(), bootstrap.served_pair(pair, arms=arms, say=_say):
             yield
     except BaseException:
         if progress.comparison_id:

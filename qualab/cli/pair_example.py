@@ -4,6 +4,7 @@ PAIR = """\
 # Two vLLM servers that differ in the drafter alone.
 #   qualab serve-pair pair.yaml                        serve both until Ctrl-C
 #   qualab run experiment.yaml --managed pair.yaml     serve both, compare them, stop both
+#                                                      (--sequential: one after the other, on one device)
 #   qualab pair render pair.yaml --format kubernetes   manifests (or: compose)
 
 model: my-org/my-model                # a name on the hub, or a folder with the checkpoint
@@ -27,6 +28,7 @@ args:
 # are taken from the environment.
 env:
   HF_HUB_OFFLINE: "1"
+  VLLM_SERVER_DEV_MODE: "1"           # opens /server_info, so that both configurations are compared before a run
   # On a CPU, lest one arm be many times slower than the other:
   # OMP_NUM_THREADS: "1"
   # VLLM_CPU_OMP_THREADS_BIND: nobind
@@ -41,7 +43,7 @@ candidate:
   port: 8001
   gpus: "1"
 
-# image: vllm/vllm-openai@sha256:...  # for `qualab pair render`
+# image: vllm/vllm-openai@sha256:...  # for `qualab pair render`, and what results are pinned to
 # command: [vllm, serve]              # or [path/to/another/vllm, serve]
 # host: 127.0.0.1
 # log_dir: pair-logs                  # baseline.log and candidate.log, written anew at each start

@@ -62,6 +62,7 @@ def plan(
     seed: o.Seed = None,
     repeats: o.Repeats = None,
     looks: o.Looks = None,
+    sequential: o.Sequential = None,
     noise_floor_runs: o.NoiseRuns = None,
     noise_floor_concurrency: o.NoiseConcurrency = None,
     margin: o.Margin = None,
@@ -184,6 +185,8 @@ def _before(output: Path) -> FrozenPlan | None:
 
 
 def _next(frozen: FrozenPlan, output: Path) -> str:
+    if frozen.plan.sequential:
+        return f"Next: qualab run {output} --managed PAIR"
     missing = [f"--{arm} URL" for arm in ("baseline", "candidate") if arm not in frozen.settings]
     return f"Next: {' '.join(['qualab run', str(output), *missing])}"
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qualab.cli.ages import age_of, before
 from qualab.cli.options import Database, Format, OutputFormat
+from qualab.cli.times import before, duration
 
 if TYPE_CHECKING:
     from qualab.app.pruning import Pruned
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Adds the command of this module."""
-    app.command("prune")(prune)
+    app.command("prune", short_help="Delete old comparisons with all that belongs to them.")(prune)
 
 
 def prune(
@@ -35,7 +35,7 @@ def prune(
     from qualab.settings import load
 
     now = bootstrap.now()
-    cutoff = before(now, age_of(older_than, option="--older-than"))
+    cutoff = before(now, duration(older_than, option="--older-than"))
     registry = bootstrap.registry_of(load(command_line={"db": db}))
     who = f"{getpass.getuser()}@{socket.gethostname()}"
     found = delete_old(registry, before=cutoff, label=label, who=who, now=now, dry_run=dry_run)

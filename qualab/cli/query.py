@@ -6,15 +6,15 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from qualab.cli import experiment_options as o
-from qualab.cli.ages import moment_of
 from qualab.cli.exits import OF_VERDICT
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
 from qualab.cli.output import complain, is_unicode, output_may_fail
+from qualab.cli.times import moment_of
 from qualab.domain.names import ComparisonStatus, Verdict
 from qualab.errors import UsageError
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from qualab.domain.comparison import Analysis, Comparison
     from qualab.domain.plan import Plan
     from qualab.ports import Store
+    from qualab.settings import Settings
 
 NONE_YET = "No comparisons yet. Start one with: qualab run --help, or try: qualab demo"
 NONE_FOUND = "No comparison is like that"
@@ -72,6 +73,11 @@ def show(
         str | None, typer.Option(help="Beginning of a plan's hash: what `qualab compare` found under it.")
     ] = None,
     rounds: Annotated[bool, typer.Option("--rounds", help="Also the drafter's rounds by accepted tokens.")] = False,
+    flips: Annotated[
+        bool, typer.Option("--flips", help="Instead the items whose score the candidate changed, with both answers.")
+    ] = False,
+    task: Annotated[str, typer.Option(help="With --flips: of this task or group alone.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="With --flips: how many, what was lost first.")] = 20,
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
@@ -79,6 +85,9 @@ def show(
     from qualab.bootstrap import store_named
 
     store = store_named(db)
+    if flips:
+        _print_flips(store, comparison, output_format, task=task, limit=limit)
+        return
     plan_hash = _whole_hash(store, comparison, plan) if plan else None
     print_result(store, comparison, output_format, plan_hash=plan_hash)
     if rounds and output_format is Format.TEXT:
@@ -87,12 +96,17 @@ def show(
 
 def compare(
     comparison: Annotated[str, typer.Argument(help="Id of a comparison, or its beginning.")],
+    other: Annotated[
+        str | None,
+        typer.Argument(help="Another: compares run with run, as ID/baseline; an id alone is its candidate."),
+    ] = None,
     plan: Annotated[Path | None, typer.Option(help="Judge by this plan file instead of the comparison's own.")] = None,
     margin: o.Margin = None,
     margins: o.Margins = None,
     objective: o.ObjectiveOption = None,
     alpha: o.Alpha = None,
     max_missing_share: o.MaxMissingShare = None,
+    allow: o.Allow = None,
     data_dir: DataDir = None,
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
@@ -106,18 +120,37 @@ def compare(
     from qualab.settings import load
 
     settings = load(command_line={"db": db, "data_dir": data_dir, **changes})
+    if other is not None:
+        _compare_runs(settings, (comparison, other), plan, allow or "", output_format)
     services = bootstrap.services_of(settings)
-    other = _other_plan(plan)
+    judged_by = _other_plan(plan)
     if changes:
-        own = other or services.store.get(comparison).plan
-        other = with_rule(own, {name: getattr(settings, name) for name in changes})
+        own = judged_by or services.store.get(comparison).plan
+        judged_by = with_rule(own, {name: getattr(settings, name) for name in changes})
     local = {"data_dir": str(data_dir.resolve())} if data_dir else {}
-    found = compare_again(services, comparison, other=other, local=local)
+    found = compare_again(services, comparison, other=judged_by, local=local)
     with output_may_fail():
         _print_analysis(found.comparison, found.analysis, output_format)
         for line in _about(found):
             complain(line)
     raise typer.Exit(OF_VERDICT[found.analysis.verdict])
+
+
+def _compare_runs(
+    settings: Settings, runs: tuple[str, str], plan: Path | None, allow: str, output_format: Format
+) -> NoReturn:
+    """Two runs of the store, joined as two logs are."""
+    from qualab import bootstrap
+    from qualab.app.import_ import Wanted, compare_runs
+
+    if plan is not None:
+        raise UsageError("A plan judges one comparison", hint="Give --margin and the like for two runs")
+    services = bootstrap.import_services_of(settings)
+    wanted = Wanted(rule=bootstrap.rule_of(settings), allowed=o.finding_codes(allow))
+    found = compare_runs(services, *runs, wanted)
+    with output_may_fail():
+        print_result(services.store, found.comparison_id, output_format)
+    raise typer.Exit(OF_VERDICT[found.verdict])
 
 
 def _other_plan(path: Path | None) -> Plan | None:
@@ -191,6 +224,19 @@ def _print_standing(store: Store, comparison: Comparison) -> None:
         typer.echo(f"Stopped: {comparison.stop_reason}")
     runner = runner_of(store, comparison.id, now=now())
     typer.echo(f"It is being run by {runner}" if runner else resume_hint(comparison.id))
+
+
+def _print_flips(store: Store, comparison_id: str, output_format: Format, *, task: str, limit: int) -> None:
+    from qualab.app.flips import flips
+    from qualab.cli.flip_text import print_flips
+    from qualab.cli.tables import make_console
+    from qualab.domain.canonical import plain
+
+    found = flips(store, comparison_id, task=task, limit=limit)
+    if output_format is Format.JSON:
+        print_json(plain(found))
+    else:
+        print_flips(make_console(), found)
 
 
 def _print_rounds(store: Store, comparison_id: str, plan_hash: str | None) -> None:

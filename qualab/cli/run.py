@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -14,14 +14,19 @@ from qualab.cli import experiment_options as o
 from qualab.cli.exits import INTERRUPTED, OF_VERDICT
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
 from qualab.cli.output import complain, output_may_fail
-from qualab.cli.pair import Managed, while_served, with_managed
+from qualab.cli.pair import Managed, while_served, with_managed, with_pins
+from qualab.domain.names import ArmName
 from qualab.errors import QualabError, UsageError
 
 if TYPE_CHECKING:
+    from qualab.app.experiment import Experiment
+    from qualab.app.preflight import Keys
     from qualab.app.services import Services
     from qualab.cli.progress import TerminalProgress
     from qualab.domain.comparison import Analysis
+    from qualab.domain.plan import Plan
 
+T = TypeVar("T")
 NOT_SETTINGS = ("experiment", "managed", "output_format")
 
 
@@ -49,6 +54,7 @@ def run(
     seed: o.Seed = None,
     repeats: o.Repeats = None,
     looks: o.Looks = None,
+    sequential: o.Sequential = None,
     noise_floor_runs: o.NoiseRuns = None,
     noise_floor_concurrency: o.NoiseConcurrency = None,
     margin: o.Margin = None,
@@ -81,23 +87,42 @@ def run(
     """Compare two endpoints: ask both every item, score, test, and say whether quality is equivalent."""
     given = {name: value for name, value in locals().items() if name not in NOT_SETTINGS}
     from qualab import bootstrap
-    from qualab.app import run as use_case
+    from qualab.app.experiment import check
+    from qualab.app.run import takes_turns
     from qualab.cli.planfile import load_frozen, read_frozen
     from qualab.settings import load
 
     frozen = read_frozen(experiment)
     given = with_managed(given, managed, planned=frozen.settings if frozen else {})
-    settings = load_frozen(frozen, given) if frozen else load(file=experiment, command_line=given)
+    settings = load_frozen(frozen, given) if frozen else with_pins(load(file=experiment, command_line=given), managed)
+    if settings.sequential and managed is None:
+        raise takes_turns()
     wanted = bootstrap.experiment_of(settings)
+    check(wanted)  # before any server is started for it
     if settings.output_path:
         _make_folder(settings.output_path)
-    progress = _progress()
     services = bootstrap.services_of(settings)
     keys = bootstrap.keys_of(settings, managed=managed is not None)
-    with while_served(managed, progress):
-        job = use_case.start(services, wanted, keys=keys, progress=progress, frozen=frozen.plan if frozen else None)
-        analysis = run_to_end(job, progress)
+    analysis = _started(services, wanted, managed, keys=keys, frozen=frozen.plan if frozen else None)
     finish(services, analysis, output_format, folder=settings.output_path)
+
+
+def _started(
+    services: Services, wanted: Experiment, managed: Path | None, *, keys: Keys, frozen: Plan | None
+) -> Analysis:
+    from qualab.app import run as use_case
+    from qualab.app.interleaving import LOST
+    from qualab.app.turns import begin
+
+    progress = _progress()
+    if not (wanted.sequential and managed):
+        with while_served(managed, progress):
+            return run_to_end(use_case.start(services, wanted, keys=keys, progress=progress, frozen=frozen), progress)
+    complain(LOST)
+    with while_served(managed, progress, [ArmName.BASELINE]):
+        job = begin(services, wanted, keys=keys, progress=progress, frozen=frozen)
+        comparison_id = run_to_end(job, progress)
+    return _took_turns(services, comparison_id, [ArmName.CANDIDATE], managed, progress, keys=keys)
 
 
 def resume(
@@ -119,6 +144,7 @@ def resume(
     from qualab import bootstrap
     from qualab.app import run as use_case
     from qualab.app.standing import check_free
+    from qualab.app.turns import turns_left
     from qualab.settings import load
 
     pins = {"checkpoint": checkpoint, "pods": pods, "containers": containers}
@@ -128,14 +154,40 @@ def resume(
     local = {"data_dir": str(settings.data_dir.resolve())} if settings.data_dir else {}
     local |= bootstrap.places_here(settings)
     # before any server is started for it
-    check_free(services.store, comparison, runner=services.runner, now=services.clock.now())
+    found = check_free(services.store, comparison, runner=services.runner, now=services.clock.now())
     keys = bootstrap.keys_of(settings, managed=managed is not None)
-    with while_served(managed, progress):
-        job = use_case.resume(
-            services, comparison, keys=keys, progress=progress, local=local, retry_failed=retry_failed
-        )
-        analysis = run_to_end(job, progress)
+    if found.plan.sequential and managed:
+        turns = turns_left(services, found.id, retry_failed=retry_failed)
+        analysis = _took_turns(services, found.id, turns, managed, progress, keys=keys, local=local)
+    else:
+        with while_served(managed, progress):
+            job = use_case.resume(
+                services, comparison, keys=keys, progress=progress, local=local, retry_failed=retry_failed
+            )
+            analysis = run_to_end(job, progress)
     finish(services, analysis, output_format)
+
+
+def _took_turns(
+    services: Services,
+    comparison_id: str,
+    turns: Sequence[ArmName],
+    managed: Path,
+    progress: TerminalProgress,
+    *,
+    keys: Keys,
+    local: Mapping[str, str] | None = None,
+) -> Analysis:
+    """Serves one arm after the other and lets it be asked. The last turn ends with the analysis."""
+    from qualab.app.turns import take_turn
+
+    progress.comparison_id = comparison_id  # for the way on, should a server fail before anything is asked
+    for arm in turns:
+        with while_served(managed, progress, [arm]):
+            job = take_turn(services, comparison_id, arm, keys=keys, progress=progress, local=local)
+            analysis = run_to_end(job, progress)
+    assert analysis is not None
+    return analysis
 
 
 def init(
@@ -161,7 +213,7 @@ def _progress() -> TerminalProgress:
     return TerminalProgress(make_console(is_error=True))
 
 
-def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -> Analysis:
+def run_to_end(job: Coroutine[Any, Any, T], progress: TerminalProgress) -> T:
     """Runs a job; whatever ends it early, Ctrl-C and SIGTERM too, says how to go on."""
     import asyncio
 
@@ -181,7 +233,7 @@ def run_to_end(job: Coroutine[Any, Any, Analysis], progress: TerminalProgress) -
         signal.signal(signal.SIGTERM, before)
 
 
-async def _cancelled_by_sigterm(job: Coroutine[Any, Any, Analysis]) -> Analysis:
+async def _cancelled_by_sigterm(job: Coroutine[Any, Any, T]) -> T:
     """By itself and not by way of Ctrl-C, to which a script's shell makes its background jobs deaf."""
     import asyncio
 

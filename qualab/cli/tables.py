@@ -12,6 +12,7 @@ from qualab.app.reporting import metrics
 from qualab.app.reporting.words import ENGLISH
 from qualab.app.signoff import signoff_line
 from qualab.cli.fitting import fit_columns, fits, headers, print_hanging
+from qualab.cli.import_text import import_lines
 from qualab.cli.noise_text import noise_lines
 from qualab.cli.output import silence
 from qualab.cli.pin_text import pin_lines
@@ -72,7 +73,8 @@ def print_analysis(console: Console, comparison: Comparison, analysis: Analysis)
     _print_metrics(console, comparison, analysis)
     for line in metrics.row_notes(analysis.metrics, ENGLISH):
         print_hanging(console, line, style="dim")
-    arms = _arm_lines(analysis.arms, analysis.pairs)
+    imported = comparison.plan.imported
+    arms = import_lines(imported, analysis) if imported else _arm_lines(analysis.arms, analysis.pairs)
     looks, noise = _look_lines(analysis.looks), noise_lines(analysis)
     pins = pin_lines(analysis.pinning.found if analysis.pinning else ())
     for line in (*arms, *_suite_lines(analysis.suite), *looks, *noise, *pins):

@@ -81,7 +81,7 @@ def _by() -> By:
 
 
 def _lifetime(text: str) -> timedelta | None:
-    from qualab.cli.durations import duration
+    from qualab.cli.times import duration
 
     return None if text == "never" else duration(text, option="--expires")
 

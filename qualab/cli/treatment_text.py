@@ -13,8 +13,9 @@ from qualab.app.reporting.words import ENGLISH
 from qualab.cli.fitting import beside, fit_columns, headers, print_hanging
 from qualab.cli.pin_text import pin_lines
 from qualab.domain.names import ArmName
+from qualab.domain.numbers import count, share
 from qualab.domain.preflight import Preflight
-from qualab.domain.treatment import EngineSummary, Treatment
+from qualab.domain.treatment import EngineSummary, LengthBin, Treatment
 
 LEGEND = {
     "length": "length: tokens a round yields, 1 + accepted",
@@ -22,8 +23,10 @@ LEGEND = {
     "zero": "zero: rounds that accepted nothing",
     "an answer": "an answer: mean of each answer's own length",
     "thirds": "thirds: length in a task's first and last third of items",
+    "cost": "cost: of a round beyond a step of the baseline, in such steps, by both engines' decode times here",
+    "over break-even": "over break-even: length above {even}, where drafting begins to pay; decides nothing",
 }
-DROPPED_FIRST = ("over break-even", "an answer", "median", "p10", "thirds", "answers", "zero")
+DROPPED_FIRST = ("an answer", "median", "p10", "thirds", "cost", "answers", "zero", "over break-even")
 """Columns that a narrow terminal has no room for, the most dispensable first."""
 
 BAR = "█"
@@ -41,7 +44,12 @@ def print_treatment(console: Console, treatment: Treatment | None) -> None:
         table = fitting_acceptance_table(console, treatment)
         console.print(table)
         shown = headers(table)
-        print_hanging(console, "; ".join(text for name, text in LEGEND.items() if name in shown), style="dim")
+        even = "1 + cost" if treatment.break_even_length is None else f"the plan's {treatment.break_even_length:.2f}"
+        legend = "; ".join(text.format(even=even) for name, text in LEGEND.items() if name in shown)
+        if legend:
+            print_hanging(console, legend, style="dim")
+        if treatment.bins:
+            print_hanging(console, f"by tokens of the prompt: {'; '.join(map(_bin, treatment.bins))}", hang=2)
 
 
 def fitting_acceptance_table(console: Console, treatment: Treatment) -> Table:
@@ -108,3 +116,10 @@ def _engine(one: EngineSummary) -> str:
     facts += [f"KV cache {one.kv_cache_tokens:,} tokens"] if one.kv_cache_tokens else []
     facts += [f"drafter {one.drafter}"] if one.drafter else []
     return ", ".join(facts)
+
+
+def _bin(one: LengthBin) -> str:
+    where = f"{count(one.from_tokens)} to {count(one.to_tokens)}"
+    if not one.draft_tokens:
+        return f"{where} nothing drafted in {count(one.n_answers)} answers"
+    return f"{where} {share(one.accepted_tokens / one.draft_tokens)} of {count(one.draft_tokens)}"

@@ -421,4 +421,4 @@ class Analysis:
     repeats: RepeatSummary | None = None
     """None where every item was asked once."""
     data_hash: str = ""
-    """SHA-256 over the items and every stored answer; empty in analyses of versions that did not seal them."""
+    """Of the items and every stored answer; empty in analyses of versions that did not hash them."""

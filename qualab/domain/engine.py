@@ -62,6 +62,10 @@ class Counters:
     finished_requests: int | None = None
     prompt_tokens: int | None = None
     generated_tokens: int | None = None
+    decode_s: float | None = None
+    """Seconds that requests spent between their first token and their last, summed over requests."""
+    decode_steps: int | None = None
+    """Steps in that time: each gives a request one token, or what a draft round yields."""
     started_at_s: float | None = None
     """When the server's process started, seconds since 1970: another one is another process."""
 
@@ -77,6 +81,7 @@ class Counters:
             (self.finished_requests, earlier.finished_requests),
             (self.prompt_tokens, earlier.prompt_tokens),
             (self.generated_tokens, earlier.generated_tokens),
+            (self.decode_s, earlier.decode_s),
         )
         return any(now is not None and before is not None and now < before for now, before in pairs)
 

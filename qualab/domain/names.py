@@ -103,6 +103,8 @@ class MetricKind(StrEnum):
 
     BINARY_MEAN = "binary_mean"
     """The mean of 0/1 scores, one an item."""
+    MEAN = "mean"
+    """The mean of other scores, one an item."""
     LIST_MEAN = "list_mean"
     """The mean over all entries of the items' lists of 0/1 (IFEval's instruction level)."""
     MACRO_F1 = "macro_f1"

@@ -25,6 +25,8 @@ class EngineSeen:
     arm: ArmName
     seen_at: datetime
     engine: Engine
+    tokens: str = ""
+    """The hash of what its tokenizer makes of a few prompts, where the other arm is seen at another time."""
 
     @property
     def kind(self) -> ObservationKind:
@@ -33,7 +35,7 @@ class EngineSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A stretch of a run in one arm: generations of one task, with the engine's counters before and after."""
+    """A stretch of a run in one arm: requests of one task, with the engine's counters before and after."""
 
     arm: ArmName
     task: str
@@ -84,6 +86,11 @@ Observation = EngineSeen | Segment | PinsSeen
 def engines_seen(observations: Iterable[Observation]) -> dict[ArmName, Engine]:
     """Each arm's engine as last seen."""
     return {one.arm: one.engine for one in observations if isinstance(one, EngineSeen)}
+
+
+def tokens_seen(observations: Iterable[Observation]) -> dict[ArmName, str]:
+    """Each arm's hash of tokens, as last seen; without an arm of which none was kept."""
+    return {one.arm: one.tokens for one in observations if isinstance(one, EngineSeen) and one.tokens}
 
 
 def pins_seen(observations: Iterable[Observation]) -> tuple[PinFound, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from qualab.domain.imported import Imported
 from qualab.domain.names import Api, MetricKind, Objective, RequestKind
 from qualab.domain.pins import Pins
 
@@ -189,6 +190,10 @@ class Plan:
     pins: Pins = field(default_factory=Pins)
     drafter_costs: DrafterCosts | None = None
     """None leaves unknown from which acceptance length on drafting pays."""
+    imported: Imported | None = None
+    """None where qualab asked the endpoints itself: the plan was made before the data."""
+    sequential: bool = False
+    """Whether the candidate is asked after the baseline, for a device that holds one of them, and not along with it."""
     schema: int = 2
 
     @property

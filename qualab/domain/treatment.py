@@ -35,7 +35,10 @@ class TaskDrafting:
     last_third: float | None
     """... and in the last."""
     break_even_margin: float | None = None
-    """Mean length minus the plan's break-even length: drafting pays above 0. None where the plan names no costs."""
+    """Mean length minus break-even length: drafting pays above 0. By the plan's costs, else by `round_cost`."""
+    round_cost: float | None = None
+    """What a round costs beyond a step of the baseline, in such steps: draft cost and overhead together, as estimated
+    from both engines' decode times in this task. None where these are not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,4 +91,5 @@ class Treatment:
     notes: tuple[str, ...]
     """What a person should know."""
     break_even_length: float | None = None
-    """Tokens a round must yield for drafting to pay: 1 + draft cost + overhead, where the plan names them."""
+    """Tokens a round must yield for drafting to pay: 1 + draft cost + overhead, where the plan names them. Else each
+    task's 1 + `round_cost` is taken."""

@@ -79,7 +79,10 @@ ROUTES: list[tuple[str, str, Scope]] = [
     ("POST", "/v1/comparisons/x/cancel", Scope.RUN),
     ("POST", "/v1/comparisons/x/resume", Scope.RUN),
     ("POST", "/v1/comparisons/x/analyses", Scope.RUN),
+    ("GET", "/v1/comparisons/x/signoffs", Scope.READ),
     ("GET", "/v1/audit", Scope.ADMIN),
+    ("POST", "/v1/comparisons/x/signoffs", Scope.ADMIN),
+    ("POST", "/v1/comparisons/x/verification", Scope.ADMIN),
 ]
 OPEN = {"/healthz", "/readyz"}
 

@@ -100,7 +100,7 @@ def test_a_database_that_goes_away_and_comes_back(server: str) -> None:
             time.sleep(2.1)  # what is known of tokens is no older
             for _ in range(3):
                 gone = service.client.get(f"/v1/comparisons/{comparison_id}")
-                assert (gone.status_code, gone.json()["code"]) == (503, "store"), gone.text
+                assert (gone.status_code, gone.json()["code"]) == (503, "store-unavailable"), gone.text
                 assert gone.headers["retry-after"]
                 assert "away" not in gone.text
             assert service.client.post("/v1/comparisons", json=EXPERIMENT).status_code == 503

@@ -68,3 +68,13 @@ def test_what_nobody_tells_is_no_difference() -> None:
     silent = Engine(kind=EngineKind.UNKNOWN)
     assert differences(silent, silent) == ()
     assert [one.name for one in differences(recorded("off"), silent)] == ["kind"]
+
+
+def test_an_objects_address_is_no_setting() -> None:
+    name = "speculative_config.draft_model_config.hf_overrides"
+    one, other, another = (
+        replace(recorded("on"), config={name: f"<function {what} at 0x{address}>"})
+        for what, address in (("override", "7f6d21d59c60"), ("override", "7f9cb825dc60"), ("other", "7f6d21d59c60"))
+    )
+    assert differences(one, other) == ()
+    assert [found.candidate for found in differences(one, another)] == ["<function other>"]

@@ -22,7 +22,14 @@ KOREAN = Words(language=Language.KOREAN)
 PRODUCERS = (
     "app/analyse.py",
     "app/compare.py",
+    "app/importing/findings.py",
+    "app/importing/kinds.py",
+    "app/importing/metrics.py",
+    "app/importing/planning.py",
+    "app/importing/wording.py",
+    "app/rescore.py",
     "app/signoff.py",
+    "app/interleaving.py",
     "app/analysis/judge.py",
     "app/analysis/stopped.py",
     "app/analysis/missing.py",
@@ -37,7 +44,7 @@ PRODUCERS = (
     "domain/pins.py",
 )
 """Modules that make sentences which analyses keep."""
-ERRORS = frozenset({"InvalidValue", "PlanChanged", "ValueError"})
+ERRORS = frozenset({"InvalidValue", "PairDiffers", "PlanChanged", "ValueError"})
 
 
 def places(text: str) -> set[str]:
@@ -129,6 +136,27 @@ NOT_SENTENCES: frozenset[str] = frozenset({"mmd noise floor", "mmd candidate"})
             "a/b: 후보가 더 좋음 (보정 p 0.0021). 무손실 드래프터라면 점수가 좋아져서도 안 됨",
         ),
         ("the engines differ in dtype: half and float", "두 엔진의 dtype 설정이 다름: half / float"),
+        (
+            "gsm8k: 97 answers paired, 1 only in the baseline, 2 with other prompts (allowed: prompts).",
+            "gsm8k: 답변 97개를 짝지음, 기준에만 있는 것 1개, 프롬프트가 다른 것 2개 (허용: prompts).",
+        ),
+        (
+            "Allowed: gsm8k: the number of few-shot examples: 0 and 5.",
+            "허용함: gsm8k: 퓨샷 예시 수: 0 / 5.",
+        ),
+        (
+            "a/acc,none: taken for a mean of 0/1 scores, which gives the log's own values.",
+            "a/acc,none: 0/1 점수의 평균(으)로 봄. 로그의 값과 일치함.",
+        ),
+        (
+            "The engine's configuration is not open in the baseline and the candidate: names, versions and models "
+            "alone were compared.",
+            "기준과 후보 엔진의 설정이 공개되어 있지 않아 이름, 버전, 모델만 비교했습니다.",
+        ),
+        (
+            "The candidate's turn began 5.0 h after the baseline's.",
+            "후보의 차례는 기준의 차례보다 5.0시간 뒤에 시작했습니다.",
+        ),
     ],
 )
 def test_a_stored_sentence_keeps_its_parts(english: str, korean: str) -> None:

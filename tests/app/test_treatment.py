@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -145,9 +146,76 @@ def test_break_even_is_known_where_costs_are_given() -> None:
     assert (without.break_even_length, without.tasks[0].break_even_margin) == (None, None)
 
 
+def decoded(drafting: Drafting | None, **changes: Any) -> tuple[Counters, Counters]:
+    """Counters after a stretch and before it."""
+    before = {name: 7 * value for name, value in changes.items()}
+    after = {name: value + before[name] for name, value in changes.items()}
+    return counters(drafting, **after), counters(NOTHING if drafting else None, **before)
+
+
+# 400 steps of 10 ms without a drafter
+STEPS = segment(*decoded(None, decode_s=4.0, decode_steps=400), arm=BASELINE)
+
+
+def test_the_cost_of_a_round_is_estimated_from_both_engines_step_times() -> None:
+    # 150 steps in 2.4 s would be 1.5 s without a drafter: the 0.9 s more are 90 steps, for 100 rounds
+    found = treated([STEPS, segment(*decoded(HUNDREDS, decode_s=2.4, decode_steps=150))])
+    assert found.tasks[0].round_cost == pytest.approx(0.9)
+    assert found.tasks[0].break_even_margin == pytest.approx(3.0 - 1.9)
+    assert found.break_even_length is None
+
+
+def test_where_steps_are_not_counted_they_are_what_was_neither_drafted_nor_first() -> None:
+    # 390 tokens of 40 answers, 200 of them by draft: 150 steps, as above; in the baseline 440 - 40
+    baseline = segment(*decoded(None, decode_s=4.0, generated_tokens=440), arm=BASELINE)
+    found = treated([baseline, segment(*decoded(HUNDREDS, decode_s=2.4, generated_tokens=390))])
+    assert found.tasks[0].round_cost == pytest.approx(0.9)
+
+
+def test_costs_that_are_given_go_before_those_that_are_estimated() -> None:
+    observations = [STEPS, segment(*decoded(HUNDREDS, decode_s=2.4, decode_steps=150))]
+    found = treated(observations, drafter_costs=DrafterCosts(draft=0.2, overhead=0.05))
+    assert found.tasks[0].break_even_margin == pytest.approx(3.0 - 1.25)
+    assert found.tasks[0].round_cost == pytest.approx(0.9), "beside them"
+
+
+def test_rounds_that_cost_more_than_they_yield_are_said_and_decide_nothing() -> None:
+    found = treated([STEPS, segment(*decoded(HUNDREDS, decode_s=4.5, decode_steps=150))])
+    assert found.tasks[0].break_even_margin == pytest.approx(3.0 - 4.0)
+    assert (
+        "sums: a round yields 3.00 tokens, no more than the 4.00 at which drafting begins to pay "
+        "(by this run's step times)." in found.notes
+    )
+    assert found.troubles == ()
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate"),
+    [
+        ({"decode_s": 0.3, "decode_steps": 29}, {"decode_s": 2.4, "decode_steps": 150}),
+        ({"decode_s": 0.0, "decode_steps": 400}, {"decode_s": 2.4, "decode_steps": 150}),
+        ({}, {"decode_s": 2.4, "decode_steps": 150}),
+        ({"decode_s": 4.0, "decode_steps": 400}, {}),
+        ({"decode_s": 4.0}, {"decode_s": 2.4}),
+    ],
+)
+def test_without_enough_steps_no_cost_is_estimated(baseline: dict[str, Any], candidate: dict[str, Any]) -> None:
+    steps = segment(*decoded(None, **baseline), arm=BASELINE)
+    (task,) = treated([steps, segment(*decoded(HUNDREDS, **candidate))]).tasks
+    assert (task.round_cost, task.break_even_margin) == (None, None)
+
+
+def test_few_rounds_and_a_stretch_with_a_restart_give_no_cost() -> None:
+    few = treated([STEPS, segment(*decoded(TENS, decode_s=2.4, decode_steps=150))])
+    after, before = decoded(HUNDREDS, decode_s=2.4, decode_steps=150)
+    anew = treated([STEPS, segment(replace(after, started_at_s=2.0), replace(before, started_at_s=1.0))])
+    assert (few.tasks[0].round_cost, anew.tasks[0].round_cost) == (None, None)
+
+
 def test_a_round_that_yields_too_little_is_said() -> None:
     found = treated([segment(counters(TENS), counters(NOTHING))], drafter_costs=DrafterCosts(draft=2.5))
-    assert "sums: a round yields 3.00 tokens, no more than the 3.50 at which drafting begins to pay." in found.notes
+    (note,) = (note for note in found.notes if "a round yields" in note)
+    assert note.endswith("3.00 tokens, no more than the 3.50 at which drafting begins to pay (by the plan's costs).")
     assert found.troubles == ()
 
 
@@ -337,6 +405,14 @@ def test_a_healthy_pair_is_never_invalid(off: EngineScript, on: EngineScript) ->
     assert (task.request_mean_length == 3.0) is on.tells
 
 
+@pytest.mark.parametrize("kind", ["vllm", "llama"])
+def test_step_times_of_both_engines_give_the_cost_of_a_round(kind: str) -> None:
+    with pair(off=EngineScript(kind=kind, step_s=0.01), on=EngineScript(kind=kind, step_s=0.013)) as both:
+        task = drafting(both.compared())
+    assert task.round_cost == pytest.approx(0.3, abs=0.05)
+    assert task.break_even_margin == pytest.approx(3.0 - 1.3, abs=0.05)
+
+
 @pytest.mark.parametrize("says", ["B", "", "No."])
 def test_a_healthy_pair_of_short_answers_is_not_invalid(says: str) -> None:
     with pair(says=says, sizes={"letters": 3}) as both:
@@ -372,7 +448,8 @@ def test_a_drafter_that_dies_beyond_its_context_is_named_with_the_length(off: En
 
 
 def test_without_each_answers_metrics_it_is_said_that_lengths_are_not_observable() -> None:
-    with pair() as both:
+    is_open = EngineScript(has_server_info=True)
+    with pair(off=is_open, on=is_open) as both:
         notes = treatment(both.compared()).notes
     assert notes == (
         "Whether the drafter stops beyond a length of prompt is not observable: answers do not tell "
@@ -380,10 +457,36 @@ def test_without_each_answers_metrics_it_is_said_that_lengths_are_not_observable
     )
 
 
+def test_a_configuration_that_was_not_compared_is_said_with_its_arm() -> None:
+    with pair(on=EngineScript(has_server_info=True)) as both:
+        notes = treatment(both.compared()).notes
+    assert (
+        "The engine's configuration is not open in the baseline (vLLM: VLLM_SERVER_DEV_MODE=1): names, versions and "
+        "models alone were compared."
+    ) in notes
+
+
 def test_a_restart_in_the_middle() -> None:
     with pair(on=EngineScript(restart_at=20)) as both:
         (found,) = invalid(both)
     assert found.startswith("sums: the candidate's engine started anew while it was asked")
+
+
+@pytest.mark.parametrize("looks", [None, 2])
+@pytest.mark.parametrize("arm", ["baseline", "candidate"])
+def test_a_restart_among_log_likelihoods(arm: str, looks: int | None) -> None:
+    sizes = {"sums": 40, "picks": 30}
+    restarts = EngineScript(restart_at_finished=43 + 40 if looks is None else 23 + 20)
+    off, on = (restarts, EngineScript()) if arm == "baseline" else (EngineScript(), restarts)
+    with pair(off=off, on=on, sizes=sizes, scored=("picks",)) as both:
+        (found,) = invalid(both, looks=looks)
+    assert found.startswith(f"picks: the {arm}'s engine started anew while it was asked")
+
+
+def test_a_restart_where_all_are_log_likelihoods() -> None:
+    with pair(on=EngineScript(restart_at_finished=20), on_drafts=False, sizes={"picks": 30}, scored=("picks",)) as both:
+        (found,) = invalid(both)
+    assert found.startswith("picks: the candidate's engine started anew while it was asked")
 
 
 def test_two_replicas_with_two_fingerprints() -> None:

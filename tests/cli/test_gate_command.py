@@ -122,7 +122,7 @@ def test_a_gate_that_finds_nothing_leaves_an_error_for_the_pipeline(qualab: Comm
         ([], "No comparison is named"),
         (["--latest"], "No comparison is named"),
         (["x", "--label", "y"], "Both an id and a label are given"),
-        (["x", "--timeout", "soon"], "--timeout 'soon' is no time"),
+        (["x", "--timeout", "soon"], "--timeout: 'soon' is no duration"),
         (["x", "--token-file", "/nowhere"], "Cannot read the token file"),
         (["x", "--server", "nowhere"], "has no scheme"),
     ],
@@ -177,3 +177,19 @@ def test_verify_finds_an_altered_answer(qualab: Command, equal_pair: list[str], 
 
 def test_every_verdict_has_an_exit_code() -> None:
     assert set(OF_VERDICT) == set(Verdict)
+
+
+def test_what_was_imported_is_verified_as_far_as_logs_tell(
+    qualab: Command, equal_pair: list[str], tmp_path: Path
+) -> None:
+    done = qualab("run", *equal_pair, *EASY, "--output_path", tmp_path / "out")
+    assert done.code == 0, done.err
+    arms = ["--baseline", tmp_path / "out" / "baseline", "--candidate", tmp_path / "out" / "candidate"]
+    imported = qualab("import", *arms, "--format", "json")
+    comparison_id = json.loads(imported.out)["comparison"]["id"]
+    found = json.loads(qualab("verify", comparison_id, "--format", "json").out)
+    checks = {check["name"]: check["is_ok"] for check in found["checks"]}
+    assert checks == {
+        "plan": True, "seals": True, "requests": None, "answers": True, "scores": None, "analysis": True,
+        "sign-off": None,
+    }  # fmt: skip

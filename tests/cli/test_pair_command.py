@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -233,3 +234,140 @@ def test_a_frozen_plan_runs_managed_if_the_pair_serves_its_model(
     refused = qualab("run", "plan.yaml", "--managed", fake.path)
     assert refused.code == 2
     assert "The plan is of model tiny" in refused.err
+
+
+# arm by arm
+
+
+def test_a_sequential_run_serves_one_arm_at_a_time_and_says_what_is_lost(qualab: Command, fake: FakePair) -> None:
+    fake.write(command=SCRIPTED)
+    done = qualab("run", "--managed", fake.path, "--tasks", "demo_arithmetic", "--limit", 5, "--sequential")
+    assert done.code == 3, done.err
+    said = done.err.splitlines()
+    steps = [line for line in said if line.startswith(("starting", "stopped"))]
+    assert [line.split(" (")[0] for line in steps] == [
+        *("starting the baseline server", "stopped: baseline"),
+        *("starting the candidate server", "stopped: candidate"),
+    ]
+    assert said[0].startswith("Arm by arm: the candidate is asked after the baseline")
+    printed = " ".join(done.out.split())
+    assert "Note: Arm by arm: the candidate is asked after the baseline" in printed
+    assert "the arms were asked one after the other" in printed.partition("Sign-off: no (")[2]
+    assert fake.living == []
+    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
+    assert shown["comparison"]["plan"]["sequential"] is True
+    assert [arm["n_answers"] for arm in shown["analysis"]["arms"]] == [5, 5]
+
+
+def test_one_port_is_enough_where_the_arms_take_turns(qualab: Command, fake: FakePair) -> None:
+    fake.write(command=SCRIPTED, candidate={"port": fake.ports[0], "gpus": "0"})
+    done = qualab("run", "--managed", fake.path, "--tasks", "demo_arithmetic", "--limit", 5, "--sequential")
+    assert done.code == 3, done.err
+
+
+def test_sequential_needs_a_pair_to_serve_and_no_looks(qualab: Command, fake: FakePair) -> None:
+    urls = ["--baseline", "http://127.0.0.1:1/v1", "--candidate", "http://127.0.0.1:2/v1", "--model", "m"]
+    alone = qualab("run", *urls, "--tasks", "demo_arithmetic", "--sequential")
+    assert alone.code == 2
+    assert "Give --managed PAIR" in alone.err
+    looked = qualab("run", "--managed", fake.path, "--tasks", "demo_arithmetic", "--sequential", "--looks", 3)
+    assert looked.code == 2
+    assert "Looks compare the arms while both are asked" in looked.err
+    assert fake.pids == [], "nothing was started for it"
+
+
+def test_a_sequential_run_whose_candidate_does_not_start_goes_on_later(qualab: Command, fake: FakePair) -> None:
+    fake.write(command=SCRIPTED, candidate={"port": fake.ports[1], "gpus": "1", "env": {"VLLM_PORT": "no"}})
+    run = ("run", "--managed", fake.path, "--tasks", "demo_arithmetic", "--limit", 5, "--sequential")
+    done = qualab(*run)
+    assert done.code == 5, done.err
+    assert f"qualab resume {done.comparison_id} --managed {fake.path}" in done.err
+    assert fake.living == []
+    alone = qualab("resume", done.comparison_id)
+    assert alone.code == 2
+    assert "Give --managed PAIR" in alone.err
+    fake.write(candidate={"port": fake.ports[1], "gpus": "1"})
+    before = fake.started(fake.ports[0])["pid"]
+    resumed = qualab("resume", done.comparison_id, "--managed", fake.path)
+    assert resumed.code == 3, resumed.err
+    assert fake.started(fake.ports[0])["pid"] == before, "the baseline is not served again"
+    assert "starting the baseline server" not in resumed.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arm", ["baseline", "candidate"])
+def test_a_sequential_run_killed_in_either_turn_goes_on_to_the_verdict_of_a_whole_one(
+    qualab: Command, fake: FakePair, monkeypatch: pytest.MonkeyPatch, arm: str
+) -> None:
+    fake.write(command=SCRIPTED)
+    options = ["--managed", str(fake.path), "--tasks", "demo_arithmetic", "--limit", "30", "--sequential"]
+    whole = qualab("run", *options)
+    monkeypatch.setenv("FAKE_LATENCY_S", "0.3")
+    command = [*QUALAB, "run", *options, "--concurrency", "4"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    n_turns = 0
+    for line in process.stderr:
+        if line.startswith("Comparison "):
+            comparison, n_turns = line.split()[1], n_turns + 1
+            if n_turns == (1 if arm == "baseline" else 2):
+                break
+    time.sleep(0.8)
+    process.kill()
+    process.communicate()
+    assert eventually(lambda: fake.living == []), "its keepers end the servers"
+    monkeypatch.setenv("FAKE_LATENCY_S", "0")
+    resumed = qualab("resume", comparison, "--managed", fake.path)
+    assert resumed.code == whole.code, resumed.err
+    assert ("starting the baseline server" in resumed.err) is (arm == "baseline")
+    first, second = (
+        json.loads(qualab("show", one, "--format", "json").out)["analysis"] for one in (whole.comparison_id, comparison)
+    )
+    assert first["metrics"] == second["metrics"]
+    assert [one["n_answers"] for one in second["arms"]] == [30, 30]
+
+
+def test_a_frozen_sequential_plan_runs_managed(
+    qualab: Command, fake: FakePair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fake.write(command=SCRIPTED)
+    planned = qualab("plan", "--tasks", "demo_arithmetic", "--limit", 5, "--model", "tiny", "--sequential")
+    assert "Next: qualab run plan.yaml --managed PAIR" in planned.out
+    assert "not for sign-off" in planned.out.partition("Arm by arm")[2].replace("\n", " ")
+    alone = qualab("run", "plan.yaml")
+    assert alone.code == 2
+    assert "Give --managed PAIR" in alone.err
+    done = qualab("run", "plan.yaml", "--managed", fake.path)
+    assert done.code == 3, done.err
+    assert "stopped: baseline\n" in done.err
+
+
+# pins
+
+
+DIGEST = f"vllm/vllm-openai@sha256:{'0' * 64}"
+COMMIT = "1" * 40
+
+
+def pins_of(qualab: Command, fake: FakePair, *flags: object) -> dict[str, str]:
+    done = qualab("run", *flags, "--managed", fake.path, "--tasks", "demo_arithmetic", "--limit", 2)
+    assert done.code == 3, done.err
+    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
+    pins: dict[str, str] = shown["comparison"]["plan"]["pins"]
+    return pins
+
+
+def test_a_managed_run_is_pinned_as_its_pair_file_says(qualab: Command, fake: FakePair) -> None:
+    fake.write(command=SCRIPTED, image=DIGEST, revision=COMMIT)
+    found = pins_of(qualab, fake)
+    assert (found["image"], found["revision"]) == (DIGEST, COMMIT)
+
+
+def test_pins_of_flag_and_file_win_over_the_pair_file(qualab: Command, fake: FakePair, tmp_path: Path) -> None:
+    other, commit = DIGEST.replace("0", "2"), COMMIT.replace("1", "3")
+    fake.write(command=SCRIPTED, image=DIGEST, revision=COMMIT)
+    experiment = tmp_path / "experiment.yaml"
+    experiment.write_text(f"pins: {{image: {other}}}\n")
+    found = pins_of(qualab, fake, experiment, "--revision", commit)
+    assert (found["image"], found["revision"]) == (other, commit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,26 @@ def test_costs_of_drafting_in_a_file_give_margins_by_task(qualab: Command, tmp_p
     assert task["break_even_margin"] == pytest.approx(task["mean_length"] - 1.25)
     assert task["mean_length"] == 3.0
     assert found["bins"]
+
+
+@pytest.mark.parametrize(
+    ("costs", "even", "over"),
+    [([], "1 + cost", "+1.50"), (["--drafter-costs", "draft=2.5"], "the plan's 3.50", "−0.50")],
+)
+def test_costs_break_even_and_lengths_of_prompts_stand_in_the_table(
+    qualab: Command, costs: list[str], even: str, over: str
+) -> None:
+    stepping = Script(engine=EngineScript(step_s=0.01))
+    with ScriptedServer(stepping) as off, ScriptedServer(drafting(tells=True, step_s=0.015)) as on:
+        done = qualab("run", *flags(off, on), *TASKS, *costs)
+    lines = done.out.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("drafted in"))
+    names, cells = (re.split(r"\s{2,}", line.strip()) for line in lines[start : start + 2])
+    row = dict(zip(names, cells, strict=True))
+    assert (row["length"], row["cost"], row["over break-even"]) == ("3.00", "0.50", over)
+    printed = " ".join(done.out.split())
+    assert f"over break-even: length above {even}, where drafting begins to pay; decides nothing" in printed
+    assert re.search(r"by tokens of the prompt: [\d,]+ to [\d,]+ 66\.7 % of [\d,]+", printed)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from qualab.adapters.endpoints import engines
 from qualab.adapters.endpoints.engines import EngineProbe, read_counters
 from qualab.adapters.endpoints.transport import Transport
 from qualab.adapters.endpoints.urls import Routes
 from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
-from tests.endpoints.scripted import ScriptedServer, reply
+from qualab.errors import EndpointUnreachable
+from tests.endpoints.scripted import ScriptedServer, after, reply
 
 RECORDED = Path(__file__).parent / "recorded"
 VLLM_CARD = {"id": "m", "owned_by": "vllm", "root": "/models/smollm2-135m", "max_model_len": 2048}
@@ -42,6 +44,27 @@ async def probed(server: ScriptedServer, card: dict[str, Any]) -> Engine:
         return await EngineProbe(routes, transport=transport).engine(card)
 
 
+async def test_a_configuration_that_takes_its_time_is_waited_for(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "PROBE_TIMEOUT_S", 0.2)
+    card = serve(server, "vllm", "off")
+    server.routes[("GET", "/server_info")] = after(0.5, server.routes[("GET", "/server_info")])
+    assert (await probed(server, card)).config
+
+
+async def test_a_configuration_that_does_not_come_is_not_taken_for_a_closed_one(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "SLOW_PROBE_TIMEOUT_S", 0.2)
+    card = serve(server, "vllm", "off")
+    server.routes[("GET", "/server_info")] = after(0.5, server.routes[("GET", "/server_info")])
+    with pytest.raises(EndpointUnreachable, match="/server_info does not answer: no whole answer came"):
+        await probed(server, card)
+    other = await probed(server, {"id": "m"})
+    assert other.kind is EngineKind.UNKNOWN, "another server may hang at a route that it does not know"
+
+
 def test_vllm_without_a_drafter_counts_no_drafts_at_all() -> None:
     found = read_counters(recorded("vllm_off_metrics.txt"))
     assert found is not None
@@ -55,6 +78,7 @@ def test_vllm_with_a_drafter() -> None:
     assert found is not None
     assert found.drafting == Drafting(drafts=4, draft_tokens=10, accepted_tokens=6, accepted_at=(3, 1, 1, 1))
     assert (found.finished_requests, found.prompt_tokens, found.generated_tokens) == (1, 11, 16)
+    assert (found.decode_s, found.decode_steps) == (pytest.approx(0.5829987), 9), "15 tokens, of which 6 came by draft"
 
 
 def test_engines_of_one_server_are_added_up_and_times_of_creation_are_not() -> None:
@@ -63,7 +87,12 @@ def test_engines_of_one_server_are_added_up_and_times_of_creation_are_not() -> N
     found = read_counters("\n".join([*lines, *second]) + "\n")
     assert found is not None
     assert found.drafting == Drafting(drafts=8, draft_tokens=20, accepted_tokens=12, accepted_at=(6, 2, 2, 2))
-    assert found.finished_requests == 2
+    assert (found.finished_requests, found.decode_steps) == (2, 18)
+
+
+def test_an_older_vllm_calls_the_time_of_a_step_otherwise() -> None:
+    old = recorded("vllm_on_metrics.txt").replace("inter_token_latency_seconds", "time_per_output_token_seconds")
+    assert read_counters(old) == read_counters(recorded("vllm_on_metrics.txt"))
 
 
 def test_llama_cpp_counts_from_zero_without_a_drafter() -> None:
@@ -74,6 +103,7 @@ def test_llama_cpp_counts_from_zero_without_a_drafter() -> None:
     assert on.drafting is not None
     assert on.drafting.drafts > 1_000
     assert on.drafting.accepted_tokens == sum(on.drafting.accepted_at)
+    assert (on.decode_s, on.decode_steps) == (pytest.approx(5432.66), None)
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "up 1\n", 'broken{a="b" 1\n'])

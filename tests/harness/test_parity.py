@@ -20,9 +20,10 @@ import pytest
 from qualab.adapters.harness import LmEvalHarness
 from qualab.domain.bodies import generation_request, loglikelihood_parts, loglikelihood_request
 from qualab.domain.items import Item, Reply
-from qualab.domain.names import AnswerStatus, Api, RequestKind
+from qualab.domain.names import AnswerStatus, Api, MetricKind, RequestKind
 from qualab.domain.plan import SamplingPlan
 from qualab.ports import LoadedTasks, TaskOptions
+from tests.imports.conftest import Importer
 from tests.scripted_server import MODEL, Script, ScriptedServer
 
 LIMIT = 30
@@ -280,6 +281,27 @@ def test_exported_samples_equal_the_command_s(reference: Reference, ours: Ours) 
             # the settings are spelled out in ours: lm-eval fills defaults in when it sends
             assert {**found, "arguments": None} == {**expected, "arguments": None}
         assert not by_item
+
+
+def test_the_command_s_own_logs_are_imported_to_its_own_numbers(reference: Reference, command: Command) -> None:
+    out = command.folder / "out"
+    importer = Importer(folder=command.folder)
+    found = importer(out, out)
+    expected = {
+        f"{task}/{key}": value
+        for task, row in reference.results.items()
+        for key, value in row.items()
+        if "," in key and "_stderr," not in key
+    }
+    assert {one.id: one.baseline for one in found.metrics} == expected
+    assert [(one.task, *one.metric.split(",")) for one in found.metrics] == reference.table
+    assert importer.imported.findings == ()
+    assert {one.metric for one in found.metrics if one.kind is MetricKind.OTHER} == set()
+    n_clusters = {one.id: one.evidence.n_clusters for one in found.metrics if one.evidence}
+    assert n_clusters["belebele_kor_Hang/acc,none"] < LIMIT
+    primary = [one.id for one in found.metrics if one.is_primary]
+    assert "kobest/acc,none" in primary
+    assert len(primary) == len(TASKS)
 
 
 def test_the_answers_were_neither_all_right_nor_all_wrong(ours: Ours) -> None:

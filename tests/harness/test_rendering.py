@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from qualab.adapters.harness import LmEvalHarness
-from qualab.adapters.harness.rendering import as_json, cluster_of, overridden, resolved
+from qualab.adapters.harness.rendering import as_json, overridden, resolved
+from qualab.domain.clusters import cluster_of
 from qualab.domain.items import Item
 from qualab.domain.names import RequestKind
 from qualab.errors import InvalidValue

@@ -95,10 +95,11 @@ def test_a_lock_pins_everything_by_hash_and_names_no_address(path: Path) -> None
     assert not ADDRESS.search(re.sub(r"^ +--hash=.*$", "", text, flags=re.MULTILINE))
 
 
-def test_there_are_three_locks() -> None:
+def test_there_are_four_locks() -> None:
     assert [path.name for path in locks()] == [
         "requirements-build.lock",
         "requirements-demo-weights.lock",
+        "requirements-manifests.lock",
         "requirements.lock",
     ]
 

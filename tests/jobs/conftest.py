@@ -37,7 +37,7 @@ QUICK = {
 """A tenth of the times that hold in earnest."""
 
 
-def wait_for(what: Callable[[], Any], *, within_s: float = 60.0, or_say: Callable[[], object] = lambda: "") -> Any:
+def wait_for(what: Callable[[], Any], *, within_s: float = 120.0, or_say: Callable[[], object] = lambda: "") -> Any:
     """The first true value."""
     ends_at = time.monotonic() + within_s
     while time.monotonic() < ends_at:

@@ -105,7 +105,8 @@ def test_whatever_happens_to_workers_each_comparison_ends_with_its_verdict(site:
 
         before = [site.n_answered(FIRST), site.n_answered(SECOND)]
         assert max(before) < N_ITEMS - 10, "the database crashes in the middle"
-        postgresql.restart(restartable)
+        postgresql.stop(restartable)
+        postgresql.start(restartable)
         for servers in (one, other):
             servers.slow_down(0.0)
         for comparison_id in (FIRST, SECOND):

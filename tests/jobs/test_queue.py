@@ -67,7 +67,7 @@ def test_each_delivery_is_handed_out_once(place: QueuePlace) -> None:
         delivered.may_end.clear()
         for _ in range(2):
             queue.put(ONE)
-            queue.put(OTHER, delay_s=0.5)
+            queue.put(OTHER, delay_s=2.0)
         queue.put(replace(ONE, version=2), delay_s=60.0)
         first = wait_for(lambda: list(delivered))
         assert first == [replace(ONE, worker=ME)]
@@ -130,7 +130,7 @@ def test_nothing_calls_out_and_nothing_is_left(
         queue.put(ONE)
         wait_for(lambda: list(delivered))
     assert called == []
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
     assert caplog.records == []
     assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"qualab-jobs"}
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from qualab.app.service import hosts
 from qualab.app.service.desk import Desk
 from qualab.app.service.queued import QueuedJobs
 from qualab.app.service.sweeping import sweep
@@ -143,6 +144,17 @@ def test_an_old_delivery_of_what_has_changed_since_is_nothing(shop: Shop) -> Non
     assert (shop.status(comparison_id), shop.bench.baseline.bodies) == (SubmissionStatus.QUEUED, [])
     shop.work()
     assert shop.status(comparison_id) is SubmissionStatus.DONE
+
+
+def test_a_worker_runs_one_at_a_time(slow_shop: Shop) -> None:
+    shop = slow_shop
+    first, second = shop.service.create(concurrency=1), shop.service.create(concurrency=1)
+    with shop.working():
+        shop.work()
+        assert shop.status(second) is SubmissionStatus.QUEUED
+        assert [(one.comparison_id, one.turn) for one in shop.queue.put_in] == [(second, 1)]
+    shop.work()
+    assert {shop.status(first), shop.status(second)} == {SubmissionStatus.DONE}
 
 
 def test_the_queue_may_be_away_when_something_is_asked_for(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,6 +327,19 @@ def test_what_needs_a_host_that_is_taken_is_put_off(shop: Shop, slots: int, excl
     assert lease(shop, "other", slots=64), "everything was given back"
 
 
+def test_what_changes_at_the_last_moment_keeps_no_host(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def take_hosts(*arguments: Any) -> bool:
+        took = hosts.take_hosts(*arguments)
+        shop.service.registry.set_submission(comparison_id, SubmissionStatus.CANCELLED)
+        return took
+
+    monkeypatch.setattr("qualab.app.service.running.take_hosts", take_hosts)
+    comparison_id = shop.service.create()
+    shop.work()
+    assert shop.status(comparison_id) is SubmissionStatus.CANCELLED
+    assert lease(shop, "other", slots=64)
+
+
 def test_comparisons_share_a_host_up_to_its_limit(shop: Shop) -> None:
     assert lease(shop, "other", slots=62)
     comparison_id = shop.service.create(concurrency=1)
@@ -349,6 +374,11 @@ def test_more_requests_at_once_than_a_host_may_get_are_refused(shop: Shop) -> No
         },
     )
     assert (sent.status_code, sent.json()["errors"][0]["field"]) == (422, "concurrency")
+
+
+def test_exclusive_is_true_or_false(shop: Shop) -> None:
+    sent = shop.service.client.post("/v1/comparisons", json={"exclusive": "yes"})
+    assert (sent.status_code, sent.json()["errors"][0]["field"]) == (422, "exclusive")
 
 
 def test_a_run_that_lost_its_hosts_ends_and_waits(slow_shop: Shop) -> None:

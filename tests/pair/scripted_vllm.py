@@ -1,4 +1,7 @@
-"""Stands in for `vllm serve` where a comparison is run: the scripted endpoint, which drafts for the candidate."""
+"""Stands in for `vllm serve` where a comparison is run: the scripted endpoint, which drafts for the candidate.
+
+An arm whose VLLM_PORT is "no" does not start.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ def main() -> None:
     def value(flag: str) -> str:
         return sys.argv[sys.argv.index(flag) + 1]
 
+    if os.environ.get("VLLM_PORT") == "no":
+        sys.exit(3)
     port = int(value("--port"))
     record = {"argv": sys.argv[1:], "pid": os.getpid(), "children": [], "key": os.environ.get("VLLM_API_KEY")}
     (Path(os.environ["FAKE_RECORD"]) / f"{port}.json").write_text(json.dumps(record))

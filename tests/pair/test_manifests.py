@@ -61,7 +61,7 @@ def services(pair: ServedPair) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
 def test_kubernetes_manifests_are_valid_by_its_own_schema(pair: ServedPair) -> None:
-    validator = pytest.importorskip("kubernetes_validate", reason="needs the extra `manifests`")
+    validator = pytest.importorskip("kubernetes_validate", reason="needs `make schemas` (the extra `manifests`)")
     for manifests in kubernetes(pair).values():
         assert [one["kind"] for one in manifests] == ["Deployment", "Service"]
         for manifest in manifests:

@@ -98,9 +98,15 @@ def test_the_candidate_alone_drafts_and_nothing_is_left_behind(pair_file: Path) 
     assert not any(map(lives, processes))
 
 
-def test_a_managed_run_comes_to_a_verdict(qualab: Command, pair_file: Path) -> None:
-    done = qualab("run", "--managed", pair_file, "--tasks", "demo_arithmetic", "--limit", 5, "--concurrency", 2)
+@pytest.mark.parametrize("order", [(), ("--sequential",)])
+def test_a_managed_run_comes_to_a_verdict(qualab: Command, pair_file: Path, order: tuple[str, ...]) -> None:
+    small = ("--tasks", "demo", "--limit", 3, "--concurrency", 2)
+    done = qualab("run", "--managed", pair_file, *small, *order)
     assert done.code in (0, 1, 3), done.err
-    assert "baseline 5/5" in done.err
-    assert "candidate 5/5" in done.err
-    assert "stopped: baseline, candidate" in done.err
+    assert "baseline 9/9" in done.err
+    assert "candidate 9/9" in done.err
+    stopped = [line for line in done.err.splitlines() if line.startswith("stopped: ")]
+    assert stopped == (["stopped: baseline", "stopped: candidate"] if order else ["stopped: baseline, candidate"])
+    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
+    assert sum(task["draft_tokens"] for task in shown["analysis"]["treatment"]["tasks"]) > 0
+    assert shown["analysis"]["treatment"]["troubles"] == []

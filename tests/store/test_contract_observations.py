@@ -13,8 +13,14 @@ from qualab.domain.pins import PinFound, PinPart, Pins
 from qualab.ports import Store
 from tests.store.samples import NOW, make_analysis, make_comparison, make_items, make_plan
 
-COUNTERS = Counters(drafting=Drafting(drafts=3, draft_tokens=9, accepted_tokens=4, accepted_at=(3, 1)), prompt_tokens=7)
+COUNTERS = Counters(
+    drafting=Drafting(drafts=3, draft_tokens=9, accepted_tokens=4, accepted_at=(3, 1)),
+    prompt_tokens=7,
+    decode_s=1.5,
+    decode_steps=5,
+)
 ENGINE = EngineSeen(
+    tokens="0123",
     arm=ArmName.CANDIDATE,
     seen_at=NOW,
     engine=Engine(kind=EngineKind.VLLM, model_root="/모델", config={"a.b": "1"}, counters=COUNTERS),

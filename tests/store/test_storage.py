@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from qualab.adapters.store import SqlStore, open_store
+from qualab.adapters.store import SqlStore, open_store, upgrade
+from qualab.adapters.store.engine import connect
+from qualab.adapters.store.location import locate
 from qualab.domain.items import Prompt
 from qualab.domain.names import ArmName
 from tests.store.conftest import MIGRATIONS
@@ -95,3 +97,34 @@ def test_an_answer_without_text_takes_under_a_hundred_bytes(sqlite_url: str) -> 
             ]
             store.add_answers("c-1", answers)
     assert (path.stat().st_size - before) / 8_000 < 100
+
+
+def test_postgresql_looks_rows_up_by_their_whole_key_before_it_has_statistics(empty_postgresql_url: str) -> None:
+    """Otherwise each row of one arm looks through all of the other's: minutes for ten thousand items."""
+    count, shared = 600, "a text that begins alike in both arms and in the noise floor, to "
+    upgrade(empty_postgresql_url, MIGRATIONS)
+    with open_store(empty_postgresql_url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(count))
+        runs = [(BASELINE, 0), (CANDIDATE, 0), (BASELINE, 1)]
+        for arm, run in runs:
+            said = f"{shared}{arm}{run}"
+            store.add_answers("c-1", [make_answer(number, arm, said, run=run) for number in range(count)])
+        for arm, value in ((BASELINE, 0.0), (CANDIDATE, 1.0)):
+            scores = [make_score(number, arm, value) for number in range(count)]
+            store.put_scores("c-1", [*store.scores("c-1"), *scores])
+    before = rows_looked_at(empty_postgresql_url)
+    with open_store(empty_postgresql_url, migrations=MIGRATIONS) as store:
+        for arm, run in runs:
+            assert len(list(store.answers("c-1", arm=arm, run=run))) == count
+        assert len(list(store.flips("c-1", metrics=[make_score(0).metric]))) == count
+    assert rows_looked_at(empty_postgresql_url) - before < 12 * count
+
+
+def rows_looked_at(url: str) -> int:
+    """Through indexes, by connections that have ended."""
+    engine = connect(locate(url))
+    query = text("SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname IN ('answer', 'score')")
+    with engine.connect() as connection:
+        found = int(connection.scalar(query) or 0)
+    engine.dispose()
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -10,6 +11,7 @@ from sqlalchemy import text
 
 from qualab.adapters.store import SqlStore, open_store
 from qualab.adapters.store.engine import writing
+from qualab.domain.items import Score
 from qualab.domain.names import ArmName
 from qualab.domain.submissions import SubmissionStatus
 from qualab.errors import ComparisonBusy, ComparisonNotFound, VersionConflict
@@ -23,6 +25,7 @@ from tests.store.samples import (
     make_comparison,
     make_entry,
     make_items,
+    make_score,
     make_signoff,
     make_submission,
 )
@@ -200,3 +203,19 @@ def test_sqlite_is_read_while_it_is_written(sqlite_url: str) -> None:
                 assert set(threads.map(look, range(32))) == {""}
             assert time.monotonic() - begun_s < 5
         assert other.get("c-1").label == "new"
+
+
+def test_others_write_while_items_are_scored(url: str) -> None:
+    """Scores are made before the transaction begins that stores them."""
+    with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
+        one.create(make_comparison(), make_items(2))
+
+        def scores() -> Iterator[Score]:
+            yield make_score(0)
+            other.add_answers("c-1", [make_answer(0)])
+            yield make_score(1)
+
+        begun_s = time.monotonic()
+        one.put_scores("c-1", scores())
+        assert time.monotonic() - begun_s < 4  # SQLite would wait for five seconds, then give up
+        assert len(list(one.scores("c-1"))) == 2

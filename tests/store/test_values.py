@@ -17,7 +17,7 @@ from qualab.adapters.store.failures import translated
 from qualab.adapters.store.location import locate
 from qualab.adapters.store.times import from_us, to_us
 from qualab.domain.claims import process_on
-from qualab.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly
+from qualab.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
 
 
 @given(moment=st.datetimes(timezones=st.just(UTC)))
@@ -37,7 +37,7 @@ def test_a_time_comes_back_to_the_microsecond(moment: datetime) -> None:
         (sqlite3.SQLITE_BUSY_SNAPSHOT, 10**9, StoreLocked),
         (sqlite3.SQLITE_LOCKED_SHAREDCACHE, 10**9, StoreLocked),
         (sqlite3.SQLITE_READONLY_DIRECTORY, 10**9, StoreReadOnly),
-        (sqlite3.SQLITE_CANTOPEN, 10**9, StoreError),
+        (sqlite3.SQLITE_CANTOPEN, 10**9, StoreUnavailable),
     ],
 )
 def test_an_error_code_of_sqlite_means_the_same_everywhere(

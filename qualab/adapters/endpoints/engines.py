@@ -2,7 +2,8 @@
 
 Names and labels of vLLM's counters: vllm/v1/spec_decode/metrics.py and vllm/v1/metrics/loggers.py (vLLM 0.32). They
 carry `engine` and `model_name`, and every engine of a server counts. Without a drafter vLLM has no such series at all;
-llama.cpp's server has them always, at 0.
+llama.cpp's server has them always, at 0. vLLM's inter-token latency has one entry a request and step (vllm/v1/metrics/
+stats.py), so that the tokens of a round share one; older versions call it time_per_output_token.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
+from qualab.adapters.endpoints.faults import Fault
 from qualab.adapters.endpoints.transport import PROBE_TIMEOUT_S, Exchange, Transport
 from qualab.adapters.endpoints.urls import Routes
 from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
+from qualab.errors import EndpointUnreachable
 
 PREFIXES = {EngineKind.VLLM: "vllm:", EngineKind.LLAMA_CPP: "llamacpp:"}
 DRAFTS, DRAFT_TOKENS, ACCEPTED, ACCEPTED_AT = (
@@ -26,7 +29,16 @@ DRAFTS, DRAFT_TOKENS, ACCEPTED, ACCEPTED_AT = (
 FINISHED = "request_success_total"
 PROMPT_TOKENS = "prompt_tokens_total"
 GENERATED_TOKENS = ("generation_tokens_total", "tokens_predicted_total")
+DECODE_STEPS = ("inter_token_latency_seconds_count", "time_per_output_token_seconds_count")
+DECODE_SECONDS = (
+    "inter_token_latency_seconds_sum",
+    "time_per_output_token_seconds_sum",
+    "tokens_predicted_seconds_total",
+)
 STARTED = "process_start_time_seconds"
+
+SLOW_PROBE_TIMEOUT_S = 60.0
+"""vLLM gathers facts of its machine when /server_info is first asked for, which takes many seconds on a busy one."""
 
 UNTOLD = ("media_marker", "ui_settings")
 """Properties of llama.cpp's server that are drawn at random or belong to its web page."""
@@ -43,10 +55,14 @@ class EngineProbe:
         self._transport = transport
 
     async def engine(self, card: Mapping[str, Any]) -> Engine:
-        """What the engine says. `card` is the model's entry in /v1/models. Closed routes leave fields empty."""
+        """What the engine says. `card` is the model's entry in /v1/models. Closed routes leave fields empty.
+
+        Raises EndpointUnreachable where a vLLM server neither tells its configuration nor says that it does not.
+        """
         counters = await self.counters()
-        routes = ("version", "server_info?config_format=json", "props")
-        version, server, props = await asyncio.gather(*map(self._object, routes))
+        version, props, server = await asyncio.gather(
+            self._object("version"), self._object("props"), self._server_info(is_vllm=card.get("owned_by") == "vllm")
+        )
         if card.get("owned_by") == "vllm" or "vllm_config" in server:
             return vllm_engine(card, version, server, counters)
         if "default_generation_settings" in props or card.get("owned_by") == "llamacpp":
@@ -55,23 +71,36 @@ class EngineProbe:
 
     async def counters(self) -> Counters | None:
         """The counters now; None where /metrics is closed or no engine's."""
-        found = await self._get("metrics")
+        found = await self._get("metrics", timeout_s=SLOW_PROBE_TIMEOUT_S)
         if not isinstance(found, Exchange) or found.status != 200:
             return None
         return read_counters(found.body.decode("utf-8", "replace"))
 
-    async def _get(self, route: str) -> object:
-        return await self._transport.send("GET", f"{self._root}/{route}", timeout_s=PROBE_TIMEOUT_S)
+    async def _get(self, route: str, *, timeout_s: float) -> Exchange | Fault:
+        return await self._transport.send("GET", f"{self._root}/{route}", timeout_s=timeout_s)
+
+    async def _server_info(self, *, is_vllm: bool) -> Mapping[str, Any]:
+        found = await self._get("server_info?config_format=json", timeout_s=SLOW_PROBE_TIMEOUT_S)
+        if is_vllm and isinstance(found, Fault):  # for closed it would be taken otherwise, and nothing be compared
+            raise EndpointUnreachable(
+                f"{self._root}/server_info does not answer: {found.reason}",
+                hint="Try again when the server is less busy: its configuration is compared, unless it is closed (404)",
+            )
+        return _read_object(found)
 
     async def _object(self, route: str) -> Mapping[str, Any]:
-        found = await self._get(route)
-        if not isinstance(found, Exchange) or found.status != 200:
-            return {}
-        try:
-            answer = orjson.loads(found.body)
-        except orjson.JSONDecodeError:
-            return {}
-        return answer if isinstance(answer, dict) else {}
+        return _read_object(await self._get(route, timeout_s=PROBE_TIMEOUT_S))
+
+
+def _read_object(found: Exchange | Fault) -> Mapping[str, Any]:
+    """A JSON object; empty where there is none."""
+    if not isinstance(found, Exchange) or found.status != 200:
+        return {}
+    try:
+        answer = orjson.loads(found.body)
+    except orjson.JSONDecodeError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def read_counters(text: str) -> Counters | None:
@@ -87,12 +116,13 @@ def _counters(samples: Samples) -> Counters | None:
     if kind is None:
         return None
     own = {name.removeprefix(PREFIXES[kind]): values for name, values in samples.items()}
-    generated = next((name for name in GENERATED_TOKENS if name in own), "")
     return Counters(
         drafting=_drafting(own),
         finished_requests=_total(own, FINISHED),
         prompt_tokens=_total(own, PROMPT_TOKENS),
-        generated_tokens=_total(own, generated),
+        generated_tokens=_total(own, *GENERATED_TOKENS),
+        decode_s=_sum(own, *DECODE_SECONDS),
+        decode_steps=_total(own, *DECODE_STEPS),
         started_at_s=own[STARTED][""] if STARTED in own else None,
     )
 
@@ -119,8 +149,15 @@ def _drafting(own: Samples) -> Drafting | None:
     )
 
 
-def _total(own: Samples, name: str) -> int | None:
-    return round(sum(own[name].values())) if name in own else None
+def _total(own: Samples, *names: str) -> int | None:
+    found = _sum(own, *names)
+    return None if found is None else round(found)
+
+
+def _sum(own: Samples, *names: str) -> float | None:
+    """Of the first of these names that there is; versions call the same thing differently."""
+    name = next((name for name in names if name in own), None)
+    return None if name is None else sum(own[name].values())
 
 
 def vllm_engine(

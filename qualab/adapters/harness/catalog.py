@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from qualab.domain.logged import TaskFacts
 from qualab.domain.names import MetricKind
 from qualab.errors import BrokenTask
 
@@ -119,6 +120,19 @@ class Catalog(Entry):
         entry = self.benchmarks[benchmark]
         common = TaskHints(benchmark=benchmark, metrics=entry.metrics, cluster=entry.cluster)
         return entry.tasks.get(task, TaskHints()).over(common)
+
+    def facts(self, name: str) -> TaskFacts | None:
+        """What is known of a task or group for logs that others wrote; None where it is not known."""
+        benchmark = self.benchmark_of(name)
+        if benchmark is None:
+            return None
+        hints = self.hints(name)
+        return TaskFacts(
+            benchmark=benchmark,
+            kinds=hints.metrics,
+            cluster=hints.cluster or (),
+            primary=self.benchmarks[benchmark].primary,
+        )
 
     def expand(self, names: Iterable[str]) -> tuple[str, ...]:
         """Suites replaced by their tasks; each name once, in the order of its first mention."""

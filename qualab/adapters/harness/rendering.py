@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from qualab.adapters.harness.building import broken
+from qualab.domain.clusters import cluster_of
 from qualab.domain.items import Item, JsonObject, Prompt
 from qualab.domain.names import RequestKind
 from qualab.domain.plan import TaskSpec
@@ -20,9 +20,6 @@ TOKEN_LIMITS = ("max_tokens", "max_gen_toks", "max_new_tokens", "max_completion_
 DEFAULT_MAX_GEN_TOKS = 256
 
 SETTINGS = "max_gen_toks is a whole number, temperature a number, until a text or a list of texts"
-
-LONGEST_CLUSTER = 64
-"""Characters of a document field that is its own cluster name; longer ones are hashed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +124,3 @@ def overridden(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     """A task's generation settings with a user's over them; a token limit replaces one of another name."""
     replaces = TOKEN_LIMITS if any(name in given for name in TOKEN_LIMITS) else ()
     return {**{key: value for key, value in own.items() if key not in replaces}, **given}
-
-
-def cluster_of(doc: Mapping[str, Any], fields: Sequence[str]) -> str:
-    """What items of one cluster share: the field's text where it is one short field, else a hash of all of them."""
-    if not fields:
-        return ""
-    values = [str(doc[name]) for name in fields]
-    if len(values) == 1 and len(values[0]) <= LONGEST_CLUSTER:
-        return values[0]
-    return hashlib.sha256(json.dumps(values, ensure_ascii=False).encode()).hexdigest()[:16]

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import socket
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
@@ -70,6 +70,27 @@ class MemoryStore:
             finished_at=None if comparison.finished_at is None else as_utc(comparison.finished_at),
         )
         self.kept[comparison.id] = Kept(comparison=cleaned, number=next(self._numbers), items=kept)
+
+    def put_whole(
+        self,
+        comparison: Comparison,
+        items: Iterable[Item],
+        answers: Iterable[Answer],
+        scores: Iterable[Score],
+        analysis: Callable[[], Analysis],
+        *,
+        now: datetime,
+    ) -> Analysis:
+        if comparison.id in self.kept:
+            raise taken(comparison.id)
+        whole = MemoryStore()
+        whole.create(comparison, items)
+        whole.add_answers(comparison.id, list(answers))
+        whole.put_scores(comparison.id, scores)
+        found = analysis()
+        whole.put_analysis(found, now=now)
+        self.kept[comparison.id] = replace(whole.kept[comparison.id], number=next(self._numbers))
+        return found
 
     def get(self, comparison_id: str) -> Comparison:
         if comparison_id in self.kept:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from qualab.adapters.store.opening import open_store
-from qualab.adapters.store.registry import SqlRegistry
 from qualab.adapters.store.schema import current, upgrade
 from qualab.adapters.store.sql import SqlStore
 
-__all__ = ["SqlRegistry", "SqlStore", "current", "open_store", "upgrade"]
+__all__ = ["SqlStore", "current", "open_store", "upgrade"]

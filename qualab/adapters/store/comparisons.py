@@ -12,9 +12,9 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
 from qualab.adapters.store import codes
-from qualab.adapters.store.listing import matching_comparisons
+from qualab.adapters.store.filters import matching_comparisons
 from qualab.adapters.store.payloads import to_json
-from qualab.adapters.store.tables import comparison
+from qualab.adapters.store.tables import comparison, submission
 from qualab.adapters.store.times import from_us, from_us_or_none, to_us, to_us_or_none
 from qualab.domain.canonical import canonical_json
 from qualab.domain.claims import Claim
@@ -31,7 +31,7 @@ _NEWEST_FIRST = (_C.created_at.desc(), _C.key.desc())
 
 
 def insert_comparison(connection: Connection, value: Comparison) -> int:
-    """The new comparison's key. Raises StoreError where the id is taken."""
+    """The new comparison's key. Its submission is planned now. Raises StoreError where the id is taken."""
     if connection.scalar(select(_C.key).where(_C.id == value.id)) is not None:
         raise StoreError(f"comparison {value.id} exists already")
     row = {
@@ -54,6 +54,7 @@ def insert_comparison(connection: Connection, value: Comparison) -> int:
         "n_items": sum(task.n_items for task in value.plan.tasks),
     }
     key: int = connection.execute(insert(comparison).returning(_C.key), row).scalar_one()
+    connection.execute(update(submission).where(submission.c.id == value.id).values(is_planned=True))
     return key
 
 

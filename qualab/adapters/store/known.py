@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 import zstandard
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from qualab.adapters.store.tables import comparison, dictionary, item
 from qualab.adapters.store.texts import TextCodec
@@ -14,6 +14,8 @@ from qualab.domain.lookup import not_found
 
 _MOST = 64
 """Comparisons that stay in memory."""
+_FIND = select(comparison.c.key, comparison.c.created_at).where(comparison.c.id == bindparam("wanted"))
+_FIND_KEPT = _FIND.with_for_update(read=True, key_share=True)
 
 
 class Found(NamedTuple):
@@ -38,8 +40,7 @@ def find(connection: Connection, comparison_id: str, *, is_kept: bool = False) -
 
     `is_kept`: nobody deletes it before the transaction ends (SQLite has one writer at a time anyway).
     """
-    query = select(comparison.c.key, comparison.c.created_at).where(comparison.c.id == comparison_id)
-    row = connection.execute(query.with_for_update(read=True, key_share=True) if is_kept else query).one_or_none()
+    row = connection.execute(_FIND_KEPT if is_kept else _FIND, {"wanted": comparison_id}).first()
     if row is None:
         raise not_found(comparison_id)
     return Found(*row)

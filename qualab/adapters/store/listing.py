@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, exists, false, func, select, tuple_
+from sqlalchemy import Connection, Row, Select, Table, exists, func, select, tuple_
 
 from qualab.adapters.store import codes
+from qualab.adapters.store.filters import matching, matching_comparisons
 from qualab.adapters.store.submissions import submission_of
 from qualab.adapters.store.tables import WAITING, comparison, signoff, submission
-from qualab.adapters.store.times import from_us, from_us_or_none, to_us
+from qualab.adapters.store.times import from_us, from_us_or_none
 from qualab.domain.lookup import not_found
 from qualab.domain.paging import Page, decode_cursor, encode_cursor, page_of
 from qualab.domain.submissions import ComparisonSummary
-from qualab.domain.text import storable_text
 from qualab.ports import ComparisonFilter
 
 _C = comparison.c
@@ -26,22 +27,26 @@ _COMPARISON, _SUBMISSION = 0, 1
 _Place = tuple[int, int, int]
 """When it was created, which of both it is, its key."""
 _Line = tuple[_Place, ComparisonSummary]
-_SUMMARIES: Select[Any] = select(
-    _C.key,
-    _C.id,
-    _C.status,
-    _C.verdict,
-    _C.label,
-    _C.model,
-    _C.suite,
-    _C.plan_hash,
-    _C.n_items,
-    _C.created_at,
-    _C.started_at,
-    _C.finished_at,
-    _C.stop_reason,
-    exists().where(signoff.c.comparison_key == _C.key).label("is_signed_off"),
-)
+
+
+@cache
+def _summaries() -> Select[Any]:
+    return select(
+        _C.key,
+        _C.id,
+        _C.status,
+        _C.verdict,
+        _C.label,
+        _C.model,
+        _C.suite,
+        _C.plan_hash,
+        _C.n_items,
+        _C.created_at,
+        _C.started_at,
+        _C.finished_at,
+        _C.stop_reason,
+        exists().where(signoff.c.comparison_key == _C.key).label("is_signed_off"),
+    )
 
 
 def read_page(connection: Connection, wanted: ComparisonFilter, cursor: str | None) -> Page[ComparisonSummary]:
@@ -56,7 +61,7 @@ def read_page(connection: Connection, wanted: ComparisonFilter, cursor: str | No
 
 def read_summary(connection: Connection, comparison_id: str) -> ComparisonSummary:
     """Of a comparison or a submission. Raises ComparisonNotFound."""
-    row = connection.execute(_SUMMARIES.where(_C.id == comparison_id)).one_or_none()
+    row = connection.execute(_summaries().where(_C.id == comparison_id)).one_or_none()
     if row is not None:
         return _summary_of(row)
     asked = connection.execute(select(submission).where(submission.c.id == comparison_id)).one_or_none()
@@ -76,33 +81,10 @@ def count_statuses(connection: Connection) -> Counter[str]:
     return found
 
 
-def matching(wanted: ComparisonFilter, table: Table, statuses: dict[Any, int]) -> Iterator[ColumnElement[bool]]:
-    """The filter's conditions on what comparisons and submissions have in common."""
-    if wanted.status is not None:
-        # both vocabularies have "running", and mean the same by it
-        codes_of_it = [code for status, code in statuses.items() if status == wanted.status]
-        yield table.c.status == codes_of_it[0] if codes_of_it else false()
-    if wanted.label is not None:
-        yield table.c.label == storable_text(wanted.label)
-    if wanted.model is not None:
-        yield table.c.model == storable_text(wanted.model)
-    if wanted.since is not None:
-        yield table.c.created_at >= to_us(wanted.since)
-    if wanted.until is not None:
-        yield table.c.created_at < to_us(wanted.until)
-
-
-def matching_comparisons(wanted: ComparisonFilter) -> Iterator[ColumnElement[bool]]:
-    """All of the filter's conditions, on comparisons."""
-    yield from matching(wanted, comparison, codes.COMPARISON_STATUS.of)
-    if wanted.verdict is not None:
-        yield _C.verdict == codes.VERDICT.of[wanted.verdict]
-
-
 def _comparisons(
     connection: Connection, wanted: ComparisonFilter, behind: tuple[int, ...] | None, limit: int
 ) -> Iterator[_Line]:
-    query = _SUMMARIES.where(*matching_comparisons(wanted))
+    query = _summaries().where(*matching_comparisons(wanted))
     for row in connection.execute(_turned(query, comparison, behind, _COMPARISON, limit)):
         yield (row.created_at, _COMPARISON, row.key), _summary_of(row)
 

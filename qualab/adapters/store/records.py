@@ -11,7 +11,21 @@ from typing import Any
 
 import zstandard
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Row, Select, Table, and_, bindparam, delete, func, insert, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    select,
+)
 from sqlalchemy.exc import IntegrityError
 
 from qualab.adapters.store import codes
@@ -59,16 +73,16 @@ _TWINS_BETWEEN = select(answer.c.position, answer.c.choice, answer.c.repeat, ans
     func.substr(answer.c.text, 1, 1) != SHARED,
 )
 _twin = answer.alias("twin")
-_IS_TWIN = and_(
-    *(_twin.c[name] == answer.c[name] for name in ("comparison_key", "position", "choice", "repeat")),
-    _twin.c.arm == 1 - answer.c.arm,
-    func.substr(answer.c.text, 1, 1) == SHARED,
-)
-_IS_NOISES_TWIN = and_(
-    *(_twin.c[name] == noise_answer.c[name] for name in ("comparison_key", "position", "choice", "repeat")),
-    _twin.c.arm == _BASELINE,
-    func.substr(noise_answer.c.text, 1, 1) == SHARED,
-)
+
+
+def _twins_text(table: Table, arm: int) -> ColumnElement[bytes]:
+    """The text that a row's text is packed upon, of an arm in the same place; NULL where it stands by itself.
+
+    A subquery and no join: looked up by the whole key even where PostgreSQL has no statistics of the table yet.
+    """
+    same = (_twin.c[name] == table.c[name] for name in ("comparison_key", "position", "choice", "repeat"))
+    text = select(_twin.c.text).where(*same, _twin.c.arm == arm).scalar_subquery()
+    return case((func.substr(table.c.text, 1, 1) == SHARED, text))
 
 
 def add_items(connection: Connection, key: int, items: Iterable[Item], sampler: DictionarySampler) -> None:
@@ -93,10 +107,8 @@ def read_items(connection: Connection, key: int, positions: Collection[int] | No
     """In order of position; all of them, or those at these positions."""
     c = item.c
     query = select(c.position, c.task, c.doc_id, c.kind, c.payload).where(c.comparison_key == key).order_by(c.position)
-    if positions is not None:
-        query = query.where(c.position.in_(positions))
     decompressor = zstandard.ZstdDecompressor()
-    for row in _stream(connection, query):
+    for row in _rows(connection, query, c.position, positions):
         position, task, doc_id, kind, payload = tuple(row)
         rest = unpack_item(payload, decompressor)
         yield Item(position=position, task=task, doc_id=doc_id, kind=codes.KIND.name[kind], **rest)
@@ -143,25 +155,22 @@ def read_answers(
     connection: Connection, key: int, arm: ArmName, codec: TextCodec, positions: Collection[int] | None = None
 ) -> Iterator[Answer]:
     """In order of (position, choice, repeat); all of them, or those at these positions."""
+    code = codes.ARM.of[arm]
     query = (
-        select(*list(answer.c)[1:], _twin.c.text)
-        .select_from(answer.outerjoin(_twin, _IS_TWIN))
-        .where(answer.c.comparison_key == key, answer.c.arm == codes.ARM.of[arm])
+        select(*list(answer.c)[1:], _twins_text(answer, 1 - code))
+        .where(answer.c.comparison_key == key, answer.c.arm == code)
         .order_by(*_PLACE)
     )
-    if positions is not None:
-        query = query.where(answer.c.position.in_(positions))
     phrases = _AllPhrases(connection)
     unpacker = codec.unpacker
-    for row in _stream(connection, query):
+    for row in _rows(connection, query, answer.c.position, positions):
         yield answer_of(row, phrases, unpacker)
 
 
 def read_noise_answers(connection: Connection, key: int, run: int, codec: TextCodec) -> Iterator[Answer]:
     """The same as `read_answers`, of a run of the noise floor."""
     query = (
-        select(*list(noise_answer.c)[1:], _twin.c.text)
-        .select_from(noise_answer.outerjoin(_twin, _IS_NOISES_TWIN))
+        select(*list(noise_answer.c)[1:], _twins_text(noise_answer, _BASELINE))
         .where(noise_answer.c.comparison_key == key, noise_answer.c.run == run)
         .order_by(*_NOISE_PLACE)
     )
@@ -197,8 +206,8 @@ def replace_scores(connection: Connection, known: Known, scores: Iterable[Score]
     return metrics
 
 
-def read_scores(connection: Connection, key: int, *, position: int | None = None) -> Iterator[Score]:
-    """In order of (arm, position, repeat, metric), or those at a position."""
+def read_scores(connection: Connection, key: int, positions: Collection[int] | None = None) -> Iterator[Score]:
+    """In order of (arm, position, repeat, metric); all of them, or those at these positions."""
     c = score.c
     query = (
         select(c.arm, c.position, c.repeat, phrase.c.text, c.value, c.detail)
@@ -206,9 +215,9 @@ def read_scores(connection: Connection, key: int, *, position: int | None = None
         .where(c.comparison_key == key)
         .order_by(c.arm, c.position, c.repeat, phrase.c.text)
     )
-    if position is not None:
-        query = query.where(c.arm.in_(list(codes.ARM.name)), c.position == position)  # the key's beginning
-    return map(score_of, _stream(connection, query))
+    if positions is not None:
+        query = query.where(c.arm.in_(list(codes.ARM.name)))  # the key's beginning
+    return map(score_of, _rows(connection, query, c.position, positions))
 
 
 def read_flips(connection: Connection, key: int, metrics: Collection[str]) -> Iterator[ScoreFlip]:
@@ -222,7 +231,7 @@ def read_flips(connection: Connection, key: int, metrics: Collection[str]) -> It
         .where(
             off.c.comparison_key == key,
             off.c.arm == codes.ARM.of[ArmName.BASELINE],
-            on.c.arm == codes.ARM.of[ArmName.CANDIDATE],
+            on.c.arm == 1 - off.c.arm,  # no constant, so that the whole key is looked up
             off.c.value != on.c.value,
             phrase.c.text.in_([metric.encode() for metric in metrics]),
         )
@@ -320,6 +329,15 @@ class _AllPhrases(dict[int, str]):
 def _item_row(key: int, value: Item, compressor: zstandard.ZstdCompressor) -> tuple[Any, ...]:
     kind = codes.KIND.of[value.kind]
     return (key, value.position, value.doc_id, kind, storable_text(value.task), pack_item(value, compressor))
+
+
+def _rows(
+    connection: Connection, query: Select[Any], column: Column[Any], positions: Collection[int] | None
+) -> Iterable[Row[Any]]:
+    """All rows as they come, or the few at some positions."""
+    if positions is None:
+        return _stream(connection, query)
+    return connection.execute(query.where(column.in_(list(positions))))
 
 
 def _stream(connection: Connection, query: Select[Any]) -> Iterator[Row[Any]]:

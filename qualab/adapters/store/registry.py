@@ -170,10 +170,10 @@ class SqlRegistry:
             key, codec, positions = self._sessions.known(connection, found)
             if position not in positions:
                 raise item_not_found(comparison_id, position)
-            (item,) = records.read_items(connection, key, {position})
-            arms = [records.read_answers(connection, key, arm, codec, {position}) for arm in ArmName]
+            (item,) = records.read_items(connection, key, [position])
+            arms = [records.read_answers(connection, key, arm, codec, [position]) for arm in ArmName]
             answers = [answer for arm in arms for answer in arm]
-            return item, answers, list(records.read_scores(connection, key, position=position))
+            return item, answers, list(records.read_scores(connection, key, [position]))
 
     def add_token(self, token: Token, *, entry: AuditEntry) -> None:
         """Raises StoreError where the id is taken."""

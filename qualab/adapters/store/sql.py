@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import Connection, Engine
 
-from qualab.adapters.store import analyses, comparisons, records, submissions
-from qualab.adapters.store.known import Known
+from qualab.adapters.store import analyses, comparisons, records
+from qualab.adapters.store.bulk import chunks
+from qualab.adapters.store.known import Known, find
 from qualab.adapters.store.location import Location
 from qualab.adapters.store.outcomes import drop_outcomes, replace_outcomes
-from qualab.adapters.store.registry import SqlRegistry
 from qualab.adapters.store.runners import lives, may_take
 from qualab.adapters.store.sessions import Sessions
 from qualab.adapters.store.training import DictionarySampler
@@ -26,6 +27,9 @@ from qualab.domain.outcomes import Outcome
 from qualab.domain.seals import SealedAnalysis
 from qualab.ports import ComparisonFilter
 
+if TYPE_CHECKING:
+    from qualab.adapters.store.registry import SqlRegistry
+
 _ARMS = len(ArmName)
 
 
@@ -36,8 +40,6 @@ class SqlStore:
         self.engine = engine
         self.location = location
         self._sessions = Sessions(engine, location)
-        self.registry = SqlRegistry(self._sessions)
-        """What the service keeps in the same database."""
 
     def __enter__(self) -> Self:
         return self
@@ -49,14 +51,49 @@ class SqlStore:
         """Closes the connections; the store may be used again."""
         self.engine.dispose()
 
+    @cached_property
+    def registry(self) -> SqlRegistry:
+        """What the service keeps in the same database."""
+        from qualab.adapters.store.registry import SqlRegistry  # noqa: PLC0415  most commands do without it
+
+        return SqlRegistry(self._sessions)
+
     def create(self, comparison: Comparison, items: Iterable[Item]) -> None:
         """Stores the plan and every item, or nothing. Raises StoreError where the id or an item is there already."""
-        sampler = DictionarySampler(answers_an_item=_ARMS * comparison.plan.sampling.repeats)
         with self._sessions.writing() as connection:
-            key = comparisons.insert_comparison(connection, comparison)
-            submissions.mark_planned(connection, comparison.id)
-            records.add_items(connection, key, items, sampler)
-            records.add_dictionaries(connection, key, sampler.train())
+            self._insert(connection, comparison, items)
+
+    def _insert(self, connection: Connection, comparison: Comparison, items: Iterable[Item]) -> int:
+        sampler = DictionarySampler(answers_an_item=_ARMS * comparison.plan.sampling.repeats)
+        key = comparisons.insert_comparison(connection, comparison)
+        records.add_items(connection, key, items, sampler)
+        records.add_dictionaries(connection, key, sampler.train())
+        return key
+
+    def put_whole(
+        self,
+        comparison: Comparison,
+        items: Iterable[Item],
+        answers: Iterable[Answer],
+        scores: Iterable[Score],
+        analysis: Callable[[], Analysis],
+        *,
+        now: datetime,
+    ) -> Analysis:
+        """Stores a finished comparison in one transaction. Raises StoreError for what cannot be stored."""
+        known_phrases = self._sessions.phrases
+        with self._sessions.writing() as connection:
+            key, phrases = self._insert(connection, comparison, items), dict[str, int]()
+            known = self._sessions.known(connection, find(connection, comparison.id))
+            for chunk in chunks(answers):
+                phrases |= known_phrases.ids(connection, _recurring(chunk) - phrases.keys())
+                records.add_answers(connection, known, chunk, phrases=phrases)
+            phrases |= records.replace_scores(connection, known, scores, known_phrases)
+            found = analysis()
+            comparisons.set_status(connection, key, ComparisonStatus.FINISHED, now=now, stop_reason=None)
+            analyses.add_analysis(connection, key, found, now=now)
+        known_phrases.keep(phrases)
+        return found
 
     def get(self, comparison_id: str) -> Comparison:
         """By id or by an unambiguous beginning of one. Raises ComparisonNotFound."""
@@ -107,11 +144,9 @@ class SqlStore:
 
     def add_answers(self, comparison_id: str, answers: Sequence[Answer]) -> int:
         """Commits new answers and returns how many were there already."""
-        replies = [answer.reply for answer in answers]
-        texts = {reply.finish_reason for reply in replies} | {reply.system_fingerprint for reply in replies}
         with self._sessions.writing_to(comparison_id) as (connection, found):
             known = self._sessions.known(connection, found)
-            phrases = self._sessions.phrases.ids(connection, texts)
+            phrases = self._sessions.phrases.ids(connection, _recurring(answers))
             added = records.add_answers(connection, known, answers, phrases=phrases)
             duplicates = len(answers) - added
             if duplicates:
@@ -220,3 +255,9 @@ class SqlStore:
         """Of every analysis, each once, the oldest first."""
         with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
             return analyses.read_plan_hashes(connection, key)
+
+
+def _recurring(answers: Sequence[Answer]) -> set[str]:
+    """What answers say in few different words."""
+    replies = [answer.reply for answer in answers]
+    return {reply.finish_reason for reply in replies} | {reply.system_fingerprint for reply in replies}

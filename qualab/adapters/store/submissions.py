@@ -71,11 +71,6 @@ def change_submission(
     return submission_of(connection.execute(select(submission).where(_S.id == comparison_id)).one())
 
 
-def mark_planned(connection: Connection, comparison_id: str) -> None:
-    """Notes that a submission has become a comparison, if it is one."""
-    connection.execute(update(submission).where(_S.id == comparison_id).values(is_planned=True))
-
-
 def submission_of(row: Row[Any]) -> Submission:
     """A submission from a whole row."""
     return Submission(

@@ -152,7 +152,8 @@ def _task_notes(seen: Seen, one: TaskDrafting) -> Iterator[str]:
             "gained nothing, which shows in the tail of the latencies."
         )
     if one.break_even_margin is not None and one.break_even_margin <= 0.0:
+        costs = "the plan's costs" if seen.plan.drafter_costs else "this run's step times"
         yield (
             f"{one.task}: a round yields {one.mean_length:.2f} tokens, no more than the "
-            f"{(one.mean_length or 0.0) - one.break_even_margin:.2f} at which drafting begins to pay."
+            f"{(one.mean_length or 0.0) - one.break_even_margin:.2f} at which drafting begins to pay (by {costs})."
         )

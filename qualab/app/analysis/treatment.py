@@ -9,11 +9,12 @@ from statistics import fmean
 
 from qualab.app.analysis.drafter_signs import drafter_notes, drafter_troubles
 from qualab.app.analysis.seen import BASELINE, CANDIDATE, Seen, drafted_in
+from qualab.app.analysis.step_times import round_cost
 from qualab.app.analysis.traffic import restart_troubles, traffic_notes
 from qualab.app.differences import differences
 from qualab.app.drafting import DraftedAnswers, DraftingCount
 from qualab.domain.comparison import ArmSummary
-from qualab.domain.engine import Drafting
+from qualab.domain.engine import Drafting, EngineKind
 from qualab.domain.names import ArmName
 from qualab.domain.observations import Observation
 from qualab.domain.plan import Plan
@@ -52,6 +53,8 @@ def _task(seen: Seen, name: str, break_even: float | None) -> TaskDrafting:
     drafting = drafted_in(seen, CANDIDATE, name)
     rounds = _rounds(drafting, count)
     mean_length = rounds.mean_length if rounds else _mean_length(drafting)
+    cost = round_cost(seen, name)
+    length = 1.0 + cost if break_even is None and cost is not None else break_even
     return TaskDrafting(
         task=name,
         n_answers=count.n_answers,
@@ -67,7 +70,8 @@ def _task(seen: Seen, name: str, break_even: float | None) -> TaskDrafting:
         request_mean_length=fmean(count.lengths) if count.lengths else None,
         first_third=_length_in(seen, name, part=0),
         last_third=_length_in(seen, name, part=2),
-        break_even_margin=None if mean_length is None or break_even is None else mean_length - break_even,
+        break_even_margin=None if mean_length is None or length is None else mean_length - length,
+        round_cost=cost,
     )
 
 
@@ -127,5 +131,11 @@ def _notes(seen: Seen, tasks: Sequence[TaskDrafting], bins: Sequence[LengthBin])
         yield "No task of this comparison generates: no drafter was exercised."
     if not seen.engines:
         yield "What the engines are was not recorded."
+    if closed := [arm for arm, engine in seen.engines.items() if not engine.config]:
+        how = " (vLLM: VLLM_SERVER_DEV_MODE=1)" if seen.engines[closed[0]].kind is EngineKind.VLLM else ""
+        yield (
+            f"The engine's configuration is not open in the {' and the '.join(sorted(closed))}{how}: names, versions "
+            "and models alone were compared."
+        )
     yield from drafter_notes(seen, tasks, bins)
     yield from traffic_notes(seen)

@@ -19,6 +19,7 @@ from qualab.ports import LoadedTasks
 from qualab.stats.sizing import joint_power, power_for_joint
 
 _NOT_OFFERED = {
+    MetricKind.MEAN: "how much scores other than 0 and 1 differ is known only once there are some",
     MetricKind.LIST_MEAN: "how many scores an answer has is known only once there is one",
     MetricKind.MACRO_F1: "macro-F1 is no mean over items, and its power depends on the labels",
     MetricKind.OTHER: "the task does not declare how this metric comes from its items",

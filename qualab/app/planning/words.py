@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from qualab.app.analysis.ruling import MAX_ITEMS, is_one_sided
+from qualab.app.interleaving import lost_interleaving
 from qualab.app.pinning import unpinned_sentence
 from qualab.app.planning.figures import BEST_REPEATS, Figures
 from qualab.app.planning.pilot import Pilot
@@ -77,6 +78,7 @@ def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate
         yield f"Limited to {plan.limit:g} items a task: not for sign-off."
     if sentence := unpinned_sentence(plan.pins):
         yield sentence
+    yield from lost_interleaving(plan)
 
 
 def _of_discordance(figures: Sequence[Figures], pilot: Pilot | None) -> Iterator[str]:

@@ -31,6 +31,8 @@ def _blocks(found: Treatment, words: Words) -> Iterator[Block]:
     yield from histograms
     if not histograms:
         yield Paragraph(text=words("no histogram"))
+    if any(one.round_cost is not None for one in found.tasks):
+        yield Paragraph(text=words("cost is"))
     if found.break_even_length is not None:
         yield Paragraph(text=words("break even is", length=tokens(found.break_even_length)))
     if found.bins:
@@ -80,6 +82,7 @@ CELLS: Mapping[str, Callable[[TaskDrafting, Words], Cell | None]] = {
     "zero": lambda one, words: _share(one.zero_share, words),
     "an answer": lambda one, _: _length(one.request_mean_length),
     "thirds": _thirds,
+    "cost": lambda one, _: _length(one.round_cost),
     "break even": lambda one, _: _over(one),
 }
 """What a table says of a task, by column."""

@@ -33,7 +33,15 @@ def missing_section(source: Source, words: Words) -> Section:
 def _arm_table(source: Source, words: Words) -> Table:
     names = ("arm", "requests", "answered", "unanswered", "truncated", "empty", "stop strings", "retries")
     rows = tuple(_arm(one, words) for one in source.analysis.arms)
-    return Table(columns=columns(words, *names), rows=rows, legend=(words("missing legend"),))
+    table = Table(columns=columns(words, *names), rows=rows, legend=(words("missing legend"),))
+    return _told(table) if source.plan.imported else table
+
+
+def _told(table: Table) -> Table:
+    """Without what no log tells."""
+    kept = [place for place, one in enumerate(table.columns) if one.id not in ("truncated", "stop strings", "retries")]
+    rows = tuple(replace(row, cells=tuple(row.cells[place] for place in kept)) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[place] for place in kept), rows=rows, legend=())
 
 
 def _arm(one: ArmSummary, words: Words) -> Row:

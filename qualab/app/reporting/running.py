@@ -20,10 +20,19 @@ def running_section(source: Source, words: Words) -> Section:
     names = ("task", "items", "few-shot", "request kind", "dataset", "revision")
     rows = tuple(_task(one, words) for one in source.plan.tasks)
     heads = tuple(replace(one, is_number=one.id in ("items", "few-shot")) for one in columns(words, *names))
-    differing = source.analysis.pairs.request_hashes_differ
-    said = words("other bytes", n=count(differing)) if differing else words("same bytes")
-    blocks = (facts(words, _facts(source, words)), Paragraph(text=said), Table(columns=heads, rows=rows))
+    blocks = (
+        facts(words, _facts(source, words)),
+        Paragraph(text=_requests(source, words)),
+        Table(columns=heads, rows=rows),
+    )
     return Section(id="running", title=words("running"), blocks=blocks)
+
+
+def _requests(source: Source, words: Words) -> str:
+    if imported := source.plan.imported:
+        return words("not asked", off=imported.baseline, on=imported.candidate)
+    differing = source.analysis.pairs.request_hashes_differ
+    return words("other bytes", n=count(differing)) if differing else words("same bytes")
 
 
 def _facts(source: Source, words: Words) -> Iterator[tuple[str, str]]:
@@ -37,10 +46,11 @@ def _facts(source: Source, words: Words) -> Iterator[tuple[str, str]]:
     rule = plan.rule
     yield "objective", words(f"objective {rule.objective}", bounds=bounds_text(plan), alpha=f"{rule.alpha:g}")
     yield "sampling", _sampling(source, words)
-    policy = plan.policy
-    limits = {"timeout": f"{policy.timeout_s:g}", "attempts": policy.max_attempts}
-    yield "sending", words("policy of", concurrency=policy.concurrency, **limits)
-    yield "sent", _sent(source, words)
+    if plan.imported is None:
+        policy = plan.policy
+        limits = {"timeout": f"{policy.timeout_s:g}", "attempts": policy.max_attempts}
+        yield "sending", words("policy of", concurrency=policy.concurrency, **limits)
+        yield "sent", _sent(source, words)
     yield "versions", ", ".join(f"{name} {version}" for name, version in analysis.versions.items())
     yield "seed of analysis", str(analysis.suite.seed)
 

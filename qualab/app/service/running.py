@@ -115,6 +115,8 @@ def _taken(desk: Desk, comparison_id: str, version: int | None) -> tuple[Submiss
         leave(desk, submission, SubmissionStatus.FAILED, error=_said(error))
         return True
     running = leave(desk, submission, SubmissionStatus.RUNNING)
+    if running is None:
+        _let_go(desk, comparison_id)
     return (running, wanted) if running else True
 
 

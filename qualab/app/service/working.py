@@ -50,7 +50,7 @@ class Job:
 
 
 class Worker:
-    """`begin`, `watch`, then `deliver` from as many threads as there are jobs at once, `close`, `leave`."""
+    """`begin`, `watch`, then `deliver` from any thread, `close`, `leave`."""
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class Worker:
         self._new_loop = new_loop
         self._jobs: set[Job] = set()
         self._lock = threading.Lock()
+        self._is_free = threading.Lock()
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._look_after, name="worker", daemon=True)
         self._heard_since_s: float | None = None
@@ -81,23 +82,21 @@ class Worker:
         self._thread.start()
 
     def deliver(self, delivery: Delivery) -> None:
-        """Returns when it has come to its end, was put off or given back."""
+        """Returns when it has come to its end, was put off or given back. One runs at a time: what is delivered
+        meanwhile, because the queue counts what runs a moment late, is put off."""
         job = Job(delivery)
-        with self._lock:
-            self._jobs.add(job)
-            if self._is_closing.is_set():
-                job.end()
         try:
-            with asyncio.Runner(loop_factory=self._new_loop) as runner:
-                if not job.run(self._desk, runner):
-                    self._queue.put(replace(delivery, turn=delivery.turn + 1, worker=""), delay_s=self._host_wait_s)
+            if not self._is_free.acquire(blocking=False):
+                self._put_off(delivery)
+                return
+            try:
+                self._run(job)
+            finally:
+                self._is_free.release()
         except asyncio.CancelledError:
             self._desk.jobs.resume(delivery.comparison_id, retry_failed=delivery.retry_failed)
         except StoreError as error:  # whoever sweeps next finds it
             log.warning("comparison %s: %s", delivery.comparison_id, error.message)
-        finally:
-            with self._lock:
-                self._jobs.discard(job)
 
     def close(self) -> None:
         """Gives back what is under way. What is delivered from now on is given back, too."""
@@ -115,6 +114,22 @@ class Worker:
             self._desk.registry.drop_worker(self._desk.services.runner)
         except StoreError as error:
             log.warning("%s", error.message)
+
+    def _run(self, job: Job) -> None:
+        with self._lock:
+            self._jobs.add(job)
+            if self._is_closing.is_set():
+                job.end()
+        try:
+            with asyncio.Runner(loop_factory=self._new_loop) as runner:
+                if not job.run(self._desk, runner):
+                    self._put_off(job.delivery)
+        finally:
+            with self._lock:
+                self._jobs.discard(job)
+
+    def _put_off(self, delivery: Delivery) -> None:
+        self._queue.put(replace(delivery, turn=delivery.turn + 1, worker=""), delay_s=self._host_wait_s)
 
     def _look_after(self) -> None:
         pulse, clock = self._desk.services.pulse, self._desk.services.clock

@@ -195,6 +195,7 @@ TEXTS = {
     "an answer": "an answer",
     "thirds": "thirds",
     "thirds of": "{first} → {last}",
+    "cost": "cost",
     "break even": "over break-even",
     "acceptance legend": "length: tokens a round yields, 1 + accepted (over all rounds); median, p10: of the rounds; zero: "
     "rounds that accepted nothing; an answer: mean of each answer's own length; thirds: length in a task's first and last "
@@ -208,6 +209,8 @@ TEXTS = {
     "bins": "By length of prompt",
     "prompt tokens": "prompt tokens",
     "from to": "{low} to {high}",
+    "cost is": "Cost: of a round beyond a step of the baseline, in such steps, by both engines' decode times at this run's "
+    "load. It decides nothing; where the plan names no costs, drafting pays from 1 + cost tokens a round on.",
     "break even is": "Drafting pays from {length} tokens a round on, by the plan's costs.",
     # 8
     "missing answers": "Missing answers",
@@ -260,6 +263,7 @@ TEXTS = {
     "sending": "requests",
     "sent": "sent",
     "sent of": "{off} to the baseline, {on} to the candidate; retries {retries_off} and {retries_on}; late duplicates {duplicates}",
+    "not asked": "Neither arm was asked by this comparison. Baseline: {off}. Candidate: {on}.",
     "same bytes": "Both arms got byte-identical requests.",
     "other bytes": "{n} requests were not the same bytes in both arms.",
     "versions": "versions",

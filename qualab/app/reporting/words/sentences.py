@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache
 
+from qualab.app.reporting.words import imports
+
 FORMS = {
     # a metric
     "no item was answered by both arms": "두 서버가 모두 답한 문항이 없음",
@@ -141,11 +143,28 @@ FORMS = {
     "{task}: {share} of the rounds accepted no draft token: each cost a draft and gained nothing, which shows in the tail of the "
     "latencies.": "{task}: 라운드의 {share}에서 드래프트 토큰이 하나도 수용되지 않았습니다. 드래프트 비용만 들고 얻은 것이 없어 지연 시간의 "
     "꼬리에 나타납니다.",
+    "{task}: a round yields {x} tokens, no more than the {x_2} at which drafting begins to pay (by the plan's costs).": "{task}: 라운드당 "
+    "{x}토큰으로, 계획의 비용으로 드래프트가 이득이 되기 시작하는 {x_2}토큰을 넘지 못합니다.",
+    "{task}: a round yields {x} tokens, no more than the {x_2} at which drafting begins to pay (by this run's step times).": "{task}: 라운드당 "
+    "{x}토큰으로, 이 실행의 단계 시간으로 본 손익분기 {x_2}토큰을 넘지 못합니다.",
     "{task}: a round yields {x} tokens, no more than the {x_2} at which drafting begins to pay.": "{task}: 라운드당 {x}토큰으로, 드래프트가 이득이 "
     "되기 시작하는 {x_2}토큰을 넘지 못합니다.",
     "the engines differ in {name}: {value} and {value_2}": "두 엔진의 {name} 설정이 다름: {value} / {value_2}",
     "the {arm}'s answers come from {n} different engines ({name})": "{arm} 쪽의 답이 서로 다른 엔진 {n}개에서 나옴 ({name})",
     "No task of this comparison generates: no drafter was exercised.": "생성 과제가 없어 드래프터가 쓰이지 않았습니다.",
+    "The engine's configuration is not open in the {arm} and the {arm_2} (vLLM: VLLM_SERVER_DEV_MODE=1): names, versions and models "
+    "alone were compared.": "{arm}과 {arm_2} 엔진의 설정이 공개되어 있지 않아(vLLM: VLLM_SERVER_DEV_MODE=1) 이름, 버전, 모델만 비교했습니다.",
+    "The engine's configuration is not open in the {arm} (vLLM: VLLM_SERVER_DEV_MODE=1): names, versions and models alone were "
+    "compared.": "{arm} 엔진의 설정이 공개되어 있지 않아(vLLM: VLLM_SERVER_DEV_MODE=1) 이름, 버전, 모델만 비교했습니다.",
+    "The engine's configuration is not open in the {arm} and the {arm_2}: names, versions and models alone were compared.": "{arm}과 "
+    "{arm_2} 엔진의 설정이 공개되어 있지 않아 이름, 버전, 모델만 비교했습니다.",
+    "The engine's configuration is not open in the {arm}: names, versions and models alone were compared.": "{arm} 엔진의 설정이 공개되어 "
+    "있지 않아 이름, 버전, 모델만 비교했습니다.",
+    "Arm by arm: the candidate is asked after the baseline and not along with it, so that whatever else changes meanwhile (load, drivers, "
+    "clocks) counts as the drafter's: not for sign-off.": "한 서버씩 차례로: 후보를 기준과 번갈아 묻지 않고 기준이 끝난 뒤에 물으므로, 그사이에 "
+    "달라진 것(부하, 드라이버, 클록)이 모두 드래프터의 영향으로 보입니다. 승인용이 아닙니다.",
+    "The candidate's turn began {span} after the baseline's.": "후보의 차례는 기준의 차례보다 {span} 뒤에 시작했습니다.",
+    "the arms were asked one after the other": "두 서버를 차례로 물었음",
     "What the engines are was not recorded.": "엔진 정보가 기록되지 않았습니다.",
     "{task}: the {arm}'s engine started anew while it was asked, or several take turns behind its URL": "{task}: 요청 중에 {arm} 엔진이 다시 "
     "시작되었거나, 한 URL 뒤에서 여러 엔진이 번갈아 응답함",
@@ -161,6 +180,7 @@ FORMS = {
     "set from async_scheduling": "async_scheduling에 따라 정해짐",
     "graphs are captured for a token and its drafts together": "토큰과 드래프트를 묶어 그래프를 캡처함",
     "whether answers say what was drafted": "응답에 드래프트 내역을 넣을지 여부",
+    **imports.FORMS,
     # last: what begins with a metric's id
     "{metric}: {part}; a lossless drafter should not improve anything either": "{metric}: {part}. 무손실 드래프터라면 점수가 좋아져서도 안 됨",
     "{metric}: {part}": "{metric}: {part}",
@@ -197,6 +217,7 @@ _ANYTHING = r".+?"
 SAID_ANEW: Mapping[str, Callable[[str], str]] = {
     "bounds": lambda text: text.replace(" and ", ", ").replace(" to ", " ~ "),
     "changes": lambda text: text.replace(" to ", " → "),
+    "span": lambda text: text.replace(" min", "분").replace(" h", "시간").replace(" s", "초"),
 }
 """What stands between the parts of such a place, by its kind."""
 

@@ -1,4 +1,4 @@
-"""Ages and moments as a command line gives them: 12h, 90d, 2w; 2026-03-04."""
+"""Durations and moments as a command line gives them: 90s, 12h, 90d, 2w; 2026-03-04."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from datetime import UTC, datetime, timedelta
 
 from qualab.errors import InvalidValue
 
-_UNITS = {"h": "hours", "d": "days", "w": "weeks"}
-_AGE = re.compile(r"(\d{1,6})([hdw])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_DURATION = re.compile(r"(\d{1,6})([smhdw])")
 
 
-def age_of(text: str, *, option: str) -> timedelta:
-    """How long ago. Raises InvalidValue."""
-    found = _AGE.fullmatch(text.strip())
+def duration(text: str, *, option: str) -> timedelta:
+    """How long, or how long ago. Raises InvalidValue."""
+    found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise InvalidValue(f"{option}: '{text}' is no age", hint="As 12h, 90d or 2w")
+        raise InvalidValue(f"{option}: '{text}' is no duration", hint="As 90s, 30m, 12h, 90d or 2w")
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 def moment_of(text: str, *, option: str, now: datetime) -> datetime:
     """A date or time (UTC where it names no zone), or an age before now. Raises InvalidValue."""
-    if _AGE.fullmatch(text.strip()):
-        return before(now, age_of(text, option=option))
+    if _DURATION.fullmatch(text.strip()):
+        return before(now, duration(text, option=option))
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:

@@ -1,0 +1,135 @@
+"""Files line by line and object by object: gzip, byte order marks, files that end too early."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import orjson
+
+from qualab.domain.items import JsonObject
+from qualab.domain.logged import CutLine
+from qualab.errors import BadLog
+
+BOM = b"\xef\xbb\xbf"
+GZIP = b"\x1f\x8b"
+
+
+class Numbered(NamedTuple):
+    """A JSON object and the line on which it begins, from 1."""
+
+    line: int
+    value: JsonObject
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file's bytes, unpacked where it is gzip. Raises BadLog."""
+    try:
+        with path.open("rb") as raw:
+            is_gzip = raw.read(2) == GZIP
+            raw.seek(0)
+            if not is_gzip:
+                yield raw
+                return
+            with gzip.open(raw) as unpacked:
+                yield unpacked  # type: ignore[misc]  # gzip's own class is not typed as IO
+    except (gzip.BadGzipFile, zlib.error) as exc:
+        raise BadLog(f"{path} is damaged: {exc}", hint="Copy it again") from exc
+    except OSError as exc:
+        raise BadLog(f"{path} cannot be read: {exc.strerror or exc}", hint="Check the file and its rights") from exc
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Lines with their numbers, from 1, without a byte order mark. A gzip file that is cut just ends."""
+    with opened(path) as file:
+        try:
+            for number, line in enumerate(file, 1):
+                yield number, line.removeprefix(BOM) if number == 1 else line
+        except EOFError:  # the last line, as far as it came, is lost with the block that held it
+            yield -1, b"{"
+
+
+def read_document(path: Path, *, expected: str) -> JsonObject:
+    """A file that is one JSON object. Raises BadLog."""
+    content = b"".join(line for _, line in lines(path))
+    value = parsed(content)
+    if not isinstance(value, dict):
+        line = content.count(b"\n") + 1 if value is None and not content.rstrip().endswith(b"}") else 1
+        raise wrong(path, line, "is no JSON object", expected)
+    return value
+
+
+def json_objects(path: Path, *, expected: str) -> Iterator[Numbered | CutLine]:
+    """One JSON object a line, or the objects of one JSON array that is indented by 2. Raises BadLog.
+
+    Only one object is in memory at a time. A last line that was not written to its end is told, not an error.
+    """
+    number = 0
+    for number, line in lines(path):
+        if not line.strip():
+            continue
+        if line.lstrip()[:1] == b"[" and number == 1:
+            yield from _array(path, expected)
+            return
+        value = parsed(line)
+        if isinstance(value, dict):
+            yield Numbered(number, value)
+        elif value is None and not line.endswith(b"\n"):
+            yield CutLine(file=path.name, line=number)
+            return
+        else:
+            raise wrong(path, number, "is no JSON object", expected)
+
+
+def _array(path: Path, expected: str) -> Iterator[Numbered | CutLine]:
+    """What json.dump writes of a list of objects with an indent of 2."""
+    parts: list[bytes] = []
+    start = number = 0
+    is_ended = False
+    for number, line in lines(path):
+        bare = line.rstrip()
+        is_ended = bare.endswith(b"]") and not line.startswith(b"  ")
+        if number == 1 and bare not in (b"[", b"[]"):
+            yield from _whole_array(path, expected)
+            return
+        if bare == b"  {":
+            parts, start = [line], number
+        elif start:
+            parts.append(line)
+        if bare in (b"  }", b"  },") and start:
+            value = parsed(b"".join(parts).rstrip().rstrip(b","))
+            if not isinstance(value, dict):
+                raise wrong(path, start, "is no JSON object", expected)
+            yield Numbered(start, value)
+            parts, start = [], 0
+    if not is_ended:
+        yield CutLine(file=path.name, line=number)
+
+
+def _whole_array(path: Path, expected: str) -> Iterator[Numbered]:
+    values = parsed(b"".join(line for _, line in lines(path)))
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise wrong(path, 1, "is no JSON array of objects", expected)
+    yield from (Numbered(1, value) for value in values)
+
+
+def parsed(text: bytes) -> Any:
+    """A JSON value; None where the text is none. NaN and Infinity, which Python writes, are taken too."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+
+
+def wrong(path: Path, line: int, what: str, expected: str) -> BadLog:
+    """One sentence with file and line, and what was expected."""
+    return BadLog(f"{path}, line {line}: {what}", hint=f"Expected {expected}")

@@ -1,0 +1,125 @@
+"""Items whose score the candidate changed, with both answers and where they begin to differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from qualab.domain.items import Answer, Item, ScoreFlip
+from qualab.domain.names import ArmName, RequestKind
+from qualab.domain.plan import MetricSpec, Plan
+from qualab.errors import InvalidValue
+from qualab.ports import Store
+from qualab.stats.noise import first_difference
+
+Candidate = tuple[MetricSpec, ScoreFlip]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flip:
+    """One answer whose score is another in the candidate."""
+
+    item: str
+    """As "gsm8k/17"."""
+    repeat: int
+    metric: str
+    is_loss: bool
+    scores: tuple[float, float]
+    """The baseline's, the candidate's."""
+    target: str
+    """The right answer, as the task has it."""
+    answers: tuple[str, str]
+    """Texts; of a log-likelihood item its choices with their log-likelihoods."""
+    first_difference: int | None
+    """Character (from 0) at which the answers begin to differ; None where they are the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flips:
+    """Losses first, then gains, each in the order of tasks and documents."""
+
+    n_losses: int
+    n_gains: int
+    shown: tuple[Flip, ...]
+
+
+def flips(store: Store, comparison_id: str, *, task: str = "", limit: int = 20) -> Flips:
+    """The flipped items of each task's deciding metric. Raises InvalidValue for a task that is not there."""
+    comparison = store.get(comparison_id)
+    metrics = _metrics(comparison.plan, task)
+    changed = list(store.flips(comparison.id, metrics={spec.key for spec in metrics.values()}))
+    items = {item.position: item for item in store.items(comparison.id, positions={one.position for one in changed})}
+    found = [
+        (spec, one)
+        for one in changed
+        if (spec := metrics.get(items[one.position].task)) is not None and spec.key == one.metric
+    ]
+    order = {name: number for number, name in enumerate(metrics)}
+
+    def rank(candidate: Candidate) -> tuple[bool, int, int, int]:
+        spec, one = candidate
+        return not _is_loss(candidate), order[spec.task], items[one.position].doc_id, one.repeat
+
+    found.sort(key=rank)
+    n_losses = sum(map(_is_loss, found))
+    shown = tuple(_with_answers(store, comparison.id, found[:limit], items))
+    return Flips(n_losses=n_losses, n_gains=len(found) - n_losses, shown=shown)
+
+
+def _metrics(plan: Plan, wanted: str) -> dict[str, MetricSpec]:
+    """Each task's metric that is looked at: its own primary, that of its group, else its first."""
+    groups = {spec.task: spec.members for spec in plan.metrics if spec.members}
+    tasks = [task.name for task in plan.tasks]
+    if wanted:
+        named = [task for task in tasks if task == wanted or task in groups.get(wanted, ())]
+        if not named:
+            raise InvalidValue(f"There is no task {wanted}", hint=f"There are: {', '.join((*groups, *tasks))}")
+        tasks = named
+    return {task: spec for task in tasks if (spec := _deciding(plan, task))}
+
+
+def _deciding(plan: Plan, task: str) -> MetricSpec | None:
+    own = [spec for spec in plan.metrics if spec.task == task]
+    keys = {spec.key for spec in plan.primaries if task in spec.members}
+    return next((spec for spec in own if spec.is_primary or spec.key in keys), own[0] if own else None)
+
+
+def _is_loss(candidate: Candidate) -> bool:
+    spec, flip = candidate
+    return flip.candidate < flip.baseline if spec.higher_is_better else flip.candidate > flip.baseline
+
+
+def _with_answers(
+    store: Store, comparison_id: str, wanted: Sequence[Candidate], items: Mapping[int, Item]
+) -> Iterator[Flip]:
+    positions = {flip.position for _, flip in wanted}
+    answers: dict[tuple[ArmName, int, int], list[Answer]] = {}
+    for arm in ArmName:
+        for answer in store.answers(comparison_id, arm=arm, positions=positions):
+            answers.setdefault((arm, answer.position, answer.repeat), []).append(answer)
+    for spec, flip in wanted:
+        item = items[flip.position]
+        off, on = (_text(item, answers.get((arm, flip.position, flip.repeat), ())) for arm in ArmName)
+        yield Flip(
+            item=item.id,
+            repeat=flip.repeat,
+            metric=spec.id,
+            is_loss=_is_loss((spec, flip)),
+            scores=(flip.baseline, flip.candidate),
+            target=item.target,
+            answers=(off, on),
+            first_difference=first_difference(off, on),
+        )
+
+
+def _text(item: Item, answers: Sequence[Answer]) -> str:
+    if item.kind is RequestKind.GENERATION:
+        return next((answer.reply.text or "" for answer in answers), "")
+    return ", ".join(_choices(item, answers))
+
+
+def _choices(item: Item, answers: Sequence[Answer]) -> Iterator[str]:
+    for answer in answers:
+        value = answer.reply.loglikelihood
+        if value is not None:
+            yield f"{item.prompts[answer.choice].continuation.strip()} {value:.3f}"

@@ -1,0 +1,203 @@
+"""Makes a comparison of two logs that somebody else's runs left: read, joined, analysed and stored at once."""
+
+from __future__ import annotations
+
+import gc
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from qualab.app.analyse import analyse
+from qualab.app.compare import with_rule
+from qualab.app.experiment import check_names, check_rule
+from qualab.app.importing.contents import answers, whole_items
+from qualab.app.importing.entries import ArmLog, read_arm
+from qualab.app.importing.findings import names_of, run_findings, settle
+from qualab.app.importing.joining import ALLOWABLE, Match, counted, join
+from qualab.app.importing.placing import light_items, place, scores
+from qualab.app.importing.planning import adopted, exported_plan, made_plan, untaken_plan, value_findings
+from qualab.app.importing.store_source import StoredArm
+from qualab.app.importing.stored import ScoresAlone
+from qualab.app.importing.tasks import ImportedTasks
+from qualab.app.summaries import Summary
+from qualab.domain.canonical import plan_hash
+from qualab.domain.comparison import Analysis, Comparison
+from qualab.domain.imported import FindingCode, Imported
+from qualab.domain.items import Answer
+from qualab.domain.names import ArmName, ComparisonStatus
+from qualab.domain.plan import DecisionRule, Plan
+from qualab.errors import BadLog, InvalidValue
+from qualab.ports import Clock, LogSource, ReadLogs, Store, TaskKnowledge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportServices:
+    """What an import needs: no endpoint and no harness."""
+
+    store: Store
+    logs: ReadLogs
+    knows: TaskKnowledge
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be imported, and how it is to be judged."""
+
+    places: Mapping[ArmName, Path] = field(default_factory=dict)
+    """Each arm's folder or file; or one table with both, under both names. Empty for two runs of the store."""
+    is_table: bool = False
+    runs: Mapping[ArmName, str] = field(default_factory=dict)
+    """Parts of the names of the runs that are meant; the newest where nothing is said."""
+    allowed: tuple[FindingCode, ...] = ()
+    rule: DecisionRule = field(default_factory=DecisionRule)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Parts of the rule that were given by the user; they also change that of an exported plan."""
+    label: str = ""
+
+
+def import_logs(services: ImportServices, wanted: Wanted) -> Analysis:
+    """Stores and returns the analysis of two logs. Raises BadLog, PairDiffers for runs that cannot be compared,
+    InvalidValue for a rule that cannot be; nothing is stored then."""
+    check_rule(wanted.rule)
+    with _uncollected():
+        return _join_and_store(services, _open(services.logs, wanted), wanted)
+
+
+def compare_runs(services: ImportServices, baseline: str, candidate: str, wanted: Wanted) -> Analysis:
+    """The same for two runs in the store, as "ID/candidate", also of different comparisons."""
+    check_rule(wanted.rule)
+    names = zip(ArmName, (baseline, candidate), strict=True)
+    sources: dict[ArmName, LogSource] = {arm: _stored(services.store, name) for arm, name in names}
+    with _uncollected():
+        return _join_and_store(services, sources, wanted, is_of_store=True)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Nothing that an import makes is part of a cycle: walking it again and again would take a fifth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _stored(store: Store, name: str) -> StoredArm:
+    """The candidate of a comparison where no arm is named. Raises InvalidValue, ComparisonNotFound."""
+    comparison_id, slash, arm = name.partition("/")
+    if slash and arm not in set(ArmName):
+        raise InvalidValue(
+            f"{name} names no run", hint="A run is ID/baseline or ID/candidate; ID alone is its candidate"
+        )
+    comparison = store.get(comparison_id)
+    return StoredArm(store=store, comparison=comparison, arm=ArmName(arm) if slash else ArmName.CANDIDATE)
+
+
+def _join_and_store(
+    services: ImportServices, sources: Mapping[ArmName, LogSource], wanted: Wanted, *, is_of_store: bool = False
+) -> Analysis:
+    exported = exported_plan(sources[ArmName.BASELINE].run, sources[ArmName.CANDIDATE].run)
+    logs = _read(services.knows, sources, exported)
+    joined = _joined(logs)
+    plan, findings = (adopted(exported), []) if exported else made_plan(logs, joined, services.knows, wanted.rule)
+    findings = [*run_findings(*logs), *untaken_plan(*logs, exported), *findings, *value_findings(logs, plan)]
+    settled = settle(findings, wanted.allowed)
+    plan = _judged(plan, exported, wanted)
+    imported = Imported(
+        **names_of({"baseline": logs[0].run, "candidate": logs[1].run}),
+        joins=tuple(counted(task, matches) for task, matches in joined.items()),
+        findings=settled,
+        allowed=tuple(code for code in ALLOWABLE.values() if code in wanted.allowed),
+        plan_hash=logs[0].run.plan_hash if exported else "",
+        is_rule_changed=exported is not None and plan.rule != exported.rule,
+        is_of_store=is_of_store,
+    )
+    return _store(services, replace(plan, imported=imported), sources, joined, wanted.label)
+
+
+def _open(logs: ReadLogs, wanted: Wanted) -> dict[ArmName, LogSource]:
+    if wanted.is_table:
+        return dict(zip(ArmName, logs.both(wanted.places[ArmName.BASELINE]), strict=True))
+    return {arm: logs.one(wanted.places[arm], run=wanted.runs.get(arm, "")) for arm in ArmName}
+
+
+def _read(knows: TaskKnowledge, sources: Mapping[ArmName, LogSource], exported: Plan | None) -> tuple[ArmLog, ArmLog]:
+    planned = {task.name: task.cluster_field for task in exported.tasks} if exported else {}
+
+    def fields(task: str) -> tuple[str, ...]:
+        if task in planned:
+            return tuple(planned[task].split("+")) if planned[task] else ()
+        facts = knows(task)
+        return facts.cluster if facts else ()
+
+    return read_arm(sources[ArmName.BASELINE], fields), read_arm(sources[ArmName.CANDIDATE], fields)
+
+
+def _joined(logs: tuple[ArmLog, ArmLog]) -> dict[str, list[Match]]:
+    baseline, candidate = logs
+    both = [task for task in baseline.tasks if task in candidate.tasks]
+    if not both:
+        shown = " and ".join(", ".join(sorted(log.tasks)) or "nothing" for log in logs)
+        raise BadLog(f"The two logs have no task in common: {shown}", hint="Compare two runs of the same tasks")
+    joined = {task: join(baseline.tasks[task].entries, candidate.tasks[task].entries) for task in both}
+    if not any(match.baseline and match.candidate for matches in joined.values() for match in matches):
+        off, on = (log.run.name for log in logs)
+        raise BadLog(f"Not one item of {off} is in {on}", hint="Compare two runs over the same items")
+    return joined
+
+
+def _judged(plan: Plan, exported: Plan | None, wanted: Wanted) -> Plan:
+    """The plan with the rule that was asked for."""
+    if exported is None:
+        check_names(plan.rule.margins, plan, what="margins")
+        return plan
+    return with_rule(plan, dict(wanted.changes)) if wanted.changes else plan
+
+
+def _store(
+    services: ImportServices,
+    plan: Plan,
+    sources: Mapping[ArmName, LogSource],
+    joined: Mapping[str, Sequence[Match]],
+    label: str,
+) -> Analysis:
+    now = services.clock.now()
+    comparison = Comparison(
+        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        plan=plan,
+        plan_hash=plan_hash(plan),
+        status=ComparisonStatus.PLANNED,
+        label=label,
+        created_at=now,
+        started_at=None,
+        finished_at=None,
+        verdict=None,
+        stop_reason="",
+        duplicates=0,
+    )
+    places = place(plan, joined)
+    light = light_items(plan, places)
+    imported = plan.imported
+    assert imported is not None
+    found = list(scores(places, imported.allowed))
+    summary = Summary(light)
+
+    def seen() -> Iterator[Answer]:
+        for answer in answers(sources, places, now=now):
+            summary.add(answer)
+            yield answer
+
+    return services.store.put_whole(
+        comparison,
+        whole_items(sources, places, light),
+        seen(),
+        found,
+        lambda: analyse(ScoresAlone(found), comparison, ImportedTasks(plan), light, summary),
+        now=now,
+    )

@@ -1,0 +1,1 @@
+"""From two logs to one comparison."""

@@ -1,0 +1,132 @@
+"""What two runs differ in, and what of it makes their comparison meaningless."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from qualab.app.importing.entries import ArmLog, TaskEntries
+from qualab.domain.canonical import canonical_json
+from qualab.domain.imported import FindingCode, ImportFinding
+from qualab.domain.logged import LoggedRun, LoggedTask
+from qualab.errors import PairDiffers
+
+STOPPING = frozenset(
+    {
+        *(FindingCode.TASK_VERSION, FindingCode.TASK_CONFIG, FindingCode.DATASET, FindingCode.FEWSHOT),
+        *(FindingCode.CHAT_TEMPLATE, FindingCode.SYSTEM_INSTRUCTION, FindingCode.GENERATION, FindingCode.FORMAT),
+    }
+)
+"""A difference that is no drafter's: the scores are not those of one question asked twice."""
+
+_SETTINGS = {
+    "chat template": FindingCode.CHAT_TEMPLATE,
+    "few-shot examples as turns": FindingCode.CHAT_TEMPLATE,
+    "system instruction": FindingCode.SYSTEM_INSTRUCTION,
+}
+_LONGEST = 60
+
+
+def run_findings(baseline: ArmLog, candidate: ArmLog) -> Iterator[ImportFinding]:
+    """Everything that the logs themselves tell apart, run by run and task by task."""
+    off, on = baseline.run, candidate.run
+    yield from _differing(FindingCode.FORMAT, "the logs' format", off.format, on.format)
+    yield from _differing(FindingCode.HARNESS, f"{off.format}'s version", off.harness_version, on.harness_version)
+    yield from _differing(FindingCode.MODEL, "the model's name", off.model, on.model)
+    yield from _differing(FindingCode.SEED, "the seed", _text(off.seed), _text(on.seed))
+    yield from _differing(FindingCode.LIMIT, "the limit", _text(off.limit), _text(on.limit))
+    for name, code in _SETTINGS.items():
+        yield from _differing(code, f"the {name}", off.settings.get(name), on.settings.get(name))
+    for task in sorted(baseline.tasks.keys() & candidate.tasks.keys()):
+        yield from _task_findings(task, baseline, candidate)
+    for arm, only in ((off, baseline.tasks.keys() - candidate.tasks), (on, candidate.tasks.keys() - baseline.tasks)):
+        if only:
+            what = f"only the {'baseline' if arm is off else 'candidate'} has {', '.join(sorted(only))}: left out"
+            yield ImportFinding(code=FindingCode.TASKS, what=what)
+    for name, log in (("baseline", baseline), ("candidate", candidate)):
+        yield from _of_arm(name, log)
+
+
+def _of_arm(name: str, log: ArmLog) -> Iterator[ImportFinding]:
+    for cut in log.cut:
+        what = f"the {name}'s {cut.file} ends in the middle of line {cut.line}: that item is left out"
+        yield ImportFinding(code=FindingCode.CUT, what=what)
+    if log.run.others:
+        runs = f"{log.run.others} other run{'' if log.run.others == 1 else 's'}"
+        yield ImportFinding(code=FindingCode.RUNS, what=f"the {name}'s folder has {runs}; this is {log.run.name}")
+    for task, entries in log.tasks.items():
+        if entries.left_out:
+            what = f"{task}: scores of {', '.join(sorted(entries.left_out))} are no numbers: left out"
+            yield ImportFinding(code=FindingCode.ASSUMED, what=what)
+
+
+def _task_findings(name: str, baseline: ArmLog, candidate: ArmLog) -> Iterator[ImportFinding]:
+    off, on = (log.run.tasks.get(name, LoggedTask(name=name)) for log in (baseline, candidate))
+    yield from _differing(FindingCode.TASK_VERSION, f"{name}: the task's version", off.version, on.version)
+    yield from _differing(FindingCode.DATASET, f"{name}: the data set", off.dataset, on.dataset)
+    shots = (_text(off.num_fewshot), _text(on.num_fewshot))
+    yield from _differing(FindingCode.FEWSHOT, f"{name}: the number of few-shot examples", *shots)
+    generation = (_generation(one, log.tasks[name]) for one, log in ((off, baseline), (on, candidate)))
+    yield from _differing(FindingCode.GENERATION, f"{name}: the generation settings", *generation)
+    same_version = baseline.run.harness_version == candidate.run.harness_version
+    for one in _differing(FindingCode.TASK_CONFIG, f"{name}: filters or metrics", off.scoring, on.scoring):
+        yield one if same_version else replace(one, stops=False)  # other versions write the same thing otherwise
+
+
+def _generation(task: LoggedTask, entries: TaskEntries) -> str:
+    """Of the requests themselves, else of the task's configuration."""
+    settings = entries.generation or task.generation
+    return canonical_json({name: _plain(value) for name, value in settings.items()}) if settings else ""
+
+
+def _plain(value: object) -> object:
+    """One spelling of what is the same: 0 and 0.0, one stop text and a list of it."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return [value] if isinstance(value, str) else value
+
+
+def _differing(code: FindingCode, what: str, off: str | None, on: str | None) -> Iterator[ImportFinding]:
+    """Only where both tell: what one log does not say is not known to differ."""
+    if off is None or on is None or off == on or not (code in _ALWAYS_TOLD or (off and on)):
+        return
+    shown = " and ".join(_shown(one) for one in _apart(off, on))
+    yield ImportFinding(code=code, what=f"{what}: {shown}", stops=code in STOPPING)
+
+
+_ALWAYS_TOLD = frozenset(_SETTINGS.values())
+"""Where an empty text says that there is none."""
+
+
+def _apart(off: str, on: str) -> tuple[str, str]:
+    """Of two long texts the part from which they differ on."""
+    if max(len(off), len(on)) <= _LONGEST:
+        return off, on
+    same = next((place for place, (one, other) in enumerate(zip(off, on, strict=False)) if one != other), 0)
+    start = max(0, same - _LONGEST // 3)
+    return off[start:], on[start:]
+
+
+def _shown(text: str) -> str:
+    return (text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}...") or "none"
+
+
+def _text(value: float | None) -> str | None:
+    return None if value is None else f"{value:g}"
+
+
+def settle(findings: Sequence[ImportFinding], allowed: Sequence[FindingCode]) -> tuple[ImportFinding, ...]:
+    """The findings, with what is allowed marked. Raises PairDiffers for what stops and is not allowed."""
+    settled = [replace(one, is_allowed=one.stops and one.code in allowed) for one in findings]
+    if stopping := [one for one in settled if one.stops and not one.is_allowed]:
+        codes = ",".join(dict.fromkeys(one.code for one in stopping))
+        raise PairDiffers(
+            f"These two runs do not ask the same: {'; '.join(one.what for one in stopping)}",
+            hint=f"Compare runs that differ in the drafter alone, or let it stand with --allow {codes}",
+        )
+    return tuple(settled)
+
+
+def names_of(runs: Mapping[str, LoggedRun]) -> dict[str, str]:
+    """Each run as a person knows it."""
+    return {arm: f"{f'{run.format} {run.harness_version}'.strip()}, {run.name}" for arm, run in runs.items()}

@@ -1,0 +1,75 @@
+"""Any two runs of the store, also of different comparisons, compared item by item."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qualab.adapters.imports import LogFiles
+from qualab.app.import_ import ImportServices, Wanted, compare_runs
+from qualab.app.run import start
+from qualab.app.signoff import signoff_obstacles
+from qualab.domain.imported import FindingCode
+from qualab.domain.names import ArmName, Verdict
+from qualab.errors import ComparisonNotFound, InvalidValue, PairDiffers
+from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, failure, reply
+
+
+def services(bench: Bench) -> ImportServices:
+    return ImportServices(store=bench.store, logs=LogFiles(), knows=lambda name: None, clock=bench.clock)
+
+
+async def run(bench: Bench, wrong: int, **changes: Any) -> str:
+    """A run whose candidate gets the first items wrong."""
+    bench.candidate.answer = lambda p, s: reply("?") if int(p[4:]) < wrong else echo_number(p, s)
+    found = await start(bench.services, experiment(**changes), keys={}, progress=QuietProgress())
+    return found.comparison_id
+
+
+async def test_two_candidates_of_two_comparisons() -> None:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=200)))
+    first, second = await run(bench, 2), await run(bench, 40)
+    found = compare_runs(services(bench), first, second, Wanted())
+    assert found.verdict is Verdict.REGRESSION
+    assert found.metrics[0].evidence is not None
+    assert (found.metrics[0].evidence.losses, found.metrics[0].evidence.gains) == (38, 0)
+    comparison = bench.store.get(found.comparison_id)
+    assert comparison.plan.imported.baseline == f"lm-eval 0, {first}/candidate"
+    assert "made of two runs: what was run cannot be checked" in signoff_obstacles(found, comparison)
+    assert any(caveat.startswith("Made of two runs of this store") for caveat in found.caveats)
+
+
+async def test_the_arms_of_one_comparison_give_its_own_numbers() -> None:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=100)))
+    one = await run(bench, 7)
+    found = compare_runs(services(bench), f"{one}/baseline", f"{one}/candidate", Wanted())
+    assert found.metrics == bench.store.analysis(one).metrics
+    answers = [list(bench.store.answers(id_, arm=ArmName.CANDIDATE)) for id_ in (one, found.comparison_id)]
+    assert sorted(a.reply.text for a in answers[0]) == sorted(a.reply.text for a in answers[1])
+
+
+async def test_what_one_run_lacks_is_missing() -> None:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=100)))
+    first = await run(bench, 0)
+    bench.candidate.answer = lambda p, s: failure() if p == "say 3" else echo_number(p, s)
+    second = (await start(bench.services, experiment(), keys={}, progress=QuietProgress())).comparison_id
+    found = compare_runs(services(bench), first, second, Wanted())
+    assert (found.metrics[0].n_items, found.metrics[0].n_missing_candidate) == (100, 1)
+
+
+async def test_runs_that_were_asked_otherwise_are_refused_unless_allowed() -> None:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=50)))
+    first, second = await run(bench, 0), await run(bench, 0, system_instruction="Be brief.")
+    with pytest.raises(PairDiffers, match="system instruction"):
+        compare_runs(services(bench), first, second, Wanted())
+    compare_runs(services(bench), first, second, Wanted(allowed=(FindingCode.SYSTEM_INSTRUCTION,)))
+
+
+async def test_what_names_no_run_is_refused() -> None:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=50)))
+    one = await run(bench, 0)
+    with pytest.raises(InvalidValue, match="names no run"):
+        compare_runs(services(bench), f"{one}/left", one, Wanted())
+    with pytest.raises(ComparisonNotFound):
+        compare_runs(services(bench), "none", one, Wanted())

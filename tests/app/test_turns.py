@@ -1,0 +1,394 @@
+"""Arm by arm: what each turn asks, what is checked when, how a killed turn goes on, and what is said of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from qualab.app import trials
+from qualab.app.interleaving import LOST, NOT_INTERLEAVED
+from qualab.app.run import resume, start
+from qualab.app.signoff import signoff_obstacles
+from qualab.app.turns import begin, take_turn, turns_left
+from qualab.domain.comparison import Analysis
+from qualab.domain.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
+from qualab.domain.pins import PinPlaces
+from qualab.domain.plan import DecisionRule, NoisePlan
+from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue, PairDiffers, RunStopped, UsageError
+from qualab.ports import ComparisonFilter
+from tests.app.fakes import BASELINE, CANDIDATE, Bench, FakeHarness, FakeTasks, QuietProgress, experiment, failure
+from tests.app.scripted_pair import ROUNDS, Ending, Pair, Talker, drafting, pair, treatment
+from tests.scripted_engine import SPEC_DECODE_REFUSES, EngineScript
+from tests.scripted_server import ScriptedServer
+
+OPEN = EngineScript(has_server_info=True)
+N_ITEMS = 40
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "COUNTER_PAUSES_S", (0.0,))
+
+
+class Turns:
+    """One server at a time at one port, as on a device that holds one: the other arm's is not there."""
+
+    def __init__(self, both: Pair) -> None:
+        self.both = both
+        self.port = both.off.port
+        self.servers: list[ScriptedServer] = []
+
+    def serve(self, arm: ArmName) -> ScriptedServer:
+        """A new process for this arm in the place of the one that is served."""
+        self.stop()
+        wanted = self.both.off if arm is BASELINE else self.both.on
+        script = wanted.script
+        started = script.engine.started_at_s + 100 * len(self.servers)
+        fresh = Talker(engine=replace(script.engine, started_at_s=started), drafts=script.drafts, says=script.says)
+        self.servers.append(ScriptedServer(fresh, port=self.port).__enter__())
+        return self.servers[-1]
+
+    def stop(self) -> None:
+        (self.servers[-1] if self.servers else self.both.off).__exit__()
+
+    def wanted(self, **changes: Any) -> Any:
+        url = self.both.off.url
+        return self.both.wanted(**{"sequential": True, "baseline": url, "candidate": url, **changes})
+
+    def begun(self, progress: QuietProgress | None = None, **changes: Any) -> str:
+        self.serve(BASELINE)
+        job = begin(self.both.services, self.wanted(**changes), keys={}, progress=progress or QuietProgress())
+        return asyncio.run(job)
+
+    def take(self, arm: ArmName, progress: QuietProgress | None = None) -> Analysis | None:
+        self.serve(arm)
+        (comparison,) = self.both.comparisons
+        job = take_turn(self.both.services, comparison.id, arm, keys={}, progress=progress or QuietProgress())
+        return asyncio.run(job)
+
+    def ended(self) -> Analysis:
+        found = self.take(CANDIDATE)
+        assert found is not None
+        return found
+
+    def left(self) -> tuple[ArmName, ...]:
+        return turns_left(self.both.services, self.both.comparisons[0].id)
+
+    @property
+    def status(self) -> ComparisonStatus:
+        return self.both.comparisons[0].status
+
+
+@pytest.fixture
+def turns(request: pytest.FixtureRequest) -> Any:
+    given: dict[str, Any] = getattr(request, "param", {})
+    with pair(**given) as both:
+        found = Turns(both)
+        yield found
+        found.stop()
+
+
+def faulty(**given: Any) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("turns", [given], indirect=True)
+
+
+def asked(server: ScriptedServer) -> int:
+    return sum(path.endswith("completions") for path, _ in server.requests)
+
+
+# what is asked, and said
+
+
+def test_each_arm_is_asked_alone_and_the_result_is_that_of_an_interleaved_run(turns: Turns) -> None:
+    turns.begun()
+    assert turns.status is ComparisonStatus.INTERRUPTED
+    found = turns.ended()
+    assert [asked(server) - N_ITEMS for server in turns.servers] == [2, 2], "a trial and a probe each"
+    assert (found.arms[0].n_answers, found.arms[1].n_answers) == (N_ITEMS, N_ITEMS)
+    assert treatment(found).troubles == ()
+    assert drafting(found).rounds == N_ITEMS * ROUNDS
+    assert [engine.arm for engine in treatment(found).engines] == [BASELINE, CANDIDATE]
+    assert turns.status is ComparisonStatus.FINISHED
+    with pair() as both:
+        interleaved = both.compared()
+    assert found.verdict is interleaved.verdict is not Verdict.INVALID
+    assert [row.evidence for row in found.metrics] == [row.evidence for row in interleaved.metrics]
+
+
+def test_the_loss_of_interleaving_is_in_the_plan_the_caveats_and_the_way_of_a_sign_off(turns: Turns) -> None:
+    turns.begun()
+    found = turns.ended()
+    (comparison,) = turns.both.comparisons
+    assert comparison.plan.sequential
+    with pair() as both:
+        interleaved = both.compared()
+        beside = both.comparisons[0]
+    assert found.caveats[0] == LOST
+    assert found.caveats[1].startswith("The candidate's turn began ")
+    assert NOT_INTERLEAVED in signoff_obstacles(found, comparison)
+    assert comparison.plan_hash != beside.plan_hash
+    assert LOST not in interleaved.caveats
+    assert NOT_INTERLEAVED not in signoff_obstacles(interleaved, beside)
+
+
+async def test_hours_between_the_turns_are_said() -> None:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=10)))
+    comparison_id = await begin(bench.services, experiment(sequential=True), keys={}, progress=QuietProgress())
+    assert bench.candidate.generated == 0
+    bench.clock.instant += timedelta(hours=5)
+    found = await take_turn(bench.services, comparison_id, CANDIDATE, keys={}, progress=QuietProgress())
+    assert found is not None
+    assert "The candidate's turn began 5.0 h after the baseline's." in found.caveats
+
+
+def test_the_noise_floor_is_asked_in_the_baselines_turn(turns: Turns) -> None:
+    turns.begun(noise_floor=NoisePlan(runs=2, concurrency=2))
+    assert asked(turns.servers[0]) == 3 * N_ITEMS + 2
+    found = turns.ended()
+    assert asked(turns.servers[1]) == N_ITEMS + 2
+    assert found.noise is not None
+
+
+@faulty(sizes={"sums": 12, "picks": 6}, scored=("picks",))
+def test_log_likelihoods_are_asked_with_the_baselines_tokens(turns: Turns) -> None:
+    turns.begun()
+    found = turns.ended()
+    assert treatment(found).troubles == ()
+    assert [arm.n_answers for arm in found.arms] == [12 + 12, 12 + 12]
+    bodies = [sorted(body for _, body in server.requests if b"echo" in body) for server in turns.servers]
+    assert bodies[0] == bodies[1]
+
+
+def test_looks_are_refused() -> None:
+    with pytest.raises(InvalidValue, match="Looks compare the arms while both are asked") as refused:
+        asyncio.run(begin(Bench().services, experiment(sequential=True, looks=4), keys={}, progress=QuietProgress()))
+    assert "Leave out looks" in refused.value.hint
+
+
+async def test_without_servers_to_start_and_stop_it_is_refused() -> None:
+    bench = Bench()
+    with pytest.raises(UsageError) as refused:
+        await start(bench.services, experiment(sequential=True), keys={}, progress=QuietProgress())
+    assert "--managed" in refused.value.hint
+    comparison_id = await begin(bench.services, experiment(sequential=True), keys={}, progress=QuietProgress())
+    with pytest.raises(UsageError) as refused:
+        await resume(bench.services, comparison_id, keys={}, progress=QuietProgress())
+    assert "--managed" in refused.value.hint
+
+
+# what is checked, and when
+
+
+@faulty(off_drafts=True)
+def test_a_drafter_in_the_baseline_is_found_before_anything_is_asked(turns: Turns) -> None:
+    with pytest.raises(PairDiffers, match="the baseline drafted"):
+        turns.begun()
+    assert turns.both.comparisons == []
+
+
+@faulty(off=EngineScript(rejects=("min_p",)))
+def test_what_the_baseline_rejects_is_found_before_anything_is_asked(turns: Turns) -> None:
+    turns.both.tasks.settings = {"min_p": 0.1}
+    with pytest.raises(EndpointMisconfigured, match="min_p"):
+        turns.begun()
+    assert turns.both.comparisons == []
+
+
+CANDIDATES: list[tuple[dict[str, Any], str]] = [
+    ({"on_drafts": False}, "the candidate's engine counts no drafts: it has no drafter"),
+    ({"on": EngineScript(is_dead=True)}, "the candidate drafted nothing for a probe"),
+    (
+        {"off": OPEN, "on": EngineScript(has_server_info=True, config={"scheduler_config.max_num_seqs": 16})},
+        "scheduler_config.max_num_seqs is 8 in the baseline and 16 in the candidate",
+    ),
+    ({"on": EngineScript(has_metrics=False)}, "whether the candidate drafts is not observable"),
+]
+
+
+@pytest.mark.parametrize(("turns", "said"), CANDIDATES, indirect=["turns"])
+def test_a_candidate_that_cannot_be_compared_stops_before_it_is_asked_anything(turns: Turns, said: str) -> None:
+    turns.begun()
+    with pytest.raises(PairDiffers) as stop:
+        turns.ended()
+    assert said in stop.value.message
+    assert f"Go on with: qualab resume {turns.both.comparisons[0].id}" in stop.value.hint
+    assert turns.status is ComparisonStatus.STOPPED
+    assert said in turns.both.comparisons[0].stop_reason
+    assert list(turns.both.store.answers(turns.both.comparisons[0].id, arm=CANDIDATE)) == []
+
+
+def test_a_stopped_turn_goes_on_once_the_candidate_is_mended(turns: Turns) -> None:
+    turns.begun()
+    turns.both.on.script.engine = EngineScript(is_dead=True)
+    with pytest.raises(PairDiffers):
+        turns.ended()
+    turns.both.on.script.engine = EngineScript()
+    assert turns.left() == (CANDIDATE,)
+    assert treatment(turns.ended()).troubles == ()
+
+
+@faulty(on=EngineScript(rejects=("min_p",)))
+def test_a_setting_that_the_candidate_alone_rejects(turns: Turns) -> None:
+    turns.both.tasks.settings = {"min_p": 0.1}
+    turns.begun()
+    with pytest.raises(PairDiffers) as stop:
+        turns.ended()
+    assert f"the candidate alone rejects requests of sums: HTTP 400: {SPEC_DECODE_REFUSES}" in stop.value.message
+
+
+def test_another_tokenizer_in_the_candidate(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns.begun()
+    monkeypatch.setattr("tests.scripted_server.encode", lambda text: [ord(one) for one in text])
+    with pytest.raises(PairDiffers) as stop:
+        turns.ended()
+    assert "the two tokenizers give different tokens for the same text" in stop.value.message
+    assert "a prompt of sums has" in stop.value.message, "told from the baseline's stored answer"
+
+
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+def test_every_process_takes_the_same_samples(seed: str) -> None:
+    code = (
+        "from qualab.app.checks import samples; from tests.app.fakes import FakeTasks; "
+        "print(*samples(list(FakeTasks(n_items=99).render())), sep=',')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "say 0,say 1,say 2,say 3,say 4"
+
+
+async def test_pins_of_both_turns_are_compared_and_kept() -> None:
+    digests = {"off": ("sha256:" + "a" * 64,), "on": ("sha256:" + "b" * 64,)}
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=10)))
+    bench.pins.images = {"off": digests["off"]}
+    places = PinPlaces(containers={BASELINE: "off", CANDIDATE: "on"})
+    wanted = experiment(sequential=True, places=places)
+    comparison_id = await begin(bench.services, wanted, keys={}, progress=QuietProgress())
+    bench.pins.images = {"on": digests["on"]}
+    with pytest.raises(PairDiffers, match=r"the image is .* in the baseline .* in the candidate"):
+        await take_turn(bench.services, comparison_id, CANDIDATE, keys={}, progress=QuietProgress())
+    bench.pins.images = {"on": digests["off"]}
+    found = await take_turn(bench.services, comparison_id, CANDIDATE, keys={}, progress=QuietProgress())
+    assert found is not None
+    assert found.pinning is not None
+    assert [one.arm for one in found.pinning.found] == [BASELINE, CANDIDATE]
+
+
+def test_a_baseline_of_closed_metrics_may_be_allowed(turns: Turns) -> None:
+    closed = EngineScript(has_metrics=False)
+    turns.both.off.script.engine = turns.both.on.script.engine = closed
+    with pytest.raises(PairDiffers, match="whether the baseline drafts is not observable"):
+        turns.begun()
+    turns.begun(rule=DecisionRule(allow_unobserved=True))
+    assert not treatment(turns.ended()).is_observed
+
+
+# killed, and going on
+
+
+class EndingAt(Ending):
+    """Ends a job after so many answers of one arm."""
+
+    arm: ArmName = CANDIDATE
+
+    def answered(self, arm: ArmName, reply: Any) -> None:
+        QuietProgress.answered(self, arm, reply)
+        if self.answers.count(self.arm) == self.after and self.job:
+            self.job.cancel()
+
+
+def killed(turns: Turns, arm: ArmName, *, after: int, **changes: Any) -> None:
+    server = turns.serve(arm)
+    progress = EndingAt(after=after)
+    progress.arm = arm
+    services = turns.both.services
+
+    async def run() -> None:
+        job: Any = (
+            begin(services, turns.wanted(**changes), keys={}, progress=progress)
+            if arm is BASELINE
+            else take_turn(services, turns.both.comparisons[0].id, arm, keys={}, progress=progress)
+        )
+        progress.job = asyncio.create_task(job)
+        with suppress(asyncio.CancelledError):
+            await progress.job
+
+    asyncio.run(run())
+    assert server is turns.servers[-1]
+    assert turns.status is ComparisonStatus.INTERRUPTED
+
+
+@pytest.mark.parametrize("after", [1, 17, 30])
+def test_killed_in_the_baselines_turn_it_asks_what_is_missing_and_then_the_candidate(turns: Turns, after: int) -> None:
+    killed(turns, BASELINE, after=after)
+    assert turns.left() == (BASELINE, CANDIDATE)
+    assert turns.take(BASELINE) is None
+    assert asked(turns.servers[1]) <= N_ITEMS - after + 2
+    found = turns.ended()
+    assert treatment(found).troubles == ()
+    assert (found.arms[0].n_answers, found.arms[1].n_answers) == (N_ITEMS, N_ITEMS)
+
+
+@pytest.mark.parametrize("after", [1, 17, 39])
+def test_killed_in_the_candidates_turn_the_baseline_is_not_served_again(turns: Turns, after: int) -> None:
+    turns.begun()
+    killed(turns, CANDIDATE, after=after)
+    assert turns.left() == (CANDIDATE,)
+    found = turns.ended()
+    assert asked(turns.servers[2]) <= N_ITEMS - after + 2
+    assert treatment(found).troubles == ()
+    assert any("The candidate's engine was started anew before the run went on" in note for note in found.caveats)
+    assert not any("The baseline's engine was started anew" in note for note in found.caveats)
+
+
+def test_killed_in_the_noise_floor_it_is_still_the_baselines_turn(turns: Turns) -> None:
+    killed(turns, BASELINE, after=N_ITEMS + 10, noise_floor=NoisePlan(runs=1, concurrency=4))
+    assert turns.left() == (BASELINE, CANDIDATE)
+    turns.take(BASELINE)
+    assert asked(turns.servers[1]) <= N_ITEMS - 10 + 2
+    assert turns.ended().noise is not None
+
+
+def test_another_baseline_does_not_go_on(turns: Turns) -> None:
+    turns.both.off.script.engine = turns.both.on.script.engine = OPEN
+    killed(turns, BASELINE, after=17)
+    turns.both.off.script.engine = replace(OPEN, config={"scheduler_config.max_num_seqs": 16})
+    with pytest.raises(PairDiffers, match=r"another scheduler_config\.max_num_seqs than when the comparison started"):
+        turns.take(BASELINE)
+
+
+def test_a_candidate_that_does_not_come_leaves_a_comparison_to_be_resumed(turns: Turns) -> None:
+    comparison_id = turns.begun()
+    turns.stop()
+    with pytest.raises(EndpointUnreachable):
+        asyncio.run(take_turn(turns.both.services, comparison_id, CANDIDATE, keys={}, progress=QuietProgress()))
+    assert turns.status is ComparisonStatus.INTERRUPTED
+    assert treatment(turns.ended()).troubles == ()
+
+
+async def test_failures_of_the_baseline_are_asked_again_in_a_turn_of_its_own() -> None:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=60)))
+    answer = bench.baseline.answer
+    bench.baseline.answer = lambda prompt, _: failure(AnswerStatus.TIMEOUT)
+    with pytest.raises(RunStopped):
+        await begin(bench.services, experiment(sequential=True), keys={}, progress=QuietProgress())
+    bench.baseline.answer = answer
+    (comparison,) = bench.store.list(ComparisonFilter())
+    comparison_id = comparison.id
+    assert turns_left(bench.services, comparison_id, retry_failed=True) == (BASELINE, CANDIDATE)
+    for arm in ArmName:
+        found = await take_turn(bench.services, comparison_id, arm, keys={}, progress=QuietProgress())
+    assert found is not None
+    assert [arm.n_answers for arm in found.arms] == [60, 60]

@@ -1,0 +1,252 @@
+"""`qualab import` from the command line: real exports, parity with the run that they are of, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Command, Outcome
+from tests.imports.lm_eval_files import Run, binary_rows, row
+
+
+def analysis_of(qualab: Command, comparison_id: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(qualab("show", comparison_id, "--format", "json").out)["analysis"]
+    return found
+
+
+def imported(qualab: Command, folder: Path, *more: object) -> tuple[Outcome, dict[str, Any]]:
+    arms = ["--baseline", folder / "baseline", "--candidate", folder / "candidate"]
+    outcome = qualab("import", *arms, "--format", "json", *more)
+    return outcome, json.loads(outcome.out) if outcome.out else {}
+
+
+def without_plan(folder: Path) -> None:
+    """As if another tool had written it."""
+    for path in folder.rglob("results_*.json"):
+        document = json.loads(path.read_text())
+        del document["qualab"]
+        path.write_text(json.dumps(document))
+
+
+def check_parity(qualab: Command, folder: Path, first: dict[str, Any]) -> None:
+    """With the plan in the files everything is the same bytes; without it everything that is not drawn at random."""
+    _, again = imported(qualab, folder)
+    for part in ("metrics", "suite", "verdict", "reasons", "versions"):
+        assert json.dumps(again["analysis"][part]) == json.dumps(first[part]), part
+    assert again["analysis"]["pairs"]["same_text"] == first["pairs"]["same_text"] < first["pairs"]["n_pairs"]
+    assert again["comparison"]["plan"]["imported"]["plan_hash"] == first["plan_hash"]
+    without_plan(folder)
+    _, other = imported(qualab, folder)
+    fixed = ("id", "kind", "baseline", "candidate", "n_items", "n_missing", "is_primary", "margin", "equals")
+    for one, expected in zip(other["analysis"]["metrics"], first["metrics"], strict=True):
+        assert {key: one[key] for key in fixed} == {key: expected[key] for key in fixed}
+        for key in ("difference", "gains", "losses", "n_clusters"):
+            assert one["evidence"][key] == expected["evidence"][key]
+
+
+def test_a_run_exported_and_imported_gives_the_same_analysis(qualab: Command, arms: list[str], tmp_path: Path) -> None:
+    outcome = qualab("run", *arms, "--tasks", "demo_instructions,demo_korean_choice", "--output_path", tmp_path / "out")
+    first = analysis_of(qualab, outcome.comparison_id)
+    assert any(one["evidence"]["n_changed"] for one in first["metrics"])
+    check_parity(qualab, tmp_path / "out", first)
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """The published data sets; tests are skipped where they are not."""
+    folder = os.environ.get("QUALAB_SHARED")
+    if not folder:
+        pytest.skip("needs the data sets: QUALAB_SHARED is not set")
+    return Path(folder) / "data"
+
+
+def test_so_it_does_for_lists_labels_clusters_and_groups(
+    qualab: Command, arms: list[str], shared_data: Path, tmp_path: Path
+) -> None:
+    options = ["--tasks", "kobest,belebele_kor_Hang,ifeval", "--limit", "20", "--data-dir", shared_data]
+    outcome = qualab("run", *arms, *options, "--output_path", tmp_path / "out")
+    first = analysis_of(qualab, outcome.comparison_id)
+    assert {one["kind"] for one in first["metrics"]} == {"binary_mean", "list_mean", "macro_f1", "group_mean"}
+    check_parity(qualab, tmp_path / "out", first)
+
+
+def test_another_margin_takes_the_exported_plan_s_place_and_is_said(
+    qualab: Command, arms: list[str], tmp_path: Path
+) -> None:
+    qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", "10", "--output_path", tmp_path / "out")
+    _, same = imported(qualab, tmp_path / "out")
+    assert "the margin was chosen after the data" not in same["signoff"]["obstacles"]
+    _, other = imported(qualab, tmp_path / "out", "--margin", "0.5")
+    assert other["comparison"]["plan"]["rule"]["margin"] == 0.5
+    assert "the margin was chosen after the data" in other["signoff"]["obstacles"]
+
+
+def test_a_plan_that_was_edited_is_not_taken_up_and_that_is_said(
+    qualab: Command, arms: list[str], tmp_path: Path
+) -> None:
+    qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", "10", "--output_path", tmp_path / "out")
+    for path in (tmp_path / "out").rglob("results_*.json"):
+        document = json.loads(path.read_text())
+        document["qualab"]["plan"]["rule"]["margin"] = 0.5
+        path.write_text(json.dumps(document))
+    _, found = imported(qualab, tmp_path / "out")
+    assert found["comparison"]["plan"]["rule"]["margin"] == 0.02
+    assert "the margin was chosen after the data" in found["signoff"]["obstacles"]
+    assert any("plans in the logs are not taken up" in caveat for caveat in found["analysis"]["caveats"])
+
+
+def test_the_plan_judges_the_two_arms_of_its_own_comparison_alone(
+    qualab: Command, arms: list[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", "10", "--output_path", out)
+    swapped = qualab("import", "--baseline", out / "candidate", "--candidate", out / "baseline", "--format", "json")
+    assert json.loads(swapped.out)["comparison"]["plan"]["imported"]["plan_hash"] == ""
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    rows = [row(n, {"question": f"q{n}"}, resps=[f"answer {n}"], exact_match=1.0) for n in range(200)]
+    worse = [{**one, "exact_match": 0.0} if n < 40 else one for n, one in enumerate(rows)]
+    Run(samples={"sums": rows}).write(tmp_path / "logs" / "baseline")
+    Run(samples={"sums": worse}).write(tmp_path / "logs" / "candidate")
+    return tmp_path / "logs"
+
+
+def test_the_verdict_is_the_exit_code(qualab: Command, logs: Path) -> None:
+    assert imported(qualab, logs)[0].code == 1
+    shutil.rmtree(logs / "candidate")
+    shutil.copytree(logs / "baseline", logs / "candidate")
+    assert imported(qualab, logs, "--margin", "0.05")[0].code == 0
+
+
+def test_the_text_names_logs_and_joins(qualab: Command, logs: Path) -> None:
+    outcome = qualab("import", "--baseline", logs / "baseline", "--candidate", logs / "candidate", "--label", "old")
+    assert "baseline  lm-eval 0.4.13, results_2026" in outcome.out
+    assert "joined    200 answers paired" in outcome.out
+    assert "pairs     same text 200 of 200" in outcome.out
+    assert "retries 0" not in outcome.out
+    assert "old" in qualab("list").out
+
+
+def test_what_stops_exits_as_a_pair_that_differs_and_allow_lets_it_stand(qualab: Command, logs: Path) -> None:
+    Run(samples={"sums": binary_rows([1] * 200)}, more={"n-shot": {"sums": 5}}).write(logs / "candidate")
+    outcome, _ = imported(qualab, logs)
+    assert outcome.code == 4
+    assert "sums: the number of few-shot examples: 0 and 5" in outcome.err
+    assert "--allow fewshot" in outcome.err
+    assert "No comparisons yet" in qualab("list").out
+    outcome, found = imported(qualab, logs, "--allow", "fewshot,prompts")
+    assert "Allowed: sums: the number of few-shot examples: 0 and 5." in found["analysis"]["caveats"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--baseline", "."], "Two logs are needed"),
+        (["t.csv", "--baseline", "."], "A table holds both arms"),
+        (["--baseline", ".", "--candidate", ".", "--allow", "all"], "no finding named all"),
+        (["--baseline", ".", "--candidate", ".", "--run", "left=1"], "run: "),
+        (["--baseline", "nowhere", "--candidate", "."], "nowhere does not exist"),
+    ],
+)
+def test_wrong_arguments_are_one_line(qualab: Command, arguments: list[str], message: str) -> None:
+    outcome = qualab("import", *arguments)
+    assert outcome.code == 2
+    assert message in outcome.err.splitlines()[0]
+
+
+def test_an_imported_comparison_is_neither_resumed_nor_exported(qualab: Command, logs: Path, tmp_path: Path) -> None:
+    _, found = imported(qualab, logs)
+    comparison_id = found["comparison"]["id"]
+    for command in (["resume", comparison_id], ["export", comparison_id, tmp_path / "out"]):
+        outcome = qualab(*command)
+        assert outcome.code == 2
+        assert "was imported" in outcome.err
+
+
+def test_flips_of_an_import_are_shown_with_both_answers(qualab: Command, logs: Path) -> None:
+    _, found = imported(qualab, logs)
+    comparison_id = found["comparison"]["id"]
+    outcome = qualab("show", comparison_id, "--flips", "--limit", "2")
+    assert outcome.out.startswith("40 lost, 0 gained by the candidate; 2 shown (--limit)")
+    assert "lost  sums/1  exact_match,none: 1 to 0" in outcome.out
+    document = json.loads(qualab("show", comparison_id, "--flips", "--format", "json").out)
+    assert (document["n_losses"], len(document["shown"])) == (40, 20)
+    assert qualab("show", comparison_id, "--flips", "--task", "none").code == 2
+
+
+def test_a_report_of_an_import_claims_nothing_that_no_log_tells(qualab: Command, logs: Path, tmp_path: Path) -> None:
+    _, found = imported(qualab, logs)
+    for language in ("en", "ko"):
+        path = tmp_path / f"{language}.md"
+        qualab("report", found["comparison"]["id"], "--lang", language, "-o", path)
+        text = path.read_text(encoding="utf-8")
+        assert "lm-eval 0.4.13, results\\_2026" in text
+        for claim in ("byte-identical", "retries |", "requests in flight", "바이트까지 같은", "원문"):
+            assert claim not in text
+
+
+def test_a_table_is_imported_by_its_name_alone(qualab: Command, tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("item,baseline,candidate\n" + "".join(f"{n},1,{int(n > 9)}\n" for n in range(100)))
+    outcome = qualab("import", path)
+    assert outcome.code == 1
+    assert "scores/score,none" in outcome.out
+    assert "joined    100 answers paired" in outcome.out
+
+
+def test_two_stored_runs_are_compared(qualab: Command, logs: Path) -> None:
+    _, first = imported(qualab, logs)
+    _, second = imported(qualab, logs)
+    ids = [one["comparison"]["id"] for one in (first, second)]
+    outcome = qualab("compare", f"{ids[0]}/baseline", ids[1], "--format", "json")
+    assert outcome.code == 1
+    found = json.loads(outcome.out)
+    assert found["analysis"]["metrics"][0]["evidence"]["losses"] == 40
+    assert found["comparison"]["plan"]["imported"]["candidate"] == f"lm-eval 0.4.13, {ids[1]}/candidate"
+    assert qualab("compare", *ids, "--plan", logs).code == 2
+
+
+def test_stored_answers_are_scored_again_by_the_installed_tasks(
+    qualab: Command, arms: list[str], tmp_path: Path
+) -> None:
+    outcome = qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", "10", "--output_path", tmp_path / "out")
+    _, found = imported(qualab, tmp_path / "out")
+    for comparison_id in (outcome.comparison_id, found["comparison"]["id"]):
+        again = qualab("rescore", comparison_id)
+        assert (again.code, again.out) == (0, "Nothing changed: all 40 scores are as stored.\n")
+
+
+def test_another_score_in_a_log_shows_when_it_is_scored_again(qualab: Command, arms: list[str], tmp_path: Path) -> None:
+    qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", "10", "--output_path", tmp_path / "out")
+    (path,) = (tmp_path / "out" / "candidate").glob("samples_*.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[0]["exact_match"] = 1.0 - rows[0]["exact_match"]
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    _, found = imported(qualab, tmp_path / "out")
+    again = qualab("rescore", found["comparison"]["id"]).out.splitlines()
+    assert again[0] == "1 of 40 scores changed:"
+    assert any(line.startswith(f"  demo_arithmetic/{rows[0]['doc_id']}, candidate, exact_match,") for line in again)
+
+
+def test_lm_eval_is_not_loaded(logs: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom qualab.cli.main import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print([name for name in ('lm_eval', 'datasets', 'aiohttp', 'torch') if name in sys.modules], file=sys.stderr)"
+    )
+    arms = ["--baseline", logs / "baseline", "--candidate", logs / "candidate", "--db", tmp_path / "q.db"]
+    done = subprocess.run(
+        [sys.executable, "-c", script, "import", *map(str, arms)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.strip().endswith("[]")

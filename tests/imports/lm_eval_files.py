@@ -1,0 +1,120 @@
+"""Writes runs as lm-eval's versions wrote them, so that tests need not run each of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+DATE = "2026-01-02T03-04-05.678901"
+Row = dict[str, Any]
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def row(
+    doc_id: int,
+    doc: Mapping[str, Any],
+    *,
+    resps: Sequence[Any] = ("an answer",),
+    prompts: Sequence[str] = (),
+    second: Sequence[Any] = (),
+    target: Any = "1",
+    ensemble: str = "none",
+    **scores: Any,
+) -> Row:
+    """A sample as lm-eval holds it before it is written; `resps` are texts or (log-likelihood, is greedy)."""
+    texts = list(prompts) or [f"Question: {doc}"] * len(resps)
+    others = list(second) or [{"until": ["\n"], "temperature": 0.0}] * len(resps)
+    return {
+        "doc_id": doc_id,
+        "doc": dict(doc),
+        "target": target,
+        "arguments": list(zip(texts, others, strict=True)),
+        "resps": [[one] for one in resps],
+        "filtered_resps": list(resps),
+        "filter": ensemble,
+        "metrics": list(scores),
+        "doc_hash": sha(json.dumps(doc, indent=2, ensure_ascii=False)),
+        "prompt_hash": sha(texts[0]),
+        "target_hash": sha(str(target)),
+        **scores,
+    }
+
+
+def binary_rows(scores: Iterable[float], *, key: str = "exact_match") -> list[Row]:
+    return [row(number, {"question": f"q{number}"}, **{key: score}) for number, score in enumerate(scores)]
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One run; `version` decides the files' format."""
+
+    samples: dict[str, list[Row]]
+    version: str = "0.4.13"
+    date: str = DATE
+    configs: dict[str, Row] = field(default_factory=dict)
+    more: Row = field(default_factory=dict)
+    """Over the results document's own entries."""
+
+    def document(self) -> Row:
+        configs = {name: {"task": name, **self.configs.get(name, {})} for name in self.samples}
+        base: Row = {
+            "results": {name: {"alias": name} for name in self.samples},
+            "group_subtasks": {name: [] for name in self.samples},
+            "configs": configs,
+            "versions": dict.fromkeys(self.samples, 1.0),
+            "n-shot": dict.fromkeys(self.samples, 0),
+            "config": {"model": "local-completions", "model_args": "model=m,base_url=http://x", "limit": None},
+            "git_hash": "0",
+        }
+        if self.is_dated:
+            base |= {"date": 1.7e9, "lm_eval_version": self.version, "model_name": "m", "chat_template_sha": None}
+            base |= {"higher_is_better": {name: {} for name in self.samples}, "fewshot_as_multiturn": False}
+        return {**base, **self.more}
+
+    @property
+    def number(self) -> tuple[int, ...]:
+        return tuple(int(part) for part in self.version.split("."))
+
+    @property
+    def is_dated(self) -> bool:
+        return self.number >= (0, 4, 3)
+
+    def write(self, folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"results_{self.date}.json" if self.is_dated else "results.json"
+        (folder / name).write_text(json.dumps(self.document(), indent=2), encoding="utf-8")
+        for task, rows in self.samples.items():
+            if self.is_dated:
+                text = "".join(json.dumps(self._new(one), ensure_ascii=False) + "\n" for one in rows)
+                (folder / f"samples_{task}_{self.date}.jsonl").write_text(text, encoding="utf-8")
+            else:
+                text = json.dumps([self._old(one) for one in rows], indent=2)
+                (folder / f"model=m,base_url=http:____x_{task}.jsonl").write_text(text, encoding="utf-8")
+        return folder
+
+    def _new(self, one: Row) -> Row:
+        """Since 0.4.3: arguments by name, responses as texts; since 0.4.7 with the filter's name."""
+        arguments = {
+            f"gen_args_{i}": {f"arg_{j}": part for j, part in enumerate(parts)}
+            for i, parts in enumerate(one["arguments"])
+        }
+        more = {"arguments": arguments, "resps": texts(one["resps"]), "filtered_resps": texts(one["filtered_resps"])}
+        left_out = () if self.number >= (0, 4, 7) else ("filter", "metrics")
+        return {
+            key: value for key, value in {**one, **more, "target": str(one["target"])}.items() if key not in left_out
+        }
+
+    def _old(self, one: Row) -> Row:
+        left_out = ("filter", "metrics", "doc_hash", "prompt_hash", "target_hash")
+        return {key: value for key, value in one.items() if key not in left_out}
+
+
+def texts(value: Any) -> Any:
+    return [texts(part) for part in value] if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,234 @@
+"""The outer join of two logs: what is no pair is counted, shown, and never silently left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qualab.app.compare import compare_again
+from qualab.app.services import Services
+from qualab.app.signoff import signoff_obstacles
+from qualab.domain.canonical import canonical_json
+from qualab.domain.imported import FindingCode
+from qualab.domain.names import ComparisonStatus, MetricKind, Verdict
+from qualab.domain.plan import DecisionRule
+from qualab.errors import BadLog, InvalidValue, PairDiffers
+from tests.imports.conftest import Importer
+from tests.imports.lm_eval_files import Row, Run, binary_rows, row
+
+
+def counts(importer: Importer) -> tuple[int, ...]:
+    join = importer.join
+    return (
+        *(join.paired, join.only_baseline, join.only_candidate),
+        *(join.prompt_differs, join.target_differs, join.duplicated),
+    )
+
+
+def asked_otherwise(rows: list[Row], places: range) -> list[Row]:
+    return [
+        row(one["doc_id"], one["doc"], prompts=["another"], exact_match=one["exact_match"]) if n in places else one
+        for n, one in enumerate(rows)
+    ]
+
+
+def test_items_of_one_arm_alone_are_missing_in_the_other(importer: Importer) -> None:
+    rows = binary_rows([1] * 100)
+    found = importer.rows(rows[:98], rows[1:])
+    assert counts(importer) == (97, 1, 2, 0, 0, 0)
+    assert (found.metrics[0].n_items, found.metrics[0].n_missing) == (100, 3)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert (found.suite.missing.baseline_only, found.suite.missing.candidate_only) == (2, 1)
+    assert "sums: 97 answers paired, 1 only in the baseline, 2 only in the candidate." in found.caveats
+
+
+def test_above_the_limit_the_comparison_is_invalid(importer: Importer) -> None:
+    rows = binary_rows([1] * 100)
+    found = importer.rows(rows[:90], rows)
+    assert found.verdict is Verdict.INVALID
+    assert "sums/exact_match,none: 10 of 100 items lack an answer" in found.reasons[0]
+
+
+def test_an_item_asked_otherwise_is_no_pair(importer: Importer) -> None:
+    rows = binary_rows([1] * 100)
+    found = importer.rows(rows, asked_otherwise(rows, range(3)))
+    assert counts(importer) == (97, 0, 0, 3, 0, 0)
+    assert found.metrics[0].n_missing == 3
+    assert found.suite.missing.both == 3
+
+
+def test_an_item_asked_otherwise_is_a_pair_where_that_is_allowed_and_said(importer: Importer) -> None:
+    rows = binary_rows([1] * 100)
+    found = importer.rows(rows, asked_otherwise(rows, range(30)), allowed=(FindingCode.PROMPTS,))
+    assert found.metrics[0].n_missing == 0
+    assert "sums: 70 answers paired, 30 with other prompts (allowed: prompts)." in found.caveats
+
+
+def test_another_right_answer_is_no_pair(importer: Importer) -> None:
+    rows = binary_rows([1] * 100)
+    other = [{**one, "target": "2"} if n < 2 else one for n, one in enumerate(rows)]
+    found = importer.rows(rows, other)
+    assert counts(importer) == (98, 0, 0, 0, 2, 0)
+    assert found.metrics[0].n_missing == 2
+
+
+def test_what_is_logged_twice_is_no_pair(importer: Importer) -> None:
+    rows = binary_rows([1] * 100)
+    found = importer.rows(rows, [*rows, rows[7]])
+    assert counts(importer) == (99, 0, 0, 0, 0, 1)
+    assert found.metrics[0].n_missing == 1
+    allowed = importer.rows(rows, [*rows, rows[7]], allowed=(FindingCode.DUPLICATES,))
+    assert allowed.metrics[0].n_missing == 0
+
+
+def test_a_document_that_the_data_set_has_twice_is_two_items(importer: Importer) -> None:
+    rows = [row(n, {"question": "the same"}, acc=float(n)) for n in range(2)]
+    found = importer.rows(rows, rows[::-1]).metrics[0]
+    assert counts(importer) == (2, 0, 0, 0, 0, 0)
+    assert found.evidence is not None
+    assert (found.n_items, found.evidence.n_changed) == (2, 0)
+
+
+def test_clusters_come_from_the_documents_of_known_tasks(importer: Importer) -> None:
+    rows = [row(n, {"link": f"passage {n // 5}", "question": n}, acc=float(n % 2)) for n in range(50)]
+    found = importer.rows(rows, rows, task="belebele_kor_Hang").metrics[0].evidence
+    assert found is not None
+    assert (found.n_items, found.n_clusters) == (50, 10)
+
+
+STOPPING: list[tuple[FindingCode, dict[str, Any], dict[str, Any]]] = [
+    (FindingCode.TASK_VERSION, {"versions": {"sums": 1.0}}, {"versions": {"sums": 2.0}}),
+    (FindingCode.FEWSHOT, {"n-shot": {"sums": 5}}, {"n-shot": {"sums": 0}}),
+    (FindingCode.CHAT_TEMPLATE, {"chat_template_sha": "a"}, {"chat_template_sha": None}),
+    (FindingCode.SYSTEM_INSTRUCTION, {"system_instruction": "Be brief."}, {}),
+]
+
+
+@pytest.mark.parametrize(("code", "off", "on"), STOPPING)
+def test_what_makes_it_meaningless_stops_and_may_be_allowed(
+    importer: Importer, code: FindingCode, off: dict[str, Any], on: dict[str, Any]
+) -> None:
+    rows = {"sums": binary_rows([1, 0, 1])}
+    runs = Run(samples=rows, more=off), Run(samples=rows, more=on)
+    with pytest.raises(PairDiffers, match="do not ask the same") as caught:
+        importer.runs(*runs)
+    assert f"--allow {code}" in caught.value.hint
+    assert not importer.store.kept
+    found = importer.runs(*runs, allowed=(code,))
+    assert any(caveat.startswith("Allowed: ") for caveat in found.caveats)
+
+
+def test_other_generation_settings_stop(importer: Importer) -> None:
+    off = [row(0, {"q": 0}, second=[{"until": "\n", "temperature": 0}], acc=1.0)]
+    same = [row(0, {"q": 0}, second=[{"temperature": 0.0, "until": ["\n"]}], acc=1.0)]
+    other = [row(0, {"q": 0}, second=[{"until": "\n", "temperature": 0.7}], acc=1.0)]
+    importer.rows(off, same)
+    with pytest.raises(PairDiffers, match="sums: the generation settings"):
+        importer.rows(off, other)
+
+
+def test_other_filters_stop_under_one_version_and_are_named_under_two(importer: Importer) -> None:
+    rows = {"sums": binary_rows([1, 0, 1])}
+    configs = [{"sums": {"filter_list": [{"name": "none", "filter": [{"function": name}]}]}} for name in "ab"]
+    off, on = (Run(samples=rows, configs=config) for config in configs)
+    with pytest.raises(PairDiffers, match="filters or metrics"):
+        importer.runs(off, on)
+    found = importer.runs(off, Run(samples=rows, configs=configs[1], version="0.4.9"))
+    assert any("sums: filters or metrics" in caveat for caveat in found.caveats)
+    assert "lm-eval's version: 0.4.13 and 0.4.9." in found.caveats
+
+
+def test_functions_at_other_addresses_are_the_same_metric(importer: Importer) -> None:
+    rows = {"sums": binary_rows([1, 0, 1])}
+    importer.runs(
+        *(
+            Run(samples=rows, configs={"sums": {"metric_list": [{"metric": f"<function f at 0x7f{digit}>"}]}})
+            for digit in "ab"
+        )
+    )
+
+
+def test_an_imported_comparison_is_never_signed_off(importer: Importer) -> None:
+    rows = binary_rows([1] * 2_000)
+    found = importer.rows(rows, rows)
+    assert found.verdict is Verdict.EQUIVALENT
+    obstacles = signoff_obstacles(found, importer.comparison)
+    assert "imported from logs: what was run cannot be checked" in obstacles
+    assert "the margin was chosen after the data" in obstacles
+    assert "nothing tells that the drafter ran" in obstacles
+    (unchecked,) = (caveat for caveat in found.caveats if caveat.startswith("Imported from logs"))
+    for word in ("drafter", "images", "order", "retries"):
+        assert word in unchecked
+
+
+def test_times_and_finish_reasons_are_not_made_up(importer: Importer) -> None:
+    rows = binary_rows([1] * 10)
+    found = importer.rows(rows, rows)
+    assert [arm.latency_p50_s for arm in found.arms] == [None, None]
+    assert found.treatment is None
+
+
+def test_it_is_stored_finished_and_analysed_again_to_the_same_bytes(importer: Importer) -> None:
+    rows = binary_rows([1, 0] * 50)
+    found = importer.rows(rows, rows[:-1])
+    comparison = importer.comparison
+    assert (comparison.status, comparison.verdict) == (ComparisonStatus.FINISHED, found.verdict)
+    services: Any = Services.__new__(Services)  # an import has no endpoints and no harness; none is needed again
+    object.__setattr__(services, "store", importer.store)
+    again = compare_again(services, comparison.id)
+    assert again.is_as_stored
+    assert canonical_json(again.analysis) == canonical_json(found)
+
+
+def test_an_unknown_metric_is_taken_as_its_scores_look_and_that_is_said(importer: Importer) -> None:
+    rows = [row(n, {"q": n}, acc=1.0, share=n / 10) for n in range(10)]
+    results = {"sums": {"acc,none": 1.0, "share,none": 0.45}}
+    run = Run(samples={"sums": rows}, more={"results": results})
+    found = importer.runs(run, run)
+    assert {one.metric: one.kind for one in found.metrics} == {
+        "acc,none": MetricKind.BINARY_MEAN,
+        "share,none": MetricKind.MEAN,
+    }
+    assert "sums/share,none: taken for a mean of scores, which gives the log's own values." in found.caveats
+
+
+def test_scores_that_do_not_give_the_log_s_own_value_are_not_tested(importer: Importer) -> None:
+    rows = [row(n, {"q": n}, odd=n / 10) for n in range(10)]
+    run = Run(samples={"sums": rows}, more={"results": {"sums": {"odd,none": 12.3}}})
+    assert importer.runs(run, run).metrics[0].verdict is Verdict.NOT_TESTED
+
+
+def test_rows_that_do_not_give_a_known_metric_s_reported_value_are_named(importer: Importer) -> None:
+    rows = [row(n, {"question": n}, ensemble="strict-match", exact_match=1.0) for n in range(10)]
+    run = Run(samples={"gsm8k": rows}, more={"results": {"gsm8k": {"exact_match,strict-match": 0.5}}})
+    found = importer.runs(run, run)
+    assert "gsm8k/exact_match,strict-match: the baseline's results say 0.5, its rows give 1." in found.caveats
+
+
+def test_less_is_better_where_the_log_says_so(importer: Importer) -> None:
+    off, on = ([row(n, {"q": n}, error=value) for n in range(200)] for value in (0.0, 1.0))
+    better = {"higher_is_better": {"sums": {"error": False}}}
+    found = importer.runs(Run(samples={"sums": off}, more=better), Run(samples={"sums": on}, more=better))
+    assert found.verdict is Verdict.REGRESSION
+
+
+def test_tasks_of_one_run_alone_are_named(importer: Importer) -> None:
+    rows = binary_rows([1, 0])
+    found = importer.runs(Run(samples={"a": rows, "b": rows}), Run(samples={"a": rows, "c": rows}))
+    assert {"only the baseline has b: left out.", "only the candidate has c: left out."} <= set(found.caveats)
+
+
+def test_runs_without_a_common_task_or_item_are_refused(importer: Importer) -> None:
+    rows, others = binary_rows([1, 0]), [row(n, {"other": n}, acc=1.0) for n in range(2)]
+    with pytest.raises(BadLog, match="no task in common: a and b"):
+        importer.runs(Run(samples={"a": rows}), Run(samples={"b": rows}))
+    with pytest.raises(BadLog, match="Not one item of"):
+        Importer(folder=importer.folder / "2").rows(rows, others)
+
+
+def test_a_margin_for_an_unknown_name_is_refused_before_anything_is_stored(importer: Importer) -> None:
+    rows = binary_rows([1, 0])
+    with pytest.raises(InvalidValue, match="no benchmark, task or metric named sum"):
+        importer.rows(rows, rows, rule=DecisionRule(margins={"sum": 0.1}))
+    assert not importer.store.kept

@@ -1,0 +1,272 @@
+"""What makes lm-eval's samples hard to pair, each in the real format."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from qualab.domain.names import ArmName, EvidenceKind, MetricKind, RequestKind, Verdict
+from qualab.errors import BadLog
+from tests.imports.conftest import BASELINE, CANDIDATE, Importer
+from tests.imports.lm_eval_files import DATE, Row, Run, binary_rows, row, sha
+
+
+def samples(folder: Path) -> Path:
+    (found,) = folder.glob("*.jsonl*")
+    return found
+
+
+def two_filters(number: int, strict: float, flexible: float) -> list[Row]:
+    doc = {"question": f"q{number}"}
+    return [
+        row(number, doc, ensemble="strict-match", exact_match=strict),
+        row(number, doc, ensemble="flexible-extract", exact_match=flexible),
+    ]
+
+
+def test_a_row_for_each_filter_is_one_item(importer: Importer) -> None:
+    off = [two_filters(n, 1.0, 1.0) for n in range(10)]
+    on = [two_filters(n, float(n > 0), 1.0) for n in range(10)]
+    by_filter = [[rows[place] for rows in arm for place in (0, 1)] for arm in (off, on)]
+    found = importer.rows(*by_filter, task="gsm8k")
+    assert {one.id: (one.n_items, one.baseline, one.candidate) for one in found.metrics} == {
+        "gsm8k/exact_match,flexible-extract": (10, 1.0, 1.0),
+        "gsm8k/exact_match,strict-match": (10, 1.0, 0.9),
+    }
+    assert importer.join.paired == 10
+    assert len(list(importer.store.items(found.comparison_id))) == 10
+
+
+def test_rows_may_come_in_any_order(importer: Importer) -> None:
+    off, on = binary_rows([1, 0, 1, 1, 0, 1]), binary_rows([1, 1, 1, 0, 0, 1])
+    found = importer.rows(off, on[::-1])
+    evidence = found.metrics[0].evidence
+    assert evidence is not None
+    assert (evidence.gains, evidence.losses, evidence.n_items) == (1, 1, 6)
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "0.4.2", "0.4.3", "0.4.6", "0.4.7", "0.4.9", "0.4.13"])
+def test_every_version_s_format_gives_the_same(importer: Importer, version: str) -> None:
+    config = {"output_type": "generate_until", "filter_list": [{"name": "strict-match"}, {"name": "flexible-extract"}]}
+    arms = []
+    for losses in (0, 3):
+        items = [two_filters(n, float(n >= losses), 1.0) for n in range(20)]
+        rows = [rows[place] for place in (0, 1) for rows in items]
+        arms.append(Run(samples={"gsm8k": rows}, version=version, configs={"gsm8k": config}))
+    found = importer.runs(*arms)
+    by_id = {one.id: one for one in found.metrics}
+    strict = by_id["gsm8k/exact_match,strict-match"].evidence
+    flexible = by_id["gsm8k/exact_match,flexible-extract"].evidence
+    assert strict is not None
+    assert flexible is not None
+    assert (strict.losses, flexible.losses) == (3, 0)
+    (stored, *_) = importer.store.items(found.comparison_id)
+    assert stored.doc == {"question": "q0"}
+    assert stored.prompts[0].gen_kwargs == {"until": ["\n"], "temperature": 0.0}
+    (answer, *_) = importer.store.answers(found.comparison_id, arm=CANDIDATE)
+    assert answer.reply.text == "an answer"
+
+
+@pytest.mark.parametrize("version", ["0.4.2", "0.4.13"])
+def test_log_likelihoods_are_numbers_whether_written_as_such_or_as_texts(importer: Importer, version: str) -> None:
+    choices = [(-1.25, True), (float("-inf"), False)]
+    rows = [row(n, {"q": n}, resps=choices, second=[" yes", " no"], acc=1.0) for n in range(3)]
+    run = Run(samples={"boolq": rows}, version=version, configs={"boolq": {"output_type": "multiple_choice"}})
+    found = importer.runs(run, run)
+    (first, second, *_) = importer.store.answers(found.comparison_id, arm=BASELINE)
+    assert (first.reply.loglikelihood, first.reply.is_greedy, first.reply.text) == (-1.25, True, None)
+    assert (second.reply.loglikelihood, second.reply.is_greedy) == (float("-inf"), False)
+    assert importer.comparison.plan.tasks[0].kind is RequestKind.LOGLIKELIHOOD
+    assert not found.metrics[0].exercises_drafter
+
+
+def test_f1_is_stored_as_pairs_and_added_up_over_labels(importer: Importer) -> None:
+    labels = [0, 1, 0, 1, 1, 0]
+    answers = [0, 1, 1, 1, 0, 0]
+    off = [row(n, {"q": n, "paragraph": f"p{n}"}, f1=[label, label]) for n, label in enumerate(labels)]
+    on = [
+        row(n, {"q": n, "paragraph": f"p{n}"}, f1=[label, answer])
+        for n, (label, answer) in enumerate(zip(labels, answers, strict=True))
+    ]
+    found = importer.rows(off, on, task="kobest_boolq").metrics[0]
+    assert found.kind is MetricKind.MACRO_F1
+    assert found.baseline == 1.0
+    assert found.candidate == pytest.approx(2 / 3)
+    assert found.evidence is not None
+    assert (found.evidence.kind, found.evidence.n_changed) == (EvidenceKind.LABELS, 2)
+
+
+def test_ifeval_s_lists_are_averaged_over_all_entries(importer: Importer) -> None:
+    lists = [[True, False, True], [True], [False, False]]
+    rows = [
+        row(n, {"key": n, "kwargs": []}, prompt_level_strict_acc=all(one), inst_level_strict_acc=one)
+        for n, one in enumerate(lists)
+    ]
+    found = {one.metric: one for one in importer.rows(rows, rows, task="ifeval").metrics}
+    assert found["inst_level_strict_acc,none"].baseline == 0.5
+    assert found["prompt_level_strict_acc,none"].baseline == 1 / 3
+    evidence = found["inst_level_strict_acc,none"].evidence
+    assert evidence is not None
+    assert (evidence.n_items, evidence.n_clusters) == (6, 3)
+
+
+def test_numbers_of_documents_do_not_pair_them(importer: Importer) -> None:
+    """As under `--samples`, where the number may be that within the choice."""
+    off = binary_rows([1, 0, 1, 0])
+    on = [{**one, "doc_id": 3 - one["doc_id"]} for one in binary_rows([1, 0, 1, 0])]
+    found = importer.rows(off, on).metrics[0].evidence
+    assert importer.join.paired == 4
+    assert found is not None
+    assert found.n_changed == 0
+
+
+def test_the_same_prompt_of_several_documents_pairs_each_with_its_own(importer: Importer) -> None:
+    """KoBEST copa asks "... 왜냐하면" of two documents that differ in their choices alone."""
+
+    def copa(number: int, choices: list[str], acc: float) -> Row:
+        doc = {"premise": "비가 왔다.", "question": "원인", "alternative_1": choices[0], "alternative_2": choices[1]}
+        prompts = ["비가 왔다. 왜냐하면"] * 2
+        resps = [(-1.0, True), (-2.0, False)]
+        return row(number, doc, resps=resps, prompts=prompts, second=choices, target=choices[0], acc=acc)
+
+    off = [copa(0, ["구름", "해"], 1.0), copa(1, ["바람", "눈"], 0.0)]
+    on = [copa(0, ["바람", "눈"], 0.0), copa(1, ["구름", "해"], 1.0)]
+    assert off[0]["prompt_hash"] == off[1]["prompt_hash"]
+    found = importer.rows(off, on, task="kobest_copa").metrics[0].evidence
+    assert importer.join.paired == 2
+    assert found is not None
+    assert found.n_changed == 0
+
+
+def test_the_order_of_keys_and_empty_keys_do_not_make_another_document(importer: Importer) -> None:
+    """The hub's IFEval fills kwargs up with empty keys; doc_hash then differs, and so it does by the order of keys."""
+    bare = {"key": 1, "prompt": "p", "kwargs": [{"num_words": 3, "relation": "at least"}]}
+    full = {"prompt": "p", "kwargs": [{"relation": "at least", "num_words": 3, "letter": None}], "key": 1}
+    off = [row(0, bare, prompts=["p"], acc=1.0)]
+    on = [row(0, full, prompts=["p"], acc=1.0)]
+    assert off[0]["doc_hash"] != on[0]["doc_hash"]
+    importer.rows(off, on)
+    assert importer.join.paired == 1
+
+
+def test_a_document_with_another_field_is_found_by_its_prompts_and_answer(importer: Importer) -> None:
+    off = binary_rows([1, 0, 1])
+    on = [{**one, "doc": {**one["doc"], "added": "by another version"}} for one in off]
+    importer.rows(off, on)
+    assert importer.join.paired == 3
+
+
+def test_a_last_line_that_was_cut_is_told_and_left_out(importer: Importer) -> None:
+    run = Run(samples={"sums": binary_rows([1] * 40)})
+    folder = run.write(importer.folder / "cut")
+    path = samples(folder)
+    path.write_bytes(path.read_bytes()[:-30])
+    found = importer(run.write(importer.folder / "off"), folder)
+    assert importer.join.only_baseline == 1
+    assert any("ends in the middle of line 40" in caveat for caveat in found.caveats)
+    assert found.metrics[0].n_missing_candidate == 1
+
+
+def test_a_broken_line_before_the_last_is_an_error_with_its_number(importer: Importer) -> None:
+    folder = Run(samples={"sums": binary_rows([1] * 5)}).write(importer.folder / "off")
+    path = samples(folder)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], lines[2][:50] + b"\n", *lines[3:]]))
+    with pytest.raises(BadLog, match=r"samples_sums_.*\.jsonl, line 3: is no JSON object") as caught:
+        importer(folder, folder)
+    assert "lm_eval --log_samples" in caught.value.hint
+    assert list(importer.store.kept) == []
+
+
+def test_gzip_and_byte_order_marks_are_read(importer: Importer) -> None:
+    run = Run(samples={"sums": binary_rows([1, 0, 1])})
+    off, on = run.write(importer.folder / "off"), run.write(importer.folder / "on")
+    packed = samples(off)
+    packed.with_name(f"{packed.name}.gz").write_bytes(gzip.compress(packed.read_bytes()))
+    packed.unlink()
+    for path in on.iterdir():
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    importer(off, on)
+    assert importer.join.paired == 3
+
+
+def test_a_gzip_file_that_was_cut_is_told(importer: Importer) -> None:
+    run = Run(samples={"sums": [row(n, {"q": n, "noise": sha(str(n))}, acc=1.0) for n in range(3_000)]})
+    off, on = run.write(importer.folder / "off"), run.write(importer.folder / "on")
+    path = samples(on)
+    whole = gzip.compress(path.read_bytes())
+    path.with_name(f"{path.name}.gz").write_bytes(whole[: len(whole) * 2 // 3])
+    path.unlink()
+    found = importer(off, on)
+    assert 0 < importer.join.only_baseline < 3_000
+    assert any("ends in the middle" in caveat for caveat in found.caveats)
+
+
+def test_nan_is_no_score_and_infinity_is_read(importer: Importer) -> None:
+    rows = binary_rows([1, 0, 1])
+    rows[1]["exact_match"] = float("nan")
+    found = importer.rows(rows, binary_rows([1, 0, 1])).metrics[0]
+    assert (found.n_items, found.n_missing_baseline) == (3, 1)
+
+
+def test_chat_prompts_are_told_apart(importer: Importer) -> None:
+    messages = json.dumps([{"role": "user", "content": "hi"}])
+    rows = [row(0, {"q": 0}, prompts=["x"], acc=1.0)]
+    rows[0]["arguments"] = [([messages], {"until": []})]
+    found = importer.rows(rows, rows)
+    (item,) = importer.store.items(found.comparison_id)
+    assert (item.prompts[0].is_chat, item.prompts[0].text) == (True, messages)
+
+
+def test_the_newest_of_several_runs_is_taken_or_the_one_that_is_named(importer: Importer) -> None:
+    folder = importer.folder / "off" / "model"
+    Run(samples={"sums": binary_rows([0] * 4)}, date="2026-01-01T00-00-00.1").write(folder)
+    Run(samples={"sums": binary_rows([1] * 4)}, date="2026-02-01T00-00-00.1").write(folder)
+    on = Run(samples={"sums": binary_rows([1] * 4)}).write(importer.folder / "on")
+    found = importer(importer.folder / "off", on)
+    assert found.metrics[0].baseline == 1.0
+    assert any("the baseline's folder has 1 other run" in caveat for caveat in found.caveats)
+    older = importer(importer.folder / "off", on, runs={ArmName.BASELINE: "2026-01-01"})
+    assert older.metrics[0].baseline == 0.0
+    with pytest.raises(BadLog, match="no run named 2027"):
+        importer(importer.folder / "off", on, runs={ArmName.BASELINE: "2027"})
+
+
+def test_a_results_file_names_its_run(importer: Importer) -> None:
+    folder = importer.folder / "runs"
+    Run(samples={"sums": binary_rows([0] * 4)}, date="2026-01-01T00-00-00.1").write(folder)
+    Run(samples={"sums": binary_rows([1] * 4)}, date="2026-02-01T00-00-00.1").write(folder)
+    off, on = (folder / f"results_2026-0{month}-01T00-00-00.1.json" for month in (2, 1))
+    found = importer(off, on).metrics[0]
+    assert (found.baseline, found.candidate, found.verdict) == (1.0, 0.0, Verdict.REGRESSION)
+
+
+def test_a_custom_results_name_is_found(importer: Importer) -> None:
+    """`--output_path mine.json`: the results are named after it, the samples are not."""
+    folder = Run(samples={"sums": binary_rows([1, 0])}).write(importer.folder / "off")
+    (folder / f"results_{DATE}.json").rename(folder / f"mine_{DATE}.json")
+    importer(folder, folder)
+    assert importer.imported.baseline == f"lm-eval 0.4.13, mine_{DATE}.json"
+
+
+def test_group_values_are_weighted_as_the_log_s_own(importer: Importer) -> None:
+    rows = {"a": binary_rows([1, 0], key="acc"), "b": binary_rows([1, 1, 1, 1], key="acc")}
+    results = {"a": {"acc,none": 0.5}, "b": {"acc,none": 1.0}, "both": {"acc,none": 5 / 6}}
+    run = Run(samples=rows, more={"results": results, "groups": {"both": results["both"]}})
+    run.more["group_subtasks"] = {"both": ["a", "b"]}
+    found = importer.runs(run, run)
+    assert [one.id for one in found.metrics] == ["both/acc,none", "a/acc,none", "b/acc,none"]
+    assert (found.metrics[0].kind, found.metrics[0].baseline, found.metrics[0].n_items) == (
+        MetricKind.GROUP_MEAN,
+        5 / 6,
+        6,
+    )
+    assert [one.is_primary for one in found.metrics] == [True, False, False]
+    assert importer.comparison.plan.requested == ("both",)
+    unweighted = replace(run, more={**run.more, "results": {**results, "both": {"acc,none": 0.75}}, "groups": {}})
+    again = importer.runs(unweighted, unweighted)
+    assert again.metrics[0].verdict is Verdict.NOT_TESTED

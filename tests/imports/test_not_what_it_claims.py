@@ -1,0 +1,90 @@
+"""A folder or file that is not what it should be: one sentence with file, line and what was expected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qualab.errors import BadLog
+from tests.imports.conftest import Importer
+from tests.imports.lm_eval_files import DATE, Row, Run, binary_rows
+
+
+def run_with(change: Callable[[Row], object]) -> Callable[[Path], object]:
+    """A run whose second row is changed."""
+
+    def write(folder: Path) -> object:
+        Run(samples={"sums": binary_rows([1, 0, 1])}).write(folder)
+        path = folder / f"samples_sums_{DATE}.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        change(rows[1])
+        return path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+
+    return write
+
+
+def without_samples(folder: Path) -> object:
+    Run(samples={"sums": []}).write(folder)
+    return (folder / f"samples_sums_{DATE}.jsonl").unlink()
+
+
+def results_of_something_else(folder: Path) -> object:
+    Run(samples={"sums": binary_rows([1])}).write(folder)
+    return (folder / f"results_{DATE}.json").write_text('{"score": 1}')
+
+
+def broken_results(folder: Path) -> object:
+    Run(samples={"sums": binary_rows([1])}).write(folder)
+    return (folder / f"results_{DATE}.json").write_text('{\n"results": {\n"sums"')
+
+
+def two_files_of_one_task(folder: Path) -> object:
+    Run(samples={"sums": binary_rows([1])}).write(folder)
+    path = folder / f"samples_sums_{DATE}.jsonl"
+    return path.with_name(f"{path.name}.gz").write_bytes(path.read_bytes())
+
+
+WRONG: list[tuple[Callable[[Path], object], str, str]] = [
+    (lambda folder: None, "does not exist", "Check the path"),
+    (lambda folder: folder.mkdir(), "holds no evaluation logs that are known", "lm-eval"),
+    (without_samples, "no samples_", "--log_samples"),
+    (results_of_something_else, r'results_.*\.json, line 1: has no "results"', "configs"),
+    (broken_results, r"results_.*\.json, line 3: is no JSON object", "results"),
+    (two_files_of_one_task, "both of task sums", "Keep one"),
+    (run_with(lambda row: row.pop("doc")), "line 2: is no sample of lm-eval, it has no doc", "resps"),
+    (run_with(lambda row: row.update(resps="x")), "line 2: has resps that are no list of lists", "resps"),
+    (run_with(lambda row: row.update(resps=[[["x", "True"]]])), "line 2: has the log-likelihood 'x'", "resps"),
+    (run_with(lambda row: row.update(metrics=["bypass"], bypass=999)), "line 2: has no score", "--predict_only"),
+]
+
+
+@pytest.mark.parametrize(("write", "message", "hint"), WRONG)
+def test_it_is_said_in_one_sentence(
+    importer: Importer, write: Callable[[Path], object], message: str, hint: str
+) -> None:
+    good = Run(samples={"sums": binary_rows([1, 0, 1])}).write(importer.folder / "good")
+    bad = importer.folder / "bad"
+    write(bad)
+    for arms in ((good, bad), (bad, good)):
+        with pytest.raises(BadLog, match=message) as caught:
+            importer(*arms)
+        assert hint in caught.value.hint
+        assert "\n" not in str(caught.value)
+    assert not importer.store.kept
+
+
+def test_samples_without_results_are_read_by_what_they_say_themselves(importer: Importer) -> None:
+    folder = Run(samples={"sums": binary_rows([1, 0, 1])}).write(importer.folder / "off")
+    (folder / f"results_{DATE}.json").unlink()
+    importer(folder, folder)
+    assert importer.join.paired == 3
+
+
+def test_one_sample_file_stands_for_itself(importer: Importer) -> None:
+    folder = Run(samples={"a": binary_rows([1, 0]), "b": binary_rows([1])}).write(importer.folder / "off")
+    path = folder / f"samples_a_{DATE}.jsonl"
+    importer(path, path)
+    assert [join.task for join in importer.imported.joins] == ["a"]

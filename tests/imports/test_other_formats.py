@@ -1,0 +1,244 @@
+"""Logs of Inspect, lighteval and NeMo Evaluator, made by their own writers; and plain tables."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from qualab.adapters.imports.inspect_logs import _Archive, _row
+from qualab.domain.names import AnswerStatus, MetricKind, RequestKind, Verdict
+from qualab.errors import BadLog
+from tests.imports.conftest import BASELINE, CANDIDATE, Importer
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def arms(name: str) -> tuple[Path, Path]:
+    return FIXTURES / name / "baseline", FIXTURES / name / "candidate"
+
+
+def table(importer: Importer, text: str, name: str = "scores.csv", **wanted: Any) -> Any:
+    path = importer.folder / name
+    path.write_text(text, encoding="utf-8")
+    return importer(path, path, is_table=True, **wanted)
+
+
+def test_inspect_s_logs_are_read_with_their_epochs_as_repeats(importer: Importer) -> None:
+    found = importer(*arms("inspect"))
+    assert {one.id: (one.n_items, one.baseline, one.candidate) for one in found.metrics} == {
+        "sums/includes,none": (8, 1.0, 15 / 16),
+        "sums/match,none": (8, 1.0, 15 / 16),
+    }
+    plan = importer.comparison.plan
+    assert plan.sampling.repeats == 2
+    assert (plan.tasks[0].version, plan.sampling.model) == ("2", "mockllm/model")
+    evidence = found.metrics[0].evidence
+    assert evidence is not None
+    assert (evidence.n_items, evidence.n_clusters, evidence.losses) == (16, 8, 1)
+    assert importer.imported.baseline.startswith("Inspect 0.3.285, 20")
+    (answer, *_) = importer.store.answers(found.comparison_id, arm=BASELINE)
+    assert (answer.reply.text, answer.reply.finish_reason) == ("The answer is 0", "stop")
+    assert answer.reply.completion_tokens
+    (item, *_) = importer.store.items(found.comparison_id)
+    assert item.prompts[0].text == "What is 0 + 0?"
+
+
+def test_an_older_inspect_log_is_packed_otherwise(importer: Importer) -> None:
+    """Until 2026 parts were deflated; the same content either way."""
+    folder = importer.folder / "old"
+    folder.mkdir()
+    (path,) = arms("inspect")[0].glob("*.eval")
+    with (
+        zipfile.ZipFile(path) as packed,
+        zipfile.ZipFile(folder / path.name, "w", zipfile.ZIP_DEFLATED) as plain,
+    ):
+        for name in packed.namelist():
+            plain.writestr(name, _Archive(path, packed)._content(name))
+    found = importer(folder, arms("inspect")[1])
+    assert importer.join.paired == 16
+    assert found.metrics[0].baseline == 1.0
+
+
+def test_the_newest_inspect_log_of_each_task_is_taken(importer: Importer) -> None:
+    folder = importer.folder / "logs"
+    shutil.copytree(arms("inspect")[1], folder)
+    (newer,) = arms("inspect")[0].glob("*.eval")
+    shutil.copy(newer, folder / newer.name.replace("2026-", "2027-"))
+    found = importer(folder, arms("inspect")[1])
+    assert found.metrics[0].baseline == 1.0
+    assert any("the baseline's folder has 1 other run" in caveat for caveat in found.caveats)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip file", b"PK\x05\x06" + bytes(18)])
+def test_what_is_no_inspect_log_is_said(importer: Importer, content: bytes) -> None:
+    path = importer.folder / "x.eval"
+    path.write_bytes(content)
+    with pytest.raises(BadLog, match=r"x\.eval") as caught:
+        importer(path, path)
+    assert "Inspect" in caught.value.hint
+
+
+def test_a_damaged_inspect_log_is_said(importer: Importer) -> None:
+    (whole,) = arms("inspect")[0].glob("*.eval")
+    path = importer.folder / "x.eval"
+    content = bytearray(whole.read_bytes())
+    with zipfile.ZipFile(whole) as archive:
+        start = archive.getinfo("samples/3_epoch_1.json").header_offset
+    content[start + 100 : start + 150] = bytes(50)
+    path.write_bytes(bytes(content))
+    with pytest.raises(BadLog, match=r"x\.eval"):
+        importer(path, path)
+
+
+@pytest.fixture
+def lighteval(tmp_path: Path) -> Path:
+    folder = tmp_path / "lighteval"
+    with zipfile.ZipFile(FIXTURES / "lighteval.zip") as packed:
+        packed.extractall(folder)
+    return folder
+
+
+def test_lighteval_s_details_are_read(importer: Importer, lighteval: Path) -> None:
+    found = importer(lighteval / "baseline", lighteval / "candidate")
+    assert {one.id: (one.n_items, one.baseline, one.candidate) for one in found.metrics} == {
+        "capitals|5/acc,none": (4, 1.0, 0.75),
+        "sums|0/em,none": (6, 1.0, 5 / 6),
+    }
+    assert [finding.what for finding in importer.imported.findings] == [
+        "capitals|5/acc,none: taken for a mean of 0/1 scores, which gives the log's own values",
+        "sums|0/em,none: taken for a mean of 0/1 scores, which gives the log's own values",
+    ]
+    plan = importer.comparison.plan
+    assert {task.name: (task.version, task.num_fewshot, task.kind) for task in plan.tasks} == {
+        "capitals|5": ("0", 5, RequestKind.LOGLIKELIHOOD),
+        "sums|0": ("1", 0, RequestKind.GENERATION),
+    }
+    assert plan.sampling.model == "made/up"
+    answers = list(importer.store.answers(found.comparison_id, arm=CANDIDATE))
+    assert "It is 99." in [answer.reply.text for answer in answers]
+    assert (answers[0].reply.loglikelihood, answers[1].reply.loglikelihood) == (-2.0, -1.0)
+
+
+def test_lighteval_s_details_alone_are_read(importer: Importer, lighteval: Path) -> None:
+    (sums,) = (lighteval / "baseline").rglob("details_sums*.parquet")
+    importer(sums, lighteval / "candidate" / "details")
+    assert importer.join.paired == 6
+    assert importer.comparison.plan.tasks[0].version == "1"
+
+
+def test_a_file_that_only_its_name_makes_lighteval_s_is_said(importer: Importer) -> None:
+    path = importer.folder / "details_sums|0_2026-01-01T00-00-00.1.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"score": [1]}), path)
+    with pytest.raises(BadLog, match="line 1: there is no column doc") as caught:
+        importer(path, path)
+    assert "model_response" in caught.value.hint
+
+
+def test_nemo_s_bundles_are_read(importer: Importer) -> None:
+    found = importer(*arms("nemo"))
+    assert {one.id: (one.n_items, one.baseline, one.candidate) for one in found.metrics} == {
+        "sums/reward,none": (6, 1.0, 5 / 6),
+        "words/reward,none": (6, 1.0, 11 / 12),
+    }
+    assert importer.imported.baseline.startswith("NeMo Evaluator 0.3.0, eval-")
+    (answer, *_) = importer.store.answers(found.comparison_id, arm=CANDIDATE)
+    assert answer.reply.text == "It is 99."
+
+
+def test_nemo_s_aggregates_alone_are_refused(importer: Importer) -> None:
+    (importer.folder / "results.yml").write_text("results: {}")
+    with pytest.raises(BadLog, match="aggregates without items"):
+        importer(importer.folder, importer.folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("scores.csv", "item,baseline,candidate\na,1,1\nb,0,1\nc,1,0\nd,1,0\n"),
+        ("scores.csv", "\ufeffitem;candidate;baseline\r\na;1;1\r\nb;1;0\r\nc;0;1\r\nd;false;true\r\n"),
+        ("scores.tsv", "Item\tBaseline\tCandidate\na\t1\t1\nb\t0\t1\nc\t1\t0\nd\t1\t0\n"),
+        (
+            "scores.jsonl",
+            '{"item": "a", "baseline": 1, "candidate": 1}\n{"item": "b", "baseline": 0, "candidate": 1.0}\n'
+            '{"item": "c", "baseline": true, "candidate": false}\n{"item": "d", "baseline": 1, "candidate": 0}',
+        ),
+    ],
+)
+def test_a_table_is_a_comparison(importer: Importer, name: str, text: str) -> None:
+    (found,) = table(importer, text, name).metrics
+    assert (found.id, found.kind, found.n_items) == ("scores/score,none", MetricKind.BINARY_MEAN, 4)
+    assert found.evidence is not None
+    assert (found.evidence.gains, found.evidence.losses) == (1, 2)
+    assert found.is_primary
+
+
+def test_a_parquet_table_is_a_comparison(importer: Importer) -> None:
+    path = importer.folder / "scores.parquet"
+    columns = {
+        "item": [1, 2, 3],
+        "baseline": [0.5, 0.25, None],
+        "candidate": [0.5, 0.75, 1.0],
+        "cluster": ["a", "a", "b"],
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    (found,) = importer(path, path, is_table=True).metrics
+    assert (found.kind, found.n_items, found.n_missing_baseline) == (MetricKind.MEAN, 3, 1)
+    assert found.baseline == 0.375
+
+
+def test_a_table_s_clusters_and_tasks_count(importer: Importer) -> None:
+    lines = [f"{n},{n % 2},1,p{n // 5},{'easy' if n < 50 else 'hard'}" for n in range(100)]
+    found = table(importer, "item,baseline,candidate,cluster,task\n" + "\n".join(lines))
+    assert [(one.task, one.n_items) for one in found.metrics] == [("easy", 50), ("hard", 50)]
+    assert [one.evidence and one.evidence.n_clusters for one in found.metrics] == [10, 10]
+
+
+def test_a_large_table_of_scores_alone_has_a_verdict(importer: Importer) -> None:
+    lines = "".join(f"{n},1,1\n" for n in range(1_000))
+    assert table(importer, "item,baseline,candidate\n" + lines).verdict is Verdict.EQUIVALENT
+    same = table(importer, "item,baseline,candidate\n" + lines.replace(",1,1\n", ",1,0\n", 200))
+    assert same.verdict is Verdict.REGRESSION
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("x.csv", "name,baseline,candidate\na,1,1\n", r"x\.csv, line 1: there is no column item"),
+        ("x.csv", "item,baseline,candidate\na,1,1\nb,1\n", r"x\.csv, line 3: has not 3 values"),
+        ("x.csv", "item,baseline,candidate\na,1,1\nb,good,1\n", r"x\.csv, line 3: the baseline is 'good'"),
+        ("x.csv", "item,baseline,candidate\na,1,1\n,0,1\n", r"x\.csv, line 3: the item has no name"),
+        ("x.csv", "", r"x\.csv, line 1: there is no column item"),
+        (
+            "x.jsonl",
+            '{"item": 1, "baseline": 1, "candidate": 1}\n{"item": 2}\n',
+            r"x\.jsonl, line 2: there is no column",
+        ),
+        ("x.jsonl", "[1]\n{}\n", r"x\.jsonl, line 1: is no JSON array of objects"),
+        ("x.parquet", "PAR1 not really", r"x\.parquet cannot be read as Parquet"),
+        ("x.xlsx", "", r"x\.xlsx is no table that is known"),
+    ],
+)
+def test_what_is_no_table_is_said_with_its_line(importer: Importer, name: str, text: str, message: str) -> None:
+    with pytest.raises(BadLog, match=message) as caught:
+        table(importer, text, name)
+    assert "Expected" in caught.value.hint
+    assert not importer.store.kept
+
+
+def test_an_item_that_comes_twice_in_a_table_is_no_pair(importer: Importer) -> None:
+    table(importer, "item,baseline,candidate\na,1,1\na,0,1\nb,1,1\n")
+    assert (importer.join.paired, importer.join.duplicated) == (1, 1)
+
+
+def test_a_sample_that_failed_is_missing(importer: Importer) -> None:
+    error = {"message": "no answer"}
+    sample = {"id": 1, "input": "x", "scores": {"match": {"value": "I"}}, "error": error, "epoch": 1}
+    row = _row("sums", sample, "here")
+    assert row.scores == {}
+    assert row.replies[0].status is AnswerStatus.HTTP_ERROR
