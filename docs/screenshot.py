@@ -22,7 +22,7 @@ import manimgx_fonts_cjk
 from playwright.sync_api import sync_playwright
 
 HERE = Path(__file__).parent
-WIDTH, HEIGHT = 1_080, 1_500
+WIDTH, HEIGHT = 1_000, 1_150
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 
 
@@ -45,7 +45,10 @@ def newest(address: str) -> str:
 
 
 def shoot(url: str, path: Path) -> None:
-    """The top of the page. Korean letters come from the package of the report's fonts."""
+    """The top of the page, without the arms, which name places of this machine.
+
+    Korean letters come from the package of the report's fonts.
+    """
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         (Path(folder) / "fonts").symlink_to(Path(manimgx_fonts_cjk.__file__).parent)
@@ -54,6 +57,7 @@ def shoot(url: str, path: Path) -> None:
         )
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, locale="en-GB")
         page.goto(url)
+        page.evaluate("document.getElementById('arms').remove()")
         page.screenshot(path=path)
         browser.close()
 
