@@ -22,7 +22,7 @@ import manimgx_fonts_cjk
 from playwright.sync_api import sync_playwright
 
 HERE = Path(__file__).parent
-WIDTH, HEIGHT = 1_000, 1_150
+WIDTH, HEIGHT = 1_000, 1_240
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 
 
