@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -123,6 +123,20 @@ def renderer(name: str) -> Renderer:
     from qualab.adapters.render.markdown import render_markdown
 
     return {"md": render_markdown, "json": render_json}[name]
+
+
+def page_renderer() -> Callable[[str, Mapping[str, object]], bytes]:
+    """What draws a web page of this name with these values."""
+    from qualab.adapters.render.web import render_page
+
+    return render_page
+
+
+def static_file(name: str) -> tuple[bytes, str] | None:
+    """A file that web pages load, and its media type; None where there is none."""
+    from qualab.adapters.render.web import static_file
+
+    return static_file(name)
 
 
 def clock() -> Clock:

@@ -434,9 +434,15 @@ class Registry(Protocol):
     def has_outcomes(self, comparison_id: str) -> bool: ...
 
     def outcomes(
-        self, comparison_id: str, wanted: OutcomeFilter, *, cursor: str | None = None, limit: int = 50
+        self,
+        comparison_id: str,
+        wanted: OutcomeFilter,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        is_backward: bool = False,
     ) -> Page[Outcome]:
-        """In order of (position, repeat)."""
+        """In order of (position, repeat), behind the cursor; `is_backward`: what is before it, the nearest first."""
         ...
 
     def pair(self, comparison_id: str, position: int) -> tuple[Item, Sequence[Answer], Sequence[Score]]:

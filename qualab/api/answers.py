@@ -29,13 +29,20 @@ def etag_of(body: bytes) -> str:
     return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
 
 
-def tagged(request: Request, body: bytes, etag: str, *, headers: Mapping[str, str] | None = None) -> Response:
+def tagged(
+    request: Request,
+    body: bytes,
+    etag: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    media_type: str = "application/json",
+) -> Response:
     """200 with the body, or 304 where the client has it."""
     said = {"ETag": etag, **REVALIDATE, **(headers or {})}
     known = request.headers.get("if-none-match")
     if known is not None and (known.strip() == "*" or etag in TAG.findall(known)):
         return Response(status_code=304, headers=said)
-    return Response(body, headers=said, media_type="application/json")
+    return Response(body, headers=said, media_type=media_type)
 
 
 def answer(request: Request, value: Any) -> Response:

@@ -12,7 +12,20 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from qualab import __version__
-from qualab.api import analyses, audit, comparisons, events, health, items, plans, problems, signoffs
+from qualab.api import (
+    analyses,
+    audit,
+    comparisons,
+    events,
+    health,
+    items,
+    pages,
+    plans,
+    problems,
+    reports,
+    signin,
+    signoffs,
+)
 from qualab.api.docs import describe
 from qualab.api.front import Front
 from qualab.api.polled import Polled
@@ -78,8 +91,8 @@ def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema) -> FastAPI:
     app.state.collectors = CollectorRegistry()
     counts = health.Requests(app.state.collectors)
     app.state.collectors.register(health.Stock(state))
-    routers = [part.router for part in (comparisons, items, analyses, signoffs, events, plans, audit, health)]
-    for router in routers:
+    routers = [part.router for part in (comparisons, items, analyses, reports, signoffs, events, plans, audit, health)]
+    for router in (*routers, pages.router, signin.router):
         app.include_router(router)
     problems.install(app)
     app.add_middleware(Polled, route=comparisons.verdict_route())

@@ -84,7 +84,7 @@ async def create(
 def list_comparisons(request: Request, desk: TheDesk, asked: Annotated[Listed, Query()]) -> Response:
     """List comparisons, newest first, with requests that have not become one."""
     wanted = ComparisonFilter(
-        status=_status(asked.status),
+        status=read_status(asked.status),
         verdict=asked.verdict,
         model=None if asked.model is None else storable_text(asked.model),
         label=None if asked.label is None else storable_text(asked.label),
@@ -219,7 +219,8 @@ def _version(desk: Desk, comparison_id: str, if_match: str | None) -> int | None
     return found.version if found.submission else None
 
 
-def _status(text: str | None) -> ComparisonStatus | SubmissionStatus | None:
+def read_status(text: str | None) -> ComparisonStatus | SubmissionStatus | None:
+    """Raises InvalidValue for what is none."""
     if text is None:
         return None
     for kind in (ComparisonStatus, SubmissionStatus):

@@ -233,3 +233,4 @@ ANALYSIS: dict[str, Any] = {
     "repeats": None,
 }
 ANALYSED: dict[str, Any] = {"name": ANALYSIS_NAMED, "is_as_stored": True, "analysis": ANALYSIS}
+REPORT: dict[str, Any] = {"comparison_id": ID, "plan_hash": HASH, "language": "en", "headline": "...", "sections": []}

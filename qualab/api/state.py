@@ -29,6 +29,9 @@ from qualab.service_settings import ServiceSettings
 T = TypeVar("T")
 FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 """Headers of proxies: what comes through one does not come from this machine."""
+COOKIE = "qualab_token"
+"""Holds the token of a person who has signed in. Other sites' pages do not send it, and scripts do not see it."""
+READING = ("GET", "HEAD")
 BEARER = HTTPBearer(auto_error=False, description="A token of `qualab token create`")
 
 
@@ -70,7 +73,7 @@ async def _desk(request: Request) -> Desk:
 async def recognised(request: Request) -> Caller:
     """Who asks. Raises Unauthenticated, TooManyRequests."""
     state = state_of(request)
-    caller = remembered(request)
+    caller = await _of_cookie(request) or remembered(request)
     if caller is None:
         try:
             caller = await run_in_threadpool(state.door.caller, _presented(request), is_local=_is_local(request))
@@ -94,6 +97,19 @@ def take_turn(request: Request, caller: Caller) -> None:
 
 def _address(request: Request) -> str:
     return request.client.host if request.client else ""
+
+
+async def _of_cookie(request: Request) -> Caller | None:
+    """Who has signed in with a browser, which may read alone; None for anybody else, and for a cookie of before."""
+    token = request.cookies.get(COOKIE)
+    if token is None or request.method not in READING or "authorization" in request.headers:
+        return None
+    door = state_of(request).door
+    try:
+        known = door.remembered(token, is_local=False)
+        return known or await run_in_threadpool(door.caller, token, is_local=False)
+    except Unauthenticated:
+        return None
 
 
 def _presented(request: Request) -> str | None:

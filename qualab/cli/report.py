@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from qualab.cli.options import Database
-from qualab.domain.report import Language
+from qualab.domain.report import Language, ReportFormat
 from qualab.errors import UsageError
-
-
-class ReportFormat(StrEnum):
-    """How a report is drawn."""
-
-    PDF = "pdf"
-    HTML = "html"
-    MARKDOWN = "md"
-    JSON = "json"
-
 
 STANDARD_OUTPUT = Path("-")
 SUFFIXES = {".pdf": ReportFormat.PDF, ".html": ReportFormat.HTML, ".htm": ReportFormat.HTML}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Adds the command of this module."""
-    app.command("serve", short_help="Serve the REST API, with a worker.")(serve)
+    app.command("serve", short_help="Serve the REST API and web pages, with a worker.")(serve)
 
 
 def serve(
@@ -45,7 +45,7 @@ def serve(
     data_dir: DataDir = None,
     db: Database = None,
 ) -> None:
-    """Serve the REST API, with a worker. Every setting can be given as QUALAB_SERVE_NAME, too."""
+    """Serve the REST API and web pages, with a worker. Every setting can be given as QUALAB_SERVE_NAME, too."""
     from qualab import bootstrap, worker_bootstrap
     from qualab.service_settings import load_service
     from qualab.settings import load

@@ -18,6 +18,15 @@ class Language(StrEnum):
     KOREAN = "ko"
 
 
+class ReportFormat(StrEnum):
+    """How a report is drawn."""
+
+    PDF = "pdf"
+    HTML = "html"
+    MARKDOWN = "md"
+    JSON = "json"
+
+
 class Tone(StrEnum):
     """What a verdict means to a reader. Every tone has a mark, so that none is told by colour alone."""
 
@@ -158,6 +167,23 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Power by number of items, with the place that is asked about."""
+
+    points: tuple[tuple[float, float], ...]
+    """(items, power), by items."""
+    here: tuple[float, float]
+    target: float
+    """The power that is aimed at."""
+    axis: str
+    vertical_axis: str
+    here_text: str
+    target_text: str
+    description: str
+    """For who cannot see it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
     """One arm's text around the first difference."""
 
@@ -195,7 +221,7 @@ class SignOff:
     kind: Literal["signoff"] = "signoff"
 
 
-Chart = Forest | Histogram
+Chart = Forest | Histogram | Curve
 Block = Paragraph | Bullets | Facts | Table | Forest | Histogram | Excerpt | SignOff
 
 

@@ -70,6 +70,7 @@ ROUTES: list[tuple[str, str, Scope]] = [
     ("GET", "/v1/comparisons/x/items/0", Scope.READ),
     ("GET", "/v1/comparisons/x/analyses", Scope.READ),
     ("GET", "/v1/comparisons/x/analyses/y", Scope.READ),
+    ("GET", "/v1/comparisons/x/report", Scope.READ),
     ("GET", "/v1/comparisons/x/events", Scope.READ),
     ("POST", "/v1/plans", Scope.READ),
     ("GET", "/metrics", Scope.READ),

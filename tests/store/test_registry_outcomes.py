@@ -85,6 +85,21 @@ def test_an_outcome_that_cannot_be_leaves_what_was_there(store: Store, registry:
     assert list(registry.outcomes("c-1", OutcomeFilter()).entries) == [make_outcome(0)]
 
 
+def test_outcomes_are_read_backward_from_a_place(store: Store, registry: Registry) -> None:
+    flips = {1: GAIN, 4: LOSS, 6: GAIN}
+    places = [(position, repeat) for position in range(8) for repeat in range(2)]
+    store.put_outcomes("c-1", [make_outcome(at, flips.get(at, SAME), repeat=repeat) for at, repeat in places])
+    seen: list[tuple[int, int]] = []
+    cursor: str | None = encode_cursor("items", 6, 1)
+    while cursor is not None:
+        page = registry.outcomes("c-1", OutcomeFilter(flipped=True), cursor=cursor, limit=2, is_backward=True)
+        seen += [(one.position, one.repeat) for one in page.entries]
+        cursor = page.next_cursor
+    assert seen == [(6, 0), (4, 1), (4, 0), (1, 1), (1, 0)]
+    (last,) = registry.outcomes("c-1", OutcomeFilter(), limit=1, is_backward=True).entries
+    assert (last.position, last.repeat) == (7, 1)
+
+
 def test_filters_hold_together_and_alone(store: Store, registry: Registry) -> None:
     changes = (SAME, GAIN, LOSS, UNKNOWN, SAME, GAIN)
     store.put_outcomes(

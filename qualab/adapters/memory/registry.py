@@ -232,12 +232,20 @@ class MemoryRegistry:
         return bool(self._store.of(comparison_id).outcomes)
 
     def outcomes(
-        self, comparison_id: str, wanted: OutcomeFilter, *, cursor: str | None = None, limit: int = 50
+        self,
+        comparison_id: str,
+        wanted: OutcomeFilter,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        is_backward: bool = False,
     ) -> Page[Outcome]:
-        """In order of (position, repeat)."""
-        behind = (-1, 0) if cursor is None else decode_cursor(cursor, "items", 2)
+        """In order of (position, repeat), or against it."""
+        behind = None if cursor is None else decode_cursor(cursor, "items", 2)
         of_all = self._store.of(comparison_id).outcomes
-        found = [one for one in of_all if outcome_place(one) > behind and _is_shown(one, wanted)]
+        found = [one for one in of_all if _is_behind(one, behind, is_backward) and _is_shown(one, wanted)]
+        if is_backward:
+            found.reverse()
         limit = max(limit, 1)
         return page_of(found[: limit + 1], limit, lambda one: encode_cursor("items", *outcome_place(one)))
 
@@ -369,6 +377,12 @@ def _matches(summary: ComparisonSummary, wanted: ComparisonFilter) -> bool:
 
 def _holds(lease: HostLease, comparison_id: str, runner: str) -> bool:
     return lease.comparison_id == comparison_id and lease.runner == runner
+
+
+def _is_behind(outcome: Outcome, place: tuple[int, ...] | None, is_backward: bool) -> bool:
+    if place is None:
+        return True
+    return outcome_place(outcome) < place if is_backward else outcome_place(outcome) > place
 
 
 def _is_shown(outcome: Outcome, wanted: OutcomeFilter) -> bool:

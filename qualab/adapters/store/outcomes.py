@@ -52,19 +52,27 @@ def any_outcomes(connection: Connection, key: int) -> bool:
 
 
 def read_outcomes(
-    connection: Connection, key: int, wanted: OutcomeFilter, *, cursor: str | None, limit: int
+    connection: Connection,
+    key: int,
+    wanted: OutcomeFilter,
+    *,
+    cursor: str | None,
+    limit: int,
+    is_backward: bool = False,
 ) -> Page[Outcome]:
-    """A page in order of (position, repeat). Raises InvalidValue for a cursor of another list."""
+    """A page in order of (position, repeat), or against it. Raises InvalidValue for a cursor of another list."""
     limit = max(limit, 1)
+    order = [column.desc() if is_backward else column for column in (_O.position, _O.repeat)]
     query = (
         select(outcome, phrase.c.text.label("task_name"))
         .join(phrase, phrase.c.id == _O.task)
         .where(_O.comparison_key == key, *_conditions(wanted))
-        .order_by(_O.position, _O.repeat)
+        .order_by(*order)
         .limit(limit + 1)
     )
     if cursor is not None:
-        query = query.where(tuple_(_O.position, _O.repeat) > tuple_(*decode_cursor(cursor, "items", 2)))
+        place, behind = tuple_(_O.position, _O.repeat), tuple_(*decode_cursor(cursor, "items", 2))
+        query = query.where(place < behind if is_backward else place > behind)
     found = [_outcome_of(row) for row in connection.execute(query)]
     return page_of(found, limit, lambda value: encode_cursor("items", value.position, value.repeat))
 

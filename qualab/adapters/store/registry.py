@@ -157,11 +157,17 @@ class SqlRegistry:
             return any_outcomes(connection, key)
 
     def outcomes(
-        self, comparison_id: str, wanted: OutcomeFilter, *, cursor: str | None = None, limit: int = 50
+        self,
+        comparison_id: str,
+        wanted: OutcomeFilter,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        is_backward: bool = False,
     ) -> Page[Outcome]:
-        """In order of (position, repeat)."""
+        """In order of (position, repeat), or against it."""
         with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
-            return read_outcomes(connection, key, wanted, cursor=cursor, limit=limit)
+            return read_outcomes(connection, key, wanted, cursor=cursor, limit=limit, is_backward=is_backward)
 
     def pair(self, comparison_id: str, position: int) -> tuple[Item, Sequence[Answer], Sequence[Score]]:
         """One item with both arms' answers and scores. Raises ItemNotFound."""

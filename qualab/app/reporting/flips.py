@@ -118,7 +118,7 @@ def flips_section(source: Source, words: Words) -> Section:
 
 def _excerpt(flip: Flip, words: Words) -> Excerpt:
     off, on = (answer.reply.text or "" for answer in (flip.baseline, flip.candidate))
-    place = _first_difference(off, on)
+    place = first_difference(off, on)
     facts = [
         Fact(label=words("prompt end"), text=_ending(flip.item)),
         Fact(label=words("target"), text=visible_text(_cut(flip.item.target, PROMPT))),
@@ -143,13 +143,13 @@ def _side(key: str, text: str, place: int, answer: Answer, words: Words) -> Side
     tokens = words("not said") if reply.completion_tokens is None else count(reply.completion_tokens)
     return Side(
         title=words(key),
-        text=_marked(text[place : place + AFTER]),
+        text=marked(text[place : place + AFTER]),
         is_cut=len(text) > place + AFTER,
         facts=words("side facts", status=reply.finish_reason or reply.status.value, tokens=tokens),
     )
 
 
-def _marked(text: str) -> str:
+def marked(text: str) -> str:
     """White space that a difference begins with is shown: it may be all there is."""
     rest = text.lstrip(" \t\n")
     blank = text[: len(text) - len(rest)]
@@ -168,7 +168,7 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-def _first_difference(one: str, other: str) -> int:
+def first_difference(one: str, other: str) -> int:
     """The character, from 0, at which two texts differ first; their length where they do not."""
     pairs = zip(one, other, strict=False)
     return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

@@ -1,0 +1,151 @@
+"""Web pages for people: comparisons, one of them, its items, one item, the plan calculator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field, model_validator
+
+from qualab import bootstrap
+from qualab.api.answers import etag_of, tagged
+from qualab.api.comparisons import read_status
+from qualab.api.html import PageRoute, language_of, page
+from qualab.api.items import MOST
+from qualab.api.problems import HttpProblem
+from qualab.api.state import READ, TheDesk, slowly
+from qualab.app.viewing.comparison import comparison_page
+from qualab.app.viewing.item import item_page
+from qualab.app.viewing.items import SHOWS, Browsed, items_page
+from qualab.app.viewing.listing import list_page
+from qualab.app.viewing.power import MOST_ITEMS, Asked, power_page
+from qualab.app.viewing.words import Wording
+from qualab.domain.names import ComparisonStatus, Objective, Verdict
+from qualab.domain.submissions import SubmissionStatus
+from qualab.domain.text import storable_text
+from qualab.ports import ComparisonFilter
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+STATUSES = tuple(dict.fromkeys([*map(str, SubmissionStatus), *map(str, ComparisonStatus)]))
+Show = Literal["all", "flipped", "losses", "gains", "missing", "different"]
+
+
+class Form(BaseModel):
+    """What a form sends; a field that is left empty says nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _said(cls, found: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in found.items() if value != ""}
+
+
+class Listed(Form):
+    """Which comparisons."""
+
+    status: str = ""
+    verdict: Verdict | None = None
+    label: str = ""
+    model: str = ""
+    cursor: str | None = Field(None, max_length=500)
+
+    def filter(self) -> ComparisonFilter:
+        """For the registry."""
+        return ComparisonFilter(
+            status=read_status(self.status or None),
+            verdict=self.verdict,
+            label=storable_text(self.label) or None,
+            model=storable_text(self.model) or None,
+            limit=50,
+        )
+
+
+class Items(Form):
+    """Which items."""
+
+    show: Show = "all"
+    task: str = ""
+    min_length: int | None = Field(None, ge=0, le=MOST)
+    max_length: int | None = Field(None, ge=0, le=MOST)
+    cursor: str | None = Field(None, max_length=500)
+
+    def browsed(self) -> Browsed:
+        """Without the page."""
+        return Browsed(show=self.show, task=self.task, min_length=self.min_length, max_length=self.max_length)
+
+
+class Around(Items):
+    """Among which items one stands: the flips, unless something is said."""
+
+    show: Show = "flipped"
+
+
+class Power(Form):
+    """What the calculator is asked, in percent."""
+
+    items: int = Field(1_319, ge=1, le=MOST_ITEMS)
+    discordance: float = Field(5.0, ge=0.1, le=50.0)
+    margin: float = Field(2.0, ge=0.25, le=20.0)
+    alpha: float = Field(5.0, ge=0.1, le=20.0)
+    power: float = Field(80.0, ge=50.0, le=99.0)
+    objective: Objective = Objective.EQUIVALENCE
+
+    def asked(self) -> Asked:
+        """In fractions."""
+        shares = {name: getattr(self, name) / 100.0 for name in ("discordance", "margin", "alpha", "power")}
+        return Asked(items=self.items, objective=self.objective, **shares)
+
+
+def words_of(request: Request) -> Wording:
+    """In the reader's language."""
+    return Wording(language=language_of(request))
+
+
+@router.get("/", dependencies=READ)
+def listing(request: Request, desk: TheDesk, asked: Annotated[Listed, Query()]) -> Response:
+    """All comparisons."""
+    view = list_page(desk, asked.filter(), asked.cursor, words_of(request))
+    return page(request, "list", view=view, asked=asked, statuses=STATUSES, verdicts=tuple(Verdict))
+
+
+@router.get("/comparisons/{comparison_id}", dependencies=READ)
+async def comparison(request: Request, desk: TheDesk, comparison_id: str) -> Response:
+    """One comparison."""
+
+    def job() -> Response:
+        return page(request, "comparison", view=comparison_page(desk, comparison_id, words_of(request)))
+
+    return await slowly(request, job)
+
+
+@router.get("/comparisons/{comparison_id}/items", dependencies=READ)
+def items(request: Request, desk: TheDesk, comparison_id: str, asked: Annotated[Items, Query()]) -> Response:
+    """The items of a comparison."""
+    view = items_page(desk, comparison_id, asked.browsed(), asked.cursor, words_of(request))
+    return page(request, "items", view=view, shows=tuple(SHOWS))
+
+
+@router.get("/comparisons/{comparison_id}/items/{position}", dependencies=READ)
+def item(
+    request: Request, desk: TheDesk, comparison_id: str, position: int, asked: Annotated[Around, Query()]
+) -> Response:
+    """One item."""
+    return page(request, "item", view=item_page(desk, comparison_id, position, asked.browsed(), words_of(request)))
+
+
+@router.get("/plan", dependencies=READ)
+async def plan(request: Request, asked: Annotated[Power, Query()]) -> Response:
+    """The plan calculator."""
+    view = await slowly(request, partial(power_page, asked.asked(), words_of(request)))
+    return page(request, "plan", view=view, asked=asked, objectives=tuple(Objective))
+
+
+@router.get("/static/{name}")
+async def static(request: Request, name: str) -> Response:
+    """What pages load."""
+    found = bootstrap.static_file(name)
+    if found is None:
+        raise HttpProblem(404, "There is no such file")
+    body, media_type = found
+    return tagged(request, body, etag_of(body), media_type=media_type)

@@ -1,0 +1,28 @@
+"""The pages' words in each language."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from qualab.app.reporting.words import Words
+from qualab.app.viewing.words import english, korean
+from qualab.domain.report import Language
+
+CATALOGUES: Mapping[Language, Mapping[str, str]] = {Language.ENGLISH: english.TEXTS, Language.KOREAN: korean.TEXTS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """Says things on pages in one language."""
+
+    language: Language
+
+    def __call__(self, key: str, **values: object) -> str:
+        """The catalogue's text with these values in their places."""
+        return self.report.units(CATALOGUES[self.language][key].format(**values))
+
+    @property
+    def report(self) -> Words:
+        """What the report says in this language."""
+        return Words(language=self.language)

@@ -1,0 +1,155 @@
+"""The service on a real socket with a SQLite database, and a browser that looks at it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qualab.adapters.store import SqlStore, open_store, upgrade
+from qualab.app.service.inline import InlineJobs
+from qualab.bootstrap import share
+from qualab.domain.items import Reply
+from tests.api.conftest import IdleJobs, Service, make_service, on_a_socket
+from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, FakeTasks, failure, reply
+from tests.web.made import OFF, ON, hostile_texts, publish
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+ARGUMENTS = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
+]
+N_ITEMS = 130
+LOSSES, GAINS, MISSING, OTHER = (3, 23, 43, 63, 83), (7, 57), (11, 91), 17
+"""Numbers of items: hostile answers of the candidate are losses; OTHER is wrong in both arms, differently."""
+
+
+@dataclass
+class Site:
+    """Where the pages are, and what is there."""
+
+    address: str
+    service: Service
+    small: str
+    """130 items that a model answered with anything."""
+    large: str
+    """34 metrics, made up."""
+    positions: dict[int, int]
+    """Of the small one's items, by their number."""
+
+
+@dataclass
+class Watched:
+    """A page, and what went wrong on it."""
+
+    page: Any
+    site: Site
+    troubles: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def open(self, path: str, **more: Any) -> Any:
+        """Goes there, and gives the answer."""
+        return self.page.goto(self.site.address + path, **more)
+
+
+def baseline(prompt: str, seed: int) -> Reply:
+    number = int(prompt.removeprefix("say "))
+    return reply(f"no {number}" if number in (*GAINS, OTHER) else str(number))
+
+
+def candidate(prompt: str, seed: int) -> Reply:
+    number = int(prompt.removeprefix("say "))
+    if number in MISSING:
+        return failure()
+    if number in LOSSES:
+        return reply(f"{number} {hostile_texts()[LOSSES.index(number)]}")
+    return reply(f"never {number}" if number == OTHER else str(number))
+
+
+def open_database(folder: Path) -> SqlStore:
+    url = str(folder / "qualab.db")
+    upgrade(url, share("migrations"))
+    return open_store(url, migrations=share("migrations"))
+
+
+def make_site_bench(store: SqlStore) -> Bench:
+    return Bench(
+        baseline=FakeEndpoint(OFF, answer=baseline),
+        candidate=FakeEndpoint(ON, answer=candidate, drafts=True),
+        harness=FakeHarness(FakeTasks(n_items=N_ITEMS)),
+        store=store,
+    )
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Two finished comparisons, one that waits, and one that failed."""
+    with ExitStack() as stack:
+        store = stack.enter_context(open_database(tmp_path_factory.mktemp("web")))
+        jobs = InlineJobs()
+        working = make_service(bench=make_site_bench(store), registry=store.registry, jobs=jobs)
+        jobs.begin(working.desk)
+        with working.client:
+            small = working.finished(label="nightly", max_missing_share=0.1)
+        jobs.close()
+        large = publish(store, "20260301-214000-5ca1ab1e", scale=0.12, label="release 12", missing=0.004, loss=0.02)
+        idle = make_service(bench=working.bench, registry=store.registry, jobs=IdleJobs(), port=0)
+        with idle.client:
+            idle.create(label="waits")
+        items = {item.doc_id: item.position for item in store.items(small)}
+        address = stack.enter_context(on_a_socket(idle))
+        yield Site(address, idle, small, large.id, items)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Headless Chromium; tests that need it are skipped where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield launched
+        launched.close()
+
+
+def watch(context: Any, site: Site) -> Watched:
+    """A page whose console and requests are noted."""
+    watched = Watched(context.new_page(), site)
+    watched.page.on("console", lambda said: watched.troubles.append(said.text) if said.type == "error" else None)
+    watched.page.on("pageerror", lambda error: watched.troubles.append(str(error)))
+    watched.page.on("dialog", lambda dialog: (watched.troubles.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    watched.page.on("request", lambda request: watched.asked.append(request.url))
+    return watched
+
+
+@pytest.fixture
+def make_page(browser: Any, site: Site) -> Iterator[Any]:
+    """Pages in contexts of their own; nothing may go wrong on them, and nothing but the service be asked."""
+    contexts, pages = [], []
+
+    def made(**options: Any) -> Watched:
+        context = browser.new_context(**{"locale": "en-GB", **options})
+        context.set_default_timeout(8_000)
+        contexts.append(context)
+        pages.append(watch(context, options.pop("site", site)))
+        return pages[-1]
+
+    yield made
+    for context in contexts:
+        context.close()
+    assert [one.troubles for one in pages] == [[] for _ in pages]
+    asked = {url for one in pages for url in one.asked if not url.startswith(("data:", "blob:"))}
+    assert [url for url in asked if not url.startswith(site.address)] == []
+
+
+@pytest.fixture
+def looked(make_page: Any) -> Watched:
+    """A page in English."""
+    found: Watched = make_page()
+    return found
