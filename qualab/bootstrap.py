@@ -71,9 +71,15 @@ def _store_at(db: str) -> Store:
 
 def registry_of(settings: Settings) -> Registry:
     """What the service keeps beside comparisons, in the same database."""
+    return stores_of(settings)[1]
+
+
+def stores_of(settings: Settings) -> tuple[Store, Registry]:
+    """Both, on the same connections."""
     from qualab.adapters.store import open_store
 
-    return open_store(database_url(settings.db), migrations=share("migrations")).registry
+    store = open_store(database_url(settings.db), migrations=share("migrations"))
+    return store, store.registry
 
 
 def now() -> datetime:

@@ -56,7 +56,8 @@ async def report(
 
     def job() -> bytes:
         found = analysis_of(desk, comparison_id)
-        return bootstrap.renderer(report_format)(report_model(desk.services.store, found.comparison_id, lang))
+        model = report_model(desk.services.store, desk.registry, found.comparison_id, lang)
+        return bootstrap.renderer(report_format)(model)
 
     body = await slowly(request, job)
     headers = {

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from qualab.app.signoff import signoff_obstacles
 from qualab.domain.access import AuditEntry
+from qualab.domain.comparison import Comparison
 from qualab.domain.signoffs import SignOff
 from qualab.errors import InvalidValue, NotYet, SignOffRefused
 from qualab.ports import Registry, Store
@@ -53,7 +54,7 @@ def sign_off(
     signed = SignOff(
         comparison_id=comparison.id,
         plan_hash=comparison.plan_hash,
-        analysis_hash=_seal(store, comparison.id, comparison.plan_hash),
+        analysis_hash=newest_seal(store, comparison),
         verdict=analysis.verdict,
         signed_by=signed_by.strip(),
         note=note.strip(),
@@ -67,6 +68,7 @@ def sign_off(
     return signed
 
 
-def _seal(store: Store, comparison_id: str, plan_hash: str) -> str:
-    """Of the newest analysis under the plan; empty where that was stored before there were seals."""
-    return next((one.seal for one in reversed(store.seals(comparison_id)) if one.plan_hash == plan_hash), "")
+def newest_seal(store: Store, comparison: Comparison) -> str:
+    """Of the newest analysis under the comparison's own plan; empty where that was stored before there were seals."""
+    own = (one for one in reversed(store.seals(comparison.id)) if one.plan_hash == comparison.plan_hash)
+    return next((one.seal for one in own), "")

@@ -108,7 +108,7 @@ async def _source(server: str, token: str, db: str | None) -> AsyncIterator[Sour
             yield ServedVerdicts(remote=remote)
         return
     settings = load(command_line={"db": db})
-    store, registry = bootstrap.store_of(settings), bootstrap.registry_of(settings)
+    store, registry = bootstrap.stores_of(settings)
     yield StoredVerdicts(store=store, registry=registry, clock=bootstrap.clock())
 
 

@@ -41,7 +41,8 @@ def report(
     from qualab.settings import load
 
     chosen = report_format or SUFFIXES.get(output.suffix.lower() if output else "", ReportFormat.PDF)
-    found = report_model(bootstrap.store_of(load(command_line={"db": db})), comparison, language)
+    store, registry = bootstrap.stores_of(load(command_line={"db": db}))
+    found = report_model(store, registry, comparison, language)
     content = bootstrap.renderer(chosen.value)(found)
     if output == STANDARD_OUTPUT:
         sys.stdout.buffer.write(content)

@@ -46,8 +46,7 @@ def sign_off(
 
     settings = load(command_line={"db": db})
     signed = sign(
-        bootstrap.store_of(settings),
-        bootstrap.registry_of(settings),
+        *bootstrap.stores_of(settings),
         comparison,
         signed_by=name,
         note=note,

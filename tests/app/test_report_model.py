@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 
+from qualab.adapters.memory import MemoryRegistry
 from qualab.app.reporting.flips import AFTER, BEFORE
 from qualab.app.reporting.model import model_of, report_model
 from qualab.app.reporting.source import Source
 from qualab.app.reporting.words import Words
+from qualab.domain.access import AuditEntry
 from qualab.domain.comparison import (
     Look,
     LooksTaken,
@@ -31,7 +34,8 @@ from qualab.domain.names import ArmName, LookDecision, MissingPolicy, Verdict
 from qualab.domain.observations import EngineSeen
 from qualab.domain.pins import PinFound, Pinning, PinPart
 from qualab.domain.plan import Assumptions, LookPlan
-from qualab.domain.report import Excerpt, Forest, Histogram, Language, ReportModel, Table
+from qualab.domain.report import Bullets, Excerpt, Forest, Histogram, Language, ReportModel, Table
+from qualab.domain.signoffs import SignOff
 from qualab.domain.treatment import EngineSummary, LengthBin, TaskDrafting, Treatment
 from qualab.errors import InvalidValue
 from tests.app.fakes import START
@@ -271,7 +275,9 @@ def test_excerpts_stand_around_the_first_difference() -> None:
 
 def test_long_answers_are_cut_around_the_first_difference() -> None:
     made, _ = sample(texts=("a" * 5_000 + " one" + "b" * 5_000, "a" * 5_000 + " two" + "c" * 5_000))
-    for one in blocks(report_model(made.store, made.comparison.id, Language.ENGLISH), "flips", Excerpt):
+    for one in blocks(
+        report_model(made.store, MemoryRegistry(made.store), made.comparison.id, Language.ENGLISH), "flips", Excerpt
+    ):
         assert len(one.shared) == BEFORE
         assert one.is_cut
         assert len(one.baseline.text) == AFTER
@@ -281,7 +287,11 @@ def test_long_answers_are_cut_around_the_first_difference() -> None:
 
 def test_white_space_that_differs_is_shown() -> None:
     made, _ = sample(texts=("yes\nno", "yes no"))
-    one = next(blocks(report_model(made.store, made.comparison.id, Language.ENGLISH), "flips", Excerpt))
+    one = next(
+        blocks(
+            report_model(made.store, MemoryRegistry(made.store), made.comparison.id, Language.ENGLISH), "flips", Excerpt
+        )
+    )
     assert one.baseline.text == "⏎\nno"
     assert one.candidate.text == "␣no"
 
@@ -291,4 +301,45 @@ def test_without_an_analysis_there_is_no_report() -> None:
     store = type(made.store)()
     store.create(made.comparison, made.items)
     with pytest.raises(InvalidValue, match="no analysis yet"):
-        report_model(store, made.comparison.id, Language.ENGLISH)
+        report_model(store, MemoryRegistry(store), made.comparison.id, Language.ENGLISH)
+
+
+def test_who_signed_off_is_on_record_with_the_reason_of_an_override() -> None:
+    made, _ = sample()
+    store = deepcopy(made.store)
+    registry = MemoryRegistry(store)
+    signed = SignOff(
+        comparison_id=made.comparison.id,
+        plan_hash=made.comparison.plan_hash,
+        analysis_hash="5ea1" * 16,
+        verdict=Verdict.EQUIVALENT,
+        signed_by="김민지",
+        note="release 12",
+        override="the customer waits",
+        obstacles=("the verdict is INCONCLUSIVE",),
+        signed_at=START,
+    )
+    entry = AuditEntry(at=START, who="kim@ci", action="comparison.sign-off", subject=made.comparison.id)
+    registry.sign_off(signed, entry=entry)
+    english, korean = (
+        next(blocks(report_model(store, registry, made.comparison.id, language), "signoff", Bullets)).items[0]
+        for language in Language
+    )
+    for part in (
+        "김민지",
+        "EQUIVALENT",
+        "release 12",
+        "the verdict is INCONCLUSIVE",
+        "the customer waits",
+        "5ea1" * 16,
+    ):
+        assert part in english
+    for part in ("김민지", "동등", "release 12", "판단 보류", "the customer waits", "승인", "5ea1" * 16):
+        assert part in korean
+    assert "the verdict is" not in korean
+
+
+def test_nobody_signed_off_and_nothing_says_so() -> None:
+    made, _ = sample()
+    model = report_model(made.store, MemoryRegistry(made.store), made.comparison.id, Language.ENGLISH)
+    assert not list(blocks(model, "signoff", Bullets))

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import cache
 
 from benchmarks.made_up import MadeUp, Stored, stored
+from qualab.adapters.memory import MemoryRegistry
 from qualab.app.reporting.model import report_model
 from qualab.domain.comparison import Analysis
 from qualab.domain.items import Answer, Reply
@@ -64,14 +65,14 @@ def _reply(text: str) -> Reply:
 @cache
 def report(language: Language = Language.ENGLISH) -> ReportModel:
     made, _ = sample()
-    return report_model(made.store, made.comparison.id, language)
+    return report_model(made.store, MemoryRegistry(made.store), made.comparison.id, language)
 
 
 @cache
 def hostile_report(language: Language = Language.ENGLISH) -> ReportModel:
     shared, off, on = HOSTILE
     made, _ = sample(texts=(shared + off, shared + on))
-    return report_model(made.store, made.comparison.id, language)
+    return report_model(made.store, MemoryRegistry(made.store), made.comparison.id, language)
 
 
 def metrics_of(model: ReportModel) -> Table:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qualab.app.reporting.metrics import verdict_cell
 from qualab.app.reporting.source import Source
 from qualab.app.reporting.verdicts import signoff_text
 from qualab.app.reporting.words import Words
 from qualab.domain.names import EvidenceKind
 from qualab.domain.report import Bullets, Paragraph, Section, SignOff
+from qualab.domain.signoffs import SignOff as Signed
 
 METHODS = {
     EvidenceKind.COUNTS: ("method difference", "method interval"),
@@ -27,8 +29,29 @@ def signoff_section(source: Source, words: Words) -> Section:
         fields=tuple(words(key) for key in ("name", "date field", "signature")),
         roles=tuple(words(key) for key in ("evaluator", "releaser")),
     )
-    blocks = (Paragraph(text=signoff_text(source, words)), Paragraph(text=how), lines)
+    signed = tuple(_signed(one, words) for one in source.signoffs)
+    record = (Bullets(title=words("signed off"), items=signed),) if signed else ()
+    blocks = (Paragraph(text=signoff_text(source, words)), *record, Paragraph(text=how), lines)
     return Section(id="signoff", title=words("sign off"), blocks=blocks)
+
+
+def _signed(one: Signed, words: Words) -> str:
+    said = [
+        words(
+            "signed by",
+            verdict=verdict_cell(one.verdict, words).text,
+            name=one.signed_by,
+            time=words.moment(one.signed_at),
+        )
+    ]
+    if one.note:
+        said.append(words("signed note", note=one.note))
+    if one.override:
+        obstacles = "; ".join(words.sentences(one.obstacles))
+        said.append(words("signed in spite of", obstacles=obstacles, reason=one.override))
+    if one.analysis_hash:
+        said.append(words("signed seal", seal=one.analysis_hash))
+    return " ".join(said)
 
 
 def methods_section(source: Source, words: Words) -> Section:

@@ -18,10 +18,11 @@ from qualab.app.reporting.running import running_section
 from qualab.app.reporting.source import Source
 from qualab.app.reporting.verdicts import headline, verdict_section
 from qualab.app.reporting.words import Words
+from qualab.app.signing import newest_seal
 from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.report import Language, ReportModel, Section
 from qualab.errors import InvalidValue
-from qualab.ports import Store
+from qualab.ports import Registry, Store
 
 SECTIONS: tuple[Callable[[Source, Words], Section], ...] = (
     verdict_section,
@@ -41,8 +42,8 @@ SECTIONS: tuple[Callable[[Source, Words], Section], ...] = (
 LABELS = ("of", "contents", "shared", "nothing", "same texts")
 
 
-def report_model(store: Store, comparison_id: str, language: Language) -> ReportModel:
-    """The report on a comparison, as it was found under its own plan.
+def report_model(store: Store, registry: Registry, comparison_id: str, language: Language) -> ReportModel:
+    """The report on a comparison, as it was found under its own plan, with its sign-offs.
 
     Raises ComparisonNotFound, and InvalidValue where nothing is analysed yet.
     """
@@ -58,6 +59,8 @@ def report_model(store: Store, comparison_id: str, language: Language) -> Report
         analysis=analysis,
         observations=store.observations(comparison.id),
         flips=find_flips(store, comparison),
+        signoffs=registry.signoffs(comparison.id),
+        seal=newest_seal(store, comparison),
     )
     return model_of(source, Words(language=language))
 

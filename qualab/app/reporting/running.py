@@ -41,6 +41,7 @@ def _facts(source: Source, words: Words) -> Iterator[tuple[str, str]]:
     yield "label", comparison.label
     yield "plan hash", analysis.plan_hash
     yield "input hash", analysis.input_hash
+    yield "seal", source.seal
     yield "times", _times(source, words)
     yield "suite", f"{plan.suite} ({', '.join(plan.requested)})"
     rule = plan.rule

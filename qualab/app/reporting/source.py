@@ -12,6 +12,7 @@ from qualab.domain.names import ArmName
 from qualab.domain.observations import Observation
 from qualab.domain.plan import Plan
 from qualab.domain.report import Cell, Column, Fact, Facts, Row
+from qualab.domain.signoffs import SignOff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,10 @@ class Source:
     observations: Sequence[Observation]
     flips: Flips | None
     """None where no scores are stored."""
+    signoffs: Sequence[SignOff] = ()
+    """Who accepted the result, in order."""
+    seal: str = ""
+    """The analysis'; empty where it was stored by a version without seals."""
 
     @property
     def plan(self) -> Plan:

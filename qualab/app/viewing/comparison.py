@@ -71,7 +71,7 @@ def comparison_page(desk: Desk, comparison_id: str, words: Wording) -> Compariso
 
 
 def _on_screen(desk: Desk, comparison_id: str, words: Wording) -> ReportModel:
-    report = report_model(desk.services.store, comparison_id, words.language)
+    report = report_model(desk.services.store, desk.registry, comparison_id, words.language)
     return replace(report, sections=tuple(one for one in report.sections if one.id not in ON_PAPER))
 
 

@@ -67,7 +67,7 @@ TEXTS = {
     "browse flips": "Browse flips",
     "browse losses": "Losses",
     "signoffs": "Sign-offs",
-    "no signoffs": "Nobody has signed this off. “qualab signoff {id}” does.",
+    "no signoffs": "Nobody has signed this off. “qualab sign-off {id} --as NAME” does.",
     "signed by": "Signed by",
     "signed at": "When",
     "note": "Note",

@@ -67,7 +67,7 @@ TEXTS = {
     "browse flips": "뒤집힌 문항 보기",
     "browse losses": "놓친 문항",
     "signoffs": "승인 기록",
-    "no signoffs": "아직 승인한 사람이 없습니다. “qualab signoff {id}”로 승인합니다.",
+    "no signoffs": "아직 승인한 사람이 없습니다. “qualab sign-off {id} --as NAME”로 승인합니다.",
     "signed by": "승인자",
     "signed at": "승인한 때",
     "note": "메모",
