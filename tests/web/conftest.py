@@ -86,7 +86,7 @@ def make_site_bench(store: SqlStore) -> Bench:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Two finished comparisons, one that waits, and one that failed."""
     with ExitStack() as stack:
@@ -106,7 +106,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield Site(address, idle, small, large.id, items)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
     """Headless Chromium; tests that need it are skipped where there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
