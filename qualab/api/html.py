@@ -17,7 +17,7 @@ from qualab import bootstrap
 from qualab.api.problems import HttpProblem, status_of
 from qualab.api.state import COOKIE
 from qualab.app.viewing.words import Wording
-from qualab.domain.report import Language
+from qualab.domain.names import Language
 from qualab.errors import QualabError, Unauthenticated
 
 SECURE = {

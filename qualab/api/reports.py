@@ -14,7 +14,7 @@ from qualab.api.docs import HEADERS, problems
 from qualab.api.state import READ, TheDesk, slowly
 from qualab.app.reporting.model import report_model
 from qualab.app.service.reading import analysis_of
-from qualab.domain.report import Language, ReportFormat
+from qualab.domain.names import Language, ReportFormat
 
 router = APIRouter(prefix="/v1/comparisons/{comparison_id}/report", tags=["comparisons"])
 TYPES: Mapping[ReportFormat, str] = {

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from qualab.cli.options import Database
-from qualab.domain.report import Language, ReportFormat
+from qualab.domain.names import Language, ReportFormat
 from qualab.errors import UsageError
 
 STANDARD_OUTPUT = Path("-")

@@ -134,3 +134,17 @@ class MissingPolicy(StrEnum):
     WRONG = "missing counted as wrong"
     AGAINST_CANDIDATE = "worst case against the candidate"
     AGAINST_BASELINE = "worst case against the baseline"
+
+
+class Language(StrEnum):
+    ENGLISH = "en"
+    KOREAN = "ko"
+
+
+class ReportFormat(StrEnum):
+    """How a report is drawn."""
+
+    PDF = "pdf"
+    HTML = "html"
+    MARKDOWN = "md"
+    JSON = "json"

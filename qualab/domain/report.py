@@ -10,21 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from qualab.domain.names import Verdict
-
-
-class Language(StrEnum):
-    ENGLISH = "en"
-    KOREAN = "ko"
-
-
-class ReportFormat(StrEnum):
-    """How a report is drawn."""
-
-    PDF = "pdf"
-    HTML = "html"
-    MARKDOWN = "md"
-    JSON = "json"
+from qualab.domain.names import Language, Verdict
 
 
 class Tone(StrEnum):

@@ -30,11 +30,11 @@ from qualab.domain.comparison import (
     TextsCompared,
 )
 from qualab.domain.engine import Engine, EngineKind
-from qualab.domain.names import ArmName, LookDecision, MissingPolicy, Verdict
+from qualab.domain.names import ArmName, Language, LookDecision, MissingPolicy, Verdict
 from qualab.domain.observations import EngineSeen
 from qualab.domain.pins import PinFound, Pinning, PinPart
 from qualab.domain.plan import Assumptions, LookPlan
-from qualab.domain.report import Bullets, Excerpt, Forest, Histogram, Language, ReportModel, Table
+from qualab.domain.report import Bullets, Excerpt, Forest, Histogram, ReportModel, Table
 from qualab.domain.signoffs import SignOff
 from qualab.domain.treatment import EngineSummary, LengthBin, TaskDrafting, Treatment
 from qualab.errors import InvalidValue

@@ -13,7 +13,7 @@ import pytest
 import qualab
 from qualab.app.reporting.words import CATALOGUES, ENGLISH, Words
 from qualab.app.reporting.words.sentences import FORMS, WORDS, in_korean
-from qualab.domain.report import Language
+from qualab.domain.names import Language
 from tests.app.report_texts import english_in, texts
 from tests.render.samples import report
 

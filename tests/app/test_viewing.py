@@ -12,8 +12,7 @@ from qualab.app.viewing.power import Asked, power_page
 from qualab.app.viewing.sides import Sides, SideShown, sides_of
 from qualab.app.viewing.words import Wording
 from qualab.domain.items import Answer
-from qualab.domain.names import ArmName, Objective
-from qualab.domain.report import Language
+from qualab.domain.names import ArmName, Language, Objective
 from qualab.stats.sizing import items_needed
 from tests.app.fakes import failure, reply
 

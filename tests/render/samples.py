@@ -11,8 +11,8 @@ from qualab.adapters.memory import MemoryRegistry
 from qualab.app.reporting.model import report_model
 from qualab.domain.comparison import Analysis
 from qualab.domain.items import Answer, Reply
-from qualab.domain.names import AnswerStatus, ArmName
-from qualab.domain.report import Language, ReportModel, Table
+from qualab.domain.names import AnswerStatus, ArmName, Language
+from qualab.domain.report import ReportModel, Table
 
 ENDED = datetime(2026, 3, 1, 23, 5, 7, tzinfo=UTC)
 TEXTS = ("So the answer is 12.\nFinal answer: 12", "So the answer is 13.\nFinal answer: 13")

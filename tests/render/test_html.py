@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from qualab.adapters.render.html import render_html
-from qualab.domain.report import Language
+from qualab.domain.names import Language
 from tests.render.samples import HOSTILE, hostile_report, report
 
 

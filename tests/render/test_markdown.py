@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qualab.adapters.render.markdown import escaped, render_markdown
-from qualab.domain.report import Language
+from qualab.domain.names import Language
 from tests.render.samples import hostile_report, report
 
 

@@ -14,7 +14,8 @@ from pypdf import PdfReader
 from qualab.adapters.render.fonts import ordered_files
 from qualab.adapters.render.glyphs import SIGNS, SURE, characters, shown
 from qualab.adapters.render.pdf import render_pdf
-from qualab.domain.report import Language, Paragraph, ReportModel
+from qualab.domain.names import Language
+from qualab.domain.report import Paragraph, ReportModel
 from tests.render.samples import hostile_report, metrics_of, report
 
 LARGEST = 300 * 1024

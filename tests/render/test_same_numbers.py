@@ -15,7 +15,8 @@ from qualab.adapters.render.json_text import render_json
 from qualab.adapters.render.markdown import escaped, render_markdown
 from qualab.adapters.render.pdf import render_pdf
 from qualab.cli.tables import metric_table
-from qualab.domain.report import MARKS, Language, ReportModel
+from qualab.domain.names import Language
+from qualab.domain.report import MARKS, ReportModel
 from tests.render.samples import metrics_of, report, sample
 
 Rows = list[list[str]]

@@ -18,7 +18,7 @@ from qualab.api.html import safe_path
 from qualab.app.viewing.curl import command
 from qualab.app.viewing.words import CATALOGUES
 from qualab.domain.access import Scope
-from qualab.domain.report import Language
+from qualab.domain.names import Language
 from tests.api.conftest import EXPERIMENT, Service, make_service
 from tests.web.conftest import Site
 

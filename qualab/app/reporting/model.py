@@ -20,7 +20,8 @@ from qualab.app.reporting.verdicts import headline, verdict_section
 from qualab.app.reporting.words import Words
 from qualab.app.signing import newest_seal
 from qualab.domain.comparison import Analysis, Comparison
-from qualab.domain.report import Language, ReportModel, Section
+from qualab.domain.names import Language
+from qualab.domain.report import ReportModel, Section
 from qualab.errors import InvalidValue
 from qualab.ports import Registry, Store
 

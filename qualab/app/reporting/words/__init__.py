@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 from qualab.app.reporting.words import english, korean
 from qualab.app.reporting.words.sentences import in_korean
+from qualab.domain.names import Language
 from qualab.domain.numbers import signed
-from qualab.domain.report import Language
 
 CATALOGUES: Mapping[Language, Mapping[str, str]] = {Language.ENGLISH: english.TEXTS, Language.KOREAN: korean.TEXTS}
 

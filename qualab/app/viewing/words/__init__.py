@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from qualab.app.reporting.words import Words
 from qualab.app.viewing.words import english, korean
-from qualab.domain.report import Language
+from qualab.domain.names import Language
 
 CATALOGUES: Mapping[Language, Mapping[str, str]] = {Language.ENGLISH: english.TEXTS, Language.KOREAN: korean.TEXTS}
 
