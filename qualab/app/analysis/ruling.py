@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qualab.domain.names import Objective, Verdict
-from qualab.domain.numbers import points
+from qualab.domain.numbers import points, proven
 from qualab.domain.plan import DecisionRule
 
 PROVEN = {Objective.EQUIVALENCE: Verdict.EQUIVALENT, Objective.NON_INFERIORITY: Verdict.NON_INFERIOR}
@@ -25,8 +25,8 @@ def is_one_sided(rule: DecisionRule) -> bool:
 
 
 def bounds_of(rule: DecisionRule, margin: float | None = None) -> str:
-    """The rule's margin, or another one, as the objective takes it: both sides, or that of a loss."""
-    return f"{'−' if is_one_sided(rule) else '±'}{points(rule.margin if margin is None else margin)}"
+    """The rule's margin, or one that is proven, as the objective takes it: both sides, or that of a loss."""
+    return f"{'−' if is_one_sided(rule) else '±'}{points(rule.margin) if margin is None else proven(margin)}"
 
 
 def sides(objective: Objective, *, higher_is_better: bool = True) -> tuple[bool, bool]:
