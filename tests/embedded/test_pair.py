@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +24,7 @@ NO_MODELS = EmbeddedModels(model=Path("no-model.gguf"), drafter=Path("no-drafter
 LINES = "The cat sat on the mat. " * 3 + "The cat sat on"
 KEEPER = """
 import sys, time
+from collections.abc import Iterator
 from pathlib import Path
 from qualab.adapters.endpoints.embedded import embedded_pair, EmbeddedModels
 model, drafter, logs = map(Path, sys.argv[1:])
@@ -73,6 +76,19 @@ def accepts_connections(url: str) -> bool:
 
 
 @pytest.mark.real
+@pytest.fixture
+def many_open_files() -> Iterator[None]:
+    """As a program has them that is asked by many, or asks many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    yield
+    for file in files:
+        os.close(file)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_open_files")
 def test_the_candidate_alone_drafts_and_both_are_stopped(
     models: EmbeddedModels, tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:

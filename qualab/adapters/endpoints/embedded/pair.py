@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import http.client
 import os
-import select
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Literal
 
@@ -129,8 +129,10 @@ def _announced(server: _Server, *, deadline: float) -> str:
     assert pipe is not None
     line = b""
     while not line.endswith(b"\n"):
-        readable, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
-        piece = os.read(pipe.fileno(), 4096) if readable else b""
+        is_readable = wait(
+            [pipe.fileno()], max(0.0, deadline - time.monotonic())
+        )  # select() takes no file beyond the 1,024th
+        piece = os.read(pipe.fileno(), 4096) if is_readable else b""
         if not piece:
             raise _not_ready(server)
         line += piece
