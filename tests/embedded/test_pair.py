@@ -75,7 +75,6 @@ def accepts_connections(url: str) -> bool:
         return probe.connect_ex((address.hostname, address.port or 0)) == 0
 
 
-@pytest.mark.real
 @pytest.fixture
 def many_open_files() -> Iterator[None]:
     """As a program has them that is asked by many, or asks many."""
@@ -88,6 +87,7 @@ def many_open_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.real
 @pytest.mark.usefixtures("many_open_files")
 def test_the_candidate_alone_drafts_and_both_are_stopped(
     models: EmbeddedModels, tmp_path: Path, started: list[subprocess.Popen[bytes]]
