@@ -129,9 +129,8 @@ def _announced(server: _Server, *, deadline: float) -> str:
     assert pipe is not None
     line = b""
     while not line.endswith(b"\n"):
-        is_readable = wait(
-            [pipe.fileno()], max(0.0, deadline - time.monotonic())
-        )  # select() takes no file beyond the 1,024th
+        # not select(), which takes no file beyond the 1,024th
+        is_readable = wait([pipe.fileno()], max(0.0, deadline - time.monotonic()))
         piece = os.read(pipe.fileno(), 4096) if is_readable else b""
         if not piece:
             raise _not_ready(server)
