@@ -139,7 +139,7 @@ def metric_table(analysis: Analysis, *, columns: Sequence[str] | None = None, sp
 
 def _columns(analysis: Analysis) -> list[str]:
     """The report's columns of numbers, without the one that only older reports have."""
-    found = metrics.metric_table(analysis, ENGLISH).columns
+    found = metrics.metric_columns(analysis, ENGLISH)
     return [column.title for column in found if column.is_number and column.id != "unpaired"]
 
 

@@ -25,15 +25,16 @@ def metrics_section(analysis: Analysis, words: Words) -> Section:
 
 def metric_table(analysis: Analysis, words: Words) -> Table:
     """One row a metric, in the plan's order."""
-    shown = tuple(_columns(analysis, words))
+    shown = tuple(metric_columns(analysis, words))
+    made = [(row, metric_cells(row, words)) for row in analysis.metrics]
     rows = [
-        Row(cells=tuple(metric_cells(row, words).get(one.id, EMPTY) for one in shown), is_strong=row.is_primary)
-        for row in analysis.metrics
+        Row(cells=tuple(cells.get(one.id, EMPTY) for one in shown), is_strong=row.is_primary) for row, cells in made
     ]
     return Table(columns=shown, rows=tuple(rows), legend=tuple(_legend(analysis, words)), is_wide=True)
 
 
-def _columns(analysis: Analysis, words: Words) -> Iterator[Column]:
+def metric_columns(analysis: Analysis, words: Words) -> Iterator[Column]:
+    """The table's columns: those that some metric has something in."""
     yield Column(id="metric", title=words("metric"), is_number=False)
     yield Column(id="n", title=words("n"))
     if any(is_clustered(row) for row in analysis.metrics):
