@@ -329,6 +329,10 @@ class Store(Protocol):
         """The newest analysis under a plan, the comparison's own by default."""
         ...
 
+    def plan_text(self, comparison_id: str) -> str:
+        """The plan's canonical JSON as it was stored, perhaps by a version with other fields. Its hash names it."""
+        ...
+
     def seals(self, comparison_id: str) -> Sequence[SealedAnalysis]:
         """Every stored analysis with its seal, the oldest first."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from qualab.app.run import start
 from qualab.app.signing import sign_off
 from qualab.app.verifying import Verification, verify
 from qualab.bootstrap import share
+from qualab.domain.canonical import canonical_json, sha256
 from qualab.domain.names import Verdict
 from qualab.domain.plan import DecisionRule
 from qualab.errors import InvalidValue, NotYet, SignOffRefused
@@ -158,3 +160,28 @@ async def test_tasks_that_are_not_there_any_more_are_said_and_nothing_is_called_
     assert found["scores"].is_ok is None
     assert "cannot be loaded as they were" in found["scores"].detail
     assert not done.verify().is_altered
+
+
+async def test_what_an_earlier_version_stored_is_not_called_altered(finish: Finish) -> None:
+    """Its plan has fewer fields, and its analysis neither seal nor hash of the data."""
+    done = await finish()
+    plan = json.loads(done.store.plan_text(done.id))
+    del plan["sequential"]
+    text = canonical_json(plan)
+    analysis = done.store.analysis(done.id)
+    assert analysis is not None
+    body = canonical_json(replace(analysis, data_hash="", plan_hash=sha256(text)))
+    with done.store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE comparison SET plan = ?, plan_hash = ?", (text, sha256(text)))
+        connection.exec_driver_sql(
+            "UPDATE analysis SET body = ?, plan_hash = ?, seal = '', previous = ''", (body, sha256(text))
+        )
+    found = done.verify()
+    assert not found.is_altered
+    looked_at = {check.name: check.is_ok for check in found.checks}
+    assert (looked_at["plan"], looked_at["seals"], looked_at["answers"], looked_at["analysis"]) == (
+        True,
+        None,
+        None,
+        None,
+    )

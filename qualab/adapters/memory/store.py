@@ -260,6 +260,9 @@ class MemoryStore:
         kept = self.of(comparison_id)
         return kept.analyses.get(kept.comparison.plan_hash if plan_hash is None else plan_hash)
 
+    def plan_text(self, comparison_id: str) -> str:
+        return canonical_json(self.of(comparison_id).comparison.plan)
+
     def seals(self, comparison_id: str) -> Sequence[SealedAnalysis]:
         return list(self.of(comparison_id).seals)
 

@@ -64,6 +64,12 @@ def plan_hash_of(connection: Connection, key: int) -> str:
     return found
 
 
+def plan_text_of(connection: Connection, key: int) -> str:
+    """A comparison's own plan, as it was stored."""
+    found: str = connection.execute(select(_C.plan).where(_C.key == key)).scalar_one()
+    return found
+
+
 def get_comparison(connection: Connection, wanted: str) -> Comparison:
     """By id, or by an unambiguous beginning of one."""
     rows = connection.execute(_all().where(_C.id == wanted)).all()

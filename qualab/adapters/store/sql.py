@@ -246,6 +246,11 @@ class SqlStore:
         with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
             return analyses.read_analysis(connection, key, plan_hash)
 
+    def plan_text(self, comparison_id: str) -> str:
+        """The plan's canonical JSON as it was stored."""
+        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
+            return comparisons.plan_text_of(connection, key)
+
     def seals(self, comparison_id: str) -> Sequence[SealedAnalysis]:
         """Every stored analysis with its seal, the oldest first."""
         with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
