@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
+from qualab.adapters.store import partial  # noqa: F401  part of the schema
 from qualab.adapters.store.tables import metadata
 
 connection = context.config.attributes["connection"]

@@ -19,6 +19,7 @@ from sqlalchemy import Engine, inspect, text
 from qualab.adapters.store import SqlStore, codes, current, open_store, upgrade
 from qualab.adapters.store.engine import connect, writing
 from qualab.adapters.store.location import locate
+from qualab.adapters.store.partial import FLIPPED_OUTCOMES, WAITING_SUBMISSIONS
 from qualab.adapters.store.schema import read_lineage
 from qualab.adapters.store.tables import metadata
 from qualab.domain.names import ArmName
@@ -220,6 +221,9 @@ def test_the_migrations_make_what_the_tables_describe(url: str) -> None:
     engine = connect(locate(url))
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert {FLIPPED_OUTCOMES, WAITING_SUBMISSIONS} <= {
+            one for table in metadata.tables.values() for one in table.indexes
+        }
         assert compare_metadata(context, metadata) == []
     engine.dispose()
 

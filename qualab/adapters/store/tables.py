@@ -198,15 +198,6 @@ outcome = Table(
 FLIPPED = text("change BETWEEN 1 AND 2")
 """Gains and losses, as the index of them says it, so that it is used."""
 
-Index(
-    "outcome_flipped_index",
-    outcome.c.comparison_key,
-    outcome.c.position,
-    outcome.c.repeat,
-    sqlite_where=FLIPPED,
-    postgresql_where=FLIPPED,
-)
-
 look = Table(
     "look",
     metadata,
@@ -278,8 +269,6 @@ submission = Table(
 
 WAITING = text("NOT is_planned")
 """Submissions that have not become a comparison, as their index says it."""
-
-Index(None, submission.c.created_at, submission.c.key, sqlite_where=WAITING, postgresql_where=WAITING)
 
 token = Table(
     "token",
