@@ -1,6 +1,6 @@
 """What the store costs: bytes a row and rows a second, beside raw sqlite3 writing the same blobs in the same run.
 
-    QUALAB_SHARED=DIR python benchmarks/store.py [--rounds N] [--postgres URL]
+    QUALAB_SHARED=DIR python benchmarks/store.py [--rounds N]
 
 Stand-ins for answers: whole GSM8K solutions of 353 bytes and more (English) and whole KoBEST BoolQ paragraphs of 303
 bytes and more (Korean); both average about 480 bytes. The items are the questions that belong to them, with five worked
@@ -9,6 +9,7 @@ are, first, other texts than the baseline's; then the same in 46 % of the pairs 
 greedy sampling gave them on short English answers) and, in the others, the same up to a random place, which is assumed.
 
 Rates are the best of some rounds, raw and through the port in turn: a shared machine only ever makes them worse.
+PostgreSQL is one that this starts, with fsync as in its defaults; left out where it is not installed.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from qualab.domain.items import Answer, Item, Prompt, Reply, Request, Score
 from qualab.domain.names import AnswerStatus, Api, ArmName, ComparisonStatus, RequestKind
 from qualab.domain.outcomes import Change, Outcome
 from qualab.domain.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
+from tests.store import postgresql
 
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -259,7 +261,6 @@ def main() -> None:
     """Prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--postgres", metavar="URL", help="an empty database that may be written to")
     arguments = parser.parse_args()
     shared = os.environ.get("QUALAB_SHARED")
     if not shared:
@@ -273,9 +274,13 @@ def main() -> None:
                 measure_answers(directory, name, asked, shown, same_share=share, rounds=arguments.rounds)
         measure_port(str(directory / "port.db"), "SQLite", *pairs["English"])
         measure_processes(directory, shared, arguments.rounds)
-    if arguments.postgres:
-        upgrade(arguments.postgres, MIGRATIONS)
-        measure_port(arguments.postgres, "PostgreSQL", *pairs["English"])
+    if postgresql.binaries() is None:
+        print("PostgreSQL: not installed")
+        return
+    with postgresql.running("fsync=on", "full_page_writes=on") as folder:
+        url = f"postgresql://qualab@/postgres?host={folder}"
+        upgrade(url, MIGRATIONS)
+        measure_port(url, "PostgreSQL", *pairs["English"])
 
 
 def _split(pairs: Iterable[Pair], *, at_bytes: int) -> tuple[list[Pair], list[Pair]]:

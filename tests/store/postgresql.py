@@ -25,8 +25,8 @@ def binaries() -> Path | None:
 
 
 @contextmanager
-def running() -> Iterator[str]:
-    """Starts a server and yields the folder of its socket."""
+def running(*settings: str) -> Iterator[str]:
+    """Starts a server and yields the folder of its socket; `settings` as "name=value"."""
     programs = binaries()
     if programs is None:
         raise RuntimeError(f"no PostgreSQL {OLDEST} or newer on this machine")
@@ -37,7 +37,7 @@ def running() -> Iterator[str]:
     data = folder / "data"
     try:
         _run(user, programs / "initdb", "-D", data, "-U", "qualab", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
-        start(str(folder))
+        start(str(folder), *settings)
         try:
             yield str(folder)
         finally:
