@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from qualab.adapters.store import current, open_store, upgrade
+from qualab.adapters.store.engine import connect, reading, writing
 from qualab.adapters.store.location import locate
 from qualab.adapters.store.schema import read_lineage
 from qualab.errors import InvalidValue, SchemaMismatch, StoreError
@@ -156,6 +158,17 @@ def test_a_server_that_is_not_there_is_named() -> None:
     pytest.importorskip("psycopg")
     with pytest.raises(StoreError, match=r"cannot open the database at postgresql://u:\*\*\*@127.0.0.1:1/n"):
         open_store("postgresql://u:pw@127.0.0.1:1/n", migrations=MIGRATIONS)
+
+
+def test_a_read_at_postgresql_begins_no_transaction_and_a_write_does(postgresql_url: str) -> None:
+    from psycopg.pq import TransactionStatus
+
+    engine = connect(locate(postgresql_url))
+    for options, status in (reading, TransactionStatus.IDLE), (writing, TransactionStatus.INTRANS), (reading, 0):
+        with options(engine).connect() as connection:
+            connection.execute(text("SELECT 1"))
+            assert connection.connection.driver_connection.info.transaction_status == status
+    engine.dispose()
 
 
 def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

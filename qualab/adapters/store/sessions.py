@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from qualab.adapters.store.engine import writing
+from qualab.adapters.store.engine import reading, writing
 from qualab.adapters.store.failures import translated
 from qualab.adapters.store.known import Found, Knowledge, Known, find
 from qualab.adapters.store.location import Location
@@ -25,12 +25,13 @@ class Sessions:
         self.location = location
         self.phrases = Phrases()
         self.known = Knowledge()
+        self._reader = reading(engine)
         self._writer = writing(engine)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that reads."""
-        with translated(self.location), self.engine.connect() as connection:
+        """What reads a little: one transaction in SQLite, in PostgreSQL each statement one of its own."""
+        with translated(self.location), self._reader.connect() as connection:
             yield connection
 
     @contextmanager
@@ -58,5 +59,5 @@ class Sessions:
         return self._streamed(known, read)
 
     def _streamed(self, known: Known, read: Callable[[Connection, Known], Iterator[T]]) -> Iterator[T]:
-        with self.reading() as connection:
+        with translated(self.location), self.engine.connect() as connection:
             yield from read(connection, known)
