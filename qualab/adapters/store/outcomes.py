@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Boolean, ColumnElement, Connection, Row, delete, exists, literal_column, not_, select, tuple_
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    Select,
+    bindparam,
+    delete,
+    exists,
+    literal_column,
+    not_,
+    select,
+    tuple_,
+)
 from sqlalchemy.exc import IntegrityError
 
 from qualab.adapters.store import codes
@@ -62,19 +75,42 @@ def read_outcomes(
 ) -> Page[Outcome]:
     """A page in order of (position, repeat), or against it. Raises InvalidValue for a cursor of another list."""
     limit = max(limit, 1)
-    order = [column.desc() if is_backward else column for column in (_O.position, _O.repeat)]
-    query = (
-        select(outcome, phrase.c.text.label("task_name"))
-        .join(phrase, phrase.c.id == _O.task)
-        .where(_O.comparison_key == key, *_conditions(wanted))
-        .order_by(*order)
-        .limit(limit + 1)
+    place = {} if cursor is None else dict(zip(("position", "repeat"), decode_cursor(cursor, "items", 2), strict=True))
+    query = _page_query(wanted, is_after=bool(place), is_backward=is_backward)
+    rows = connection.execute(query, {"key": key, "most": limit + 1, **place}).all()
+    return page_of(
+        [_outcome_of(row) for row in rows],
+        limit,
+        lambda value: encode_cursor("items", value.position, value.repeat),
     )
-    if cursor is not None:
-        place, behind = tuple_(_O.position, _O.repeat), tuple_(*decode_cursor(cursor, "items", 2))
-        query = query.where(place < behind if is_backward else place > behind)
-    found = [_outcome_of(row) for row in connection.execute(query)]
-    return page_of(found, limit, lambda value: encode_cursor("items", value.position, value.repeat))
+
+
+@lru_cache(maxsize=64)
+def _page_query(wanted: OutcomeFilter, *, is_after: bool, is_backward: bool) -> Select[Any]:
+    """Of the parameters key, most, and after a place position and repeat. Making it costs more than running it."""
+    place = (_O.position, _O.repeat)
+    query = (
+        select(
+            _O.position,
+            _O.repeat,
+            phrase.c.text,
+            _O.doc_id,
+            _O.kind,
+            _O.change,
+            _O.baseline,
+            _O.candidate,
+            _O.different_text,
+            _O.length,
+        )
+        .join(phrase, phrase.c.id == _O.task)
+        .where(_O.comparison_key == bindparam("key"), *_conditions(wanted))
+        .order_by(*(column.desc() if is_backward else column for column in place))
+        .limit(bindparam("most"))
+    )
+    if not is_after:
+        return query
+    here, behind = tuple_(*place), tuple_(bindparam("position"), bindparam("repeat"))
+    return query.where(here < behind if is_backward else here > behind)
 
 
 def _conditions(wanted: OutcomeFilter) -> Iterator[ColumnElement[bool]]:
@@ -114,16 +150,17 @@ def _row_of(key: int, value: Outcome, tasks: Mapping[str, int]) -> tuple[Any, ..
     )
 
 
-def _outcome_of(row: Row[Any]) -> Outcome:
+def _outcome_of(row: Sequence[Any]) -> Outcome:
+    position, repeat, task, doc_id, kind, change, baseline, candidate, different_text, length = row
     return Outcome(
-        position=row.position,
-        repeat=row.repeat,
-        task=row.task_name.decode(),
-        doc_id=row.doc_id,
-        kind=codes.KIND.name[row.kind],
-        change=codes.CHANGE.name[row.change],
-        baseline=row.baseline,
-        candidate=row.candidate,
-        different_text=row.different_text,
-        length=row.length,
+        position=position,
+        repeat=repeat,
+        task=task.decode(),
+        doc_id=doc_id,
+        kind=codes.KIND.name[kind],
+        change=codes.CHANGE.name[change],
+        baseline=baseline,
+        candidate=candidate,
+        different_text=different_text,
+        length=length,
     )
