@@ -151,7 +151,7 @@ class ScriptedServer:
         self.requests: list[tuple[str, bytes]] = []
         """Route and body of every completion that was asked for."""
         self.engine = ScriptedEngine(self.script.engine, drafts=self.script.drafts, model=model)
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._stop = asyncio.Event()
@@ -170,15 +170,16 @@ class ScriptedServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(10)
 
     def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self.serve(self._ready.set))
+        asyncio.run(self.serve(self._ready.set))
 
     async def serve(self, ready: Callable[[], object]) -> None:
         """Serves until stopped; calls `ready` when `port` is known."""
+        self._loop = asyncio.get_running_loop()
         runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", self.port)

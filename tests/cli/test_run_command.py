@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,7 +146,7 @@ def stored(db: Path) -> list[tuple[object, ...]]:
     if not db.exists():
         return []
     try:
-        with sqlite3.connect(db) as database:
+        with closing(sqlite3.connect(db)) as database:
             return database.execute("select arm, position, choice, repeat from answer").fetchall()
     except sqlite3.OperationalError:
         return []
