@@ -22,6 +22,7 @@ from qualab.app.analysis.scores import Layout, Scores, input_hash, layout_of, re
 from qualab.app.analysis.stopped import NOT_ADJUSTED, adjusted_for, evidence_at, judge_at, looks_taken, rule_at
 from qualab.app.analysis.streams import Streams
 from qualab.app.analysis.testing import sample_bounds, sample_evidence
+from qualab.app.analysis.tokens import first_token_summary
 from qualab.app.analysis.treatment import treatment_of
 from qualab.app.differing import differing
 from qualab.app.importing.wording import import_caveats, stream_source, without_times
@@ -100,9 +101,10 @@ def analyse(
     seen = store.observations(comparison.id)
     treatment = None if plan.imported else treatment_of(plan, seen, summary.drafted, arms)
     pinning = pinning_of(plan.pins, pins_seen(seen))
+    tokens = None if plan.imported else first_token_summary(seen)
     notes = treatment.notes if treatment else ()
     verdict, reasons = conclude(plan, rows, arms, pairs, suite=suite, treatment=treatment)
-    more = (looks, found.noise, found.repeats, treatment, pinning)
+    more = (looks, found.noise, found.repeats, treatment, pinning, tokens)
     return Analysis(
         comparison_id=comparison.id,
         plan_hash=comparison.plan_hash,
@@ -121,6 +123,7 @@ def analyse(
         noise=found.noise,
         repeats=found.repeats,
         data_hash=summary.data_hash,
+        tokens=tokens,
     )
 
 

@@ -12,9 +12,10 @@ from qualab.app.analysis.streams import Streams
 from qualab.app.asking import n_requests
 from qualab.app.noise import generations
 from qualab.app.scoring import scores_of
+from qualab.app.texts import generated_texts
 from qualab.domain.comparison import Comparison, NoiseFloor, RepeatSummary
 from qualab.domain.items import Item
-from qualab.domain.names import ArmName, RequestKind
+from qualab.domain.names import ArmName
 from qualab.ports import ScoredTasks, Stored
 
 
@@ -43,7 +44,7 @@ def differing(
     if plan.imported:  # its texts are read once, as they are stored
         texts: dict[ArmName, dict[Key, str]] = {arm: {} for arm in ArmName}
     else:
-        texts = {arm: _texts(store, comparison_id, items, arm)[0] for arm in ArmName}
+        texts = {arm: generated_texts(store, comparison_id, items, arm)[0] for arm in ArmName}
     repeats = repeat_summary(plan, scores, layout, texts, streams)
     if plan.noise_floor is None:
         return Differing(noise=None, repeats=repeats)
@@ -62,18 +63,5 @@ def differing(
 
 def _noise_run(store: Stored, comparison_id: str, tasks: ScoredTasks, items: Sequence[Item], number: int) -> NoiseRun:
     answers = store.answers(comparison_id, arm=ArmName.BASELINE, run=number)
-    texts, n_answered = _texts(store, comparison_id, items, ArmName.BASELINE, run=number)
+    texts, n_answered = generated_texts(store, comparison_id, items, ArmName.BASELINE, run=number)
     return NoiseRun(scores=read_scores(scores_of(answers, tasks, items), items), texts=texts, n_answered=n_answered)
-
-
-def _texts(
-    store: Stored, comparison_id: str, items: Sequence[Item], arm: ArmName, *, run: int = 0
-) -> tuple[dict[Key, str], int]:
-    """Generated texts, and how many requests were answered."""
-    answered = [one for one in store.answers(comparison_id, arm=arm, run=run) if one.reply.status.is_answer]
-    texts = {
-        (one.position, one.repeat): one.reply.text or ""
-        for one in answered
-        if items[one.position].kind is RequestKind.GENERATION
-    }
-    return texts, len(answered)

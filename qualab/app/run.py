@@ -26,6 +26,7 @@ from qualab.app.preparing import in_random_order, token_source, with_requests
 from qualab.app.scoring import score_answers
 from qualab.app.services import Run, Services
 from qualab.app.standing import check_free
+from qualab.app.tokenizing import count_tokens
 from qualab.domain.canonical import plan_hash
 from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.engine import Engine
@@ -244,7 +245,8 @@ async def _carry_out(services: Services, run: Run, *, keys: Keys, retry_failed: 
 
 
 async def ask_arms(services: Services, run: Run, keys: Keys) -> None:
-    """Asks what is missing of the run's arms, and of the noise floor where the baseline is one of them.
+    """Asks what is missing of the run's arms, and of the noise floor where the baseline is one of them; after the
+    candidate's last answer, for tokens of texts that differ.
 
     The status says how that ended. Raises as `ask_all`.
     """
@@ -255,6 +257,8 @@ async def ask_arms(services: Services, run: Run, keys: Keys) -> None:
         await ask_all(services, run, pauses=partial(_pauses, services, run))
         if ArmName.BASELINE in run.endpoints:
             await ask_noise(services, run, keys=keys)
+        if ArmName.CANDIDATE in run.endpoints:
+            await count_tokens(services, run, keys=keys)
     except RunStopped as stop:
         store.set_status(comparison_id, ComparisonStatus.STOPPED, now=clock.now(), stop_reason=stop.message)
         raise RunStopped(stop.message, hint=resume_hint(comparison_id, retry_failed=True)) from stop

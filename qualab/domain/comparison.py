@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from qualab.domain.first_tokens import FirstTokenSummary
 from qualab.domain.names import (
     ArmName,
     ComparisonStatus,
@@ -422,3 +423,6 @@ class Analysis:
     """None where every item was asked once."""
     data_hash: str = ""
     """Of the items and every stored answer; empty in analyses of versions that did not hash them."""
+    tokens: FirstTokenSummary | None = None
+    """Where texts that differ begin to; None in imported comparisons, where nothing generates, and in analyses of
+    versions that did not tokenize."""

@@ -1,4 +1,4 @@
-"""What was seen of the arms before and during a run."""
+"""What was seen of the arms before, during and after a run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from qualab.domain.engine import Counters, Drafting, Engine
+from qualab.domain.first_tokens import FirstTokens, PairKind, TokenizedBy, TokensLack
 from qualab.domain.names import ArmName
 from qualab.domain.pins import PinFound
 
@@ -16,6 +17,7 @@ class ObservationKind(StrEnum):
     ENGINE = "engine"
     SEGMENT = "segment"
     PINS = "pins"
+    FIRST_TOKENS = "first_tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,27 @@ class PinsSeen:
         return ObservationKind.PINS
 
 
-Observation = EngineSeen | Segment | PinsSeen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstTokensSeen:
+    """What a tokenizer made, after a run, of generated texts that differ."""
+
+    seen_at: datetime
+    by: TokenizedBy
+    tasks: tuple[FirstTokens, ...]
+    lack: TokensLack | None
+    """Why some of the texts that should have been tokenized were not."""
+
+    @property
+    def kind(self) -> ObservationKind:
+        return ObservationKind.FIRST_TOKENS
+
+    def places(self, pairs: PairKind) -> dict[tuple[int, int], int | None]:
+        """The first token that is another, by position and repeat."""
+        found = (place for one in self.tasks if one.pairs is pairs for place in one.places)
+        return {(position, repeat): token for position, repeat, token in found}
+
+
+Observation = EngineSeen | Segment | PinsSeen | FirstTokensSeen
 
 
 def engines_seen(observations: Iterable[Observation]) -> dict[ArmName, Engine]:
@@ -96,3 +118,8 @@ def tokens_seen(observations: Iterable[Observation]) -> dict[ArmName, str]:
 def pins_seen(observations: Iterable[Observation]) -> tuple[PinFound, ...]:
     """Both arms' pins as last seen."""
     return next((one.pins for one in reversed(list(observations)) if isinstance(one, PinsSeen)), ())
+
+
+def first_tokens_seen(observations: Iterable[Observation]) -> FirstTokensSeen | None:
+    """As last seen; None where nothing was to be tokenized, or nobody tried."""
+    return next((one for one in reversed(list(observations)) if isinstance(one, FirstTokensSeen)), None)

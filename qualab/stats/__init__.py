@@ -89,6 +89,7 @@ from qualab.stats.noise import (
     flip_rate,
     odd_ones_out,
     variance_components,
+    weighted_median,
 )
 from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar, power_non_inferiority
 from qualab.stats.resampling import ResamplingResult, global_sign_flip, sign_flip, swap_test
@@ -223,4 +224,5 @@ __all__ = [
     "tango",
     "two_proportion_z",
     "variance_components",
+    "weighted_median",
 ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import combinations, zip_longest
+from fractions import Fraction
+from itertools import accumulate, combinations, zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -164,3 +165,24 @@ def first_difference(first: Sequence[object], second: Sequence[object]) -> int |
     end = object()
     pairs = enumerate(zip_longest(first, second, fillvalue=end))
     return next((position for position, (a, b) in pairs if a != b), None)
+
+
+def weighted_median(values: Sequence[float], weights: Sequence[Fraction]) -> float:
+    """The value below and above which lies at most half of the weight; midway where two values are such.
+
+    With equal weights it is the median. A weight of N/n makes n values stand for the N that they were drawn from.
+
+    Raises:
+        InsufficientData: no value.
+        InvalidValue: not one positive weight a value.
+    """
+    if not values:
+        raise InsufficientData("A median needs at least one value", hint="Say that there is none.")
+    if len(values) != len(weights) or min(weights) <= 0:
+        raise InvalidValue("Each value needs a positive weight", hint="Give one weight a value.")
+    ordered = sorted(zip(values, weights, strict=True))
+    reached = list(accumulate(weight for _, weight in ordered))
+    half = reached[-1] / 2
+    low = next(value for (value, _), weight in zip(ordered, reached, strict=True) if weight >= half)
+    high = next(value for (value, _), weight in zip(ordered, reached, strict=True) if weight > half)
+    return (low + high) / 2

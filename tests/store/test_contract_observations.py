@@ -7,8 +7,18 @@ from dataclasses import replace
 import pytest
 
 from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
+from qualab.domain.first_tokens import FirstTokens, PairKind, TokenizedBy, TokensLack
 from qualab.domain.names import ArmName
-from qualab.domain.observations import EngineSeen, Observation, PinsSeen, Segment, engines_seen, pins_seen
+from qualab.domain.observations import (
+    EngineSeen,
+    FirstTokensSeen,
+    Observation,
+    PinsSeen,
+    Segment,
+    engines_seen,
+    first_tokens_seen,
+    pins_seen,
+)
 from qualab.domain.pins import PinFound, PinPart, Pins
 from qualab.ports import Store
 from tests.store.samples import NOW, make_analysis, make_comparison, make_items, make_plan
@@ -38,6 +48,15 @@ SEGMENT = Segment(
 )
 PIN = PinFound(arm=ArmName.BASELINE, part=PinPart.IMAGE, values=("sha256:a", "sha256:b"), source="kubectl, pod a/b")
 PINS = PinsSeen(seen_at=NOW, pins=(PIN, replace(PIN, part=PinPart.REVISION, values=("가",), source="declared")))
+TOKENS = FirstTokensSeen(
+    seen_at=NOW,
+    by=TokenizedBy.BASELINE,
+    tasks=(
+        FirstTokens(task="문제", pairs=PairKind.ARMS, n_differ=7, places=((0, 0, 12), (2, 1, None), (3, 0, 0))),
+        FirstTokens(task="문제", pairs=PairKind.NOISE, n_differ=0, places=()),
+    ),
+    lack=TokensLack.TIME,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +66,7 @@ def _comparison(store: Store) -> None:
 
 def test_observations_of_every_kind_come_back_as_they_were_in_their_order(store: Store) -> None:
     assert list(store.observations("c-1")) == []
-    made: list[Observation] = [ENGINE, PINS, SEGMENT, PinsSeen(seen_at=NOW, pins=()), ENGINE]
+    made: list[Observation] = [ENGINE, PINS, SEGMENT, TOKENS, PinsSeen(seen_at=NOW, pins=()), ENGINE]
     for one in made:
         store.add_observation("c-1", one)
     assert list(store.observations("c-1")) == made
@@ -76,3 +95,13 @@ def test_a_plan_keeps_its_pins(store: Store) -> None:
     plan = make_plan(pins=Pins(image=f"a/b@sha256:{'0' * 64}", revision="main", checkpoint_hash="sha256:1"))
     store.create(make_comparison("pinned", plan=plan), [])
     assert store.get("pinned").plan == plan
+
+
+def test_the_tokens_that_were_seen_last_count(store: Store) -> None:
+    assert first_tokens_seen(store.observations("c-1")) is None
+    last = replace(TOKENS, by=TokenizedBy.NAMED, lack=None)
+    for one in (TOKENS, last, SEGMENT):
+        store.add_observation("c-1", one)
+    assert first_tokens_seen(store.observations("c-1")) == last
+    assert last.places(PairKind.ARMS) == {(0, 0): 12, (2, 1): None, (3, 0): 0}
+    assert last.places(PairKind.NOISE) == {}

@@ -43,7 +43,7 @@ from tests.store.samples import (
     make_submission,
     make_token,
 )
-from tests.store.test_contract_observations import ENGINE, PINS, SEGMENT
+from tests.store.test_contract_observations import ENGINE, PINS, SEGMENT, TOKENS
 
 HEAD = read_lineage(MIGRATIONS).head
 LATER = "9999"
@@ -155,6 +155,23 @@ def test_a_database_without_pins_keeps_its_other_observations(url: str) -> None:
         assert list(store.observations("c-1")) == [ENGINE, SEGMENT]
         store.add_observation("c-1", PINS)
         assert list(store.observations("c-1")) == [ENGINE, SEGMENT, PINS]
+
+
+def test_a_database_without_tokens_keeps_its_other_observations(url: str) -> None:
+    """What 0010 does to a database of 0009, and back."""
+    with open_store(url, migrations=MIGRATIONS) as store:
+        store.create(make_comparison(), make_items(2))
+        for one in (ENGINE, TOKENS, PINS):
+            store.add_observation("c-1", one)
+    engine = connect(locate(url))
+    downgrade(engine, "0009")
+    assert "3" not in checks(inspect(engine).get_check_constraints("observation"))["observation_kind_check"]
+    upgrade(url, MIGRATIONS)
+    engine.dispose()
+    with open_store(url, migrations=MIGRATIONS) as store:
+        assert list(store.observations("c-1")) == [ENGINE, PINS]
+        store.add_observation("c-1", TOKENS)
+        assert list(store.observations("c-1")) == [ENGINE, PINS, TOKENS]
 
 
 def test_lists_show_what_plans_say_and_nothing_is_lost_on_the_way_back(url: str) -> None:

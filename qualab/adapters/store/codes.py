@@ -58,7 +58,14 @@ COMPARISON_STATUS = Codes(
     }
 )
 
-OBSERVATION = Codes({ObservationKind.ENGINE: 0, ObservationKind.SEGMENT: 1, ObservationKind.PINS: 2})
+OBSERVATION = Codes(
+    {
+        ObservationKind.ENGINE: 0,
+        ObservationKind.SEGMENT: 1,
+        ObservationKind.PINS: 2,
+        ObservationKind.FIRST_TOKENS: 3,
+    }
+)
 
 VERDICT = Codes(
     {

@@ -51,7 +51,14 @@ from qualab.domain.canonical import canonical_json
 from qualab.domain.comparison import Look
 from qualab.domain.items import Answer, Item, Score, ScoreFlip
 from qualab.domain.names import ArmName
-from qualab.domain.observations import EngineSeen, Observation, ObservationKind, PinsSeen, Segment
+from qualab.domain.observations import (
+    EngineSeen,
+    FirstTokensSeen,
+    Observation,
+    ObservationKind,
+    PinsSeen,
+    Segment,
+)
 from qualab.domain.text import storable_text
 from qualab.errors import StoreError
 
@@ -349,6 +356,7 @@ _OBSERVED: dict[ObservationKind, type[Observation]] = {
     ObservationKind.ENGINE: EngineSeen,
     ObservationKind.SEGMENT: Segment,
     ObservationKind.PINS: PinsSeen,
+    ObservationKind.FIRST_TOKENS: FirstTokensSeen,
 }
 
 
