@@ -56,6 +56,10 @@ class EngineScript:
     """The process starts anew after so many requests of any kind."""
     foreign_every: int | None = None
     """Somebody else's request is finished after so many generations."""
+    untokenized: str = ""
+    """A text that holds this cannot be tokenized."""
+    slowly_tokenized: str = ""
+    """The tokens of a text that holds this take a minute."""
     rejects: tuple[str, ...] = ()
     """Settings of a request that get a 400."""
 

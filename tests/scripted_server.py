@@ -150,6 +150,9 @@ class ScriptedServer:
         self.port = port
         self.requests: list[tuple[str, bytes]] = []
         """Route and body of every completion that was asked for."""
+        self.tokenized: list[tuple[str, int]] = []
+        """Every text that was to be tokenized, and how often metrics had been read before."""
+        self.n_metrics_read = 0
         self.engine = ScriptedEngine(self.script.engine, drafts=self.script.drafts, model=model)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
@@ -205,7 +208,7 @@ class ScriptedServer:
         return app
 
     def _llama_routes(self) -> list[web.RouteDef]:
-        return [web.get("/props", self._say(self.engine.props()))]
+        return [web.get("/props", self._say(self.engine.props())), web.post("/tokenize", self._tokenize)]
 
     def _vllm_routes(self) -> list[web.RouteDef]:
         routes = [
@@ -233,10 +236,18 @@ class ScriptedServer:
         return web.json_response({"object": "list", "data": [card]})
 
     async def _metrics(self, _: web.Request) -> web.Response:
+        self.n_metrics_read += 1
         return web.Response(text=self.engine.metrics())
 
     async def _tokenize(self, request: web.Request) -> web.Response:
-        tokens = encode((await request.json())["prompt"])
+        script, body = self.script.engine, await request.json()
+        text = body.get("content" if script.kind == "llama" else "prompt", "")
+        self.tokenized.append((text, self.n_metrics_read))
+        if script.untokenized and script.untokenized in text:
+            return _error(500, "The tokenizer broke.", "InternalServerError")
+        if script.slowly_tokenized and script.slowly_tokenized in text:
+            await asyncio.sleep(60)
+        tokens = encode(text)
         limit = self.script.max_model_len
         return web.json_response({"count": len(tokens), "max_model_len": limit, "tokens": tokens})
 

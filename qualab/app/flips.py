@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from qualab.domain.first_tokens import PairKind
 from qualab.domain.items import Answer, Item, ScoreFlip
 from qualab.domain.names import ArmName, RequestKind
+from qualab.domain.observations import first_tokens_seen
 from qualab.domain.plan import MetricSpec, Plan
 from qualab.errors import InvalidValue
 from qualab.ports import Store
@@ -32,6 +34,8 @@ class Flip:
     """Texts; of a log-likelihood item its choices with their log-likelihoods."""
     first_difference: int | None
     """Character (from 0) at which the answers begin to differ; None where they are the same."""
+    first_token: int | None = None
+    """Token (from 0) at which they do, of the texts tokenized again; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +101,8 @@ def _with_answers(
     for arm in ArmName:
         for answer in store.answers(comparison_id, arm=arm, positions=positions):
             answers.setdefault((arm, answer.position, answer.repeat), []).append(answer)
+    seen = first_tokens_seen(store.observations(comparison_id))
+    tokens = seen.places(PairKind.ARMS) if seen else {}
     for spec, flip in wanted:
         item = items[flip.position]
         off, on = (_text(item, answers.get((arm, flip.position, flip.repeat), ())) for arm in ArmName)
@@ -109,6 +115,7 @@ def _with_answers(
             target=item.target,
             answers=(off, on),
             first_difference=first_difference(off, on),
+            first_token=tokens.get((flip.position, flip.repeat)),
         )
 
 

@@ -44,7 +44,8 @@ def _print_flip(console: Console, flip: Flip) -> None:
         console.print(Text(f"  both : {visible(flip.answers[0][:AFTER])} (the same text)"))
         return
     off, on = (around(text, flip.first_difference) for text in flip.answers)
-    console.print(Text(f"  first difference at character {flip.first_difference:,}", style="dim"))
+    token = "" if flip.first_token is None else f", token {flip.first_token:,}"
+    console.print(Text(f"  first difference at character {flip.first_difference:,}{token}", style="dim"))
     if console.width >= SIDE_BY_SIDE:
         table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False, expand=True)
         table.add_column(ratio=1, overflow="fold")

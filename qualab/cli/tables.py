@@ -16,6 +16,7 @@ from qualab.cli.import_text import import_lines
 from qualab.cli.noise_text import noise_lines
 from qualab.cli.output import silence
 from qualab.cli.pin_text import pin_lines
+from qualab.cli.token_text import token_lines
 from qualab.cli.treatment_text import print_treatment
 from qualab.domain.comparison import (
     Analysis,
@@ -75,7 +76,7 @@ def print_analysis(console: Console, comparison: Comparison, analysis: Analysis)
         print_hanging(console, line, style="dim")
     imported = comparison.plan.imported
     arms = import_lines(imported, analysis) if imported else _arm_lines(analysis.arms, analysis.pairs)
-    looks, noise = _look_lines(analysis.looks), noise_lines(analysis)
+    looks, noise = _look_lines(analysis.looks), (*noise_lines(analysis), *token_lines(comparison.plan, analysis))
     pins = pin_lines(analysis.pinning.found if analysis.pinning else ())
     for line in (*arms, *_suite_lines(analysis.suite), *looks, *noise, *pins):
         print_hanging(console, line, hang=_hang(line))

@@ -30,6 +30,7 @@ from qualab.domain.comparison import (
     TextsCompared,
 )
 from qualab.domain.engine import Engine, EngineKind
+from qualab.domain.first_tokens import FirstTokenSummary, TaskTokens, TokenizedBy, TokensCompared, TokensLack
 from qualab.domain.names import ArmName, Language, LookDecision, MissingPolicy, Verdict
 from qualab.domain.observations import EngineSeen
 from qualab.domain.pins import PinFound, Pinning, PinPart
@@ -154,8 +155,27 @@ def full() -> Source:
     looks = LooksTaken(n_planned=5, looks=(look,), n_items=200, n_items_planned=420, n_requests_saved=440)
     assumed = Assumptions(discordance={PRIMARY: 0.05}, design_effect={PRIMARY: 1.0}, noise={}, joint_power=0.4321)
     plan = replace(source.plan, assumptions=assumed, looks=LookPlan(n_looks=5))
+    both = TokensCompared(n_differ=29, n_tokenized=25, n_same_tokens=1, first_difference=9.5)
+    between = replace(both, n_differ=18, n_tokenized=18, first_difference=1234.0)
+    nothing = TokensCompared(n_differ=0, n_tokenized=0, n_same_tokens=0, first_difference=None)
+    tokens = FirstTokenSummary(
+        by=TokenizedBy.BASELINE,
+        lack=TokensLack.TIME,
+        baseline=between,
+        candidate=both,
+        tasks=(
+            TaskTokens(task="gsm8k", baseline=nothing, candidate=replace(both, first_difference=77.0)),
+            TaskTokens(
+                task="ifeval",
+                baseline=replace(nothing, n_differ=6),
+                candidate=replace(both, n_same_tokens=25, first_difference=None),
+            ),
+            TaskTokens(task="copa", baseline=nothing, candidate=nothing),
+        ),
+    )
     analysis = replace(
         source.analysis,
+        tokens=tokens,
         noise=noise,
         repeats=repeats,
         treatment=treatment,
@@ -212,6 +232,9 @@ def test_everything_that_was_measured_is_shown(language: Language) -> None:
             "3.8",
             "0.80",
             "0.94",
+            "10 (29쌍 중 25쌍)" if language is Language.KOREAN else "10 (25 of 29 pairs)",
+            "1,234 (18",
+            "77 (",
         ),
         "acceptance": ("1,000", "4,000", "30.9", "2.23", "41.0", "2.30 → 2.10", "−0.20", "2.43", "92.7"),
         "missing": ("0.312", "+1.00", "90%" if language is Language.KOREAN else "90 % interval"),

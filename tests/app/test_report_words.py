@@ -91,12 +91,12 @@ def test_every_text_is_used() -> None:
         for path in (PACKAGE / "app/reporting/words/__init__.py", PACKAGE / "cli/treatment_text.py")
         for text in constants(path)
     }
-    vocabularies = (PACKAGE / "domain/names.py", PACKAGE / "domain/pins.py")
+    vocabularies = [PACKAGE / f"domain/{name}.py" for name in ("names", "pins", "first_tokens")]
     words = {text for path in vocabularies for text in constants(path)}
     made = {
         f"{head}{word}{tail}"
         for word in words
-        for head in ("", "headline ", "limits of ", "objective ", "pin ")
+        for head in ("", "headline ", "limits of ", "objective ", "pin ", "tokens ", "tokens lack ")
         for tail in ("", " arm")
     }
     parts = {

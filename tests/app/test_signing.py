@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 from qualab.adapters.store import SqlStore, open_store
+from qualab.app.analyse import analyse
 from qualab.app.run import start
+from qualab.app.scoring import summary_of
 from qualab.app.signing import sign_off
 from qualab.app.verifying import Verification, verify
 from qualab.bootstrap import share
 from qualab.domain.canonical import canonical_json, sha256
 from qualab.domain.names import Verdict
 from qualab.domain.plan import DecisionRule
+from qualab.domain.seals import seal_of
 from qualab.errors import InvalidValue, NotYet, SignOffRefused
 from tests.app.fakes import START, Bench, FakeEndpoint, FakeHarness, FakeTasks, QuietProgress, experiment
 from tests.store.samples import make_comparison, make_items
@@ -132,6 +135,7 @@ async def test_what_is_as_it_was_stored_is_verified_whole(finish: Finish) -> Non
         ("UPDATE score SET value = 1 - value WHERE position = 3 AND arm = 0", {"scores", "analysis"}),
         ("UPDATE answer SET request_hash = zeroblob(16) WHERE position = 3 AND arm = 0", {"requests", "answers"}),
         ("UPDATE signoff SET analysis_hash = 'another'", {"sign-off"}),
+        ("DELETE FROM observation WHERE kind = 3", {"analysis"}),
     ],
 )
 async def test_what_was_altered_is_found(finish: Finish, statement: str, wrong: set[str]) -> None:
@@ -185,3 +189,19 @@ async def test_what_an_earlier_version_stored_is_not_called_altered(finish: Fini
         None,
         None,
     )
+
+
+async def test_a_run_of_a_version_that_did_not_tokenize_is_verified_whole(finish: Finish) -> None:
+    """There is no such observation, and the analysis does not know the word."""
+    done = await finish()
+    done.alter("DELETE FROM observation WHERE kind = 3")
+    comparison, items = done.store.get(done.id), list(done.store.items(done.id))
+    counted = summary_of(done.store, done.id, items)
+    found = analyse(done.store, comparison, done.bench.harness.tasks, items, counted)
+    body = json.loads(canonical_json(found))
+    assert body.pop("tokens") is None
+    text = canonical_json(body)
+    with done.store.engine.begin() as connection:
+        seal = seal_of(text, previous=comparison.plan_hash)
+        connection.exec_driver_sql("UPDATE analysis SET body = ?, seal = ?", (text, seal))
+    assert {check.is_ok for check in done.verify().checks if check.name in ("seals", "answers", "analysis")} == {True}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from random import Random
+from statistics import median
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -20,6 +24,7 @@ from qualab.stats import (
     odd_ones_out,
     power_for_joint,
     variance_components,
+    weighted_median,
 )
 
 
@@ -90,6 +95,25 @@ def test_variance_of_what_does_not_vary() -> None:
 def test_first_difference(first: str, second: str, expected: int | None) -> None:
     assert first_difference(first, second) == expected
     assert first_difference(second, first) == expected
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5)), min_size=1, max_size=12), st.integers(1, 7), st.randoms()
+)
+def test_a_value_of_weight_n_counts_as_n_values(pairs: list[tuple[int, int]], scale: int, chance: Random) -> None:
+    chance.shuffle(pairs)
+    values, times = [value for value, _ in pairs], [n for _, n in pairs]
+    expected = median([value for value, n in pairs for _ in range(n)])
+    assert weighted_median(values, [Fraction(n, scale) for n in times]) == expected
+    assert weighted_median(values, [Fraction(1, scale)] * len(values)) == median(values)
+
+
+def test_no_value_has_no_median_and_no_weight_is_none() -> None:
+    with pytest.raises(InsufficientData):
+        weighted_median([], [])
+    for weights in ([Fraction(1)], [Fraction(1), Fraction(0)]):
+        with pytest.raises(InvalidValue):
+            weighted_median([1, 2], weights)
 
 
 def samples(generator: np.random.Generator, weights: list[float]) -> list[list[str]]:

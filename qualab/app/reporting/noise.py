@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qualab.app.reporting.source import Source, cells, columns
+from qualab.app.reporting.tokens import token_notes, token_rows
 from qualab.app.reporting.words import Words
 from qualab.domain.comparison import MetricNoise, NoiseFloor, OddOneOut, RepeatNoise, RepeatSummary, TextsCompared
 from qualab.domain.numbers import count, pvalue, share
@@ -21,8 +22,11 @@ def noise_section(source: Source, words: Words) -> Section:
     if found is None:
         blocks.append(Paragraph(text=words("no noise")))
         blocks.append(Paragraph(text=_arms_alone(source, words)))
+        if rows := tuple(cells(one.label, one.candidate) for one in token_rows(source.analysis.tokens, words)):
+            blocks.append(Table(columns=columns(words, "noise what", "noise arms"), rows=rows))
     else:
         blocks += _floor(found, source, words)
+    blocks += (Paragraph(text=note, is_muted=True) for note in token_notes(source.plan, source.analysis, words))
     if repeats:
         blocks += _repeats(repeats, source, words)
     return Section(id="noise", title=words("noise"), blocks=tuple(blocks))
@@ -45,7 +49,11 @@ def _floor(found: NoiseFloor, source: Source, words: Words) -> Iterator[Block]:
         yield Paragraph(text=words.sentence(found.note))
     heads = columns(words, "noise what", "noise baseline", "noise arms", "noise odd")
     primaries = {row.id for row in source.primaries}
-    rows = [*_text_rows(found, words), *(_flips(one, words) for one in found.metrics if one.metric in primaries)]
+    rows = [
+        *_text_rows(found, words),
+        *_token_rows(source, words),
+        *(_flips(one, words) for one in found.metrics if one.metric in primaries),
+    ]
     if rows:
         yield Table(columns=heads, rows=tuple(rows), legend=(words("noise legend"),))
     if found.sampled:
@@ -63,6 +71,11 @@ def _text_rows(found: NoiseFloor, words: Words) -> Iterator[Row]:
     )
     yield cells(words("changed"), *(_of(one, one.changed, words) for one in both if one), NOTHING)
     yield cells(words("first difference"), *(_place(one) for one in both if one), NOTHING)
+
+
+def _token_rows(source: Source, words: Words) -> Iterator[Row]:
+    for one in token_rows(source.analysis.tokens, words):
+        yield cells(one.label, one.baseline or NOTHING, one.candidate, NOTHING)
 
 
 def _of(texts: TextsCompared, number: int, words: Words) -> Cell:

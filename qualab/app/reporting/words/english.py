@@ -167,7 +167,22 @@ TEXTS = {
     "no odd": "no odd item",
     "noise legend": "odd one out: of the items on which exactly one of baseline, baseline again and candidate stands out, it "
     "is the candidate in a third if the drafter adds nothing. Differing text is evidence that the arms are not identical, "
-    "not that quality is lost. Tokens are not stored, so that first differences are counted in characters.",
+    "not that quality is lost.",
+    "first token": "first differing token (median)",
+    "first token in": "first differing token: {task}",
+    "token at": "{n} ({known} of {total} pairs)",
+    "no text differs": "no text differs",
+    "tokens the same": "no token differs ({known} of {total} pairs)",
+    "tokens unknown": "not known ({total} pairs)",
+    "tokens how": "First differing token, from 0: tokens of the texts tokenized again after the run by {who}, which may be others "
+    "than were generated. In brackets: how many of the pairs whose texts differ, drawn at random where not all were taken.",
+    "tokens lack failed": "Not all of these tokens are known: {who} could not be used. Differences in characters stand.",
+    "tokens lack time": "Not all of these tokens are known: {who} was too slow. Differences in characters stand.",
+    "tokens baseline": "the tokenizer of the baseline's engine",
+    "tokens candidate": "the tokenizer of the candidate's engine",
+    "tokens named": "the tokenizer that was named",
+    "tokens imported": "At which token texts begin to differ is not known: imported answers are not tokenized.",
+    "tokens unseen": "At which token texts begin to differ is not known: this run did not tokenize its answers.",
     "arms only": "Between the arms: same text in {n} of {total} generations ({share}); finish reasons differ in {finish}.",
     "no generations": "No generation was answered by both arms.",
     "sampled baseline": "Are texts of the baseline's runs drawn from one distribution? p {p} over {n} prompts "
