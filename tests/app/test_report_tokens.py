@@ -82,8 +82,8 @@ def test_the_terminal_shows_the_reports_tokens() -> None:
         "tokens    first differing token (median): 10 (25 of 29 pairs) between the arms, 1,234 (18 of 18 pairs) "
         "between runs of the baseline"
     )
-    assert [line.split(":")[1].strip() for line in lines[1:3]] == ["gsm8k", "ifeval"]
-    assert "tokenized again after the run by the tokenizer of the baseline's engine" in lines[3]
+    assert [line.split(":")[0].split(", ")[1] for line in lines[1:3]] == ["gsm8k", "ifeval"]
+    assert "tokenized again by the tokenizer of the baseline's engine" in lines[3]
     assert len(lines) == 5
 
 

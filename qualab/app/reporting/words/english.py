@@ -169,13 +169,13 @@ TEXTS = {
     "is the candidate in a third if the drafter adds nothing. Differing text is evidence that the arms are not identical, "
     "not that quality is lost.",
     "first token": "first differing token (median)",
-    "first token in": "first differing token: {task}",
+    "first token in": "first differing token, {task}",
     "token at": "{n} ({known} of {total} pairs)",
     "no text differs": "no text differs",
     "tokens the same": "no token differs ({known} of {total} pairs)",
     "tokens unknown": "not known ({total} pairs)",
-    "tokens how": "First differing token, from 0: tokens of the texts tokenized again after the run by {who}, which may be others "
-    "than were generated. In brackets: how many of the pairs whose texts differ, drawn at random where not all were taken.",
+    "tokens how": "Tokens, counted from 0, are those of the texts tokenized again by {who}: they may be others than were "
+    "generated. In brackets: pairs that were tokenized, drawn at random where not all were, of those whose texts differ.",
     "tokens lack failed": "Not all of these tokens are known: {who} could not be used. Differences in characters stand.",
     "tokens lack time": "Not all of these tokens are known: {who} was too slow. Differences in characters stand.",
     "tokens baseline": "the tokenizer of the baseline's engine",
