@@ -32,6 +32,7 @@ MOST_PAIRS = 200
 CHUNK = 50
 """Pairs that are tokenized before it is noted how far it is."""
 CONCURRENCY = 8
+"""At most, and not above the plan's."""
 TIMEOUT_S = 10.0
 """For one text."""
 LIMIT_S = 30.0
@@ -128,7 +129,8 @@ async def _ask_tokens(
     run.progress.phase(f"Tokenizing {len(pairs):,} pairs of texts that differ")
     plan, name = run.comparison.plan, run.comparison.local.get("tokenizer", "")
     arm = ArmName.BASELINE if ArmName.BASELINE in run.endpoints else ArmName.CANDIDATE
-    policy = replace(plan.policy, concurrency=CONCURRENCY, max_attempts=1, timeout_s=TIMEOUT_S)
+    concurrency = min(CONCURRENCY, plan.policy.concurrency)
+    policy = replace(plan.policy, concurrency=concurrency, max_attempts=1, timeout_s=TIMEOUT_S)
     places: Places = {}
     try:
         async with (

@@ -87,8 +87,12 @@ class Three(Bench):
     @asynccontextmanager
     async def _open(self, url: str, *, policy: RequestPolicy, key: str | None) -> AsyncIterator[FakeEndpoint]:
         self.opened.append(policy)
-        by_concurrency = {tokenizing.CONCURRENCY: self.tokenizer, ONE.concurrency: self.again}
-        yield by_concurrency.get(policy.concurrency, self.off if url == self.off.url else self.on)
+        if policy.timeout_s == tokenizing.TIMEOUT_S:
+            yield self.tokenizer
+        elif policy.concurrency == ONE.concurrency:
+            yield self.again
+        else:
+            yield self.off if url == self.off.url else self.on
 
     def run(self, **changes: Any) -> Analysis:
         return asyncio.run(start(self.services, experiment(**changes), keys={}, progress=QuietProgress()))
@@ -263,11 +267,12 @@ def test_a_task_with_too_many_pairs_has_a_random_part_tokenized_the_same_in_both
     assert other.places() != drawn
 
 
-def test_requests_are_few_at_once_and_each_is_sent_once() -> None:
+@pytest.mark.parametrize(("planned", "expected"), [(3, 3), (64, 8)])
+def test_requests_are_few_at_once_and_each_is_sent_once(planned: int, expected: int) -> None:
     bench = Three(on=on_says(differing(4)))
-    bench.run()
+    bench.run(policy=RequestPolicy(concurrency=planned, max_attempts=5))
     *_, policy = bench.opened
-    assert (policy.concurrency, policy.max_attempts, policy.timeout_s) == (8, 1, 10.0)
+    assert (policy.concurrency, policy.max_attempts, policy.timeout_s) == (expected, 1, 10.0)
 
 
 def test_the_tokenizer_that_is_named_is_used() -> None:

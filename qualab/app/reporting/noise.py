@@ -9,7 +9,7 @@ from qualab.app.reporting.tokens import token_notes, token_rows
 from qualab.app.reporting.words import Words
 from qualab.domain.comparison import MetricNoise, NoiseFloor, OddOneOut, RepeatNoise, RepeatSummary, TextsCompared
 from qualab.domain.numbers import count, pvalue, share
-from qualab.domain.report import Block, Cell, Paragraph, Row, Section, Table
+from qualab.domain.report import Block, Cell, Column, Paragraph, Row, Section, Table
 
 NOTHING = Cell(text="–")
 Texts = TextsCompared | None
@@ -22,14 +22,24 @@ def noise_section(source: Source, words: Words) -> Section:
     if found is None:
         blocks.append(Paragraph(text=words("no noise")))
         blocks.append(Paragraph(text=_arms_alone(source, words)))
-        if rows := tuple(cells(one.label, one.candidate) for one in token_rows(source.analysis.tokens, words)):
-            blocks.append(Table(columns=columns(words, "noise what", "noise arms"), rows=rows))
+        rows = tuple(cells(one.label, one.candidate) for one in token_rows(source.analysis.tokens, words))
+        blocks += _with_notes(columns(words, "noise what", "noise arms"), rows, (), source, words)
     else:
         blocks += _floor(found, source, words)
-    blocks += (Paragraph(text=note, is_muted=True) for note in token_notes(source.plan, source.analysis, words))
     if repeats:
         blocks += _repeats(repeats, source, words)
     return Section(id="noise", title=words("noise"), blocks=tuple(blocks))
+
+
+def _with_notes(
+    heads: tuple[Column, ...], rows: tuple[Row, ...], legend: tuple[str, ...], source: Source, words: Words
+) -> Iterator[Block]:
+    """The table with what is to be said of tokens under it, or that alone."""
+    notes = tuple(token_notes(source.plan, source.analysis, words))
+    if rows:
+        yield Table(columns=heads, rows=rows, legend=(*legend, *notes))
+    else:
+        yield from (Paragraph(text=note, is_muted=True) for note in notes)
 
 
 def _arms_alone(source: Source, words: Words) -> str:
@@ -54,8 +64,7 @@ def _floor(found: NoiseFloor, source: Source, words: Words) -> Iterator[Block]:
         *_token_rows(source, words),
         *(_flips(one, words) for one in found.metrics if one.metric in primaries),
     ]
-    if rows:
-        yield Table(columns=heads, rows=tuple(rows), legend=(words("noise legend"),))
+    yield from _with_notes(heads, tuple(rows), (words("noise legend"),), source, words)
     if found.sampled:
         yield Paragraph(
             text=words("sampled baseline", p=pvalue(found.sampled.pvalue), n=count(found.sampled.n_prompts))
