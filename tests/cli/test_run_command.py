@@ -387,6 +387,16 @@ def test_a_noise_floor_is_measured_shown_and_kept_out_of_the_export(
     assert noise["odd_texts"]["n_candidate_odd"] == noise["odd_texts"]["n_odd"] > 0
     assert "noise     2 more runs of the baseline at concurrency 3, 60 of 60 answered" in done.out
     assert "odd one out the candidate in" in done.out
+    tokens, n_differ = shown["analysis"]["tokens"]["candidate"], 30 - noise["candidate"]["same_text"]
+    assert (tokens["n_differ"], tokens["n_tokenized"]) == (n_differ, n_differ)
+    cell = f"{tokens['first_difference']:,.0f} ({n_differ} of {n_differ} pairs)"
+    assert (
+        f"tokens    first differing token (median): {cell} between the arms, no text differs between runs" in done.out
+    )
+    assert (
+        f"| first differing token (median) | no text differs | {cell} |"
+        in qualab("report", done.comparison_id, "-o", "-", "--format", "md").out
+    )
     assert "Noise floor, run 2 of 2: 30 requests" in done.err
     assert "baseline 90/90" in done.err
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"baseline", "candidate"}
