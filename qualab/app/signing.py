@@ -68,7 +68,8 @@ def sign_off(
     return signed
 
 
-def newest_seal(store: Store, comparison: Comparison) -> str:
-    """Of the newest analysis under the comparison's own plan; empty where that was stored before there were seals."""
-    own = (one for one in reversed(store.seals(comparison.id)) if one.plan_hash == comparison.plan_hash)
+def newest_seal(store: Store, comparison: Comparison, *, plan_hash: str | None = None) -> str:
+    """Of the newest analysis under the comparison's own plan, or another; empty where it was stored without a seal."""
+    wanted = plan_hash or comparison.plan_hash
+    own = (one for one in reversed(store.seals(comparison.id)) if one.plan_hash == wanted)
     return next((one.seal for one in own), "")

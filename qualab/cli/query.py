@@ -88,7 +88,7 @@ def show(
     if flips:
         _print_flips(store, comparison, output_format, task=task, limit=limit)
         return
-    plan_hash = _whole_hash(store, comparison, plan) if plan else None
+    plan_hash = whole_hash(store, comparison, plan) if plan else None
     print_result(store, comparison, output_format, plan_hash=plan_hash)
     if rounds and output_format is Format.TEXT:
         _print_rounds(store, comparison, plan_hash)
@@ -172,7 +172,8 @@ def _about(found: Reanalysis) -> Iterator[str]:
         yield f"Not what is stored: other versions made that analysis. It is kept; `qualab show {id_}` is as it was."
 
 
-def _whole_hash(store: Store, comparison_id: str, beginning: str) -> str:
+def whole_hash(store: Store, comparison_id: str, beginning: str) -> str:
+    """Of a plan that a stored analysis is under, by the hash's beginning. Raises UsageError."""
     known = store.plan_hashes(store.get(comparison_id).id)
     matching = [one for one in known if beginning and one.startswith(beginning)]
     if len(matching) != 1:

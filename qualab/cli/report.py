@@ -33,21 +33,28 @@ def report(
     report_format: Annotated[
         ReportFormat | None, typer.Option("--format", help="By default as the file's name ends, else pdf.")
     ] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(help="Beginning of a plan's hash: what `qualab compare` found under it, after the data."),
+    ] = None,
     db: Database = None,
 ) -> None:
     """Write a report on a comparison, to be read before a release is signed off."""
     from qualab import bootstrap
     from qualab.app.reporting.model import report_model
+    from qualab.cli.query import whole_hash
     from qualab.settings import load
 
     chosen = report_format or SUFFIXES.get(output.suffix.lower() if output else "", ReportFormat.PDF)
     store, registry = bootstrap.stores_of(load(command_line={"db": db}))
-    found = report_model(store, registry, comparison, language)
+    plan_hash = whole_hash(store, comparison, plan) if plan else None
+    found = report_model(store, registry, comparison, language, plan_hash=plan_hash)
     content = bootstrap.renderer(chosen.value)(found)
     if output == STANDARD_OUTPUT:
         sys.stdout.buffer.write(content)
         return
-    path = output or Path(f"qualab-{found.comparison_id}.{chosen.value}")
+    of_plan = f"-{found.plan_hash[:12]}" if plan else ""
+    path = output or Path(f"qualab-{found.comparison_id}{of_plan}.{chosen.value}")
     _write(path, content)
     typer.echo(f"Wrote {path}")
 

@@ -149,6 +149,8 @@ class Histogram:
     axis: str
     vertical_axis: str
     description: str
+    highest: float = 0.0
+    """The largest share of those that it is drawn beside, to one scale; 0 where it stands alone."""
     kind: Literal["histogram"] = "histogram"
 
 

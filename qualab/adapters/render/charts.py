@@ -125,7 +125,7 @@ def _dot(x: float, y: float, tone: Tone) -> str:
 
 def _histogram(chart: Histogram) -> str:
     left, right, top, bottom = 46.0, BAR_WIDTH - 8.0, 34.0, BAR_HEIGHT - 44.0
-    most = max(bar.share for bar in chart.bars)
+    most = max(chart.highest, *(bar.share for bar in chart.bars))
     step = round_step(most / 4.0)
     height = Scale(0.0, step * math.ceil(most / step - 1e-9), bottom, top)
     slot = (right - left) / len(chart.bars)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import unicodedata
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from qualab.adapters.render.charts import draw
 from qualab.adapters.render.fonts import FAMILIES, folders
 from qualab.adapters.render.glyphs import only_sure, shown
 from qualab.domain.canonical import plain
-from qualab.domain.report import Forest, Histogram, ReportModel, Table
+from qualab.domain.report import Column, Forest, Histogram, ReportModel, Table
 from qualab.errors import RenderError
 
 TEMPLATE = Path(__file__).parent / "pages" / "report.typ"
@@ -32,6 +33,16 @@ _AFTER_SIGN = re.compile(r"(?<=[/,_:.;=&?-])(?=[^\s/,_:.;=&?-])")
 _RUN = re.compile(rf"[^\s\u200b]{{{LONGEST_RUN}}}")
 _BREAK = "\u200b"
 """Marks such a place for the template, which leaves it out."""
+DENSITIES = (1.0, 0.95, 0.9)
+"""How close lines stand: closer where that saves a last page that would be nearly empty."""
+LEAST_FILLED = 0.3
+"""Share of the height that a last page is filled to, at least, where closer lines help."""
+SHORT = 26
+"""Letters up to which a column of texts is as wide as it has to be: it never wraps."""
+LONG_TITLE = 11
+"""Letters from which on the title of a column of numbers stands on two lines, where its numbers are shorter."""
+KEPT_TOGETHER = {"signoff": 2_500}
+"""Sections that stand on one page, with the number of letters up to which they are sure to fit."""
 _NOT_SHOWN = "could not be displayed"
 
 
@@ -50,15 +61,26 @@ def render_pdf(report: ReportModel) -> bytes:
 
 
 def _set(content: Any, report: ReportModel, clean: Callable[[str], str]) -> bytes:
+    """As it is, or with its lines closer where its last page would be nearly empty and is not then."""
     inputs = {
         "report": json.dumps(_cleaned(content, clean), ensure_ascii=False),
         "fonts": json.dumps(_families()),
     }
+    made = (_compiled(report, inputs | {"density": f"{density:g}"}) for density in DENSITIES)
+    first, is_filled = next(made)
+    if not is_filled:
+        first = next((document for document, is_filled in made if is_filled), first)
+    return _packed(first)
+
+
+def _compiled(report: ReportModel, inputs: dict[str, str]) -> tuple[bytes, bool]:
+    """The document, and whether its last page is filled well enough."""
     moment = round(report.written_at.timestamp())
-    compiler = typst.Compiler(TEMPLATE.read_bytes(), font_paths=_fonts(), ignore_system_fonts=True, sys_inputs=inputs)
+    compiler = typst.Compiler(TEMPLATE, font_paths=_fonts(), ignore_system_fonts=True, sys_inputs=inputs)
     found = compiler.compile(format="pdf", pdf_standards=[STANDARD], timestamp=moment)
     assert isinstance(found, bytes)
-    return _packed(found)
+    end = json.loads(compiler.query("<end>", field="value", one=True))
+    return found, end["page"] == 1 or end["filled"] >= LEAST_FILLED
 
 
 def _packed(document: bytes) -> bytes:
@@ -85,23 +107,47 @@ def _content(report: ReportModel) -> Any:
     """The report as plain values, charts drawn, tables measured."""
     content = plain(report)
     for section, drawn in zip(report.sections, content["sections"], strict=True):
+        drawn["is_together"] = len(str(drawn["blocks"])) <= KEPT_TOGETHER.get(section.id, 0)
         for block, values in zip(section.blocks, drawn["blocks"], strict=True):
             if isinstance(block, Forest | Histogram):
                 values["svg"] = draw(block)
             elif isinstance(block, Table):
-                values["widths"] = _widths(block)
+                values.update(_measured(block, values))
     return content
 
 
-def _widths(table: Table) -> list[int]:
-    """A column of texts has a share of the width by its longest text; 0 for one of numbers, as wide as it has to be."""
+def _measured(table: Table, values: dict[str, Any]) -> dict[str, Any]:
+    """The widths of the columns, and their titles on one line or two.
+
+    A column of texts has a share of the width by its longest one; 0 for one that is as wide as it has to be.
+    """
     longest = [
-        max((len(row.cells[place].text) for row in table.rows), default=1) for place in range(len(table.columns))
+        max((_letters(row.cells[place].text) for row in table.rows), default=1) for place in range(len(table.columns))
     ]
-    return [
-        0 if column.is_number else max(8, min(48, max(length, len(column.title))))
-        for column, length in zip(table.columns, longest, strict=True)
+    columns = [
+        values | {"title": _title(column, length)}
+        for column, values, length in zip(table.columns, values["columns"], longest, strict=True)
     ]
+    return {"columns": columns, "widths": [_width(*one) for one in zip(table.columns, longest, strict=True)]}
+
+
+def _width(column: Column, longest: int) -> int:
+    wanted = max(longest, _letters(column.title))
+    return 0 if column.is_number or wanted <= SHORT else min(48, wanted)
+
+
+def _title(column: Column, longest: int) -> str:
+    """Broken at the space that leaves the shorter lines, where the column is otherwise wider than its numbers."""
+    words = column.title.split(" ")
+    if not column.is_number or len(words) < 2 or not longest < _letters(column.title) >= LONG_TITLE:
+        return column.title
+    broken = (f"{' '.join(words[:place])}\n{' '.join(words[place:])}" for place in range(1, len(words)))
+    return min(broken, key=lambda title: max(map(_letters, title.split("\n"))))
+
+
+def _letters(text: str) -> int:
+    """How many Latin letters the text is as wide as: Korean ones count twice."""
+    return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)
 
 
 def _cleaned(value: Any, clean: Callable[[str], str]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from qualab.app.reporting.source import Source, cells, columns
 from qualab.app.reporting.words import Words
@@ -10,7 +11,9 @@ from qualab.domain.numbers import count, share, tokens
 from qualab.domain.report import Bar, Block, Cell, Column, Histogram, Paragraph, Row, Section, Table
 from qualab.domain.treatment import LengthBin, TaskDrafting, Treatment
 
-EMPTY = Cell(text="")
+NOTHING = Cell(text="–")
+EXPLAINED = ("accepted", "length", "median", "zero", "an answer", "thirds")
+"""Columns that the legend explains."""
 
 
 def acceptance_section(source: Source, words: Words) -> Section:
@@ -28,7 +31,8 @@ def acceptance_section(source: Source, words: Words) -> Section:
 def _blocks(found: Treatment, words: Words) -> Iterator[Block]:
     yield drafting_table(found.tasks, words)
     histograms = [one for task in found.tasks if (one := histogram(task, words))]
-    yield from histograms
+    highest = max((bar.share for one in histograms for bar in one.bars), default=0.0)
+    yield from (replace(one, highest=highest) for one in histograms)
     if not histograms:
         yield Paragraph(text=words("no histogram"))
     if any(one.round_cost is not None for one in found.tasks):
@@ -44,8 +48,9 @@ def drafting_table(tasks: Sequence[TaskDrafting], words: Words) -> Table:
     """One row a task that generates, without columns of which nothing is known."""
     known = [name for name, cell in CELLS.items() if any(cell(one, words) for one in tasks)]
     heads = (Column(id="task", title=words("task"), is_number=False), *columns(words, *known, n_texts=0))
-    rows = [Row(cells=(Cell(text=one.task), *(CELLS[name](one, words) or EMPTY for name in known))) for one in tasks]
-    return Table(columns=heads, rows=tuple(rows), legend=(words("acceptance legend"),))
+    rows = [Row(cells=(Cell(text=one.task), *(CELLS[name](one, words) or NOTHING for name in known))) for one in tasks]
+    legend = tuple(words(f"legend {name}") for name in EXPLAINED if name in known)
+    return Table(columns=heads, rows=tuple(rows), legend=legend)
 
 
 def _count(value: int | None) -> Cell | None:
@@ -119,4 +124,4 @@ def _bin(one: LengthBin, words: Words) -> Row:
     accepted = one.accepted_tokens / one.draft_tokens if one.draft_tokens else None
     prompts = words("from to", low=count(one.from_tokens), high=count(one.to_tokens))
     numbers = (_count(one.n_answers), _count(one.draft_tokens), _share(accepted, words))
-    return cells(prompts, *(cell or EMPTY for cell in numbers))
+    return cells(prompts, *(cell or NOTHING for cell in numbers))

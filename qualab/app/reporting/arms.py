@@ -8,7 +8,7 @@ from qualab.app.differences import Difference, differences
 from qualab.app.reporting.source import Source, arms, cells, columns
 from qualab.app.reporting.words import Words
 from qualab.domain.comparison import ArmSummary
-from qualab.domain.engine import Engine
+from qualab.domain.engine import Engine, EngineKind
 from qualab.domain.names import ArmName
 from qualab.domain.numbers import count, seconds
 from qualab.domain.observations import engines_seen
@@ -45,7 +45,8 @@ def _rows(source: Source, words: Words) -> Iterator[Row]:
             yield _row(f"pin {part}", words, told)
     summaries = {one.arm: one for one in analysis.arms}
     yield _row("latency", words, {arm: _latency(one, words) for arm, one in summaries.items()})
-    yield _row("generated", words, {arm: count(one.completion_tokens) for arm, one in summaries.items()})
+    generated = {arm: "" if source.plan.imported else count(one.completion_tokens) for arm, one in summaries.items()}
+    yield _row("generated", words, generated)
 
 
 def _row(key: str, words: Words, texts: Mapping[ArmName, str]) -> Row:
@@ -53,11 +54,17 @@ def _row(key: str, words: Words, texts: Mapping[ArmName, str]) -> Row:
 
 
 def _drafter(engine: EngineSummary, words: Words) -> str:
-    return engine.drafter or words("no drafter" if engine.arm is ArmName.BASELINE else "not said")
+    """Of an engine that is not known, not even that the baseline has none."""
+    is_known = engine.arm is ArmName.BASELINE and engine.kind is not EngineKind.UNKNOWN
+    return engine.drafter or words("no drafter" if is_known else "not said")
+
+
+def _engine(engine: EngineSummary, words: Words) -> str:
+    return words("unknown") if engine.kind is EngineKind.UNKNOWN else f"{engine.kind} {engine.version}".strip()
 
 
 ENGINE_FACTS: Mapping[str, Callable[[EngineSummary, Words], str]] = {
-    "engine": lambda one, _: f"{one.kind} {one.version}".strip(),
+    "engine": _engine,
     "checkpoint": lambda one, _: one.model_root,
     "drafter": _drafter,
     "max_model_len": lambda one, words: words("tokens of", n=count(one.max_model_len)) if one.max_model_len else "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qualab.app.analysis.ruling import is_one_sided
 from qualab.app.reporting.metrics import verdict_cell
 from qualab.app.reporting.source import Source
 from qualab.app.reporting.verdicts import signoff_text
@@ -19,11 +20,14 @@ METHODS = {
     EvidenceKind.LABELS: ("method labels",),
 }
 """What is said of each kind of evidence."""
+ONE_SIDED = {"method interval": "method interval one-sided"}
+"""What is said instead where a loss alone has to be ruled out."""
 
 
 def signoff_section(source: Source, words: Words) -> Section:
     """Whether the result can be signed off, and where."""
-    how = words("sign off how", id=source.comparison.id, plan=source.analysis.plan_hash[:12])
+    key = "sign off how sealed" if source.seal else "sign off how"
+    how = words(key, id=source.comparison.id, plan=source.analysis.plan_hash[:12], seal=source.seal[:12])
     lines = SignOff(
         choices=tuple(words(key) for key in ("approve", "reject", "further")),
         fields=tuple(words(key) for key in ("name", "date field", "signature")),
@@ -31,7 +35,8 @@ def signoff_section(source: Source, words: Words) -> Section:
     )
     signed = tuple(_signed(one, words) for one in source.signoffs)
     record = (Bullets(title=words("signed off"), items=signed),) if signed else ()
-    blocks = (Paragraph(text=signoff_text(source, words)), *record, Paragraph(text=how), lines)
+    to_sign = () if source.is_after_data else (Paragraph(text=how), lines)
+    blocks = (Paragraph(text=signoff_text(source, words)), *record, *to_sign)
     return Section(id="signoff", title=words("sign off"), blocks=blocks)
 
 
@@ -61,11 +66,13 @@ def methods_section(source: Source, words: Words) -> Section:
 
 
 def _methods(source: Source, words: Words) -> Iterator[str]:
+    is_lone = is_one_sided(source.plan.rule)
     kinds = {row.evidence.kind for row in source.analysis.metrics if row.evidence}
     yield words("method scores", version=source.plan.harness_version)
     for kind, keys in METHODS.items():
         if kind in kinds:
-            yield from map(words, keys)
+            yield from (words(ONE_SIDED.get(key, key) if is_lone else key) for key in keys)
+    yield words("method all")
     yield words("method family")
     if source.plan.looks:
         yield words("method looks")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import zip_longest
+from typing import Any
 
 from qualab.app.reporting.source import Flip, Flips, Source
 from qualab.app.reporting.words import Words
@@ -15,7 +17,7 @@ from qualab.domain.numbers import count
 from qualab.domain.plan import MetricSpec
 from qualab.domain.report import Block, Excerpt, Fact, Paragraph, Section, Side
 from qualab.domain.text import visible_text
-from qualab.ports import Store
+from qualab.ports import Registry, Store
 
 MOST_SHOWN = 6
 BEFORE = 160
@@ -30,7 +32,7 @@ SPACES = {" ": "␣", "\t": "→\t", "\n": "⏎\n"}
 Candidate = tuple[MetricSpec, ScoreFlip]
 
 
-def find_flips(store: Store, comparison: Comparison) -> Flips | None:
+def find_flips(store: Store, registry: Registry, comparison: Comparison) -> Flips | None:
     """The worst flips of the primary metrics; None where no flip can be known, for lack of scores."""
     plan = comparison.plan
     specs = {spec.id: [(spec, member) for member in plan.members_of(spec)] for spec in plan.primaries}
@@ -47,7 +49,9 @@ def find_flips(store: Store, comparison: Comparison) -> Flips | None:
         are_losses=any(map(bool, losses)),
         n_flips=sum(map(len, by_metric)),
         n_shown_kind=sum(map(len, kind)),
-        shown=tuple(_with_answers(store, comparison.id, shown, tasks)),
+        shown=tuple(
+            _with_extracted(one, registry, comparison.id) for one in _with_answers(store, comparison.id, shown, tasks)
+        ),
     )
 
 
@@ -92,6 +96,7 @@ def _with_answers(
             continue  # scores of a comparison whose answers are elsewhere
         yield Flip(
             metric=spec.id,
+            key=flip.metric,
             item=items[flip.position],
             repeat=flip.repeat,
             baseline_score=flip.baseline,
@@ -99,6 +104,23 @@ def _with_answers(
             baseline=answers[ArmName.BASELINE][place],
             candidate=answers[ArmName.CANDIDATE][place],
         )
+
+
+def _with_extracted(flip: Flip, registry: Registry, comparison_id: str) -> Flip:
+    """With what the filters made of both answers: of (target, prediction) the prediction, of a list every entry."""
+    _, _, scores = registry.pair(comparison_id, flip.item.position)
+    found = {one.arm: extracted(one.detail) for one in scores if (one.metric, one.repeat) == (flip.key, flip.repeat)}
+    both = found.get(ArmName.BASELINE, ""), found.get(ArmName.CANDIDATE, "")
+    return replace(flip, extracted=both) if all(both) else flip
+
+
+def extracted(detail: tuple[Any, ...] | None) -> str:
+    """What a score holds of the answer that it was made from; empty where that is its number alone."""
+    if detail is None:
+        return ""
+    if all(isinstance(one, bool) for one in detail):
+        return " ".join("✓" if one else "✗" for one in detail)
+    return visible_text(str(detail[-1] if len(detail) == 2 else list(detail)))
 
 
 def flips_section(source: Source, words: Words) -> Section:
@@ -113,6 +135,8 @@ def flips_section(source: Source, words: Words) -> Section:
         key = "flips how" if found.are_losses else "gains how"
         blocks.append(Paragraph(text=words(key, n=len(found.shown), total=count(found.n_shown_kind))))
         blocks += (_excerpt(one, words) for one in found.shown)
+        if not any(one.extracted for one in found.shown):
+            blocks.append(Paragraph(text=words("not extracted"), is_muted=True))
     return Section(id="flips", title=words("flips"), blocks=tuple(blocks))
 
 
@@ -126,6 +150,7 @@ def _excerpt(flip: Flip, words: Words) -> Excerpt:
             label=words("scores"),
             text=words("scores of", off=f"{flip.baseline_score:g}", on=f"{flip.candidate_score:g}"),
         ),
+        Fact(label=words("extracted"), text=_extracted(flip, words)),
         Fact(label=words("first difference place"), text=words("at character" if place else "at once", n=count(place))),
     ]
     return Excerpt(
@@ -136,6 +161,13 @@ def _excerpt(flip: Flip, words: Words) -> Excerpt:
         baseline=_side("baseline arm", off, place, flip.baseline, words),
         candidate=_side("candidate arm", on, place, flip.candidate, words),
     )
+
+
+def _extracted(flip: Flip, words: Words) -> str:
+    if flip.extracted is None:
+        return ""
+    off, on = flip.extracted
+    return words("extracted of", off=off, on=on)
 
 
 def _side(key: str, text: str, place: int, answer: Answer, words: Words) -> Side:

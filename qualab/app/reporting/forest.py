@@ -5,6 +5,7 @@ from __future__ import annotations
 from qualab.app.analysis.ruling import is_one_sided, sides
 from qualab.app.reporting.metrics import verdict_cell
 from qualab.app.reporting.source import Source
+from qualab.app.reporting.verdicts import bounds_text
 from qualab.app.reporting.words import Words
 from qualab.domain.comparison import Evidence, MetricResult
 from qualab.domain.names import EvidenceKind
@@ -13,11 +14,11 @@ from qualab.domain.report import Block, Forest, ForestRow, Paragraph, Section
 
 
 def forest_section(source: Source, words: Words) -> Section:
-    """The chart with how it is read, or why there is none."""
+    """How the chart is read, and the chart; or why there is none."""
     rows = tuple(_row(row, row.evidence, source, words) for row in source.primaries if row.evidence is not None)
     blocks: tuple[Block, ...]
     if rows:
-        blocks = (_forest(rows, words), Paragraph(text=_how(source, words), is_muted=True))
+        blocks = (Paragraph(text=_how(source, words), is_muted=True), _forest(rows, source, words))
     else:
         blocks = (Paragraph(text=words("no evidence" if source.primaries else "no primaries")),)
     return Section(id="forest", title=words("forest"), blocks=blocks)
@@ -47,14 +48,16 @@ def _row(row: MetricResult, evidence: Evidence, source: Source, words: Words) ->
     )
 
 
-def _forest(rows: tuple[ForestRow, ...], words: Words) -> Forest:
+def _forest(rows: tuple[ForestRow, ...], source: Source, words: Words) -> Forest:
+    bounds = bounds_text(source.plan)
+    are_better = all(metric.higher_is_better for metric in source.plan.primaries)
     said = (words("forest row", label=row.label, numbers=row.text, verdict=row.verdict.text) for row in rows)
     return Forest(
         rows=rows,
         axis=words("forest axis"),
-        left=words("worse"),
-        right=words("better"),
-        band=words("band"),
+        left=words("worse" if are_better else "lower"),
+        right=words("better" if are_better else "higher"),
+        band=words("band") if "," in bounds else words("band of", bounds=bounds),
         description="; ".join(said),
     )
 
@@ -63,4 +66,10 @@ def _how(source: Source, words: Words) -> str:
     rule = source.plan.rule
     is_guarded = any(row.evidence and row.evidence.kind is EvidenceKind.COUNTS for row in source.primaries)
     key = "forest how one-sided" if is_one_sided(rule) else "forest how"
-    return words(key, level=percent(1.0 - 2.0 * rule.alpha), guard=words("guard" if is_guarded else "no guard"))
+    return words(
+        key,
+        level=percent(1.0 - 2.0 * rule.alpha),
+        bounds=bounds_text(source.plan),
+        looks=words("over looks" if source.analysis.looks else "no looks"),
+        guard=words("guard" if is_guarded else "no guard"),
+    )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from qualab.app.reporting.words import Words
-from qualab.domain.comparison import Analysis, Evidence, MetricResult, SuiteEvidence
+from qualab.domain.comparison import Analysis, Evidence, IntervalOf, MetricResult, SuiteEvidence
 from qualab.domain.names import Verdict
 from qualab.domain.numbers import count, percent, pvalue, score, signed
 from qualab.domain.report import TONES, Block, Bullets, Cell, Column, Paragraph, Row, Section, Table
 
-EMPTY = Cell(text="")
+NOTHING = Cell(text="–")
+"""What a metric does not have."""
 
 
 def metrics_section(analysis: Analysis, words: Words) -> Section:
@@ -28,9 +29,12 @@ def metric_table(analysis: Analysis, words: Words) -> Table:
     shown = tuple(metric_columns(analysis, words))
     made = [(row, metric_cells(row, words)) for row in analysis.metrics]
     rows = [
-        Row(cells=tuple(cells.get(one.id, EMPTY) for one in shown), is_strong=row.is_primary) for row, cells in made
+        Row(cells=tuple(cells.get(one.id, NOTHING) for one in shown), is_strong=row.is_primary) for row, cells in made
     ]
-    return Table(columns=shown, rows=tuple(rows), legend=tuple(_legend(analysis, words)), is_wide=True)
+    legend = [*_legend(analysis, words)]
+    if any(NOTHING in row.cells for row in rows):
+        legend.append(words("legend nothing"))
+    return Table(columns=shown, rows=tuple(rows), legend=tuple(legend), is_wide=True)
 
 
 def metric_columns(analysis: Analysis, words: Words) -> Iterator[Column]:
@@ -50,18 +54,26 @@ def metric_columns(analysis: Analysis, words: Words) -> Iterator[Column]:
 
 
 def _interval_title(analysis: Analysis, words: Words) -> str:
-    levels = {
-        row.evidence.interval.confidence_level for row in analysis.metrics if row.evidence and row.evidence.interval
-    }
-    return words("interval at", level=percent(levels.pop())) if len(levels) == 1 else words("interval")
+    level = _level(row.evidence.interval for row in analysis.metrics if row.evidence)
+    return words("interval at", level=level) if level else words("interval")
+
+
+def _level(intervals: Iterable[IntervalOf | None]) -> str:
+    """The level that all of them have; empty where they have none, or several."""
+    levels = {one.confidence_level for one in intervals if one}
+    return percent(levels.pop()) if len(levels) == 1 else ""
 
 
 def _legend(analysis: Analysis, words: Words) -> Iterator[str]:
     yield words("legend primary")
+    if level := _level(row.evidence.equivalence_interval for row in analysis.metrics if row.evidence):
+        yield words("legend interval", level=level)
     yield words("legend gains")
     if not all(row.exercises_drafter for row in analysis.metrics):
         yield words("legend drafter")
     yield words("legend adjusted")
+    if analysis.looks:
+        yield words("legend looks")
     yield words("legend unpaired")
 
 
@@ -80,12 +92,11 @@ def metric_cells(row: MetricResult, words: Words) -> dict[str, Cell]:
     cells = {
         "metric": Cell(text=metric_label(row)),
         "n": Cell(text=count(row.n_items), value=row.n_items),
+        "missing": Cell(text=count(row.n_missing), value=row.n_missing),
         "off": _score(row.baseline, words),
         "on": _score(row.candidate, words),
         "verdict": verdict_cell(row.verdict, words),
     }
-    if row.n_missing:
-        cells["missing"] = Cell(text=count(row.n_missing), value=row.n_missing)
     if row.evidence is not None:
         return cells | _evidence_cells(row.evidence, words)
     if row.baseline is not None and row.candidate is not None:
@@ -159,7 +170,7 @@ def _short(other: str, task: str) -> str:
 
 
 def together_line(suite: SuiteEvidence, words: Words) -> str:
-    """The test over all metrics; empty where there is none."""
-    if not (found := suite.global_test):
+    """The test over all metrics; empty where there is none, and for one metric, of which it says nothing new."""
+    if not (found := suite.global_test) or found.n_metrics < 2:
         return ""
     return words("together", n=found.n_metrics, difference=signed(found.difference), p=pvalue(found.pvalue))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from qualab.app.reporting.source import Source, cells, columns
 from qualab.app.reporting.words import Words
 from qualab.domain.comparison import ArmSummary, MetricResult, PolicyResult
-from qualab.domain.names import AnswerStatus
+from qualab.domain.names import AnswerStatus, MissingPolicy
 from qualab.domain.numbers import count, percent, pvalue, share, signed
-from qualab.domain.report import Block, Cell, Paragraph, Row, Section, Table
+from qualab.domain.report import Block, Cell, Paragraph, Row, Section, Table, Tone
 
 ANSWERED = frozenset(status.value for status in AnswerStatus if status.is_answer)
 
@@ -64,18 +64,25 @@ def unanswered(one: ArmSummary, words: Words) -> str:
 
 
 def _policies(source: Source, words: Words) -> Iterator[Block]:
-    rows = [_policy(row, one, words) for row in source.analysis.metrics if not row.equals for one in row.policies]
+    rows = [row for row in source.analysis.metrics if row.policies and not row.equals]
     if not rows:
         yield Paragraph(text=words("policies unneeded"))
         return
-    yield Paragraph(text=words("policies how"), is_muted=True)
-    level = percent(1.0 - 2.0 * source.plan.rule.alpha)
-    heads = columns(words, "metric", "policy", "difference", "interval", "agrees", n_texts=2)
-    named = (replace(one, title=words("interval at", level=level)) if one.id == "interval" else one for one in heads)
-    yield Table(columns=tuple(named), rows=tuple(rows))
+    yield Paragraph(text=words("policies how", level=percent(1.0 - 2.0 * source.plan.rule.alpha)), is_muted=True)
+    policies = list(dict.fromkeys(one.policy for row in rows for one in row.policies))
+    heads = columns(words, "metric", *(policy.value for policy in policies), "all agree")
+    yield Table(columns=heads, rows=tuple(_policy_row(row, policies, words) for row in rows), is_wide=True)
 
 
-def _policy(row: MetricResult, one: PolicyResult, words: Words) -> Row:
-    interval = words.interval(one.interval.low, one.interval.high) if one.interval else words("none")
-    difference = Cell(text=signed(one.difference), value=one.difference)
-    return cells(row.id, words(one.policy.value), difference, interval, words("yes" if one.is_equivalent else "no"))
+def _policy_row(row: MetricResult, policies: Sequence[MissingPolicy], words: Words) -> Row:
+    """Each way of treating missing answers, and whether all of them prove the objective."""
+    found = {one.policy: _policy(one, words) for one in row.policies}
+    agree = all(one.is_equivalent for one in row.policies)
+    texts = (found.get(policy, Cell(text="–")) for policy in policies)
+    return cells(row.id, *texts, words("yes" if agree else "no"))
+
+
+def _policy(one: PolicyResult, words: Words) -> Cell:
+    difference = signed(one.difference)
+    text = f"{difference} ({words.interval(one.interval.low, one.interval.high)})" if one.interval else difference
+    return Cell(text=text, value=one.difference, tone=Tone.GOOD if one.is_equivalent else Tone.OPEN)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from qualab.app.hints import resume_hint
 from qualab.app.reporting.acceptance import acceptance_section
+from qualab.app.reporting.after_data import under_its_plan
 from qualab.app.reporting.arms import arms_section
 from qualab.app.reporting.closing import methods_section, signoff_section
 from qualab.app.reporting.flips import find_flips, flips_section
@@ -43,25 +44,29 @@ SECTIONS: tuple[Callable[[Source, Words], Section], ...] = (
 LABELS = ("of", "contents", "shared", "nothing", "same texts")
 
 
-def report_model(store: Store, registry: Registry, comparison_id: str, language: Language) -> ReportModel:
-    """The report on a comparison, as it was found under its own plan, with its sign-offs.
+def report_model(
+    store: Store, registry: Registry, comparison_id: str, language: Language, *, plan_hash: str | None = None
+) -> ReportModel:
+    """The report on a comparison, as it was found under its own plan unless another is named, with its sign-offs.
 
     Raises ComparisonNotFound, and InvalidValue where nothing is analysed yet.
     """
     comparison = store.get(comparison_id)
-    analysis = store.analysis(comparison.id)
+    analysis = store.analysis(comparison.id, plan_hash=plan_hash)
     if analysis is None:
         raise InvalidValue(
             f"Comparison {comparison.id} is {comparison.status.value}: it has no analysis yet",
             hint=resume_hint(comparison.id),
         )
+    is_own = analysis.plan_hash == comparison.plan_hash
+    judged = comparison if is_own else under_its_plan(comparison, analysis)
     source = Source(
-        comparison=comparison,
+        comparison=judged,
         analysis=analysis,
         observations=store.observations(comparison.id),
-        flips=find_flips(store, comparison),
-        signoffs=registry.signoffs(comparison.id),
-        seal=newest_seal(store, comparison),
+        flips=find_flips(store, registry, judged),
+        signoffs=[one for one in registry.signoffs(comparison.id) if one.plan_hash == analysis.plan_hash],
+        seal=newest_seal(store, comparison, plan_hash=analysis.plan_hash),
     )
     return model_of(source, Words(language=language))
 

@@ -14,6 +14,9 @@ from qualab.domain.numbers import count
 from qualab.domain.plan import TaskSpec
 from qualab.domain.report import Cell, Paragraph, Row, Section, Table
 
+NO_COMMITS = ("local", "unknown")
+"""Revisions that are words."""
+
 
 def running_section(source: Source, words: Words) -> Section:
     """Hashes, times, settings, requests, versions, and one row a task."""
@@ -43,7 +46,7 @@ def _facts(source: Source, words: Words) -> Iterator[tuple[str, str]]:
     yield "input hash", analysis.input_hash
     yield "seal", source.seal
     yield "times", _times(source, words)
-    yield "suite", f"{plan.suite} ({', '.join(plan.requested)})"
+    yield "suite", plan.suite if plan.requested == (plan.suite,) else f"{plan.suite} ({', '.join(plan.requested)})"
     rule = plan.rule
     yield "objective", words(f"objective {rule.objective}", bounds=bounds_text(plan), alpha=f"{rule.alpha:g}")
     yield "sampling", _sampling(source, words)
@@ -93,5 +96,5 @@ def _task(one: TaskSpec, words: Words) -> Row:
         str(one.num_fewshot),
         words(one.kind.value),
         one.dataset,
-        one.revision,
+        words(one.revision) if one.revision in NO_COMMITS else one.revision,
     )

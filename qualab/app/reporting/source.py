@@ -20,12 +20,17 @@ class Flip:
     """An item whose score in a primary metric differs between the arms."""
 
     metric: str
+    """The primary metric's id."""
+    key: str
+    """Of the score, as "exact_match,none"."""
     item: Item
     repeat: int
     baseline_score: float
     candidate_score: float
     baseline: Answer
     candidate: Answer
+    extracted: tuple[str, str] | None = None
+    """What the filters made of both answers; None where the metric's scores do not hold it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,11 @@ class Source:
     """Who accepted the result, in order."""
     seal: str = ""
     """The analysis'; empty where it was stored by a version without seals."""
+
+    @property
+    def is_after_data(self) -> bool:
+        """Whether the analysis is under a plan that was made after the data."""
+        return self.analysis.plan_hash != self.comparison.plan_hash
 
     @property
     def plan(self) -> Plan:

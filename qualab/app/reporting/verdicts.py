@@ -10,11 +10,16 @@ from qualab.app.reporting.words import Words
 from qualab.app.signoff import signoff_obstacles
 from qualab.domain.comparison import Analysis
 from qualab.domain.names import Verdict
+from qualab.domain.numbers import MINUS, percent
 from qualab.domain.plan import DecisionRule, Plan
 from qualab.domain.report import Bullets, Paragraph, Section
 
-LIMITED = (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE, Verdict.REGRESSION, Verdict.INVALID)
+LIMITED = (Verdict.EQUIVALENT, Verdict.NON_INFERIOR, Verdict.INCONCLUSIVE, Verdict.REGRESSION, Verdict.INVALID)
 """Verdicts that need a word on how they may be misread."""
+
+
+MOST_REASONS = 8
+"""Metrics whose reasons are said one by one."""
 
 
 def headline(source: Source, words: Words) -> str:
@@ -22,14 +27,17 @@ def headline(source: Source, words: Words) -> str:
     verdict, rows, primaries = source.analysis.verdict, source.analysis.metrics, source.primaries
     if verdict is Verdict.INCONCLUSIVE and not primaries:
         return words("headline INCONCLUSIVE without primaries")
+    if source.is_after_data:
+        return words("headline after the data")
     lost = " lost" if verdict is Verdict.NON_INFERIOR else ""
     number = "one" if len(primaries) == 1 else "many"
     worse = [row for row in rows if row.verdict is Verdict.REGRESSION]
     undecided = [row for row in primaries if row.verdict not in PASSING[source.plan.rule.objective]]
+    bounds = bounds_text(source.plan)
     return words(
         f"headline {verdict}",
         primaries=words(f"primaries {number}{lost}", n=len(primaries)),
-        bounds=bounds_text(source.plan),
+        bounds=bounds.replace(MINUS, "") if lost else bounds,  # a loss of so much
         n=len(worse if verdict is Verdict.REGRESSION else undecided),
         total=len(rows if verdict is Verdict.REGRESSION else primaries),
     )
@@ -44,17 +52,31 @@ def bounds_text(plan: Plan) -> str:
 def verdict_section(source: Source, words: Words) -> Section:
     """The reasons, the limits, and whether the result can be signed off."""
     analysis = source.analysis
+    own = words("after the data", own=source.comparison.plan_hash[:12])
     blocks = (
-        Bullets(title=words("why"), items=words.sentences(analysis.reasons)),
-        Bullets(title=words("not proven"), items=tuple(_limits(analysis, words))),
+        *((Paragraph(text=own),) if source.is_after_data else ()),
+        Bullets(title=words("why"), items=tuple(_reasons(analysis, words))),
+        Bullets(title=words("not proven"), items=tuple(_limits(source, words))),
         Paragraph(text=signoff_text(source, words)),
     )
     return Section(id="verdict", title=words("verdict"), blocks=blocks)
 
 
-def _limits(analysis: Analysis, words: Words) -> Iterator[str]:
+def _reasons(analysis: Analysis, words: Words) -> Iterator[str]:
+    """Of many metrics the weightiest: the table of all of them has the others."""
+    of_metrics = {reason for reason in analysis.reasons for row in analysis.metrics if reason.startswith(f"{row.id}: ")}
+    shown = [reason for reason in analysis.reasons if reason in of_metrics][:MOST_REASONS]
+    for reason in analysis.reasons:
+        if reason not in of_metrics or reason in shown:
+            yield words.sentence(reason)
+    if more := len(of_metrics) - len(shown):
+        yield words("more reasons", n=more)
+
+
+def _limits(source: Source, words: Words) -> Iterator[str]:
+    analysis = source.analysis
     if analysis.verdict in LIMITED:
-        yield words(f"limits of {analysis.verdict}")
+        yield words(f"limits of {analysis.verdict}", alpha=percent(source.plan.rule.alpha))
     if analysis.verdict is not Verdict.INVALID:
         yield words("limits of items")
     yield from words.sentences(analysis.caveats)

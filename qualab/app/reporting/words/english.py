@@ -33,24 +33,31 @@ TEXTS = {
     "NOT_TESTED": "no test",
     # 1
     "verdict": "Verdict",
-    "headline EQUIVALENT": "With the drafter on, quality is equivalent: {primaries} within {bounds} of the baseline.",
-    "headline NON_INFERIOR": "With the drafter on, quality is not inferior: {primaries} lost less than {bounds}.",
+    "headline EQUIVALENT": "With the drafter on, quality is equivalent: {primaries} shown to lie within {bounds} of the baseline.",
+    "headline NON_INFERIOR": "With the drafter on, quality is non-inferior: a loss of {bounds} or more is ruled out in {primaries}.",
     "headline REGRESSION": "With the drafter on, quality is worse in {n} of {total} metrics.",
     "headline INCONCLUSIVE": "Undecided: for {n} of {total} primary metrics these data prove neither equivalence nor a loss.",
     "headline INCONCLUSIVE without primaries": "Undecided: no primary metric was planned.",
     "headline INVALID": "No verdict on quality: the comparison broke its own conditions.",
+    "headline after the data": "No verdict on quality: this plan was made after the data.",
     "primaries one": "the primary metric is",
     "primaries many": "all {n} primary metrics are",
-    "primaries one lost": "the primary metric has",
-    "primaries many lost": "all {n} primary metrics have",
+    "primaries one lost": "the primary metric",
+    "primaries many lost": "all {n} primary metrics",
     "why": "Why",
+    "more reasons": "and likewise {n} more metrics: see the table of all metrics",
+    "after the data": "This is an analysis under another plan, made after the data: it shows what would have been found, and decides "
+    "nothing. The comparison's own plan is {own}; the report under it is the one that counts.",
     "not proven": "What this does not prove",
-    "limits of items": "It holds for the kind of items that these benchmarks are drawn from, asked with these settings. "
+    "limits of items": "It is about the kind of items that these benchmarks are drawn from, asked with these settings. "
     "Other prompts, lengths, temperatures and loads were not asked.",
     "limits of EQUIVALENT": "Equivalent does not mean identical: differences smaller than the margin are not ruled out, "
-    "and texts may differ.",
+    "and texts may differ. A difference as large as the margin would be called equivalent with a chance of about {alpha} at most.",
+    "limits of NON_INFERIOR": "Non-inferior does not mean equal: losses smaller than the margin are not ruled out. A loss as "
+    "large as the margin would be called non-inferior with a chance of about {alpha} at most.",
     "limits of INCONCLUSIVE": "Undecided means neither equal nor worse. A large p-value is no evidence of equality.",
-    "limits of REGRESSION": "It does not say why: the drafter's implementation, numerics and configuration are one here.",
+    "limits of REGRESSION": "It does not say why: what the drafter's implementation, numerics and configuration each do is not "
+    "told apart here. Metrics without a proven loss are not thereby equal.",
     "limits of INVALID": "It says nothing about quality, in either direction. The numbers below are shown all the same.",
     "limits of speed": "Speed is shown and not judged.",
     "sign-off possible": "Sign-off: possible.",
@@ -83,18 +90,25 @@ TEXTS = {
     "why expected": "why",
     "unexpected": "not to be expected: breaks the comparison",
     "settings of": "{name} ({n} settings)",
+    "unknown": "not known",
+    "local": "local",
     # 3
     "forest": "Primary metrics",
-    "forest how": "Dot: difference, candidate − baseline. Line: {level} interval. Band: ±margin. A metric is "
-    "equivalent where its whole line lies inside the band{guard}.",
-    "forest how one-sided": "Dot: difference, candidate − baseline. Line: {level} interval. Band: from −margin on. A "
-    "metric is not inferior where its whole line lies in the band{guard}.",
+    "forest how": "Dot: difference, candidate − baseline. Line: {level} confidence interval{looks}. Band: the margin, {bounds}. A "
+    "metric is equivalent where its whole line lies inside the band{guard}.",
+    "forest how one-sided": "Dot: difference, candidate − baseline. Line: {level} confidence interval{looks}. Band: from the "
+    "margin, {bounds}, on. A metric is non-inferior where its whole line lies in the band{guard}.",
+    "over looks": " over all looks together",
+    "no looks": "",
     "guard": " and the exact test agrees",
     "no guard": "",
     "forest axis": "difference, candidate − baseline (pp)",
     "worse": "candidate worse",
     "better": "candidate better",
+    "lower": "candidate lower",
+    "higher": "candidate higher",
     "band": "margin",
+    "band of": "margin {bounds}",
     "forest row": "{label}: {numbers}, {verdict}",
     "difference numbers": "{difference} ({interval}) pp",
     "difference alone": "{difference} pp",
@@ -109,7 +123,7 @@ TEXTS = {
     "off": "off",
     "on": "on",
     "difference": "diff pp",
-    "interval": "95 % interval",
+    "interval": "interval",
     "interval at": "{level} interval",
     "interval of": "{low} to {high}",
     "p": "p",
@@ -117,11 +131,14 @@ TEXTS = {
     "unpaired": "unpaired p",
     "gains": "+/−",
     "verdict column": "verdict",
-    "legend primary": "* primary metric, which decides",
+    "legend primary": "* primary metric, which decides; another metric's verdict is for itself alone",
+    "legend interval": "interval: of the difference, in pp; whether a metric proves the objective goes by its {level} interval",
     "legend gains": "+/− scores gained and lost by the candidate",
     "legend drafter": "† drafter not exercised",
-    "legend adjusted": "adj. p: adjusted for all metrics",
+    "legend adjusted": "adj. p: adjusted for all metrics; a large p is no evidence of equality",
+    "legend looks": "of primary metrics, adj. p and interval are over all looks",
     "legend unpaired": "unpaired p: for comparison with older reports, decides nothing",
+    "legend nothing": "– does not apply",
     "same as": "{metric} has the same scores as {other}: counted once",
     "same many": "Same scores as another metric, counted once: {pairs}",
     "together": "Over all {n} metrics together the mean difference is {difference} pp (global sign-flip test, p {p}).",
@@ -141,8 +158,9 @@ TEXTS = {
     "joint power": "Planned power to prove every primary metric at once: {power}.",
     "no joint power": "No joint power: {why}.",
     "not planned": "The plan was not made by “qualab plan”: no discordance was assumed, and no power was planned.",
-    "power legend": "margin proven: the smallest margin that these answers would have proven. items needed: for the planned "
-    "margin with {power} power if the arms do not differ, at the observed discordance. Power at the observed difference is "
+    "power legend": "margin proven: the smallest margin that these answers would have proven, to the interval and the exact "
+    "test alike. items needed: for the planned margin with {power} power if the arms do not differ, taking the observed "
+    "discordance, itself an estimate, for the true one. Power at the observed difference is "
     "never given: it says nothing that p does not.",
     "looks stopped": "Stopped at look {look} of {planned}, after {n} of {total} items: {saved} requests saved.",
     "looks to the end": "{planned} looks were planned; the run went to its end ({n} of {total} items).",
@@ -186,8 +204,9 @@ TEXTS = {
     "arms only": "Between the arms: same text in {n} of {total} generations ({share}); finish reasons differ in {finish}.",
     "no generations": "No generation was answered by both arms.",
     "sampled baseline": "Are texts of the baseline's runs drawn from one distribution? p {p} over {n} prompts "
-    "(permutation MMD).",
-    "sampled arms": "Are texts of the arms drawn from one distribution? p {p} over {n} prompts (permutation MMD).",
+    "(permutation MMD; a large p does not show that they are).",
+    "sampled arms": "Are texts of the arms drawn from one distribution? p {p} over {n} prompts (permutation MMD; a large p does "
+    "not show that they are).",
     "repeats": "Repeats of an item",
     "repeat arm": "arm",
     "flip rate": "two repeats differ",
@@ -212,9 +231,12 @@ TEXTS = {
     "thirds of": "{first} → {last}",
     "cost": "cost",
     "break even": "over break-even",
-    "acceptance legend": "length: tokens a round yields, 1 + accepted (over all rounds); median, p10: of the rounds; zero: "
-    "rounds that accepted nothing; an answer: mean of each answer's own length; thirds: length in a task's first and last "
-    "third of items.",
+    "legend accepted": "accepted: share of the drafted tokens",
+    "legend length": "length (of acceptance): tokens a round yields, 1 + accepted, over all rounds",
+    "legend median": "median, p10: of the rounds",
+    "legend zero": "zero: share of rounds that accepted nothing",
+    "legend an answer": "an answer: mean of each answer's own length",
+    "legend thirds": "thirds: length in a task's first and last third of items",
     "no histogram": "Rounds by accepted tokens are not known: neither counters nor answers tell how many tokens each round accepted.",
     "histogram title": "{task}: {n} rounds",
     "histogram axis": "draft tokens accepted in a round",
@@ -239,13 +261,13 @@ TEXTS = {
     "empty": "empty",
     "stop strings": "with stop string",
     "retries": "retries",
-    "missing legend": "truncated: stopped at the length limit, of generations; with stop string: the answer holds one of its own "
-    "stop strings. Both are scored.",
+    "missing legend": "truncated: share of generations that stopped at the length limit; empty: answered without text; with stop "
+    "string: the answer holds one of its own stop strings. All of them are scored.",
     "missing in": "Answers without a score: {off} in the baseline alone, {on} in the candidate alone, {both} in both (p {p}).",
-    "policies how": "The objective is only proven where every way of treating missing answers agrees.",
+    "policies how": "The objective is only proven where every way of treating missing answers agrees: difference and {level} "
+    "interval in pp, ✓ where it is proven so.",
     "policies unneeded": "No metric with missing answers is proven over complete pairs: the other ways of treating them change nothing.",
-    "policy": "policy",
-    "agrees": "agrees",
+    "all agree": "all agree",
     "yes": "yes",
     "no": "no",
     "complete pairs": "complete pairs",
@@ -264,7 +286,7 @@ TEXTS = {
     "label": "label",
     "plan hash": "plan (SHA-256)",
     "input hash": "input of the analysis (SHA-256)",
-    "seal": "Seal",
+    "seal": "seal of the analysis (SHA-256)",
     "times": "run",
     "times of": "{start} to {end} ({duration})",
     "started alone": "started {start}",
@@ -273,7 +295,7 @@ TEXTS = {
     "objective equivalence": "equivalence within {bounds}, α = {alpha} a side",
     "objective non_inferiority": "non-inferiority, above {bounds}, α = {alpha}",
     "sampling": "sampling",
-    "sampling of": "route {api}, seed {seed}, answers an item {repeats}, settings {settings}",
+    "sampling of": "route {api}, seed {seed}, answers per item: {repeats}, settings: {settings}",
     "task settings": "those of the tasks",
     "policy of": "{concurrency} requests in flight in each arm, deadline {timeout} s, up to {attempts} attempts",
     "sending": "requests",
@@ -295,13 +317,17 @@ TEXTS = {
     # 10
     "flips": "Worst flips",
     "flips how": "Items of primary metrics that the baseline got right and the candidate wrong, {n} of {total}: the largest "
-    "losses, one metric after the other. Both texts are shown from where they begin to differ.",
+    "losses, one metric after the other, so that they do not show how often that happens. Both texts are shown from where they begin "
+    "to differ.",
     "gains how": "No item of a primary metric was lost. Items that only the candidate got right, {n} of {total}.",
     "no flips": "No item of a primary metric flipped between right and wrong.",
     "no scores": "No scores are stored: flips cannot be shown.",
     "no texts": "Items flipped, but none of them has generated texts that could be shown.",
     "flip title": "{item} · {metric}",
     "target": "target",
+    "extracted": "extracted",
+    "extracted of": "{off} → {on}",
+    "not extracted": "What the filters extracted from an answer is not stored with these metrics' scores.",
     "scores": "scores",
     "scores of": "{off} → {on}",
     "prompt end": "end of the prompt",
@@ -320,6 +346,7 @@ TEXTS = {
     "signed in spite of": "In spite of: {obstacles}. Reason: {reason}.",
     "signed seal": "Seal {seal}.",
     "sign off how": "The signature stands for this report: comparison {id}, plan {plan}.",
+    "sign off how sealed": "The signature stands for this report: comparison {id}, plan {plan}, analysis {seal}.",
     "approve": "released with the drafter on",
     "reject": "not released",
     "further": "more data first",
@@ -334,14 +361,20 @@ TEXTS = {
     "No discordant item means p = 1.",
     "method interval": "Interval: Tango's score interval (1998). Equivalence: two one-sided score tests at ±margin (Tango 1998; "
     "Liu et al. 2002), guarded by an exact unconditional test (Hsueh, Liu & Chen 2001).",
-    "method clusters": "Items that share a passage or a word, lists, repeats: signs of whole clusters flip; CR2 standard errors with "
-    "Satterthwaite's degrees of freedom (Pustejovsky & Tipton 2018), beside the score interval at the effective number of items.",
+    "method interval one-sided": "Interval: Tango's score interval (1998). Non-inferiority: a one-sided score test at −margin (Tango "
+    "1998), guarded by an exact unconditional test (Hsueh, Liu & Chen 2001).",
+    "method clusters": "Items that share a passage or a word, lists, repeats: signs of whole clusters flip; interval: the wider of "
+    "CR2 standard errors with Satterthwaite's degrees of freedom (Pustejovsky & Tipton 2018) and the score interval at the "
+    "effective number of items.",
     "method labels": "Macro-F1: an item's two answers are swapped (Noreen 1989); BCa bootstrap, or a counted bound where few "
     "answers changed.",
+    "method all": "The objective as a whole: every primary metric has to prove it, each tested at α, which needs no adjustment "
+    "(intersection–union test, Berger 1982).",
     "method family": "Adjusted p: step-down max-T over all metrics that are means (Westfall & Young 1993), others by Holm (1979).",
     "method looks": "Early stopping: O'Brien–Fleming-type spending (Lan & DeMets 1983); repeated confidence intervals (Jennison & "
     "Turnbull 1989).",
-    "method noise": "Noise floor: of items on which exactly one of three runs stands out, exact binomial test at 1/3.",
+    "method noise": "Noise floor: of items on which exactly one of three runs stands out, one-sided exact binomial test at 1/3. A large p "
+    "does not show that the drafter adds nothing.",
     "method missing": "Missing answers are missing, not wrong: complete pairs, counted as wrong, and both worst cases have to agree.",
     "method scores": "Scores: lm-evaluation-harness {version}'s own filters and metrics.",
     "method unpaired": "The unpaired z-test ignores that both arms answered the same items; it is shown for comparison only.",
