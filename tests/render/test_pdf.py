@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -13,9 +14,9 @@ from pypdf import PdfReader
 
 from qualab.adapters.render.fonts import ordered_files
 from qualab.adapters.render.glyphs import SIGNS, SURE, characters, shown
-from qualab.adapters.render.pdf import render_pdf
+from qualab.adapters.render.pdf import DENSITIES, render_pdf, typeset
 from qualab.domain.names import Language
-from qualab.domain.report import Paragraph, ReportModel
+from qualab.domain.report import Bullets, Cell, Column, Paragraph, ReportModel, Row, Table
 from tests.render.samples import hostile_report, metrics_of, report
 
 LARGEST = 300 * 1024
@@ -112,6 +113,76 @@ def test_signs_and_bold_hangul_have_glyphs(language: Language) -> None:
     signs = "− ≤ ≥ Δ ✓ α ± – “ ” ψ → † · … ▼ ␣ ⏎ 가나다 힣 ㄱ"
     reader = PdfReader(io.BytesIO(render_pdf(with_text(report(language), signs))))
     assert squeezed(signs) in text_of(reader)
+
+
+def test_korean_words_are_not_broken() -> None:
+    raw = "\n".join(page.extract_text() for page in pdf_of(Language.KOREAN).pages)
+    texts = [
+        item
+        for block in report(Language.KOREAN).section("verdict").blocks
+        if isinstance(block, Bullets)
+        for item in block.items
+    ]
+    words = {word for text in texts for word in text.split() if re.fullmatch("[가-힣]{3,16}", word)}
+    assert len(words) > 40
+    assert {word for word in words if word not in raw} == set()
+
+
+def lengthened(n: int) -> ReportModel:
+    """With n paragraphs more at its end."""
+    model = report(Language.KOREAN)
+    last = model.sections[-1]
+    more = tuple(Paragraph(text=f"문단 {number}") for number in range(n))
+    return replace(model, sections=(*model.sections[:-1], replace(last, blocks=(*last.blocks, *more))))
+
+
+def test_a_last_page_is_not_left_nearly_empty() -> None:
+    found = (lengthened(n) for n in range(0, 80, 4))
+    model = next(model for model in found if not typeset(model, density=1.0).is_last_page_filled)
+    loose, closer = (PdfReader(io.BytesIO(content)) for content in (typeset(model, density=1.0).pdf, render_pdf(model)))
+    assert len(closer.pages) == len(loose.pages) - 1
+    assert "문단 3" in closer.pages[-1].extract_text()
+
+
+def test_a_report_that_fills_its_last_page_is_not_set_closer() -> None:
+    model = lengthened(0)
+    assert typeset(model, density=1.0).is_last_page_filled
+    assert len(render_pdf(model)) <= len(typeset(model, density=1.0).pdf)
+    assert len(PdfReader(io.BytesIO(render_pdf(model))).pages) == len(
+        PdfReader(io.BytesIO(typeset(model, density=DENSITIES[0]).pdf)).pages
+    )
+
+
+def left_edges(table: Table) -> dict[str, float]:
+    """Where each text of a table on paper begins, from the left."""
+    model = report(Language.ENGLISH)
+    section = replace(model.sections[0], blocks=(table,))
+    page = PdfReader(io.BytesIO(render_pdf(replace(model, sections=(section,))))).pages[0]
+    found: dict[str, float] = {}
+
+    def note(text: str, page_place: list[float], place: list[float], *_: object) -> None:
+        if text.strip():
+            found.setdefault(text.strip(), page_place[4] + page_place[0] * place[4])
+
+    page.extract_text(visitor_text=note)
+    return found
+
+
+@pytest.mark.parametrize("short", ["generation", "log-likelihood", "로그우도로 물음"])
+def test_a_short_column_beside_long_ones_has_room_for_its_words(short: str) -> None:
+    names = ("task", "asked", "data set", "revision")
+    columns = tuple(Column(id=name, title=name, is_number=False) for name in names)
+    texts = ("haerae_standard_nomenclature_gen", short, "HAERAE-HUB/HAE_RAE_BENCH:standard_nomenclature", "local")
+    found = left_edges(Table(columns=columns, rows=(Row(cells=tuple(Cell(text=text) for text in texts)),)))
+    letters = sum(7.0 if ord(letter) > 0x1100 else 3.2 for letter in short)
+    assert found["data set"] - found["asked"] > letters
+
+
+def test_a_long_title_over_short_numbers_stands_on_two_lines() -> None:
+    columns = (Column(id="a", title="metric", is_number=False), Column(id="b", title="discordance observed"))
+    found = left_edges(Table(columns=columns, rows=(Row(cells=(Cell(text="m"), Cell(text="0.1 %"))),)))
+    assert "discordance" in found
+    assert "observed" in found
 
 
 def test_text_that_looks_like_markup_stays_text() -> None:

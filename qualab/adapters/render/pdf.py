@@ -7,6 +7,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -46,6 +47,15 @@ KEPT_TOGETHER = {"signoff": 2_500}
 _NOT_SHOWN = "could not be displayed"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typeset:
+    """A document as it is set."""
+
+    pdf: bytes
+    is_last_page_filled: bool
+    """Well enough; true of a document of one page."""
+
+
 def render_pdf(report: ReportModel) -> bytes:
     """The report on A4. Raises RenderError."""
     content = _content(report)
@@ -62,25 +72,27 @@ def render_pdf(report: ReportModel) -> bytes:
 
 def _set(content: Any, report: ReportModel, clean: Callable[[str], str]) -> bytes:
     """As it is, or with its lines closer where its last page would be nearly empty and is not then."""
-    inputs = {
-        "report": json.dumps(_cleaned(content, clean), ensure_ascii=False),
-        "fonts": json.dumps(_families()),
-    }
-    made = (_compiled(report, inputs | {"density": f"{density:g}"}) for density in DENSITIES)
-    first, is_filled = next(made)
-    if not is_filled:
-        first = next((document for document, is_filled in made if is_filled), first)
-    return _packed(first)
+    text = json.dumps(_cleaned(content, clean), ensure_ascii=False)
+    made = (_compiled(text, report, density) for density in DENSITIES)
+    first = next(made)
+    if not first.is_last_page_filled:
+        first = next((one for one in made if one.is_last_page_filled), first)
+    return _packed(first.pdf)
 
 
-def _compiled(report: ReportModel, inputs: dict[str, str]) -> tuple[bytes, bool]:
-    """The document, and whether its last page is filled well enough."""
+def typeset(report: ReportModel, *, density: float) -> Typeset:
+    """The report with its lines so close, below 1 closer, before it is packed."""
+    return _compiled(json.dumps(_cleaned(_content(report), shown), ensure_ascii=False), report, density)
+
+
+def _compiled(text: str, report: ReportModel, density: float) -> Typeset:
+    inputs = {"report": text, "fonts": json.dumps(_families()), "density": f"{density:g}"}
     moment = round(report.written_at.timestamp())
     compiler = typst.Compiler(TEMPLATE, font_paths=_fonts(), ignore_system_fonts=True, sys_inputs=inputs)
     found = compiler.compile(format="pdf", pdf_standards=[STANDARD], timestamp=moment)
     assert isinstance(found, bytes)
     end = json.loads(compiler.query("<end>", field="value", one=True))
-    return found, end["page"] == 1 or end["filled"] >= LEAST_FILLED
+    return Typeset(pdf=found, is_last_page_filled=end["page"] == 1 or end["filled"] >= LEAST_FILLED)
 
 
 def _packed(document: bytes) -> bytes:

@@ -17,7 +17,7 @@ from qualab.domain.comparison import (
     SuiteEvidence,
 )
 from qualab.domain.names import EvidenceKind, MissingPolicy, Objective, Verdict
-from qualab.domain.numbers import points
+from qualab.domain.numbers import count, points
 from qualab.domain.plan import DecisionRule, Plan
 from qualab.domain.treatment import Treatment
 
@@ -124,18 +124,21 @@ def _changed(better: Evidence, verdict: Verdict, rule: DecisionRule, *, is_prove
 def _still_needed(evidence: Evidence, rule: DecisionRule) -> str:
     if evidence.provable_margin is None:
         return f"nothing is proven: {evidence.note}"
-    proven = f"these {_what(evidence)} prove {bounds_of(rule, evidence.provable_margin)}"
+    prove = "this 1 item proves" if evidence.n_items == 1 else f"these {_what(evidence)} prove"
+    proven = f"{prove} {bounds_of(rule, evidence.provable_margin)}"
     note = f" ({evidence.note})" if evidence.note else ""
     if evidence.provable_margin >= 1.0:
-        proven = f"these {_what(evidence)} prove no margin"
-    wanted = f"more than {MAX_ITEMS:,}" if evidence.items_needed is None else f"about {evidence.items_needed}"
+        proven = f"{prove} no margin"
+    wanted = (
+        f"more than {count(MAX_ITEMS)}" if evidence.items_needed is None else f"about {count(evidence.items_needed)}"
+    )
     return f"{proven}{note}; {bounds_of(rule)} needs {wanted} {_circumstances(evidence)}"
 
 
 def _what(evidence: Evidence) -> str:
     if evidence.n_clusters == evidence.n_items:
-        return f"{evidence.n_items} items"
-    return f"{evidence.n_items} scores in {evidence.n_clusters} clusters"
+        return f"{count(evidence.n_items)} items"
+    return f"{count(evidence.n_items)} scores in {count(evidence.n_clusters)} clusters"
 
 
 def _circumstances(evidence: Evidence) -> str:
@@ -178,9 +181,10 @@ def _all_proven(plan: Plan, primaries: Sequence[MetricResult]) -> str:
     rules = [plan.rule_for(metric) for metric in plan.primaries]
     bounds = dict.fromkeys(bounds_of(rule) for rule in rules)
     said = " and ".join(bounds) if len(bounds) < 3 else f"{min(bounds)} to {max(bounds)}"
+    those = "the primary metric is" if len(primaries) == 1 else f"all {len(primaries)} primary metrics are"
     if plan.rule.objective is Objective.EQUIVALENCE:
-        return f"all {len(primaries)} primary metrics are equivalent within {said}"
-    return f"all {len(primaries)} primary metrics are non-inferior: above {said}"
+        return f"{those} equivalent within {said}"
+    return f"{those} non-inferior: above {said}"
 
 
 def _weight(row: MetricResult) -> tuple[bool, float]:

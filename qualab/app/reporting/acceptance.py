@@ -12,7 +12,14 @@ from qualab.domain.report import Bar, Block, Cell, Column, Histogram, Paragraph,
 from qualab.domain.treatment import LengthBin, TaskDrafting, Treatment
 
 NOTHING = Cell(text="–")
-EXPLAINED = ("accepted", "length", "median", "zero", "an answer", "thirds")
+EXPLAINED = {
+    "accepted": "legend accepted",
+    "length": "legend length",
+    "median": "legend median",
+    "zero": "legend zero",
+    "an answer": "legend an answer",
+    "thirds": "legend thirds",
+}
 """Columns that the legend explains."""
 
 
@@ -49,7 +56,7 @@ def drafting_table(tasks: Sequence[TaskDrafting], words: Words) -> Table:
     known = [name for name, cell in CELLS.items() if any(cell(one, words) for one in tasks)]
     heads = (Column(id="task", title=words("task"), is_number=False), *columns(words, *known, n_texts=0))
     rows = [Row(cells=(Cell(text=one.task), *(CELLS[name](one, words) or NOTHING for name in known))) for one in tasks]
-    legend = tuple(words(f"legend {name}") for name in EXPLAINED if name in known)
+    legend = tuple(words(key) for name, key in EXPLAINED.items() if name in known)
     return Table(columns=heads, rows=tuple(rows), legend=legend)
 
 

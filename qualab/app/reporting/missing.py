@@ -10,7 +10,7 @@ from qualab.app.reporting.words import Words
 from qualab.domain.comparison import ArmSummary, MetricResult, PolicyResult
 from qualab.domain.names import AnswerStatus, MissingPolicy
 from qualab.domain.numbers import count, percent, pvalue, share, signed
-from qualab.domain.report import Block, Cell, Paragraph, Row, Section, Table, Tone
+from qualab.domain.report import Block, Cell, Column, Paragraph, Row, Section, Table, Tone
 
 ANSWERED = frozenset(status.value for status in AnswerStatus if status.is_answer)
 
@@ -70,7 +70,8 @@ def _policies(source: Source, words: Words) -> Iterator[Block]:
         return
     yield Paragraph(text=words("policies how", level=percent(1.0 - 2.0 * source.plan.rule.alpha)), is_muted=True)
     policies = list(dict.fromkeys(one.policy for row in rows for one in row.policies))
-    heads = columns(words, "metric", *(policy.value for policy in policies), "all agree")
+    named = (Column(id=policy.name.lower(), title=words(policy.value)) for policy in policies)
+    heads = (*columns(words, "metric"), *named, Column(id="all", title=words("all agree")))
     yield Table(columns=heads, rows=tuple(_policy_row(row, policies, words) for row in rows), is_wide=True)
 
 

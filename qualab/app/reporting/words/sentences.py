@@ -29,6 +29,10 @@ FORMS = {
     "the candidate is worse (adjusted p {p}), within the margin": "후보가 더 나쁘지만 허용 한계 안 (보정 p {p})",
     "nothing is proven: {part}": "입증된 것이 없음: {part}",
     "{part}; {bounds} needs {wanted} {part_2}": "{part}. {part_2} {bounds}를 입증하려면 {wanted} 필요",
+    "this 1 item proves no margin": "문항 1개로는 어떤 한계도 입증되지 않음",
+    "this 1 item proves no margin ({part})": "문항 1개로는 어떤 한계도 입증되지 않음 ({part})",
+    "this 1 item proves {bounds}": "문항 1개로 {bounds}까지 입증",
+    "this 1 item proves {bounds} ({part})": "문항 1개로 {bounds}까지 입증 ({part})",
     "these {n} items prove no margin": "문항 {n}개로는 어떤 한계도 입증되지 않음",
     "these {n} items prove {bounds}": "문항 {n}개로 {bounds}까지 입증",
     "these {n} scores in {n_2} clusters prove no margin": "군집 {n_2}개의 점수 {n}개로는 어떤 한계도 입증되지 않음",
@@ -70,6 +74,8 @@ FORMS = {
     "no test: a score is no pair of labels, although the metric is declared macro-F1": "검정 없음: macro-F1이라는 지표에 레이블 쌍이 아닌 점수가 있음",
     # the comparison
     "no primary metric": "주 지표가 없음",
+    "the primary metric is equivalent within {bounds}": "주 지표가 {bounds} 안에서 동등",
+    "the primary metric is non-inferior: above {bounds}": "주 지표가 비열등: {bounds} 위",
     "all {n} primary metrics are equivalent within {bounds}": "주 지표 {n}개가 모두 {bounds} 안에서 동등",
     "all {n} primary metrics are non-inferior: above {bounds}": "주 지표 {n}개가 모두 비열등: {bounds} 위",
     "over all {n} metrics together the candidate is worse by {bounds} on average (global test, p {p})": "지표 {n}개 전체로 보면 후보가 평균 "
