@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -16,7 +15,7 @@ from qualab.adapters.render.fonts import ordered_files
 from qualab.adapters.render.glyphs import SIGNS, SURE, characters, shown
 from qualab.adapters.render.pdf import DENSITIES, render_pdf, typeset
 from qualab.domain.names import Language
-from qualab.domain.report import Bullets, Cell, Column, Paragraph, ReportModel, Row, Table
+from qualab.domain.report import Cell, Column, Paragraph, ReportModel, Row, Table
 from tests.render.samples import hostile_report, metrics_of, report
 
 LARGEST = 300 * 1024
@@ -116,16 +115,9 @@ def test_signs_and_bold_hangul_have_glyphs(language: Language) -> None:
 
 
 def test_korean_words_are_not_broken() -> None:
-    raw = "\n".join(page.extract_text() for page in pdf_of(Language.KOREAN).pages)
-    texts = [
-        item
-        for block in report(Language.KOREAN).section("verdict").blocks
-        if isinstance(block, Bullets)
-        for item in block.items
-    ]
-    words = {word for text in texts for word in text.split() if re.fullmatch("[가-힣]{3,16}", word)}
-    assert len(words) > 40
-    assert {word for word in words if word not in raw} == set()
+    words = [f"드래프터{'가' * (n % 7)}수용길이{n}" for n in range(80)]
+    reader = PdfReader(io.BytesIO(render_pdf(with_text(report(Language.KOREAN), " ".join(words)))))
+    assert {word for word in words if word not in reader.pages[0].extract_text()} == set()
 
 
 def lengthened(n: int) -> ReportModel:
@@ -168,14 +160,20 @@ def left_edges(table: Table) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("short", ["generation", "log-likelihood", "로그우도로 물음"])
+@pytest.mark.parametrize("short", ["generation", "log-likelihood", "로그우도"])
 def test_a_short_column_beside_long_ones_has_room_for_its_words(short: str) -> None:
-    names = ("task", "asked", "data set", "revision")
-    columns = tuple(Column(id=name, title=name, is_number=False) for name in names)
-    texts = ("haerae_standard_nomenclature_gen", short, "HAERAE-HUB/HAE_RAE_BENCH:standard_nomenclature", "local")
-    found = left_edges(Table(columns=columns, rows=(Row(cells=tuple(Cell(text=text) for text in texts)),)))
-    letters = sum(7.0 if ord(letter) > 0x1100 else 3.2 for letter in short)
-    assert found["data set"] - found["asked"] > letters
+    names = ("task", "items", "few-shot", "asked", "data set", "revision")
+    columns = tuple(Column(id=name, title=name, is_number=name in ("items", "few-shot")) for name in names)
+    long = (
+        "haerae_standard_nomenclature_gen",
+        "40 of 1,319",
+        "5",
+        short,
+        "HAERAE-HUB/HAE_RAE_BENCH:standard_nomenclature",
+    )
+    rows = (Row(cells=tuple(Cell(text=text) for text in (*long, "local"))),)
+    found = left_edges(Table(columns=columns, rows=rows))
+    assert found["data set"] - found["asked"] > sum(8.0 if ord(letter) > 0x1100 else 4.2 for letter in short)
 
 
 def test_a_long_title_over_short_numbers_stands_on_two_lines() -> None:
