@@ -1,0 +1,212 @@
+"""A report claims what its data show and no more, says what is not known, and what an analysis after the data is."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from qualab.adapters.memory import MemoryRegistry
+from qualab.app.reporting.flips import extracted
+from qualab.app.reporting.model import report_model
+from qualab.app.reporting.source import Source
+from qualab.app.reporting.verdicts import MOST_REASONS
+from qualab.domain.access import AuditEntry
+from qualab.domain.comparison import PolicyResult
+from qualab.domain.engine import EngineKind
+from qualab.domain.imported import Imported
+from qualab.domain.names import Language, MissingPolicy, Objective, Verdict
+from qualab.domain.report import Bullets, Excerpt, Forest, Histogram, ReportModel, Table, Tone
+from qualab.domain.report import SignOff as Lines
+from qualab.domain.signoffs import SignOff
+from tests.app.fakes import START
+from tests.app.test_report_model import DRAFTING, PRIMARY, bare, blocks, full, model, said
+from tests.render.samples import report, sample
+
+
+def judged(source: Source, verdict: Verdict, **changes: Any) -> Source:
+    return replace(source, analysis=replace(source.analysis, verdict=verdict, **changes))
+
+
+def one_sided(source: Source) -> Source:
+    rule = replace(source.plan.rule, objective=Objective.NON_INFERIORITY)
+    return replace(source, comparison=replace(source.comparison, plan=replace(source.plan, rule=rule)))
+
+
+def test_non_inferior_rules_out_a_loss_and_claims_no_more() -> None:
+    source = judged(one_sided(bare()), Verdict.NON_INFERIOR)
+    english, korean = (model(source, language) for language in (Language.ENGLISH, Language.KOREAN))
+    assert "a loss of 2.00 pp or more is ruled out in all 5 primary metrics" in english.headline
+    assert "2.00%p 이상의 저하가 없음이 입증" in korean.headline
+    assert "−" not in english.headline + korean.headline
+    assert "losses smaller than the margin are not ruled out" in said(english, "verdict")
+    assert "a one-sided score test at −margin" in said(english, "methods")
+    assert "two one-sided" not in said(english, "methods")
+
+
+@pytest.mark.parametrize("verdict", [Verdict.EQUIVALENT, Verdict.NON_INFERIOR])
+def test_what_is_proven_is_said_with_its_chance_of_error(verdict: Verdict) -> None:
+    assert "with a chance of about 5 % at most" in said(model(judged(bare(), verdict)), "verdict")
+
+
+def test_a_large_p_is_never_left_to_be_read_as_equality() -> None:
+    found = model(full())
+    assert "a large p is no evidence of equality" in said(found, "metrics")
+    assert said(found, "noise").count("a large p does not show") == 2
+    assert "A large p does not show that the drafter adds nothing" in said(found, "methods")
+
+
+def test_the_interval_that_decides_is_named_beside_the_one_that_is_shown() -> None:
+    (table,) = blocks(model(full()), "metrics", Table)
+    assert "95 % interval" in [column.title for column in table.columns]
+    assert any("goes by its 90 % interval" in text for text in table.legend)
+    assert any("over all looks" in text for text in table.legend)
+    assert "90 % confidence interval over all looks together" in said(model(full()), "forest")
+    assert "over all looks" not in said(model(bare()), "forest") + said(model(bare()), "metrics")
+
+
+@pytest.mark.parametrize("language", Language)
+def test_no_cell_of_any_table_is_blank(language: Language) -> None:
+    for source in (bare(), full()):
+        for section in model(source, language).sections:
+            for table in (block for block in section.blocks if isinstance(block, Table)):
+                assert all(cell.text for row in table.rows for cell in row.cells), section.id
+
+
+def test_the_band_says_its_margin() -> None:
+    (chart,) = blocks(model(bare()), "forest", Forest)
+    assert chart.band == "margin ±2.00 pp"
+    rule = replace(bare().plan.rule, margins={PRIMARY: 0.03})
+    several = replace(bare(), comparison=replace(bare().comparison, plan=replace(bare().plan, rule=rule)))
+    (chart,) = blocks(model(several), "forest", Forest)
+    assert chart.band == "margin"
+    assert "±3.00 pp, ±2.00 pp" in said(model(several), "forest")
+
+
+def test_of_many_reasons_the_weightiest_are_said_and_the_others_counted() -> None:
+    reasons = (*(f"{row.id}: the interval lies below −2.00 pp" for row in bare().analysis.metrics), "no primary metric")
+    shown = next(blocks(model(judged(bare(), Verdict.REGRESSION, reasons=reasons)), "verdict", Bullets)).items
+    assert shown[:MOST_REASONS] == reasons[:MOST_REASONS]
+    assert shown[MOST_REASONS:] == ("no primary metric", "and likewise 26 more metrics: see the table of all metrics")
+
+
+def test_ways_of_treating_missing_answers_stand_side_by_side() -> None:
+    ways = tuple(
+        PolicyResult(policy=policy, difference=0.01, interval=None, is_equivalent=policy is not MissingPolicy.WRONG)
+        for policy in MissingPolicy
+    )
+    rows = tuple(replace(row, policies=ways if row.id == PRIMARY else ()) for row in full().analysis.metrics)
+    *_, table = blocks(model(judged(full(), Verdict.INCONCLUSIVE, metrics=rows)), "missing", Table)
+    (row,) = table.rows
+    assert [cell.tone for cell in row.cells[1:5]] == [Tone.GOOD, Tone.OPEN, Tone.GOOD, Tone.GOOD]
+    assert (row.cells[0].text, row.cells[-1].text) == (PRIMARY, "no")
+
+
+def test_what_logs_and_unknown_engines_do_not_tell_is_not_made_up() -> None:
+    imported = Imported(baseline="a", candidate="b", joins=(), findings=())
+    plan = replace(bare().plan, imported=imported)
+    source = replace(bare(), comparison=replace(bare().comparison, plan=plan))
+    (row,) = (row for row in next(blocks(model(source), "arms", Table)).rows if row.cells[0].text == "tokens generated")
+    assert [cell.text for cell in row.cells[1:]] == ["not said", "not said"]
+    treatment = full().analysis.treatment
+    assert treatment is not None
+    engines = tuple(replace(one, kind=EngineKind.UNKNOWN, drafter="") for one in treatment.engines)
+    unknown = judged(full(), Verdict.INCONCLUSIVE, treatment=replace(treatment, engines=engines))
+    rows = {
+        row.cells[0].text: [cell.text for cell in row.cells[1:]]
+        for row in next(blocks(model(unknown), "arms", Table)).rows
+    }
+    assert rows["engine"] == ["not known", "not known"]
+    assert rows["drafter"] == ["not said", "not said"]
+
+
+def test_histograms_side_by_side_have_one_scale() -> None:
+    treatment = full().analysis.treatment
+    assert treatment is not None
+    tasks = (DRAFTING, replace(DRAFTING, task="ifeval", histogram=(100, 800, 50, 50)))
+    source = judged(full(), Verdict.INCONCLUSIVE, treatment=replace(treatment, tasks=tasks))
+    assert [chart.highest for chart in blocks(model(source), "acceptance", Histogram)] == [0.8, 0.8]
+
+
+def test_the_legend_of_drafting_explains_the_columns_that_are_there() -> None:
+    assert "thirds:" in said(model(full()), "acceptance")
+    treatment = full().analysis.treatment
+    assert treatment is not None
+    lone = replace(DRAFTING, first_third=None, last_third=None)
+    source = judged(full(), Verdict.INCONCLUSIVE, treatment=replace(treatment, tasks=(lone,)))
+    assert "thirds" not in said(model(source), "acceptance")
+
+
+@pytest.mark.parametrize(
+    ("detail", "text"),
+    [
+        (None, ""),
+        (("12", "13"), "13"),
+        ((True, False), "✓ ✗"),
+        ((1, 2, 3), "[1, 2, 3]"),
+        (("a", "x\u200b"), "x‹U+200B›"),
+    ],
+)
+def test_what_was_extracted_is_read_off_a_score(detail: tuple[Any, ...] | None, text: str) -> None:
+    assert extracted(detail) == text
+
+
+def test_extracted_answers_are_shown_where_scores_hold_them_and_else_that_they_do_not() -> None:
+    made, _ = sample()
+    assert "not stored" in said(report(), "flips")
+    store = deepcopy(made.store)
+    key = PRIMARY.partition("/")[2]
+    found = [
+        replace(one, detail=("12", "12" if one.value else "13")) if one.metric == key else one
+        for one in store.scores(made.comparison.id)
+    ]
+    store.put_scores(made.comparison.id, found)
+    shown = report_model(store, MemoryRegistry(store), made.comparison.id, Language.ENGLISH)
+    assert "not stored" not in said(shown, "flips")
+    facts = [fact.text for one in blocks(shown, "flips", Excerpt) for fact in one.facts if fact.label == "extracted"]
+    assert facts
+    assert set(facts) == {"12 → 13"}
+
+
+OTHER = "f" * 64
+
+
+def after_the_data() -> ReportModel:
+    """Under a plan of another margin, level and objective, which is stored by its hash alone."""
+    made, analysis = sample()
+    store = deepcopy(made.store)
+    why = (
+        "the plan was made after the data (changed: margin 0.02 to 0.05, alpha 0.05 to 0.1, "
+        "objective equivalence to non_inferiority): never signed off"
+    )
+    rows = tuple(replace(row, margin=0.05) for row in analysis.metrics)
+    other = replace(analysis, plan_hash=OTHER, verdict=Verdict.INVALID, reasons=(why, *analysis.reasons), metrics=rows)
+    store.put_analysis(other, now=START)
+    registry = MemoryRegistry(store)
+    signed = SignOff(
+        comparison_id=made.comparison.id, plan_hash=made.comparison.plan_hash, analysis_hash="a" * 64,
+        verdict=Verdict.EQUIVALENT, signed_by="김민지", note="", override="", obstacles=(), signed_at=START,
+    )  # fmt: skip
+    entry = AuditEntry(at=START, who="kim@ci", action="comparison.sign-off", subject=made.comparison.id)
+    registry.sign_off(signed, entry=entry)
+    return report_model(store, registry, made.comparison.id, Language.ENGLISH, plan_hash=OTHER)
+
+
+def test_a_report_under_another_plan_says_so_goes_by_it_and_is_not_signed() -> None:
+    found = after_the_data()
+    assert (found.plan_hash, found.headline) == (OTHER, "No verdict on quality: this plan was made after the data.")
+    assert "made after the data: it shows what would have been found, and decides nothing" in said(found, "verdict")
+    assert sample()[0].comparison.plan_hash[:12] in said(found, "verdict")
+    assert "non-inferiority, above −5.00 pp, α = 0.1" in said(found, "running")
+    (chart,) = blocks(found, "forest", Forest)
+    assert {(row.margin_low, row.margin_high) for row in chart.rows} == {(-0.05, None)}
+    assert "the plan was made after the data" in said(found, "signoff")
+    assert not list(blocks(found, "signoff", Lines))
+    assert "김민지" not in said(found, "signoff")
+
+
+def test_the_report_under_the_own_plan_is_as_it_was() -> None:
+    assert list(blocks(report(), "signoff", Lines))
+    assert "after the data" not in said(report(), "verdict")
