@@ -1,9 +1,9 @@
-"""Makes docs/comparison.png: what `qualab serve` shows of a comparison.
+"""Makes docs/comparison.png and docs/report.png: a comparison as `qualab serve` shows it, and its report's first page.
 
     make demo
-    .venv/bin/python docs/screenshot.py [ID] [--db DATABASE] [-o FILE]
+    .venv/bin/python docs/screenshot.py [ID] [--db DATABASE] [-o FOLDER]
 
-Without an id, of the newest comparison. Needs Chromium.
+Without an id, of the newest comparison. Needs Chromium, and pdftoppm of Poppler.
 """
 
 from __future__ import annotations
@@ -16,13 +16,21 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import manimgx_fonts_cjk
 from playwright.sync_api import sync_playwright
 
+from qualab import bootstrap
+from qualab.app.reporting.model import report_model
+from qualab.domain.names import Language, ReportFormat
+from qualab.settings import load
+
 HERE = Path(__file__).parent
 WIDTH, HEIGHT = 1_000, 1_240
+PAGE_HEIGHT = 1_000
+"""Of the report's page, in pixels."""
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 
 
@@ -62,20 +70,35 @@ def shoot(url: str, path: Path) -> None:
         browser.close()
 
 
+def print_page(comparison_id: str, db: str | None, path: Path) -> None:
+    """The first page of the PDF, likewise without the arms."""
+    store, registry = bootstrap.stores_of(load(command_line={"db": db}))
+    model = report_model(store, registry, comparison_id, Language.ENGLISH)
+    shown = replace(model, sections=tuple(one for one in model.sections if one.id != "arms"))
+    content = bootstrap.renderer(ReportFormat.PDF.value)(shown)
+    size = ["-scale-to-x", "-1", "-scale-to-y", str(PAGE_HEIGHT)]
+    command = ["pdftoppm", "-png", "-singlefile", "-f", "1", *size, "-", str(path.with_suffix(""))]
+    subprocess.run(command, input=content, check=True)
+
+
 def main() -> None:
-    """Serves, takes the picture, and ends."""
+    """Serves, takes the pictures, and ends."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("id", nargs="?")
     parser.add_argument("--db")
-    parser.add_argument("-o", "--output", type=Path, default=HERE / "comparison.png")
+    parser.add_argument("-o", "--output", type=Path, default=HERE)
     given = parser.parse_args()
+    page, report = (given.output / name for name in ("comparison.png", "report.png"))
     process, address = serve(given.db)
     try:
-        shoot(f"{address}/comparisons/{given.id or newest(address)}", given.output)
+        chosen = given.id or newest(address)
+        shoot(f"{address}/comparisons/{chosen}", page)
     finally:
         process.terminate()
         process.communicate(timeout=20)
-    print(f"Wrote {given.output}, {given.output.stat().st_size:,} bytes")
+    print_page(chosen, given.db, report)
+    for path in (page, report):
+        print(f"Wrote {path}, {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.made_up import START, MadeUp, stored
 from qualab.bootstrap import store_of
+from qualab.domain.names import Verdict
 from qualab.settings import load
 from tests.cli.conftest import Command
 
@@ -59,9 +61,34 @@ def test_a_dash_is_the_standard_output(database: Path) -> None:
     assert done.stdout.decode().startswith("# Drafter off or on")
 
 
+OTHER = "5ec0" * 16
+
+
+def test_a_plan_after_the_data_has_a_report_and_a_name_of_its_own(
+    qualab: Command, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = store_of(load(command_line={"db": str(database)}))
+    own = store.analysis("made-up")
+    assert own is not None
+    why = "the plan was made after the data (changed: margin 0.02 to 0.05): never signed off"
+    rows = tuple(replace(row, margin=0.05) for row in own.metrics)
+    store.put_analysis(
+        replace(own, plan_hash=OTHER, verdict=Verdict.INVALID, reasons=(why, *own.reasons), metrics=rows), now=START
+    )
+    done = qualab("report", "made-up", "--plan", "5ec", "--format", "md", "--db", database)
+    assert done.out == f"Wrote qualab-made-up-{OTHER[:12]}.md\n"
+    text = (tmp_path / f"qualab-made-up-{OTHER[:12]}.md").read_text()
+    assert "this plan was made after the data" in text
+    assert "±5.00 pp" in text
+    qualab("report", "made-up", "--format", "md", "--db", database)
+    assert "after the data" not in (tmp_path / "qualab-made-up.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["report", "made-up", "--plan", "zz"], "No plans of this comparison's analyses begin with zz"),
         (["report", "nothing"], "There is no comparison 'nothing'"),
         (["report", "made-up", "-o", "no/such/folder/x.pdf"], "Cannot write no/such/folder/x.pdf"),
     ],
