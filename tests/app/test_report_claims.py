@@ -89,7 +89,7 @@ def test_of_many_reasons_the_weightiest_are_said_and_the_others_counted() -> Non
     reasons = (*(f"{row.id}: the interval lies below −2.00 pp" for row in bare().analysis.metrics), "no primary metric")
     shown = next(blocks(model(judged(bare(), Verdict.REGRESSION, reasons=reasons)), "verdict", Bullets)).items
     assert shown[:MOST_REASONS] == reasons[:MOST_REASONS]
-    assert shown[MOST_REASONS:] == ("no primary metric", "and likewise 26 more metrics: see the table of all metrics")
+    assert shown[MOST_REASONS:] == ("and 26 more metrics: see the table of all metrics", "no primary metric")
 
 
 def test_ways_of_treating_missing_answers_stand_side_by_side() -> None:

@@ -155,7 +155,7 @@ NOT_SENTENCES: frozenset[str] = frozenset({"mmd noise floor", "mmd candidate"})
         ),
         (
             "The candidate's turn began 5.0 h after the baseline's.",
-            "후보의 차례는 기준의 차례보다 5.0시간 뒤에 시작했습니다.",
+            "후보 실행은 기준 실행보다 5.0시간 뒤에 시작했습니다.",
         ),
     ],
 )

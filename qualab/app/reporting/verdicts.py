@@ -65,12 +65,12 @@ def verdict_section(source: Source, words: Words) -> Section:
 def _reasons(analysis: Analysis, words: Words) -> Iterator[str]:
     """Of many metrics the weightiest: the table of all of them has the others."""
     of_metrics = {reason for reason in analysis.reasons for row in analysis.metrics if reason.startswith(f"{row.id}: ")}
-    shown = [reason for reason in analysis.reasons if reason in of_metrics][:MOST_REASONS]
+    cut = [reason for reason in analysis.reasons if reason in of_metrics][MOST_REASONS:]
     for reason in analysis.reasons:
-        if reason not in of_metrics or reason in shown:
+        if reason not in cut:
             yield words.sentence(reason)
-    if more := len(of_metrics) - len(shown):
-        yield words("more reasons", n=more)
+        elif reason == cut[0]:
+            yield words("more reasons", n=len(cut))
 
 
 def _limits(source: Source, words: Words) -> Iterator[str]:

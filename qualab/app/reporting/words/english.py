@@ -45,7 +45,7 @@ TEXTS = {
     "primaries one lost": "the primary metric",
     "primaries many lost": "all {n} primary metrics",
     "why": "Why",
-    "more reasons": "and likewise {n} more metrics: see the table of all metrics",
+    "more reasons": "and {n} more metrics: see the table of all metrics",
     "after the data": "This is an analysis under another plan, made after the data: it shows what would have been found, and decides "
     "nothing. The comparison's own plan is {own}; the report under it is the one that counts.",
     "not proven": "What this does not prove",

@@ -16,13 +16,13 @@ from qualab.app.reporting.words import imports
 FORMS = {
     # a metric
     "no item was answered by both arms": "두 서버가 모두 답한 문항이 없음",
-    "the interval lies inside {bounds} and the exact test agrees": "구간이 {bounds} 안에 있고 정확 검정도 일치",
-    "the interval lies above {bounds} and the exact test agrees": "구간이 {bounds} 위에 있고 정확 검정도 일치",
-    "the interval lies inside {bounds} ({part})": "구간이 {bounds} 안에 있음 ({part})",
-    "the interval lies above {bounds} ({part})": "구간이 {bounds} 위에 있음 ({part})",
-    "the interval lies inside {bounds}": "구간이 {bounds} 안에 있음",
-    "the interval lies above {bounds}": "구간이 {bounds} 위에 있음",
-    "the interval lies below {bounds}": "구간이 {bounds} 아래에 있음",
+    "the interval lies inside {bounds} and the exact test agrees": "신뢰구간이 {bounds} 안에 있고 정확 검정도 일치",
+    "the interval lies above {bounds} and the exact test agrees": "신뢰구간이 {bounds} 위에 있고 정확 검정도 일치",
+    "the interval lies inside {bounds} ({part})": "신뢰구간이 {bounds} 안에 있음 ({part})",
+    "the interval lies above {bounds} ({part})": "신뢰구간이 {bounds} 위에 있음 ({part})",
+    "the interval lies inside {bounds}": "신뢰구간이 {bounds} 안에 있음",
+    "the interval lies above {bounds}": "신뢰구간이 {bounds} 위에 있음",
+    "the interval lies below {bounds}": "신뢰구간이 {bounds} 아래에 있음",
     "proven over complete pairs, but not with this policy: {part}": "완전한 쌍으로는 입증되지만, 다음 처리 방식에서는 아님: {part}",
     "the candidate is better (adjusted p {p})": "후보가 더 좋음 (보정 p {p})",
     "the candidate is worse (adjusted p {p})": "후보가 더 나쁨 (보정 p {p})",
@@ -58,12 +58,12 @@ FORMS = {
     "no changed answers, no bound yet: an answer lies outside the labels that are right": "바뀐 답 없음, 정답 레이블에 없는 답이 "
     "있어 아직 한계를 구할 수 없음",
     "the candidate is worse: look {n} of {n_2} crossed the boundary of harm (adjusted p {p})": "후보가 더 나쁨: 중간 분석 {n}/{n_2}회째에 "
-    "손해 경계를 넘음 (보정 p {p})",
+    "저하 판정 경계를 넘음 (보정 p {p})",
     "the candidate is better: look {n} of {n_2} crossed the boundary (adjusted p {p})": "후보가 더 좋음: 중간 분석 {n}/{n_2}회째에 "
     "경계를 넘음 (보정 p {p})",
-    "proven at look {n} of {n_2}: the interval at its boundary lies inside {bounds}": "중간 분석 {n}/{n_2}회째에 입증: 경계 수준의 구간이 "
+    "proven at look {n} of {n_2}: the interval at its boundary lies inside {bounds}": "중간 분석 {n}/{n_2}회째에 입증: 경계 수준의 신뢰구간이 "
     "{bounds} 안에 있음",
-    "proven at look {n} of {n_2}: the interval at its boundary lies above {bounds}": "중간 분석 {n}/{n_2}회째에 입증: 경계 수준의 구간이 "
+    "proven at look {n} of {n_2}: the interval at its boundary lies above {bounds}": "중간 분석 {n}/{n_2}회째에 입증: 경계 수준의 신뢰구간이 "
     "{bounds} 위에 있음",
     "the group's members do not have this metric": "그룹의 구성 과제에 이 지표가 없음",
     "no test: the task does not declare how this metric comes from its items": "검정 없음: 과제가 이 지표를 문항에서 어떻게 구하는지 밝히지 않음",
@@ -99,8 +99,8 @@ FORMS = {
     "다른 차이가 없는지는 확인하지 않았습니다.",
     "The {arm} left more unanswered: {n} answers are missing in the baseline alone, {n_2} in the candidate alone (p {p}).": "{arm} 쪽의 "
     "누락이 더 많습니다: 기준만 누락 {n}개, 후보만 누락 {n_2}개 (p {p}).",
-    "the plan assumes no discordance, and power at the observed one says nothing new": "계획에 가정한 불일치율이 없고, 관측된 불일치율에서의 "
-    "검정력은 새로운 정보가 없음",
+    "the plan assumes no discordance, and power at the observed one says nothing new": "계획에 가정한 불일치율이 없음. 관측된 불일치율로 구한 "
+    "검정력은 새로운 정보를 주지 않음",
     "for a primary metric no power could be planned": "검정력을 계획할 수 없는 주 지표가 있음",
     "no answer was given by both arms and the first of these runs: nothing can be compared": "두 서버와 첫 추가 실행이 모두 답한 요청이 없어 "
     "비교할 수 없음",
@@ -121,7 +121,7 @@ FORMS = {
     "whether the baseline drafts is not observable: neither open /metrics nor its configuration nor answers tell (a plan may allow that with "
     "allow_unobserved)": "기준 서버가 드래프트를 하는지 확인할 수 없음: 공개된 /metrics, 설정, 응답 어디에서도 알 수 없음 (계획에서 "
     "allow_unobserved로 허용할 수 있음)",
-    "the candidate's engine counts no drafts in {name}: it has no drafter": "후보 엔진이 {name}에서 드래프트를 세지 않음: 드래프터가 없음",
+    "the candidate's engine counts no drafts in {name}: it has no drafter": "후보 엔진의 {name}에 드래프트 카운터가 없음: 드래프터가 없음",
     "{task}: the baseline drafted {n} tokens: a drafter is on there": "{task}: 기준 서버가 {n}토큰을 드래프트함: 드래프터가 켜져 있음",
     "the candidate drafted nothing in {n} answers: its drafter is dead, or off": "후보가 답변 {n}개에서 드래프트를 전혀 하지 않음: 드래프터가 "
     "죽었거나 꺼져 있음",
@@ -167,10 +167,10 @@ FORMS = {
     "The engine's configuration is not open in the {arm}: names, versions and models alone were compared.": "{arm} 엔진의 설정이 공개되어 "
     "있지 않아 이름, 버전, 모델만 비교했습니다.",
     "Arm by arm: the candidate is asked after the baseline and not along with it, so that whatever else changes meanwhile (load, drivers, "
-    "clocks) counts as the drafter's: not for sign-off.": "한 서버씩 차례로: 후보를 기준과 번갈아 묻지 않고 기준이 끝난 뒤에 물으므로, 그사이에 "
-    "달라진 것(부하, 드라이버, 클록)이 모두 드래프터의 영향으로 보입니다. 승인용이 아닙니다.",
-    "The candidate's turn began {span} after the baseline's.": "후보의 차례는 기준의 차례보다 {span} 뒤에 시작했습니다.",
-    "the arms were asked one after the other": "두 서버를 차례로 물었음",
+    "clocks) counts as the drafter's: not for sign-off.": "한 서버씩 차례로 실행: 후보에 기준과 번갈아 요청하지 않고 기준이 끝난 뒤에 요청하므로, 그사이에 "
+    "달라진 것(부하, 드라이버, 클록)이 모두 드래프터의 영향으로 보입니다. 승인에 쓸 수 없습니다.",
+    "The candidate's turn began {span} after the baseline's.": "후보 실행은 기준 실행보다 {span} 뒤에 시작했습니다.",
+    "the arms were asked one after the other": "두 서버에 차례로 요청함",
     "What the engines are was not recorded.": "엔진 정보가 기록되지 않았습니다.",
     "{task}: the {arm}'s engine started anew while it was asked, or several take turns behind its URL": "{task}: 요청 중에 {arm} 엔진이 다시 "
     "시작되었거나, 한 URL 뒤에서 여러 엔진이 번갈아 응답함",
