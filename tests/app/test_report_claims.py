@@ -75,6 +75,10 @@ def test_no_cell_of_any_table_is_blank(language: Language) -> None:
                 assert all(cell.text for row in table.rows for cell in row.cells), section.id
 
 
+def test_where_interval_and_p_may_disagree_is_said() -> None:
+    assert "the score interval may leave 0 out while p stays above α" in said(model(bare()), "methods")
+
+
 def test_the_band_says_its_margin() -> None:
     (chart,) = blocks(model(bare()), "forest", Forest)
     assert chart.band == "margin ±2.00 pp"

@@ -358,7 +358,8 @@ TEXTS = {
     # 12
     "methods": "Methods",
     "method difference": "Difference of 0/1 scores: mid-p McNemar test on the discordant items (Fagerland, Lydersen & Laake 2013). "
-    "No discordant item means p = 1.",
+    "No discordant item means p = 1. With few of them the score interval may leave 0 out while p stays above α: worse is called "
+    "what the adjusted p, or an interval wholly beyond the margin, shows.",
     "method interval": "Interval: Tango's score interval (1998). Equivalence: two one-sided score tests at ±margin (Tango 1998; "
     "Liu et al. 2002), guarded by an exact unconditional test (Hsueh, Liu & Chen 2001).",
     "method interval one-sided": "Interval: Tango's score interval (1998). Non-inferiority: a one-sided score test at −margin (Tango "

@@ -350,7 +350,8 @@ TEXTS = {
     "releaser": "출시 승인",
     # 12
     "methods": "분석 방법",
-    "method difference": "0/1 점수의 차이: 불일치 문항에 대한 mid-p McNemar 검정 (Fagerland, Lydersen & Laake 2013). 불일치 문항이 없으면 p = 1.",
+    "method difference": "0/1 점수의 차이: 불일치 문항에 대한 mid-p McNemar 검정 (Fagerland, Lydersen & Laake 2013). 불일치 문항이 없으면 p = 1. 불일치 "
+    "문항이 적으면 p값이 α보다 커도 점수 구간이 0을 포함하지 않을 수 있음. 저하 판정은 보정 p 또는 허용 한계를 완전히 벗어난 신뢰구간으로만 함.",
     "method interval": "신뢰구간: Tango 점수 구간 (1998). 동등성: ±허용 한계에서 단측 점수 검정 두 개 (Tango 1998; Liu 외 2002), 여기에 "
     "비조건부 정확 검정 (Hsueh, Liu & Chen 2001)도 일치해야 함.",
     "method interval one-sided": "신뢰구간: Tango 점수 구간 (1998). 비열등성: −허용 한계에서 단측 점수 검정 (Tango 1998), 여기에 비조건부 정확 "
