@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from pypdf import PdfReader
 
+from qualab.adapters.render import pdf
 from qualab.adapters.render.fonts import ordered_files
 from qualab.adapters.render.glyphs import SIGNS, SURE, characters, shown
-from qualab.adapters.render.pdf import DENSITIES, render_pdf, typeset
+from qualab.adapters.render.pdf import ATTEMPTS, render_pdf, typeset
 from qualab.domain.names import Language
 from qualab.domain.report import Cell, Column, Paragraph, ReportModel, Row, Table
 from tests.render.samples import hostile_report, metrics_of, report
@@ -128,21 +129,34 @@ def lengthened(n: int) -> ReportModel:
     return replace(model, sections=(*model.sections[:-1], replace(last, blocks=(*last.blocks, *more))))
 
 
-def test_a_last_page_is_not_left_nearly_empty() -> None:
+@cache
+def nearly_empty_at_its_end() -> ReportModel:
     found = (lengthened(n) for n in range(0, 80, 4))
-    model = next(model for model in found if not typeset(model, density=1.0).is_last_page_filled)
+    return next(model for model in found if not typeset(model, density=1.0).is_last_page_filled)
+
+
+def test_a_last_page_is_not_left_nearly_empty() -> None:
+    model = nearly_empty_at_its_end()
     loose, closer = (PdfReader(io.BytesIO(content)) for content in (typeset(model, density=1.0).pdf, render_pdf(model)))
     assert len(closer.pages) == len(loose.pages) - 1
     assert "문단 3" in closer.pages[-1].extract_text()
 
 
-def test_a_report_that_fills_its_last_page_is_not_set_closer() -> None:
+def test_where_closer_lines_do_not_help_sign_off_goes_with_the_last_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nearly_empty_at_its_end()
+    monkeypatch.setattr(pdf, "ATTEMPTS", (ATTEMPTS[0], ATTEMPTS[-1]))
+    *_, before, last = PdfReader(io.BytesIO(render_pdf(model))).pages
+    title = model.section("signoff").title
+    assert last.extract_text().startswith(title)
+    assert title not in before.extract_text().splitlines()
+
+
+def test_a_report_that_fills_its_last_page_is_set_as_it_is() -> None:
     model = lengthened(0)
-    assert typeset(model, density=1.0).is_last_page_filled
-    assert len(render_pdf(model)) <= len(typeset(model, density=1.0).pdf)
-    assert len(PdfReader(io.BytesIO(render_pdf(model))).pages) == len(
-        PdfReader(io.BytesIO(typeset(model, density=DENSITIES[0]).pdf)).pages
-    )
+    loose = typeset(model, density=1.0)
+    assert loose.is_last_page_filled
+    one, other = (PdfReader(io.BytesIO(content)) for content in (render_pdf(model), loose.pdf))
+    assert [page.extract_text() for page in one.pages] == [page.extract_text() for page in other.pages]
 
 
 def left_edges(table: Table) -> dict[str, float]:

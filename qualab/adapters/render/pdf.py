@@ -34,10 +34,10 @@ _AFTER_SIGN = re.compile(r"(?<=[/,_:.;=&?-])(?=[^\s/,_:.;=&?-])")
 _RUN = re.compile(rf"[^\s\u200b]{{{LONGEST_RUN}}}")
 _BREAK = "\u200b"
 """Marks such a place for the template, which leaves it out."""
-DENSITIES = (1.0, 0.95, 0.9)
-"""How close lines stand: closer where that saves a last page that would be nearly empty."""
+ATTEMPTS = ((1.0, False), (0.95, False), (0.9, False), (1.0, True))
+"""How close lines stand, and whether sign-off begins a page, until the last page is not nearly empty."""
 LEAST_FILLED = 0.3
-"""Share of the height that a last page is filled to, at least, where closer lines help."""
+"""Share of the height that a last page is filled to, at least."""
 SHORT = 26
 """Letters up to which a column of texts is as wide as it has to be: it never wraps."""
 LONG_TITLE = 11
@@ -71,9 +71,9 @@ def render_pdf(report: ReportModel) -> bytes:
 
 
 def _set(content: Any, report: ReportModel, clean: Callable[[str], str]) -> bytes:
-    """As it is, or with its lines closer where its last page would be nearly empty and is not then."""
+    """As it is; where its last page would be nearly empty, with lines closer, or with sign-off on that page too."""
     text = json.dumps(_cleaned(content, clean), ensure_ascii=False)
-    made = (_compiled(text, report, density) for density in DENSITIES)
+    made = (_compiled(text, report, density, signs_last=signs_last) for density, signs_last in ATTEMPTS)
     first = next(made)
     if not first.is_last_page_filled:
         first = next((one for one in made if one.is_last_page_filled), first)
@@ -85,8 +85,9 @@ def typeset(report: ReportModel, *, density: float) -> Typeset:
     return _compiled(json.dumps(_cleaned(_content(report), shown), ensure_ascii=False), report, density)
 
 
-def _compiled(text: str, report: ReportModel, density: float) -> Typeset:
-    inputs = {"report": text, "fonts": json.dumps(_families()), "density": f"{density:g}"}
+def _compiled(text: str, report: ReportModel, density: float, *, signs_last: bool = False) -> Typeset:
+    look = {"density": f"{density:g}", "breaks_before": "signoff" if signs_last else ""}
+    inputs = {"report": text, "fonts": json.dumps(_families()), **look}
     moment = round(report.written_at.timestamp())
     compiler = typst.Compiler(TEMPLATE, font_paths=_fonts(), ignore_system_fonts=True, sys_inputs=inputs)
     found = compiler.compile(format="pdf", pdf_standards=[STANDARD], timestamp=moment)

@@ -362,7 +362,7 @@ TEXTS = {
     "method all": "전체 판정: 모든 주 지표가 각각 α 수준에서 목표를 입증해야 하며, 다중 비교 보정은 필요 없음 (intersection–union 검정, Berger "
     "1982).",
     "method family": "보정 p: 평균인 지표 전체는 step-down max-T (Westfall & Young 1993), 그 밖은 Holm (1979).",
-    "method looks": "조기 종료: O'Brien–Fleming형 유의 수준 배분 (Lan & DeMets 1983), 반복 신뢰 구간 (Jennison & Turnbull 1989).",
+    "method looks": "조기 종료: O'Brien–Fleming형 유의 수준 배분 (Lan & DeMets 1983), 반복 신뢰구간 (Jennison & Turnbull 1989).",
     "method noise": "노이즈 플로어: 세 실행 중 하나만 다른 문항에 대한 단측 정확 이항 검정 (1/3). p값이 크다고 드래프터의 영향이 없다는 뜻은 "
     "아님.",
     "method missing": "누락된 답: 오답이 아니라 누락으로 처리. 완전한 쌍, 오답 처리, 양쪽 최악의 경우의 결론이 모두 같아야 함.",
