@@ -19,12 +19,12 @@ from qualab.api.app import app_of
 from qualab.api.serving import server_of
 from qualab.app.service.access import create_token
 from qualab.app.service.desk import By, Desk
-from qualab.app.service.inline import InlineJobs
 from qualab.domain.access import Scope
 from qualab.ports import Registry
 from qualab.service_bootstrap import desk_of
 from qualab.service_settings import ServiceSettings
 from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, FakeTasks
+from tests.inline_jobs import InlineJobs
 
 OFF, ON = "http://127.0.0.1:8001/v1", "http://127.0.0.1:8002/v1"
 EXPERIMENT = {

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from qualab.adapters.store import open_store
-from qualab.app.service.inline import InlineJobs
 from tests.api.conftest import EXPERIMENT, Service, make_bench, make_service
+from tests.inline_jobs import InlineJobs
 from tests.store.conftest import (
     MIGRATIONS,
     empty_postgresql_url,

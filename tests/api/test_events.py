@@ -11,9 +11,9 @@ import httpx2
 import pytest
 
 from qualab.api.streams import Broadcast
-from qualab.app.service.inline import InlineJobs
 from qualab.domain.submissions import SubmissionStatus
 from tests.api.conftest import Service, make_service, on_a_socket
+from tests.inline_jobs import InlineJobs
 
 Make = Callable[..., Service]
 N_CLIENTS = 1_000

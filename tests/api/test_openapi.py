@@ -23,8 +23,8 @@ from schemathesis.specs.openapi.checks import (
 
 from qualab.api.docs import plans_schema
 from qualab.api.samples import EXPERIMENT as SAMPLE
-from qualab.app.service.inline import InlineJobs
 from tests.api.conftest import BASE_URL, EXPERIMENT, IdleJobs, Service, make_service
+from tests.inline_jobs import InlineJobs
 
 CHECKS = [
     not_a_server_error,

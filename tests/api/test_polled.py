@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from qualab.api import polled
-from qualab.app.service.inline import InlineJobs
 from qualab.domain.access import Scope
 from tests.api.conftest import Service
+from tests.inline_jobs import InlineJobs
 
 
 @pytest.fixture

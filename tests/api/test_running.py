@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
-from qualab.app.service.inline import InlineJobs
 from qualab.app.service.running import Unseen, carry_out
 from qualab.domain.names import ArmName, ComparisonStatus
 from qualab.domain.submissions import SubmissionStatus
 from tests.api.conftest import Service, make_bench, make_service
+from tests.inline_jobs import InlineJobs
 
 
 def run(service: Service, comparison_id: str) -> SubmissionStatus:

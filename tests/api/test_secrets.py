@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from qualab.adapters.secrets import ReferencedSecrets
-from qualab.app.service.inline import InlineJobs
 from qualab.app.service.running import keys_of
 from qualab.domain.names import ArmName
 from qualab.errors import SecretForbidden
 from tests.api.conftest import EXPERIMENT, OFF, ON, Service, make_bench, make_service
+from tests.inline_jobs import InlineJobs
 
 CANARY = "sk-canary-9c4e1f"
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from qualab.adapters.store import SqlStore, open_store, upgrade
-from qualab.app.service.inline import InlineJobs
 from qualab.bootstrap import share
 from qualab.domain.items import Reply
 from tests.api.conftest import IdleJobs, Service, make_service, on_a_socket
 from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, FakeTasks, failure, reply
+from tests.inline_jobs import InlineJobs
 from tests.web.made import OFF, ON, hostile_texts, publish
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -1,4 +1,4 @@
-"""Jobs of one process, in a thread of their own: for tests, and for a service without a queue."""
+"""`Jobs` of one process, in a thread of their own: no queue, no worker."""
 
 from __future__ import annotations
 
