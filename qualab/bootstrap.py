@@ -94,8 +94,8 @@ def harness() -> Harness:
     return LmEvalHarness(tasks_dir=share("tasks"))
 
 
-def services_of(settings: Settings, *, keeps_nothing: bool = False) -> Services:
-    """Everything that a run needs; with `keeps_nothing`, without a database."""
+def services_of(settings: Settings, *, keeps_nothing: bool = False, store: Store | None = None) -> Services:
+    """Everything that a run needs: without a database (`keeps_nothing`), or on a `store` that is open already."""
     from qualab.adapters.endpoints.client import open_endpoint
     from qualab.adapters.endpoints.tokenizing import named_tokenizer
     from qualab.adapters.endpoints.urls import same_server
@@ -103,7 +103,7 @@ def services_of(settings: Settings, *, keeps_nothing: bool = False) -> Services:
     from qualab.adapters.render.lm_eval_files import write_lm_eval_files
 
     return Services(
-        store=MemoryStore() if keeps_nothing else store_of(settings),
+        store=MemoryStore() if keeps_nothing else store or store_of(settings),
         harness=harness(),
         open_endpoint=open_endpoint,
         named_tokenizer=named_tokenizer,

@@ -22,3 +22,14 @@ DataDir = Annotated[
     Path | None,
     typer.Option("--data-dir", "--data_dir", help="Folder with the data sets as JSONL (QUALAB_DATA_DIR)."),
 ]
+AllowEndpoint = Annotated[
+    list[str] | None,
+    typer.Option(help="What may be called: host (with *), address or network. Repeat it for more."),
+]
+AllowPath = Annotated[
+    list[Path] | None, typer.Option(help="A folder of this machine that requests may name. Repeat it for more.")
+]
+SecretEnv = Annotated[
+    list[str] | None, typer.Option(help="Environment variables that env:NAME may name. Default: QUALAB_KEY_*.")
+]
+SecretDir = Annotated[Path | None, typer.Option(help="Folder of the files that file:/path may name.")]

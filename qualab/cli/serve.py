@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qualab.cli.options import Database, DataDir
+from qualab.cli.options import AllowEndpoint, AllowPath, Database, DataDir, SecretDir, SecretEnv
 from qualab.cli.output import complain
 from qualab.errors import UsageError
 
@@ -25,20 +24,13 @@ def register(app: typer.Typer) -> None:
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; another than loopback needs a token.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one. Default: 8080.")] = None,
-    allow_endpoint: Annotated[
-        list[str] | None,
-        typer.Option(help="What may be called: host (with *), address or network. Repeat it for more."),
-    ] = None,
+    allow_endpoint: AllowEndpoint = None,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A name that the Host header may hold. Repeat it for more.")
     ] = None,
-    allow_path: Annotated[
-        list[Path] | None, typer.Option(help="A folder of this machine that requests may name. Repeat it for more.")
-    ] = None,
-    secret_env: Annotated[
-        list[str] | None, typer.Option(help="Environment variables that env:NAME may name. Default: QUALAB_KEY_*.")
-    ] = None,
-    secret_dir: Annotated[Path | None, typer.Option(help="Folder of the files that file:/path may name.")] = None,
+    allow_path: AllowPath = None,
+    secret_env: SecretEnv = None,
+    secret_dir: SecretDir = None,
     worker: Annotated[
         bool, typer.Option("--worker/--no-worker", help="Whether this process also runs what is asked for.")
     ] = True,
@@ -61,7 +53,7 @@ def serve(
         secret_dir=secret_dir,
         data_dir=common.data_dir,
     )
-    registry = bootstrap.registry_of(common)
+    store, registry = bootstrap.stores_of(common)
     _check_closed(settings, registry)
     from qualab.api.app import app_of
     from qualab.api.logs import begin_logging
@@ -69,7 +61,7 @@ def serve(
 
     begin_logging()
     bootstrap.allow_open_files()
-    services = bootstrap.services_of(common)
+    services = bootstrap.services_of(common, store=store)
     database = bootstrap.database_url(common.db)
     with worker_bootstrap.queueing_desk(services, registry, settings, database=database, works=worker) as desk:
         app = app_of(desk, settings, schema=lambda: bootstrap.current_revision(common))

@@ -74,7 +74,8 @@ def verify(
 
     settings = load(command_line={"db": db, "data_dir": data_dir})
     local = {"data_dir": str(data_dir.resolve())} if data_dir else None
-    found = verify_stored(bootstrap.services_of(settings), bootstrap.registry_of(settings), comparison, local=local)
+    store, registry = bootstrap.stores_of(settings)
+    found = verify_stored(bootstrap.services_of(settings, store=store), registry, comparison, local=local)
     if output_format is Format.JSON:
         typer.echo(json.dumps(plain(found), indent=2, ensure_ascii=False))
     else:

@@ -6,13 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
 import typer
 
-from qualab.cli.options import Database, DataDir
+from qualab.cli.options import AllowEndpoint, AllowPath, Database, DataDir, SecretDir, SecretEnv
 from qualab.cli.output import complain
 from qualab.errors import InvalidValue
 
@@ -26,16 +25,10 @@ def register(app: typer.Typer) -> None:
 
 def worker(
     concurrency: Annotated[int, typer.Option(help="Comparisons at once, each in a process of its own.")] = 1,
-    allow_endpoint: Annotated[
-        list[str] | None, typer.Option(help="What may be called, as for `qualab serve`. Repeat it for more.")
-    ] = None,
-    allow_path: Annotated[
-        list[Path] | None, typer.Option(help="A folder of this machine that requests may name. Repeat it for more.")
-    ] = None,
-    secret_env: Annotated[
-        list[str] | None, typer.Option(help="Environment variables that env:NAME may name. Default: QUALAB_KEY_*.")
-    ] = None,
-    secret_dir: Annotated[Path | None, typer.Option(help="Folder of the files that file:/path may name.")] = None,
+    allow_endpoint: AllowEndpoint = None,
+    allow_path: AllowPath = None,
+    secret_env: SecretEnv = None,
+    secret_dir: SecretDir = None,
     data_dir: DataDir = None,
     db: Database = None,
 ) -> None:
@@ -60,7 +53,8 @@ def worker(
     begin_logging()
     bootstrap.allow_open_files()
     ended = _ended_by_signals()
-    services, registry = bootstrap.services_of(common), bootstrap.registry_of(common)
+    store, registry = bootstrap.stores_of(common)
+    services = bootstrap.services_of(common, store=store)
     database = bootstrap.database_url(common.db)
     with worker_bootstrap.queueing_desk(services, registry, settings, database=database, works=True):
         complain(f"qualab works as {services.runner} (Ctrl-C stops it)")

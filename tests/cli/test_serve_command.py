@@ -16,6 +16,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from qualab import worker_bootstrap
+from qualab.adapters import store
+from qualab.errors import StoreError
 from tests.cli.conftest import Command
 from tests.scripted_server import MODEL, Script, ScriptedServer
 
@@ -65,6 +68,28 @@ def test_nobody_is_served_elsewhere_without_a_token(qualab: Command, host: str) 
 )
 def test_settings_that_cannot_be_are_refused(qualab: Command, arguments: tuple[str, str]) -> None:
     assert qualab("serve", *arguments).code == 2
+
+
+@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("worker",), ("verify", "nothing")])
+def test_a_command_opens_its_database_once(
+    qualab: Command, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    opened: list[str] = []
+    open_store = store.open_store
+
+    def counted(url: str, **given: Any) -> store.SqlStore:
+        opened.append(url)
+        return open_store(url, **given)
+
+    def no_queue(*_: Any, **__: Any) -> None:
+        raise StoreError("this is far enough")
+
+    monkeypatch.setattr(store, "open_store", counted)
+    monkeypatch.setattr(worker_bootstrap, "queueing_desk", no_queue)
+    monkeypatch.setattr("qualab.api.logs.begin_logging", lambda: None)
+    monkeypatch.setattr("qualab.cli.worker._ended_by_signals", lambda: None)
+    assert qualab(*command).code != 0
+    assert len(opened) == 1
 
 
 @contextmanager
