@@ -389,10 +389,17 @@ class Registry(Protocol):
         ComparisonNotFound; VersionConflict where `version` is given and not the stored one."""
         ...
 
-    def delete(self, comparison_id: str, *, entry: AuditEntry, stale_after_s: float) -> None:
-        """Everything of a comparison, and its submission. Raises ComparisonNotFound; ComparisonSignedOff for one that
-        was signed off; ComparisonBusy for one that a runner holds who lives (see `Store.claim`) at the entry's time,
-        or whose submission is RUNNING."""
+    def delete(
+        self,
+        comparison_id: str,
+        *,
+        entry: AuditEntry,
+        stale_after_s: float,
+        seen: tuple[ComparisonSummary, Submission | None] | None = None,
+    ) -> None:
+        """Everything of a comparison, and its submission. Raises ComparisonNotFound; VersionConflict where it is not
+        as it was `seen` (see `about`); ComparisonSignedOff for one that was signed off; ComparisonBusy for one that a
+        runner holds who lives (see `Store.claim`) at the entry's time, or whose submission is QUEUED or RUNNING."""
         ...
 
     def lease_hosts(

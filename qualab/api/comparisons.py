@@ -17,6 +17,7 @@ from qualab.api.state import READ, Body, BodyOrNothing, Runner, TheDesk, by, slo
 from qualab.app.service import changing
 from qualab.app.service.desk import Desk
 from qualab.app.service.reading import (
+    About,
     MetricsOf,
     PreflightSeen,
     VerdictOf,
@@ -109,8 +110,8 @@ def read(request: Request, desk: TheDesk, comparison_id: str) -> Response:
 )
 def delete(request: Request, desk: TheDesk, caller: Runner, comparison_id: str, if_match: IfMatch = None) -> Response:
     """Delete a comparison and everything of it. What is under way is cancelled first; what is signed off stays."""
-    version = _version(desk, comparison_id, if_match)
-    changing.delete(desk, comparison_id, by=by(request, caller), version=version)
+    seen = _seen(desk, comparison_id, if_match)
+    changing.delete(desk, comparison_id, by=by(request, caller), seen=seen)
     state_of(request).verdicts.drop(comparison_id)
     return Response(status_code=204)
 
@@ -206,17 +207,23 @@ def _shown(desk: Desk, comparison_id: str, *, status: int = 200, **headers: str)
     return Response(shown, status, headers=said, media_type="application/json")
 
 
-def _version(desk: Desk, comparison_id: str, if_match: str | None) -> int | None:
-    """The version that If-Match stands for, so that nothing changes unseen until then. Raises VersionConflict."""
-    if if_match is None:
+def _seen(desk: Desk, comparison_id: str, if_match: str | None) -> About | None:
+    """What If-Match stands for, so that nothing changes unseen until then. Raises VersionConflict."""
+    if if_match is None or if_match.strip() == "*":
         return None
     found = about(desk, comparison_id)
-    if if_match.strip() != "*" and etag_of(encoded(ComparisonOut.of(found))) not in TAG.findall(if_match):
+    if etag_of(encoded(ComparisonOut.of(found))) not in TAG.findall(if_match):
         raise VersionConflict(
             f"Comparison {comparison_id} has changed since it was read",
             hint="Read it again, and send its ETag in If-Match",
         )
-    return found.version if found.submission else None
+    return found
+
+
+def _version(desk: Desk, comparison_id: str, if_match: str | None) -> int | None:
+    """Of the submission that If-Match stands for. Raises VersionConflict."""
+    found = _seen(desk, comparison_id, if_match)
+    return found.version if found and found.submission else None
 
 
 def read_status(text: str | None) -> ComparisonStatus | SubmissionStatus | None:

@@ -59,7 +59,7 @@ def _delete(registry: Registry, summary: ComparisonSummary, *, who: str, now: da
     except ComparisonSignedOff:
         return "signed off"
     except ComparisonBusy:
-        return "is being run"
+        return "runs, or waits to be run"
     except ComparisonNotFound:
         return "was deleted meanwhile"
     return ""

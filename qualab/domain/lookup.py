@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qualab.domain.submissions import SubmissionStatus
 from qualab.errors import (
     ComparisonBusy,
     ComparisonNotFound,
@@ -61,14 +62,19 @@ def version_conflict(comparison_id: str, version: int, stored: int) -> VersionCo
     )
 
 
+def changed(comparison_id: str) -> VersionConflict:
+    """For the deletion of something that has changed since it was read."""
+    return VersionConflict(f"Comparison {comparison_id} has changed since it was read", hint="Read it again")
+
+
 def signed_off(comparison_id: str) -> ComparisonSignedOff:
     """For the deletion of a comparison that somebody accepted."""
     return ComparisonSignedOff(f"comparison {comparison_id} is signed off, and kept")
 
 
-def in_preparation(comparison_id: str) -> ComparisonBusy:
-    """For the deletion of a comparison that a worker has taken from the queue."""
-    return ComparisonBusy(f"comparison {comparison_id} is being run by a worker", hint="cancel it first")
+def under_way(comparison_id: str, status: SubmissionStatus) -> ComparisonBusy:
+    """For the deletion of a comparison that is to be run, or is."""
+    return ComparisonBusy(f"Comparison {comparison_id} is {status.value}", hint="Cancel it first")
 
 
 def impossible_outcome() -> StoreError:

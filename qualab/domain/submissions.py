@@ -20,6 +20,10 @@ class SubmissionStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+UNDER_WAY = (SubmissionStatus.QUEUED, SubmissionStatus.RUNNING)
+"""What a worker has, or will have."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSummary:
     """One line of a list: of a comparison, or of a submission that has not become one."""

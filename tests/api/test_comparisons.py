@@ -209,6 +209,23 @@ def test_a_change_of_what_was_not_read_is_refused(idle: Service, method: str, pa
     assert idle.client.request(method, url, headers={"If-Match": f'"other", {fresh}'}).status_code < 300
 
 
+def test_what_changes_while_it_is_being_deleted_stays(idle: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    comparison_id = idle.create()
+    idle.registry.set_submission(comparison_id, SubmissionStatus.CANCELLED)
+    delete = idle.registry.delete
+
+    def late(*given: Any, **more: Any) -> None:
+        idle.registry.set_submission(comparison_id, SubmissionStatus.FAILED)
+        delete(*given, **more)
+
+    monkeypatch.setattr(idle.registry, "delete", late)
+    url = f"/v1/comparisons/{comparison_id}"
+    refused = idle.client.delete(url, headers={"If-Match": idle.client.get(url).headers["etag"]})
+    assert (refused.status_code, refused.json()["code"]) == (412, "version-conflict")
+    assert idle.client.get(url).status_code == 200
+    assert idle.client.delete(url, headers={"If-Match": "*"}).status_code == 204
+
+
 def test_a_finished_verdict_is_not_sent_twice(working: Service) -> None:
     comparison_id = working.finished()
     first = working.client.get(f"/v1/comparisons/{comparison_id}/verdict")

@@ -84,7 +84,8 @@ def test_prune_deletes_what_is_old_and_says_so(qualab: Command, store: SqlStore)
 
 
 def test_prune_keeps_what_is_signed_off_what_runs_and_what_waits(qualab: Command, store: SqlStore) -> None:
-    for comparison_id in ("signed", "running", "dead"):
+    store.registry.submit(make_submission("given-back"), entry=make_entry())
+    for comparison_id in ("signed", "running", "dead", "given-back"):
         store.create(make_comparison(comparison_id, created_at=NOW - OLD), [])
     store.registry.sign_off(make_signoff(comparison_id="signed"), entry=make_entry())
     store.claim("running", runner="elsewhere:1:a", now=datetime.now(UTC), stale_after_s=30)
@@ -92,15 +93,17 @@ def test_prune_keeps_what_is_signed_off_what_runs_and_what_waits(qualab: Command
     for comparison_id, status in {"queued": SubmissionStatus.QUEUED, "failed": SubmissionStatus.FAILED}.items():
         submission = make_submission(comparison_id, created_at=NOW - OLD, status=status)
         store.registry.submit(submission, entry=make_entry())
+    store.set_status("given-back", ComparisonStatus.INTERRUPTED, now=NOW - OLD)
     done = json.loads(qualab("prune", "--older-than", "2w", "--format", "json").out)
     assert {one["id"]: one["kept"] for one in done} == {
         "signed": "signed off",
-        "running": "is being run",
+        "running": "runs, or waits to be run",
+        "given-back": "runs, or waits to be run",
         "queued": "waits to be run",
         "dead": "",
         "failed": "",
     }
-    assert sorted(listed(qualab)) == ["running", "signed"]
+    assert sorted(listed(qualab)) == ["given-back", "running", "signed"]
 
 
 def test_more_than_a_page_is_pruned(qualab: Command, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:

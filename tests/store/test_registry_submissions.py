@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from qualab.domain.names import ComparisonStatus
 from qualab.domain.submissions import SubmissionStatus
 from qualab.errors import (
     ComparisonBusy,
@@ -165,14 +166,38 @@ def test_an_id_that_was_deleted_may_come_again(store: Store, registry: Registry)
 
 
 def test_a_submission_without_a_comparison_is_deleted(registry: Registry) -> None:
-    submit(registry)
+    submit(registry, status=SubmissionStatus.FAILED)
     registry.delete("c-1", entry=make_entry(), stale_after_s=60)
     assert registry.submission("c-1") is None
     submit(registry)
 
 
+def test_what_has_changed_since_it_was_seen_is_kept(store: Store, registry: Registry) -> None:
+    submit(registry, "c-1", status=DONE)
+    seen = registry.about("c-1")
+    registry.set_submission("c-1", SubmissionStatus.FAILED)
+    with pytest.raises(VersionConflict, match="c-1 has changed"):
+        registry.delete("c-1", entry=make_entry("comparison.delete"), stale_after_s=60, seen=seen)
+    assert actions(registry) == ["comparison.create"]
+    registry.delete("c-1", entry=make_entry("comparison.delete"), stale_after_s=60, seen=registry.about("c-1"))
+    assert registry.submission("c-1") is None
+
+
+def test_a_comparison_of_a_command_line_is_deleted_as_it_was_seen(store: Store, registry: Registry) -> None:
+    fill(store, registry, "c-1")
+    seen = registry.about("c-1")
+    store.set_status("c-1", ComparisonStatus.INTERRUPTED, now=NOW)
+    with pytest.raises(VersionConflict, match="c-1 has changed"):
+        registry.delete("c-1", entry=make_entry("comparison.delete"), stale_after_s=60, seen=seen)
+    assert len(list(store.scores("c-1"))) == 2
+    registry.delete("c-1", entry=make_entry("comparison.delete"), stale_after_s=60, seen=registry.about("c-1"))
+    with pytest.raises(ComparisonNotFound):
+        store.get("c-1")
+
+
 def test_a_key_goes_with_its_submission(registry: Registry) -> None:
-    registry.submit(make_submission("c-1"), entry=make_entry(), key="k", body_hash="b")
+    submission = make_submission("c-1", status=SubmissionStatus.CANCELLED)
+    registry.submit(submission, entry=make_entry(), key="k", body_hash="b")
     registry.delete("c-1", entry=make_entry(), stale_after_s=60)
     assert registry.submit(make_submission("c-2"), entry=make_entry(), key="k", body_hash="other")[1]
 
@@ -203,10 +228,11 @@ def test_what_runs_is_not_deleted_until_its_runner_is_silent(store: Store, regis
         store.get("c-1")
 
 
-def test_what_a_worker_has_taken_is_cancelled_before_it_is_deleted(registry: Registry) -> None:
+@pytest.mark.parametrize("status", [QUEUED, RUNNING])
+def test_what_waits_or_runs_is_cancelled_before_it_is_deleted(registry: Registry, status: SubmissionStatus) -> None:
     submit(registry)
-    registry.set_submission("c-1", RUNNING)
-    with pytest.raises(ComparisonBusy, match="cancel it first"):
+    registry.set_submission("c-1", status)
+    with pytest.raises(ComparisonBusy, match=f"c-1 is {status.value}. Cancel it first"):
         registry.delete("c-1", entry=make_entry(), stale_after_s=60)
     registry.set_submission("c-1", SubmissionStatus.CANCELLED)
     registry.delete("c-1", entry=make_entry(), stale_after_s=60)

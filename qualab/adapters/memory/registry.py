@@ -23,20 +23,21 @@ from qualab.domain.claims import Claim, busy
 from qualab.domain.items import Answer, Item, Score
 from qualab.domain.leases import HostLease, check_slots, may_lease
 from qualab.domain.lookup import (
-    in_preparation,
+    changed,
     item_not_found,
     key_reused,
     not_found,
     signed_off,
     taken,
     token_not_found,
+    under_way,
     version_conflict,
 )
 from qualab.domain.names import ArmName
 from qualab.domain.outcomes import Change, Outcome, OutcomeFilter
 from qualab.domain.paging import Page, decode_cursor, encode_cursor, page_of
 from qualab.domain.signoffs import SignOff
-from qualab.domain.submissions import ComparisonSummary, Submission, SubmissionStatus
+from qualab.domain.submissions import UNDER_WAY, ComparisonSummary, Submission, SubmissionStatus
 from qualab.domain.text import storable_text
 from qualab.errors import StoreError
 from qualab.ports import ComparisonFilter
@@ -144,21 +145,30 @@ class MemoryRegistry:
         before = known.submission
         if version not in (None, before.version):
             raise version_conflict(comparison_id, version or 0, before.version)
-        changed = replace(before, status=status, error=dict(error or {}), version=before.version + 1)
-        self._submitted[comparison_id] = replace(known, submission=changed)
+        after = replace(before, status=status, error=dict(error or {}), version=before.version + 1)
+        self._submitted[comparison_id] = replace(known, submission=after)
         if entry is not None:
             self._note(entry)
-        return changed
+        return after
 
-    def delete(self, comparison_id: str, *, entry: AuditEntry, stale_after_s: float) -> None:
+    def delete(
+        self,
+        comparison_id: str,
+        *,
+        entry: AuditEntry,
+        stale_after_s: float,
+        seen: tuple[ComparisonSummary, Submission | None] | None = None,
+    ) -> None:
         """Everything of a comparison, and its submission."""
         kept, submitted = self._store.kept.get(comparison_id), self._submitted.get(comparison_id)
         if kept is None and submitted is None:
             raise not_found(comparison_id)
+        if seen is not None and seen != self.about(comparison_id):
+            raise changed(comparison_id)
         if kept is not None and kept.signoffs:
             raise signed_off(comparison_id)
-        if submitted is not None and submitted.submission.status is SubmissionStatus.RUNNING:
-            raise in_preparation(comparison_id)
+        if submitted is not None and submitted.submission.status in UNDER_WAY:
+            raise under_way(comparison_id, submitted.submission.status)
         if kept is not None and not may_take(kept.claim, runner="", now=entry.at, stale_after_s=stale_after_s):
             raise busy(comparison_id, kept.claim)
         self._store.kept.pop(comparison_id, None)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, delete, exists, select
+from sqlalchemy import Connection, delete, exists, select
 
-from qualab.adapters.store import codes
 from qualab.adapters.store.comparisons import read_claim
 from qualab.adapters.store.leases import drop_leases
 from qualab.adapters.store.runners import may_take
+from qualab.adapters.store.submissions import read_submission
 from qualab.adapters.store.tables import (
     analysis,
     answer,
@@ -25,24 +25,31 @@ from qualab.adapters.store.tables import (
     submission,
 )
 from qualab.domain.claims import busy
-from qualab.domain.lookup import in_preparation, not_found, signed_off
-from qualab.domain.submissions import SubmissionStatus
+from qualab.domain.lookup import not_found, signed_off, under_way
+from qualab.domain.submissions import UNDER_WAY
 
 _PARTS = (score, answer, noise_answer, outcome, look, observation, analysis, dictionary, item)
 """What has a comparison's key, in an order that leaves no row without its owner."""
 
 
-def delete_comparison(connection: Connection, comparison_id: str, *, now: datetime, stale_after_s: float) -> None:
-    """Raises ComparisonNotFound, ComparisonSignedOff, ComparisonBusy."""
+def keep_still(connection: Connection, comparison_id: str) -> int | None:
+    """Nobody changes comparison or submission until the transaction ends. The comparison's key, if there is one."""
     key = connection.scalar(select(comparison.c.key).where(comparison.c.id == comparison_id).with_for_update())
-    asked = connection.execute(
-        select(submission.c.status).where(submission.c.id == comparison_id).with_for_update()
-    ).one_or_none()
+    connection.execute(select(submission.c.key).where(submission.c.id == comparison_id).with_for_update())
+    return key
+
+
+def delete_comparison(
+    connection: Connection, comparison_id: str, key: int | None, *, now: datetime, stale_after_s: float
+) -> None:
+    """What was kept still. Raises ComparisonNotFound, ComparisonSignedOff, ComparisonBusy."""
+    asked = read_submission(connection, comparison_id)
     if key is None and asked is None:
         raise not_found(comparison_id)
     if key is not None and connection.scalar(select(exists().where(signoff.c.comparison_key == key))):
         raise signed_off(comparison_id)
-    _refuse_running(asked, comparison_id)
+    if asked is not None and asked.status in UNDER_WAY:
+        raise under_way(comparison_id, asked.status)
     if key is not None:
         held = read_claim(connection, key)
         if not may_take(held, runner="", now=now, stale_after_s=stale_after_s):
@@ -52,8 +59,3 @@ def delete_comparison(connection: Connection, comparison_id: str, *, now: dateti
         connection.execute(delete(comparison).where(comparison.c.key == key))
     connection.execute(delete(submission).where(submission.c.id == comparison_id))
     drop_leases(connection, comparison_id)
-
-
-def _refuse_running(asked: Row[tuple[int]] | None, comparison_id: str) -> None:
-    if asked is not None and asked.status == codes.SUBMISSION.of[SubmissionStatus.RUNNING]:
-        raise in_preparation(comparison_id)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, Select, Table, exists, func, select, tup
 
 from qualab.adapters.store import codes
 from qualab.adapters.store.filters import matching, matching_comparisons
-from qualab.adapters.store.submissions import submission_of
+from qualab.adapters.store.submissions import read_submission, submission_of
 from qualab.adapters.store.tables import WAITING, comparison, signoff, submission
 from qualab.adapters.store.times import from_us, from_us_or_none
 from qualab.domain.lookup import not_found
@@ -68,6 +68,11 @@ def read_summary(connection: Connection, comparison_id: str) -> ComparisonSummar
     if asked is None:
         raise not_found(comparison_id)
     return submission_of(asked).summary()
+
+
+def read_about(connection: Connection, comparison_id: str) -> tuple[ComparisonSummary, Submission | None]:
+    """Summary and submission. Raises ComparisonNotFound."""
+    return read_summary(connection, comparison_id), read_submission(connection, comparison_id)
 
 
 def read_abouts(

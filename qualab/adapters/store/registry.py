@@ -11,7 +11,7 @@ from qualab.adapters.store.sessions import Sessions
 from qualab.domain.access import AuditEntry, Token
 from qualab.domain.items import Answer, Item, Score
 from qualab.domain.leases import HostLease, check_slots, may_lease
-from qualab.domain.lookup import item_not_found
+from qualab.domain.lookup import changed, item_not_found
 from qualab.domain.names import ArmName
 from qualab.domain.outcomes import Outcome, OutcomeFilter
 from qualab.domain.paging import Page
@@ -39,8 +39,7 @@ class SqlRegistry:
     def about(self, comparison_id: str) -> tuple[ComparisonSummary, Submission | None]:
         """Summary and submission, read at once."""
         with self._sessions.reading() as connection:
-            found = listing.read_summary(connection, comparison_id)
-            return found, submissions.read_submission(connection, comparison_id)
+            return listing.read_about(connection, comparison_id)
 
     def abouts(self, comparison_ids: Sequence[str]) -> Mapping[str, tuple[ComparisonSummary, Submission | None]]:
         """By id."""
@@ -78,17 +77,27 @@ class SqlRegistry:
     ) -> Submission:
         """What is stored now. Raises ComparisonNotFound, VersionConflict."""
         with self._sessions.writing() as connection:
-            changed = submissions.change_submission(
+            stored = submissions.change_submission(
                 connection, comparison_id, status, error=error or {}, version=version
             )
             if entry is not None:
                 access.add_entry(connection, entry)
-        return changed
+        return stored
 
-    def delete(self, comparison_id: str, *, entry: AuditEntry, stale_after_s: float) -> None:
+    def delete(
+        self,
+        comparison_id: str,
+        *,
+        entry: AuditEntry,
+        stale_after_s: float,
+        seen: tuple[ComparisonSummary, Submission | None] | None = None,
+    ) -> None:
         """Everything of a comparison, and its submission."""
         with self._sessions.writing() as connection:
-            deletion.delete_comparison(connection, comparison_id, now=entry.at, stale_after_s=stale_after_s)
+            key = deletion.keep_still(connection, comparison_id)
+            if seen is not None and seen != listing.read_about(connection, comparison_id):
+                raise changed(comparison_id)
+            deletion.delete_comparison(connection, comparison_id, key, now=entry.at, stale_after_s=stale_after_s)
             access.add_entry(connection, entry)
         self._sessions.known.forget()
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from qualab.app.service.desk import By, Desk
-from qualab.app.service.reading import About, about
+from qualab.app.service.reading import About, about, known_id
 from qualab.domain.names import ComparisonStatus
-from qualab.domain.submissions import Submission, SubmissionStatus
-from qualab.errors import ComparisonBusy, VersionConflict, WrongState
-
-UNDER_WAY = (SubmissionStatus.QUEUED, SubmissionStatus.RUNNING)
+from qualab.domain.submissions import UNDER_WAY, Submission, SubmissionStatus
+from qualab.errors import VersionConflict, WrongState
 
 
 def cancel(desk: Desk, comparison_id: str, *, by: By, version: int | None = None) -> Submission:
@@ -49,15 +47,12 @@ def resume(
     return changed
 
 
-def delete(desk: Desk, comparison_id: str, *, by: By, version: int | None = None) -> None:
-    """Raises ComparisonNotFound, ComparisonBusy, ComparisonSignedOff, VersionConflict."""
-    found = about(desk, comparison_id).submission
-    if found is not None:
-        _check_version(found, version)
-        if found.status in UNDER_WAY:
-            raise ComparisonBusy(f"Comparison {comparison_id} is {found.status.value}", hint="Cancel it first")
-    entry = by.entry("comparison.delete", comparison_id)
-    desk.registry.delete(comparison_id, entry=entry, stale_after_s=desk.services.pulse.stale_after_s)
+def delete(desk: Desk, comparison_id: str, *, by: By, seen: About | None = None) -> None:
+    """As it was `seen`, if that is said. Raises ComparisonNotFound, ComparisonBusy, ComparisonSignedOff,
+    VersionConflict."""
+    entry = by.entry("comparison.delete", known_id(comparison_id))
+    read = None if seen is None else (seen.summary, seen.submission)
+    desk.registry.delete(comparison_id, entry=entry, stale_after_s=desk.services.pulse.stale_after_s, seen=read)
 
 
 def _own(seen: About, version: int | None) -> Submission:
