@@ -215,6 +215,12 @@ class RenderError(InfrastructureError):
     code = "render"
 
 
+class WorkersLost(InfrastructureError):
+    """One worker after another was lost while it ran the same comparison."""
+
+    code = "workers-lost"
+
+
 class GateTimedOut(InfrastructureError):
     """There was no verdict in the time that a gate waits."""
 

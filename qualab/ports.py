@@ -389,6 +389,12 @@ class Registry(Protocol):
         ComparisonNotFound; VersionConflict where `version` is given and not the stored one."""
         ...
 
+    def take_over(self, comparison_id: str, *, version: int) -> Submission:
+        """From a worker that was lost: QUEUED again. It counts in `takeovers`, unless there are other answers (the
+        noise floor's, too) than at the last; then that is 0. Returns what is stored now. Raises ComparisonNotFound;
+        VersionConflict where `version` is not the stored one."""
+        ...
+
     def delete(
         self,
         comparison_id: str,

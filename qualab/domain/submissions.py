@@ -62,6 +62,8 @@ class Submission:
     """code, message and hint of what kept it from running; empty otherwise."""
     version: int = 1
     """Grows with every change: the ETag of what may still change."""
+    takeovers: int = 0
+    """In a row, from workers that were lost and had stored no answer; 0 again once it has ended."""
 
     def summary(self) -> ComparisonSummary:
         """While there is no comparison."""

@@ -24,6 +24,7 @@ from qualab.errors import PairDiffers, StoreError, StoreFull
 from qualab.ports import Delivery
 from tests.api.conftest import Service, make_bench, make_service
 from tests.app.fakes import Bench
+from tests.store.samples import make_answer, make_comparison, make_items
 
 ME, OTHER = "here:1:a", "elsewhere:2:b"
 
@@ -450,3 +451,84 @@ def test_after_the_database_was_away_nobody_is_given_up_at_once(shop: Shop) -> N
     shop.worker._heard_since_s = -31.0
     shop.worker._sweep()
     assert [one.comparison_id for one in shop.queue.put_in] == [comparison_id]
+
+
+def lose_worker(shop: Shop, comparison_id: str, *, answers: int = 0) -> None:
+    """Another worker takes what waits, stores some answers, and is lost."""
+    shop.queue.take(OTHER)
+    shop.service.registry.set_submission(comparison_id, SubmissionStatus.RUNNING)
+    store = shop.bench.store
+    done = store.answered(comparison_id) if comparison_id in store.kept else set()
+    for position in range(len(done), len(done) + answers):
+        store.add_answers(comparison_id, [make_answer(position)])
+    sweep(shop.desk, shop.queue, living=[ME])
+
+
+def test_what_kills_one_worker_after_another_ends(shop: Shop) -> None:
+    comparison_id = shop.service.create()
+    for _ in range(3):
+        lose_worker(shop, comparison_id)
+        assert shop.status(comparison_id) is SubmissionStatus.QUEUED
+    lose_worker(shop, comparison_id)
+    assert shop.status(comparison_id) is SubmissionStatus.FAILED
+    verdict = shop.service.client.get(f"/v1/comparisons/{comparison_id}/verdict").json()
+    assert (verdict["has_ended"], verdict["error"]["code"]) == (True, "workers-lost")
+    assert OTHER in verdict["error"]["message"]
+    assert f"/v1/comparisons/{comparison_id}/resume" in verdict["error"]["hint"]
+    assert shop.queue.put_in == []
+    sweep(shop.desk, shop.queue, living=[ME])
+    assert shop.queue.held() == [], "nothing of it is left"
+
+
+def test_what_was_given_up_is_counted_anew_when_it_is_taken_up_by_hand(shop: Shop) -> None:
+    comparison_id = shop.service.create()
+    for _ in range(4):
+        lose_worker(shop, comparison_id)
+    assert shop.service.client.post(f"/v1/comparisons/{comparison_id}/resume").status_code == 202
+    for _ in range(3):
+        lose_worker(shop, comparison_id)
+        assert shop.status(comparison_id) is SubmissionStatus.QUEUED
+    shop.work()
+    assert shop.status(comparison_id) is SubmissionStatus.DONE
+
+
+def test_a_run_that_comes_further_is_taken_over_without_end(shop: Shop) -> None:
+    comparison_id = shop.service.create()
+    shop.bench.store.create(make_comparison(comparison_id), make_items(10))
+    for _ in range(9):
+        lose_worker(shop, comparison_id, answers=1)
+        assert shop.status(comparison_id) is SubmissionStatus.QUEUED
+
+
+def test_what_never_reached_the_queue_has_lost_no_worker(shop: Shop) -> None:
+    comparison_id = shop.service.create()
+    for _ in range(9):
+        shop.queue.put_in.clear()
+        assert sweep(shop.desk, shop.queue, living=[ME]) == 1
+    assert shop.status(comparison_id) is SubmissionStatus.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("status", "halted"),
+    [
+        (SubmissionStatus.CANCELLED, (ComparisonStatus.INTERRUPTED, "")),
+        (SubmissionStatus.FAILED, (ComparisonStatus.STOPPED, "workers were lost")),
+    ],
+)
+def test_what_a_dead_worker_left_does_not_look_as_if_it_ran(
+    shop: Shop, status: SubmissionStatus, halted: tuple[ComparisonStatus, str]
+) -> None:
+    comparison_id = shop.service.create()
+    store, clock = shop.bench.store, shop.bench.clock
+    store.create(make_comparison(comparison_id), make_items(3))
+    store.claim(comparison_id, runner=OTHER, now=clock.now(), stale_after_s=30.0)
+    store.set_status(comparison_id, ComparisonStatus.RUNNING, now=clock.now())
+    shop.queue.take(OTHER)
+    error = {"code": "workers-lost", "message": "workers were lost"} if halted[1] else {}
+    shop.service.registry.set_submission(comparison_id, status, error=error)
+    sweep(shop.desk, shop.queue, living=[ME])
+    assert store.get(comparison_id).status is ComparisonStatus.RUNNING, "its claim is not stale yet"
+    clock.instant += timedelta(seconds=31)
+    sweep(shop.desk, shop.queue, living=[ME])
+    found = store.get(comparison_id)
+    assert (found.status, found.stop_reason, shop.queue.held()) == (*halted, [])

@@ -122,6 +122,46 @@ def test_a_stale_version_changes_nothing(registry: Registry) -> None:
     assert actions(registry) == ["comparison.create"]
 
 
+def take_over(registry: Registry) -> int:
+    """Runs it, and loses its worker."""
+    running = registry.set_submission("c-1", RUNNING)
+    queued = registry.take_over("c-1", version=running.version)
+    assert (queued.status, queued.version) == (QUEUED, running.version + 1)
+    assert registry.submission("c-1") == queued
+    return queued.takeovers
+
+
+def test_takeovers_are_counted_while_there_is_no_other_answer(store: Store, registry: Registry) -> None:
+    submit(registry)
+    assert [take_over(registry) for _ in range(2)] == [1, 2]
+    store.create(make_comparison("c-1"), make_items(3))
+    assert take_over(registry) == 3
+    for answer in (make_answer(1), make_answer(2), make_answer(1, run=1)):
+        store.add_answers("c-1", [answer])
+        assert [take_over(registry) for _ in range(2)] == [0, 1]
+
+
+@pytest.mark.parametrize("status", [DONE, SubmissionStatus.FAILED, SubmissionStatus.CANCELLED])
+def test_what_has_ended_is_counted_anew(registry: Registry, status: SubmissionStatus) -> None:
+    submit(registry)
+    assert [take_over(registry) for _ in range(2)] == [1, 2]
+    assert registry.set_submission("c-1", QUEUED).takeovers == 2
+    assert registry.set_submission("c-1", status).takeovers == 0
+    assert take_over(registry) == 1
+
+
+def test_who_comes_late_takes_nothing_over(registry: Registry) -> None:
+    submit(registry)
+    registry.set_submission("c-1", RUNNING)
+    with pytest.raises(VersionConflict):
+        registry.take_over("c-1", version=1)
+    with pytest.raises(ComparisonNotFound):
+        registry.take_over("c-2", version=1)
+    found = registry.submission("c-1")
+    assert found is not None
+    assert (found.status, found.version, found.takeovers) == (RUNNING, 2, 0)
+
+
 def test_only_a_submission_changes(store: Store, registry: Registry) -> None:
     store.create(make_comparison(), [])
     with pytest.raises(ComparisonNotFound):

@@ -49,6 +49,8 @@ class _Submitted:
     number: int
     key: str
     body_hash: str
+    answered: int = 0
+    """At the last takeover."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +147,27 @@ class MemoryRegistry:
         before = known.submission
         if version not in (None, before.version):
             raise version_conflict(comparison_id, version or 0, before.version)
-        after = replace(before, status=status, error=dict(error or {}), version=before.version + 1)
+        after = replace(
+            before,
+            status=status,
+            error=dict(error or {}),
+            version=before.version + 1,
+            takeovers=before.takeovers if status in UNDER_WAY else 0,
+        )
         self._submitted[comparison_id] = replace(known, submission=after)
         if entry is not None:
             self._note(entry)
+        return after
+
+    def take_over(self, comparison_id: str, *, version: int) -> Submission:
+        """What is stored now. Raises ComparisonNotFound, VersionConflict."""
+        known = self._submission(comparison_id)
+        kept = self._store.kept.get(comparison_id)
+        answered = len(kept.answers) if kept else 0
+        queued = self.set_submission(comparison_id, SubmissionStatus.QUEUED, version=version)
+        takeovers = queued.takeovers + 1 if answered == known.answered else 0
+        after = replace(queued, takeovers=takeovers)
+        self._submitted[comparison_id] = replace(known, submission=after, answered=answered)
         return after
 
     def delete(

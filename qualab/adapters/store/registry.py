@@ -84,6 +84,11 @@ class SqlRegistry:
                 access.add_entry(connection, entry)
         return stored
 
+    def take_over(self, comparison_id: str, *, version: int) -> Submission:
+        """What is stored now. Raises ComparisonNotFound, VersionConflict."""
+        with self._sessions.writing() as connection:
+            return submissions.take_over(connection, comparison_id, version=version)
+
     def delete(
         self,
         comparison_id: str,

@@ -6,15 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, func, select, update
 
 from qualab.adapters.store import codes
 from qualab.adapters.store.bulk import insert_rows
 from qualab.adapters.store.payloads import to_json
-from qualab.adapters.store.tables import comparison, submission
+from qualab.adapters.store.tables import answer, comparison, noise_answer, submission
 from qualab.adapters.store.times import from_us, to_us
 from qualab.domain.lookup import key_reused, not_found, taken, version_conflict
-from qualab.domain.submissions import Submission, SubmissionStatus
+from qualab.domain.submissions import UNDER_WAY, Submission, SubmissionStatus
 from qualab.domain.text import storable_text
 
 _S = submission.c
@@ -57,18 +57,45 @@ def change_submission(
     version: int | None,
 ) -> Submission:
     """What is stored now. Raises ComparisonNotFound, VersionConflict."""
-    stored = connection.scalar(select(_S.version).where(_S.id == comparison_id).with_for_update())
-    if stored is None:
-        raise not_found(comparison_id)
-    if version is not None and version != stored:
-        raise version_conflict(comparison_id, version, stored)
+    stored = _kept_still(connection, comparison_id, version)
     values = {
         "status": codes.SUBMISSION.of[status],
         "error": to_json(dict(error), of=f"the error of {comparison_id}"),
-        "version": stored + 1,
+        "takeovers": stored.takeovers if status in UNDER_WAY else 0,
     }
-    connection.execute(update(submission).where(_S.id == comparison_id).values(values))
-    return submission_of(connection.execute(select(submission).where(_S.id == comparison_id)).one())
+    return _changed(connection, stored, values)
+
+
+def take_over(connection: Connection, comparison_id: str, *, version: int) -> Submission:
+    """QUEUED again, and counted where there is no more answer. Raises ComparisonNotFound, VersionConflict."""
+    stored = _kept_still(connection, comparison_id, version)
+    answered = _count_answers(connection, comparison_id)
+    takeovers = stored.takeovers + 1 if answered == stored.answered else 0
+    values = {"status": codes.SUBMISSION.of[SubmissionStatus.QUEUED], "takeovers": takeovers, "answered": answered}
+    return _changed(connection, stored, values)
+
+
+def _kept_still(connection: Connection, comparison_id: str, version: int | None) -> Row[Any]:
+    """Nobody else changes it until the transaction ends. Raises ComparisonNotFound, VersionConflict."""
+    columns = [_S.key, _S.version, _S.takeovers, _S.answered]
+    stored = connection.execute(select(*columns).where(_S.id == comparison_id).with_for_update()).one_or_none()
+    if stored is None:
+        raise not_found(comparison_id)
+    if version is not None and version != stored.version:
+        raise version_conflict(comparison_id, version, stored.version)
+    return stored
+
+
+def _changed(connection: Connection, stored: Row[Any], values: Mapping[str, Any]) -> Submission:
+    mine = update(submission).where(_S.key == stored.key).values({**values, "version": stored.version + 1})
+    return submission_of(connection.execute(mine.returning(submission)).one())
+
+
+def _count_answers(connection: Connection, comparison_id: str) -> int:
+    """Of both arms and the noise floor; 0 where there is no comparison yet."""
+    key = select(comparison.c.key).where(comparison.c.id == comparison_id).scalar_subquery()
+    counts = (select(func.count()).where(one.c.comparison_key == key) for one in (answer, noise_answer))
+    return sum(connection.execute(count).scalar_one() for count in counts)
 
 
 def submission_of(row: Row[Any]) -> Submission:
@@ -83,6 +110,7 @@ def submission_of(row: Row[Any]) -> Submission:
         status=codes.SUBMISSION.name[row.status],
         error=json.loads(row.error),
         version=row.version,
+        takeovers=row.takeovers,
     )
 
 
@@ -100,6 +128,7 @@ def _row_of(value: Submission, *, key: str, body_hash: str) -> dict[str, Any]:
         "is_planned": False,
         "idempotency_key": storable_text(key) or None,
         "body_hash": body_hash,
+        "takeovers": value.takeovers,
     }
 
 

@@ -259,13 +259,18 @@ submission = Table(
     Column("is_planned", Boolean, nullable=False),
     Column("idempotency_key", Text, unique=True),
     Column("body_hash", Text, nullable=False),
+    Column("takeovers", Integer, nullable=False, server_default=text("0")),
+    Column("answered", Integer, nullable=False, server_default=text("0")),
     CheckConstraint("id <> ''", name="id"),
     CheckConstraint(codes.SUBMISSION.check("status"), name="status"),
     CheckConstraint("version >= 1", name="version"),
     CheckConstraint("idempotency_key <> ''", name="idempotency_key"),
     Index(None, "status", "created_at", "key"),
 )
-"""What was asked for. `experiment` and `error` are JSON objects; `is_planned` where there is a comparison of the id."""
+"""What was asked for. `experiment` and `error` are JSON objects; `is_planned` where there is a comparison of the id.
+
+`takeovers` counts those without one more answer; `answered` is how many there were at the last.
+"""
 
 WAITING = text("NOT is_planned")
 """Submissions that have not become a comparison, as their index says it."""

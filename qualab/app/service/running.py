@@ -89,6 +89,11 @@ def leave(
     return None
 
 
+def said(error: QualabError) -> dict[str, str]:
+    """As a submission keeps it."""
+    return {"code": error.code, "message": error.message, "hint": error.hint}
+
+
 def keys_of(desk: Desk, wanted: Wanted) -> Keys:
     """The keys that the references lead to, in memory only. Raises SecretForbidden."""
     return {arm: desk.secrets.read(wanted.keys[arm]) if arm in wanted.keys else None for arm in ArmName}
@@ -112,7 +117,7 @@ def _taken(desk: Desk, comparison_id: str, version: int | None) -> tuple[Submiss
     except StoreError:
         raise
     except QualabError as error:
-        leave(desk, submission, SubmissionStatus.FAILED, error=_said(error))
+        leave(desk, submission, SubmissionStatus.FAILED, error=said(error))
         return True
     running = leave(desk, submission, SubmissionStatus.RUNNING)
     if running is None:
@@ -136,9 +141,9 @@ async def _to_the_end(
             await asyncio.sleep(FIRST_PAUSE_S)
         except StoreError as error:
             if not await pauses.after(error):
-                return _said(error)
+                return said(error)
         except QualabError as error:
-            return _said(error)
+            return said(error)
         except Exception as error:
             log.exception("comparison %s failed unexpectedly", submission.id)
             return {"code": "error", "message": f"qualab failed: {error!r}", "hint": "This is a bug: see the log"}
@@ -148,7 +153,7 @@ async def _to_the_end(
 
 async def _run(desk: Desk, submission: Submission, wanted: Wanted, progress: Progress, *, retry_failed: bool) -> None:
     keys = keys_of(desk, wanted)
-    stored = _stored(desk, submission.id)
+    stored = stored_of(desk, submission.id)
     if stored is None:
         check(wanted.experiment)
         frozen = wanted.frozen.plan if wanted.frozen else None
@@ -174,7 +179,8 @@ def _claim(desk: Desk, comparison_id: str) -> None:
     services.store.claim(comparison_id, runner=services.runner, now=services.clock.now(), stale_after_s=stale_after_s)
 
 
-def _stored(desk: Desk, comparison_id: str) -> Comparison | None:
+def stored_of(desk: Desk, comparison_id: str) -> Comparison | None:
+    """None where there is no comparison yet."""
     try:
         return desk.services.store.get(comparison_id)
     except ComparisonNotFound:
@@ -188,10 +194,6 @@ def _let_go(desk: Desk, comparison_id: str) -> None:
         desk.registry.release_hosts(comparison_id, runner=runner)
         with suppress(ComparisonNotFound):
             desk.services.store.release(comparison_id, runner=runner)
-
-
-def _said(error: QualabError) -> dict[str, str]:
-    return {"code": error.code, "message": error.message, "hint": error.hint}
 
 
 class _Pauses:
