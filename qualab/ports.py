@@ -14,6 +14,7 @@ from qualab.domain.claims import Claim
 from qualab.domain.comparison import Analysis, Comparison, Look
 from qualab.domain.engine import Counters, Engine
 from qualab.domain.items import Answer, Item, JsonObject, Reply, Request, Score, ScoreFlip
+from qualab.domain.leases import HostLease
 from qualab.domain.logged import CutLine, LoggedRow, LoggedRun, TaskFacts
 from qualab.domain.names import ArmName, ComparisonStatus, Verdict
 from qualab.domain.observations import Observation
@@ -418,12 +419,14 @@ class Registry(Protocol):
         is_exclusive: bool,
         now: datetime,
         stale_after_s: float,
+        reserved: Sequence[HostLease] = (),
     ) -> bool:
         """Takes the right to send to hosts, `slots` requests in flight at each: all of them (True), or none (False).
 
         A comparison gets a host where the slots of all comparisons there stay within `limit`, and where neither it nor
         another one there is exclusive. A lease that was not renewed for `stale_after_s` falls away. A comparison that
-        has leases exchanges them for these, whoever ran it before. Raises InvalidValue for more slots than the limit.
+        has leases exchanges them for these, whoever ran it before. What is `reserved` for others counts as if they had
+        it. Raises InvalidValue for more slots than the limit.
         """
         ...
 

@@ -100,6 +100,10 @@ class Servers:
         for server in self.arms.values():
             server.script.latency_s = latency_s
 
+    def n_asked(self, bodies: set[bytes]) -> int:
+        """How many of these came, of both arms, each time counted."""
+        return sum(self.asked(arm, bodies).total() for arm in self.arms)
+
     def asked(self, arm: ArmName, bodies: set[bytes]) -> Counter[bytes]:
         """How often each of these bodies came."""
         return Counter(body for _, body in list(self.arms[arm].requests) if body in bodies)

@@ -23,6 +23,7 @@ from tests.store.conftest import url_of
 
 pytestmark = pytest.mark.slow
 FIRST, SECOND = "20260101-000000-aaaaaaaa", "20260101-000001-bbbbbbbb"
+POISON = "20260101-000002-cccccccc"
 SLOW_S = 1.0
 N_ITEMS = 120
 
@@ -101,7 +102,11 @@ def test_whatever_happens_to_workers_each_comparison_ends_with_its_verdict(site:
         killed.send(signal.SIGKILL)
         began = time.monotonic()
         wait_for(lambda: runner_of(site, FIRST).split(":")[1:2] == [str(stopped.pid)], or_say=lambda: stopped.said)
-        print(f"FIRST: killed {killed.pid}, taken over by {stopped.pid} after {time.monotonic() - began:.1f} s")
+        claimed_s, items = time.monotonic() - began, bodies_of(site.store, FIRST)
+        n_asked = one.n_asked(items)
+        wait_for(lambda: one.n_asked(items) > n_asked, or_say=lambda: stopped.said)
+        asking_s = time.monotonic() - began
+        print(f"FIRST: killed {killed.pid}, taken by {stopped.pid}: claimed {claimed_s:.1f} s, asking {asking_s:.1f} s")
 
         before = [site.n_answered(FIRST), site.n_answered(SECOND)]
         assert max(before) < N_ITEMS - 10, "the database crashes in the middle"
@@ -122,3 +127,30 @@ def test_whatever_happens_to_workers_each_comparison_ends_with_its_verdict(site:
             again = check_asked(site, servers, comparison_id, at_most_twice=16)
             print(f"{comparison_id}: {found.verdict.value}, {again} of {2 * N_ITEMS} requests asked twice")
             assert runner_of(site, comparison_id) == ""
+
+
+def test_what_kills_its_workers_is_given_up(site: Site) -> None:
+    with pair_of_servers(SLOW_S) as servers:
+        site.submit(POISON, servers.experiment())
+        living, killed = [site.start("worker") for _ in range(2)], list[str]()
+        began = time.monotonic()
+
+        def is_over() -> bool:
+            pid = runner_of(site, POISON).split(":")[1:2]
+            for worker in [one for one in living if [str(one.pid)] == pid]:
+                worker.send(signal.SIGKILL)
+                worker.wait()
+                killed.append(f"{worker.pid} at {time.monotonic() - began:.1f} s")
+                living.remove(worker)
+                living.append(site.start("worker"))
+            return site.status(POISON) is SubmissionStatus.FAILED
+
+        wait_for(is_over, or_say=lambda: "\n".join(one.said[-1000:] for one in living))
+        print(f"POISON: killed {', '.join(killed)}; given up at {time.monotonic() - began:.1f} s")
+        assert len(killed) == 4
+        found = site.registry.submission(POISON)
+        assert found is not None
+        assert (found.error["code"], found.takeovers) == ("workers-lost", 0)
+        wait_for(lambda: site.store.get(POISON).status is ComparisonStatus.STOPPED, within_s=20.0)
+        assert site.n_answered(POISON) == 0
+        assert [worker.process.poll() for worker in living] == [None, None]

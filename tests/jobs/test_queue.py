@@ -86,6 +86,20 @@ def test_each_delivery_is_handed_out_once(place: QueuePlace) -> None:
         assert len(delivered) == 2
 
 
+def test_what_was_begun_goes_before_what_is_new(place: QueuePlace) -> None:
+    first, new = Delivery(comparison_id="first", version=1), Delivery(comparison_id="new", version=1)
+    put_off, begun = Delivery(comparison_id="put-off", version=3, turn=1), Delivery(comparison_id="begun", version=3)
+    with consuming(place) as (queue, delivered):
+        delivered.may_end.clear()
+        queue.put(first)
+        wait_for(lambda: list(delivered))
+        for delivery in (new, put_off, begun):
+            queue.put(delivery)
+        delivered.may_end.set()
+        wait_for(lambda: len(delivered) == 4)
+        assert [one.comparison_id for one in delivered] == ["first", "begun", "new", "put-off"]
+
+
 def test_a_turn_makes_the_one_before_it_forgotten(place: QueuePlace) -> None:
     put_off = Delivery(comparison_id="put-off", version=1)
     with consuming(place) as (queue, delivered):

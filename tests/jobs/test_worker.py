@@ -27,6 +27,7 @@ from tests.app.fakes import Bench
 from tests.store.samples import make_answer, make_comparison, make_items
 
 ME, OTHER = "here:1:a", "elsewhere:2:b"
+QUEUED, DONE = SubmissionStatus.QUEUED, SubmissionStatus.DONE
 
 
 @dataclass
@@ -362,6 +363,65 @@ def test_who_measures_speed_shares_with_nobody(shop: Shop) -> None:
     shop.work()
     shop.work()
     assert {shop.status(comparison_id), shop.status(later)} == {SubmissionStatus.DONE}
+
+
+def test_smaller_ones_that_keep_coming_do_not_keep_a_wide_one_waiting(shop: Shop) -> None:
+    wide = shop.service.create(concurrency=16)
+    shop.bench.clock.instant += timedelta(minutes=9)
+    soon = shop.service.create(concurrency=1)
+    shop.bench.clock.instant += timedelta(minutes=1)
+    late = shop.service.create(concurrency=1)
+    assert lease(shop, "other", slots=40)
+    shop.work()
+    assert [shop.status(one) for one in (wide, soon, late)] == [QUEUED, DONE, QUEUED]
+    shop.work()
+    assert [shop.status(one) for one in (wide, late)] == [QUEUED, QUEUED]
+    shop.service.registry.release_hosts("other", runner=OTHER)
+    shop.work()
+    shop.work()
+    assert [shop.status(one) for one in (wide, late)] == [DONE, DONE]
+
+
+def test_what_those_before_leave_over_is_taken() -> None:
+    shop = make_shop(allowed_endpoints=("127.0.0.1", "10.0.0.1"))
+    with shop.service.client:
+        waits_elsewhere = shop.service.create(concurrency=16, candidate="http://10.0.0.1:8002/v1")
+        assert lease(shop, "other", "10.0.0.1", slots=64)
+        shop.bench.clock.instant += timedelta(minutes=20)
+        assert lease(shop, "other", "10.0.0.1", slots=64)
+        wide, small = shop.service.create(concurrency=25), shop.service.create(concurrency=24)
+        shop.work()
+        assert [shop.status(one) for one in (waits_elsewhere, wide, small)] == [QUEUED, QUEUED, DONE]
+
+
+def test_who_waits_for_a_host_and_loses_its_worker_holds_nobody_up_for_ever(shop: Shop) -> None:
+    wide = shop.service.create(concurrency=16)
+    shop.queue.take(OTHER)
+    shop.bench.clock.instant += timedelta(minutes=20)
+    late = shop.service.create(concurrency=24)
+    shop.work()
+    assert [shop.status(one) for one in (wide, late)] == [QUEUED, QUEUED]
+    assert sweep(shop.desk, shop.queue, living=[ME]) == 1
+    shop.work()
+    shop.work()
+    assert [shop.status(one) for one in (wide, late)] == [DONE, DONE]
+
+
+def test_what_cannot_run_any_more_reserves_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = shop.service.create(concurrency=32)
+    shop.bench.clock.instant += timedelta(minutes=20)
+    late = shop.service.create(concurrency=1)
+    read = shop.desk.read_document
+
+    def refuse(document: dict[str, Any]) -> Any:
+        if document["concurrency"] == 32:
+            raise StoreFull("not any more")
+        return read(document)
+
+    object.__setattr__(shop.desk, "read_document", refuse)
+    shop.queue.put_in.reverse()
+    shop.deliver(shop.queue.take())
+    assert [shop.status(one) for one in (broken, late)] == [QUEUED, DONE]
 
 
 def test_more_requests_at_once_than_a_host_may_get_are_refused(shop: Shop) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from qualab.domain.leases import host_of
+from qualab.domain.leases import HostLease, host_of
 from qualab.domain.submissions import SubmissionStatus
 from qualab.errors import InvalidValue
 from qualab.ports import Registry
-from tests.store.samples import after, make_entry, make_submission
+from tests.store.samples import NOW, after, make_entry, make_submission
 
 
 def lease(
@@ -20,6 +20,7 @@ def lease(
     exclusive: bool = False,
     at: float = 0,
     runner: str = "",
+    reserved: int = 0,
 ) -> bool:
     return registry.lease_hosts(
         comparison_id,
@@ -29,7 +30,13 @@ def lease(
         is_exclusive=exclusive,
         now=after(at),
         stale_after_s=60,
+        reserved=[waiting(host, reserved) for host in hosts if reserved],
     )
+
+
+def waiting(host: str, slots: int) -> HostLease:
+    """What somebody will need of a host who has it not."""
+    return HostLease(host=host, comparison_id="before", runner="", slots=slots, is_exclusive=False, heartbeat_at=NOW)
 
 
 def renew(registry: Registry, comparison_id: str, at: float) -> bool:
@@ -62,6 +69,13 @@ def test_each_host_has_its_own_limit(registry: Registry) -> None:
     )
     assert lease(registry, "d", "j", slots=7)
     assert not lease(registry, "e", "k", slots=1)
+
+
+def test_what_is_reserved_is_left_to_others(registry: Registry) -> None:
+    assert lease(registry, "a", "h", slots=2)
+    assert not lease(registry, "b", "h", slots=3, reserved=4)
+    assert lease(registry, "b", "h", slots=2, reserved=4)
+    assert lease(registry, "before", "h", slots=4), "who it was reserved for"
 
 
 def test_all_hosts_or_none(registry: Registry) -> None:

@@ -14,6 +14,8 @@ from qualab.errors import StoreError
 from qualab.ports import Delivery
 
 HELD = ["ENQUEUED", "DELAYED", "PENDING"]
+BEGUN, NEW = 1, 2
+"""Priorities."""
 
 
 class DbosQueue:
@@ -30,11 +32,13 @@ class DbosQueue:
         )
 
     def put(self, delivery: Delivery, *, delay_s: float = 0.0) -> None:
-        """Once for each comparison, version and turn."""
+        """Once for each comparison, version and turn. What was begun, and was given back or taken over, goes first;
+        what is put off waits in line again, so that those that wait for a host do not keep off the others."""
         options = EnqueueOptions(
             workflow_name=WORKFLOW,
             queue_name=QUEUE,
             workflow_id=key_of(delivery),
+            priority=BEGUN if delivery.version > 1 and not delivery.turn else NEW,
             serialization_type=WorkflowSerializationFormat.PORTABLE,
         )
         if delay_s:

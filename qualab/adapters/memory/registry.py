@@ -205,6 +205,7 @@ class MemoryRegistry:
         is_exclusive: bool,
         now: datetime,
         stale_after_s: float,
+        reserved: Sequence[HostLease] = (),
     ) -> bool:
         """Takes the right to send to all of these hosts, or to none."""
         check_slots(slots, limit)
@@ -213,7 +214,7 @@ class MemoryRegistry:
             for place, lease in self._leases.items()
             if lease.comparison_id != comparison_id and not lease.is_stale(now, stale_after_s)
         }
-        if not may_lease(living.values(), slots, limit=limit, is_exclusive=is_exclusive):
+        if not may_lease([*living.values(), *reserved], slots, limit=limit, is_exclusive=is_exclusive):
             return False
         mine = [
             HostLease(

@@ -116,6 +116,7 @@ class SqlRegistry:
         is_exclusive: bool,
         now: datetime,
         stale_after_s: float,
+        reserved: Sequence[HostLease] = (),
     ) -> bool:
         """Takes the right to send to all of these hosts, or to none."""
         check_slots(slots, limit)
@@ -134,7 +135,7 @@ class SqlRegistry:
             held = [lease for lease in leases.read_leases(connection, slots) if lease.comparison_id != comparison_id]
             stale = [lease for lease in held if lease.is_stale(now, stale_after_s)]
             living = [lease for lease in held if lease not in stale]
-            if not may_lease(living, slots, limit=limit, is_exclusive=is_exclusive):
+            if not may_lease([*living, *reserved], slots, limit=limit, is_exclusive=is_exclusive):
                 return False
             leases.drop_stale(connection, stale)
             leases.replace_leases(connection, comparison_id, mine)

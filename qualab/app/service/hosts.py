@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
 
 from qualab.app.experiment import Experiment
 from qualab.app.service.desk import Desk, Wanted
-from qualab.domain.leases import check_slots, host_of
+from qualab.domain.leases import HostLease, check_slots, host_of
 from qualab.domain.names import ArmName
 from qualab.domain.submissions import Submission, SubmissionStatus
-from qualab.errors import InvalidValue
+from qualab.errors import InvalidValue, QualabError
 
 EXCLUSIVE = "exclusive"
 """The key of a request that keeps its hosts to itself."""
+OVERTAKEN_BY = timedelta(minutes=10)
+"""Who came later by less may have a host first."""
 
 
 def slots_of(experiment: Experiment) -> Mapping[str, int]:
@@ -34,14 +37,14 @@ def check_hosts(desk: Desk, experiment: Experiment) -> None:
 
 
 def take_hosts(desk: Desk, submission: Submission, wanted: Wanted) -> bool:
-    """Takes all that it needs, or none. Raises InvalidValue for what no wait would bring about."""
+    """Takes all that it needs, or none: what is left over by those that run and those before it. Raises InvalidValue
+    for what no wait would bring about."""
     slots = slots_of(wanted.experiment)
-    if _is_reserved(desk, submission, slots):
-        return False
     services = desk.services
     return desk.registry.lease_hosts(
         submission.id,
         slots,
+        reserved=list(_reserved(desk, submission, slots)),
         runner=services.runner,
         limit=desk.host_concurrency,
         is_exclusive=wanted.is_exclusive,
@@ -50,14 +53,34 @@ def take_hosts(desk: Desk, submission: Submission, wanted: Wanted) -> bool:
     )
 
 
-def _is_reserved(desk: Desk, submission: Submission, slots: Mapping[str, int]) -> bool:
-    """Whether an older one waits to have one of the hosts to itself: later ones would keep it waiting for ever."""
+def _reserved(desk: Desk, submission: Submission, slots: Mapping[str, int]) -> Iterator[HostLease]:
+    """What those before it will need of its hosts: smaller ones that keep coming would have them wait for ever."""
     for other in desk.registry.submissions(SubmissionStatus.QUEUED):
         if other.id == submission.id:
-            return False
-        if other.experiment.get(EXCLUSIVE) and slots.keys() & _hosts_of(other):
-            return True
-    return False
+            return
+        if slots.keys() & _hosts_of(other) and not _may_overtake(submission, other):
+            yield from _needed(desk, other)
+
+
+def _may_overtake(later: Submission, earlier: Submission) -> bool:
+    """Who came at about the same time takes a free host at once, and does not look for who was first."""
+    return not earlier.experiment.get(EXCLUSIVE) and later.created_at - earlier.created_at < OVERTAKEN_BY
+
+
+def _needed(desk: Desk, waiting: Submission) -> Iterator[HostLease]:
+    try:
+        wanted = desk.read_document(waiting.experiment)
+    except QualabError:  # it fails when its turn comes
+        return
+    for host, slots in slots_of(wanted.experiment).items():
+        yield HostLease(
+            host=host,
+            comparison_id=waiting.id,
+            runner="",
+            slots=slots,
+            is_exclusive=wanted.is_exclusive,
+            heartbeat_at=waiting.created_at,
+        )
 
 
 def _hosts_of(submission: Submission) -> set[str]:
