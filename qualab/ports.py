@@ -532,6 +532,10 @@ class Queue(Protocol):
         """Takes it out. Whoever works at it is not told."""
         ...
 
+    def forget_ended(self) -> None:
+        """Nothing is kept of what has come to its end: that it is not handed out twice is the submission's affair."""
+        ...
+
 
 class Jobs(Protocol):
     """The workers' queue. What a submission's row says holds: one that is QUEUED there and not here, because a process

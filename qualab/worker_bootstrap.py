@@ -46,7 +46,7 @@ def queueing_desk(
 @contextmanager
 def _working(desk: Desk, place: QueuePlace, queue: DbosQueue, settings: ServiceSettings) -> Iterator[None]:
     worker = Worker(desk, queue, sweep_s=settings.sweep_s, host_wait_s=settings.host_wait_s, new_loop=new_loop)
-    consumer = DbosConsumer(place, queue, runner=desk.services.runner, poll_s=settings.queue_poll_s)
+    consumer = DbosConsumer(place, runner=desk.services.runner, poll_s=settings.queue_poll_s)
     worker.begin()
     consumer.begin(worker.deliver)
     worker.watch()

@@ -14,8 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, func, inspect, select
+from sqlalchemy import table as sql_table
 
 from qualab.adapters.jobs import DbosConsumer, DbosQueue, QueuePlace
+from qualab.adapters.jobs.places import SCHEMA
 from qualab.adapters.store.location import locate
 from qualab.errors import StoreError
 from qualab.ports import Delivery
@@ -50,7 +53,7 @@ class Deliveries(list[Delivery]):
 @contextmanager
 def consuming(place: QueuePlace) -> Iterator[tuple[DbosQueue, Deliveries]]:
     queue, delivered = DbosQueue(place), Deliveries()
-    consumer = DbosConsumer(place, queue, runner=ME, poll_s=0.05)
+    consumer = DbosConsumer(place, runner=ME, poll_s=0.05)
     consumer.begin(delivered)
     try:
         yield queue, delivered
@@ -100,15 +103,32 @@ def test_what_was_begun_goes_before_what_is_new(place: QueuePlace) -> None:
         assert [one.comparison_id for one in delivered] == ["first", "begun", "new", "put-off"]
 
 
-def test_a_turn_makes_the_one_before_it_forgotten(place: QueuePlace) -> None:
-    put_off = Delivery(comparison_id="put-off", version=1)
+def rows(place: QueuePlace) -> dict[str, int]:
+    """How many each table of the queue has."""
+    engine = place.engine or create_engine(place.queue_url)
+    found = inspect(engine)
+    schema = SCHEMA if place.path is None else None
+    tables = [sql_table(name, schema=schema) for name in found.get_table_names(schema)]
+    with engine.connect() as connection:
+        return {one.name: connection.scalar(select(func.count()).select_from(one)) or 0 for one in tables}
+
+
+def test_nothing_is_kept_of_what_has_ended(place: QueuePlace) -> None:
     with consuming(place) as (queue, delivered):
-        queue.put(put_off)
-        wait_for(lambda: len(delivered) == 1 and not queue.held())
-        queue.put(replace(put_off, turn=1))
-        wait_for(lambda: len(delivered) == 2 and not queue.held())
-        queue.put(put_off)
-        wait_for(lambda: len(delivered) == 3)
+        queue.forget_ended()
+        before = rows(place)
+        for number in range(20):
+            queue.put(Delivery(comparison_id=f"ended-{number}", version=1, turn=number % 2))
+        waits = Delivery(comparison_id="waits", version=1)
+        queue.put(waits, delay_s=60.0)
+        wait_for(lambda: len(delivered) == 20 and queue.held() == [waits])
+        assert rows(place)["workflow_status"] == before["workflow_status"] + 21
+        queue.forget_ended()
+        assert queue.held() == [waits], "what waits stays"
+        queue.drop(waits)
+        assert rows(place) == before
+        queue.put(replace(delivered[0], worker=""))
+        wait_for(lambda: len(delivered) == 21)
 
 
 def test_a_queue_that_nobody_has_made_yet_is_an_error_of_ours(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import httpx2
@@ -87,3 +89,24 @@ def test_several_workers_come_and_go_together(tmp_path: Path) -> None:
         workers.send(signal.SIGTERM)
         assert workers.wait() == 0
         assert living(site) == []
+
+
+@pytest.mark.slow
+def test_two_workers_share_a_file_and_leave_nothing_in_the_queue(tmp_path: Path) -> None:
+    """SQLite, with a queue beside it: each comparison is run once, whoever takes it."""
+    ids = [f"20260101-00000{number}-aaaaaaaa" for number in range(4)]
+    with pair_of_servers() as servers, site_at(str(tmp_path / "qualab.db"), tmp_path) as site:
+        for number, comparison_id in enumerate(ids):
+            site.submit(comparison_id, servers.experiment(limit=15, seed=number))
+        workers = [site.start("worker") for _ in range(2)]
+        for comparison_id in ids:
+            wait_for(
+                lambda: site.status(comparison_id) is SubmissionStatus.DONE,  # noqa: B023
+                or_say=lambda: "\n".join(one.said[-2000:] for one in workers),
+            )
+            assert asked_again(site, servers, comparison_id) == len(ArmName), "the trial before the run, in each arm"
+            assert site.store.get(comparison_id).duplicates == 0
+        with closing(sqlite3.connect(tmp_path / "qualab-jobs.db")) as queue:
+            count = "SELECT count(*) FROM workflow_status"
+            wait_for(lambda: queue.execute(count).fetchone() == (0,), within_s=20.0)
+        assert "locked" not in "".join(one.said for one in workers)

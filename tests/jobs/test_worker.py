@@ -48,6 +48,9 @@ class MemoryQueue:
     def drop(self, delivery: Delivery) -> None:
         self.taken.remove(delivery)
 
+    def forget_ended(self) -> None:
+        """Nothing is remembered of it."""
+
     def take(self, worker: str = ME) -> Delivery:
         delivery = replace(self.put_in.pop(0), worker=worker)
         self.taken.append(delivery)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from qualab.adapters.jobs.failures import translated
 from qualab.adapters.jobs.library import DBOS, DBOSConfig
 from qualab.adapters.jobs.places import APPLICATION, QUEUE, SCHEMA, WORKFLOW, QueuePlace
-from qualab.adapters.jobs.queue import DbosQueue
 from qualab.ports import Delivery
 
 RARELY_S = 3_600.0
@@ -18,9 +17,8 @@ class DbosConsumer:
     """One for a process. Workers that are gone are not DBOS's affair here: without its hosted console it would give
     work back to the same process alone."""
 
-    def __init__(self, place: QueuePlace, queue: DbosQueue, *, runner: str, poll_s: float) -> None:
+    def __init__(self, place: QueuePlace, *, runner: str, poll_s: float) -> None:
         self._place = place
-        self._queue = queue
         self._runner = runner
         self._poll_s = poll_s
 
@@ -35,7 +33,6 @@ class DbosConsumer:
                 retry_failed=retry_failed,
                 worker=self._runner,
             )
-            self._queue.drop_former(delivery)
             deliver(delivery)
 
         with translated():

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from qualab.adapters.jobs.failures import translated
 from qualab.adapters.jobs.library import DBOSClient, EnqueueOptions, WorkflowSerializationFormat
 from qualab.adapters.jobs.places import APPLICATION, QUEUE, SCHEMA, WORKFLOW, QueuePlace
-from qualab.errors import StoreError
 from qualab.ports import Delivery
 
 HELD = ["ENQUEUED", "DELAYED", "PENDING"]
+ENDED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
+MOST_FORGOTTEN = 1_000
+"""At once."""
 BEGUN, NEW = 1, 2
 """Priorities."""
 
@@ -59,11 +59,14 @@ class DbosQueue:
         with translated():
             self._client.delete_workflow(key_of(delivery))
 
-    def drop_former(self, delivery: Delivery) -> None:
-        """Forgets the turn before, which led to this one."""
-        if delivery.turn:
-            with suppress(StoreError):  # it costs a little room
-                self.drop(replace(delivery, turn=delivery.turn - 1))
+    def forget_ended(self) -> None:
+        """Deletes the rows of what has come to its end, a thousand at most."""
+        with translated():
+            found = self._client.list_workflows(
+                queue_name=QUEUE, status=ENDED, limit=MOST_FORGOTTEN, load_input=False, load_output=False
+            )
+            if found:
+                self._client.delete_workflows([one.workflow_id for one in found])
 
     def close(self) -> None:
         """Closes its connections."""

@@ -34,6 +34,7 @@ def sweep(desk: Desk, queue: Queue, *, living: Collection[str]) -> int:
         if not _is_attended(submission, its, living):
             n_found += _again(desk, queue, submission, its)
     _forget(desk, queue, held, living, known={submission.id for submission in submissions})
+    queue.forget_ended()
     return n_found
 
 
