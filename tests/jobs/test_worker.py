@@ -595,3 +595,31 @@ def test_what_a_dead_worker_left_does_not_look_as_if_it_ran(
     sweep(shop.desk, shop.queue, living=[ME])
     found = store.get(comparison_id)
     assert (found.status, found.stop_reason, shop.queue.held()) == (*halted, [])
+
+
+def test_what_the_queue_gave_and_never_came_is_queued_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    comparison_id = shop.service.create()
+    shop.queue.take(ME)
+    shop.worker.begin()
+    clock = shop.bench.clock
+    for at_s in (0.0, 30.0):
+        monkeypatch.setattr(clock, "monotonic_s", lambda at_s=at_s: at_s)
+        shop.worker._sweep()
+    assert shop.queue.put_in == [], "it may come yet"
+    monkeypatch.setattr(clock, "monotonic_s", lambda: 31.0)
+    shop.worker._sweep()
+    assert [one.version for one in shop.queue.put_in] == [2]
+    shop.work()
+    assert shop.status(comparison_id) is DONE
+
+
+def test_what_is_here_is_not_missed(slow_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = slow_shop
+    comparison_id = shop.service.create(concurrency=1)
+    shop.worker.begin()
+    with shop.working():
+        for at_s in (0.0, 31.0):
+            monkeypatch.setattr(shop.bench.clock, "monotonic_s", lambda at_s=at_s: at_s)
+            shop.worker._sweep()
+        monkeypatch.undo()
+    assert (shop.status(comparison_id), shop.queue.put_in) == (DONE, [])

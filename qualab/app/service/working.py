@@ -72,6 +72,7 @@ class Worker:
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._look_after, name="worker", daemon=True)
         self._heard_since_s: float | None = None
+        self._missed_since_s: dict[Delivery, float] = {}
 
     def begin(self) -> None:
         """Says that it lives, which goes before everything else. Raises StoreError."""
@@ -174,8 +175,21 @@ class Worker:
 
     def _sweep(self) -> None:
         services = self._desk.services
+        self._drop_missed()
         living = self._desk.registry.workers(now=services.clock.now(), stale_after_s=self._patience_s())
         sweep(self._desk, self._queue, living=living)
+
+    def _drop_missed(self) -> None:
+        """What the queue gave to this worker and never came: the database went away in between. Then nobody has it."""
+        now_s = self._desk.services.clock.monotonic_s()
+        with self._lock:
+            here = {job.delivery for job in self._jobs}
+        mine = {one for one in self._queue.held() if one.worker == self._desk.services.runner}
+        self._missed_since_s = {one: self._missed_since_s.get(one, now_s) for one in mine - here}
+        for one, since_s in self._missed_since_s.items():
+            if now_s - since_s > self._desk.services.pulse.stale_after_s:
+                log.warning("comparison %s: the queue gave it to this worker, but it never came", one.comparison_id)
+                self._queue.drop(one)
 
     def _patience_s(self) -> float:
         """After the database was away, all get the time to say that they live before they are given up."""
