@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
-from qualab.adapters.store import open_store, upgrade
+from qualab.adapters.store import SqlStore, open_store, upgrade
 from qualab.domain.access import AuditEntry
 from qualab.domain.canonical import encode_body
 from qualab.domain.names import ArmName
@@ -134,7 +135,7 @@ class Site:
     url: str
     folder: Path
     stack: ExitStack
-    store: Store
+    store: SqlStore
     registry: Registry
     n_started: int = 0
     submitted: list[str] = field(default_factory=list)
@@ -159,6 +160,12 @@ class Site:
         found = self.registry.submission(comparison_id)
         assert found is not None
         return found.status
+
+    def runner(self, comparison_id: str) -> str:
+        """Who has claimed it."""
+        with self.store.engine.connect() as connection:
+            found = connection.scalar(text("SELECT runner FROM comparison WHERE id = :id"), {"id": comparison_id})
+        return str(found or "")
 
     def n_answered(self, comparison_id: str) -> int:
         """Of the arm that has fewer."""

@@ -34,22 +34,13 @@ def site(restartable: str, tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
-def runner_of(site: Site, comparison_id: str) -> str:
-    """Who has claimed it."""
-    from sqlalchemy import text
-
-    with site.store.engine.connect() as connection:  # type: ignore[attr-defined]
-        found = connection.scalar(text("SELECT runner FROM comparison WHERE id = :id"), {"id": comparison_id})
-    return str(found or "")
-
-
 def worker_of(site: Site, workers: list[Process], comparison_id: str, *, n_answered: int = 1) -> Process:
     """Waits until it is run, and has so many answers."""
 
     def found() -> Process | None:
         if site.n_answered(comparison_id) < n_answered:
             return None
-        pid = runner_of(site, comparison_id).split(":")[1:2]
+        pid = site.runner(comparison_id).split(":")[1:2]
         return next((one for one in workers if [str(one.pid)] == pid), None)
 
     return wait_for(found, or_say=lambda: "\n".join(one.said[-2000:] for one in workers))  # type: ignore[no-any-return]
@@ -91,17 +82,17 @@ def test_whatever_happens_to_workers_each_comparison_ends_with_its_verdict(site:
 
         stopped.send(signal.SIGSTOP)
         began = time.monotonic()
-        wait_for(lambda: runner_of(site, SECOND).split(":")[1:2] == [str(third.pid)], or_say=lambda: third.said)
+        wait_for(lambda: site.runner(SECOND).split(":")[1:2] == [str(third.pid)], or_say=lambda: third.said)
         print(f"SECOND: stopped {stopped.pid}, taken over by {third.pid} after {time.monotonic() - began:.1f} s")
         stopped.send(signal.SIGCONT)
         wait_for(lambda: "taken over" in stopped.said, within_s=10.0, or_say=lambda: stopped.said)
         assert site.status(SECOND) is SubmissionStatus.RUNNING
         assert site.store.get(SECOND).status is ComparisonStatus.RUNNING
-        assert str(third.pid) in runner_of(site, SECOND)
+        assert str(third.pid) in site.runner(SECOND)
 
         killed.send(signal.SIGKILL)
         began = time.monotonic()
-        wait_for(lambda: runner_of(site, FIRST).split(":")[1:2] == [str(stopped.pid)], or_say=lambda: stopped.said)
+        wait_for(lambda: site.runner(FIRST).split(":")[1:2] == [str(stopped.pid)], or_say=lambda: stopped.said)
         claimed_s, items = time.monotonic() - began, bodies_of(site.store, FIRST)
         n_asked = one.n_asked(items)
         wait_for(lambda: one.n_asked(items) > n_asked, or_say=lambda: stopped.said)
@@ -126,7 +117,7 @@ def test_whatever_happens_to_workers_each_comparison_ends_with_its_verdict(site:
             assert (found.verdict, found.metrics) == (expected.verdict, expected.metrics)
             again = check_asked(site, servers, comparison_id, at_most_twice=16)
             print(f"{comparison_id}: {found.verdict.value}, {again} of {2 * N_ITEMS} requests asked twice")
-            assert runner_of(site, comparison_id) == ""
+            assert site.runner(comparison_id) == ""
 
 
 def test_what_kills_its_workers_is_given_up(site: Site) -> None:
@@ -136,7 +127,7 @@ def test_what_kills_its_workers_is_given_up(site: Site) -> None:
         began = time.monotonic()
 
         def is_over() -> bool:
-            pid = runner_of(site, POISON).split(":")[1:2]
+            pid = site.runner(POISON).split(":")[1:2]
             for worker in [one for one in living if [str(one.pid)] == pid]:
                 worker.send(signal.SIGKILL)
                 worker.wait()

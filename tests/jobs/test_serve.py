@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from qualab.domain.submissions import SubmissionStatus
 from tests.jobs.conftest import Process, Servers, Site, bodies_of, pair_of_servers, site_at, wait_for
 
 N_ITEMS = 45
+HANDED_OVER = "20260101-000000-dddddddd"
 
 
 def address(serving: Process) -> str:
@@ -110,3 +112,24 @@ def test_two_workers_share_a_file_and_leave_nothing_in_the_queue(tmp_path: Path)
             count = "SELECT count(*) FROM workflow_status"
             wait_for(lambda: queue.execute(count).fetchone() == (0,), within_s=20.0)
         assert "locked" not in "".join(one.said for one in workers)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_asked_to_end_hands_over_at_once(tmp_path: Path) -> None:
+    """In earnest, silence is borne for 30 s: here for longer than the test takes."""
+    with pair_of_servers(0.5) as servers, site_at(str(tmp_path / "qualab.db"), tmp_path) as site:
+        site.submit(HANDED_OVER, servers.experiment(limit=15, concurrency=1))
+        workers = [site.start("worker", QUALAB_SERVE_STALE_AFTER_S="300") for _ in range(2)]
+        wait_for(lambda: site.n_answered(HANDED_OVER) >= 3, or_say=lambda: "\n".join(one.said for one in workers))
+        (ended,) = [one for one in workers if site.runner(HANDED_OVER).split(":")[1] == str(one.pid)]
+        began = time.monotonic()
+        ended.send(signal.SIGTERM)
+        wait_for(lambda: site.runner(HANDED_OVER).split(":")[1:2] not in ([], [str(ended.pid)]), within_s=10.0)
+        print(f"SIGTERM to {ended.pid}: another has it after {time.monotonic() - began:.1f} s")
+        assert ended.wait() == 0
+        found = site.registry.submission(HANDED_OVER)
+        assert found is not None
+        assert (found.status, found.takeovers) == (SubmissionStatus.RUNNING, 0)
+        servers.slow_down(0.0)
+        wait_for(lambda: site.status(HANDED_OVER) is SubmissionStatus.DONE)
+        assert asked_again(site, servers, HANDED_OVER) <= 2 * len(ArmName), "the trial, and what was under way"
