@@ -438,6 +438,10 @@ class Registry(Protocol):
         """Gives the runner's leases back; nothing happens where it has none."""
         ...
 
+    def now(self) -> datetime:
+        """By the clock of the database's machine, which all that share it can go by."""
+        ...
+
     def see_worker(self, runner: str, *, now: datetime) -> None:
         """Notes that a worker lives."""
         ...

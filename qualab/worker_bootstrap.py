@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
+from qualab.adapters.clock import SharedClock
 from qualab.adapters.jobs import DbosConsumer, DbosQueue, QueuePlace
 from qualab.adapters.store.location import locate
 from qualab.app.service.desk import Desk
@@ -29,12 +31,15 @@ def queueing_desk(
     Raises StoreError where the queue cannot be made.
     """
     place = QueuePlace(url=locate(database).url, path=locate(database).path)
+    clock = SharedClock(registry.now) if works and place.path is None else None
+    if clock is not None:  # workers of several hosts judge by each other's times who lives
+        services = replace(services, clock=clock)
     queue = DbosQueue(place)
     jobs = QueuedJobs(registry, queue, services.clock, pulse_of(settings))
     desk = desk_of(services, registry, jobs, settings)
     try:
         if works:
-            with _working(desk, place, queue, settings):
+            with _working(desk, place, queue, settings, set_clock=clock.look if clock else lambda: None):
                 yield desk
         else:
             yield desk
@@ -44,8 +49,17 @@ def queueing_desk(
 
 
 @contextmanager
-def _working(desk: Desk, place: QueuePlace, queue: DbosQueue, settings: ServiceSettings) -> Iterator[None]:
-    worker = Worker(desk, queue, sweep_s=settings.sweep_s, host_wait_s=settings.host_wait_s, new_loop=new_loop)
+def _working(
+    desk: Desk, place: QueuePlace, queue: DbosQueue, settings: ServiceSettings, *, set_clock: Callable[[], None]
+) -> Iterator[None]:
+    worker = Worker(
+        desk,
+        queue,
+        sweep_s=settings.sweep_s,
+        host_wait_s=settings.host_wait_s,
+        new_loop=new_loop,
+        set_clock=set_clock,
+    )
     consumer = DbosConsumer(place, runner=desk.services.runner, poll_s=settings.queue_poll_s)
     worker.begin()
     consumer.begin(worker.deliver)

@@ -623,3 +623,13 @@ def test_what_is_here_is_not_missed(slow_shop: Shop, monkeypatch: pytest.MonkeyP
             shop.worker._sweep()
         monkeypatch.undo()
     assert (shop.status(comparison_id), shop.queue.put_in) == (DONE, [])
+
+
+def test_a_worker_sets_its_clock_before_it_says_that_it_lives(shop: Shop) -> None:
+    def set_clock() -> None:
+        assert shop.service.registry.workers(now=shop.bench.clock.now(), stale_after_s=30.0) == []
+        shop.bench.clock.instant += timedelta(hours=1)
+
+    worker = Worker(shop.desk, shop.queue, sweep_s=0.0, host_wait_s=0.0, set_clock=set_clock)
+    worker.begin()
+    assert shop.service.registry.workers(now=shop.bench.clock.now(), stale_after_s=30.0) == [ME]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from qualab.ports import Registry
 from tests.store.samples import NOW
@@ -42,3 +42,9 @@ def test_a_dead_process_of_this_machine_is_not_waited_for(registry: Registry) ->
     for runner in (here, dead):
         registry.see_worker(runner, now=NOW)
     assert living(registry, 1) == [here]
+
+
+def test_every_registry_tells_the_time(registry: Registry) -> None:
+    found = registry.now()
+    assert found.tzinfo is UTC
+    assert abs(found - datetime.now(UTC)) < timedelta(minutes=1)

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from qualab.adapters.memory.store import (
@@ -242,6 +242,10 @@ class MemoryRegistry:
         self._leases = {
             place: lease for place, lease in self._leases.items() if not _holds(lease, comparison_id, runner)
         }
+
+    def now(self) -> datetime:
+        """This machine's."""
+        return datetime.now(UTC)
 
     def see_worker(self, runner: str, *, now: datetime) -> None:
         """Notes that it lives."""

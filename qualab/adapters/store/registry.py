@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+
+from sqlalchemy import func, select
 
 from qualab.adapters.store import access, deletion, leases, listing, records, signoffs, submissions, workers
 from qualab.adapters.store.outcomes import any_outcomes, read_outcomes
@@ -150,6 +152,14 @@ class SqlRegistry:
         """Gives the runner's leases back."""
         with self._sessions.writing() as connection:
             leases.drop_leases(connection, comparison_id, runner=runner)
+
+    def now(self) -> datetime:
+        """A file is on this machine."""
+        with self._sessions.reading() as connection:
+            if connection.dialect.name != "postgresql":
+                return datetime.now(UTC)
+            seen: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
+        return seen.astimezone(UTC)
 
     def see_worker(self, runner: str, *, now: datetime) -> None:
         """Notes that it lives."""

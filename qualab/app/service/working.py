@@ -60,12 +60,14 @@ class Worker:
         sweep_s: float,
         host_wait_s: float,
         new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+        set_clock: Callable[[], None] = lambda: None,
     ) -> None:
         self._desk = desk
         self._queue = queue
         self._sweep_s = sweep_s
         self._host_wait_s = host_wait_s
         self._new_loop = new_loop
+        self._set_clock = set_clock
         self._jobs: set[Job] = set()
         self._lock = threading.Lock()
         self._is_free = threading.Lock()
@@ -150,6 +152,7 @@ class Worker:
             self._is_closing.wait(pulse.every_s / 2)
 
     def _beat(self) -> None:
+        self._set_clock()
         clock = self._desk.services.clock
         self._desk.registry.see_worker(self._desk.services.runner, now=clock.now())
         if self._heard_since_s is None:

@@ -1,0 +1,65 @@
+"""Hosts whose clocks differ: who lives is judged by the database's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from qualab import bootstrap, worker_bootstrap
+from qualab.adapters.clock import SharedClock, SystemClock
+from qualab.errors import StoreError
+from qualab.ports import Clock
+from qualab.service_settings import load_service
+from qualab.settings import load
+from tests.store.conftest import url_of
+
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+
+
+class Ahead(SystemClock):
+    """Of a host whose clock is an hour fast."""
+
+    def now(self) -> datetime:
+        return super().now() + HOUR
+
+
+def test_a_shared_clock_is_carried_on_from_the_last_look() -> None:
+    looks = [datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 2, tzinfo=UTC)]
+    clock = SharedClock(lambda: looks.pop(0))
+    assert timedelta() <= clock.now() - datetime(2026, 1, 1, tzinfo=UTC) < MINUTE
+    assert clock.now() < clock.now()
+    clock.look()
+    assert timedelta() <= clock.now() - datetime(2026, 1, 1, 2, tzinfo=UTC) < MINUTE
+
+
+def test_a_look_that_fails_changes_nothing() -> None:
+    looks = [datetime(2026, 1, 1, tzinfo=UTC)]
+
+    def read() -> datetime:
+        if not looks:
+            raise StoreError("away")
+        return looks.pop()
+
+    clock = SharedClock(read)
+    with pytest.raises(StoreError):
+        clock.look()
+    assert timedelta() <= clock.now() - datetime(2026, 1, 1, tzinfo=UTC) < MINUTE
+
+
+def clock_of_worker(database: str) -> tuple[Clock, list[str]]:
+    """Of one on a host that is an hour fast; and who lives by the true time."""
+    settings = load(content={"db": database}, environment=False)
+    store, registry = bootstrap.stores_of(settings)
+    services = replace(bootstrap.services_of(settings, store=store), clock=Ahead(), runner="elsewhere:1:a")
+    service = load_service(beat_s=0.1, sweep_s=0.1, queue_poll_s=0.1)
+    with worker_bootstrap.queueing_desk(services, registry, service, database=database, works=True) as desk:
+        living = registry.workers(now=datetime.now(UTC), stale_after_s=30.0)
+        return desk.services.clock, list(living)
+
+
+def test_a_worker_on_postgresql_goes_by_the_clock_of_its_database(restartable: str) -> None:
+    clock, living = clock_of_worker(url_of(restartable, "jobs"))
+    assert abs(clock.now() - datetime.now(UTC)) < MINUTE
+    assert "elsewhere:1:a" in living
