@@ -107,6 +107,7 @@ def _is_halted(desk: Desk, one: Delivery) -> bool:
             store.claim(found.id, runner=runner, now=now, stale_after_s=services.pulse.stale_after_s)
         except ComparisonBusy:
             return False
-        store.set_status(found.id, status, now=now, stop_reason=reason)
+        if store.get(found.id).status not in HALTED:  # nobody changes it any more
+            store.set_status(found.id, status, now=now, stop_reason=reason)
         store.release(found.id, runner=runner)
     return True
