@@ -95,7 +95,9 @@ def test_streams_end_when_the_comparison_is_deleted_and_when_the_server_stops(ma
             streams = [
                 asyncio.ensure_future(client.get(f"{url}/v1/comparisons/{one}/events")) for one in (gone, waiting)
             ]
-            await asyncio.sleep(0.3)
+            while service.app.state.qualab.broadcast.n_listeners < len(streams):
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
             service.registry.set_submission(gone, SubmissionStatus.CANCELLED)
             service.client.delete(f"/v1/comparisons/{gone}")
             first = await streams[0]
