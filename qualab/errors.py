@@ -259,6 +259,12 @@ class StoreReadOnly(StoreError):
     code = "store-read-only"
 
 
+class StoreDamaged(StoreError):
+    """A row does not hold what qualab writes there."""
+
+    code = "store-damaged"
+
+
 class SchemaMismatch(StoreError):
     """The database has another schema than this version of qualab."""
 

@@ -498,6 +498,10 @@ class Registry(Protocol):
         """Newest first."""
         ...
 
+    def recorded(self, subject: str, action: str) -> Sequence[AuditEntry]:
+        """What the record holds of one action on one subject, the oldest first."""
+        ...
+
     def sign_off(self, signoff: SignOff, *, entry: AuditEntry) -> None:
         """Adds it. Raises ComparisonNotFound."""
         ...

@@ -13,7 +13,8 @@ from qualab.api.shapes import SignOffList
 from qualab.api.state import ADMINISTER, READ, Admin, Body, TheDesk, by, slowly
 from qualab.app.service.reading import comparison_of
 from qualab.app.signing import sign_off
-from qualab.app.verifying import Verification, verify
+from qualab.app.verified import Verification
+from qualab.app.verifying import verify
 from qualab.domain.signoffs import SignOff
 from qualab.errors import InvalidValue
 
@@ -45,10 +46,8 @@ def create(request: Request, desk: TheDesk, caller: Admin, comparison_id: str, d
             fields={name[:60]: "is unknown here" for name in unknown},
         )
     made = by(request, caller)
-    services = desk.services
-    signed = sign_off(
-        services.store, desk.registry, comparison_of(desk, comparison_id).id, who=made.who, at=made.at, **said
-    )
+    found, store = comparison_of(desk, comparison_id), desk.services.store
+    signed = sign_off(store, desk.registry, found.id, who=made.who, at=made.at, details=made.details, **said)
     return Response(encoded(signed), 201, headers=REVALIDATE, media_type="application/json")
 
 

@@ -88,14 +88,19 @@ def have_outcomes(store: Store, registry: Registry, comparison: Comparison) -> b
     if comparison.status is not ComparisonStatus.FINISHED:
         return False
     items = list(store.items(comparison.id))
+    store.put_outcomes(comparison.id, outcomes_of(store, comparison, items))
+    return bool(items)
+
+
+def outcomes_of(store: Store, comparison: Comparison, items: Sequence[Item]) -> Iterator[Outcome]:
+    """From stored answers and scores, in order of (position, repeat). `items` by position."""
     outcomes = Outcomes(items, comparison.plan.metrics)
     for arm in ArmName:
         for answer in store.answers(comparison.id, arm=arm):
             outcomes.add_answer(answer)
     for score in store.scores(comparison.id):
         outcomes.add_score(score)
-    store.put_outcomes(comparison.id, outcomes.rows())
-    return bool(items)
+    return outcomes.rows()
 
 
 def _change(baseline: float | None, candidate: float | None, metric: MetricSpec | None) -> Change:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from qualab.app.signoff import signoff_obstacles
 from qualab.domain.access import AuditEntry
+from qualab.domain.canonical import canonical_json, sha256
 from qualab.domain.comparison import Comparison
 from qualab.domain.signoffs import SignOff
+from qualab.domain.text import storable_text
 from qualab.errors import InvalidValue, NotYet, SignOffRefused
 from qualab.ports import Registry, Store
+
+ACTION = "comparison.sign-off"
+"""In the record of changes."""
+HASH = "sha256"
+"""In its details: of everything that the sign-off says."""
+MOST_CHARACTERS = {"signed_by": 200, "note": 2_000, "override": 2_000}
 
 
 def sign_off(
@@ -22,16 +31,15 @@ def sign_off(
     override: str = "",
     who: str,
     at: datetime,
+    details: Mapping[str, str] | None = None,
 ) -> SignOff:
-    """Accepts the newest analysis under the comparison's own plan. `who` stands in the record of changes.
+    """Accepts the newest analysis under the comparison's own plan. `who` and `details` stand in the record of changes.
 
     Raises ComparisonNotFound; NotYet where there is no verdict; SignOffRefused, naming every obstacle, unless
-    `override` gives a reason; InvalidValue without a name, and for a reason where nothing stands in the way.
+    `override` gives a reason; InvalidValue without a name, for text that cannot be shown, and for a reason where
+    nothing stands in the way.
     """
-    if not signed_by.strip():
-        raise InvalidValue(
-            "Nobody is named who signs off", hint="Give a name", fields={"signed_by": "must not be empty"}
-        )
+    _check_texts(signed_by=signed_by, note=note, override=override)
     comparison = store.get(comparison_id)
     analysis = store.analysis(comparison.id)
     if analysis is None:
@@ -62,10 +70,32 @@ def sign_off(
         obstacles=obstacles,
         signed_at=at,
     )
-    details = {"as": signed.signed_by, "verdict": signed.verdict.value, "override": signed.override}
-    entry = AuditEntry(at=at, who=who, action="comparison.sign-off", subject=comparison.id, details=details)
+    said = {**(details or {}), **details_of(signed)}
+    entry = AuditEntry(at=at, who=who, action=ACTION, subject=comparison.id, details=said)
     registry.sign_off(signed, entry=entry)
     return signed
+
+
+def _check_texts(**texts: str) -> None:
+    if not texts["signed_by"].strip():
+        raise InvalidValue(
+            "Nobody is named who signs off", hint="Give a name", fields={"signed_by": "must not be empty"}
+        )
+    if not texts["signed_by"].strip().isprintable():
+        raise _unfit("signed_by", "a name on one line, without control characters")
+    for name, text in texts.items():
+        if len(text) > MOST_CHARACTERS[name] or storable_text(text) != text:
+            raise _unfit(name, f"at most {MOST_CHARACTERS[name]:,} characters, without NUL")
+
+
+def _unfit(name: str, allowed: str) -> InvalidValue:
+    return InvalidValue(f"{name} must be {allowed}", hint=f"Change {name}", fields={name: f"must be {allowed}"})
+
+
+def details_of(signed: SignOff) -> dict[str, str]:
+    """What stands in the record of changes, so that a sign-off which is altered or taken away is found."""
+    said = {"as": signed.signed_by, "verdict": signed.verdict.value, "override": signed.override}
+    return said | {HASH: sha256(canonical_json(signed))}
 
 
 def newest_seal(store: Store, comparison: Comparison, *, plan_hash: str | None = None) -> str:

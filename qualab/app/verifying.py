@@ -2,63 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Iterator, Mapping
 
 from qualab.app.analyse import analyse
 from qualab.app.compare import tasks_of
 from qualab.app.scoring import scores_of, summary_of
 from qualab.app.services import Services
+from qualab.app.verified import Check, Stored, Verification, checked
+from qualab.app.verifying_shown import outcomes_check, row_check, signoffs_check
 from qualab.domain.canonical import body_hash, canonical_json, encode_body, sha256
-from qualab.domain.comparison import Analysis, Comparison
-from qualab.domain.items import Item, Score
+from qualab.domain.comparison import Analysis
+from qualab.domain.items import Score
 from qualab.domain.names import ArmName
 from qualab.domain.seals import SealedAnalysis, seal_of
-from qualab.errors import QualabError
-from qualab.ports import Registry, ScoredTasks, Store
+from qualab.errors import HarnessError, QualabError, StoreDamaged
+from qualab.ports import Registry, ScoredTasks
 
-MOST_SHOWN = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One thing that was looked at."""
-
-    name: str
-    is_ok: bool | None
-    """None where it could not be looked at."""
-    detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """All that was looked at."""
-
-    comparison_id: str
-    checks: tuple[Check, ...]
-    seal: str
-    """Of the newest analysis under the comparison's own plan: compare it with one that was written down elsewhere."""
-    is_altered: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
-    """What is looked at."""
-
-    services: Services
-    registry: Registry
-    comparison: Comparison
-    items: Sequence[Item]
-    seals: Sequence[SealedAnalysis]
-    local: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def store(self) -> Store:
-        return self.services.store
-
-    @property
-    def own_seals(self) -> list[SealedAnalysis]:
-        return [one for one in self.seals if one.plan_hash == self.comparison.plan_hash]
+UNREADABLE = (StoreDamaged, HarnessError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What comes of rows that qualab did not write so."""
 
 
 def verify(
@@ -68,58 +30,82 @@ def verify(
 
     Raises ComparisonNotFound.
     """
-    store = services.store
-    comparison = store.get(comparison_id)
-    stored = _Stored(
-        services=services,
-        registry=registry,
-        comparison=comparison,
-        items=list(store.items(comparison.id)),
-        seals=store.seals(comparison.id),
-        local=local or {},
-    )
-    checks, own = tuple(_checks(stored)), stored.own_seals
+    stored = None
+    try:
+        stored = _read(services, registry, comparison_id, local or {})
+        checks = tuple(_checks(stored))
+    except StoreDamaged as error:
+        checks = (Check(name="rows", is_ok=False, detail=error.message),)
+    own = stored.own_seals if stored else ()
     return Verification(
-        comparison_id=comparison.id,
+        comparison_id=stored.comparison.id if stored else comparison_id,
         checks=checks,
         seal=own[-1].seal if own else "",
         is_altered=any(check.is_ok is False for check in checks),
     )
 
 
-def _checks(stored: _Stored) -> Iterator[Check]:
+def _read(services: Services, registry: Registry, comparison_id: str, local: Mapping[str, str]) -> Stored:
+    store = services.store
+    comparison = store.get(comparison_id)
+    return Stored(
+        services=services,
+        registry=registry,
+        comparison=comparison,
+        items=list(store.items(comparison.id)),
+        seals=store.seals(comparison.id),
+        local=local,
+    )
+
+
+def _checks(stored: Stored) -> Iterator[Check]:
     yield _plan(stored)
-    yield _chain(stored)
-    yield _requests(stored)
+    yield _looked("seals", lambda: _chain(stored))
+    yield _looked("requests", lambda: _requests(stored))
     analysis = stored.store.analysis(stored.comparison.id)
+    yield row_check(stored, analysis)
     if analysis is not None:
-        yield _data(stored, analysis)
+        yield _looked("answers", lambda: _data(stored, analysis))
         yield from _again(stored, analysis)
-    yield _signoffs(stored)
+        yield _looked("outcomes", lambda: outcomes_check(stored))
+    yield _looked("sign-off", lambda: signoffs_check(stored))
 
 
-def _plan(stored: _Stored) -> Check:
+def _looked(name: str, look: Callable[[], Check]) -> Check:
+    """What cannot even be read was not stored so."""
+    try:
+        return look()
+    except UNREADABLE as error:
+        return Check(name=name, is_ok=False, detail=f"what is stored cannot be read: {error or type(error).__name__}")
+
+
+def _plan(stored: Stored) -> Check:
     """Of what is stored, not of what is read from it: later versions know more fields."""
     named = stored.comparison.plan_hash
     is_ok = sha256(stored.store.plan_text(stored.comparison.id)) == named
-    return _check("plan", is_ok, f"its hash is {named[:12]}", "it has not the hash that it is named by")
+    return checked("plan", is_ok, f"its hash is {named[:12]}", "it has not the hash that it is named by")
 
 
-def _chain(stored: _Stored) -> Check:
+def _chain(stored: Stored) -> Check:
     if not stored.seals:
         return Check(name="seals", is_ok=None, detail="nothing is analysed yet")
     unsealed = [one for one in stored.seals if not one.is_sealed]
-    previous, broken = stored.comparison.plan_hash, 0
+    previous, broken = stored.comparison.plan_hash, sum(map(_had_seal, unsealed))
     for one in (one for one in stored.seals if one.is_sealed):
         broken += one.previous != previous or one.seal != seal_of(one.body, previous=one.previous)
         previous = one.seal
-    if len(unsealed) == len(stored.seals):
+    if len(unsealed) == len(stored.seals) and not broken:
         return Check(name="seals", is_ok=None, detail="stored by a version that sealed nothing")
     text = f"{len(stored.seals) - len(unsealed)} analyses, each sealed with the one before it"
-    return _check("seals", not broken, text, f"{broken} of {len(stored.seals)} analyses have not the seal they need")
+    return checked("seals", not broken, text, f"{broken} of {len(stored.seals)} analyses have not the seal they need")
 
 
-def _requests(stored: _Stored) -> Check:
+def _had_seal(one: SealedAnalysis) -> bool:
+    """The versions that sealed nothing hashed no answers either."""
+    return bool(json.loads(one.body).get("data_hash"))
+
+
+def _requests(stored: Stored) -> Check:
     """Every answer belongs to the request that its item says was sent."""
     if stored.comparison.plan.imported:
         return Check(name="requests", is_ok=None, detail="logs do not tell what was sent")
@@ -131,18 +117,18 @@ def _requests(stored: _Stored) -> Check:
                 request = next(one for one in stored.items[answer.position].requests if one.choice == answer.choice)
                 hashes[place] = body_hash(encode_body(request.payload, seed=seed + answer.repeat))
             wrong += hashes[place] != answer.request_hash
-    return _check("requests", not wrong, f"{n:,} answers to the requests of their items", f"{wrong:,} of {n:,} differ")
+    return checked("requests", not wrong, f"{n:,} answers to the requests of their items", f"{wrong:,} of {n:,} differ")
 
 
-def _data(stored: _Stored, analysis: Analysis) -> Check:
+def _data(stored: Stored, analysis: Analysis) -> Check:
     if not analysis.data_hash:
         return Check(name="answers", is_ok=None, detail="analysed by a version that hashed none")
     found = summary_of(stored.store, stored.comparison.id, stored.items).data_hash
     altered = "items or answers are not those that were analysed"
-    return _check("answers", found == analysis.data_hash, f"their hash is {found[:12]}", altered)
+    return checked("answers", found == analysis.data_hash, f"their hash is {found[:12]}", altered)
 
 
-def _again(stored: _Stored, analysis: Analysis) -> Iterator[Check]:
+def _again(stored: Stored, analysis: Analysis) -> Iterator[Check]:
     """Scores and analysis, made again with the installed harness."""
     try:
         tasks = tasks_of(stored.services, stored.comparison, stored.local)
@@ -152,11 +138,11 @@ def _again(stored: _Stored, analysis: Analysis) -> Iterator[Check]:
     if stored.comparison.plan.imported:
         yield Check(name="scores", is_ok=None, detail="they came with logs; qualab rescore scores the answers")
     else:
-        yield _scores(stored, tasks)
-    yield _analysis(stored, analysis, tasks)
+        yield _looked("scores", lambda: _scores(stored, tasks))
+    yield _looked("analysis", lambda: _analysis(stored, analysis, tasks))
 
 
-def _scores(stored: _Stored, tasks: ScoredTasks) -> Check:
+def _scores(stored: Stored, tasks: ScoredTasks) -> Check:
     store, comparison_id = stored.store, stored.comparison.id
     kept = {_place(one): one for one in store.scores(comparison_id)}
     n, wrong = len(kept), 0
@@ -164,14 +150,14 @@ def _scores(stored: _Stored, tasks: ScoredTasks) -> Check:
         for one in scores_of(store.answers(comparison_id, arm=arm), tasks, stored.items):
             wrong += kept.pop(_place(one), None) != one
     wrong += len(kept)
-    return _check("scores", not wrong, f"{n:,}, scored again", f"{wrong:,} of {n:,} are not what the answers score")
+    return checked("scores", not wrong, f"{n:,}, scored again", f"{wrong:,} of {n:,} are not what the answers score")
 
 
 def _place(score: Score) -> tuple[str, int, int, str]:
     return score.arm, score.position, score.repeat, score.metric
 
 
-def _analysis(stored: _Stored, analysis: Analysis, tasks: ScoredTasks) -> Check:
+def _analysis(stored: Stored, analysis: Analysis, tasks: ScoredTasks) -> Check:
     if not analysis.data_hash:
         return Check(name="analysis", is_ok=None, detail="made by a version that wrote down less")
     summary = summary_of(stored.store, stored.comparison.id, stored.items)
@@ -181,18 +167,4 @@ def _analysis(stored: _Stored, analysis: Analysis, tasks: ScoredTasks) -> Check:
         made = ", ".join(f"{name} {text}" for name, text in others.items())
         return Check(name="analysis", is_ok=None, detail=f"made with {made}, which is not what is installed")
     is_ok = canonical_json(found) == canonical_json(analysis)
-    return _check("analysis", is_ok, "made again, byte for byte", "another one comes of what is stored")
-
-
-def _signoffs(stored: _Stored) -> Check:
-    signed = stored.registry.signoffs(stored.comparison.id)
-    if not signed:
-        return Check(name="sign-off", is_ok=None, detail="none")
-    seals = {one.seal for one in stored.own_seals}
-    wrong = [one.signed_by for one in signed if one.analysis_hash not in seals]
-    newest = f"by {signed[-1].signed_by}, of seal {signed[-1].analysis_hash[:12]}"
-    return _check("sign-off", not wrong, newest, f"{', '.join(wrong[:MOST_SHOWN])} signed what is not here any more")
-
-
-def _check(name: str, is_ok: bool, right: str, wrong: str) -> Check:
-    return Check(name=name, is_ok=is_ok, detail=right if is_ok else wrong)
+    return checked("analysis", is_ok, "made again, byte for byte", "another one comes of what is stored")

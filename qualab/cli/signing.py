@@ -10,7 +10,7 @@ import typer
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
 
 if TYPE_CHECKING:
-    from qualab.app.verifying import Verification
+    from qualab.app.verified import Verification
 
 ALTERED = 4
 MARKS = {True: "ok", False: "ALTERED", None: "-"}

@@ -21,6 +21,7 @@ def test_a_sign_off_needs_an_admin_and_says_what_stands_in_the_way(working: Serv
     assert working.client.get(url, headers=admin).json()["entries"] == [signed.json()]
     entry = working.client.get("/v1/audit", headers=admin).json()["entries"][0]
     assert (entry["who"], entry["action"], entry["details"]["as"]) == ("lead", "comparison.sign-off", "Kim")
+    assert {"token", "request_id", "sha256"} <= entry["details"].keys()
 
 
 def test_what_is_signed_off_is_not_deleted(working: Service) -> None:

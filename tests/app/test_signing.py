@@ -15,7 +15,8 @@ from qualab.app.analyse import analyse
 from qualab.app.run import start
 from qualab.app.scoring import summary_of
 from qualab.app.signing import sign_off
-from qualab.app.verifying import Verification, verify
+from qualab.app.verified import Verification
+from qualab.app.verifying import verify
 from qualab.bootstrap import share
 from qualab.domain.canonical import canonical_json, sha256
 from qualab.domain.names import Verdict
@@ -119,7 +120,7 @@ async def test_what_is_as_it_was_stored_is_verified_whole(finish: Finish) -> Non
     done.sign()
     found = done.verify()
     assert {check.name: check.is_ok for check in found.checks} == dict.fromkeys(
-        ("plan", "seals", "requests", "answers", "scores", "analysis", "sign-off"), True
+        ("plan", "seals", "requests", "row", "answers", "scores", "analysis", "outcomes", "sign-off"), True
     )
     assert not found.is_altered
     assert found.seal == done.store.seals(done.id)[-1].seal
@@ -136,6 +137,31 @@ async def test_what_is_as_it_was_stored_is_verified_whole(finish: Finish) -> Non
         ("UPDATE answer SET request_hash = zeroblob(16) WHERE position = 3 AND arm = 0", {"requests", "answers"}),
         ("UPDATE signoff SET analysis_hash = 'another'", {"sign-off"}),
         ("DELETE FROM observation WHERE kind = 3", {"analysis"}),
+        ("UPDATE signoff SET signed_by = 'Somebody'", {"sign-off"}),
+        ("UPDATE signoff SET note = 'another'", {"sign-off"}),
+        ("UPDATE signoff SET verdict = 2", {"sign-off"}),
+        ("UPDATE signoff SET plan_hash = 'another'", {"sign-off"}),
+        ("UPDATE signoff SET signed_at = signed_at + 1", {"sign-off"}),
+        ("UPDATE audit SET subject = 'another'", {"sign-off"}),
+        ("DELETE FROM signoff", {"sign-off"}),
+        (
+            "INSERT INTO signoff SELECT comparison_key, 2, plan_hash, analysis_hash, verdict, 'Somebody', note,"
+            " override, obstacles, signed_at FROM signoff",
+            {"sign-off"},
+        ),
+        ("UPDATE comparison SET verdict = 2", {"row"}),
+        ("UPDATE comparison SET verdict = NULL", {"row"}),
+        ("UPDATE comparison SET model = 'another'", {"row"}),
+        ("UPDATE outcome SET length = length + 1 WHERE position = 3", {"outcomes"}),
+        ("DELETE FROM outcome WHERE position = 199", {"outcomes"}),
+        ("DELETE FROM analysis", {"row", "sign-off"}),
+        ("UPDATE analysis SET seal = '', previous = ''", {"seals", "sign-off"}),
+        ("UPDATE score SET detail = '{}' WHERE position = 3 AND arm = 0", {"scores"}),
+        ("UPDATE answer SET text = x'ff00' WHERE position = 3 AND arm = 0", {"answers"}),
+        ("DELETE FROM item WHERE position = 199", {"requests", "row", "answers"}),
+        ("UPDATE item SET payload = x'00' WHERE position = 3", {"rows"}),
+        ("UPDATE analysis SET body = '{}'", {"rows"}),
+        ("UPDATE comparison SET plan = '{}'", {"rows"}),
     ],
 )
 async def test_what_was_altered_is_found(finish: Finish, statement: str, wrong: set[str]) -> None:
@@ -145,6 +171,26 @@ async def test_what_was_altered_is_found(finish: Finish, statement: str, wrong: 
     found = done.verify()
     assert found.is_altered
     assert wrong <= {check.name for check in found.checks if check.is_ok is False}
+
+
+async def test_a_sign_off_of_a_version_that_recorded_less_is_not_called_altered(finish: Finish) -> None:
+    done = await finish()
+    done.sign()
+    done.alter("UPDATE audit SET details = json_remove(details, '$.sha256')")
+    assert not done.verify().is_altered
+    done.alter("UPDATE signoff SET signed_by = 'Somebody'")
+    assert done.verify().is_altered
+
+
+@pytest.mark.parametrize(
+    "texts", [{"signed_by": "K\x1b[31m"}, {"signed_by": "k" * 201}, {"note": "n" * 2_001}, {"note": "\0"}]
+)
+async def test_a_sign_off_says_what_can_be_kept_and_shown(finish: Finish, texts: dict[str, str]) -> None:
+    done = await finish()
+    with pytest.raises(InvalidValue) as caught:
+        done.sign(**texts)
+    assert set(caught.value.details["fields"]) == set(texts)  # type: ignore[call-overload]
+    assert not done.store.registry.signoffs(done.id)
 
 
 async def test_an_analysis_cannot_be_put_in_between_or_left_out(finish: Finish) -> None:

@@ -102,3 +102,15 @@ def test_what_is_not_there_is_not_signed_off(registry: Registry) -> None:
 def test_an_entry_is_noted_by_itself(registry: Registry) -> None:
     registry.note(make_entry("comparison.analyse"))
     assert registry.audit().entries == (make_entry("comparison.analyse"),)
+
+
+def test_the_record_of_one_action_on_one_subject_is_told_oldest_first(registry: Registry) -> None:
+    for at, action, subject in (
+        (5, "token.create", "a"),
+        (3, "token.create", "a"),
+        (4, "token.revoke", "a"),
+        (1, "token.create", "b"),
+    ):
+        registry.note(make_entry(action, at=after(at), subject=subject))
+    assert [entry.at for entry in registry.recorded("a", "token.create")] == [after(5), after(3)]
+    assert registry.recorded("a", "comparison.delete") == []

@@ -340,6 +340,10 @@ class MemoryRegistry:
         page = page_of(numbered[::-1][: limit + 1], limit, lambda one: encode_cursor("audit", one[0]))
         return Page(entries=tuple(entry for _, entry in page.entries), next_cursor=page.next_cursor)
 
+    def recorded(self, subject: str, action: str) -> Sequence[AuditEntry]:
+        """The oldest first."""
+        return [one for one in self._audit if (one.subject, one.action) == (storable_text(subject), action)]
+
     def sign_off(self, signoff: SignOff, *, entry: AuditEntry) -> None:
         """Adds it. Raises ComparisonNotFound."""
         kept = self._store.of(signoff.comparison_id)

@@ -80,6 +80,12 @@ def read_audit(connection: Connection, *, cursor: str | None, limit: int) -> Pag
     return Page(entries=tuple(map(_entry_of, page.entries)), next_cursor=page.next_cursor)
 
 
+def read_recorded(connection: Connection, subject: str, action: str) -> list[AuditEntry]:
+    """Of one action on one subject, the oldest first."""
+    mine = (audit.c.subject == storable_text(subject), audit.c.action == action)
+    return [_entry_of(row) for row in connection.execute(select(audit).where(*mine).order_by(audit.c.key))]
+
+
 def _token_of(row: Row[Any]) -> Token:
     return Token(
         id=row.id,

@@ -8,10 +8,12 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pydantic import ValidationError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from zstandard import ZstdError
 
 from qualab.adapters.store.location import Location
-from qualab.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
+from qualab.errors import StoreDamaged, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
 
 _FULL_BELOW_BYTES = 65_536
 """SQLite reports a full disk as an I/O error where it cannot grow its shared memory file."""
@@ -41,6 +43,10 @@ def translated(location: Location) -> Iterator[None]:
         yield
     except DBAPIError as exc:
         raise _failure(exc, location) from exc
+    except (ZstdError, ValidationError) as exc:
+        raise StoreDamaged(
+            f"a row in the database at {location} is damaged, or was altered", hint="restore a copy of the database"
+        ) from exc
     except OverflowError as exc:
         raise StoreError(f"a number is too large for the database at {location}") from exc
     except SQLAlchemyError as exc:

@@ -241,6 +241,11 @@ class SqlRegistry:
         with self._sessions.reading() as connection:
             return access.read_audit(connection, cursor=cursor, limit=limit)
 
+    def recorded(self, subject: str, action: str) -> Sequence[AuditEntry]:
+        """The oldest first."""
+        with self._sessions.reading() as connection:
+            return access.read_recorded(connection, subject, action)
+
     def sign_off(self, signoff: SignOff, *, entry: AuditEntry) -> None:
         """Adds it. Raises ComparisonNotFound."""
         with self._sessions.writing_to(signoff.comparison_id) as (connection, (key, *_)):
