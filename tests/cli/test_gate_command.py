@@ -190,6 +190,6 @@ def test_what_was_imported_is_verified_as_far_as_logs_tell(
     found = json.loads(qualab("verify", comparison_id, "--format", "json").out)
     checks = {check["name"]: check["is_ok"] for check in found["checks"]}
     assert checks == {
-        "plan": True, "seals": True, "requests": None, "answers": True, "scores": None, "analysis": True,
-        "sign-off": None,
+        "plan": True, "seals": True, "requests": None, "row": True, "answers": True, "scores": None,
+            "analysis": True, "outcomes": None, "sign-off": None,
     }  # fmt: skip
