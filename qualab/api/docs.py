@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from qualab import __version__
+from qualab.api.parts import of_status
 from qualab.api.problems import MEDIA_TYPE, TYPE
 from qualab.api.shapes import Problem
 from qualab.settings import FIELDS, KEY_FIELDS, Settings
@@ -101,6 +102,10 @@ def shows(model: Any, shown: Any, *statuses: int) -> dict[str, Any]:
     return {"response_model": model, "responses": problems(*statuses) | tagged_example(shown)}
 
 
+def _wrong(status: int) -> dict[str, str]:
+    return {"margin": "must be a fraction between 0 and 1"} if status == 422 else of_status(status)
+
+
 def _problem(status: int) -> dict[str, Any]:
     code, detail, hint = DETAILS[status]
     shown = {
@@ -110,7 +115,7 @@ def _problem(status: int) -> dict[str, Any]:
         "code": code,
         "detail": detail,
         "hint": hint,
-        "errors": [{"field": "margin", "allowed": "must be a fraction between 0 and 1"}] if status == 422 else [],
+        "errors": [{"field": field, "allowed": allowed} for field, allowed in _wrong(status).items()],
         "request_id": "5f0c1d2e3b4a5968",
     }
     found: dict[str, Any] = {"description": MEANINGS[status], "content": {MEDIA_TYPE: {**PATH, "example": shown}}}

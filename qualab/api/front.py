@@ -147,4 +147,12 @@ def _is_cross_origin(headers: Headers, host: str) -> bool:
     if headers.get("sec-fetch-site", "") in ("cross-site", "same-site"):
         return True
     origin = headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+    return origin is not None and _netloc(origin) != host.lower()
+
+
+def _netloc(origin: str) -> str:
+    """Empty for what is no URL."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""

@@ -101,7 +101,10 @@ def local_part(request: Request) -> str:
 
 def safe_path(path: str) -> str:
     """The path of this service that is meant; the list for whatever would lead elsewhere."""
-    parts = urlsplit(path)
+    try:
+        parts = urlsplit(path)
+    except ValueError:
+        return "/"
     is_local = path.startswith("/") and not path.startswith("//") and not parts.scheme and not parts.netloc
     return path if is_local and path.isprintable() and "\\" not in path else "/"
 

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from qualab import errors as e
+from qualab.api.parts import of_error, of_status
 from qualab.errors import QualabError
 
 MEDIA_TYPE = "application/problem+json"
@@ -50,6 +51,7 @@ OF_HTTP: Mapping[int, tuple[str, str]] = {
     408: ("request-timeout", "Send the request faster"),
     413: ("request-too-large", "Send less"),
     415: ("unsupported-media-type", "Send Content-Type: application/json"),
+    431: ("headers-too-large", "Send shorter headers"),
     421: ("misdirected", "Use this machine's own name, or one that the operator allows with --allow-host"),
     500: ("internal", "It is a bug; the request's id leads to it in the log"),
     503: ("too-busy", "Try again in a moment"),
@@ -100,7 +102,10 @@ def problem(
 def http_problem(found: HttpProblem, request_id: str) -> Response:
     """Of what is wrong about a request itself."""
     code, hint = OF_HTTP[found.status]
-    return problem(found.status, code, found.detail, hint=hint, headers=found.headers, request_id=request_id)
+    errors = of_status(found.status)
+    return problem(
+        found.status, code, found.detail, hint=hint, errors=errors, headers=found.headers, request_id=request_id
+    )
 
 
 def internal_problem(request_id: str) -> Response:
@@ -127,8 +132,7 @@ async def _of_error(request: Request, error: Exception) -> Response:
     if isinstance(error, e.StoreError):  # where the database is, is nothing for callers
         log.error("database: %s", error.message)
         detail, hint = "The database cannot be used now", "Try again in a moment"
-    fields = error.details.get("fields")
-    errors = {str(name): str(allowed) for name, allowed in fields.items()} if isinstance(fields, dict) else {}
+    errors = of_error(error)
     if errors and hint.startswith("Change --"):  # a flag is no field
         hint = f"Change {next(iter(errors))}"
     return problem(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Annotated, TypeVar, cast
@@ -32,6 +32,8 @@ FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwa
 COOKIE = "qualab_token"
 """Holds the token of a person who has signed in. Other sites' pages do not send it, and scripts do not see it."""
 READING = ("GET", "HEAD")
+MOST_LEVELS = 50
+"""Of a body, in which nothing needs ten: what is checked and hashed goes through it by recursion."""
 BEARER = HTTPBearer(auto_error=False, description="A token of `qualab token create`")
 
 
@@ -176,7 +178,22 @@ async def json_object(request: Request) -> JsonObject:
         raise HttpProblem(400, f"The body is not JSON: {exc.msg} at line {exc.lineno}, column {exc.colno}") from None
     if not isinstance(found, dict):
         raise HttpProblem(400, "The body is no JSON object")
+    if _is_deeper(found, MOST_LEVELS):
+        raise HttpProblem(400, f"The body is nested more than {MOST_LEVELS} levels deep")
     return found
+
+
+def _is_deeper(value: object, most: int) -> bool:
+    level = [value]
+    for _ in range(most):
+        level = [child for one in level for child in _children(one)]
+    return bool(level)
+
+
+def _children(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 async def json_object_or_nothing(request: Request) -> JsonObject:

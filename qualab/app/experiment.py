@@ -28,6 +28,9 @@ DEFAULT_SUITE = "release"
 MOST_LOOKS = 10
 MOST_NOISE_RUNS = 9
 LONGEST_TIMEOUT_S = 86_400
+SMALLEST_MARGIN, SMALLEST_ALPHA, MOST_POWER = 1e-6, 1e-9, 0.999999
+"""Beyond them the arithmetic of power ends, and no number of items would do."""
+MARGIN = f"a fraction between 0 and 1, as 0.02 for 2 percentage points, and at least {SMALLEST_MARGIN:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,12 +196,14 @@ def check(experiment: Experiment) -> None:
         raise InvalidValue(
             "Looks compare the arms while both are asked, and --sequential asks one after the other",
             hint="Leave out looks, or serve both arms at once",
+            fields={"looks": "may not be given with sequential"},
         )
     sampled = is_sampled(experiment.gen_kwargs)
     if experiment.repeats > 1 and not sampled:
         raise InvalidValue(
             f"repeats {experiment.repeats} at temperature 0 would ask the same thing again",
             hint="Set a temperature, as --gen_kwargs temperature=0.7, or leave --repeats at 1",
+            fields={"repeats": "must be 1 at temperature 0"},
         )
 
 
@@ -206,20 +211,24 @@ def check_rule(rule: DecisionRule) -> None:
     """Raises InvalidValue for a rule that nothing can be judged by."""
     _check_demands(
         [
-            (0 < rule.margin < 1, "margin", "a fraction between 0 and 1, as 0.02 for 2 percentage points"),
-            (0 < rule.alpha < 0.5, "alpha", "between 0 and 0.5"),
-            (0 < rule.power < 1, "power", "between 0 and 1, as 0.8"),
+            (_is_margin(rule.margin), "margin", MARGIN),
+            (SMALLEST_ALPHA <= rule.alpha < 0.5, "alpha", f"between 0 and 0.5, and at least {SMALLEST_ALPHA:g}"),
+            (0 < rule.power <= MOST_POWER, "power", f"between 0 and 1, as 0.8, and at most {MOST_POWER:g}"),
             (0 <= rule.max_missing_share < 1, "max_missing_share", "at least 0 and below 1"),
             (0 <= rule.min_accepted_share < 1, "min_accepted_share", "at least 0 and below 1"),
         ]
     )
     for name, margin in rule.margins.items():
-        if not 0 < margin < 1:
+        if not _is_margin(margin):
             raise InvalidValue(
-                f"margins: that of {name} must be a fraction between 0 and 1, as 0.02 for 2 percentage points",
+                f"margins: that of {name} must be {MARGIN}",
                 hint=f"Given: {margin:g}",
-                fields={f"margins.{name}": "must be a fraction between 0 and 1"},
+                fields={f"margins.{name}": f"must be {MARGIN}"},
             )
+
+
+def _is_margin(value: float) -> bool:
+    return SMALLEST_MARGIN <= value < 1
 
 
 def _check_demands(demands: Sequence[tuple[bool, str, str]]) -> None:
@@ -238,4 +247,8 @@ def is_sampled(gen_kwargs: Mapping[str, Any]) -> bool:
     try:
         return float(temperature) > 0
     except (TypeError, ValueError) as exc:
-        raise InvalidValue(f"temperature {temperature!r} is not a number", hint="Change --gen-kwargs") from exc
+        raise InvalidValue(
+            f"temperature {temperature!r} is not a number",
+            hint="Change --gen-kwargs",
+            fields={"gen_kwargs": "its temperature must be a number"},
+        ) from exc

@@ -49,4 +49,7 @@ def decode_cursor(cursor: str, name: str, n_places: int) -> tuple[int, ...]:
 
 
 def _unknown() -> InvalidValue:
-    return InvalidValue("the cursor is none of this list", hint="give `next_cursor` of a page back as it came")
+    hint = "give `next_cursor` of a page back as it came"
+    return InvalidValue(
+        "the cursor is none of this list", hint=hint, fields={"cursor": "must be `next_cursor` of a page"}
+    )

@@ -27,6 +27,11 @@ def visible_text(text: str) -> str:
     return "".join(character if _has_shape(character) else f"‹U+{ord(character):04X}›" for character in text)
 
 
+def is_one_line(text: str) -> bool:
+    """Whether every character has a shape, and none begins another line: what lists and terminals can show."""
+    return visible_text(text) == text and not {"\n", "\t"} & set(text)
+
+
 _KEPT = "\n\t\u200d\ufe0f"
 _SHAPELESS = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 

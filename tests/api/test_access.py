@@ -221,6 +221,7 @@ def test_this_machines_own_names_are_taken(make: Make, host: str) -> None:
         {"Origin": "null"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Origin": "http://[::1]:9"},
+        {"Origin": "http://[::1"},
     ],
 )
 def test_a_page_of_another_site_changes_nothing(make: Make, headers: dict[str, str]) -> None:

@@ -23,6 +23,8 @@ def check_problem(answer: Any, status: int, code: str) -> dict[str, Any]:
     assert (found["status"], found["code"], found["type"]) == (status, code, f"urn:qualab:problem:{code}")
     assert found["detail"]
     assert found["hint"]
+    assert bool(found["errors"]) is (400 <= status < 500)
+    assert all(one["field"] and one["allowed"] for one in found["errors"])
     assert found["request_id"] == answer.headers["x-request-id"]
     return found
 
@@ -37,6 +39,8 @@ def check_problem(answer: Any, status: int, code: str) -> dict[str, Any]:
         (b'{"a": NaN}', JSON, 400, "malformed-body"),
         (b'{"a": "\xff"}', JSON, 400, "malformed-body"),
         (b'{"a":' * 5_000, JSON, 400, "malformed-body"),
+        (b'{"a":' * 900 + b"1" + b"}" * 900, JSON, 400, "malformed-body"),
+        (b'{"tasks":' + b"[" * 900 + b"]" * 900 + b"}", JSON, 400, "malformed-body"),
         (b"{}", {}, 415, "unsupported-media-type"),
         (b"{}", {"Content-Type": "text/plain"}, 415, "unsupported-media-type"),
         (b"a: b", {"Content-Type": "application/yaml"}, 415, "unsupported-media-type"),
@@ -177,3 +181,25 @@ def test_requests_are_logged_as_json_without_what_they_hold(idle: Service, caplo
     assert said["duration_ms"] >= 0
     assert "private" not in str(said)
     assert "hush" not in str(said)
+
+
+def test_every_refusal_names_a_part_of_the_request_and_what_is_allowed_there(make: Make) -> None:
+    service = make()
+    created, headers = service.create(), {"Idempotency-Key": "k"}
+    service.client.post("/v1/comparisons", json=EXPERIMENT, headers=headers)
+    reused = service.client.post("/v1/comparisons", json=EXPERIMENT | {"label": "x"}, headers=headers)
+    url = f"/v1/comparisons/{created}"
+    of = {
+        "Idempotency-Key": (reused, 422),
+        "If-Match": (service.client.delete(url, headers={"If-Match": '"x"'}), 412),
+        "cursor": (service.client.get("/v1/comparisons?cursor=x"), 422),
+        "Authorization": (service.client.get(url, headers={"Authorization": "Basic x"}), 401),
+        "Host": (service.client.get(url, headers={"Host": "evil.example"}), 421),
+    }
+    for part, (answer, status) in of.items():
+        found = check_problem(answer, status, answer.json()["code"])
+        assert [one["field"] for one in found["errors"]] == [part]
+    nothing, waits = service.client.get("/v1/comparisons/none"), service.client.delete(url)
+    for answer, status in ((nothing, 404), (waits, 409)):
+        found = check_problem(answer, status, answer.json()["code"])
+        assert [one["field"] for one in found["errors"]] == ["comparison_id"]

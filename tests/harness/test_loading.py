@@ -182,8 +182,9 @@ def test_paths_that_are_no_directories_are_invalid_values(harness: LmEvalHarness
         load(harness, tmp_path / "none", "gsm8k")
     with pytest.raises(InvalidValue, match="include_path"):
         load(harness, tmp_path, "gsm8k", include_paths=(tmp_path / "none",))
-    with pytest.raises(InvalidValue):
+    with pytest.raises(InvalidValue, match="No task is named") as caught:
         load(harness, tmp_path)
+    assert caught.value.details["fields"] == {"tasks": "must name tasks or a suite"}
     with pytest.raises(InvalidValue, match="num_fewshot"):
         load(harness, tmp_path, "gsm8k", num_fewshot=-1)
 

@@ -244,3 +244,11 @@ def test_a_report_that_cannot_be(site: Site) -> None:
     assert get(f"/v1/comparisons/{waiting}/report").status_code == 409
     assert get("/v1/comparisons/none/report").status_code == 404
     assert get(f"/v1/comparisons/{site.small}/report?format=doc").status_code == 422
+
+
+def test_a_sign_in_leads_nowhere_else_whatever_the_link_says(guarded: tuple[Service, str]) -> None:
+    service, _ = guarded
+    for wanted in ("//evil.example", "https://evil.example", "//[::1", "/\\evil.example"):
+        page = service.client.get("/sign-in", params={"next": wanted})
+        assert page.status_code == 200
+        assert 'name="next" value="/"' in page.text

@@ -61,7 +61,11 @@ def load_tasks(options: TaskOptions, *, tasks_dir: Path) -> LmEvalTasks:
 
 def _check(options: TaskOptions) -> None:
     if not options.names:
-        raise InvalidValue("No task is named", hint="Name tasks or a suite with --tasks")
+        raise InvalidValue(
+            "No task is named",
+            hint="Name tasks or a suite with --tasks",
+            fields={"tasks": "must name tasks or a suite"},
+        )
     if options.limit is not None and not (math.isfinite(options.limit) and options.limit > 0):
         raise InvalidValue(
             f"limit is {options.limit}, and must be more than 0",

@@ -105,7 +105,11 @@ def resolved(gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return _resolved(dict(gen_kwargs))
     except (TypeError, ValueError, OverflowError) as exc:
-        raise InvalidValue(f"Generation settings {dict(gen_kwargs)} cannot be used: {exc}", hint=SETTINGS) from exc
+        raise InvalidValue(
+            f"Generation settings {dict(gen_kwargs)} cannot be used: {exc}",
+            hint=SETTINGS,
+            fields={"gen_kwargs": SETTINGS},
+        ) from exc
 
 
 def _resolved(settings: dict[str, Any]) -> dict[str, Any]:

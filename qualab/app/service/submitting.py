@@ -17,7 +17,7 @@ from qualab.app.service.planning import beliefs_of
 from qualab.domain.canonical import canonical_json, sha256
 from qualab.domain.items import JsonObject
 from qualab.domain.submissions import Submission, SubmissionStatus
-from qualab.domain.text import storable_text
+from qualab.domain.text import is_one_line
 from qualab.errors import EndpointForbidden, InvalidValue, Underpowered
 
 KEY = re.compile(r"[\x21-\x7e]{1,200}")
@@ -56,11 +56,13 @@ def check_wanted(desk: Desk, wanted: Wanted) -> None:
     check(experiment)
     for name in ("label", "model"):
         text = getattr(experiment, name)
-        if len(text) > MOST_CHARACTERS or storable_text(text) != text:
-            raise _invalid(name, f"text of at most {MOST_CHARACTERS} characters, without NUL")
-    check_hosts(desk, experiment)
+        if len(text) > MOST_CHARACTERS or not is_one_line(text):
+            raise _invalid(
+                name, f"text of at most {MOST_CHARACTERS} characters, on one line, without control characters"
+            )
     for name in ("baseline", "candidate"):
         _check_endpoint(desk, name, getattr(experiment, name))
+    check_hosts(desk, experiment)
     if desk.services.is_same_server(experiment.baseline, experiment.candidate):
         raise _invalid("candidate", "the URL of another server than the baseline")
 
