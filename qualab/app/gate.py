@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -24,12 +25,15 @@ from qualab.errors import (
     InfrastructureError,
     QualabError,
     RunStopped,
+    TooManyRequests,
     error_class,
 )
 from qualab.ports import Clock, ComparisonFilter, Registry, RemoteService, Store
 
 T = TypeVar("T")
 Say = Callable[[str], None]
+PASSING = (InfrastructureError, TooManyRequests, EndpointMisconfigured)
+"""Of a service that has answered before: it is away, busy, or a proxy speaks in its place for a while."""
 NO_SERVICE = "Name a server of `qualab serve`, of this version or a newer one"
 
 
@@ -135,6 +139,18 @@ def _metrics(analysis: Analysis) -> MetricsOf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listed:
+    """What is read of a list of comparisons."""
+
+    entries: tuple[_Named, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServedVerdicts:
     """A server of `qualab serve`."""
 
@@ -143,18 +159,18 @@ class ServedVerdicts:
     async def latest(self, label: str) -> str:
         """The id of the newest comparison with a label. Raises ComparisonNotFound."""
         page = await self.remote.get(f"/comparisons?{urlencode({'label': label, 'limit': 1})}")
-        entries = page.get("entries")
+        entries = _read(_Listed, page).entries
         if not entries:
             raise _nothing_labelled(label)
-        return str(entries[0]["id"])
+        return entries[0].id
 
     async def verdict(self, comparison_id: str) -> VerdictOf:
         """Raises ComparisonNotFound."""
-        return _read(VerdictOf, await self.remote.get(f"/comparisons/{comparison_id}/verdict"))
+        return _read(VerdictOf, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/verdict"))
 
     async def metrics(self, comparison_id: str) -> MetricsOf:
         """Raises ComparisonNotFound."""
-        return _read(MetricsOf, await self.remote.get(f"/comparisons/{comparison_id}/metrics"))
+        return _read(MetricsOf, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/metrics"))
 
 
 def _read(kind: type[T], content: Mapping[str, object]) -> T:
@@ -173,14 +189,14 @@ async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: 
     try:
         async with asyncio.timeout(timeout_s):
             state = await _ended(source, comparison_id, poll_s=poll_s, say=say)
+            if state.verdict is None:
+                raise _unfinished(state)
+            found = await _patiently(lambda: source.metrics(state.id), poll_s=poll_s, say=say)
     except TimeoutError as exc:
         raise GateTimedOut(
             f"Comparison {comparison_id} had no verdict after {timeout_s:g} s",
             hint="Give it longer with --timeout; the comparison itself goes on",
         ) from exc
-    if state.verdict is None:
-        raise _unfinished(state)
-    found = await source.metrics(state.id)
     return GateResult(
         id=state.id,
         label=state.label,
@@ -195,19 +211,32 @@ async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: 
 
 async def _ended(source: Source, comparison_id: str, *, poll_s: float, say: Say) -> VerdictOf:
     """A server that is away for a while is waited for, except at the very first."""
-    state, said = await source.verdict(comparison_id), ""
-    news = f"{state.id} is {state.status.value}"
-    while not state.has_ended:
+    look, said = partial(source.verdict, comparison_id), ""
+
+    def tell(news: str) -> None:
+        nonlocal said
         if news != said:
             say(news)
         said = news
+
+    state = await _patiently(look, poll_s=poll_s, say=tell, passing=(TooManyRequests,))
+    while not state.has_ended:
+        tell(f"{state.id} is {state.status.value}")
         await asyncio.sleep(poll_s)
-        try:
-            state = await source.verdict(comparison_id)
-            news = f"{state.id} is {state.status.value}"
-        except InfrastructureError as error:
-            news = f"Still waiting: {error.message}"
+        state = await _patiently(look, poll_s=poll_s, say=tell)
     return state
+
+
+async def _patiently(
+    look: Callable[[], Awaitable[T]], *, poll_s: float, say: Say, passing: tuple[type[QualabError], ...] = PASSING
+) -> T:
+    """What is looked at, once it can be."""
+    while True:
+        try:
+            return await look()
+        except passing as error:
+            say(f"Still waiting: {error.message}")
+        await asyncio.sleep(poll_s)
 
 
 def _unfinished(state: VerdictOf) -> QualabError:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
-from qualab.app.gate import gate
+from qualab.app.gate import ServedVerdicts, gate
 from qualab.app.service.reading import MetricsOf, VerdictOf
 from qualab.domain.names import ComparisonStatus, Verdict
 from qualab.domain.submissions import SubmissionStatus
-from qualab.errors import EndpointUnreachable, GateTimedOut, PairDiffers, QualabError, RunStopped, error_class
+from qualab.errors import (
+    EndpointMisconfigured,
+    EndpointUnreachable,
+    GateTimedOut,
+    PairDiffers,
+    QualabError,
+    RunStopped,
+    TooManyRequests,
+    error_class,
+)
 
 WAITING = VerdictOf(
     id="c-1",
@@ -70,6 +80,63 @@ async def test_a_server_that_goes_away_is_waited_for() -> None:
     verdict, said = await waited(RUNNING, AWAY, AWAY, RUNNING, DONE)
     assert verdict is Verdict.EQUIVALENT
     assert said == ["c-1 is running", "Still waiting: The service is away", "c-1 is running"]
+
+
+@pytest.mark.parametrize("error", [TooManyRequests("Slower"), EndpointMisconfigured("A proxy's page")])
+async def test_a_service_that_is_busy_or_restarted_behind_a_proxy_is_waited_for(error: QualabError) -> None:
+    verdict, said = await waited(RUNNING, error, error, DONE)
+    assert verdict is Verdict.EQUIVALENT
+    assert said == ["c-1 is running", f"Still waiting: {error.message}"]
+
+
+async def test_a_service_that_is_busy_at_the_first_look_is_there() -> None:
+    assert (await waited(TooManyRequests("Slower"), DONE))[0] is Verdict.EQUIVALENT
+    with pytest.raises(EndpointMisconfigured):
+        await waited(EndpointMisconfigured("no such service"), DONE)
+
+
+async def test_a_server_that_goes_away_after_the_verdict_is_waited_for() -> None:
+    @dataclass
+    class Away(Scripted):
+        looks: int = 0
+
+        async def metrics(self, comparison_id: str) -> MetricsOf:
+            self.looks += 1
+            if self.looks < 3:
+                raise AWAY
+            return await super().metrics(comparison_id)
+
+    source = Away([DONE])
+    found = await gate(source, "c-1", timeout_s=5.0, poll_s=0.001, say=source.said.append)
+    assert (found.verdict, source.looks) == (Verdict.EQUIVALENT, 3)
+    with pytest.raises(GateTimedOut):
+        await gate(Away([DONE], looks=-10_000), "c-1", timeout_s=0.05, poll_s=0.001, say=source.said.append)
+
+
+@dataclass
+class Remote:
+    """Answers every path with the same, and remembers it."""
+
+    content: Any
+    paths: list[str] = field(default_factory=list)
+
+    async def get(self, path: str) -> Any:
+        self.paths.append(path)
+        return self.content
+
+
+@pytest.mark.parametrize("content", [{}, {"entries": 5}, {"entries": [{"x": 1}]}, {"entries": [7]}])
+async def test_a_list_that_is_none_of_a_qualab_service_is_said(content: Any) -> None:
+    with pytest.raises(EndpointMisconfigured, match="none of a qualab service"):
+        await ServedVerdicts(remote=Remote(content)).latest("nightly")
+
+
+async def test_an_id_stays_one_part_of_the_path() -> None:
+    remote = Remote({})
+    for ask in (ServedVerdicts(remote=remote).verdict, ServedVerdicts(remote=remote).metrics):
+        with pytest.raises(EndpointMisconfigured):
+            await ask("../a?b#c")
+    assert remote.paths == ["/comparisons/..%2Fa%3Fb%23c/verdict", "/comparisons/..%2Fa%3Fb%23c/metrics"]
 
 
 async def test_a_server_that_was_never_there_is_not() -> None:
