@@ -92,8 +92,10 @@ def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema) -> FastAPI:
     counts = health.Requests(app.state.collectors)
     app.state.collectors.register(health.Stock(state))
     routers = [part.router for part in (comparisons, items, analyses, reports, signoffs, events, plans, audit, health)]
-    for router in (*routers, pages.router, signin.router):
+    everything = (*routers, pages.router, signin.router)
+    for router in everything:
         app.include_router(router)
+    app.state.routes = [route for router in everything for route in router.routes]
     problems.install(app)
     app.add_middleware(Polled, route=comparisons.verdict_route())
     app.add_middleware(Front, settings=settings, observe=counts.observe)

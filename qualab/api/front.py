@@ -43,13 +43,14 @@ class Front:
         given = headers.get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"
         scope["qualab.request_id"] = request_id
-        reply = _Reply(send, request_id)
+        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        reply = _Reply(send, request_id, has_body=asked is scope)
         began = time.perf_counter()
         self._n_under_way += 1
         try:
             self._check(scope, headers)
             body = _Body(receive, limit=self._settings.max_body_bytes, timeout_s=self._settings.body_timeout_s)
-            await self._app(scope, body, reply)
+            await self._app(asked, body, reply)
         except HttpProblem as found:
             await reply.instead(http_problem(found, request_id), scope, receive)
         except Exception:
@@ -57,7 +58,8 @@ class Front:
             await reply.instead(internal_problem(request_id), scope, receive)
         finally:
             self._n_under_way -= 1
-            self._tell(scope, reply.status, time.perf_counter() - began, request_id)
+            route = getattr(asked.get("route"), "path", "(none)")
+            self._tell(scope, route, reply.status, time.perf_counter() - began, request_id)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         if self._n_under_way > self._settings.max_connections:
@@ -78,8 +80,7 @@ class Front:
             return name in LOOPBACK_HOSTS or name in settings.allowed_hosts
         return not settings.allowed_hosts or name in settings.allowed_hosts
 
-    def _tell(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
-        route = getattr(scope.get("route"), "path", "(none)")
+    def _tell(self, scope: Scope, route: str, status: int, seconds: float, request_id: str) -> None:
         self._observe(scope["method"], route, status, seconds)
         if access.isEnabledFor(logging.INFO):
             extra = {"request_id": request_id, "method": scope["method"], "path": scope["path"], "status": status}
@@ -87,10 +88,11 @@ class Front:
 
 
 class _Reply:
-    """Sends, and remembers what was sent."""
+    """Sends, and remembers what was sent; of an answer to HEAD its head alone, at once: a stream would not end."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, *, has_body: bool) -> None:
         self._send = send
+        self._has_body = has_body
         self._head = [(b"x-request-id", request_id.encode()), *SECURE]
         self.status = 0
 
@@ -98,7 +100,11 @@ class _Reply:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message.get("headers", ()), *self._head]
-        await self._send(message)
+            await self._send(message)
+            if not self._has_body:
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        elif self._has_body:
+            await self._send(message)
 
     async def instead(self, response: ASGIApp, scope: Scope, receive: Receive) -> None:
         """Another answer, if none has begun."""

@@ -16,7 +16,6 @@ OF_HTTP: Mapping[int, tuple[str, str]] = {
     413: ("body", "must be smaller"),
     415: ("Content-Type", "must be application/json"),
     421: ("Host", "must be this machine's own name, or one that the operator allows"),
-    431: ("headers", "must be smaller"),
 }
 
 OF_ERROR: tuple[tuple[type[QualabError], str], ...] = (

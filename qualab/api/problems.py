@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from qualab import errors as e
 from qualab.api.parts import of_error, of_status
@@ -51,7 +52,6 @@ OF_HTTP: Mapping[int, tuple[str, str]] = {
     408: ("request-timeout", "Send the request faster"),
     413: ("request-too-large", "Send less"),
     415: ("unsupported-media-type", "Send Content-Type: application/json"),
-    431: ("headers-too-large", "Send shorter headers"),
     421: ("misdirected", "Use this machine's own name, or one that the operator allows with --allow-host"),
     500: ("internal", "It is a bug; the request's id leads to it in the log"),
     503: ("too-busy", "Try again in a moment"),
@@ -108,6 +108,21 @@ def http_problem(found: HttpProblem, request_id: str) -> Response:
     )
 
 
+def not_http(status: int, detail: str) -> Response:
+    """Of what never becomes a request: the bytes themselves are wrong, or too many."""
+    code = "headers-too-large" if status == 431 else "malformed-request"
+    request_id = secrets.token_hex(8)
+    return problem(
+        status,
+        code,
+        detail,
+        hint="Send shorter headers" if status == 431 else "Send HTTP/1.1",
+        errors={"headers": "must be smaller"} if status == 431 else {"request": "must be HTTP/1.1"},
+        headers={"X-Request-Id": request_id},
+        request_id=request_id,
+    )
+
+
 def internal_problem(request_id: str) -> Response:
     """For what nobody expected: an id that leads to the log, and nothing else."""
     return http_problem(HttpProblem(500, "Something went wrong in the service"), request_id)
@@ -155,7 +170,15 @@ async def _of_problem(request: Request, error: Exception) -> Response:
 async def _of_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = error.status_code if error.status_code in OF_HTTP else 400
-    return http_problem(HttpProblem(status, str(error.detail), headers=error.headers), request_id_of(request))
+    headers = {"Allow": _allowed(request)} if status == 405 else error.headers
+    return http_problem(HttpProblem(status, str(error.detail), headers=headers), request_id_of(request))
+
+
+def _allowed(request: Request) -> str:
+    """The methods of every route that has this path."""
+    here = (route for route in request.app.state.routes if route.matches(request.scope)[0] is not Match.NONE)
+    found = {name for route in here for name in route.methods}
+    return ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))
 
 
 async def _of_validation(request: Request, error: Exception) -> Response:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from http import HTTPStatus
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from qualab.api.problems import not_http
+from qualab.errors import InfrastructureError
 from qualab.service_settings import ServiceSettings
 
 GRACE_S = 10
 """For requests that are under way when the server is stopped."""
 KEEP_ALIVE_S = 30
+MOST_HEAD_BYTES = 65_536
+"""Of a request line and headers together."""
 BEYOND = 100
 """Connections beyond those whose requests are served, so that these get an answer that says so."""
 
@@ -54,8 +59,14 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        """Says where it listens."""
-        await super().startup(sockets)  # type: ignore[arg-type]
+        """Says where it listens. Raises InfrastructureError where it cannot."""
+        try:
+            await super().startup(sockets)  # type: ignore[arg-type]
+        except SystemExit as exc:  # with the exit code of a comparison that is inconclusive
+            raise InfrastructureError(
+                f"Cannot listen on {self.config.host}, port {self.config.port}",
+                hint="Its reason is in the log above; choose another with --host and --port",
+            ) from exc
         if self.started:
             port = next((one.getsockname()[1] for server in self.servers for one in server.sockets), self.config.port)
             host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
@@ -68,10 +79,12 @@ class Server(uvicorn.Server):
 
 
 class TimedProtocol(HttpToolsProtocol):
-    """HTTP for clients that send a request's head in time."""
+    """HTTP for clients that send a request's head in time, and none without end."""
 
     head_timeout_s = 30.0
     _timer: asyncio.TimerHandle | None = None
+    _is_in_head = False
+    _n_head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The time for the first head runs."""
@@ -82,6 +95,33 @@ class TimedProtocol(HttpToolsProtocol):
         """A head may be whole now, or have begun."""
         super().data_received(data)
         self._watch()
+        if self._is_in_head:
+            self._n_head_bytes += len(data)
+            if self._n_head_bytes > MOST_HEAD_BYTES:
+                self._refuse(431, f"The headers are larger than {MOST_HEAD_BYTES} bytes")
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        super().on_message_begin()
+        self._is_in_head, self._n_head_bytes = True, 0
+
+    def on_headers_complete(self) -> None:
+        """It is whole."""
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """A problem, as every error is."""
+        self._refuse(400, msg.rstrip("."))
+
+    def _refuse(self, status: int, detail: str) -> None:
+        """Answers for the app, which never sees this request."""
+        answer = not_http(status, detail)
+        lines = [b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode())]
+        lines += [name + b": " + value for name, value in (*answer.raw_headers, (b"connection", b"close"))]
+        self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + bytes(answer.body))
+        self.transport.close()
+        self._is_in_head = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is waited for."""

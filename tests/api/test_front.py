@@ -58,7 +58,26 @@ def test_unknown_routes_and_methods_are_problems(idle: Service) -> None:
     check_problem(idle.client.get("/v1/comparisons/"), 404, "no-such-route")
     refused = idle.client.put("/v1/comparisons", json={})
     check_problem(refused, 405, "method-not-allowed")
-    assert set(refused.headers["allow"].replace(" ", "").split(",")) <= {"GET", "POST"}
+    assert refused.headers["allow"] == "GET, HEAD, POST"
+    assert idle.client.put("/v1/comparisons/x/cancel").headers["allow"] == "POST"
+
+
+def test_head_is_get_without_a_body(working: Service) -> None:
+    done = working.finished()
+    for path in ("/healthz", "/readyz", "/", "/v1/comparisons", f"/v1/comparisons/{done}/verdict", "/v1/nothing"):
+        got, head = working.client.get(path), working.client.head(path)
+        assert head.status_code == got.status_code, path
+        assert head.content == b""
+        assert head.headers["content-length"] == got.headers["content-length"]
+    etag = working.client.head(f"/v1/comparisons/{done}").headers["etag"]
+    assert working.client.head(f"/v1/comparisons/{done}", headers={"If-None-Match": etag}).status_code == 304
+    assert working.client.head(f"/v1/comparisons/{done}/cancel").status_code == 405
+
+
+def test_the_head_of_a_stream_does_not_wait_for_its_end(idle: Service) -> None:
+    head = idle.client.head(f"/v1/comparisons/{idle.create()}/events")
+    assert head.headers["content-type"].startswith("text/event-stream")
+    assert idle.app.state.qualab.broadcast.n_listeners == 0
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(make: Make) -> None:

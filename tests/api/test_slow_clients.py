@@ -7,9 +7,11 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import httpx2
+import orjson
 import pytest
 
 from qualab.ports import TaskOptions
@@ -104,8 +106,33 @@ def test_what_is_no_request_is_no_error_of_the_server(served: tuple[Service, str
             answer = client.recv(65_536)
         except ConnectionError:
             answer = b""
-    assert not answer or answer.split()[1][:1] == b"4"
+    if answer:
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.split()[1][:1] == b"4"
+        assert b"content-type: application/problem+json" in head
+        assert orjson.loads(body)["errors"]
     assert httpx2.get(f"{served[1]}/healthz").status_code == 200
+
+
+def test_a_head_without_end_is_refused(served: tuple[Service, str]) -> None:
+    with connected(served[1]) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nA: " + b"a" * 60_000 + b"\r\n\r\n")
+        assert client.recv(65_536).startswith(b"HTTP/1.1 200")
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+        answer = b""
+        with suppress(ConnectionError):
+            for number in range(100):
+                client.sendall(b"X-%d: " % number + b"a" * 10_000 + b"\r\n")
+            client.sendall(b"\r\n")
+        with suppress(ConnectionError):
+            answer = client.recv(65_536)
+    assert not answer or answer.startswith(b"HTTP/1.1 431 ")
+    assert httpx2.get(f"{served[1]}/healthz").status_code == 200
+
+
+def test_a_large_body_is_no_large_head(served: tuple[Service, str]) -> None:
+    sent = httpx2.post(f"{served[1]}/v1/comparisons", json={"label": "x" * 500_000})
+    assert sent.status_code == 422
 
 
 class Sleeping(FakeHarness):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -90,6 +91,14 @@ def test_a_command_opens_its_database_once(
     monkeypatch.setattr("qualab.cli.worker._ended_by_signals", lambda: None)
     assert qualab(*command).code != 0
     assert len(opened) == 1
+
+
+def test_a_port_that_is_taken_is_said_with_the_exit_code_of_infrastructure(qualab: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = qualab("serve", "--port", str(port), "--no-worker")
+    assert refused.code == 5
+    assert f"qualab: Cannot listen on 127.0.0.1, port {port}" in refused.err
 
 
 @contextmanager
