@@ -39,7 +39,8 @@ class EventStream(StreamingResponse):
         200: {
             "description": "`progress` for each change; `end` when nothing more comes; a comment as a sign of life",
             "content": {"text/event-stream": {"schema": {"type": "string"}, "example": samples.EVENT}},
-        }
+        },
+        204: {"description": "The end was seen: there is nothing to ask again for"},
     },
 )
 async def events(
@@ -50,6 +51,9 @@ async def events(
     """Follow a comparison: answers by arm, rate, phase, status, verdict."""
     broadcast = state_of(request).broadcast
     channel = await broadcast.join(comparison_id)
+    if channel.is_over and channel.mark == last_event_id:  # an EventSource asks again for ever, until it is told this
+        broadcast.leave(channel)
+        return Response(status_code=204)
     stream = EventStream(broadcast.messages(channel, last_event_id), headers=NOT_BUFFERED)
     stream.left = lambda: broadcast.leave(channel)
     return stream

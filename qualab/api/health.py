@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from qualab.api.docs import problems
+from qualab.api.problems import RETRY_AFTER_S
 from qualab.api.state import READ, State, state_of
 from qualab.domain.names import ComparisonStatus
 from qualab.domain.submissions import SubmissionStatus
@@ -115,7 +116,8 @@ def readyz(request: Request) -> Response:
         reasons.append("the database does not answer")
     status = "ready" if not reasons else "not ready"
     content = orjson.dumps({"status": status, **found, "reasons": reasons})
-    return Response(content, 503 if reasons else 200, headers=NOT_KEPT, media_type="application/json")
+    headers = NOT_KEPT | ({"Retry-After": str(RETRY_AFTER_S)} if reasons else {})
+    return Response(content, 503 if reasons else 200, headers=headers, media_type="application/json")
 
 
 @router.get(

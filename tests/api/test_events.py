@@ -68,7 +68,9 @@ def test_what_was_seen_is_not_sent_again(served: tuple[Service, str]) -> None:
     comparison_id = service.finished()
     (end,) = follow(url, comparison_id)
     assert end["event"] == "end"
-    assert follow(url, comparison_id, **{"Last-Event-ID": end["id"]}) == []
+    again = httpx2.get(f"{url}/v1/comparisons/{comparison_id}/events", headers={"Last-Event-ID": end["id"]})
+    assert (again.status_code, again.content) == (204, b"")
+    assert service.app.state.qualab.broadcast.n_listeners == 0
     assert follow(url, comparison_id, **{"Last-Event-ID": "older"}) == [end]
 
 

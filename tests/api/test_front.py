@@ -166,6 +166,7 @@ def test_readiness_says_what_is_missing(make: Make) -> None:
     behind = make(schema=lambda: ("0006", "0007")).client.get("/readyz")
     assert (behind.status_code, behind.json()["schema"]) == (503, "other")
     assert "qualab db upgrade" in behind.json()["reasons"][0]
+    assert int(behind.headers["retry-after"]) > 0
     service = make()
     service.jobs.n_workers = 0
     assert "no worker" in service.client.get("/readyz").json()["reasons"][0]
