@@ -11,6 +11,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qualab.api.problems import RETRY_AFTER_S, HttpProblem, http_problem, internal_problem
@@ -53,6 +54,9 @@ class Front:
             await self._app(asked, body, reply)
         except HttpProblem as found:
             await reply.instead(http_problem(found, request_id), scope, receive)
+        except ClientDisconnect:
+            gone = HttpProblem(400, "The client left before its body was whole")
+            await reply.instead(http_problem(gone, request_id), scope, receive)
         except Exception:
             log.exception("request %s failed unexpectedly", request_id)
             await reply.instead(internal_problem(request_id), scope, receive)

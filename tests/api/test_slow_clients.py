@@ -114,6 +114,20 @@ def test_what_is_no_request_is_no_error_of_the_server(served: tuple[Service, str
     assert httpx2.get(f"{served[1]}/healthz").status_code == 200
 
 
+@pytest.mark.parametrize("rest", [b"Content-Length: 99\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"])
+def test_a_client_that_leaves_in_its_body_is_no_error_of_the_server(
+    served: tuple[Service, str], caplog: pytest.LogCaptureFixture, rest: bytes
+) -> None:
+    with connected(served[1]) as client:
+        client.sendall(b"POST /v1/plans HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n" + rest)
+        time.sleep(0.1)
+    ends_at = time.monotonic() + 5.0
+    while 'route="/v1/plans",status="400"' not in (said := httpx2.get(f"{served[1]}/metrics").text):
+        assert time.monotonic() < ends_at, said
+    assert 'status="500"' not in said
+    assert "unexpectedly" not in caplog.text
+
+
 def test_a_head_without_end_is_refused(served: tuple[Service, str]) -> None:
     with connected(served[1]) as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nA: " + b"a" * 60_000 + b"\r\n\r\n")
