@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qualab.app.flips import Flip, Flips
-from qualab.domain.text import visible_text
+from qualab.domain.text import line_text
 
 BEFORE, AFTER = 60, 160
 """Characters of an answer that are shown before and after its first difference."""
@@ -79,4 +79,4 @@ def _mark_length(text: str) -> int:
 
 def visible(text: str) -> str:
     """Text that a model wrote, on one line and safe for a terminal."""
-    return visible_text(text).replace("\n", "\\n").replace("\t", "\\t")
+    return line_text(text)

@@ -147,9 +147,11 @@ def _print(found: GateResult, output_format: Format) -> None:
     if output_format is Format.JSON:
         sys.stdout.write(_json(found))
         return
-    said = f" ({found.label})" if found.label else ""
+    from qualab.domain.text import line_text
+
+    said = f" ({line_text(found.label)})" if found.label else ""
     typer.echo(f"{found.verdict.value}: {found.id}{said}, plan {found.plan_hash[:12]}")
     for reason in found.reasons:
-        typer.echo(f"  {reason}")
+        typer.echo(f"  {line_text(reason)}")
     for caveat in found.caveats:
-        typer.echo(f"  Note: {caveat}")
+        typer.echo(f"  Note: {line_text(caveat)}")

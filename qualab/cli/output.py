@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from typing import IO, TextIO
 
+from qualab.domain.text import visible_text
+
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -38,9 +40,9 @@ def say_unwritten(error: OSError) -> None:
 
 
 def complain(text: str) -> None:
-    """A line on the error output, if anybody reads it."""
+    """A line on the error output, if anybody reads it. What came from elsewhere commands no terminal."""
     try:
-        print(text, file=sys.stderr)
+        print(visible_text(text), file=sys.stderr)
     except OSError:
         silence(sys.stderr)
 

@@ -29,6 +29,7 @@ from qualab.domain.comparison import (
 )
 from qualab.domain.names import LookDecision, Verdict
 from qualab.domain.numbers import pvalue, seconds, share, signed
+from qualab.domain.text import line_text
 
 GAINS_LOSSES = "+/−"
 DECISIONS = {
@@ -235,8 +236,8 @@ def _about(one: Comparison) -> dict[str, Text]:
         "id": Text(one.id),
         "status": Text(one.status.value),
         "verdict": Text(one.verdict.value, style=STYLES[one.verdict]) if one.verdict else Text(""),
-        "model": Text(one.plan.sampling.model),
-        "tasks": Text(",".join(one.plan.requested)),
-        "label": Text(one.label),
+        "model": Text(line_text(one.plan.sampling.model)),
+        "tasks": Text(line_text(",".join(one.plan.requested))),
+        "label": Text(line_text(one.label)),
         "created": Text(f"{one.created_at:%Y-%m-%d %H:%M}"),
     }

@@ -27,9 +27,14 @@ def visible_text(text: str) -> str:
     return "".join(character if _has_shape(character) else f"‹U+{ord(character):04X}›" for character in text)
 
 
+def line_text(text: str) -> str:
+    """The same on one line: line ends and tabs are named, too."""
+    return visible_text(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def is_one_line(text: str) -> bool:
     """Whether every character has a shape, and none begins another line: what lists and terminals can show."""
-    return visible_text(text) == text and not {"\n", "\t"} & set(text)
+    return line_text(text) == text
 
 
 _KEPT = "\n\t\u200d\ufe0f"

@@ -193,3 +193,14 @@ def test_what_was_imported_is_verified_as_far_as_logs_tell(
         "plan": True, "seals": True, "requests": None, "row": True, "answers": True, "scores": None,
             "analysis": True, "outcomes": None, "sign-off": None,
     }  # fmt: skip
+
+
+def test_a_label_commands_no_terminal(qualab: Command, equal_pair: list[str]) -> None:
+    label = "a\x1b[31m\x07\nb\u202e"
+    done = qualab("run", *equal_pair, *EASY, "--label", label)
+    gate, listed = qualab("gate", done.comparison_id), qualab("list", "--label", label)
+    missing = qualab("gate", "--latest", "--label", f"no {label}")
+    for said in (gate.out, listed.out, missing.err):
+        assert not {"\x1b", "\x07", "\u202e"} & set(said)
+    assert gate.out.startswith(f"EQUIVALENT: {done.comparison_id} (a‹U+001B›[31m‹U+0007›\\nb‹U+202E›), plan ")
+    assert "no a‹U+001B›[31m" in missing.err
