@@ -145,6 +145,7 @@ def resume(
     from qualab.app import run as use_case
     from qualab.app.standing import check_free
     from qualab.app.turns import turns_left
+    from qualab.domain.lookup import signed_off
     from qualab.settings import load
 
     pins = {"checkpoint": checkpoint, "pods": pods, "containers": containers}
@@ -155,6 +156,8 @@ def resume(
     local |= bootstrap.places_here(settings)
     # before any server is started for it
     found = check_free(services.store, comparison, runner=services.runner, now=services.clock.now())
+    if bootstrap.registry_of(settings).signoffs(found.id):
+        raise signed_off(found.id)
     keys = bootstrap.keys_of(settings, managed=managed is not None)
     if found.plan.sequential and managed:
         turns = turns_left(services, found.id, retry_failed=retry_failed)

@@ -68,8 +68,10 @@ def changed(comparison_id: str) -> VersionConflict:
 
 
 def signed_off(comparison_id: str) -> ComparisonSignedOff:
-    """For the deletion of a comparison that somebody accepted."""
-    return ComparisonSignedOff(f"comparison {comparison_id} is signed off, and kept")
+    """For the deletion, or another run, of a comparison that somebody accepted."""
+    return ComparisonSignedOff(
+        f"comparison {comparison_id} is signed off, and kept as it is", hint="start another comparison"
+    )
 
 
 def under_way(comparison_id: str, status: SubmissionStatus) -> ComparisonBusy:

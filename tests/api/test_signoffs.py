@@ -30,6 +30,8 @@ def test_what_is_signed_off_is_not_deleted(working: Service) -> None:
     refused = working.client.delete(f"/v1/comparisons/{done}")
     assert (refused.status_code, refused.json()["code"]) == (409, "comparison-signed-off")
     assert working.client.get(f"/v1/comparisons/{done}").json()["is_signed_off"] is True
+    resumed = working.client.post(f"/v1/comparisons/{done}/resume", json={"retry_failed": True})
+    assert (resumed.status_code, resumed.json()["code"]) == (409, "comparison-signed-off")
 
 
 def test_a_wrong_body_names_its_field(working: Service) -> None:

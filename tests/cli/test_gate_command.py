@@ -158,6 +158,8 @@ def test_sign_off_is_refused_with_reasons_and_overridden_with_one(
     assert signed.code == 0
     assert "EQUIVALENT signed off by Kim Minji" in signed.out
     assert "In spite of: limited to 40 items a task" in signed.out
+    resumed = qualab("resume", done.comparison_id, "--retry-failed")
+    assert (resumed.code, "is signed off, and kept as it is" in resumed.err) == (2, True)
 
 
 def test_verify_finds_an_altered_answer(qualab: Command, equal_pair: list[str], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qualab.app.service.desk import By, Desk
 from qualab.app.service.reading import About, about, known_id
+from qualab.domain.lookup import signed_off
 from qualab.domain.names import ComparisonStatus
 from qualab.domain.submissions import UNDER_WAY, Submission, SubmissionStatus
 from qualab.errors import VersionConflict, WrongState
@@ -30,11 +31,14 @@ def cancel(desk: Desk, comparison_id: str, *, by: By, version: int | None = None
 def resume(
     desk: Desk, comparison_id: str, *, by: By, retry_failed: bool = False, version: int | None = None
 ) -> Submission:
-    """Takes up again what was cancelled, stopped or failed. Raises ComparisonNotFound, WrongState, VersionConflict."""
+    """Takes up again what was cancelled, stopped or failed. Raises ComparisonNotFound, WrongState, ComparisonSignedOff,
+    VersionConflict."""
     seen = about(desk, comparison_id)
     found = _own(seen, version)
     if found.status in UNDER_WAY:
         raise WrongState(f"Comparison {comparison_id} is {found.status.value} already", hint="Follow its events")
+    if seen.summary.is_signed_off:
+        raise signed_off(comparison_id)
     if seen.summary.status is ComparisonStatus.FINISHED and not retry_failed:
         raise WrongState(
             f"Comparison {comparison_id} is finished", hint="Only retry_failed: true takes up a finished comparison"
