@@ -9,6 +9,7 @@ from qualab.app.analyse import analyse
 from qualab.app.compare import tasks_of
 from qualab.app.scoring import scores_of, summary_of
 from qualab.app.services import Services
+from qualab.app.standing import check_free
 from qualab.app.verified import Check, Stored, Verification, checked
 from qualab.app.verifying_shown import outcomes_check, row_check, signoffs_check
 from qualab.domain.canonical import body_hash, canonical_json, encode_body, sha256
@@ -28,7 +29,7 @@ def verify(
 ) -> Verification:
     """Makes hashes, scores and the analysis again from what is stored. Nothing is asked, nothing stored.
 
-    Raises ComparisonNotFound.
+    Raises ComparisonNotFound; ComparisonBusy while it is being run: what it was analysed from changes.
     """
     stored = None
     try:
@@ -47,7 +48,7 @@ def verify(
 
 def _read(services: Services, registry: Registry, comparison_id: str, local: Mapping[str, str]) -> Stored:
     store = services.store
-    comparison = store.get(comparison_id)
+    comparison = check_free(store, comparison_id, runner="", now=services.clock.now())
     return Stored(
         services=services,
         registry=registry,

@@ -22,7 +22,7 @@ from qualab.domain.canonical import canonical_json, sha256
 from qualab.domain.names import Verdict
 from qualab.domain.plan import DecisionRule
 from qualab.domain.seals import seal_of
-from qualab.errors import InvalidValue, NotYet, SignOffRefused
+from qualab.errors import ComparisonBusy, InvalidValue, NotYet, SignOffRefused
 from tests.app.fakes import START, Bench, FakeEndpoint, FakeHarness, FakeTasks, QuietProgress, experiment
 from tests.store.samples import make_comparison, make_items
 
@@ -201,6 +201,14 @@ async def test_an_analysis_cannot_be_put_in_between_or_left_out(finish: Finish) 
     assert not done.verify().is_altered
     done.alter("DELETE FROM analysis WHERE id = (SELECT min(id) FROM analysis)")
     assert "seals" in {check.name for check in done.verify().checks if check.is_ok is False}
+
+
+async def test_what_is_being_run_is_not_called_altered(finish: Finish) -> None:
+    done = await finish()
+    now = done.bench.services.clock.now()
+    done.store.claim(done.id, runner="another", now=now, stale_after_s=30.0)
+    with pytest.raises(ComparisonBusy):
+        done.verify()
 
 
 async def test_tasks_that_are_not_there_any_more_are_said_and_nothing_is_called_altered(finish: Finish) -> None:
