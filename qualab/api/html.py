@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import RedirectResponse, Response
 
 from qualab import bootstrap
-from qualab.api.problems import HttpProblem, status_of
+from qualab.api.problems import RETRY_AFTER_S, HttpProblem, status_of
 from qualab.api.state import COOKIE
 from qualab.app.viewing.words import Wording
 from qualab.domain.names import Language
@@ -134,7 +134,10 @@ class PageRoute(APIRoute):
 
 def error_page(request: Request, status: int, detail: str, hint: str) -> Response:
     """What went wrong, for a person."""
-    return page(request, "error", status=status, code=status, detail=detail, hint=hint)
+    shown = page(request, "error", status=status, code=status, detail=detail, hint=hint)
+    if status in (429, 503):
+        shown.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return shown
 
 
 def _said(error: RequestValidationError) -> str:

@@ -132,6 +132,9 @@ def test_a_database_that_is_away_is_asked_again_later(idle: Service, monkeypatch
             assert "postgresql" not in answer.text
             assert found["detail"] == "The database cannot be used now"
         check_problem(idle.client.post("/v1/comparisons", json=EXPERIMENT), 503, "store")
+        page = idle.client.get("/")
+        assert (page.status_code, int(page.headers["retry-after"]) >= 1) == (503, True)
+        assert page.headers["content-type"].startswith("text/html")
         ready = idle.client.get("/readyz")
         assert (ready.status_code, ready.json()["database"]) == (503, "away")
         assert idle.client.get("/healthz").status_code == 200
