@@ -16,6 +16,7 @@ from qualab.errors import Unauthenticated
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 FORM = "application/x-www-form-urlencoded"
+MOST_FIELDS = 10
 
 
 @router.get("/sign-in")
@@ -59,7 +60,10 @@ async def _said(request: Request) -> dict[str, str]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != FORM:
         raise HttpProblem(415, f"The body's type must be {FORM}")
-    found = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
+    try:
+        found = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise HttpProblem(400, f"The form has more than {MOST_FIELDS} fields") from None
     return {name: values[0] for name, values in found.items()}
 
 

@@ -246,6 +246,11 @@ def test_a_report_that_cannot_be(site: Site) -> None:
     assert get(f"/v1/comparisons/{site.small}/report?format=doc").status_code == 422
 
 
+def test_a_form_with_too_many_fields_is_no_error_of_the_server(guarded: tuple[Service, str]) -> None:
+    service, _ = guarded
+    assert service.client.post("/sign-in", content="&".join("abcdefghijklmn"), headers=FORM).status_code == 400
+
+
 def test_a_sign_in_leads_nowhere_else_whatever_the_link_says(guarded: tuple[Service, str]) -> None:
     service, _ = guarded
     for wanted in ("//evil.example", "https://evil.example", "//[::1", "/\\evil.example"):
