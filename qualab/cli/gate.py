@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qualab.app.gate import Source
     from qualab.domain.gate import GateResult
 
-Written = dict[Path, bytes]
+ONE_TOKEN = "It holds one token and nothing else"
 
 
 def register(app: typer.Typer) -> None:
@@ -79,11 +79,18 @@ def _token(path: Path | None) -> str:
     import os
 
     if path is None:
-        return os.environ.get("QUALAB_TOKEN", "").strip()
+        return _checked(os.environ.get("QUALAB_TOKEN", "").strip(), "QUALAB_TOKEN")
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return _checked(path.read_text(encoding="utf-8").strip(), f"The token file {path}")
     except (OSError, UnicodeDecodeError) as exc:
-        raise InvalidValue(f"Cannot read the token file {path}", hint="It holds one token and nothing else") from exc
+        raise InvalidValue(f"Cannot read the token file {path}", hint=ONE_TOKEN) from exc
+
+
+def _checked(token: str, where: str) -> str:
+    """The token is not repeated: it may be another secret."""
+    if not (token.isascii() and token.isprintable()):
+        raise InvalidValue(f"{where} holds more than a token", hint=ONE_TOKEN)
+    return token
 
 
 async def _waited(

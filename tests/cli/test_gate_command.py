@@ -133,6 +133,16 @@ def test_wrong_arguments_of_a_gate_are_one_clear_line(qualab: Command, arguments
     assert said in done.err.splitlines()[0]
 
 
+def test_a_token_that_is_more_than_one_line_is_refused_and_not_repeated(
+    qualab: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("qlb_secret\nqlb_other\n")
+    monkeypatch.setenv("QUALAB_TOKEN", "qlb_secret\x01")
+    for arguments in (("--token-file", tmp_path / "token"), ()):
+        done = qualab("gate", "x", "--server", "http://127.0.0.1:9", *arguments)
+        assert (done.code, "holds more than a token" in done.err, "secret" in done.err) == (2, True, False)
+
+
 def test_a_run_that_was_stopped_has_no_verdict_to_wait_for(qualab: Command, tmp_path: Path) -> None:
     rows = [{"question": "1 + 1? " * times, "answer": "#### 2"} for times in (1, 50)] * 10
     (tmp_path / "gsm8k").mkdir()
