@@ -28,7 +28,7 @@ def row_check(stored: Stored, analysis: Analysis | None) -> Check:
         "verdict": (shown.verdict, analysis.verdict if analysis else None),
         "model": (shown.model, storable_text(plan.sampling.model)),
         "suite": (shown.suite, storable_text(plan.suite)),
-        "number of items": (shown.n_items, len(stored.items)),
+        "number of items": (shown.n_items, sum(task.n_items for task in plan.tasks)),
         "analysis": (shown.status is ComparisonStatus.FINISHED, analysis is not None),
     }
     if shown.status is not ComparisonStatus.FINISHED:  # taken up again: the former analysis stands until the end
