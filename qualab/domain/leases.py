@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
-from qualab.errors import InvalidValue
+from qualab.errors import ComparisonBusy, InvalidValue
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -27,6 +27,17 @@ class HostLease:
 
     def is_stale(self, now: datetime, stale_after_s: float) -> bool:
         return now - self.heartbeat_at > timedelta(seconds=stale_after_s)
+
+
+def check_let_go(comparison_id: str, leases: Iterable[HostLease], *, now: datetime, stale_after_s: float) -> None:
+    """Raises ComparisonBusy where a worker still has leases of it: it may be about to store the comparison."""
+    for lease in leases:
+        if lease.comparison_id == comparison_id and not lease.is_stale(now, stale_after_s):
+            raise ComparisonBusy(
+                f"comparison {comparison_id} is still held by the worker {lease.runner}",
+                hint="try again in a few seconds: a worker lets go of what was cancelled",
+                holder=lease.runner,
+            )
 
 
 def host_of(url: str) -> str:

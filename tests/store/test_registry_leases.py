@@ -142,7 +142,7 @@ def test_slots_that_no_wait_would_bring_are_refused(registry: Registry, slots: i
 def test_a_deleted_submission_holds_no_host(registry: Registry) -> None:
     registry.submit(make_submission("a", status=SubmissionStatus.CANCELLED), entry=make_entry())
     assert lease(registry, "a", "h", slots=8)
-    registry.delete("a", entry=make_entry(), stale_after_s=60)
+    registry.delete("a", entry=make_entry(at=after(61)), stale_after_s=60)
     assert lease(registry, "b", "h", slots=8)
 
 

@@ -242,6 +242,18 @@ def test_a_key_goes_with_its_submission(registry: Registry) -> None:
     assert registry.submit(make_submission("c-2"), entry=make_entry(), key="k", body_hash="other")[1]
 
 
+def test_what_a_worker_has_not_let_go_of_is_not_deleted(registry: Registry) -> None:
+    """It was cancelled before it had a comparison: its worker would store one afterwards."""
+    submit(registry, status=SubmissionStatus.CANCELLED)
+    hosts = {"h": 1}
+    registry.lease_hosts("c-1", hosts, runner="w", limit=1, is_exclusive=False, now=NOW, stale_after_s=60)
+    with pytest.raises(ComparisonBusy, match="still held by the worker w"):
+        registry.delete("c-1", entry=make_entry(at=after(60)), stale_after_s=60)
+    registry.release_hosts("c-1", runner="w")
+    registry.delete("c-1", entry=make_entry(at=after(60)), stale_after_s=60)
+    assert registry.submission("c-1") is None
+
+
 def test_an_unknown_id_is_not_deleted(store: Store, registry: Registry) -> None:
     store.create(make_comparison("c-10"), [])
     with pytest.raises(ComparisonNotFound):

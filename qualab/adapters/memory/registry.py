@@ -21,7 +21,7 @@ from qualab.adapters.memory.store import (
 from qualab.domain.access import AuditEntry, Token
 from qualab.domain.claims import Claim, busy
 from qualab.domain.items import Answer, Item, Score
-from qualab.domain.leases import HostLease, check_slots, may_lease
+from qualab.domain.leases import HostLease, check_let_go, check_slots, may_lease
 from qualab.domain.lookup import (
     changed,
     item_not_found,
@@ -190,6 +190,7 @@ class MemoryRegistry:
             raise under_way(comparison_id, submitted.submission.status)
         if kept is not None and not may_take(kept.claim, runner="", now=entry.at, stale_after_s=stale_after_s):
             raise busy(comparison_id, kept.claim)
+        check_let_go(comparison_id, self._leases.values(), now=entry.at, stale_after_s=stale_after_s)
         self._store.kept.pop(comparison_id, None)
         self._submitted.pop(comparison_id, None)
         self._leases = {place: lease for place, lease in self._leases.items() if lease.comparison_id != comparison_id}

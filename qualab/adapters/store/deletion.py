@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import Connection, delete, exists, select
 
 from qualab.adapters.store.comparisons import read_claim
-from qualab.adapters.store.leases import drop_leases
+from qualab.adapters.store.leases import drop_leases, leases_of
 from qualab.adapters.store.runners import may_take
 from qualab.adapters.store.submissions import read_submission
 from qualab.adapters.store.tables import (
@@ -25,6 +25,7 @@ from qualab.adapters.store.tables import (
     submission,
 )
 from qualab.domain.claims import busy
+from qualab.domain.leases import check_let_go
 from qualab.domain.lookup import not_found, signed_off, under_way
 from qualab.domain.submissions import UNDER_WAY
 
@@ -50,6 +51,7 @@ def delete_comparison(
         raise signed_off(comparison_id)
     if asked is not None and asked.status in UNDER_WAY:
         raise under_way(comparison_id, asked.status)
+    check_let_go(comparison_id, leases_of(connection, comparison_id), now=now, stale_after_s=stale_after_s)
     if key is not None:
         held = read_claim(connection, key)
         if not may_take(held, runner="", now=now, stale_after_s=stale_after_s):

@@ -24,6 +24,11 @@ def read_leases(connection: Connection, hosts: Iterable[str]) -> list[HostLease]
     return [_lease_of(row) for row in connection.execute(select(host_lease).where(_L.host.in_(list(hosts))))]
 
 
+def leases_of(connection: Connection, comparison_id: str) -> list[HostLease]:
+    """A comparison's."""
+    return [_lease_of(row) for row in connection.execute(select(host_lease).where(_L.comparison_id == comparison_id))]
+
+
 def replace_leases(connection: Connection, comparison_id: str, leases: Iterable[HostLease]) -> None:
     """A comparison's leases in place of its former ones."""
     drop_leases(connection, comparison_id)
