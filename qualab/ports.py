@@ -18,6 +18,7 @@ from qualab.domain.leases import HostLease
 from qualab.domain.logged import CutLine, LoggedRow, LoggedRun, TaskFacts
 from qualab.domain.names import ArmName, ComparisonStatus, Verdict
 from qualab.domain.observations import Observation
+from qualab.domain.ordering import NEWEST_FIRST, ListOrder
 from qualab.domain.outcomes import Outcome, OutcomeFilter
 from qualab.domain.paging import Page
 from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
@@ -347,9 +348,11 @@ class Registry(Protocol):
     """What the service keeps beside comparisons, in the same database. Each method is one transaction, its audit entry
     in it. Ids are whole ones. Pages hold at least one entry. Errors are StoreError's subclasses, or named."""
 
-    def page(self, wanted: ComparisonFilter, *, cursor: str | None = None) -> Page[ComparisonSummary]:
-        """Comparisons, and submissions that have not become one, newest first, `wanted.limit` a page. Raises
-        InvalidValue for a bad cursor."""
+    def page(
+        self, wanted: ComparisonFilter, *, order: ListOrder = NEWEST_FIRST, cursor: str | None = None
+    ) -> Page[ComparisonSummary]:
+        """Comparisons, and submissions that have not become one, `wanted.limit` a page. Texts are in the database's own
+        order of them. Raises InvalidValue for a bad cursor, as of a list in another order."""
         ...
 
     def summary(self, comparison_id: str) -> ComparisonSummary:

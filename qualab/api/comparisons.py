@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.routing import APIRoute
@@ -30,6 +30,7 @@ from qualab.app.service.reading import (
 from qualab.app.service.submitting import submit
 from qualab.domain.lookup import not_found
 from qualab.domain.names import ComparisonStatus, Verdict
+from qualab.domain.ordering import ORDERS
 from qualab.domain.submissions import SubmissionStatus
 from qualab.domain.text import storable_text
 from qualab.domain.treatment import Treatment
@@ -41,6 +42,11 @@ IfMatch = Annotated[str | None, Header(description="The ETag of what was read: a
 RETRY_FAILED = {"type": "object", "properties": {"retry_failed": {"type": "boolean"}}, "additionalProperties": False}
 
 
+Sort = Literal["created", "-created", "label", "-label", "model", "-model", "status", "-status", "verdict", "-verdict"]
+MOST_OF_A_CURSOR = 4_000
+"""Those of an order by a text hold one."""
+
+
 class Listed(Paged):
     """What a list of comparisons may be asked for."""
 
@@ -50,6 +56,8 @@ class Listed(Paged):
     label: str | None = None
     since: AwareDatetime | None = Field(None, description="Created at or after")
     until: AwareDatetime | None = Field(None, description="Created before")
+    sort: Sort = Field("-created", description="What they are ordered by; behind `-` the other way round")
+    cursor: str | None = Field(None, max_length=MOST_OF_A_CURSOR, description="`next_cursor` of the page before")
 
 
 @router.post(
@@ -83,7 +91,7 @@ async def create(
 
 @router.get("", dependencies=READ, **shows(ComparisonPage, samples.COMPARISONS))
 def list_comparisons(request: Request, desk: TheDesk, asked: Annotated[Listed, Query()]) -> Response:
-    """List comparisons, newest first, with requests that have not become one."""
+    """List comparisons with requests that have not become one; newest first, and so what is equal in another order."""
     wanted = ComparisonFilter(
         status=read_status(asked.status),
         verdict=asked.verdict,
@@ -93,7 +101,7 @@ def list_comparisons(request: Request, desk: TheDesk, asked: Annotated[Listed, Q
         until=asked.until,
         limit=asked.limit,
     )
-    return page_answer(request, desk.registry.page(wanted, cursor=asked.cursor))
+    return page_answer(request, desk.registry.page(wanted, order=ORDERS[asked.sort], cursor=asked.cursor))
 
 
 @router.get("/{comparison_id}", dependencies=READ, **shows(ComparisonOut, samples.COMPARISON, 404))

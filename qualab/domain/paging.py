@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from qualab.domain.text import storable_text
 from qualab.errors import InvalidValue
 
 T = TypeVar("T")
@@ -46,6 +47,24 @@ def decode_cursor(cursor: str, name: str, n_places: int) -> tuple[int, ...]:
     if named != name.encode() or len(numbers) != n_places or any(abs(number) >= _LARGEST for number in numbers):
         raise _unknown()
     return numbers
+
+
+def encode_text_cursor(name: str, text: str, *place: int) -> str:
+    """The same of a list in the order of a text."""
+    packed = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    return f"{encode_cursor(name, *place)}.{packed}"
+
+
+def decode_text_cursor(cursor: str, name: str, n_places: int) -> tuple[str, tuple[int, ...]]:
+    """The text, and the place. Raises InvalidValue."""
+    place, _, packed = cursor.partition(".")
+    try:
+        text = base64.b64decode(packed + "=" * (-len(packed) % 4), altchars=b"-_", validate=True).decode()
+    except (ValueError, binascii.Error):
+        raise _unknown() from None
+    if storable_text(text) != text:
+        raise _unknown()
+    return text, decode_cursor(place, name, n_places)
 
 
 def _unknown() -> InvalidValue:

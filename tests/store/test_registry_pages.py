@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from qualab.domain.names import ComparisonStatus, Verdict
+from qualab.domain.ordering import ORDERS, ListOrder
 from qualab.domain.paging import encode_cursor
 from qualab.domain.submissions import ComparisonSummary, SubmissionStatus
 from qualab.errors import ComparisonNotFound, InvalidValue
@@ -242,3 +243,104 @@ def test_comparisons_and_submissions_are_counted_by_status(store: Store, registr
     submit(registry, "f", status=SubmissionStatus.DONE)
     store.create(make_comparison("f"), [])
     assert registry.counts() == {"running": 3, "finished": 1, "queued": 1, "planned": 1}
+
+
+def fill(store: Store, registry: Registry) -> None:
+    """Ten lines, two of most values, made at five moments."""
+    other = make_plan()
+    other = replace(other, sampling=replace(other.sampling, model="a-model"))
+    rows: list[tuple[str, str, Any, ComparisonStatus, Verdict | None]] = [
+        ("c-0", "beta", make_plan(), ComparisonStatus.FINISHED, Verdict.EQUIVALENT),
+        ("c-1", "alpha", other, ComparisonStatus.FINISHED, Verdict.REGRESSION),
+        ("c-2", "beta", other, ComparisonStatus.RUNNING, None),
+        ("c-3", "", make_plan(), ComparisonStatus.FINISHED, Verdict.INVALID),
+        ("c-4", "gamma", make_plan(), ComparisonStatus.STOPPED, None),
+        ("c-5", "alpha", make_plan(), ComparisonStatus.FINISHED, Verdict.REGRESSION),
+    ]
+    for number, (name, label, plan, status, verdict) in enumerate(rows):
+        made = make_comparison(
+            name, label=label, plan=plan, status=status, verdict=verdict, created_at=after(number // 2)
+        )
+        store.create(made, [])
+    for number, (label, submitted) in enumerate(
+        [("beta", SubmissionStatus.QUEUED), ("alpha", SubmissionStatus.FAILED), ("delta", SubmissionStatus.RUNNING)]
+    ):
+        submit(registry, f"s-{number}", label=label, model="a-model", status=submitted, created_at=after(number))
+
+
+ORDERED = {
+    "-created": "s-2 c-5 c-4 s-1 c-3 c-2 s-0 c-1 c-0",
+    "created": "c-0 c-1 s-0 c-2 c-3 s-1 c-4 c-5 s-2",
+    "label": "c-3 c-5 s-1 c-1 c-2 s-0 c-0 s-2 c-4",
+    "-label": "c-4 s-2 c-2 s-0 c-0 c-5 s-1 c-1 c-3",
+    "model": "s-2 s-1 c-2 s-0 c-1 c-5 c-4 c-3 c-0",
+    "-model": "c-5 c-4 c-3 c-0 s-2 s-1 c-2 s-0 c-1",
+    "status": "s-2 c-2 s-0 s-1 c-4 c-5 c-3 c-1 c-0",
+    "-status": "c-5 c-3 c-1 c-0 c-4 s-1 s-0 s-2 c-2",
+    "verdict": "c-5 c-1 c-3 c-0 s-2 c-4 s-1 c-2 s-0",
+    "-verdict": "s-2 c-4 s-1 c-2 s-0 c-0 c-3 c-5 c-1",
+}
+
+
+def sorted_pages(registry: Registry, order: ListOrder, **wanted: Any) -> list[list[str]]:
+    pages, cursor = [], None
+    while True:
+        page = registry.page(ComparisonFilter(**wanted), order=order, cursor=cursor)
+        pages.append([one.id for one in page.entries])
+        if page.next_cursor is None:
+            return pages
+        cursor = page.next_cursor
+
+
+def test_every_order_goes_over_all_pages(store: Store, registry: Registry) -> None:
+    """What is equal stands newest first, submissions before comparisons of the same moment."""
+    assert ORDERED.keys() == ORDERS.keys()
+    fill(store, registry)
+    for name, wanted in ORDERED.items():
+        for limit in (1, 2, 4, 9, 20):
+            pages = sorted_pages(registry, ORDERS[name], limit=limit)
+            assert " ".join(id_ for page in pages for id_ in page) == wanted, (name, limit)
+            assert [len(page) for page in pages[:-1]] == [limit] * (len(pages) - 1), (name, limit)
+
+
+def test_orders_and_filters_hold_together(store: Store, registry: Registry) -> None:
+    fill(store, registry)
+    for wanted in ({"label": "alpha"}, {"model": "a-model"}, {"verdict": Verdict.REGRESSION}, {"since": after(1)}):
+        among = set(ids(registry, **wanted))
+        for name, all_of_them in ORDERED.items():
+            pages = sorted_pages(registry, ORDERS[name], limit=2, **wanted)
+            assert [id_ for page in pages for id_ in page] == [one for one in all_of_them.split() if one in among]
+
+
+def test_what_comes_or_goes_meanwhile_shifts_no_page_of_an_order(store: Store, registry: Registry) -> None:
+    fill(store, registry)
+    first = registry.page(ComparisonFilter(limit=4), order=ORDERS["label"])
+    assert [one.id for one in first.entries] == ["c-3", "c-5", "s-1", "c-1"]
+    store.create(make_comparison("new", label="alpha", created_at=after(9)), [])
+    registry.delete("c-1", entry=make_entry(), stale_after_s=1.0)
+    second = registry.page(ComparisonFilter(limit=9), order=ORDERS["label"], cursor=first.next_cursor)
+    assert [one.id for one in second.entries] == ["c-2", "s-0", "c-0", "s-2", "c-4"]
+
+
+def test_a_cursor_of_another_order_is_refused(store: Store, registry: Registry) -> None:
+    fill(store, registry)
+    cursors = {
+        name: registry.page(ComparisonFilter(limit=1), order=order).next_cursor for name, order in ORDERS.items()
+    }
+    for name, order in ORDERS.items():
+        for other, cursor in cursors.items():
+            if other != name:
+                with pytest.raises(InvalidValue, match="cursor"):
+                    registry.page(EVERYTHING, order=order, cursor=cursor)
+        for broken in ("", "!", ".", f"{cursors['label']}!", f"{cursors['label']}AP8", encode_cursor("x", 1, 2, 3)):
+            with pytest.raises(InvalidValue, match="cursor"):
+                registry.page(EVERYTHING, order=order, cursor=broken)
+
+
+def test_texts_of_any_kind_are_turned_over(store: Store, registry: Registry) -> None:
+    labels = ["", "a,b", "a.b", "밤 1", "'; --", "%", "x" * 300, "밤 2", "é"]
+    for number, label in enumerate(labels):
+        store.create(make_comparison(f"c-{number}", label=label, created_at=after(number)), [])
+    for name in ("label", "-label"):
+        found = [id_ for page in sorted_pages(registry, ORDERS[name], limit=1) for id_ in page]
+        assert sorted(found) == sorted(f"c-{number}" for number in range(len(labels))), name

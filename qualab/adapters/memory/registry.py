@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from qualab.adapters.memory.ordering import Listed, page_in_order
 from qualab.adapters.memory.store import (
     Kept,
     MemoryStore,
@@ -34,6 +35,7 @@ from qualab.domain.lookup import (
     version_conflict,
 )
 from qualab.domain.names import ArmName
+from qualab.domain.ordering import NEWEST_FIRST, ListOrder
 from qualab.domain.outcomes import Change, Outcome, OutcomeFilter
 from qualab.domain.paging import Page, decode_cursor, encode_cursor, page_of
 from qualab.domain.signoffs import SignOff
@@ -53,19 +55,6 @@ class _Submitted:
     """At the last takeover."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Listed:
-    """A line of the list, and where it stands in it."""
-
-    place: tuple[datetime, int, int]
-    """When it was created, whether it is a submission, its number."""
-    summary: ComparisonSummary
-
-    def cursor(self) -> str:
-        created_at, *rest = self.place
-        return encode_cursor("comparisons", round(created_at.timestamp() * 1e6), *rest)
-
-
 class MemoryRegistry:
     """`qualab.ports.Registry` beside a store in memory, for one process and one thread."""
 
@@ -78,16 +67,12 @@ class MemoryRegistry:
         self._leases: dict[tuple[str, str], HostLease] = {}
         self._workers: dict[str, Claim] = {}
 
-    def page(self, wanted: ComparisonFilter, *, cursor: str | None = None) -> Page[ComparisonSummary]:
-        """Comparisons, and submissions that have not become one, newest first."""
+    def page(
+        self, wanted: ComparisonFilter, *, order: ListOrder = NEWEST_FIRST, cursor: str | None = None
+    ) -> Page[ComparisonSummary]:
+        """Comparisons, and submissions that have not become one."""
         lines = [line for line in (*self._comparisons(), *self._waiting()) if _matches(line.summary, wanted)]
-        if cursor is not None:
-            behind = decode_cursor(cursor, "comparisons", 3)
-            lines = [line for line in lines if (round(line.place[0].timestamp() * 1e6), *line.place[1:]) < behind]
-        limit = max(wanted.limit, 1)
-        lines.sort(key=lambda line: line.place, reverse=True)
-        page = page_of(lines[: limit + 1], limit, _Listed.cursor)
-        return Page(entries=tuple(line.summary for line in page.entries), next_cursor=page.next_cursor)
+        return page_in_order(lines, order, cursor, limit=max(wanted.limit, 1))
 
     def summary(self, comparison_id: str) -> ComparisonSummary:
         """Of a comparison or a submission. Raises ComparisonNotFound."""
@@ -365,14 +350,14 @@ class MemoryRegistry:
             raise not_found(comparison_id)
         return self._submitted[comparison_id]
 
-    def _comparisons(self) -> list[_Listed]:
+    def _comparisons(self) -> list[Listed]:
         kept = self._store.kept.values()
-        return [_Listed(place=(one.comparison.created_at, 0, one.number), summary=_summary_of(one)) for one in kept]
+        return [Listed(place=(one.comparison.created_at, 0, one.number), summary=_summary_of(one)) for one in kept]
 
-    def _waiting(self) -> list[_Listed]:
+    def _waiting(self) -> list[Listed]:
         waiting = [one for id_, one in self._submitted.items() if id_ not in self._store.kept]
         return [
-            _Listed(place=(one.submission.created_at, 1, one.number), summary=one.submission.summary())
+            Listed(place=(one.submission.created_at, 1, one.number), summary=one.submission.summary())
             for one in waiting
         ]
 

@@ -1,32 +1,26 @@
-"""Lists of comparisons and submissions, without their plans.
-
-Both are in one order: the newest first; of the same moment submissions before comparisons, each the last made first.
-"""
+"""Lists of comparisons and submissions, without their plans."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, Table, exists, func, select, tuple_
+from sqlalchemy import Connection, Row, Select, exists, func, select
 
 from qualab.adapters.store import codes
-from qualab.adapters.store.filters import matching, matching_comparisons
+from qualab.adapters.store.places import COMPARISON, SUBMISSION, Place, read_places
 from qualab.adapters.store.submissions import read_submission, submission_of
 from qualab.adapters.store.tables import WAITING, comparison, signoff, submission
 from qualab.adapters.store.times import from_us, from_us_or_none
 from qualab.domain.lookup import not_found
-from qualab.domain.paging import Page, decode_cursor, encode_cursor, page_of
+from qualab.domain.ordering import ListOrder
+from qualab.domain.paging import Page, page_of
 from qualab.domain.submissions import ComparisonSummary, Submission
 from qualab.ports import ComparisonFilter
 
 _C = comparison.c
-_COMPARISON, _SUBMISSION = 0, 1
-_Place = tuple[int, int, int]
-"""When it was created, which of both it is, its key."""
-_Line = tuple[_Place, ComparisonSummary]
 
 
 @cache
@@ -49,14 +43,30 @@ def _summaries() -> Select[Any]:
     )
 
 
-def read_page(connection: Connection, wanted: ComparisonFilter, cursor: str | None) -> Page[ComparisonSummary]:
+def read_page(
+    connection: Connection, wanted: ComparisonFilter, order: ListOrder, cursor: str | None
+) -> Page[ComparisonSummary]:
     """Raises InvalidValue for a cursor of another list."""
-    behind = None if cursor is None else decode_cursor(cursor, "comparisons", 3)
     limit = max(wanted.limit, 1)
-    lines = [*_comparisons(connection, wanted, behind, limit), *_submissions(connection, wanted, behind, limit)]
-    lines.sort(key=lambda line: line[0], reverse=True)
-    page = page_of(lines, limit, lambda line: encode_cursor("comparisons", *line[0]))
-    return Page(entries=tuple(summary for _, summary in page.entries), next_cursor=page.next_cursor)
+    places = page_of(
+        read_places(connection, wanted, order, cursor, limit + 1), limit, lambda place: place.cursor(order)
+    )
+    found = _summaries_at(connection, places.entries)
+    entries = (found.get((place.kind, place.key)) for place in places.entries)
+    return Page(entries=tuple(one for one in entries if one is not None), next_cursor=places.next_cursor)
+
+
+def _summaries_at(connection: Connection, places: Sequence[Place]) -> dict[tuple[int, int], ComparisonSummary]:
+    """By kind and key."""
+    keys = {kind: [place.key for place in places if place.kind == kind] for kind in (COMPARISON, SUBMISSION)}
+    found = {}
+    if keys[COMPARISON]:
+        for row in connection.execute(_summaries().where(_C.key.in_(keys[COMPARISON]))):
+            found[COMPARISON, row.key] = _summary_of(row)
+    if keys[SUBMISSION]:
+        for row in connection.execute(select(submission).where(submission.c.key.in_(keys[SUBMISSION]))):
+            found[SUBMISSION, row.key] = submission_of(row).summary()
+    return found
 
 
 def read_summary(connection: Connection, comparison_id: str) -> ComparisonSummary:
@@ -95,36 +105,6 @@ def count_statuses(connection: Connection) -> Counter[str]:
     for status, n in connection.execute(waiting):
         found[codes.SUBMISSION.name[status].value] += n
     return found
-
-
-def _comparisons(
-    connection: Connection, wanted: ComparisonFilter, behind: tuple[int, ...] | None, limit: int
-) -> Iterator[_Line]:
-    query = _summaries().where(*matching_comparisons(wanted))
-    for row in connection.execute(_turned(query, comparison, behind, _COMPARISON, limit)):
-        yield (row.created_at, _COMPARISON, row.key), _summary_of(row)
-
-
-def _submissions(
-    connection: Connection, wanted: ComparisonFilter, behind: tuple[int, ...] | None, limit: int
-) -> Iterable[_Line]:
-    if wanted.verdict is not None:
-        return
-    query = select(submission).where(WAITING, *matching(wanted, submission, codes.SUBMISSION.of))
-    for row in connection.execute(_turned(query, submission, behind, _SUBMISSION, limit)):
-        yield (row.created_at, _SUBMISSION, row.key), submission_of(row).summary()
-
-
-def _turned(query: Select[Any], table: Table, behind: tuple[int, ...] | None, kind: int, limit: int) -> Select[Any]:
-    """A page of one kind, and one line more."""
-    c = table.c
-    query = query.order_by(c.created_at.desc(), c.key.desc()).limit(limit + 1)
-    if behind is None:
-        return query
-    created_at, kind_behind, key = behind
-    if kind == kind_behind:
-        return query.where(tuple_(c.created_at, c.key) < tuple_(created_at, key))
-    return query.where(c.created_at <= created_at if kind < kind_behind else c.created_at < created_at)
 
 
 def _summary_of(row: Row[Any]) -> ComparisonSummary:

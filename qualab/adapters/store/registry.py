@@ -15,6 +15,7 @@ from qualab.domain.items import Answer, Item, Score
 from qualab.domain.leases import HostLease, check_slots, may_lease
 from qualab.domain.lookup import changed, item_not_found
 from qualab.domain.names import ArmName
+from qualab.domain.ordering import NEWEST_FIRST, ListOrder
 from qualab.domain.outcomes import Outcome, OutcomeFilter
 from qualab.domain.paging import Page
 from qualab.domain.signoffs import SignOff
@@ -28,10 +29,12 @@ class SqlRegistry:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    def page(self, wanted: ComparisonFilter, *, cursor: str | None = None) -> Page[ComparisonSummary]:
-        """Comparisons, and submissions that have not become one, newest first."""
+    def page(
+        self, wanted: ComparisonFilter, *, order: ListOrder = NEWEST_FIRST, cursor: str | None = None
+    ) -> Page[ComparisonSummary]:
+        """Comparisons, and submissions that have not become one."""
         with self._sessions.reading() as connection:
-            return listing.read_page(connection, wanted, cursor)
+            return listing.read_page(connection, wanted, order, cursor)
 
     def summary(self, comparison_id: str) -> ComparisonSummary:
         """Of a comparison or a submission. Raises ComparisonNotFound."""
