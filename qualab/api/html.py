@@ -16,9 +16,10 @@ from starlette.responses import RedirectResponse, Response
 from qualab import bootstrap
 from qualab.api.problems import RETRY_AFTER_S, HttpProblem, status_of
 from qualab.api.state import COOKIE
+from qualab.app.viewing.troubles import trouble
 from qualab.app.viewing.words import Wording
 from qualab.domain.names import Language
-from qualab.errors import QualabError, Unauthenticated
+from qualab.errors import InvalidValue, QualabError, Unauthenticated
 
 SECURE = {
     "Content-Security-Policy": (
@@ -123,18 +124,19 @@ class PageRoute(APIRoute):
                 wanted = quote(local_part(request), safe="")
                 return RedirectResponse(f"/sign-in?next={wanted}", 303, headers=SECURE)
             except QualabError as error:
-                return error_page(request, status_of(error), error.message, error.hint)
+                return error_page(request, status_of(error), error.code, error.message, error.hint)
             except HttpProblem as error:
-                return error_page(request, error.status, error.detail, "")
+                return error_page(request, error.status, "", error.detail)
             except RequestValidationError as error:
-                return error_page(request, 422, _said(error), "")
+                return error_page(request, 422, InvalidValue.code, _said(error))
 
         return shown
 
 
-def error_page(request: Request, status: int, detail: str, hint: str) -> Response:
+def error_page(request: Request, status: int, code: str, detail: str, hint: str = "") -> Response:
     """What went wrong, for a person."""
-    shown = page(request, "error", status=status, code=status, detail=detail, hint=hint)
+    said = trouble(code, detail, hint, Wording(language=language_of(request)))
+    shown = page(request, "error", status=status, code=status, trouble=said)
     if status in (429, 503):
         shown.headers["Retry-After"] = str(RETRY_AFTER_S)
     return shown

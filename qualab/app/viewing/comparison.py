@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from qualab.app.reporting.metrics import verdict_cell
 from qualab.app.reporting.model import report_model
 from qualab.app.service.desk import Desk
-from qualab.app.service.reading import about
+from qualab.app.service.reading import About, about
 from qualab.app.viewing.listing import shown_time
+from qualab.app.viewing.troubles import Trouble, trouble
 from qualab.app.viewing.words import Wording
 from qualab.domain.names import ComparisonStatus
 from qualab.domain.report import Cell, ReportModel
 from qualab.domain.signoffs import SignOff
 from qualab.domain.submissions import ComparisonSummary, SubmissionStatus
+from qualab.errors import RunStopped
 
 ON_PAPER = ("signoff",)
 """Sections that people fill in with a pen."""
@@ -40,9 +42,8 @@ class ComparisonPage:
     created: str
     is_live: bool
     """Whether it may change by itself."""
-    reason: str
-    """Why it ended early; empty otherwise. In English, as it is stored."""
-    hint: str
+    trouble: Trouble | None
+    """Why it ended early."""
     report: ReportModel | None
     """None while there is no analysis."""
     has_items: bool
@@ -54,20 +55,28 @@ class ComparisonPage:
 def comparison_page(desk: Desk, comparison_id: str, words: Wording) -> ComparisonPage:
     """Raises ComparisonNotFound."""
     found = about(desk, comparison_id)
-    summary, error = found.summary, found.submission.error if found.submission else {}
+    summary = found.summary
     return ComparisonPage(
         summary=summary,
         name=summary.label or summary.id,
         status=words(f"status {summary.status}"),
         created=shown_time(summary.created_at),
         is_live=not found.has_ended,
-        reason=error.get("message", "") or summary.stop_reason,
-        hint=error.get("hint", ""),
+        trouble=_trouble(found, words),
         report=None if summary.verdict is None else _on_screen(desk, summary.id, words),
         has_items=summary.status is ComparisonStatus.FINISHED,
         signed=_signed(desk, summary, words),
         statuses={status: words(f"status {status}") for status in (*ComparisonStatus, *SubmissionStatus)},
     )
+
+
+def _trouble(found: About, words: Wording) -> Trouble | None:
+    """Of the request where it says one, otherwise of the run."""
+    error = found.submission.error if found.submission else {}
+    if error.get("message"):
+        return trouble(error.get("code", ""), error["message"], error.get("hint", ""), words)
+    reason = found.summary.stop_reason
+    return trouble(RunStopped.code, reason, "", words) if reason else None
 
 
 def _on_screen(desk: Desk, comparison_id: str, words: Wording) -> ReportModel:

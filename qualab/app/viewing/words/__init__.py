@@ -22,6 +22,10 @@ class Wording:
         """The catalogue's text with these values in their places."""
         return self.report.units(CATALOGUES[self.language][key].format(**values))
 
+    def has(self, key: str) -> bool:
+        """Whether the catalogue knows it."""
+        return key in CATALOGUES[self.language]
+
     @property
     def report(self) -> Words:
         """What the report says in this language."""
