@@ -36,6 +36,7 @@ from qualab.api.verdicts import VerdictCache
 from qualab.app.service.access import Door
 from qualab.app.service.desk import Desk
 from qualab.app.service.limits import RateLimit
+from qualab.app.service.progress import Followers
 from qualab.app.service.reading import verdicts_of
 from qualab.app.services import Services
 from qualab.ports import Jobs, Registry
@@ -71,6 +72,7 @@ def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema) -> FastAPI:
         limit=RateLimit(rate=settings.rate, burst=settings.burst),
         failures=RateLimit(rate=FAILURES_A_SECOND, burst=FAILURES_AT_ONCE),
         broadcast=Broadcast(desk, poll_s=settings.poll_s, heartbeat_s=settings.heartbeat_s, most=settings.max_streams),
+        followers=Followers(desk),
         verdicts=VerdictCache(),
         reads=Together(partial(verdicts_of, desk)),
         schema=schema,

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
 from qualab import bootstrap
 from qualab.api.answers import etag_of, tagged
-from qualab.api.comparisons import read_status
+from qualab.api.comparisons import MOST_OF_A_CURSOR, Sort, read_status
 from qualab.api.html import PageRoute, language_of, page
 from qualab.api.items import MOST
 from qualab.api.problems import HttpProblem
-from qualab.api.state import READ, TheDesk, slowly
+from qualab.api.state import READ, TheDesk, slowly, state_of
 from qualab.app.viewing.comparison import comparison_page
 from qualab.app.viewing.item import item_page
 from qualab.app.viewing.items import SHOWS, Browsed, items_page
@@ -23,6 +24,7 @@ from qualab.app.viewing.listing import list_page
 from qualab.app.viewing.power import MOST_ITEMS, Asked, power_page
 from qualab.app.viewing.words import Wording
 from qualab.domain.names import ComparisonStatus, Objective, Verdict
+from qualab.domain.ordering import NEWEST_FIRST, ORDERS
 from qualab.domain.submissions import SubmissionStatus
 from qualab.domain.text import storable_text
 from qualab.ports import ComparisonFilter
@@ -48,7 +50,14 @@ class Listed(Form):
     verdict: Verdict | None = None
     label: str = ""
     model: str = ""
-    cursor: str | None = Field(None, max_length=500)
+    sort: Sort = "-created"
+    cursor: str | None = Field(None, max_length=MOST_OF_A_CURSOR)
+
+    def query(self, **more: str | None) -> str:
+        """The same as part of a URL, without the cursor."""
+        said = {"status": self.status, "verdict": self.verdict, "label": self.label, "model": self.model}
+        sort = {} if self.sort == NEWEST_FIRST.name else {"sort": self.sort}
+        return urlencode({name: value for name, value in {**said, **sort, **more}.items() if value})
 
     def filter(self) -> ComparisonFilter:
         """For the registry."""
@@ -105,7 +114,8 @@ def words_of(request: Request) -> Wording:
 @router.get("/", dependencies=READ)
 def listing(request: Request, desk: TheDesk, asked: Annotated[Listed, Query()]) -> Response:
     """All comparisons."""
-    view = list_page(desk, asked.filter(), asked.cursor, words_of(request))
+    look = state_of(request).followers.look
+    view = list_page(desk, look, asked.filter(), words_of(request), order=ORDERS[asked.sort], cursor=asked.cursor)
     return page(request, "list", view=view, asked=asked, statuses=STATUSES, verdicts=tuple(Verdict))
 
 
@@ -144,7 +154,7 @@ async def plan(request: Request, asked: Annotated[Power, Query()]) -> Response:
 @router.get("/static/{name}")
 async def static(request: Request, name: str) -> Response:
     """What pages load."""
-    found = bootstrap.static_file(name)
+    found = await slowly(request, partial(bootstrap.static_file, name))
     if found is None:
         raise HttpProblem(404, "There is no such file")
     body, media_type = found

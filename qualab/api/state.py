@@ -20,6 +20,7 @@ from qualab.api.verdicts import VerdictCache
 from qualab.app.service.access import Caller, Door
 from qualab.app.service.desk import By, Desk
 from qualab.app.service.limits import RateLimit
+from qualab.app.service.progress import Followers
 from qualab.app.service.reading import VerdictOf
 from qualab.domain.access import Scope
 from qualab.domain.items import JsonObject
@@ -48,6 +49,8 @@ class State:
     failures: RateLimit
     """Of callers that are not recognised, by address."""
     broadcast: Broadcast
+    followers: Followers
+    """Of what lists show."""
     verdicts: VerdictCache
     reads: Together[VerdictOf]
     """Of verdicts that are not in memory: one for all that are asked for at the same time."""

@@ -43,8 +43,8 @@ def test_pages_have_a_strict_policy_and_nothing_inline(site: Site) -> None:
         answer = site.service.client.get(path)
         policy = answer.headers["content-security-policy"]
         assert policy == (
-            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-            "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+            "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
         )
         assert answer.headers["x-content-type-options"] == "nosniff"
         for inline in (" style=", "<style", "onclick", 'onerror="', "javascript:", "http://www.", "https://"):

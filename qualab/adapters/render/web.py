@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from qualab.adapters.render.html import PAGES, environment
+from qualab.adapters.render.webfonts import korean_font
 from qualab.domain.text import valid_text
 
 STATIC = {
@@ -13,6 +14,8 @@ STATIC = {
     "viewer.css": ("static/viewer.css", "text/css; charset=utf-8"),
     "viewer.js": ("static/viewer.js", "text/javascript; charset=utf-8"),
 }
+
+FONT = "korean.woff"
 
 
 def render_page(name: str, values: Mapping[str, object]) -> bytes:
@@ -22,7 +25,9 @@ def render_page(name: str, values: Mapping[str, object]) -> bytes:
 
 @cache
 def static_file(name: str) -> tuple[bytes, str] | None:
-    """Content and media type; None for what pages do not load."""
+    """Content and media type; None for what pages do not load. The font takes some seconds, once."""
+    if name == FONT:
+        return korean_font(), "font/woff"
     if name not in STATIC:
         return None
     path, media_type = STATIC[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterator
+from functools import cache
 
 from fontTools import subset
 from fontTools.ttLib import TTFont
@@ -17,6 +18,19 @@ FAMILY = "Report"
 def faces(text: str) -> str:
     """Style sheet rules that hold the fonts of these characters, each character in the first font that has it."""
     return "\n".join(_faces({ord(character) for character in text if not character.isspace()}))
+
+
+@cache
+def korean_font() -> bytes:
+    """The font of Korean text, for browsers whose machine has none: the syllables of KS X 1001, letters, punctuation."""
+    path = next(one for one in ordered_files() if one.suffix == ".ttc")
+    font = TTFont(path, fontNumber=number_of(path), lazy=True, recalcTimestamp=False)
+    return _cut(font, sorted(_korean() & font.getBestCmap().keys()), is_large=True)
+
+
+def _korean() -> set[int]:
+    rows = (bytes((row, cell)) for row in range(0xB0, 0xC9) for cell in range(0xA1, 0xFF))
+    return {ord(one.decode("euc-kr")) for one in rows} | set(range(0x3000, 0x3040)) | set(range(0x3131, 0x3164))
 
 
 def _faces(wanted: set[int]) -> Iterator[str]:

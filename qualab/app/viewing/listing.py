@@ -2,18 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from qualab.app.reporting.metrics import verdict_cell
 from qualab.app.service.desk import Desk
+from qualab.app.service.progress import COUNTED, Progress
 from qualab.app.service.reading import ENDED
 from qualab.app.viewing.words import Wording
-from qualab.domain.names import ArmName
+from qualab.domain.names import ArmName, ComparisonStatus
 from qualab.domain.numbers import count
+from qualab.domain.ordering import ListOrder, SortBy
 from qualab.domain.report import Cell
 from qualab.domain.submissions import ComparisonSummary
+from qualab.errors import ComparisonNotFound
 from qualab.ports import ComparisonFilter
+
+COLUMNS = (
+    ("comparison", SortBy.LABEL),
+    ("status", SortBy.STATUS),
+    ("verdict", SortBy.VERDICT),
+    ("model", SortBy.MODEL),
+    ("suite", None),
+    ("items", None),
+    ("created", SortBy.CREATED),
+)
+"""Columns, and what their heads sort by."""
+ASKED = (*COUNTED, ComparisonStatus.STOPPED, ComparisonStatus.INTERRUPTED)
+"""Statuses in which some answers are there, and some perhaps not."""
+Look = Callable[[str], Progress]
+"""How far a comparison is. Raises ComparisonNotFound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The head of a column."""
+
+    name: str
+    sort: str
+    """The order that it leads to; empty where there is none."""
+    direction: str
+    """How the list is ordered by it now, for `aria-sort`; empty where by another."""
+    is_number: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """How far a comparison is: answers of both arms."""
+
+    text: str
+    pace: str
+    """How fast, and how long yet; empty while that is not known."""
+    value: int
+    most: int | None
+    """None while it is not known."""
+    is_moving: bool
+    """Whether it is under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +72,16 @@ class Line:
     status: str
     verdict: Cell | None
     created: str
-    answered: str
-    """How far it is; empty where nothing is under way."""
+    bar: Bar | None
+    """None where nothing is asked."""
     is_live: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPage:
-    """Newest first."""
+    """In the order that was asked for."""
 
+    heads: tuple[Head, ...]
     lines: tuple[Line, ...]
     next_cursor: str | None
 
@@ -44,13 +91,31 @@ class ListPage:
         return any(line.is_live for line in self.lines)
 
 
-def list_page(desk: Desk, wanted: ComparisonFilter, cursor: str | None, words: Wording) -> ListPage:
+def list_page(
+    desk: Desk, look: Look, wanted: ComparisonFilter, words: Wording, *, order: ListOrder, cursor: str | None
+) -> ListPage:
     """Raises InvalidValue for a cursor that is none."""
-    page = desk.registry.page(wanted, cursor=cursor)
-    return ListPage(lines=tuple(_line(desk, one, words) for one in page.entries), next_cursor=page.next_cursor)
+    page = desk.registry.page(wanted, order=order, cursor=cursor)
+    return ListPage(
+        heads=tuple(_head(name, by, order, words) for name, by in COLUMNS),
+        lines=tuple(_line(look, one, words) for one in page.entries),
+        next_cursor=page.next_cursor,
+    )
 
 
-def _line(desk: Desk, summary: ComparisonSummary, words: Wording) -> Line:
+def _head(name: str, by: SortBy | None, order: ListOrder, words: Wording) -> Head:
+    """Names and words first go up, times down; the head that the list is ordered by turns it round."""
+    is_own = by is order.by
+    falls = not order.is_descending if is_own else by is SortBy.CREATED
+    return Head(
+        name=words(name),
+        sort="" if by is None else ListOrder(by=by, is_descending=falls).name,
+        direction="" if not is_own else "descending" if order.is_descending else "ascending",
+        is_number=name == "items",
+    )
+
+
+def _line(look: Look, summary: ComparisonSummary, words: Wording) -> Line:
     is_live = summary.status not in ENDED
     return Line(
         summary=summary,
@@ -58,14 +123,48 @@ def _line(desk: Desk, summary: ComparisonSummary, words: Wording) -> Line:
         status=words(f"status {summary.status}"),
         verdict=None if summary.verdict is None else verdict_cell(summary.verdict, words.report),
         created=shown_time(summary.created_at),
-        answered=_answered(desk, summary, words) if is_live and summary.plan_hash else "",
+        bar=_bar(look, summary, words) if summary.status in ASKED else None,
         is_live=is_live,
     )
 
 
-def _answered(desk: Desk, summary: ComparisonSummary, words: Wording) -> str:
-    n = desk.services.store.n_answered(summary.id)
-    return words("answers so far", off=count(n[ArmName.BASELINE]), on=count(n[ArmName.CANDIDATE]))
+def _bar(look: Look, summary: ComparisonSummary, words: Wording) -> Bar | None:
+    with suppress(ComparisonNotFound):  # it was deleted just now
+        found = look(summary.id)
+        return Bar(
+            text=_answered(found, words),
+            pace=_pace(found, words),
+            value=sum(found.answered.values()),
+            most=None if found.n_requests is None else len(ArmName) * found.n_requests,
+            is_moving=summary.status in COUNTED,
+        )
+    return None
+
+
+def _answered(found: Progress, words: Wording) -> str:
+    off, on = (count(found.answered[arm]) for arm in ArmName)
+    if found.n_requests is None:
+        return words("answers so far", off=off, on=on)
+    return words("answers of", off=off, on=on, total=count(found.n_requests))
+
+
+def _pace(found: Progress, words: Wording) -> str:
+    if not found.rate or found.has_ended:
+        return ""
+    said = [words("live rate", rate=f"{found.rate:,.1f}")]
+    if found.eta_s is not None:
+        said.append(left(found.eta_s, words))
+    return " · ".join(said)
+
+
+def left(duration_s: float, words: Wording) -> str:
+    """How long it takes yet, to the precision that an estimate has."""
+    for name, unit_s in (("hours left", 3_600.0), ("minutes left", 60.0)):
+        if duration_s >= 1.5 * unit_s:
+            return words(
+                name, n=f"{duration_s / unit_s:.1f}" if duration_s < 10 * unit_s else round(duration_s / unit_s)
+            )
+    return words("seconds left", n=max(round(duration_s), 1))
 
 
 def shown_time(moment: datetime) -> str:

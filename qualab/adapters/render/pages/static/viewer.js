@@ -12,48 +12,23 @@ const swap = async (url, id, signal) => {
   return true;
 };
 
-// Tables whose heads sort the rows that are shown.
-const sorted = { column: -1, sign: 1 };
-const key = (row, column) => row.cells[column].textContent.trim();
-const compare = (a, b) => {
-  const [x, y] = [a, b].map((text) => Number(text.replaceAll(",", "")));
-  return a && b && !Number.isNaN(x) && !Number.isNaN(y) ? x - y : a.localeCompare(b);
+// A list in which something is under way is read again; what has the focus keeps it, and a selection its text.
+const isRead = (id) => {
+  const chosen = getSelection();
+  return !chosen.isCollapsed && document.getElementById(id)?.contains(chosen.anchorNode);
 };
-const sort = (table) => {
-  const { column, sign } = sorted;
-  if (column < 0) return;
-  const rows = [...table.tBodies[0].rows];
-  rows.sort((a, b) => sign * compare(key(a, column), key(b, column)));
-  table.tBodies[0].append(...rows);
-  [...table.tHead.rows[0].cells].forEach((head, place) => {
-    if (place === column) head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
-    else head.removeAttribute("aria-sort");
-  });
+const again = async (id) => {
+  const place = document.activeElement?.closest(`#${id}`) && document.activeElement;
+  const rows = [...document.querySelectorAll(`#${id} a`)].indexOf(place);
+  if (!(await swap(location.href, id))) return;
+  const links = [...document.querySelectorAll(`#${id} a`)];
+  (links.find((link) => place?.href === link.href) ?? links[rows])?.focus({ preventScroll: true });
 };
-const sortable = () => {
-  for (const table of document.querySelectorAll("table.sortable")) {
-    [...table.tHead.rows[0].cells].forEach((head, place) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = head.textContent;
-      button.addEventListener("click", () => {
-        sorted.sign = sorted.column === place ? -sorted.sign : 1;
-        sorted.column = place;
-        sort(table);
-      });
-      head.replaceChildren(button);
-    });
-    sort(table);
-  }
-};
-
-// A list in which something is under way is read again.
 const refresh = () => {
   const seconds = Number(document.querySelector("[data-refresh]")?.dataset.refresh);
   if (!seconds) return;
   setTimeout(async () => {
-    const focused = document.activeElement?.closest("#lines");
-    if (!document.hidden && !focused && (await swap(location.href, "lines").catch(() => false))) sortable();
+    if (!document.hidden && !isRead("lines")) await again("lines").catch(() => {});
     refresh();
   }, seconds * 1000);
 };
@@ -61,13 +36,22 @@ const refresh = () => {
 // One comparison's progress, as the service tells it.
 const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 const shown = (number) => number.toLocaleString("en");
+const left = (live, seconds) => {
+  for (const [name, unit] of [["hours", 3600], ["minutes", 60]]) {
+    const n = seconds / unit;
+    if (n >= 1.5) return fill(live.dataset[name], { n: n < 10 ? n.toFixed(1) : Math.round(n) });
+  }
+  return fill(live.dataset.seconds, { n: Math.max(Math.round(seconds), 1) });
+};
 const follow = (live) => {
   const statuses = JSON.parse(live.dataset.statuses);
   const events = new EventSource(live.dataset.events);
   events.addEventListener("progress", (event) => {
     const found = JSON.parse(event.data);
     live.querySelector(".status-now").textContent = statuses[found.status] ?? found.status;
-    live.querySelector(".rate").textContent = found.rate ? fill(live.dataset.rate, { rate: shown(found.rate) }) : "";
+    const rate = found.rate > 0 && fill(live.dataset.rate, { rate: shown(Number(found.rate.toFixed(1))) });
+    const pace = [rate, found.eta_s && left(live, found.eta_s)];
+    live.querySelector(".rate").textContent = pace.filter(Boolean).join(" · ");
     for (const [arm, n] of Object.entries(found.answered)) {
       const place = live.querySelector(`dd[data-arm="${arm}"]`);
       if (found.n_requests === null) continue;
@@ -132,7 +116,6 @@ const calculate = (form) => {
   });
 };
 
-sortable();
 refresh();
 document.addEventListener("keydown", step);
 for (const live of document.querySelectorAll("[data-events]")) follow(live);
