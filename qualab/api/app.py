@@ -39,6 +39,7 @@ from qualab.app.service.limits import RateLimit
 from qualab.app.service.progress import Followers
 from qualab.app.service.reading import verdicts_of
 from qualab.app.services import Services
+from qualab.app.viewing.kept import Reports
 from qualab.ports import Jobs, Registry
 from qualab.service_bootstrap import desk_of
 from qualab.service_settings import ServiceSettings
@@ -73,6 +74,7 @@ def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema) -> FastAPI:
         failures=RateLimit(rate=FAILURES_A_SECOND, burst=FAILURES_AT_ONCE),
         broadcast=Broadcast(desk, poll_s=settings.poll_s, heartbeat_s=settings.heartbeat_s, most=settings.max_streams),
         followers=Followers(desk),
+        reports=Reports(desk),
         verdicts=VerdictCache(),
         reads=Together(partial(verdicts_of, desk)),
         schema=schema,

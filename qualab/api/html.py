@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import RedirectResponse, Response
 
 from qualab import bootstrap
+from qualab.api.answers import etag_of, tagged
 from qualab.api.problems import RETRY_AFTER_S, HttpProblem, status_of
 from qualab.api.state import COOKIE
 from qualab.app.viewing.troubles import trouble
@@ -76,7 +77,10 @@ def page(request: Request, name: str, *, status: int = 200, **values: object) ->
         "files": {name: f"/static/{name}?{_digest(name)}" for name in LOADED},
     }
     body = bootstrap.page_renderer()(name, {**shared, **values})
-    response = Response(body, status, headers=SECURE, media_type="text/html")
+    if status == 200:
+        response = tagged(request, body, etag_of(body), headers=SECURE, media_type="text/html")
+    else:
+        response = Response(body, status, headers=SECURE, media_type="text/html")
     if request.query_params.get("lang") == language:
         response.set_cookie(LANGUAGE_COOKIE, language, max_age=A_YEAR_S, httponly=True, samesite="strict")
     return response

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field, model_validator
+from starlette.concurrency import run_in_threadpool
 
 from qualab import bootstrap
 from qualab.api.answers import etag_of, tagged
@@ -88,6 +89,7 @@ class Around(Items):
     """Among which items one stands: the flips, unless something is said."""
 
     show: Show = "flipped"
+    extract: bool = False
 
 
 class Power(Form):
@@ -124,7 +126,8 @@ async def comparison(request: Request, desk: TheDesk, comparison_id: str) -> Res
     """One comparison."""
 
     def job() -> Response:
-        return page(request, "comparison", view=comparison_page(desk, comparison_id, words_of(request)))
+        reports = state_of(request).reports
+        return page(request, "comparison", view=comparison_page(desk, reports, comparison_id, words_of(request)))
 
     return await slowly(request, job)
 
@@ -137,11 +140,18 @@ def items(request: Request, desk: TheDesk, comparison_id: str, asked: Annotated[
 
 
 @router.get("/comparisons/{comparison_id}/items/{position}", dependencies=READ)
-def item(
+async def item(
     request: Request, desk: TheDesk, comparison_id: str, position: int, asked: Annotated[Around, Query()]
 ) -> Response:
-    """One item."""
-    return page(request, "item", view=item_page(desk, comparison_id, position, asked.browsed(), words_of(request)))
+    """One item; what the filters made of its answers where it is asked for."""
+
+    def job() -> Response:
+        words, browsed = words_of(request), asked.browsed()
+        return page(
+            request, "item", view=item_page(desk, comparison_id, position, browsed, words, extracts=asked.extract)
+        )
+
+    return await (slowly(request, job) if asked.extract else run_in_threadpool(job))
 
 
 @router.get("/plan", dependencies=READ)

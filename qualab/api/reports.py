@@ -11,8 +11,7 @@ from qualab import bootstrap
 from qualab.api import samples
 from qualab.api.answers import etag_of, tagged
 from qualab.api.docs import HEADERS, problems
-from qualab.api.state import READ, TheDesk, slowly
-from qualab.app.reporting.model import report_model
+from qualab.api.state import READ, TheDesk, slowly, state_of
 from qualab.app.service.reading import analysis_of
 from qualab.domain.names import Language, ReportFormat
 
@@ -56,7 +55,7 @@ async def report(
 
     def job() -> bytes:
         found = analysis_of(desk, comparison_id)
-        model = report_model(desk.services.store, desk.registry, found.comparison_id, lang)
+        model = state_of(request).reports.get(found.comparison_id, lang)
         return bootstrap.renderer(report_format)(model)
 
     body = await slowly(request, job)

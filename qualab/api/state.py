@@ -22,6 +22,7 @@ from qualab.app.service.desk import By, Desk
 from qualab.app.service.limits import RateLimit
 from qualab.app.service.progress import Followers
 from qualab.app.service.reading import VerdictOf
+from qualab.app.viewing.kept import Reports
 from qualab.domain.access import Scope
 from qualab.domain.items import JsonObject
 from qualab.errors import Unauthenticated
@@ -51,6 +52,7 @@ class State:
     broadcast: Broadcast
     followers: Followers
     """Of what lists show."""
+    reports: Reports
     verdicts: VerdictCache
     reads: Together[VerdictOf]
     """Of verdicts that are not in memory: one for all that are asked for at the same time."""

@@ -22,7 +22,7 @@ def faces(text: str) -> str:
 
 @cache
 def korean_font() -> bytes:
-    """The font of Korean text, for browsers whose machine has none: the syllables of KS X 1001, letters, punctuation."""
+    """The font of Korean text, for machines that have none: the syllables of KS X 1001, letters, punctuation."""
     path = next(one for one in ordered_files() if one.suffix == ".ttc")
     font = TTFont(path, fontNumber=number_of(path), lazy=True, recalcTimestamp=False)
     return _cut(font, sorted(_korean() & font.getBestCmap().keys()), is_large=True)

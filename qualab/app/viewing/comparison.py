@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from qualab.app.reporting.metrics import verdict_cell
-from qualab.app.reporting.model import report_model
 from qualab.app.service.desk import Desk
 from qualab.app.service.reading import About, about
+from qualab.app.viewing.kept import Reports
 from qualab.app.viewing.listing import shown_time
 from qualab.app.viewing.troubles import Trouble, trouble
 from qualab.app.viewing.words import Wording
@@ -52,7 +52,7 @@ class ComparisonPage:
     """Words of what it may become while somebody looks."""
 
 
-def comparison_page(desk: Desk, comparison_id: str, words: Wording) -> ComparisonPage:
+def comparison_page(desk: Desk, reports: Reports, comparison_id: str, words: Wording) -> ComparisonPage:
     """Raises ComparisonNotFound."""
     found = about(desk, comparison_id)
     summary = found.summary
@@ -63,7 +63,7 @@ def comparison_page(desk: Desk, comparison_id: str, words: Wording) -> Compariso
         created=shown_time(summary.created_at),
         is_live=not found.has_ended,
         trouble=_trouble(found, words),
-        report=None if summary.verdict is None else _on_screen(desk, summary.id, words),
+        report=None if summary.verdict is None else _on_screen(reports, summary.id, words),
         has_items=summary.status is ComparisonStatus.FINISHED,
         signed=_signed(desk, summary, words),
         statuses={status: words(f"status {status}") for status in (*ComparisonStatus, *SubmissionStatus)},
@@ -79,8 +79,8 @@ def _trouble(found: About, words: Wording) -> Trouble | None:
     return trouble(RunStopped.code, reason, "", words) if reason else None
 
 
-def _on_screen(desk: Desk, comparison_id: str, words: Wording) -> ReportModel:
-    report = report_model(desk.services.store, desk.registry, comparison_id, words.language)
+def _on_screen(reports: Reports, comparison_id: str, words: Wording) -> ReportModel:
+    report = reports.get(comparison_id, words.language)
     return replace(report, sections=tuple(one for one in report.sections if one.id not in ON_PAPER))
 
 

@@ -11,6 +11,7 @@ from qualab.app.outcomes import deciding_metrics
 from qualab.app.service.desk import Desk
 from qualab.app.service.reading import MOST_POSITION, comparison_of
 from qualab.app.viewing.curl import Command, commands
+from qualab.app.viewing.extraction import Extraction, extraction
 from qualab.app.viewing.items import TONES, Browsed, neighbour, shown_score
 from qualab.app.viewing.sides import Sides, sides_of
 from qualab.app.viewing.words import Wording
@@ -79,6 +80,8 @@ class ItemPage:
     document: str
     answers: tuple[Sides, ...]
     choices: tuple[ChoiceLine, ...]
+    extraction: Extraction | None
+    """None for an item of choices."""
     scores: tuple[ScoreLine, ...]
     commands: tuple[Command, ...]
     browsed: Browsed
@@ -86,8 +89,11 @@ class ItemPage:
     next: int | None
 
 
-def item_page(desk: Desk, comparison_id: str, position: int, browsed: Browsed, words: Wording) -> ItemPage:
-    """Raises ComparisonNotFound, NotYet, ItemNotFound."""
+def item_page(
+    desk: Desk, comparison_id: str, position: int, browsed: Browsed, words: Wording, *, extracts: bool
+) -> ItemPage:
+    """`extracts`: run the task's filters, whose loading may take a moment. Raises ComparisonNotFound, NotYet,
+    ItemNotFound."""
     comparison = comparison_of(desk, comparison_id)
     if not 0 <= position <= MOST_POSITION:
         raise ItemNotFound(f"Comparison {comparison.id} has no item {position}", hint="Positions count from 0")
@@ -105,12 +111,21 @@ def item_page(desk: Desk, comparison_id: str, position: int, browsed: Browsed, w
         document=visible_text(json.dumps(item.doc, ensure_ascii=False, indent=2)) if item.doc else "",
         answers=tuple(_answers(comparison, by_place, words)) if is_generation else (),
         choices=() if is_generation else tuple(_choices(item, comparison, by_place)),
+        extraction=_extraction(desk, comparison, item, answers, words, is_asked=extracts),
         scores=tuple(_scores(item, comparison, scores, words)),
         commands=tuple(commands(comparison, item, words)),
         browsed=browsed,
         previous=neighbour(desk, comparison.id, position, browsed, is_backward=True),
         next=neighbour(desk, comparison.id, position, browsed, is_backward=False),
     )
+
+
+def _extraction(
+    desk: Desk, comparison: Comparison, item: Item, answers: Sequence[Answer], words: Wording, *, is_asked: bool
+) -> Extraction | None:
+    if item.kind is not RequestKind.GENERATION:
+        return None
+    return extraction(desk, comparison, item, answers, words) if is_asked else Extraction(is_awaited=True)
 
 
 def _by_place(answers: Sequence[Answer]) -> Mapping[ArmName, Mapping[Place, Answer]]:

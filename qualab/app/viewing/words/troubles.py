@@ -70,6 +70,12 @@ FORMS = {
     "comparison {id} has no item at position {n}": "비교 {id}에는 {n}번 문항이 없습니다",
     "Comparison {id} is {status}: its plan is not drawn up yet": "비교 {id}: 아직 계획이 만들어지지 않았습니다",
     "Comparison {id} is {status}: its items are not scored yet": "비교 {id}: 아직 문항이 채점되지 않았습니다",
+    "Comparison {id} was imported from logs: it cannot be filtered again": "비교 {id}: 로그에서 가져온 것이라 다시 추출할 수 없습니다",
+    "Its answers and scores are here: {command}": "답과 점수는 여기 있습니다: {command}",
+    "The tasks came from a folder of whoever ran them: no page loads their code": "실행한 사람의 폴더에서 온 과제라서 페이지에서는 그 코드를 불러오지 않습니다",
+    "Data set {said}, is not in {dir}: looked for {said_2}": "데이터 세트 {said}: {dir}에 없습니다. 찾은 파일: {said_2}",
+    "Put its JSONL file there, or give another directory with --data-dir or QUALAB_DATA_DIR": "그곳에 JSONL 파일을 넣거나 --data-dir 또는 QUALAB_DATA_DIR로 다른 폴더를 주세요",
+    "qualab rescore scores the answers anew": "qualab rescore로 답을 다시 채점할 수 있습니다",
     "the cursor is none of this list": "이 목록의 커서가 아닙니다",
     # what to do
     "Start both arms from one image, one checkpoint and one configuration, but for the drafter": "드래프터 말고는 같은 이미지, 같은 체크포인트, 같은 설정으로 두 서버를 시작하세요",

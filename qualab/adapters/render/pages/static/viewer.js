@@ -67,6 +67,15 @@ const follow = (live) => {
   });
 };
 
+// A part of a page that takes a moment, asked for again until it is there.
+const TRIES = 60;
+const fillIn = async (id, tries = TRIES) => {
+  const url = document.getElementById(id)?.dataset.fill;
+  if (!url || !tries) return;
+  const is = await swap(url, id).catch(() => false);
+  setTimeout(() => fillIn(id, tries - 1), is ? 500 : 2000);
+};
+
 // Keys that go from item to item.
 const KEYS = { n: "next", j: "next", p: "prev", k: "prev", u: "up" };
 const step = (event) => {
@@ -118,6 +127,7 @@ const calculate = (form) => {
 
 refresh();
 document.addEventListener("keydown", step);
+fillIn("extracted");
 for (const live of document.querySelectorAll("[data-events]")) follow(live);
 for (const button of document.querySelectorAll("button.copy")) button.addEventListener("click", () => copy(button));
 for (const form of document.querySelectorAll("form#plan")) calculate(form);
