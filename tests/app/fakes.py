@@ -114,7 +114,10 @@ class FakeTasks:
         return [{"exact_match,none": float(replies[0].text == item.target)} for item, replies in answered]
 
     def samples(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> Iterator[dict[str, Any]]:
-        yield from ({"doc_id": item.doc_id} for item, _ in answered)
+        """A filter takes the first word of a text."""
+        for item, replies in answered:
+            words = [(reply.text or "").split() or ["[invalid]"] for reply in replies]
+            yield {"doc_id": item.doc_id, "filter": "none", "filtered_resps": [found[0] for found in words]}
 
     def results(self, answered: Mapping[str, Any]) -> dict[str, Any]:
         return {"results": {task: len(entries) for task, entries in answered.items()}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,7 @@ def opened(browser: Any) -> Iterator[Any]:
 def test_a_running_comparison_is_followed_to_its_verdict(running: Service, opened: Any) -> None:
     with on_a_socket(running) as address:
         looked = opened(running, address)
-        comparison_id = running.create(label="slow", concurrency=4, max_missing_share=0.1)
-        looked.open("/")
-        line = looked.page.locator("tr", has_text="slow")
-        line.get_by_text("answers").wait_for()
+        comparison_id = running.create(label="slow", concurrency=1, max_missing_share=0.1)
         looked.open(f"/comparisons/{comparison_id}")
         numbers = looked.page.locator("dd[data-arm=candidate] .numbers")
         numbers.get_by_text("of 130").wait_for()
@@ -68,7 +66,27 @@ def test_a_list_with_something_under_way_is_read_again(running: Service, opened:
         running.create(label="slow", concurrency=16, max_missing_share=0.1)
         looked.open("/")
         looked.page.locator("tr", has_text="slow").get_by_text("INCONCLUSIVE").wait_for()
-        assert looked.page.locator("th button").count() == 7
+        assert looked.page.locator("th a.sort").count() == 5
+        assert looked.troubles == []
+
+
+def test_a_list_says_how_far_how_fast_and_how_long_yet(
+    running: Service, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.bench.clock, "monotonic_s", time.monotonic)
+    with on_a_socket(running) as address:
+        looked = opened(running, address)
+        running.create(label="slow", concurrency=1, max_missing_share=0.1)
+        looked.open("/")
+        line = looked.page.locator("tr", has_text="slow")
+        line.get_by_text("of 130 each").wait_for()
+        assert line.locator("progress").get_attribute("max") == "260"
+        before = line.locator("progress").get_attribute("value")
+        looked.page.get_by_role("link", name="slow").focus()
+        line.get_by_text("answers a second · about").wait_for()
+        assert " left" in line.inner_text()
+        line.locator(f"progress:not([value='{before}'])").wait_for()
+        assert looked.page.evaluate("document.activeElement.textContent") == "slow"
         assert looked.troubles == []
 
 

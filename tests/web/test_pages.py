@@ -61,9 +61,9 @@ def test_dark_pages_are_dark_and_light_ones_light(make_page: Make) -> None:
 def test_the_list_filters_and_sorts(looked: Watched, site: Site) -> None:
     looked.open("/")
     assert sorted(names(looked)) == ["nightly", "release 12", "waits"]
-    looked.page.get_by_role("button", name="Comparison", exact=True).click()
+    looked.page.get_by_role("link", name="Comparison", exact=True).click()
     assert names(looked) == ["nightly", "release 12", "waits"]
-    looked.page.get_by_role("button", name="Comparison", exact=True).click()
+    looked.page.get_by_role("link", name="Comparison", exact=True).click()
     assert names(looked) == ["waits", "release 12", "nightly"]
     assert looked.page.locator("th[aria-sort=descending]").inner_text().startswith("Comparison")
     looked.page.get_by_label("Status").select_option("queued")
@@ -181,7 +181,7 @@ def test_keys_go_through_the_flips_and_back(looked: Watched, site: Site) -> None
         looked.page.wait_for_url(f"**/items/{wanted}?show=flipped")
 
     assert at() == flips[0]
-    for key, place in (("n", 1), ("j", 2), ("n", 3), ("p", 2), ("k", 1)):
+    for key, place in (("n", 1), ("j", 2), ("n", 3), ("p", 2), ("k", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
         press(key, flips[place])
     looked.page.keyboard.press("Control+n")
     looked.open(f"/comparisons/{site.small}/items/{flips[-1]}?show=flipped")
@@ -207,7 +207,9 @@ def test_everything_is_reached_with_the_keyboard(looked: Watched, site: Site) ->
         assert outline != "none" or looked.page.evaluate("document.activeElement === document.body"), reached[-1]
         if "nightly" in reached:
             break
-    assert {"status", "verdict", "label", "model", "Filter", "Comparison", "release 12", "nightly"} <= set(reached)
+    assert {"status", "verdict", "label", "model", "Keys", "Filter", "Comparison", "release 12", "nightly"} <= set(
+        reached
+    )
 
 
 def test_every_field_has_a_name(looked: Watched, site: Site) -> None:

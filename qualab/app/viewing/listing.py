@@ -32,6 +32,7 @@ COLUMNS = (
 """Columns, and what their heads sort by."""
 ASKED = (*COUNTED, ComparisonStatus.STOPPED, ComparisonStatus.INTERRUPTED)
 """Statuses in which some answers are there, and some perhaps not."""
+SOON_S, LATER_S = 1, 3
 Look = Callable[[str], Progress]
 """How far a comparison is. Raises ComparisonNotFound."""
 
@@ -86,9 +87,11 @@ class ListPage:
     next_cursor: str | None
 
     @property
-    def is_live(self) -> bool:
-        """Whether anything on the page may change by itself."""
-        return any(line.is_live for line in self.lines)
+    def refresh_s(self) -> int:
+        """When to read it again; 0 where nothing on it changes by itself. What is being counted is there soon."""
+        if any(line.bar is not None and line.bar.is_moving and line.bar.most is None for line in self.lines):
+            return SOON_S
+        return LATER_S if any(line.is_live for line in self.lines) else 0
 
 
 def list_page(

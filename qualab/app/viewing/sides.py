@@ -85,7 +85,10 @@ def _side(title: str, answer: Answer | None, place: int | None, words: Wording) 
 
 
 def _facts(reply: Reply, words: Wording) -> list[Fact]:
-    said = [("answer status", reply.status.value), ("finish reason", reply.finish_reason or words("not said"))]
+    said = [
+        ("answer status", words(f"answer {reply.status}")),
+        ("finish reason", reply.finish_reason or words("not said")),
+    ]
     if reply.prompt_tokens is not None or reply.completion_tokens is not None:
         numbers = (_count(reply.prompt_tokens), _count(reply.completion_tokens))
         said.append(("tokens", words("tokens of", prompt=numbers[0], completion=numbers[1])))
