@@ -19,6 +19,7 @@ from qualab.app.viewing.curl import command
 from qualab.app.viewing.words import CATALOGUES
 from qualab.domain.access import Scope
 from qualab.domain.names import Language
+from qualab.domain.submissions import SubmissionStatus
 from tests.api.conftest import EXPERIMENT, Service, make_service
 from tests.web.conftest import Site
 
@@ -257,3 +258,56 @@ def test_a_sign_in_leads_nowhere_else_whatever_the_link_says(guarded: tuple[Serv
         page = service.client.get("/sign-in", params={"next": wanted})
         assert page.status_code == 200
         assert 'name="next" value="/"' in page.text
+
+
+def test_errors_are_said_in_the_readers_language() -> None:
+    service = make_service()
+    with service.client:
+        failed = service.create(label="x")
+        error = {
+            "code": "endpoint-unreachable",
+            "message": "http://127.0.0.1:8001/v1/models cannot be reached: the connection was refused, "
+            "nothing listens there",
+            "hint": "Start the server, or correct host and port",
+        }
+        service.registry.set_submission(failed, SubmissionStatus.FAILED, error=error)
+        korean = service.client.get(f"/comparisons/{failed}?lang=ko").text
+        for said in (
+            "<strong>엔드포인트에 연결할 수 없습니다</strong>",
+            '<span lang="ko">http://127.0.0.1:8001/v1/models에 연결할 수 없습니다: 연결이 거부됨',
+            "서버를 시작하거나 호스트와 포트를 고치세요",
+        ):
+            assert said in korean
+        english = html.unescape(service.client.get(f"/comparisons/{failed}?lang=en").text)
+        for said in ("An endpoint cannot be reached", error["message"], error["hint"]):
+            assert said in english
+        service.registry.set_submission(failed, SubmissionStatus.FAILED, error={**error, "message": "Quite new"})
+        assert '<span lang="en">Quite new</span>' in service.client.get(f"/comparisons/{failed}?lang=ko").text
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/comparisons/none", "그런 비교가 없습니다"),
+        ("/plan?margin=x", "margin: 숫자여야 합니다"),
+        ("/plan?items=0", "items: 1 이상이어야 합니다"),
+        ("/plan?items=1.5", "items: 정수여야 합니다"),
+        ("/plan?power=100", "power: 99 이하여야 합니다"),
+        ("/?verdict=x", "verdict: 다음 중 하나여야 합니다"),
+        ("/?cursor=x", "이 목록의 커서가 아닙니다"),
+    ],
+)
+def test_what_a_page_is_asked_wrongly_is_said_in_korean(site: Site, path: str, said: str) -> None:
+    page = site.service.client.get(path, headers={"Accept-Language": "ko"}).text
+    assert said in page
+    assert "Input should" not in page
+
+
+def test_a_page_that_the_browser_has_is_not_sent_again(site: Site) -> None:
+    for path in ("/", f"/comparisons/{site.large}", f"/comparisons/{site.small}/items/3", "/plan"):
+        first = site.service.client.get(path)
+        again = site.service.client.get(path, headers={"If-None-Match": first.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        other = site.service.client.get(path, headers={"If-None-Match": first.headers["etag"], "Accept-Language": "ko"})
+        assert other.status_code == 200
+    assert "etag" not in site.service.client.get("/comparisons/none").headers
