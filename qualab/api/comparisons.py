@@ -43,7 +43,7 @@ RETRY_FAILED = {"type": "object", "properties": {"retry_failed": {"type": "boole
 
 
 Sort = Literal["created", "-created", "label", "-label", "model", "-model", "status", "-status", "verdict", "-verdict"]
-MOST_OF_A_CURSOR = 4_000
+MOST_OF_A_CURSOR = 2_000
 """Those of an order by a text hold one."""
 
 

@@ -299,3 +299,34 @@ def test_a_plan_of_other_tasks_is_refused_before_anything_is_asked(idle: Service
     sent = idle.client.post("/v1/comparisons", json=document | {"baseline": OFF, "candidate": ON})
     assert (sent.status_code, sent.json()["code"]) == (422, "plan-changed")
     assert "tasks" in sent.json()["detail"]
+
+
+def test_lists_come_in_the_order_that_is_asked_for(idle: Service) -> None:
+    for label in ("b", "a", "c"):
+        idle.create(label=label)
+    get = idle.client.get
+
+    def labels(path: str) -> list[str]:
+        found = get(path)
+        assert found.status_code == 200
+        own = [one["label"] for one in found.json()["entries"]]
+        link = found.headers.get("link")
+        return own + (labels(link.partition("<")[2].partition(">")[0]) if link else [])
+
+    assert labels("/v1/comparisons?limit=1") == ["c", "a", "b"]
+    assert labels("/v1/comparisons?sort=created&limit=2") == ["b", "a", "c"]
+    assert labels("/v1/comparisons?sort=label&limit=1") == ["a", "b", "c"]
+    assert labels("/v1/comparisons?sort=-label&limit=1") == ["c", "b", "a"]
+    assert labels("/v1/comparisons?sort=status&limit=2&status=queued") == ["c", "a", "b"]
+    refused = get("/v1/comparisons?sort=items")
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "query.sort")
+    cursor = get("/v1/comparisons?sort=label&limit=1").json()["next_cursor"]
+    assert get(f"/v1/comparisons?sort=model&cursor={cursor}").status_code == 422
+
+
+def test_an_order_by_long_labels_is_turned_over(idle: Service) -> None:
+    for number in range(3):
+        idle.create(label="밤" * 199 + str(number))
+    page = idle.client.get("/v1/comparisons?sort=label&limit=1")
+    link = page.headers["link"].partition("<")[2].partition(">")[0]
+    assert idle.client.get(link).json()["entries"][0]["label"].endswith("1")

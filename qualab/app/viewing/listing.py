@@ -11,6 +11,7 @@ from qualab.app.reporting.metrics import verdict_cell
 from qualab.app.service.desk import Desk
 from qualab.app.service.progress import COUNTED, Progress
 from qualab.app.service.reading import ENDED
+from qualab.app.viewing.troubles import Said, said
 from qualab.app.viewing.words import Wording
 from qualab.domain.names import ArmName, ComparisonStatus
 from qualab.domain.numbers import count
@@ -75,6 +76,8 @@ class Line:
     created: str
     bar: Bar | None
     """None where nothing is asked."""
+    why: Said | None
+    """What kept it from its end."""
     is_live: bool
 
 
@@ -127,6 +130,7 @@ def _line(look: Look, summary: ComparisonSummary, words: Wording) -> Line:
         verdict=None if summary.verdict is None else verdict_cell(summary.verdict, words.report),
         created=shown_time(summary.created_at),
         bar=_bar(look, summary, words) if summary.status in ASKED else None,
+        why=said(summary.stop_reason, words) if summary.stop_reason else None,
         is_live=is_live,
     )
 
@@ -154,10 +158,10 @@ def _answered(found: Progress, words: Wording) -> str:
 def _pace(found: Progress, words: Wording) -> str:
     if not found.rate or found.has_ended:
         return ""
-    said = [words("live rate", rate=f"{found.rate:,.1f}")]
+    parts = [words("live rate", rate=f"{found.rate:,.1f}")]
     if found.eta_s is not None:
-        said.append(left(found.eta_s, words))
-    return " · ".join(said)
+        parts.append(left(found.eta_s, words))
+    return " · ".join(parts)
 
 
 def left(duration_s: float, words: Wording) -> str:

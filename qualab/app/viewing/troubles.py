@@ -30,9 +30,10 @@ class Trouble:
 def trouble(code: str, message: str, hint: str, words: Wording) -> Trouble:
     """In the reader's language, as far as the sentences are known; a code that is not known is any error's."""
     known = f"error {code}" if words.has(f"error {code}") else f"error {QualabError.code}"
-    return Trouble(title=words(known), message=_said(message, words), hint=_said(hint, words) if hint else None)
+    return Trouble(title=words(known), message=said(message, words), hint=said(hint, words) if hint else None)
 
 
-def _said(text: str, words: Wording) -> Said:
+def said(text: str, words: Wording) -> Said:
+    """In the reader's language where the sentence is known."""
     korean = in_korean(text) if words.language is Language.KOREAN else None
     return Said(text=korean or text, language=Language.KOREAN if korean else Language.ENGLISH)

@@ -89,7 +89,7 @@ TEXTS = {
     "next page": "Next page",
     "first page": "First page",
     "answers so far": "{off} + {on} answers",
-    "answers of": "{off} + {on} of {total} each",
+    "answers of": "off {off}, on {on}, of {total} each",
     "seconds left": "about {n} s left",
     "minutes left": "about {n} min left",
     "hours left": "about {n} h left",

@@ -89,7 +89,7 @@ TEXTS = {
     "next page": "다음 쪽",
     "first page": "첫 쪽",
     "answers so far": "답변 {off} + {on}건",
-    "answers of": "각 {total}건 중 {off} + {on}건",
+    "answers of": "각 {total}건 중 끔 {off}, 켬 {on}",
     "seconds left": "약 {n}초 남음",
     "minutes left": "약 {n}분 남음",
     "hours left": "약 {n}시간 남음",

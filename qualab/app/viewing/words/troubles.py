@@ -70,7 +70,7 @@ FORMS = {
     "comparison {id} has no item at position {n}": "비교 {id}에는 {n}번 문항이 없습니다",
     "Comparison {id} is {status}: its plan is not drawn up yet": "비교 {id}: 아직 계획이 만들어지지 않았습니다",
     "Comparison {id} is {status}: its items are not scored yet": "비교 {id}: 아직 문항이 채점되지 않았습니다",
-    "Comparison {id} was imported from logs: it cannot be filtered again": "비교 {id}: 로그에서 가져온 것이라 다시 추출할 수 없습니다",
+    "Comparison {id} was imported from logs: it cannot be {status}": "비교 {id}: 로그에서 가져온 것이라 그렇게 할 수 없습니다",
     "Its answers and scores are here: {command}": "답과 점수는 여기 있습니다: {command}",
     "The tasks came from a folder of whoever ran them: no page loads their code": "실행한 사람의 폴더에서 온 과제라서 페이지에서는 그 코드를 불러오지 않습니다",
     "Data set {said}, is not in {dir}: looked for {said_2}": "데이터 세트 {said}: {dir}에 없습니다. 찾은 파일: {said_2}",
