@@ -60,6 +60,16 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ItemHead:
+    """What an item is, without what it holds."""
+
+    position: int
+    task: str
+    doc_id: int
+    kind: RequestKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drafted:
     """What a drafter did for one request, where the engine says so in its answer."""
 

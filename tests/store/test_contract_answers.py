@@ -335,3 +335,8 @@ def test_items_and_answers_can_be_had_by_position(store: Store) -> None:
     assert [one.position for one in store.answers("c-1", arm=CANDIDATE, positions={4, 1})] == [1, 4]
     assert list(store.answers("c-1", arm=CANDIDATE, positions=())) == []
     assert list(store.items("c-1", positions=())) == []
+    heads = list(store.heads("c-1", positions={4, 1, 99}))
+    assert [(one.position, one.task, one.doc_id, one.kind) for one in heads] == [
+        (item.position, item.task, item.doc_id, item.kind) for item in store.items("c-1", positions={4, 1})
+    ]
+    assert list(store.heads("c-1", positions=())) == []

@@ -14,7 +14,7 @@ from itertools import count
 from qualab.domain.canonical import canonical_json
 from qualab.domain.claims import Claim, busy, is_gone, may_claim
 from qualab.domain.comparison import Analysis, Comparison, Look
-from qualab.domain.items import Answer, Item, Reply, Score, ScoreFlip
+from qualab.domain.items import Answer, Item, ItemHead, Reply, Score, ScoreFlip
 from qualab.domain.lookup import ambiguous, impossible_outcome, not_found, not_next, taken
 from qualab.domain.names import ArmName, ComparisonStatus, Verdict
 from qualab.domain.observations import Observation
@@ -112,6 +112,11 @@ class MemoryStore:
     def items(self, comparison_id: str, *, positions: Collection[int] | None = None) -> Iterator[Item]:
         items = self.of(comparison_id).items
         return iter([items[one] for one in sorted(items) if positions is None or one in positions])
+
+    def heads(self, comparison_id: str, *, positions: Collection[int]) -> Iterator[ItemHead]:
+        """In order of position, without what items hold."""
+        for one in self.items(comparison_id, positions=positions):
+            yield ItemHead(position=one.position, task=one.task, doc_id=one.doc_id, kind=one.kind)
 
     def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
         kept = self.of(comparison_id)

@@ -49,7 +49,7 @@ from qualab.adapters.store.times import to_us
 from qualab.adapters.store.training import DictionarySampler
 from qualab.domain.canonical import canonical_json
 from qualab.domain.comparison import Look
-from qualab.domain.items import Answer, Item, Score, ScoreFlip
+from qualab.domain.items import Answer, Item, ItemHead, Score, ScoreFlip
 from qualab.domain.names import ArmName
 from qualab.domain.observations import (
     EngineSeen,
@@ -119,6 +119,15 @@ def read_items(connection: Connection, key: int, positions: Collection[int] | No
         position, task, doc_id, kind, payload = tuple(row)
         rest = unpack_item(payload, decompressor)
         yield Item(position=position, task=task, doc_id=doc_id, kind=codes.KIND.name[kind], **rest)
+
+
+def read_heads(connection: Connection, key: int, positions: Collection[int]) -> Iterator[ItemHead]:
+    """In order of position."""
+    c = item.c
+    query = select(c.position, c.task, c.doc_id, c.kind).where(c.comparison_key == key).order_by(c.position)
+    for row in _rows(connection, query, c.position, positions):
+        position, task, doc_id, kind = tuple(row)
+        yield ItemHead(position=position, task=task, doc_id=doc_id, kind=codes.KIND.name[kind])
 
 
 def add_answers(connection: Connection, known: Known, answers: Sequence[Answer], *, phrases: dict[str, int]) -> int:

@@ -19,7 +19,7 @@ from qualab.adapters.store.sessions import Sessions
 from qualab.adapters.store.training import DictionarySampler
 from qualab.domain.claims import Claim, busy
 from qualab.domain.comparison import Analysis, Comparison, Look
-from qualab.domain.items import Answer, Item, Score, ScoreFlip
+from qualab.domain.items import Answer, Item, ItemHead, Score, ScoreFlip
 from qualab.domain.lookup import not_next
 from qualab.domain.names import ArmName, ComparisonStatus
 from qualab.domain.observations import Observation
@@ -109,6 +109,12 @@ class SqlStore:
         """In order of position; all of them, or those at these positions."""
         return self._sessions.streamed(
             comparison_id, lambda connection, known: records.read_items(connection, known.key, positions)
+        )
+
+    def heads(self, comparison_id: str, *, positions: Collection[int]) -> Iterator[ItemHead]:
+        """In order of position, without what items hold."""
+        return self._sessions.streamed(
+            comparison_id, lambda connection, known: records.read_heads(connection, known.key, positions)
         )
 
     def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from qualab.app.reporting.source import Flip, Flips, Source
 from qualab.app.reporting.words import Words
 from qualab.domain.comparison import Comparison
-from qualab.domain.items import Answer, Item, ScoreFlip
+from qualab.domain.items import Answer, Item, ItemHead, ScoreFlip
 from qualab.domain.names import ArmName, RequestKind
 from qualab.domain.numbers import count
 from qualab.domain.plan import MetricSpec
@@ -40,11 +40,12 @@ def find_flips(store: Store, registry: Registry, comparison: Comparison) -> Flip
     changed = list(store.flips(comparison.id, metrics=keys)) if keys else []
     if not changed and next(iter(store.scores(comparison.id)), None) is None:
         return None
-    tasks = {item.position: item for item in store.items(comparison.id, positions={one.position for one in changed})}
-    by_metric = [_of_metric(pairs, changed, tasks) for pairs in specs.values()]
+    heads = {one.position: one for one in store.heads(comparison.id, positions={one.position for one in changed})}
+    by_metric = [_of_metric(pairs, changed, heads) for pairs in specs.values()]
     losses = [[one for one in own if _gain(one) < 0.0] for own in by_metric]
     kind = losses if any(losses) else by_metric
-    shown = _worst(kind, tasks)
+    shown = _worst(kind, heads)
+    tasks = {one.position: one for one in store.items(comparison.id, positions={flip.position for _, flip in shown})}
     return Flips(
         are_losses=any(map(bool, losses)),
         n_flips=sum(map(len, by_metric)),
@@ -56,7 +57,7 @@ def find_flips(store: Store, registry: Registry, comparison: Comparison) -> Flip
 
 
 def _of_metric(
-    pairs: Sequence[tuple[MetricSpec, MetricSpec]], changed: Sequence[ScoreFlip], items: dict[int, Item]
+    pairs: Sequence[tuple[MetricSpec, MetricSpec]], changed: Sequence[ScoreFlip], items: dict[int, ItemHead]
 ) -> list[Candidate]:
     """The flips of a primary metric, the largest losses first."""
     wanted = {(member.task, member.key): spec for spec, member in pairs}
@@ -71,7 +72,7 @@ def _gain(candidate: Candidate) -> float:
     return change if spec.higher_is_better else -change
 
 
-def _worst(by_metric: Sequence[Sequence[Candidate]], items: dict[int, Item]) -> list[Candidate]:
+def _worst(by_metric: Sequence[Sequence[Candidate]], items: dict[int, ItemHead]) -> list[Candidate]:
     """One metric after the other, each item once, of tasks that generate."""
     shown: dict[int, Candidate] = {}
     generated = [[one for one in own if items[one[1].position].kind is RequestKind.GENERATION] for own in by_metric]
