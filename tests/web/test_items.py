@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -166,3 +167,35 @@ def test_items_are_filtered_by_length(make_page: Make, site: Site) -> None:
     assert looked.page.get_by_label("at most").input_value() == "8"
     looked.open(f"/comparisons/{site.small}/items?min_length=9&max_length=2")
     assert looked.page.get_by_text("No item fits the filter.").count() == 1
+
+
+def test_a_link_to_one_item_holds_nothing_else(make_page: Make, site: Site) -> None:
+    looked = make_page()
+    position = site.positions[GAINS[0]]
+    looked.open(f"/comparisons/{site.small}/items/{position}?show=gains&task=sums&min_length=1")
+    looked.page.get_by_role("link", name="Link to this item").click()
+    looked.page.wait_for_url(f"**/comparisons/{site.small}/items/{position}")
+    assert looked.page.locator("h1").inner_text() == f"sums/{GAINS[0]}"
+
+
+def test_an_item_is_gone_through_with_tab_alone(make_page: Make, site: Site) -> None:
+    """In the order of the page, each stop to be seen; texts that may scroll are stops."""
+    looked = make_page()
+    looked.open(f"/comparisons/{site.small}/items/{site.positions[LOSSES[1]]}?extract=1")
+    stops = []
+    for _ in range(60):
+        looked.page.keyboard.press("Tab")
+        found = looked.page.evaluate(
+            "(() => { const one = document.activeElement, box = one.getBoundingClientRect(); return ["
+            "one.textContent.trim(), getComputedStyle(one).outlineStyle, box.top + scrollY,"
+            "one === document.body]; })()"
+        )
+        if found[3] or (stops and found[0] == stops[0][0]):
+            break
+        stops.append(found)
+    assert {outline for _, outline, _, _ in stops} == {"solid"}
+    tops = [top for _, _, top, _ in stops[1:]]
+    assert all(later > before - 40 for before, later in pairwise(tops))
+    names_of_stops = [name for name, *_ in stops]
+    for wanted in ("Skip to content", "Keys", "한국어", "← Previous", "Next →", "Link to this item", "Copy"):
+        assert wanted in names_of_stops

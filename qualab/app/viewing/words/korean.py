@@ -95,7 +95,7 @@ TEXTS = {
     "hours left": "약 {n}시간 남음",
     "status queued": "대기 중",
     "status running": "실행 중",
-    "status done": "완료",
+    "status done": "처리됨",
     "status failed": "실패",
     "status cancelled": "취소됨",
     "status planned": "준비 중",
