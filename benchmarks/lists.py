@@ -1,0 +1,116 @@
+"""A list of 10,000 comparisons in each of its orders: how long a page takes, turned over from the first one on.
+
+    python benchmarks/lists.py [--db URL] [--comparisons 10000] [--times 60]
+
+Fills an empty database, of its own unless another is named: rows as large as those of comparisons with plans of 20 kB,
+a tenth as many requests that failed or wait, half of all labels the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, create_engine, insert
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from qualab.adapters.store import open_store, upgrade
+from qualab.adapters.store.location import locate
+from qualab.adapters.store.tables import comparison, submission
+from qualab.bootstrap import share
+from qualab.domain.ordering import ORDERS, ListOrder
+from qualab.ports import ComparisonFilter, Registry
+
+BEGAN_US = 1_700_000_000_000_000
+UNDER_WAY = 20
+VERDICTS = (0, 2, 4, 4, 4, 5)
+PER_PAGE = 50
+
+
+def fill(connection: Connection, n: int) -> None:
+    """Rows as the store writes them, at once."""
+    rng = random.Random(1)
+    connection.execute(insert(comparison), [_comparison(number, rng) for number in range(n)])
+    connection.execute(insert(submission), [_submission(number, rng) for number in range(max(n // 10, 1))])
+
+
+def _comparison(number: int, rng: random.Random) -> dict[str, Any]:
+    is_over = number >= UNDER_WAY
+    return {
+        "id": f"c-{number}",
+        "plan_hash": "h" * 64,
+        "status": 5 if is_over else rng.choice((0, 1, 3, 4)),
+        "label": f"branch {rng.randrange(900)}" if number % 2 else "nightly",
+        "created_at": BEGAN_US + number * 1_000_000,
+        "verdict": rng.choice(VERDICTS) if is_over else None,
+        "stop_reason": "",
+        "duplicates": 0,
+        "plan": '{"x":"' + "x" * 20_000 + '"}',
+        "local": "{}",
+        "model": rng.choice("ab") if number % 5 else "m",
+        "suite": "release",
+        "n_items": 10,
+    }
+
+
+def _submission(number: int, rng: random.Random) -> dict[str, Any]:
+    return {
+        "id": f"s-{number}",
+        "experiment": '{"x":"' + "x" * 800 + '"}',
+        "label": f"branch {rng.randrange(900)}",
+        "model": "m",
+        "created_at": BEGAN_US + number * 3_000_000,
+        "created_by": "ci",
+        "status": rng.choice((0, 3, 3, 4)),
+        "error": "{}",
+        "version": 1,
+        "is_planned": False,
+        "body_hash": "",
+    }
+
+
+def turned(registry: Registry, order: ListOrder, times: int) -> Iterator[float]:
+    """Milliseconds of one page after the other."""
+    cursor = None
+    for _ in range(times):
+        began = time.perf_counter()
+        page = registry.page(ComparisonFilter(limit=PER_PAGE), order=order, cursor=cursor)
+        yield 1e3 * (time.perf_counter() - began)
+        cursor = page.next_cursor
+
+
+def measure(where: str, n: int, times: int) -> None:
+    """Prints a line for each order."""
+    upgrade(where, share("migrations"))
+    engine = create_engine(locate(where).url)
+    with engine.begin() as connection:
+        fill(connection, n)
+    engine.dispose()
+    print(
+        f"{n:,} comparisons, {max(n // 10, 1):,} requests; pages of {PER_PAGE}\n{'order':<12}{'p50 ms':>8}{'most':>8}"
+    )
+    with open_store(where, migrations=share("migrations")) as store:
+        for name, order in ORDERS.items():
+            found = sorted(turned(store.registry, order, times))
+            print(f"{name:<12}{found[len(found) // 2]:>8.1f}{found[-1]:>8.1f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--db", default="", help="an empty database")
+    parser.add_argument("--comparisons", type=int, default=10_000)
+    parser.add_argument("--times", type=int, default=60)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="qualab-lists-") as folder:
+        measure(given.db or str(Path(folder) / "qualab.db"), given.comparisons, given.times)
+
+
+if __name__ == "__main__":
+    main()
