@@ -86,6 +86,13 @@ class LoadedTasks(ScoredTasks, Protocol):
         """Every item with its prompts, in task and document order; `position` counts from 0."""
         ...
 
+    def extracted(
+        self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]
+    ) -> Iterator[tuple[str, Sequence[Any]]]:
+        """Each filter's name, and what it takes out of every entry's answers. Nothing is scored: scores that are made
+        meanwhile stay what they are."""
+        ...
+
     def samples(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> Iterator[JsonObject]:
         """The rows that lm-eval's --log_samples writes of these answers."""
         ...

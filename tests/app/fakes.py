@@ -114,10 +114,14 @@ class FakeTasks:
         return [{"exact_match,none": float(replies[0].text == item.target)} for item, replies in answered]
 
     def samples(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> Iterator[dict[str, Any]]:
-        """A filter takes the first word of a text."""
-        for item, replies in answered:
-            words = [(reply.text or "").split() or ["[invalid]"] for reply in replies]
-            yield {"doc_id": item.doc_id, "filter": "none", "filtered_resps": [found[0] for found in words]}
+        yield from ({"doc_id": item.doc_id} for item, _ in answered)
+
+    def extracted(
+        self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]
+    ) -> Iterator[tuple[str, Sequence[Any]]]:
+        """The first word of each text."""
+        words = [[(reply.text or "").split() or ["[invalid]"] for reply in replies] for _, replies in answered]
+        yield "none", [[found[0] for found in own] for own in words]
 
     def results(self, answered: Mapping[str, Any]) -> dict[str, Any]:
         return {"results": {task: len(entries) for task, entries in answered.items()}}

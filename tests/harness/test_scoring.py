@@ -66,6 +66,21 @@ def test_both_filters_of_gsm8k_score(loaded: LoadedTasks, items: dict[str, list[
     assert score(loaded, second, "") == {strict: 0.0, flexible: 0.0}
 
 
+def test_what_each_filter_takes_out_is_told_without_scoring(
+    loaded: LoadedTasks, items: dict[str, list[Item]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may score meanwhile: the generators that scoring draws from are not touched."""
+    first, second = items["gsm8k"][:2]
+    for name in ("seed", "setstate", "random"):
+        monkeypatch.setattr(random, name, None)
+    answered = [(first, [reply("So it is 7")]), (second, [reply("So it is 1+2.\n#### 3")])]
+    assert [(name, [own[0] for own in found]) for name, found in loaded.extracted("gsm8k", answered)] == [
+        ("strict-match", ["[invalid]", "3"]),
+        ("flexible-extract", ["7", "3"]),
+    ]
+    assert list(loaded.extracted("ifeval", [(items["ifeval"][0], [reply("Yes.")])])) == [("none", [["Yes."]])]
+
+
 def test_multiple_choice_takes_the_likeliest_and_its_length(loaded: LoadedTasks, items: dict[str, list[Item]]) -> None:
     item = items["kobest_hellaswag"][1]
     (found,) = loaded.score(item.task, [(item, choices(-5.0, -1.0, -9.0, -7.0))])

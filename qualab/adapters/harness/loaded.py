@@ -91,6 +91,12 @@ class LmEvalTasks:
         keyed = {name: {key: value for key, value in found.get(name, {}).items() if "," in key} for name in self._order}
         return {name: row for name, row in keyed.items() if row}
 
+    def extracted(
+        self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]
+    ) -> Iterator[tuple[str, Sequence[Any]]]:
+        """What each filter takes out of every entry's answers. Raises HarnessError."""
+        return self._scorers[task].extracted(answered)
+
     def samples(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> Iterator[JsonObject]:
         """The rows that lm-eval's --log_samples writes. Raises HarnessError."""
         return sample_rows(self._scorers[task], answered)

@@ -97,6 +97,11 @@ class Scorer:
                 raise _failed(f"Filter {ensemble.name} of task {self._name}", exc) from exc
             yield ensemble.name, [[answer.filtered_resps[ensemble.name] for answer in group] for group in answers]
 
+    def extracted(self, answered: Sequence[Answered]) -> Iterator[tuple[str, Sequence[Any]]]:
+        """Each filter's name, and what it makes of every entry's answers. Draws nothing at random and changes nothing
+        of the process, so that another thread may score. Raises HarnessError."""
+        return self._filtered(answered)
+
     def log(self, answered: Sequence[Answered]) -> Iterator[tuple[str, Answered, list[Any], Values]]:
         """Filter, entry, filtered answers and metric values, filter by filter. Raises HarnessError."""
         if not answered:

@@ -54,8 +54,8 @@ def _by_filter(tasks: LoadedTasks, item: Item, answers: Sequence[Answer]) -> Ite
     found: dict[tuple[int, str], dict[ArmName, str]] = {}
     for answer in answers:
         if answer.reply.status.is_answer:
-            for row in tasks.samples(item.task, [(item, [answer.reply])]):
-                found.setdefault((answer.repeat, str(row["filter"])), {})[answer.arm] = _text(row["filtered_resps"])
+            for name, (results,) in tasks.extracted(item.task, [(item, [answer.reply])]):
+                found.setdefault((answer.repeat, name), {})[answer.arm] = _text(results)
     for (repeat, name), texts in sorted(found.items(), key=lambda entry: entry[0][0]):
         yield Extracted(filter=name, repeat=repeat, texts=texts)
 
