@@ -17,7 +17,7 @@ from qualab.domain.access import AuditEntry
 from qualab.domain.names import Language, Verdict
 from qualab.domain.signoffs import SignOff
 from qualab.errors import ComparisonNotFound, InvalidValue
-from tests.api.conftest import Service, make_service
+from tests.api.conftest import InlineJobs, Service, make_service
 from tests.app.fakes import START
 
 ENTRY = AuditEntry(at=START, who="x", action="y", subject="z", details={})
@@ -37,8 +37,6 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def working() -> Iterator[tuple[Service, str]]:
-    from qualab.app.service.inline import InlineJobs
-
     jobs = InlineJobs()
     service = make_service(jobs=jobs)
     jobs.begin(service.desk)

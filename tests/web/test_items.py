@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from qualab.adapters.memory import MemoryStore
-from qualab.app.service.inline import InlineJobs
 from qualab.domain.names import ArmName
 from qualab.errors import DatasetUnavailable, StillLoading
-from tests.api.conftest import Service, make_service
+from tests.api.conftest import InlineJobs, Service, make_service
 from tests.web.conftest import (
     GAINS,
     LOSSES,

@@ -74,6 +74,7 @@ def test_a_list_says_how_far_how_fast_and_how_long_yet(
     running: Service, opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running.bench.clock, "monotonic_s", time.monotonic)
+    running.bench.baseline.delay_s = running.bench.candidate.delay_s = 0.15
     with on_a_socket(running) as address:
         looked = opened(running, address)
         running.create(label="slow", concurrency=1, max_missing_share=0.1)
