@@ -67,6 +67,8 @@ TEXTS = {
     "error store-locked": "The database is locked",
     "error store-read-only": "The database is read-only",
     "error schema-mismatch": "The database has another schema",
+    "error workers-lost": "One worker after another was lost",
+    "error store-damaged": "The database is damaged",
     # signing in
     "token": "Token",
     "token hint": "One that “qualab token create NAME --scope read” has printed. It is kept in a cookie that no script reads.",

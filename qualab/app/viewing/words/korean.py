@@ -67,6 +67,8 @@ TEXTS = {
     "error store-locked": "데이터베이스가 잠겨 있습니다",
     "error store-read-only": "데이터베이스가 읽기 전용입니다",
     "error schema-mismatch": "데이터베이스 스키마가 다릅니다",
+    "error workers-lost": "작업자가 잇달아 사라졌습니다",
+    "error store-damaged": "데이터베이스가 손상되었습니다",
     # signing in
     "token": "토큰",
     "token hint": "“qualab token create NAME --scope read”가 출력한 토큰을 넣습니다. 스크립트가 읽을 수 없는 쿠키에 보관합니다.",
