@@ -165,11 +165,14 @@ def gate_renderer(kind: str) -> Callable[[GateResult], bytes]:
     return {"junit": junit, "markdown": lambda found: gate_markdown(found).encode()}[kind]
 
 
-def gate_error(name: str, *, code: str, message: str) -> bytes:
-    """JUnit XML for a gate that has no result."""
+def gate_error_renderer(kind: str) -> Callable[..., bytes]:
+    """How it is written that a gate has no result: of a name, `code=` and `message=`. `kind` as before."""
+    from qualab.adapters.render.gate_markdown import gate_markdown_of_error
     from qualab.adapters.render.junit import junit_of_error
 
-    return junit_of_error(name, code=code, message=message)
+    return {"junit": junit_of_error, "markdown": lambda name, **said: gate_markdown_of_error(name, **said).encode()}[
+        kind
+    ]
 
 
 def import_services_of(settings: Settings) -> ImportServices:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from qualab.domain.gate import GateResult
 
 ONE_TOKEN = "It holds one token and nothing else"
+Files = dict[str, Path]
+"""What is written, by kind: "junit", "markdown", "json"."""
 
 
 def register(app: typer.Typer) -> None:
@@ -53,6 +55,7 @@ def gate(
     from qualab.cli.times import duration
 
     _check_named(comparison, latest=latest, label=label)
+    files = {kind: path for kind, path in (("junit", junit), ("markdown", markdown), ("json", json_file)) if path}
     wait_s = duration(timeout, option="--timeout").total_seconds()
     token = _token(token_file)
     try:
@@ -60,10 +63,9 @@ def gate(
             _waited(server, token, db, comparison=comparison, label=label, timeout_s=wait_s, poll_s=poll)
         )
     except QualabError as error:
-        if junit:
-            _write_error(junit, comparison or label, error)
+        _write_error(comparison or label, error, files)
         raise
-    _write(found, junit=junit, markdown=markdown, json_file=json_file)
+    _write(found, files)
     _print(found, output_format)
     raise typer.Exit(OF_VERDICT[found.verdict])
 
@@ -119,22 +121,24 @@ async def _source(server: str, token: str, db: str | None) -> AsyncIterator[Sour
     yield StoredVerdicts(store=store, registry=registry, clock=bootstrap.clock())
 
 
-def _write(found: GateResult, *, junit: Path | None, markdown: Path | None, json_file: Path | None) -> None:
+def _write(found: GateResult, files: Files) -> None:
     from qualab import bootstrap
 
-    wanted = {"junit": junit, "markdown": markdown}
-    for kind, path in wanted.items():
-        if path:
-            _put(path, bootstrap.gate_renderer(kind)(found))
-    if json_file:
-        _put(json_file, _json(found).encode())
+    for kind, path in files.items():
+        _put(path, _json(found).encode() if kind == "json" else bootstrap.gate_renderer(kind)(found))
 
 
-def _write_error(path: Path, name: str, error: QualabError) -> None:
+def _write_error(name: str, error: QualabError, files: Files) -> None:
+    """In every file: what an earlier gate left there must not be taken for this one's result."""
     from qualab import bootstrap
 
     said = f"{error.message}. {error.hint}" if error.hint else error.message
-    _put(path, bootstrap.gate_error(name, code=error.code, message=said))
+    for kind, path in files.items():
+        if kind == "json":
+            about = {"code": error.code, "message": error.message, "hint": error.hint}
+            _put(path, _text({"verdict": None, "error": about}).encode())
+        else:
+            _put(path, bootstrap.gate_error_renderer(kind)(name, code=error.code, message=said))
 
 
 def _put(path: Path, content: bytes) -> None:
@@ -147,7 +151,11 @@ def _put(path: Path, content: bytes) -> None:
 def _json(found: GateResult) -> str:
     from qualab.domain.canonical import plain
 
-    return json.dumps(plain(found), indent=2, ensure_ascii=False) + "\n"
+    return _text(plain(found))
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def _print(found: GateResult, output_format: Format) -> None:

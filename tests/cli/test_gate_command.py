@@ -106,13 +106,21 @@ def test_an_invalid_comparison_is_an_error_and_an_inconclusive_one_proves_nothin
 
 
 def test_a_gate_that_finds_nothing_leaves_an_error_for_the_pipeline(qualab: Command, tmp_path: Path) -> None:
-    junit = tmp_path / "junit.xml"
-    missing = qualab("gate", "--latest", "--label", "nightly", "--junit", junit)
+    junit, markdown, json_file = files = [tmp_path / name for name in ("junit.xml", "summary.md", "gate.json")]
+    for file in files:
+        file.write_text("EQUIVALENT, of an earlier gate")
+    written = ("--junit", junit, "--markdown", markdown, "--json", json_file)
+    missing = qualab("gate", "--latest", "--label", "nightly", *written)
     assert missing.code == 2
     assert missing.err.startswith("qualab: There is no comparison labelled 'nightly'")
     error = Xml.parse(junit).getroot()[0].find("testcase/error")
     assert error is not None
     assert error.get("type") == "comparison-not-found"
+    assert markdown.read_text().startswith("### qualab: no verdict\n")
+    assert "There is no comparison labelled 'nightly'" in markdown.read_text()
+    told = json.loads(json_file.read_text())
+    assert told["verdict"] is None
+    assert told["error"]["code"] == "comparison-not-found"
     assert qualab("gate", "no-such-id").code == 2
 
 

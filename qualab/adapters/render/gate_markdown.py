@@ -20,6 +20,11 @@ def gate_markdown(result: GateResult) -> str:
     return "\n".join(_lines(result)) + "\n"
 
 
+def gate_markdown_of_error(name: str, *, code: str, message: str) -> str:
+    """Where there is no result."""
+    return f"### qualab: no verdict\n\nComparison {plain_text(name)}\n\n- {plain_text(message)} (`{code}`)\n"
+
+
 def _lines(result: GateResult) -> Iterator[str]:
     yield f"### qualab: {result.verdict.value}"
     yield ""
