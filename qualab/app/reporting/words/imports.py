@@ -60,7 +60,7 @@ FORMS = {
     "macro-F1 of pairs": "쌍의 macro-F1",
     "not tested": "검정하지 않음",
     "which gives the log's own values": "로그의 값과 일치함",
-    "as its scores look": "점수의 모양에 따름",
+    "as its scores look": "점수의 형태로 추정함",
     # sign-off, and scoring again
     "imported from logs: what was run cannot be checked": "로그에서 가져옴: 무엇을 실행했는지 확인할 수 없음",
     "made of two runs: what was run cannot be checked": "두 실행을 합침: 무엇을 실행했는지 확인할 수 없음",

@@ -38,7 +38,7 @@ TEXTS = {
     "headline REGRESSION": "드래프터를 켜면 품질이 떨어집니다: 지표 {total}개 중 {n}개에서 저하가 확인되었습니다.",
     "headline INCONCLUSIVE": "판단을 보류합니다: 주 지표 {total}개 중 {n}개에서 동등도 저하도 입증되지 않았습니다.",
     "headline INCONCLUSIVE without primaries": "판단을 보류합니다: 계획에 주 지표가 없습니다.",
-    "headline INVALID": "품질에 대해 판정할 수 없습니다: 비교 자체의 전제 조건이 깨졌습니다.",
+    "headline INVALID": "품질에 대해 판정할 수 없습니다: 비교의 전제 조건이 충족되지 않았습니다.",
     "headline after the data": "품질에 대해 판정할 수 없습니다: 데이터를 얻은 뒤에 만든 계획입니다.",
     "primaries one": "주 지표가",
     "primaries many": "주 지표 {n}개가 모두",
@@ -49,13 +49,13 @@ TEXTS = {
     "after the data": "데이터를 얻은 뒤에 만든 다른 계획에 따른 분석입니다. 그 계획이었다면 어떤 결과였을지 보여 줄 뿐 아무것도 결정하지 않습니다. 이 비교의 원래 "
     "계획은 {own}이며, 그 계획에 따른 보고서만 유효합니다.",
     "not proven": "이 결과로 알 수 없는 것",
-    "limits of items": "이 결과는 이 벤치마크와 같은 종류의 문항을 같은 설정으로 요청했을 때에만 적용됩니다. 다른 프롬프트·길이·"
-    "온도(temperature)·부하에서는 확인하지 않았습니다.",
-    "limits of EQUIVALENT": "동등은 같다는 뜻이 아닙니다. 허용 한계보다 작은 차이는 있을 수 있고, 답변 문구도 다를 수 있습니다. 실제 "
+    "limits of items": "이 결과는 이 벤치마크와 같은 종류의 문항을 같은 설정으로 요청했을 때에만 적용됩니다. 프롬프트, 길이, "
+    "온도(temperature), 부하가 다를 때에는 확인하지 않았습니다.",
+    "limits of EQUIVALENT": "“동등”은 똑같다는 뜻이 아닙니다. 허용 한계보다 작은 차이는 있을 수 있고, 답변 문구도 다를 수 있습니다. 실제 "
     "차이가 허용 한계만큼 클 때 동등으로 판정할 확률은 약 {alpha} 이하입니다.",
-    "limits of NON_INFERIOR": "비열등은 같다는 뜻이 아닙니다. 허용 한계보다 작은 저하는 있을 수 있습니다. 실제 저하가 허용 한계만큼 클 때 "
+    "limits of NON_INFERIOR": "“비열등”은 똑같다는 뜻이 아닙니다. 허용 한계보다 작은 저하는 있을 수 있습니다. 실제 저하가 허용 한계만큼 클 때 "
     "비열등으로 판정할 확률은 약 {alpha} 이하입니다.",
-    "limits of INCONCLUSIVE": "판단 보류는 같다는 뜻도, 나빠졌다는 뜻도 아닙니다. p값이 크다고 해서 동등함이 입증되는 것은 아닙니다.",
+    "limits of INCONCLUSIVE": "“판단 보류”는 같다는 뜻도, 나빠졌다는 뜻도 아닙니다. p값이 크다고 해서 동등함이 입증되는 것은 아닙니다.",
     "limits of REGRESSION": "원인은 알 수 없습니다. 드래프터의 구현·수치 오차·설정의 영향을 여기서는 구분할 수 없습니다. 저하가 입증되지 "
     "않은 지표라고 해서 동등한 것은 아닙니다.",
     "limits of INVALID": "품질이 같다는 근거도, 다르다는 근거도 되지 않습니다. 아래 수치는 참고용입니다.",
@@ -133,7 +133,7 @@ TEXTS = {
     "verdict column": "판정",
     "legend primary": "* 판정을 결정하는 주 지표, 다른 지표의 판정은 그 지표에만 해당",
     "legend interval": "신뢰구간: 차이의 구간(%p), 목표 입증 여부는 {level} 신뢰구간으로 판정",
-    "legend gains": "+/− 후보가 새로 맞힌 수 / 놓친 수",
+    "legend gains": "+/− 후보가 새로 맞힌 수 / 새로 틀린 수",
     "legend drafter": "† 드래프터가 쓰이지 않는 지표",
     "legend adjusted": "보정 p: 전체 지표에 대한 다중 비교 보정, p값이 크다고 동등한 것은 아님",
     "legend looks": "주 지표의 보정 p와 신뢰구간은 중간 분석 전체에 대한 값",
@@ -160,12 +160,12 @@ TEXTS = {
     "not planned": "“qualab plan”으로 만든 계획이 아니어서, 가정한 불일치율도 계획한 검정력도 없습니다.",
     "power legend": "입증된 한계: 이 답변들로 신뢰구간과 정확 검정 모두에서 입증할 수 있었던 가장 작은 허용 한계. 필요 문항 수: 실제 차이가 "
     "없고 실제 불일치율이 관측값(추정치)과 같다고 볼 때, 계획한 한계를 검정력 {power}로 입증하는 데 드는 문항 수. 관측된 차이에서의 검정력은 p값 이상의 정보가 없으므로 표시하지 않습니다.",
-    "looks stopped": "중간 분석 {planned}회 중 {look}회째, 문항 {total}개 중 {n}개에서 멈췄습니다. 요청 {saved}건을 아꼈습니다.",
+    "looks stopped": "중간 분석 {planned}회 중 {look}회째, 문항 {total}개 중 {n}개에서 멈췄습니다. 요청 {saved}건을 줄였습니다.",
     "looks to the end": "중간 분석을 {planned}회 계획했고, 끝까지 진행했습니다 (문항 {total}개 중 {n}개).",
     # 6
     "noise": "노이즈 플로어와 효과",
-    "no noise": "노이즈 플로어를 재지 않았습니다. 기준 서버를 두 번 돌렸을 때 결과가 얼마나 달라지는지 알 수 없습니다. "
-    "“--noise-floor-runs 1”로 잴 수 있습니다.",
+    "no noise": "노이즈 플로어를 측정하지 않아, 기준 서버를 두 번 실행했을 때 결과가 얼마나 달라지는지 알 수 없습니다. "
+    "“--noise-floor-runs 1”로 측정할 수 있습니다.",
     "noise how": "기준 서버 {runs}, 동시 요청 {concurrency}개, 요청 {total}건 중 {n}건 응답. 비교 실행의 동시 요청은 {arms}개였습니다.",
     "runs one": "1회 추가 실행",
     "runs many": "{n}회 추가 실행",
@@ -286,8 +286,8 @@ TEXTS = {
     "started alone": "{start} 시작",
     "suite": "과제 묶음",
     "objective": "목표",
-    "objective equivalence": "{bounds} 안의 동등성, 한쪽 α = {alpha}",
-    "objective non_inferiority": "{bounds} 기준 비열등성, α = {alpha}",
+    "objective equivalence": "{bounds} 안의 동등성, 단측 α = {alpha}",
+    "objective non_inferiority": "{bounds}를 한계로 하는 비열등성, α = {alpha}",
     "sampling": "샘플링",
     "sampling of": "API 경로 {api}, 시드 {seed}, 문항당 답변 {repeats}개, 설정: {settings}",
     "task settings": "과제별 기본값",
@@ -311,11 +311,11 @@ TEXTS = {
     # 10
     "flips": "가장 크게 뒤집힌 문항",
     "flips how": "기준은 맞히고 후보는 틀린 주 지표 문항 {total}개 중 {n}개입니다. 지표마다 손실이 큰 순서로 고른 것이므로 얼마나 자주 "
-    "일어나는지를 보여 주지는 않습니다. 두 텍스트는 처음 달라지는 곳부터 보입니다.",
-    "gains how": "주 지표에서 잃은 문항이 없습니다. 후보만 맞힌 문항 {total}개 중 {n}개입니다.",
-    "no flips": "맞고 틀림이 뒤집힌 주 지표 문항이 없습니다.",
-    "no scores": "저장된 점수가 없어 뒤집힌 문항을 보일 수 없습니다.",
-    "no texts": "뒤집힌 문항이 있지만 보일 수 있는 생성 텍스트가 없습니다.",
+    "일어나는지를 보여 주지는 않습니다. 두 텍스트는 처음 달라지는 곳부터 표시합니다.",
+    "gains how": "후보만 틀린 주 지표 문항이 없습니다. 후보만 맞힌 문항 {total}개 중 {n}개입니다.",
+    "no flips": "정답 여부가 뒤집힌 주 지표 문항이 없습니다.",
+    "no scores": "저장된 점수가 없어 뒤집힌 문항을 표시할 수 없습니다.",
+    "no texts": "뒤집힌 문항은 있지만 표시할 생성 텍스트가 없습니다.",
     "flip title": "{item} · {metric}",
     "target": "정답",
     "extracted": "추출한 답",

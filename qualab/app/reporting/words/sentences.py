@@ -42,7 +42,7 @@ FORMS = {
     "these {n} scores in {n_2} clusters prove no margin ({part})": "군집 {n_2}개의 점수 {n}개로는 어떤 한계도 입증되지 않음 ({part})",
     "these {n} scores in {n_2} clusters prove {bounds} ({part})": "군집 {n_2}개의 점수 {n}개로 {bounds}까지 입증 ({part})",
     "about {n}": "약 {n}개",
-    "more than {n}": "{n}개 이상",
+    "more than {n}": "{n}개 넘게",
     "items at this discordance": "지금의 불일치율 기준으로",
     "items at this spread": "지금의 산포 기준으로",
     "scores at this discordance and a design effect of {x}": "지금의 불일치율과 설계 효과 {x} 기준으로",
@@ -57,13 +57,13 @@ FORMS = {
     "있어 아직 한계를 구할 수 없음",
     "no changed answers, no bound yet: an answer lies outside the labels that are right": "바뀐 답 없음, 정답 레이블에 없는 답이 "
     "있어 아직 한계를 구할 수 없음",
-    "the candidate is worse: look {n} of {n_2} crossed the boundary of harm (adjusted p {p})": "후보가 더 나쁨: 중간 분석 {n}/{n_2}회째에 "
+    "the candidate is worse: look {n} of {n_2} crossed the boundary of harm (adjusted p {p})": "후보가 더 나쁨: 중간 분석 {n_2}회 중 {n}회째에 "
     "저하 판정 경계를 넘음 (보정 p {p})",
-    "the candidate is better: look {n} of {n_2} crossed the boundary (adjusted p {p})": "후보가 더 좋음: 중간 분석 {n}/{n_2}회째에 "
+    "the candidate is better: look {n} of {n_2} crossed the boundary (adjusted p {p})": "후보가 더 좋음: 중간 분석 {n_2}회 중 {n}회째에 "
     "경계를 넘음 (보정 p {p})",
-    "proven at look {n} of {n_2}: the interval at its boundary lies inside {bounds}": "중간 분석 {n}/{n_2}회째에 입증: 경계 수준의 신뢰구간이 "
+    "proven at look {n} of {n_2}: the interval at its boundary lies inside {bounds}": "중간 분석 {n_2}회 중 {n}회째에 입증: 경계 수준의 신뢰구간이 "
     "{bounds} 안에 있음",
-    "proven at look {n} of {n_2}: the interval at its boundary lies above {bounds}": "중간 분석 {n}/{n_2}회째에 입증: 경계 수준의 신뢰구간이 "
+    "proven at look {n} of {n_2}: the interval at its boundary lies above {bounds}": "중간 분석 {n_2}회 중 {n}회째에 입증: 경계 수준의 신뢰구간이 "
     "{bounds} 위에 있음",
     "the group's members do not have this metric": "그룹의 구성 과제에 이 지표가 없음",
     "no test: the task does not declare how this metric comes from its items": "검정 없음: 과제가 이 지표를 문항에서 어떻게 구하는지 밝히지 않음",
@@ -92,8 +92,8 @@ FORMS = {
     "보정은 주 지표에만 적용했습니다. 나머지는 처음부터 여기서 끝낼 계획이었던 것처럼 표시합니다.",
     "Limited to {n} items a task: not for sign-off.": "과제마다 문항 {n}개로 제한한 실행이므로 승인에 쓸 수 없습니다.",
     "Unpinned: {parts}: not for sign-off.": "고정되지 않음: {parts}. 승인에 쓸 수 없습니다.",
-    "No noise floor was measured: how much two runs of the baseline differ is not known.": "노이즈 플로어를 재지 않아, 기준 서버를 두 번 "
-    "돌렸을 때 결과가 얼마나 달라지는지 알 수 없습니다.",
+    "No noise floor was measured: how much two runs of the baseline differ is not known.": "노이즈 플로어를 측정하지 않아, 기준 서버를 두 번 "
+    "실행했을 때 결과가 얼마나 달라지는지 알 수 없습니다.",
     "Log-likelihood metrics do not exercise a drafter.": "로그우도 지표에서는 드래프터가 쓰이지 않습니다.",
     "Whether the drafter ran, and that nothing else differs between the arms, was not checked.": "드래프터가 실제로 동작했는지, 두 서버에 "
     "다른 차이가 없는지는 확인하지 않았습니다.",
