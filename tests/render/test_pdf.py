@@ -121,6 +121,14 @@ def test_korean_words_are_not_broken() -> None:
     assert {word for word in words if word not in reader.pages[0].extract_text()} == set()
 
 
+def test_a_long_korean_series_breaks_after_its_middle_dots_alone() -> None:
+    words = ("프롬프트", "온도(temperature)", "부하에서는")
+    series = [f"{'가' * n} {'·'.join(words)}" for n in range(40, 60)]
+    reader = PdfReader(io.BytesIO(render_pdf(with_text(report(Language.KOREAN), " ".join(series)))))
+    shown = reader.pages[0].extract_text()
+    assert [shown.count(word) for word in words] == [len(series)] * len(words)
+
+
 def lengthened(n: int) -> ReportModel:
     """With n paragraphs more at its end."""
     model = report(Language.KOREAN)

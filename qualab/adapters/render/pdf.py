@@ -30,7 +30,7 @@ LONGEST_WORD = 14
 LONGEST_RUN = 40
 """Characters without even a sign from which on it may break anywhere."""
 _WORD = re.compile(rf"\S{{{LONGEST_WORD},}}")
-_AFTER_SIGN = re.compile(r"(?<=[/,_:.;=&?-])(?=[^\s/,_:.;=&?-])")
+_AFTER_SIGN = re.compile(r"(?<=[/,_:.;=&?·-])(?=[^\s/,_:.;=&?·-])")
 _RUN = re.compile(rf"[^\s\u200b]{{{LONGEST_RUN}}}")
 _BREAK = "\u200b"
 """Marks such a place for the template, which leaves it out."""
