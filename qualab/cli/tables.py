@@ -103,7 +103,9 @@ def _print_metrics(console: Console, comparison: Comparison, analysis: Analysis)
     shown = headers(table)
     print_hanging(console, "; ".join(text for name, text in LEGEND.items() if name in shown), style="dim")
     if hidden := [name for name in _columns(analysis) if name not in shown]:
-        text = f"No room for: {', '.join(hidden)}. A wider terminal has it, and `qualab show {comparison.id} | cat`."
+        under = "" if analysis.plan_hash == comparison.plan_hash else f" --plan {analysis.plan_hash[:12]}"
+        shown_whole = f"`qualab show {comparison.id}{under} | cat`"
+        text = f"No room for: {', '.join(hidden)}. A wider terminal has it, and {shown_whole}."
         print_hanging(console, text, style="dim")
 
 

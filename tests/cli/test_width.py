@@ -88,6 +88,8 @@ def test_columns_without_room_are_named_with_the_way_to_see_them(made_up: Stored
     assert "No room for: n, clusters, off, on, " in said
     assert f"`qualab show {made_up.comparison.id} | cat`" in said
     assert "No room for" not in wide.export_text()
+    print_analysis(other := console(80), made_up.comparison, replace(analysis, plan_hash="0ther" * 12))
+    assert f"`qualab show {made_up.comparison.id} --plan 0ther0ther0t | cat`" in " ".join(other.export_text().split())
 
 
 def test_120_columns_have_room_for_p_values_and_changed_scores(analysis: Analysis) -> None:
