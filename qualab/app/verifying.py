@@ -97,7 +97,8 @@ def _chain(stored: Stored) -> Check:
         previous = one.seal
     if len(unsealed) == len(stored.seals) and not broken:
         return Check(name="seals", is_ok=None, detail="stored by a version that sealed nothing")
-    text = f"{len(stored.seals) - len(unsealed)} analyses, each sealed with the one before it"
+    n_sealed = len(stored.seals) - len(unsealed)
+    text = "1 analysis, sealed" if n_sealed == 1 else f"{n_sealed} analyses, each sealed with the one before it"
     return checked("seals", not broken, text, f"{broken} of {len(stored.seals)} analyses have not the seal they need")
 
 

@@ -122,6 +122,7 @@ async def test_what_is_as_it_was_stored_is_verified_whole(finish: Finish) -> Non
     assert {check.name: check.is_ok for check in found.checks} == dict.fromkeys(
         ("plan", "seals", "requests", "row", "answers", "scores", "analysis", "outcomes", "sign-off"), True
     )
+    assert next(check.detail for check in found.checks if check.name == "seals") == "1 analysis, sealed"
     assert not found.is_altered
     assert found.seal == done.store.seals(done.id)[-1].seal
 
