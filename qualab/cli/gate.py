@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qualab.cli.options import Database, Format, OutputFormat
-from qualab.errors import InvalidValue, QualabError, UsageError
+from qualab.errors import InvalidValue, QualabError, Unauthenticated, UsageError
 
 if TYPE_CHECKING:
     from qualab.app.gate import Source
     from qualab.domain.gate import GateResult
 
 ONE_TOKEN = "It holds one token and nothing else"
+NO_TOKEN = "Set QUALAB_TOKEN, or name its file with --token-file; `qualab token create NAME --scope read` makes one"
 Files = dict[str, Path]
 """What is written, by kind: "junit", "markdown", "json"."""
 
@@ -63,6 +64,8 @@ def gate(
             _waited(server, token, db, comparison=comparison, label=label, timeout_s=wait_s, poll_s=poll)
         )
     except QualabError as error:
+        if isinstance(error, Unauthenticated) and not token:
+            error.hint = NO_TOKEN
         _write_error(comparison or label, error, files)
         raise
     _write(found, files)
@@ -72,7 +75,7 @@ def gate(
 
 def _check_named(comparison: str, *, latest: bool, label: str) -> None:
     if comparison and (latest or label):
-        raise UsageError("Both an id and a label are given", hint="Give the id, or --latest with --label")
+        raise UsageError("Both an id and --latest or --label are given", hint="Give the id, or --latest with --label")
     if not comparison and not (latest and label):
         raise UsageError("No comparison is named", hint="Give its id, or --latest with --label")
 

@@ -15,6 +15,7 @@ from qualab.bootstrap import share
 from qualab.cli.exits import OF_VERDICT
 from qualab.domain.names import Verdict
 from tests.cli.conftest import Command
+from tests.cli.test_serve_command import serving
 from tests.scripted_server import Script, ScriptedServer
 
 EASY = ["--tasks", "demo_arithmetic", "--limit", 40, "--margin", 0.2]
@@ -129,7 +130,7 @@ def test_a_gate_that_finds_nothing_leaves_an_error_for_the_pipeline(qualab: Comm
     [
         ([], "No comparison is named"),
         (["--latest"], "No comparison is named"),
-        (["x", "--label", "y"], "Both an id and a label are given"),
+        (["x", "--label", "y"], "Both an id and --latest or --label are given"),
         (["x", "--timeout", "soon"], "--timeout: 'soon' is no duration"),
         (["x", "--token-file", "/nowhere"], "Cannot read the token file"),
         (["x", "--server", "nowhere"], "has no scheme"),
@@ -149,6 +150,20 @@ def test_a_token_that_is_more_than_one_line_is_refused_and_not_repeated(
     for arguments in (("--token-file", tmp_path / "token"), ()):
         done = qualab("gate", "x", "--server", "http://127.0.0.1:9", *arguments)
         assert (done.code, "holds more than a token" in done.err, "secret" in done.err) == (2, True, False)
+
+
+def test_who_has_no_token_is_told_where_a_gate_takes_one(
+    qualab: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("QUALAB_TOKEN", raising=False)
+    assert qualab("token", "create", "ci").code == 0
+    with serving(tmp_path) as (url, _):
+        bare = qualab("gate", "x", "--server", url)
+        monkeypatch.setenv("QUALAB_TOKEN", "qlb_0")
+        wrong = qualab("gate", "x", "--server", url)
+    assert (bare.code, wrong.code) == (2, 2)
+    assert "--token-file" in bare.err
+    assert "--token-file" not in wrong.err
 
 
 def test_a_run_that_was_stopped_has_no_verdict_to_wait_for(qualab: Command, tmp_path: Path) -> None:
