@@ -51,7 +51,8 @@ def sign_off(
     if obstacles and not override.strip():
         raise SignOffRefused(
             f"Comparison {comparison.id} may not be signed off: {'; '.join(obstacles)}",
-            hint="Where it is to be accepted all the same, give the reason (--override): the report shows it",
+            hint="Where it is to be accepted all the same, give the reason "
+            "(`override`; in a terminal --override): the report shows it",
         )
     if override.strip() and not obstacles:
         raise InvalidValue(
