@@ -76,7 +76,8 @@ def read_only(location: Location) -> StoreReadOnly:
 def unreachable(location: Location, reason: str) -> StoreUnavailable:
     """For a server or file that cannot be opened."""
     return StoreUnavailable(
-        f"cannot open the database at {location}: {reason}", hint="check the path or URL given with --db"
+        f"cannot open the database at {location}: {' '.join(reason.split())}",
+        hint="check the path or URL given with --db",
     )
 
 
