@@ -59,8 +59,19 @@ def store_named(db: str | None) -> Store:
 
     Reading all settings would be a seventh of the time that such a command takes.
     """
+    return _store_at(_named(db))
+
+
+def _named(db: str | None) -> str:
     environment = {name.upper(): value for name, value in os.environ.items()}  # settings' names have any case, too
-    return _store_at(environment.get("QUALAB_DB", "") if db is None else db)
+    return environment.get("QUALAB_DB", "") if db is None else db
+
+
+def database_shown(db: str | None) -> str:
+    """Where that store is, for a person: without a password."""
+    from qualab.adapters.store.location import locate
+
+    return str(locate(database_url(_named(db))))
 
 
 def _store_at(db: str) -> Store:

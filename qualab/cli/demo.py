@@ -48,5 +48,5 @@ def demo(db: Database = None) -> None:
         job = use_case.start(services, bootstrap.experiment_of(settings), keys={}, progress=progress)
         analysis = run_to_end(job, progress)
     print_result(services.store, analysis.comparison_id, Format.TEXT)
-    typer.echo(f"\nThe results are in {bootstrap.database_url(settings.db)}; both endpoints are stopped.")
+    typer.echo(f"\nThe results are in {bootstrap.database_shown(settings.db)}; both endpoints are stopped.")
     print_next(analysis.comparison_id)

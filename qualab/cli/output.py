@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
+from pathlib import Path
 from typing import IO, TextIO
 
 from qualab.domain.text import visible_text
@@ -19,6 +21,14 @@ def keep_meaning() -> None:
     """Characters that the output's encoding lacks are written as escapes: a lost minus would change a number."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def program() -> str:
+    """What to type for `qualab` where this process was started: its path, if the shell would find none or another."""
+    called = Path(sys.argv[0])
+    found = shutil.which("qualab")
+    is_found = found is not None and Path(found).resolve() == called.resolve()
+    return "qualab" if called.name != "qualab" or is_found else sys.argv[0]
 
 
 def is_unicode(stream: TextIO) -> bool:

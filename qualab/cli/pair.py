@@ -73,9 +73,9 @@ def init(
     if path.exists() and not force:
         raise UsageError(f"{path} is there already", hint="Give another path, or --force to overwrite it")
     _write(path, PAIR)
-    typer.echo(
-        f"Wrote {path}. Edit it, then: qualab run experiment.yaml --managed {path}, or: qualab serve-pair {path}"
-    )
+    typer.echo(f"Wrote {path}. Edit it, then one of:")
+    typer.echo(f"  qualab run experiment.yaml --managed {path}")
+    typer.echo(f"  qualab serve-pair {path}")
 
 
 @app.command(short_help="Write Kubernetes manifests or a compose file.")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from qualab.ports import Store
     from qualab.settings import Settings
 
-NONE_YET = "No comparisons yet. Start one with: qualab run --help, or try: qualab demo"
+NONE_YET = "No comparisons yet in {}\n  Start one: qualab run --help, or try: qualab demo; --db names another database"
 NONE_FOUND = "No comparison is like that"
 
 
@@ -51,7 +51,7 @@ def list_comparisons(
 ) -> None:
     """List comparisons, newest first."""
     from qualab.app.standing import find_all
-    from qualab.bootstrap import now, store_named
+    from qualab.bootstrap import database_shown, now, store_named
     from qualab.cli.tables import comparison_table, make_console
     from qualab.ports import ComparisonFilter
 
@@ -61,7 +61,8 @@ def list_comparisons(
     if output_format is Format.JSON:
         print_json([_summary(one) for one in found])
     elif not found:
-        typer.echo(NONE_FOUND if wanted != ComparisonFilter(limit=limit) else NONE_YET)
+        is_all = wanted == ComparisonFilter(limit=limit)
+        typer.echo(NONE_YET.format(database_shown(db)) if is_all else NONE_FOUND)
     else:
         console = make_console()
         console.print(comparison_table(console, found))

@@ -13,7 +13,7 @@ import typer
 from qualab.cli import experiment_options as o
 from qualab.cli.exits import INTERRUPTED, OF_VERDICT
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
-from qualab.cli.output import complain, output_may_fail
+from qualab.cli.output import complain, output_may_fail, program
 from qualab.cli.pair import Managed, while_served, with_managed, with_pins
 from qualab.domain.names import ArmName
 from qualab.errors import QualabError, UsageError
@@ -206,7 +206,9 @@ def init(
         path.write_text(EXPERIMENT, encoding="utf-8")
     except OSError as exc:
         raise UsageError(f"Cannot write {path}: {exc.strerror}") from exc
-    typer.echo(f"Wrote {path}. Edit it, then: qualab plan {path} (what its items can prove), qualab run {path}")
+    typer.echo(f"Wrote {path}. Edit it, then:")
+    typer.echo(f"  qualab plan {path}    what its items can prove")
+    typer.echo(f"  qualab run {path}")
 
 
 def _progress() -> TerminalProgress:
@@ -263,9 +265,17 @@ def finish(services: Services, analysis: Analysis, output_format: Format, *, fol
 
 def print_next(comparison_id: str) -> None:
     """Which commands look further into a result."""
-    typer.echo(f"\nNext: qualab show {comparison_id}            the table again (--format json for machines)")
-    typer.echo(f"      qualab report {comparison_id}          a report to sign off, as PDF (--lang ko)")
-    typer.echo(f"      qualab export {comparison_id} DIR      lm-eval files of both arms")
+    steps = {
+        f"show {comparison_id}": "this table (--format json)",
+        f"show {comparison_id} --flips": "what changed",
+        f"report {comparison_id}": "a PDF (--lang ko)",
+        "serve": "all in a browser",
+        f"export {comparison_id} DIR": "lm-eval's files",
+    }
+    room = max(map(len, steps))
+    typer.echo("\nNext:")
+    for step, shown in steps.items():
+        typer.echo(f"  {program()} {step:<{room}}  {shown}")
 
 
 def _make_folder(folder: Path) -> None:

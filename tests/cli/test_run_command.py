@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from qualab.adapters.store import SqlStore
+from qualab.cli.run import print_next
 from qualab.domain.items import Answer
 from qualab.errors import StoreFull
 from tests.cli.conftest import Command
@@ -50,7 +51,7 @@ def test_the_same_seed_gives_the_same_analysis_and_show_prints_what_run_printed(
 
 
 def test_list_shows_comparisons_newest_first_and_filters_them(qualab: Command, arms: list[str]) -> None:
-    assert "No comparisons yet" in qualab("list").out
+    assert f"No comparisons yet in {os.environ['QUALAB_DB']}" in qualab("list").out
     ids = [
         qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", 2, "--label", label).comparison_id
         for label in ("one", "two")
@@ -58,6 +59,19 @@ def test_list_shows_comparisons_newest_first_and_filters_them(qualab: Command, a
     assert [entry["id"] for entry in json.loads(qualab("list", "--format", "json").out)] == ids[::-1]
     assert ids[0] in qualab("list", "--label", "one").out
     assert ids[1] not in qualab("list", "--label", "one").out
+
+
+def test_next_steps_can_be_typed_where_the_command_is_not_on_the_path(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    own = tmp_path / "qualab"
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(own), "demo"])
+    for path, typed in (("/nowhere", str(own)), (str(tmp_path), "qualab")):
+        monkeypatch.setenv("PATH", path)
+        print_next("20260304-050607-ab12")
+        assert f"  {typed} report 20260304-050607-ab12" in capsys.readouterr().out
 
 
 def test_an_experiment_file_runs_and_a_flag_beats_it(qualab: Command, pair: Pair, tmp_path: Path) -> None:
