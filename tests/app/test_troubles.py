@@ -68,7 +68,7 @@ def test_places_of_both_languages_are_the_same() -> None:
         ),
         (
             "http://h:1/v1/models cannot be reached: the connection was refused, nothing listens there",
-            "http://h:1/v1/models에 연결할 수 없습니다: 연결이 거부됨. 그 포트에서 듣는 서버가 없음",
+            "http://h:1/v1/models에 연결할 수 없습니다: 연결이 거부됨. 그 포트에서 실행 중인 서버가 없음",
         ),
         (
             "The pair cannot be compared: dtype is a in the baseline and b in the candidate; something new",
@@ -82,7 +82,7 @@ def test_places_of_both_languages_are_the_same() -> None:
             "Start the server, or correct host and port. Go on with: qualab resume c-1",
             "서버를 시작하거나 호스트와 포트를 고치세요. 이어서 실행: qualab resume c-1",
         ),
-        ("There is no comparison 'none'", "'none' 비교가 없습니다"),
+        ("There is no comparison 'none'", "'none': 비교를 찾을 수 없습니다"),
     ],
 )
 def test_known_sentences_are_said_with_their_values(english: str, korean: str) -> None:

@@ -288,7 +288,7 @@ def test_errors_are_said_in_the_readers_language() -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/comparisons/none", "그런 비교가 없습니다"),
+        ("/comparisons/none", "비교를 찾을 수 없습니다"),
         ("/plan?margin=x", "margin: 숫자여야 합니다"),
         ("/plan?items=0", "items: 1 이상이어야 합니다"),
         ("/plan?items=1.5", "items: 정수여야 합니다"),

@@ -99,7 +99,7 @@ def test_what_cannot_be_extracted_is_said(finished: tuple[Service, str], monkeyp
     service.desk.planner._plans.clear()
     assert "looked for w" in extracted(service, comparison_id)
     assert "The scores hold no extracted answer" in extracted(service, comparison_id)
-    assert "데이터 세트가 없습니다" in extracted(service, comparison_id, "ko")
+    assert "데이터셋이 없습니다" in extracted(service, comparison_id, "ko")
 
 
 def test_a_page_waits_for_no_task(finished: tuple[Service, str], monkeypatch: pytest.MonkeyPatch) -> None:

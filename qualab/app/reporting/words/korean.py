@@ -270,7 +270,7 @@ TEXTS = {
     "worst case against the baseline": "기준에게 가장 불리하게 처리",
     "http_error": "HTTP 오류",
     "no_final_answer": "최종 답 없음",
-    "bad_body": "깨진 응답",
+    "bad_body": "읽을 수 없는 응답",
     "timeout": "시간 초과",
     "connection_error": "연결 오류",
     "rejected": "거부됨",
