@@ -16,8 +16,20 @@ from qualab.adapters.store import failures
 from qualab.adapters.store.failures import translated
 from qualab.adapters.store.location import locate
 from qualab.adapters.store.times import from_us, to_us
+from qualab.bootstrap import database_shown
 from qualab.domain.claims import process_on
 from qualab.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
+
+
+def test_a_drivers_reason_is_said_in_one_line_without_tabs() -> None:
+    reason = "Connection refused\n\tIs the server running?"
+    said = failures.unreachable(locate("postgresql://me@db/q"), reason).message
+    assert said == "cannot open the database at postgresql://me@db/q: Connection refused Is the server running?"
+
+
+def test_where_results_are_is_said_without_a_password() -> None:
+    assert database_shown("postgresql://me:secret@db/q") == "postgresql://me:***@db/q"
+    assert database_shown("/some/where.db") == "/some/where.db"
 
 
 @given(moment=st.datetimes(timezones=st.just(UTC)))
