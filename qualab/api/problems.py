@@ -57,6 +57,8 @@ OF_HTTP: Mapping[int, tuple[str, str]] = {
     503: ("too-busy", "Try again in a moment"),
 }
 """Codes and hints of what no use case raises."""
+OF_INPUT = {"extra_forbidden": "is unknown here: /openapi.json names what is known", "missing": "is needed"}
+"""What is allowed, by pydantic's kind of error, where its own message does not say."""
 
 
 class HttpProblem(Exception):
@@ -184,7 +186,7 @@ def _allowed(request: Request) -> str:
 async def _of_validation(request: Request, error: Exception) -> Response:
     """What was given is not repeated: it may be a key in the wrong place."""
     assert isinstance(error, RequestValidationError)
-    errors = {".".join(str(part) for part in one["loc"]): str(one["msg"]) for one in error.errors()}
+    errors = {".".join(map(str, one["loc"])): OF_INPUT.get(one["type"], str(one["msg"])) for one in error.errors()}
     first = next(iter(errors), "")
     return problem(
         422,

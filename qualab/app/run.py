@@ -8,6 +8,7 @@ import importlib
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import partial
 
 from qualab.app.analyse import analyse
@@ -48,8 +49,9 @@ async def start(
     progress: Progress,
     frozen: Plan | None = None,
     comparison_id: str = "",
+    asked_at: datetime | None = None,
 ) -> Analysis:
-    """Runs a new comparison to its verdict; it gets an id unless one is given.
+    """Runs a new comparison to its verdict; it gets an id unless one is given. `asked_at`: when, if not now.
 
     Raises PlanChanged where it would not be the `frozen` plan.
     """
@@ -63,7 +65,7 @@ async def start(
         with lasting():
             items, preflight = await _prepared(services, experiment, plan, tasks, endpoints, progress=progress)
             stop_at(preflight.findings)
-            comparison = new_comparison(services, experiment, plan, comparison_id)
+            comparison = new_comparison(services, experiment, plan, comparison_id, asked_at)
             services.store.create(comparison, items)
         with way_on(comparison.id):
             record_arms(services, comparison, preflight.engines, preflight.pins)
@@ -213,9 +215,11 @@ def record_arms(
     services.store.add_observation(comparison.id, PinsSeen(seen_at=services.clock.now(), pins=pins))
 
 
-def new_comparison(services: Services, experiment: Experiment, plan: Plan, comparison_id: str = "") -> Comparison:
-    """A comparison that has yet to be stored; it gets an id unless one is given."""
-    now = services.clock.now()
+def new_comparison(
+    services: Services, experiment: Experiment, plan: Plan, comparison_id: str = "", asked_at: datetime | None = None
+) -> Comparison:
+    """A comparison that has yet to be stored; it gets an id unless one is given. `asked_at`: when, if not now."""
+    now = asked_at or services.clock.now()
     return Comparison(
         id=comparison_id or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         plan=plan,

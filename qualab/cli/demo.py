@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from qualab.cli.options import Database
 
 CONCURRENCY = 8
+MODEL = "smollm2"
 
 
 def register(app: typer.Typer) -> None:
@@ -17,8 +21,36 @@ def register(app: typer.Typer) -> None:
     app.command("demo", short_help="Compare a small model, drafter off and on, on this machine.")(demo)
 
 
-def demo(db: Database = None) -> None:
+def demo(
+    serve: Annotated[bool, typer.Option("--serve", help="Serve the pair until Ctrl-C, and ask nothing.")] = False,
+    db: Database = None,
+) -> None:
     """Run a real comparison on this machine: a small model in llama.cpp, drafter off and on, 240 items."""
+    if serve:
+        _serve()
+    else:
+        _compare(db)
+
+
+def _serve() -> None:
+    """Prints the pair as a shell's variables."""
+    from qualab import bootstrap
+    from qualab.cli.output import complain
+    from qualab.cli.pair import ended_by_sigterm
+
+    with (
+        tempfile.TemporaryDirectory(prefix="qualab-demo-") as logs,
+        suppress(KeyboardInterrupt),
+        ended_by_sigterm(),
+        bootstrap.embedded_pair(say=complain, log_dir=Path(logs)) as (baseline, candidate),
+    ):
+        typer.echo(f"OFF={baseline} ON={candidate} MODEL={MODEL}")
+        complain("Ctrl-C stops both")
+        while True:
+            signal.pause()
+
+
+def _compare(db: str | None) -> None:
     from qualab import bootstrap
     from qualab.app import run as use_case
     from qualab.cli.options import Format
@@ -37,7 +69,7 @@ def demo(db: Database = None) -> None:
             command_line={
                 "baseline": baseline,
                 "candidate": candidate,
-                "model": "smollm2",
+                "model": MODEL,
                 "tasks": ("demo",),
                 "label": "demo",
                 "concurrency": CONCURRENCY,

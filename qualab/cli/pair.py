@@ -55,7 +55,7 @@ def serve_pair(
 
     described = bootstrap.read_pair(pair)
     turns: list[tuple[ArmName, ...]] = [(arm,) for arm in ArmName] if sequential else [tuple(ArmName)]
-    with _ended_by_sigterm():
+    with ended_by_sigterm():
         for turn in turns:
             with bootstrap.served_pair(described, arms=turn, say=_say) as servers:
                 if not _serve(described, servers, may_switch=turn != turns[-1]):
@@ -145,7 +145,7 @@ def while_served(
         return
     pair = bootstrap.read_pair(managed)
     try:
-        with _ended_by_sigterm(), bootstrap.served_pair(pair, arms=arms, say=_say):
+        with ended_by_sigterm(), bootstrap.served_pair(pair, arms=arms, say=_say):
             yield
     except BaseException:
         if progress.comparison_id:
@@ -154,7 +154,9 @@ def while_served(
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
+def ended_by_sigterm() -> Iterator[None]:
+    """As by Ctrl-C."""
+
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 

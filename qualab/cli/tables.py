@@ -101,7 +101,10 @@ def _print_metrics(console: Console, comparison: Comparison, analysis: Analysis)
     table = fitting_metric_table(console, analysis)
     console.print(table)
     shown = headers(table)
-    print_hanging(console, "; ".join(text for name, text in LEGEND.items() if name in shown), style="dim")
+    legend = [text for name, text in LEGEND.items() if name in shown]
+    if level := metrics.deciding_level(analysis):
+        legend.append(ENGLISH("legend interval", level=level))
+    print_hanging(console, "; ".join(legend), style="dim")
     if hidden := [name for name in _columns(analysis) if name not in shown]:
         under = "" if analysis.plan_hash == comparison.plan_hash else f" --plan {analysis.plan_hash[:12]}"
         shown_whole = f"`qualab show {comparison.id}{under} | cat`"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 
 from qualab.app.service.running import Unseen, carry_out
 from qualab.domain.names import ArmName, ComparisonStatus
@@ -25,6 +26,17 @@ def test_what_was_cancelled_or_deleted_is_not_run(idle: Service) -> None:
     assert run(idle, comparison_id) is SubmissionStatus.CANCELLED
     asyncio.run(carry_out(idle.desk, "nothing", progress=Unseen()))
     assert idle.bench.baseline.bodies == []
+
+
+def test_a_comparison_was_created_when_it_was_asked_for(idle: Service) -> None:
+    comparison_id = idle.create()
+    asked_at = idle.registry.summary(comparison_id).created_at
+    idle.bench.clock.instant += timedelta(seconds=60)
+    assert run(idle, comparison_id) is SubmissionStatus.DONE
+    found = idle.registry.summary(comparison_id)
+    assert found.created_at == asked_at
+    assert found.started_at is not None
+    assert (found.started_at - asked_at).total_seconds() == 60
 
 
 def test_what_has_run_is_not_run_again(idle: Service) -> None:

@@ -64,9 +64,14 @@ def _level(intervals: Iterable[IntervalOf | None]) -> str:
     return percent(levels.pop()) if len(levels) == 1 else ""
 
 
+def deciding_level(analysis: Analysis) -> str:
+    """The level of the intervals that decide, which are narrower than those that are shown; empty without them."""
+    return _level(row.evidence.equivalence_interval for row in analysis.metrics if row.evidence)
+
+
 def _legend(analysis: Analysis, words: Words) -> Iterator[str]:
     yield words("legend primary")
-    if level := _level(row.evidence.equivalence_interval for row in analysis.metrics if row.evidence):
+    if level := deciding_level(analysis):
         yield words("legend interval", level=level)
     yield words("legend gains")
     if not all(row.exercises_drafter for row in analysis.metrics):

@@ -158,7 +158,13 @@ async def _run(desk: Desk, submission: Submission, wanted: Wanted, progress: Pro
         check(wanted.experiment)
         frozen = wanted.frozen.plan if wanted.frozen else None
         await start(
-            desk.services, wanted.experiment, keys=keys, progress=progress, frozen=frozen, comparison_id=submission.id
+            desk.services,
+            wanted.experiment,
+            keys=keys,
+            progress=progress,
+            frozen=frozen,
+            comparison_id=submission.id,
+            asked_at=submission.created_at,
         )
     elif stored.status is not ComparisonStatus.FINISHED or retry_failed:
         _claim(desk, submission.id)
