@@ -42,6 +42,11 @@ class UnknownSetting(UsageError):
 class InvalidValue(UsageError):
     code = "invalid-value"
 
+    @classmethod
+    def must_be(cls, name: str, allowed: str) -> InvalidValue:
+        """For a field of a request: what is allowed in it."""
+        return cls(f"{name} must be {allowed}", hint=f"Change {name}", fields={name: f"must be {allowed}"})
+
 
 class UnknownTask(UsageError):
     code = "unknown-task"

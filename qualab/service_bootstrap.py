@@ -93,7 +93,7 @@ def _said(body: JsonObject, name: str) -> bool:
     """A mark that stands beside the settings; taken out of them."""
     value = body.pop(name, False)
     if not isinstance(value, bool):
-        raise InvalidValue(f"{name} must be true or false", hint=f"Change {name}", fields={name: "true or false"})
+        raise InvalidValue.must_be(name, "true or false")
     return value
 
 

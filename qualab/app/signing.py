@@ -83,14 +83,10 @@ def _check_texts(**texts: str) -> None:
             "Nobody is named who signs off", hint="Give a name", fields={"signed_by": "must not be empty"}
         )
     if not texts["signed_by"].strip().isprintable():
-        raise _unfit("signed_by", "a name on one line, without control characters")
+        raise InvalidValue.must_be("signed_by", "a name on one line, without control characters")
     for name, text in texts.items():
         if len(text) > MOST_CHARACTERS[name] or storable_text(text) != text:
-            raise _unfit(name, f"at most {MOST_CHARACTERS[name]:,} characters, without NUL")
-
-
-def _unfit(name: str, allowed: str) -> InvalidValue:
-    return InvalidValue(f"{name} must be {allowed}", hint=f"Change {name}", fields={name: f"must be {allowed}"})
+            raise InvalidValue.must_be(name, f"at most {MOST_CHARACTERS[name]:,} characters, without NUL")
 
 
 def details_of(signed: SignOff) -> dict[str, str]:

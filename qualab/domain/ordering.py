@@ -34,6 +34,16 @@ class ListOrder:
         """As in a URL: "label", or "-label" the other way."""
         return f"-{self.by}" if self.is_descending else self.by.value
 
+    @property
+    def is_by_text(self) -> bool:
+        """Whether a place in it is told by a text, and not by numbers alone."""
+        return self.by in (SortBy.LABEL, SortBy.MODEL)
+
+    @property
+    def cursor_kind(self) -> str:
+        """What a cursor of the list in this order is of."""
+        return "comparisons" if self == ListOrder() else f"comparisons {self.name}"
+
 
 NEWEST_FIRST = ListOrder()
 ORDERS: Mapping[str, ListOrder] = {

@@ -10,8 +10,6 @@ from qualab.domain.ordering import STATUSES, VERDICTS, ListOrder, SortBy
 from qualab.domain.paging import Page, decode_cursor, decode_text_cursor, encode_cursor, encode_text_cursor, page_of
 from qualab.domain.submissions import ComparisonSummary
 
-TEXTS = (SortBy.LABEL, SortBy.MODEL)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
@@ -48,7 +46,7 @@ def _value(line: Listed, order: ListOrder) -> str | int:
     summary = line.summary
     if order.by is SortBy.CREATED:
         return 0
-    if order.by in TEXTS:
+    if order.is_by_text:
         return summary.label if order.by is SortBy.LABEL else summary.model
     if order.by is SortBy.VERDICT:
         return VERDICTS.index(summary.verdict)
@@ -66,16 +64,12 @@ def _is_behind(line: Listed, value: str | int, numbers: tuple[int, ...], order: 
 def _cursor(line: Listed, order: ListOrder) -> str:
     value = _value(line, order)
     if isinstance(value, str):
-        return encode_text_cursor(_name(order), value, *line.numbers)
-    return encode_cursor(_name(order), value, *line.numbers)
+        return encode_text_cursor(order.cursor_kind, value, *line.numbers)
+    return encode_cursor(order.cursor_kind, value, *line.numbers)
 
 
 def _decoded(cursor: str, order: ListOrder) -> tuple[str | int, tuple[int, ...]]:
-    if order.by in TEXTS:
-        return decode_text_cursor(cursor, _name(order), 3)
-    value, *numbers = decode_cursor(cursor, _name(order), 4)
+    if order.is_by_text:
+        return decode_text_cursor(cursor, order.cursor_kind, 3)
+    value, *numbers = decode_cursor(cursor, order.cursor_kind, 4)
     return value, tuple(numbers)
-
-
-def _name(order: ListOrder) -> str:
-    return f"comparisons {order.name}"

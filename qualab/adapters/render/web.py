@@ -25,7 +25,7 @@ def render_page(name: str, values: Mapping[str, object]) -> bytes:
 
 @cache
 def static_file(name: str) -> tuple[bytes, str] | None:
-    """Content and media type; None for what pages do not load. The font takes some seconds, once."""
+    """Content and media type; None for what pages do not load. The font takes a moment, once."""
     if name == FONT:
         return korean_font(), "font/woff"
     if name not in STATIC:

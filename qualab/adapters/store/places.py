@@ -35,7 +35,6 @@ from qualab.domain.submissions import SubmissionStatus
 from qualab.ports import ComparisonFilter
 
 COMPARISON, SUBMISSION = 0, 1
-TEXTS = (SortBy.LABEL, SortBy.MODEL)
 Group = tuple[ColumnElement[bool] | None, ColumnElement[bool] | None]
 """Which comparisons and which submissions; None for none."""
 _Behind = tuple[int, ...]
@@ -57,20 +56,16 @@ class Place:
     def cursor(self, order: ListOrder) -> str:
         """Of what stands behind it."""
         place = (self.created_at, self.kind, self.key)
-        if order.by in TEXTS:
-            return encode_text_cursor(_name(order), self.text, *place)
-        return encode_cursor(_name(order), *(place if order.by is SortBy.CREATED else (self.group, *place)))
-
-
-def _name(order: ListOrder) -> str:
-    return "comparisons" if order == ListOrder() else f"comparisons {order.name}"
+        if order.is_by_text:
+            return encode_text_cursor(order.cursor_kind, self.text, *place)
+        return encode_cursor(order.cursor_kind, *(place if order.by is SortBy.CREATED else (self.group, *place)))
 
 
 def read_places(
     connection: Connection, wanted: ComparisonFilter, order: ListOrder, cursor: str | None, limit: int
 ) -> list[Place]:
     """As many as there are, up to `limit`. Raises InvalidValue for a cursor of another list."""
-    if order.by in TEXTS:
+    if order.is_by_text:
         return _by_text(connection, wanted, order, cursor, limit)
     return list(islice(_by_group(connection, wanted, order, cursor, limit), limit))
 
@@ -96,8 +91,8 @@ def _begun(cursor: str | None, order: ListOrder) -> tuple[int, _Behind | None]:
     if cursor is None:
         return 0, None
     if order.by is SortBy.CREATED:
-        return 0, decode_cursor(cursor, _name(order), 3)
-    group, *place = decode_cursor(cursor, _name(order), 4)
+        return 0, decode_cursor(cursor, order.cursor_kind, 3)
+    group, *place = decode_cursor(cursor, order.cursor_kind, 4)
     return max(group, 0), tuple(place)
 
 
@@ -158,7 +153,7 @@ def _by_text(
     connection: Connection, wanted: ComparisonFilter, order: ListOrder, cursor: str | None, limit: int
 ) -> list[Place]:
     """Merged by the database, whose order of texts is its own."""
-    behind = None if cursor is None else decode_text_cursor(cursor, _name(order), 3)
+    behind = None if cursor is None else decode_text_cursor(cursor, order.cursor_kind, 3)
     parts = [_texts(query, kind, order, behind, limit) for kind, query in _queries(wanted, (true(), true()))]
     all_of_them = union_all(*(select(part) for part in parts)).subquery()
     c = all_of_them.c

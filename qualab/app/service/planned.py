@@ -36,7 +36,7 @@ def compute_plan(desk: Desk, body: JsonObject) -> Computed:
     said = dict(body)
     given, pilot_id = _given(said.pop("assume", None)), said.pop("pilot", None)
     if pilot_id is not None and not isinstance(pilot_id, str):
-        raise _wrong("pilot", "the id of a comparison")
+        raise InvalidValue.must_be("pilot", "the id of a comparison")
     wanted = desk.read_plan(said)
     check(wanted.experiment)
     pilot = pilot_of(desk.services.store, comparison_of(desk, pilot_id).id) if pilot_id else None
@@ -53,12 +53,12 @@ def _given(assume: Any) -> Given:
     if assume is None:
         return Given()
     if not isinstance(assume, dict):
-        raise _wrong("assume", f"an object of {', '.join(ASSUMED)} and rate")
+        raise InvalidValue.must_be("assume", f"an object of {', '.join(ASSUMED)} and rate")
     if unknown := [name for name in assume if name not in (*ASSUMED, "rate")]:
-        raise _wrong(f"assume.{unknown[0][:60]}", f"one of {', '.join(ASSUMED)} and rate")
+        raise InvalidValue.must_be(f"assume.{unknown[0][:60]}", f"one of {', '.join(ASSUMED)} and rate")
     rate = assume.get("rate")
     if rate is not None and not _is_number(rate):
-        raise _wrong("assume.rate", "a number of requests a second")
+        raise InvalidValue.must_be("assume.rate", "a number of requests a second")
     shares = {name: _shares(name, assume[name]) for name in ASSUMED if assume.get(name) is not None}
     return Given(**shares, rate=rate)
 
@@ -68,12 +68,8 @@ def _shares(name: str, value: Any) -> Mapping[str, float]:
         return {EVERYWHERE: float(value)}
     if isinstance(value, dict) and all(_is_number(one) for one in value.values()):
         return {str(key): float(one) for key, one in value.items()}
-    raise _wrong(f"assume.{name}", ASSUME_RULE)
+    raise InvalidValue.must_be(f"assume.{name}", ASSUME_RULE)
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _wrong(name: str, allowed: str) -> InvalidValue:
-    return InvalidValue(f"{name} must be {allowed}", hint=f"Change {name}", fields={name: f"must be {allowed}"})

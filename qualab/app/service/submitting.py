@@ -31,7 +31,7 @@ def submit(desk: Desk, body: JsonObject, *, by: By, key: str = "") -> tuple[Subm
     Raises what `ReadDocument` and loading tasks raise, EndpointForbidden, Underpowered, StillLoading, KeyReused.
     """
     if key and not KEY.fullmatch(key):
-        raise _invalid("Idempotency-Key", KEY_RULE)
+        raise InvalidValue.must_be("Idempotency-Key", KEY_RULE)
     wanted = desk.read_document(body)
     check_wanted(desk, wanted)
     _check_power(planned(desk, wanted), accepted=wanted.accept_underpowered)
@@ -57,14 +57,14 @@ def check_wanted(desk: Desk, wanted: Wanted) -> None:
     for name in ("label", "model"):
         text = getattr(experiment, name)
         if len(text) > MOST_CHARACTERS or not is_one_line(text):
-            raise _invalid(
+            raise InvalidValue.must_be(
                 name, f"text of at most {MOST_CHARACTERS} characters, on one line, without control characters"
             )
     for name in ("baseline", "candidate"):
         _check_endpoint(desk, name, getattr(experiment, name))
     check_hosts(desk, experiment)
     if desk.services.is_same_server(experiment.baseline, experiment.candidate):
-        raise _invalid("candidate", "the URL of another server than the baseline")
+        raise InvalidValue.must_be("candidate", "the URL of another server than the baseline")
 
 
 def _check_endpoint(desk: Desk, name: str, url: str) -> None:
@@ -97,7 +97,3 @@ def _check_power(found: Planning, *, accepted: bool) -> None:
             hint="Ask more items, widen the margin, or send accept_underpowered: true",
             fields={"margin": " ".join(found.unproven), "accept_underpowered": "must be true for such a plan"},
         )
-
-
-def _invalid(name: str, allowed: str) -> InvalidValue:
-    return InvalidValue(f"{name} must be {allowed}", hint=f"Change {name}", fields={name: f"must be {allowed}"})
