@@ -420,7 +420,8 @@ class Registry(Protocol):
     ) -> None:
         """Everything of a comparison, and its submission. Raises ComparisonNotFound; VersionConflict where it is not
         as it was `seen` (see `about`); ComparisonSignedOff for one that was signed off; ComparisonBusy for one that a
-        runner holds who lives (see `Store.claim`) at the entry's time, or whose submission is QUEUED or RUNNING."""
+        runner holds who lives (see `Store.claim`) at the entry's time, whose submission is QUEUED or RUNNING, or that
+        has a lease which is not stale."""
         ...
 
     def lease_hosts(
