@@ -225,7 +225,7 @@ ANALYSIS: dict[str, Any] = {
         "prompt_tokens_differ": 0,
         "request_hashes_differ": 0,
     },
-    "versions": {"qualab": "0.1.0", "lm_eval": "0.4.13"},
+    "versions": {"qualab": "0.2.0", "lm_eval": "0.4.13"},
     "looks": None,
     "treatment": ACCEPTANCE,
     "pinning": None,
