@@ -1,6 +1,6 @@
 """What an engine says of itself and of its drafter, as recorded from vLLM 0.32 and llama.cpp, and how it fails.
 
-The recorded files lie in tests/endpoints/recorded.
+SGLang, TensorRT-LLM and TGI say what their sources make them say. The files lie in tests/endpoints/recorded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ class EngineScript:
     """How an engine is set up, and what is wrong with it. The default is a healthy vLLM that tells what it tells."""
 
     kind: str = "vllm"
-    """Or "llama"."""
+    """Or "llama", "sglang", "tensorrt_llm", "tgi"."""
+    counts_rounds: bool = True
+    """Older versions of SGLang tell mean acceptance lengths alone."""
+    has_iterations: bool = True
+    """TensorRT-LLM's enable_iter_perf_stats."""
+    has_prometheus: bool = False
+    """TensorRT-LLM's return_perf_metrics, in versions that count drafts."""
+    fallback: str = ""
+    """Another model that answers from `fallback_from` generations on, as behind a router."""
+    fallback_from: int = 0
     has_metrics: bool = True
     has_server_info: bool = False
     """vLLM's is closed unless the server is in development mode."""
@@ -95,6 +104,8 @@ class ScriptedEngine:
         self.model = model
         self.started_at_s = script.started_at_s
         self.n_generated = self.n_finished = 0
+        self.iterations: list[dict[str, Any]] = []
+        """TensorRT-LLM's, which nobody has read yet."""
         self._begin()
 
     def _begin(self) -> None:
@@ -107,6 +118,7 @@ class ScriptedEngine:
         if self._drafts_for(prompt, prompt_tokens):
             one.add(-(-max(0, completion_tokens - 1) // (1 + script.accepts)), script.accepts)
         self.n_generated += 1
+        self.iterations += self._iterations(one)
         if self.n_generated == script.restart_at:
             self._restart()
         self.rounds.add(one.drafts, script.accepts)
@@ -114,6 +126,14 @@ class ScriptedEngine:
         if script.foreign_every and self.n_generated % script.foreign_every == 0:
             self.count(prompt_tokens=17, completion_tokens=5)
         return one
+
+    def _iterations(self, one: Rounds) -> list[dict[str, Any]]:
+        """Those of a generation: with a drafter each says what was drafted in it."""
+        told: dict[str, Any] = json.loads(_recorded("tensorrt_llm_iteration.json"))
+        drafting = told.pop("specDecodingStats")
+        accepted = {"numAcceptedTokens": self.script.accepts, "acceptanceLength": 1.0 + self.script.accepts}
+        drafted = {**told, "specDecodingStats": drafting | accepted}
+        return [drafted] * one.drafts if self.drafts else [told]
 
     def _restart(self) -> None:
         self.started_at_s += 100.0
@@ -141,6 +161,8 @@ class ScriptedEngine:
 
     def told(self, one: Rounds, *, completion_tokens: int) -> dict[str, Any]:
         """The part of an answer that tells of drafting."""
+        if self.script.kind in ("sglang", "tensorrt_llm", "tgi"):
+            return {}
         if self.script.kind == "llama":
             timings = {"cache_n": 0, "prompt_n": 8, "prompt_ms": 4.2, "predicted_n": completion_tokens}
             drafted = {"draft_n": one.draft_tokens, "draft_n_accepted": one.accepted} if one.drafts else {}
@@ -160,8 +182,67 @@ class ScriptedEngine:
 
     def metrics(self) -> str:
         """/metrics in Prometheus' text format."""
-        lines = self._llama_metrics() if self.script.kind == "llama" else self._vllm_metrics()
-        return "\n".join(lines) + "\n"
+        if self.script.kind == "tensorrt_llm":
+            unread, self.iterations = self.iterations if self.script.has_iterations else [], []
+            return json.dumps(unread)
+        makers = {"llama": self._llama_metrics, "sglang": self._sglang_metrics, "tgi": self._tgi_metrics}
+        return "\n".join(makers.get(self.script.kind, self._vllm_metrics)()) + "\n"
+
+    @property
+    def answering(self) -> str:
+        """The model that an answer names."""
+        is_other = self.script.fallback and self.n_generated >= self.script.fallback_from
+        return self.script.fallback if is_other else self.model
+
+    def _sglang_metrics(self) -> list[str]:
+        labels, rounds = f'model_name="{self.model}"', self.rounds
+        rank = f'{labels},engine_type="unified",tp_rank="0",pp_rank="0"'
+        length = 1.0 + rounds.accepted / rounds.drafts if rounds.drafts else 0.0
+        rate = rounds.accepted / rounds.draft_tokens if rounds.drafts else 0.0
+        # a request's first token is the prompt's, and every round yields one of the model's own
+        generated = self.finished + rounds.drafts + rounds.accepted if self.drafts else self.generated_tokens
+        values = {f"spec_accept_length{{{rank}}}": length, f"spec_accept_rate{{{rank}}}": rate}
+        counts = {"prompt_tokens": self.prompt_tokens, "generation_tokens": generated, "num_requests": self.finished}
+        if self.script.counts_rounds and rounds.drafts:
+            counts["spec_verify_calls"] = rounds.drafts
+        values |= {f"{name}_total{{{labels}}}": float(count) for name, count in counts.items()}
+        return [f"sglang:{name} {value}" for name, value in values.items()]
+
+    def _tgi_metrics(self) -> list[str]:
+        steps = self.finished + self.steps
+        lines = [f"tgi_request_success {self.finished}"]
+        lines += [f"tgi_request_skipped_tokens_sum {self.rounds.accepted}", f"tgi_request_skipped_tokens_count {steps}"]
+        lines += [f"tgi_request_input_length_sum {self.prompt_tokens}"]
+        return [*lines, f"tgi_request_generated_tokens_sum {self.generated_tokens}"]
+
+    def prometheus(self) -> str:
+        """TensorRT-LLM's /prometheus/metrics."""
+        labels, rounds = f'model_name="{self.model}"', self.rounds
+        counts = {"prompt_tokens": self.prompt_tokens, "generation_tokens": self.generated_tokens}
+        if rounds.drafts:
+            counts |= {
+                "spec_decode_drafted_tokens": rounds.draft_tokens,
+                "spec_decode_accepted_tokens": rounds.accepted,
+            }
+        lines = [f"trtllm_{name}_total{{{labels}}} {count}.0" for name, count in counts.items()]
+        lines += [f'trtllm_request_success_total{{{labels},finished_reason="stop"}} {self.finished}.0']
+        drafter = (
+            'spec_enabled="true",spec_method="Eagle",spec_num_tokens="3"' if self.drafts else 'spec_enabled="false"'
+        )
+        lines += [f"trtllm_speculative_config_info{{{labels},{drafter}}} 1.0"]
+        settings = {"model": self.model, "dtype": "bfloat16", **self.script.config}
+        told = ",".join(f'{name}="{value}"' for name, value in settings.items())
+        return "\n".join([*lines, f"trtllm_model_config_info{{{labels},{told}}} 1.0"]) + "\n"
+
+    def sglang_info(self) -> dict[str, Any]:
+        """SGLang's /get_server_info."""
+        told: dict[str, Any] = json.loads(_recorded(f"sglang_{'on' if self.drafts else 'off'}_server_info.json"))
+        return told | dict(self.script.config)
+
+    def info(self, name: str) -> dict[str, Any]:
+        """Another route's answer, as a file has it."""
+        told: dict[str, Any] = json.loads(_recorded(name))
+        return told
 
     def _vllm_metrics(self) -> list[str]:
         lines = [f"process_start_time_seconds {self.started_at_s}"]

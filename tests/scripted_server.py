@@ -4,7 +4,8 @@ In a thread: `with ScriptedServer() as server: server.url`. As a process: `pytho
 prints its port and serves until it is terminated.
 
 Routes: /v1/models, /v1/completions (also `echo` + `logprobs`), /v1/chat/completions, /tokenize, /detokenize,
-/tokenizer_info, /version, /health, /metrics, /server_info; as llama.cpp /props, and none of vLLM's own.
+/tokenizer_info, /version, /health, /metrics, /server_info; as llama.cpp /props, and none of vLLM's own; as SGLang,
+TensorRT-LLM and TGI theirs.
 """
 
 from __future__ import annotations
@@ -202,13 +203,35 @@ class ScriptedServer:
                 web.post("/v1/chat/completions", self._chat),
             ]
         )
-        app.add_routes(self._llama_routes() if self.script.engine.kind == "llama" else self._vllm_routes())
+        routes = {
+            "llama": self._llama_routes,
+            "sglang": self._sglang_routes,
+            "tensorrt_llm": self._tensorrt_llm_routes,
+            "tgi": self._tgi_routes,
+        }
+        app.add_routes(routes.get(self.script.engine.kind, self._vllm_routes)())
         if self.script.engine.has_metrics:
             app.add_routes([web.get("/metrics", self._metrics)])
         return app
 
     def _llama_routes(self) -> list[web.RouteDef]:
         return [web.get("/props", self._say(self.engine.props())), web.post("/tokenize", self._tokenize)]
+
+    def _sglang_routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/get_server_info", self._say(self.engine.sglang_info())),
+            web.get("/get_model_info", self._say(self.engine.info("sglang_model_info.json"))),
+        ]
+
+    def _tensorrt_llm_routes(self) -> list[web.RouteDef]:
+        async def prometheus(_: web.Request) -> web.Response:
+            return web.Response(text=self.engine.prometheus())
+
+        routes = [web.get("/version", self._say({"version": "1.2.0"}))]
+        return [*routes, web.get("/prometheus/metrics", prometheus)] if self.script.engine.has_prometheus else routes
+
+    def _tgi_routes(self) -> list[web.RouteDef]:
+        return [web.get("/info", self._say(self.engine.info("tgi_info.json")))]
 
     def _vllm_routes(self) -> list[web.RouteDef]:
         routes = [
@@ -231,6 +254,12 @@ class ScriptedServer:
         card: dict[str, Any] = {"id": self.model, "object": "model"}
         if self.script.engine.kind == "llama":
             card |= {"owned_by": "llamacpp", "meta": {"n_ctx": self.script.max_model_len, "n_params": 134515008}}
+        elif self.script.engine.kind == "tgi":
+            card |= {"created": 0, "owned_by": self.model}
+        elif self.script.engine.kind == "tensorrt_llm":
+            card |= {"owned_by": "tensorrt_llm"}
+        elif self.script.engine.kind == "sglang":
+            card |= {"owned_by": "sglang", "root": self.model, "max_model_len": self.script.max_model_len}
         else:
             card |= {"owned_by": "vllm", "root": self.model, "max_model_len": self.script.max_model_len}
         return web.json_response({"object": "list", "data": [card]})
@@ -341,7 +370,7 @@ class ScriptedServer:
                 "id": f"{prefix}-{len(self.requests)}",
                 "object": kind,
                 "created": int(time.time()),
-                "model": self.model,
+                "model": self.engine.answering,
                 "choices": choices,
                 "usage": usage,
                 "system_fingerprint": self.engine.fingerprint,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from qualab.app.analysis.drafter_signs import unread
+from qualab.app.analysis.seen import tells_where_other_is_silent
 from qualab.app.differences import differences
 from qualab.app.preflight import Endpoints
-from qualab.app.trials import Probe, Stored, probe_drafters, try_requests
+from qualab.app.trials import Probe, Stored, Tried, probe_drafters, try_requests
 from qualab.domain.canonical import canonical_json, sha256
-from qualab.domain.engine import Engine, EngineKind
+from qualab.domain.engine import TELLS_IN_PART, Engine, EngineKind
 from qualab.domain.items import Item
 from qualab.domain.names import ArmName, RequestKind
 from qualab.domain.plan import DecisionRule, Plan
@@ -27,9 +29,21 @@ DRAFTER_ON = "Start the candidate with its drafter (vLLM: --speculative-config),
 DRAFTER_OFF = "Start the baseline without a drafter, or correct its URL"
 TWO_SERVERS = "Give the URLs of two servers, one without and one with the drafter"
 AS_IT_WAS = "Start it as it was, or begin a new comparison"
-ROOM_FOR_CACHE = "cache_config.*"
+ROOM_FOR_CACHE = ("cache_config.*", "max_total_num_tokens", "max_req_input_len")
 """What an engine measures anew at each start; the rest of what follows from a drafter follows from the same one."""
-OPEN = "Open /metrics of both arms (llama.cpp: --metrics), or let a verdict stand without it: --allow-unobserved"
+OPEN = (
+    "Open /metrics of both arms (llama.cpp: --metrics; SGLang: --enable-metrics), or let a verdict stand without it: "
+    "--allow-unobserved"
+)
+ALLOWED = "Let a verdict stand without it: --allow-unobserved"
+TELLING = {
+    EngineKind.SGLANG: "Use a version of SGLang that counts sglang:spec_verify_calls_total, or let a verdict stand "
+    "without it: --allow-unobserved",
+    EngineKind.TENSORRT_LLM: "Start TensorRT-LLM with enable_iter_perf_stats: true, or let a verdict stand without it: "
+    "--allow-unobserved",
+}
+"""How metrics that are open come to tell of drafting."""
+OTHER_MODEL = "Let both arms be answered by this model under one name, and by no router's fallback"
 
 
 async def check_pair(
@@ -39,7 +53,9 @@ async def check_pair(
     engines = await see_engines(endpoints, model=plan.sampling.model)
     tokens = await sample_tokens(endpoints, items, infos, plan.sampling.model)
     findings = [*_engine_findings(engines), *_token_findings(tokens)]
-    findings += await try_requests(endpoints, items, seed=plan.sampling.seed)
+    tried = await try_requests(endpoints, items, seed=plan.sampling.seed)
+    findings += [*tried.findings, *_model_findings(engines, tried, plan.sampling.model)]
+    engines = _named(engines, tried)
     if _generates(plan):
         findings += _drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), engines, plan.rule)
     else:
@@ -81,10 +97,11 @@ async def check_turn(
     tokens = await sample_tokens(endpoints, items, infos, plan.sampling.model)
     findings = [*_changes(arm, before.engines[arm], now[arm])] if arm in before.engines else []
     findings += [*_engine_findings(engines), *_token_findings({**before.tokens, **tokens})]
-    findings += await try_requests(endpoints, items, seed=plan.sampling.seed, baseline=before.baseline)
+    tried = await try_requests(endpoints, items, seed=plan.sampling.seed, baseline=before.baseline)
+    findings += [*tried.findings, *_model_findings(engines, tried, plan.sampling.model)]
     if _generates(plan):
         findings += _drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), engines, plan.rule)
-    return TurnChecked(engine=now[arm], tokens=tokens.get(arm, ""), findings=tuple(findings))
+    return TurnChecked(engine=_named(now, tried)[arm], tokens=tokens.get(arm, ""), findings=tuple(findings))
 
 
 async def see_engines(endpoints: Endpoints, *, model: str) -> dict[ArmName, Engine]:
@@ -122,15 +139,16 @@ def stop_at(findings: Sequence[Finding] | Iterator[Finding]) -> None:
 
 def _changes(arm: ArmName, earlier: Engine, now: Engine) -> Iterator[Finding]:
     for one in differences(earlier, now):
-        if not one.follows or not fnmatchcase(one.name, ROOM_FOR_CACHE):
+        if not one.follows or not any(fnmatchcase(one.name, pattern) for pattern in ROOM_FOR_CACHE):
             yield Finding(
                 stops=True,
                 what=f"the {arm}'s engine has another {one.name} than when the comparison started: "
                 f"{one.baseline}, now {one.candidate}",
                 mend=AS_IT_WAS,
             )
-    if earlier.counters and now.counters and (earlier.counters.drafting is None) != (now.counters.drafting is None):
-        has = "no drafter any more" if now.counters.drafting is None else "a drafter now"
+    counted = [one.counters for one in (earlier, now) if one.counters and one.counters.tells_drafting]
+    if len({one.drafting is None for one in counted}) > 1:
+        has = "no drafter any more" if counted[-1].drafting is None else "a drafter now"
         yield Finding(stops=True, what=f"the {arm}'s engine has {has}", mend=AS_IT_WAS)
 
 
@@ -139,11 +157,14 @@ def _engine_findings(engines: Mapping[ArmName, Engine]) -> Iterator[Finding]:
     baseline = engines[BASELINE]
     if CANDIDATE in engines:
         yield from _pair_findings(baseline, engines[CANDIDATE])
-    if baseline.drafter or _counts_drafts(baseline):
+    if baseline.drafter or baseline.has_drafted:
         what = f"the baseline is configured with a drafter ({baseline.drafter or 'its engine counts drafts'})"
         yield Finding(stops=True, what=what, mend=DRAFTER_OFF)
     if not all(engine.config for engine in engines.values()):
         what = "the engines' configuration is not open: only their names, versions and models were compared"
+        yield Finding(stops=False, what=what, mend="")
+    for kind in sorted({engine.kind for engine in engines.values()} & TELLS_IN_PART):
+        what = f"{kind} tells a part of its configuration: what it does not tell is not compared"
         yield Finding(stops=False, what=what, mend="")
 
 
@@ -156,11 +177,6 @@ def _pair_findings(baseline: Engine, candidate: Engine) -> Iterator[Finding]:
     if len(instances) == 1 and instances != {""}:
         what = "both URLs lead to one server: its instance_id is the same"
         yield Finding(stops=True, what=what, mend=TWO_SERVERS)
-
-
-def _counts_drafts(engine: Engine) -> bool:
-    """Whether an engine has counters of drafts, which without a drafter vLLM has not; llama.cpp has them always."""
-    return engine.kind is EngineKind.VLLM and engine.counters is not None and engine.counters.drafting is not None
 
 
 async def sample_tokens(
@@ -186,39 +202,71 @@ def _token_findings(tokens: Mapping[ArmName, str]) -> Iterator[Finding]:
         yield Finding(stops=True, what=what, mend=SAME)
 
 
+def _model_findings(engines: Mapping[ArmName, Engine], tried: Tried, asked: str) -> Iterator[Finding]:
+    """Where trials are answered under a name that is not the model's: one name in both arms is a name of it."""
+    others = {arm: models - {asked, *engines[arm].names} for arm, models in tried.models.items()}
+    baseline = others.get(BASELINE, frozenset(engines[BASELINE].names) - {asked})
+    for arm, models in others.items():
+        for model in sorted(models):
+            is_alike = arm is BASELINE and model in others.get(CANDIDATE, models)
+            is_alike |= arm is CANDIDATE and model in baseline
+            what = f"the {arm} answers as {model}, and {asked} was asked"
+            yield Finding(stops=not is_alike, what=what, mend="" if is_alike else OTHER_MODEL)
+
+
+def _named(engines: Mapping[ArmName, Engine], tried: Tried) -> dict[ArmName, Engine]:
+    """The engines with the names that trials were answered under."""
+    return {
+        arm: replace(engine, names=(*engine.names, *sorted(tried.models.get(arm, frozenset()) - {*engine.names})))
+        for arm, engine in engines.items()
+    }
+
+
 def _drafter_findings(
     probes: Mapping[ArmName, Probe], engines: Mapping[ArmName, Engine], rule: DecisionRule
 ) -> Iterator[Finding]:
     if BASELINE in probes:
-        yield from _baseline_probed(probes, engines[BASELINE], rule)
+        yield from _baseline_probed(probes, engines, rule)
     if CANDIDATE in probes:
-        yield from _candidate_probed(probes[CANDIDATE], rule)
+        yield from _candidate_probed(probes[CANDIDATE], engines[CANDIDATE], rule)
 
 
-def _baseline_probed(probes: Mapping[ArmName, Probe], engine: Engine, rule: DecisionRule) -> Iterator[Finding]:
+def _baseline_probed(
+    probes: Mapping[ArmName, Probe], engines: Mapping[ArmName, Engine], rule: DecisionRule
+) -> Iterator[Finding]:
     if n_tokens := probes[BASELINE].draft_tokens:
         yield Finding(stops=True, what=f"the baseline drafted {n_tokens} tokens for a probe", mend=DRAFTER_OFF)
-    elif not _tells(engine, probes[BASELINE], probes.get(CANDIDATE)):
-        what = "whether the baseline drafts is not observable: its metrics are closed, and its answers do not tell"
-        yield Finding(stops=not rule.allow_unobserved, what=what, mend=OPEN)
+    elif not _tells(engines, probes[BASELINE], probes.get(CANDIDATE)):
+        yield _not_observable(BASELINE, engines[BASELINE], rule)
 
 
-def _candidate_probed(candidate: Probe, rule: DecisionRule) -> Iterator[Finding]:
+def _not_observable(arm: ArmName, engine: Engine, rule: DecisionRule) -> Finding:
+    what = f"whether the {arm} drafts is not observable: {unread(engine)}"
+    mend = TELLING.get(engine.kind, ALLOWED) if engine.has_metrics else OPEN
+    return Finding(stops=not rule.allow_unobserved, what=what, mend=mend)
+
+
+def _candidate_probed(candidate: Probe, engine: Engine, rule: DecisionRule) -> Iterator[Finding]:
     if candidate.reply.error:
         what = f"the candidate did not answer a probe: {candidate.reply.error}"
         yield Finding(stops=True, what=what, mend="Look into the server's log")
     elif candidate.has_no_drafter and candidate.draft_tokens is None:
         yield Finding(stops=True, what="the candidate's engine counts no drafts: it has no drafter", mend=DRAFTER_ON)
+    elif candidate.draft_tokens is None and candidate.after is not None and engine.drafter:
+        what = f"the candidate is configured with a drafter ({engine.drafter}), which its metrics do not show yet"
+        yield Finding(stops=False, what=what, mend="")
     elif candidate.draft_tokens is None:
-        what = "whether the candidate drafts is not observable: its metrics are closed, and its answers do not tell"
-        yield Finding(stops=not rule.allow_unobserved, what=what, mend=OPEN)
+        yield _not_observable(CANDIDATE, engine, rule)
     elif candidate.draft_tokens == 0:
         yield Finding(stops=True, what="the candidate drafted nothing for a probe", mend=DRAFTER_ON)
 
 
-def _tells(engine: Engine, baseline: Probe, candidate: Probe | None) -> bool:
+def _tells(engines: Mapping[ArmName, Engine], baseline: Probe, candidate: Probe | None) -> bool:
     """Whether anything says that the baseline drafts, or does not. llama.cpp's answers are silent where it does not."""
-    is_told = baseline.after is not None or baseline.reply.drafted is not None
-    others_tell = candidate is not None and candidate.reply.drafted is not None
-    is_silent = engine.kind is EngineKind.LLAMA_CPP and others_tell
-    return is_told or is_silent or (engine.kind is EngineKind.VLLM and bool(engine.config))
+    engine, after = engines[BASELINE], baseline.after
+    if baseline.reply.drafted is not None or engine.tells_drafter or (after is not None and after.tells_drafting):
+        return True
+    if engine.kind is EngineKind.LLAMA_CPP and candidate is not None and candidate.reply.drafted is not None:
+        return True
+    others = [candidate.after] if candidate is not None and candidate.after is not None else []
+    return after is not None and tells_where_other_is_silent(engine, engines.get(CANDIDATE), others)

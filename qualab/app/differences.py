@@ -23,6 +23,16 @@ FOLLOWS = {
     "parallel_config.disable_nccl_for_dp_synchronization": "set from async_scheduling",
     "compilation_config.cudagraph_capture_sizes": "graphs are captured for a token and its drafts together",
     "compilation_config.max_cudagraph_capture_size": "graphs are captured for a token and its drafts together",
+    "max_total_num_tokens": "the drafter's weights and cache leave less room for the model's cache",
+    "max_req_input_len": "the drafter's weights and cache leave less room for the model's cache",
+    "mem_fraction_static": "the drafter's weights and cache leave less room for the model's cache",
+    "max_running_requests": "fewer requests run at once where there is a drafter",
+    "disable_overlap_schedule": "the engine turns it off for some drafters",
+    "enable_mixed_chunk": "the engine turns it off for some drafters",
+    "cuda_graph_*": "graphs are captured for a token and its drafts together",
+    "disable_cuda_graph_padding": "graphs are captured for a token and its drafts together",
+    "enable_spec_decode_usage": "whether answers say what was drafted",
+    "speculative_*": "the drafter itself",
     "observability_config.per_request_spec_decode_metrics": "whether answers say what was drafted",
     "default_generation_settings.params.speculative*": "the drafter itself",
 }
@@ -47,8 +57,19 @@ NAMES_THE_PROCESS = (
     "vllm_env.*_IP",
     "system_env.env_vars",
     "system_env.cpu_info",
+    "host",
+    "port",
+    "*_port",
+    "dist_init_addr",
+    "random_seed",
+    "base_gpu_id",
+    "log_*",
+    "crash_dump_folder",
+    "file_storage_path",
+    "startup_*",
+    "*_load_time",
 )
-"""Settings that differ between any two processes, drafter or not."""
+"""Settings that differ between any two processes, drafter or not. SGLang draws its seed where none is set."""
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """Of a Python object among the settings, as vLLM tells `hf_overrides` of a draft model: another in each process."""

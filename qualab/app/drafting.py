@@ -21,7 +21,8 @@ class DraftingCount:
     n_answers: int = 0
     n_told: int = 0
     """Those of them that say what was drafted."""
-    draft_tokens: int = 0
+    draft_tokens: int | None = 0
+    """None where an answer tells accepted tokens alone."""
     accepted_tokens: int = 0
     room: int = 0
     """Tokens that could have been drafted."""
@@ -39,7 +40,8 @@ class DraftingCount:
 
     def _add_drafted(self, drafted: Drafted) -> None:
         self.n_told += 1
-        self.draft_tokens += drafted.draft_tokens
+        if self.draft_tokens is not None:
+            self.draft_tokens = None if drafted.draft_tokens is None else self.draft_tokens + drafted.draft_tokens
         self.accepted_tokens += drafted.accepted_tokens
         self.rounds += [0] * (len(drafted.rounds) - len(self.rounds))
         for accepted, count in enumerate(drafted.rounds):

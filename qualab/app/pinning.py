@@ -34,8 +34,8 @@ _NAME = r"[a-zA-Z0-9][a-zA-Z0-9_.-]*"
 _POD = re.compile(rf"{_NAME}/{_NAME}(/{_NAME})?")
 _CONTAINER = re.compile(_NAME)
 _SAID = {PinPart.IMAGE: "image", PinPart.REVISION: "checkpoint's revision", PinPart.CHECKPOINT: "checkpoint's hash"}
-_ENGINES_REVISION = "model_config.revision"
-"""vLLM's configuration: the revision that it was told to load."""
+_ENGINES_REVISIONS = ("model_config.revision", "revision", "model_sha")
+"""The revision that vLLM and SGLang were told to load, and the commit that TGI loaded."""
 PINNED_REVISION = (
     "Name the checkpoint by its commit with --revision (the hub's page shows it, `git ls-remote URL BRANCH` "
     "prints it), or name its folder with --checkpoint"
@@ -132,7 +132,8 @@ def _of_folder(
 
 def _of_engine(arm: ArmName, engines: Mapping[ArmName, Engine]) -> Iterator[PinFound]:
     engine = engines[arm]
-    if commit := snapshot_of(engine.model_root) or commit_of(engine.config.get(_ENGINES_REVISION, "")):
+    told = (commit_of(engine.config.get(name, "")) for name in _ENGINES_REVISIONS)
+    if commit := snapshot_of(engine.model_root) or next(filter(None, told), ""):
         yield PinFound(arm=arm, part=PinPart.REVISION, values=(commit,), source="the engine")
 
 

@@ -19,6 +19,7 @@ class _ArmCount:
     statuses: Counter[str] = field(default_factory=Counter)
     finish_reasons: Counter[str] = field(default_factory=Counter)
     fingerprints: Counter[str] = field(default_factory=Counter)
+    models: Counter[str] = field(default_factory=Counter)
     generations: int = 0
     truncated: int = 0
     empty: int = 0
@@ -39,6 +40,7 @@ class _ArmCount:
         if reply.system_fingerprint:
             self.fingerprints[reply.system_fingerprint] += 1
         if reply.status.is_answer:
+            self.models.update([reply.model] if reply.model else ())
             self.latencies.append(reply.latency_s)
             if item.kind is RequestKind.GENERATION:
                 self._add_text(reply.text or "", item, is_truncated=reply.status is AnswerStatus.TRUNCATED)
@@ -67,6 +69,7 @@ class _ArmCount:
             latency_p50_s=_quantile(ordered, 0.5),
             latency_p99_s=_quantile(ordered, 0.99),
             fingerprints=dict(sorted(self.fingerprints.items())),
+            models=dict(sorted(self.models.items())),
         )
 
 
@@ -168,7 +171,8 @@ def _content(answer: Answer) -> bytes:
     counts = (reply.prompt_tokens, reply.completion_tokens, reply.reasoning_characters, reply.attempts)
     seen = (reply.latency_s, reply.sent_at.timestamp(), reply.system_fingerprint)
     drafted = reply.drafted and (reply.drafted.draft_tokens, reply.drafted.accepted_tokens, reply.drafted.rounds)
-    return repr((place, said, counts, seen, drafted)).encode(errors="surrogatepass")
+    model = (reply.model,) if reply.model else ()  # before version 0.2.0 answers were kept without it
+    return repr((place, said, counts, seen, drafted, *model)).encode(errors="surrogatepass")
 
 
 def _trace(answer: Answer, *, is_generation: bool) -> _Trace:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from qualab.app.preflight import Endpoints, counters_of
 from qualab.domain.bodies import generation_request
 from qualab.domain.canonical import canonical_json, encode_body
-from qualab.domain.engine import Counters, Drafting
+from qualab.domain.engine import Counters
 from qualab.domain.items import Item, Prompt, Reply, Request
 from qualab.domain.names import AnswerStatus, Api, ArmName, RequestKind
 from qualab.domain.plan import SamplingPlan
@@ -42,9 +42,17 @@ Stored = Mapping[int, Reply]
 """The baseline's answers by position, where its turn is over."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What trials found, and the models that each arm's answers to them name."""
+
+    findings: tuple[Finding, ...]
+    models: Mapping[ArmName, frozenset[str]]
+
+
 async def try_requests(
     endpoints: Endpoints, items: Sequence[Item], *, seed: int, baseline: Stored | None = None
-) -> list[Finding]:
+) -> Tried:
     """Sends each arm the shortest request of each kind and of each set of generation settings that the plan has.
 
     The shortest, because a long one may be too long for the model. Raises EndpointMisconfigured, EndpointUnreachable
@@ -52,17 +60,19 @@ async def try_requests(
     in for trials of it.
     """
     findings: list[Finding] = []
+    models: dict[ArmName, frozenset[str]] = dict.fromkeys(endpoints, frozenset())
     for item in trial_items(items):
         request = _trial(item)
         body = encode_body(request.payload, seed=seed)
         asked = await _ask(endpoints, request, body)
         earlier = {ArmName.BASELINE: baseline[item.position]} if baseline and item.position in baseline else {}
+        models = {arm: models[arm] | {reply.model} - {""} for arm, reply in asked.items()}
         findings += _one_sided(earlier | asked, item)
         if not findings:
             for arm, reply in asked.items():
                 _check_tried(reply, item, f"{arm.value.capitalize()} at {endpoints[arm].url}", request)
             findings += _lengths(earlier | asked, item)
-    return findings
+    return Tried(findings=tuple(findings), models=models)
 
 
 async def _ask(endpoints: Endpoints, request: Request, body: bytes) -> dict[ArmName, Reply]:
@@ -140,20 +150,16 @@ class Probe:
 
     @property
     def draft_tokens(self) -> int | None:
-        """What was drafted meanwhile; None where neither counters nor the answer tell."""
-        told = self.reply.drafted.draft_tokens if self.reply.drafted else None
-        counted = self._counted()
-        return counted.draft_tokens if counted and counted.is_possible and not told else told
-
-    def _counted(self) -> Drafting | None:
-        if not self.before or not self.after or self.before.drafting is None or self.after.drafting is None:
-            return None
-        return self.after.drafting - self.before.drafting
+        """What was drafted meanwhile, at least; None where neither counters nor the answer tell."""
+        said = self.reply.drafted
+        told = None if said is None else said.accepted_tokens if said.draft_tokens is None else said.draft_tokens
+        counted = self.after.drafting_since(self.before) if self.before and self.after else None
+        return counted.least_drafted if counted and counted.is_possible and not told else told
 
     @property
     def has_no_drafter(self) -> bool:
         """Whether the engine counts, but counts no drafts: it has no drafter."""
-        return self.after is not None and self.after.drafting is None
+        return self.after is not None and self.after.tells_drafting and self.after.drafting is None
 
 
 async def probe_drafters(endpoints: Endpoints, *, sampling: SamplingPlan) -> dict[ArmName, Probe]:
@@ -176,7 +182,8 @@ async def probe_drafters(endpoints: Endpoints, *, sampling: SamplingPlan) -> dic
 def _is_told(probes: Mapping[ArmName, Probe]) -> bool:
     """Whether a further probe would say nothing new: the candidate (the baseline in its turn) drafted, or cannot."""
     *_, last = (probes[arm] for arm in ArmName if arm in probes)
-    return last.draft_tokens != 0
+    may_tell_yet = last.draft_tokens is None and last.after is not None and not last.after.tells_drafting
+    return last.draft_tokens != 0 and not may_tell_yet
 
 
 def _probes(

@@ -218,6 +218,8 @@ def _arm_facts(arm: ArmSummary) -> Iterator[str]:
         yield f"latency p50 {seconds(arm.latency_p50_s)}, p99 {seconds(arm.latency_p99_s)}"
     if len(arm.fingerprints) > 1:
         yield f"{len(arm.fingerprints)} system fingerprints"
+    if len(arm.models) > 1:
+        yield f"models {', '.join(f'{name} ({n})' for name, n in arm.models.items())}"
 
 
 def comparison_table(console: Console, comparisons: Sequence[Comparison]) -> Table:

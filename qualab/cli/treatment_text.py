@@ -120,6 +120,8 @@ def _engine(one: EngineSummary) -> str:
 
 def _bin(one: LengthBin) -> str:
     where = f"{count(one.from_tokens)} to {count(one.to_tokens)}"
+    if one.draft_tokens is None:
+        return f"{where} {count(one.accepted_tokens)} accepted in {count(one.n_answers)} answers"
     if not one.draft_tokens:
         return f"{where} nothing drafted in {count(one.n_answers)} answers"
     return f"{where} {share(one.accepted_tokens / one.draft_tokens)} of {count(one.draft_tokens)}"

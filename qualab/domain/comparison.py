@@ -230,6 +230,8 @@ class ArmSummary:
     latency_p50_s: float | None
     latency_p99_s: float | None
     fingerprints: dict[str, int]
+    models: dict[str, int] = field(default_factory=dict)
+    """Answers by the model that they say they come from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

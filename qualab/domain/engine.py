@@ -11,8 +11,27 @@ class EngineKind(StrEnum):
     """The engines that qualab can look into."""
 
     VLLM = "vLLM"
+    SGLANG = "SGLang"
+    TENSORRT_LLM = "TensorRT-LLM"
+    TGI = "TGI"
     LLAMA_CPP = "llama.cpp"
     UNKNOWN = "unknown"
+
+
+TELLS_IN_PART = frozenset({EngineKind.TENSORRT_LLM, EngineKind.TGI})
+"""Engines whose routes tell some settings, and not what else they were started with."""
+
+
+class DraftSource(StrEnum):
+    """Where an engine's counts of drafting come from."""
+
+    COUNTERS = "counters"
+    GAUGES = "gauges"
+    """Estimated from mean acceptance lengths, as of an SGLang that counts no rounds."""
+    STATISTICS = "statistics"
+    """Added up since the first look, from statistics that can be read once (TensorRT-LLM)."""
+    NOTHING = "nothing"
+    """The metrics are open and tell nothing of drafting: neither that there is a drafter nor that there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +40,8 @@ class Drafting:
 
     drafts: int = 0
     """Rounds: times that draft tokens were put before the model."""
-    draft_tokens: int = 0
+    draft_tokens: int | None = 0
+    """None where the engine counts accepted tokens alone (TGI)."""
     accepted_tokens: int = 0
     accepted_at: tuple[int, ...] = ()
     """Rounds that accepted the first draft token, the second, ...: the survival function of accepted tokens a round,
@@ -31,7 +51,7 @@ class Drafting:
         length = max(len(self.accepted_at), len(other.accepted_at))
         return Drafting(
             drafts=self.drafts + other.drafts,
-            draft_tokens=self.draft_tokens + other.draft_tokens,
+            draft_tokens=_sum(self.draft_tokens, other.draft_tokens),
             accepted_tokens=self.accepted_tokens + other.accepted_tokens,
             accepted_at=tuple(a + b for a, b in zip(self._padded(length), other._padded(length), strict=True)),
         )
@@ -39,7 +59,7 @@ class Drafting:
     def __sub__(self, other: Drafting) -> Drafting:
         return self + Drafting(
             drafts=-other.drafts,
-            draft_tokens=-other.draft_tokens,
+            draft_tokens=None if other.draft_tokens is None else -other.draft_tokens,
             accepted_tokens=-other.accepted_tokens,
             accepted_at=tuple(-count for count in other.accepted_at),
         )
@@ -50,7 +70,16 @@ class Drafting:
     @property
     def is_possible(self) -> bool:
         """Whether no count is negative, as it would be where counters began anew in between."""
-        return min(self.drafts, self.draft_tokens, self.accepted_tokens, *self.accepted_at) >= 0
+        return min(self.drafts, self.draft_tokens or 0, self.accepted_tokens, *self.accepted_at) >= 0
+
+    @property
+    def least_drafted(self) -> int:
+        """Draft tokens, at least: all that were counted, else those that were accepted."""
+        return self.accepted_tokens if self.draft_tokens is None else self.draft_tokens
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +88,7 @@ class Counters:
 
     drafting: Drafting | None
     """None where the engine counts no drafts, as vLLM without a drafter: that is not a drafter that did nothing."""
+    source: DraftSource = DraftSource.COUNTERS
     finished_requests: int | None = None
     prompt_tokens: int | None = None
     generated_tokens: int | None = None
@@ -73,10 +103,11 @@ class Counters:
         """Whether these counters began anew after `earlier`."""
         if self.started_at_s != earlier.started_at_s:
             return True
-        if (self.drafting is None) is not (earlier.drafting is None):
-            return True
-        if self.drafting and earlier.drafting and not (self.drafting - earlier.drafting).is_possible:
-            return True
+        if self.source is earlier.source is DraftSource.COUNTERS:
+            if (self.drafting is None) is not (earlier.drafting is None):
+                return True
+            if self.drafting and earlier.drafting and not (self.drafting - earlier.drafting).is_possible:
+                return True
         pairs = (
             (self.finished_requests, earlier.finished_requests),
             (self.prompt_tokens, earlier.prompt_tokens),
@@ -84,6 +115,17 @@ class Counters:
             (self.decode_s, earlier.decode_s),
         )
         return any(now is not None and before is not None and now < before for now, before in pairs)
+
+    @property
+    def tells_drafting(self) -> bool:
+        """Whether these say what was drafted, or that there is no drafter."""
+        return self.source is not DraftSource.NOTHING
+
+    def drafting_since(self, earlier: Counters) -> Drafting | None:
+        """What was drafted since `earlier`; None where that cannot be told. Series may begin with the first draft."""
+        if self.drafting is None or (earlier.drafting is None and earlier.tells_drafting):
+            return None
+        return self.drafting - (earlier.drafting or Drafting())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,4 +143,21 @@ class Engine:
     config: Mapping[str, str] = field(default_factory=dict)
     """The engine's configuration, flat: "scheduler_config.max_num_seqs" -> "8"."""
     counters: Counters | None = None
-    """At the time of asking; None where the metrics are closed."""
+    """At the time of asking; None where the metrics are closed, or no known engine's."""
+    has_metrics: bool = False
+    """Whether /metrics answers, whatever it tells."""
+    names: tuple[str, ...] = ()
+    """What its answers may call the model: as it was asked for, as the engine lists it, as it answered trials."""
+
+    @property
+    def tells_drafter(self) -> bool:
+        """Whether its configuration says that there is a drafter, or that there is none."""
+        if self.kind is EngineKind.TENSORRT_LLM:
+            return "speculative_config.spec_enabled" in self.config
+        return self.kind in (EngineKind.VLLM, EngineKind.SGLANG) and bool(self.config)
+
+    @property
+    def has_drafted(self) -> bool:
+        """Whether its counters show a drafter. vLLM's are there only with one; llama.cpp's are there always."""
+        drafting = self.counters.drafting if self.counters else None
+        return drafting is not None and (self.kind is EngineKind.VLLM or drafting.least_drafted > 0)

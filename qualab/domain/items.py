@@ -73,7 +73,8 @@ class ItemHead:
 class Drafted:
     """What a drafter did for one request, where the engine says so in its answer."""
 
-    draft_tokens: int
+    draft_tokens: int | None
+    """None where the engine says what was accepted alone."""
     accepted_tokens: int
     rounds: tuple[int, ...] = ()
     """Rounds with 0, 1, ... accepted tokens; empty where the engine does not say."""
@@ -104,6 +105,8 @@ class Reply:
     reasoning_characters: int = 0
     drafted: Drafted | None = None
     """None where the engine says nothing of drafting in its answers."""
+    model: str = ""
+    """The model that the answer says it comes from; empty where it does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,9 +65,9 @@ class Segment:
     @property
     def drafting(self) -> Drafting | None:
         """What the drafter did meanwhile; None where that cannot be told."""
-        if not self.before or not self.after or not self.before.drafting or not self.after.drafting:
+        if not self.before or not self.after or self.has_restarted:
             return None
-        return None if self.has_restarted else self.after.drafting - self.before.drafting
+        return self.after.drafting_since(self.before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +108,11 @@ Observation = EngineSeen | Segment | PinsSeen | FirstTokensSeen
 def engines_seen(observations: Iterable[Observation]) -> dict[ArmName, Engine]:
     """Each arm's engine as last seen."""
     return {one.arm: one.engine for one in observations if isinstance(one, EngineSeen)}
+
+
+def model_names(observations: Iterable[Observation], arm: ArmName) -> set[str]:
+    """What an arm's answers may call the model, as all looks at its engine found it."""
+    return {name for one in observations if isinstance(one, EngineSeen) and one.arm is arm for name in one.engine.names}
 
 
 def tokens_seen(observations: Iterable[Observation]) -> dict[ArmName, str]:

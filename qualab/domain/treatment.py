@@ -17,6 +17,7 @@ class TaskDrafting:
     """Generations that were answered."""
     rounds: int | None
     draft_tokens: int | None
+    """None also where the engine counts accepted tokens alone."""
     accepted_tokens: int | None
     accepted_share: float | None
     """Of the draft tokens."""
@@ -40,6 +41,11 @@ class TaskDrafting:
     """What a round costs beyond a step of the baseline, in such steps: draft cost and overhead together, as estimated
     from both engines' decode times in this task. None where these are not told."""
 
+    @property
+    def least_drafted(self) -> int | None:
+        """Draft tokens, at least; None where nothing tells."""
+        return self.accepted_tokens if self.draft_tokens is None else self.draft_tokens
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthBin:
@@ -48,7 +54,8 @@ class LengthBin:
     from_tokens: int
     to_tokens: int
     n_answers: int
-    draft_tokens: int
+    draft_tokens: int | None
+    """None where answers tell accepted tokens alone."""
     accepted_tokens: int
 
 

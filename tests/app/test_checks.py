@@ -131,8 +131,8 @@ def test_closed_metrics_stop_unless_the_plan_allows_them() -> None:
     with pair(off=closed, on=closed) as both:
         found = both.preflight()
         assert stops(found) == [
-            "whether the baseline drafts is not observable: its metrics are closed, and its answers do not tell",
-            "whether the candidate drafts is not observable: its metrics are closed, and its answers do not tell",
+            "whether the baseline drafts is not observable: /metrics is closed, and answers do not tell",
+            "whether the candidate drafts is not observable: /metrics is closed, and answers do not tell",
         ]
         allowed = both.preflight(rule=both.wanted().rule.__class__(allow_unobserved=True))
         assert stops(allowed) == []

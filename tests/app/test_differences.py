@@ -18,7 +18,7 @@ CARD = {"owned_by": "vllm", "root": "/models/smollm2-135m", "max_model_len": 204
 
 def recorded(arm: str) -> Engine:
     told = json.loads((RECORDED / f"vllm_{arm}_server_info.json").read_text(encoding="utf-8"))
-    return vllm_engine(CARD, {"version": "0.32.0"}, told, None)
+    return vllm_engine(CARD, {"version": "0.32.0"}, told)
 
 
 def test_a_drafter_alone_breaks_nothing() -> None:

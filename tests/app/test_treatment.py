@@ -306,7 +306,9 @@ def test_a_drafter_that_is_dead_beyond_a_length() -> None:
 
 def test_nothing_tells_of_the_candidate() -> None:
     found = treated([segment(None)])
-    assert found.troubles == (signs.NOT_OBSERVABLE,)
+    assert found.troubles == (
+        f"whether the drafter ran is not observable: {signs.CLOSED} (a plan may allow that with allow_unobserved)",
+    )
     assert not found.is_observed
     allowed = treated([segment(None)], rule=DecisionRule(allow_unobserved=True))
     assert allowed.troubles == ()
@@ -315,7 +317,10 @@ def test_nothing_tells_of_the_candidate() -> None:
 
 def test_nothing_tells_of_the_baseline() -> None:
     stretch = [segment(counters(TENS), counters(NOTHING))]
-    for allowed, troubles in ((False, (signs.BASELINE_NOT_OBSERVABLE,)), (True, ())):
+    said = (
+        f"whether the baseline drafts is not observable: {signs.CLOSED} (a plan may allow that with allow_unobserved)"
+    )
+    for allowed, troubles in ((False, (said,)), (True, ())):
         plan = planned(rule=DecisionRule(allow_unobserved=allowed))
         assert treatment_of(plan, [seen(BASELINE, None), *stretch], answers(), arms=()).troubles == troubles
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from qualab.adapters.endpoints import engines
-from qualab.adapters.endpoints.engines import EngineProbe, read_counters
+from qualab.adapters.endpoints.counters import CounterReader, Speculation, read_metrics
+from qualab.adapters.endpoints.engines import EngineProbe
 from qualab.adapters.endpoints.transport import Transport
 from qualab.adapters.endpoints.urls import Routes
 from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
@@ -24,6 +25,13 @@ LLAMA_CARD = {"id": "m", "owned_by": "llamacpp", "meta": {"n_ctx": 2048, "n_para
 
 def recorded(name: str) -> str:
     return (RECORDED / name).read_text(encoding="utf-8")
+
+
+def read_counters(text: str, speculation: Speculation | None = None) -> Counters | None:
+    """Of a server that is looked at for the first time."""
+    reader = CounterReader()
+    reader.speculation = speculation
+    return reader.counters(read_metrics(text.encode()))
 
 
 def serve(server: ScriptedServer, engine: str, arm: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from qualab.adapters.endpoints.engines import EngineProbe
 from qualab.adapters.endpoints.faults import Fault
@@ -61,7 +62,8 @@ class HttpEndpoint:
 
     async def engine(self, *, model: str) -> Engine:
         """What the engine says of itself. Raises as `inspect` does."""
-        return await self._probe.engine((await self._inspection.model_card(model)).entry)
+        card = await self._inspection.model_card(model)
+        return replace(await self._probe.engine(card.entry), names=(model, *card.names))
 
     async def counters(self) -> Counters | None:
         """The engine's counters now; None where they are closed."""

@@ -37,6 +37,8 @@ class ModelCard:
     entry: Mapping[str, Any]
     models: tuple[str, ...]
     server: str
+    names: tuple[str, ...] = ()
+    """What the list calls this model: its name, its aliases, its root and whatever else is served from that."""
 
 
 class Inspection:
@@ -170,8 +172,16 @@ def _card(entries: list[Mapping[str, Any]], model: str, found: Exchange, *, url:
     models = tuple(entry["id"] for entry in entries)
     for entry in entries:
         if model == entry["id"] or model in _aliases(entry):
-            return ModelCard(entry=entry, models=models, server=found.header("Server") or "")
+            server = found.header("Server") or ""
+            return ModelCard(entry=entry, models=models, server=server, names=_names(entry, entries))
     raise EndpointMisconfigured(f"{url} serves no model {model!r}", hint=_served(models, model))
+
+
+def _names(entry: Mapping[str, Any], entries: list[Mapping[str, Any]]) -> tuple[str, ...]:
+    root = entry.get("root")
+    alike = [other["id"] for other in entries if root and other.get("root") == root]
+    found = (entry["id"], *_aliases(entry), root, *alike)
+    return tuple(dict.fromkeys(name for name in found if isinstance(name, str) and name))
 
 
 def _aliases(entry: Mapping[str, Any]) -> list[Any]:
@@ -187,13 +197,18 @@ def _served(models: tuple[str, ...], model: str) -> str:
     return f"It serves {', '.join(near[:SHOWN_MODELS])}{more}"
 
 
+OWNERS = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM"}
+"""Engines by what they write into `owned_by`."""
+
+
 def _server(card: ModelCard, version: Mapping[str, Any], props: Mapping[str, Any]) -> str:
     if card.server == "llama.cpp" or "default_generation_settings" in props:
         build = props.get("build_info")
         return f"llama.cpp {build}" if isinstance(build, str) and build else "llama.cpp"
-    if isinstance(version.get("version"), str) and card.entry.get("owned_by") == "vllm":
-        return f"vLLM {version['version']}"
-    return "vLLM" if card.entry.get("owned_by") == "vllm" else "unknown"
+    owner, number = OWNERS.get(str(card.entry.get("owned_by"))), version.get("version")
+    if owner is None:
+        return "unknown"
+    return f"{owner} {number}" if isinstance(number, str) and number else owner
 
 
 def _context_length(entry: Mapping[str, Any], props: Mapping[str, Any]) -> int | None:

@@ -6,16 +6,15 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from qualab.adapters.endpoints.drafted import count, drafted_in
 from qualab.adapters.endpoints.redaction import Redactor
 from qualab.adapters.endpoints.retrying import Failure, Sending, is_retried, status_of
 from qualab.adapters.endpoints.transport import Exchange
-from qualab.domain.items import Drafted, Reply, Request
+from qualab.domain.items import Reply, Request
 from qualab.domain.names import AnswerStatus, Api
 
 ABORTED = frozenset({"abort", "error"})
 """Finish reasons that say that the server gave up in the middle."""
-
-MAX_COUNT = 2**31 - 1
 
 
 class BadBody(Exception):
@@ -58,35 +57,16 @@ def read_reply(request: Request, body: bytes, sending: Sending) -> Reply:
         loglikelihood=drawn.loglikelihood,
         is_greedy=drawn.is_greedy,
         finish_reason=finish_reason,
-        prompt_tokens=_count(counts.get("prompt_tokens")),
-        completion_tokens=_count(counts.get("completion_tokens")),
+        prompt_tokens=count(counts.get("prompt_tokens")),
+        completion_tokens=count(counts.get("completion_tokens")),
         attempts=sending.attempts,
         latency_s=sending.latency_s,
         sent_at=sending.sent_at,
         system_fingerprint=str(answer.get("system_fingerprint") or ""),
         error="",
         reasoning_characters=drawn.reasoning_characters,
-        drafted=_drafted(answer),
-    )
-
-
-def _drafted(answer: dict[str, Any]) -> Drafted | None:
-    """As vLLM says it (--per-request-spec-decode-metrics), or llama.cpp."""
-    metrics, timings = answer.get("metrics"), answer.get("timings")
-    told = metrics.get("speculative_decoding") if isinstance(metrics, dict) else None
-    if isinstance(told, dict):
-        numbers = (told.get("num_draft_tokens"), told.get("num_accepted_draft_tokens"))
-        rounds = told.get("acceptance_histogram")
-    elif isinstance(timings, dict):
-        numbers, rounds = (timings.get("draft_n"), timings.get("draft_n_accepted")), None
-    else:
-        return None
-    draft_tokens, accepted_tokens = map(_count, numbers)
-    if draft_tokens is None or accepted_tokens is None:
-        return None
-    is_histogram = isinstance(rounds, list) and all(_count(one) is not None for one in rounds)
-    return Drafted(
-        draft_tokens=draft_tokens, accepted_tokens=accepted_tokens, rounds=tuple(rounds or ()) if is_histogram else ()
+        drafted=drafted_in(answer, choice),
+        model=str(answer.get("model") or ""),
     )
 
 
@@ -210,8 +190,3 @@ def _loglikelihood(choice: dict[str, Any], *, n_tokens: int, n_context: int) -> 
     except (TypeError, ValueError, AttributeError) as exc:
         raise BadBody("a log-probability of the continuation is missing") from exc
     return Drawn(AnswerStatus.OK, loglikelihood=total, is_greedy=continuation == likeliest)
-
-
-def _count(value: object) -> int | None:
-    """A server that lost count may say -1, or 2**64 - 1, which no database holds."""
-    return value if type(value) is int and 0 <= value <= MAX_COUNT else None

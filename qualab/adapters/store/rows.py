@@ -34,7 +34,7 @@ def answer_row(
         codes.ANSWER_STATUS.of[reply.status],
         reply.attempts,
         phrases[reply.finish_reason],
-        phrases[reply.system_fingerprint],
+        phrases[origin_phrase(reply)],
         reply.prompt_tokens,
         reply.completion_tokens,
         reply.reasoning_characters,
@@ -49,18 +49,35 @@ def answer_row(
     )
 
 
+MODEL_FOLLOWS = "\x1f"
+
+
+def origin_phrase(reply: Reply) -> str:
+    """Where an answer comes from, one of few: the engine's fingerprint, then the model where the answer says one."""
+    has_mark = bool(reply.model) or MODEL_FOLLOWS in reply.system_fingerprint
+    return f"{reply.system_fingerprint}{MODEL_FOLLOWS}{reply.model}" if has_mark else reply.system_fingerprint
+
+
+def _origin(phrase: str) -> tuple[str, str]:
+    """Fingerprint and model."""
+    fingerprint, mark, model = phrase.rpartition(MODEL_FOLLOWS)
+    return (fingerprint, model) if mark else (phrase, "")
+
+
 def _drafted_text(drafted: Drafted | None) -> str | None:
-    """Draft tokens, accepted tokens, and rounds by accepted tokens, as "12,7,1,0,3"."""
+    """Draft tokens, accepted tokens, and rounds by accepted tokens, as "12,7,1,0,3"; ",7" tells accepted ones alone."""
     if drafted is None:
         return None
-    return ",".join(map(str, (drafted.draft_tokens, drafted.accepted_tokens, *drafted.rounds)))
+    drafts = "" if drafted.draft_tokens is None else drafted.draft_tokens
+    return ",".join(map(str, (drafts, drafted.accepted_tokens, *drafted.rounds)))
 
 
 def _drafted_of(text: str | None) -> Drafted | None:
     if text is None:
         return None
-    draft_tokens, accepted_tokens, *rounds = map(int, text.split(","))
-    return Drafted(draft_tokens=draft_tokens, accepted_tokens=accepted_tokens, rounds=tuple(rounds))
+    drafts, *counts = text.split(",")
+    accepted_tokens, *rounds = map(int, counts)
+    return Drafted(draft_tokens=int(drafts) if drafts else None, accepted_tokens=accepted_tokens, rounds=tuple(rounds))
 
 
 def answer_of(row: Row[Any], phrases: Mapping[int, str], unpacker: Unpacker, *, is_noise: bool = False) -> Answer:
@@ -82,6 +99,7 @@ def _reply_of(row: tuple[Any, ...], packed: tuple[Any, ...], phrases: Mapping[in
     status, attempts, finish_reason, fingerprint, prompt_tokens, completion_tokens, *rest = row
     reasoning_characters, sent_at, latency_us, loglikelihood, is_greedy = rest
     text, error, drafted, twin = packed
+    system_fingerprint, model = _origin(phrases[fingerprint])
     return Reply(
         status=codes.ANSWER_STATUS.name[status],
         text=None if text is None else unpacker.unpack(text, twin),
@@ -93,10 +111,11 @@ def _reply_of(row: tuple[Any, ...], packed: tuple[Any, ...], phrases: Mapping[in
         attempts=attempts,
         latency_s=latency_us / 1e6,
         sent_at=from_us(sent_at),
-        system_fingerprint=phrases[fingerprint],
+        system_fingerprint=system_fingerprint,
         error=unpacker.unpack(error) if error else "",
         reasoning_characters=reasoning_characters,
         drafted=_drafted_of(drafted),
+        model=model,
     )
 
 

@@ -14,6 +14,7 @@ from qualab.adapters.store.bulk import chunks
 from qualab.adapters.store.known import Known, find
 from qualab.adapters.store.location import Location
 from qualab.adapters.store.outcomes import drop_outcomes, replace_outcomes
+from qualab.adapters.store.rows import origin_phrase
 from qualab.adapters.store.runners import lives, may_take
 from qualab.adapters.store.sessions import Sessions
 from qualab.adapters.store.training import DictionarySampler
@@ -271,4 +272,4 @@ class SqlStore:
 def _recurring(answers: Sequence[Answer]) -> set[str]:
     """What answers say in few different words."""
     replies = [answer.reply for answer in answers]
-    return {reply.finish_reason for reply in replies} | {reply.system_fingerprint for reply in replies}
+    return {reply.finish_reason for reply in replies} | {origin_phrase(reply) for reply in replies}

@@ -92,7 +92,10 @@ phrase = Table(
     Column("text", LargeBinary, nullable=False),
     CheckConstraint("length(digest) = 16", name="digest"),
 )
-"""Short texts that recur: fingerprints, finish reasons, metric keys. UTF-8; `digest` begins their SHA-256."""
+"""Short texts that recur: fingerprints, finish reasons, metric keys. UTF-8; `digest` begins their SHA-256.
+
+An answer's `fingerprint` is followed, after U+001F, by the model that it says it comes from, where it says one.
+"""
 
 item = Table(
     "item",

@@ -9,7 +9,7 @@ from operator import add
 
 from qualab.app.drafting import DraftedAnswers
 from qualab.domain.comparison import ArmSummary
-from qualab.domain.engine import Drafting, Engine, EngineKind
+from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
 from qualab.domain.names import ArmName, RequestKind
 from qualab.domain.observations import EngineSeen, Observation, Segment, engines_seen
 from qualab.domain.plan import Plan
@@ -57,7 +57,10 @@ class Seen:
         return [
             name
             for name in self.tasks
-            if any(one.after and one.after.drafting is None for one in self.segments_of(CANDIDATE, name))
+            if any(
+                one.after and one.after.tells_drafting and one.after.drafting is None
+                for one in self.segments_of(CANDIDATE, name)
+            )
         ]
 
     def is_lost(self, task: str) -> bool:
@@ -69,14 +72,29 @@ class Seen:
     @property
     def knows_baseline(self) -> bool:
         """Whether anything tells that the baseline drafts, or does not."""
-        engine = self.engines.get(BASELINE)
-        if any(one.arm is BASELINE and one.after for one in self.segments) or self.answers.tell(BASELINE):
+        counted = [one for one in self.segments if one.after]
+        if any(one.arm is BASELINE and one.after and one.after.tells_drafting for one in counted):
             return True
-        if engine is None:
-            return False
-        told_alike = engine.kind is EngineKind.LLAMA_CPP and self.answers.tell(CANDIDATE)
-        is_configured = engine.kind is EngineKind.VLLM and bool(engine.config)
-        return engine.counters is not None or told_alike or is_configured
+        engine, candidate = self.engines.get(BASELINE), self.engines.get(CANDIDATE)
+        if self.answers.tell(BASELINE) or engine is None:
+            return self.answers.tell(BASELINE)
+        if engine.tells_drafter or (engine.counters and engine.counters.tells_drafting):
+            return True
+        if engine.kind is EngineKind.LLAMA_CPP and self.answers.tell(CANDIDATE):
+            return True
+        return any(one.arm is BASELINE for one in counted) and tells_where_other_is_silent(
+            engine, candidate, [one.after for one in counted if one.arm is CANDIDATE and one.after]
+        )
+
+
+def tells_where_other_is_silent(baseline: Engine, candidate: Engine | None, counters: Sequence[Counters]) -> bool:
+    """Whether the baseline's open metrics, silent of drafting, mean that it has no drafter.
+
+    They do where the candidate's, of the same engine and version, tell of it: SGLang and TensorRT-LLM have such series
+    with a drafter alone.
+    """
+    is_same = candidate and (baseline.kind, baseline.version) == (candidate.kind, candidate.version)
+    return bool(is_same) and baseline.kind is not EngineKind.UNKNOWN and any(one.drafting for one in counters)
 
 
 def drafted_in(seen: Seen, arm: ArmName, task: str) -> Drafting | None:

@@ -14,9 +14,9 @@ from qualab.app.analysis.traffic import restart_troubles, traffic_notes
 from qualab.app.differences import differences
 from qualab.app.drafting import DraftedAnswers, DraftingCount
 from qualab.domain.comparison import ArmSummary
-from qualab.domain.engine import Drafting, EngineKind
+from qualab.domain.engine import TELLS_IN_PART, Drafting, EngineKind
 from qualab.domain.names import ArmName
-from qualab.domain.observations import Observation
+from qualab.domain.observations import Observation, model_names
 from qualab.domain.plan import Plan
 from qualab.domain.treatment import EngineSummary, LengthBin, TaskDrafting, Treatment
 from qualab.errors import InsufficientData, InvalidValue
@@ -30,7 +30,7 @@ def treatment_of(
     seen = Seen(plan=plan, observations=observations, answers=answers, arms=arms)
     break_even = _break_even(plan)
     tasks = tuple(_task(seen, name, break_even) for name in seen.tasks)
-    is_observed = any(task.draft_tokens is not None for task in tasks)
+    is_observed = any(task.least_drafted is not None for task in tasks)
     bins = tuple(_bins(answers))
     return Treatment(
         is_observed=is_observed,
@@ -124,6 +124,19 @@ def _engine_troubles(seen: Seen) -> Iterator[str]:
         if len(arm.fingerprints) > 1:
             shown = ", ".join(sorted(arm.fingerprints))
             yield f"the {arm.arm}'s answers come from {len(arm.fingerprints)} different engines ({shown})"
+        yield from _other_models(seen, arm)
+
+
+def _other_models(seen: Seen, arm: ArmSummary) -> Iterator[str]:
+    """Answers of another model than the one that was asked, as a router's fallback gives them."""
+    asked = seen.plan.sampling.model
+    known = {asked, *model_names(seen.observations, arm.arm)}
+    for model, n_answers in arm.models.items():
+        if model not in known:
+            yield (
+                f"{n_answers} of {arm.n_answers} answers of the {arm.arm} come from {model}, and {asked} was asked: "
+                "another model answers"
+            )
 
 
 def _notes(seen: Seen, tasks: Sequence[TaskDrafting], bins: Sequence[LengthBin]) -> Iterator[str]:
@@ -137,5 +150,7 @@ def _notes(seen: Seen, tasks: Sequence[TaskDrafting], bins: Sequence[LengthBin])
             f"The engine's configuration is not open in the {' and the '.join(sorted(closed))}{how}: names, versions "
             "and models alone were compared."
         )
+    for kind in sorted({engine.kind for engine in seen.engines.values()} & TELLS_IN_PART):
+        yield f"{kind} tells a part of its configuration: what it does not tell was not compared."
     yield from drafter_notes(seen, tasks, bins)
     yield from traffic_notes(seen)

@@ -88,13 +88,14 @@ def _facts(reply: Reply, words: Wording) -> list[Fact]:
     said = [
         ("answer status", words(f"answer {reply.status}")),
         ("finish reason", reply.finish_reason or words("not said")),
+        *([("answered by", reply.model)] if reply.model else []),
     ]
     if reply.prompt_tokens is not None or reply.completion_tokens is not None:
         numbers = (_count(reply.prompt_tokens), _count(reply.completion_tokens))
         said.append(("tokens", words("tokens of", prompt=numbers[0], completion=numbers[1])))
     said += [("latency", seconds(reply.latency_s)), ("attempts", count(reply.attempts))]
     if (drafted := reply.drafted) is not None:
-        numbers = (count(drafted.accepted_tokens), count(drafted.draft_tokens))
+        numbers = (count(drafted.accepted_tokens), _count(drafted.draft_tokens))
         said.append(("drafted", words("drafted of", accepted=numbers[0], drafted=numbers[1])))
     return [Fact(label=words(key), text=text) for key, text in said]
 

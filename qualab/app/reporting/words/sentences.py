@@ -121,6 +121,18 @@ FORMS = {
     "whether the baseline drafts is not observable: neither open /metrics nor its configuration nor answers tell (a plan may allow that with "
     "allow_unobserved)": "기준 서버가 드래프트를 하는지 확인할 수 없음: 공개된 /metrics, 설정, 응답 어디에서도 알 수 없음 (계획에서 "
     "allow_unobserved로 허용할 수 있음)",
+    "whether the drafter ran is not observable: {part} (a plan may allow that with allow_unobserved)": "드래프터가 동작했는지 확인할 수 없음: {part} "
+    "(계획에서 allow_unobserved로 허용할 수 있음)",
+    "whether the baseline drafts is not observable: {part} (a plan may allow that with allow_unobserved)": "기준 서버가 드래프트를 하는지 확인할 수 "
+    "없음: {part} (계획에서 allow_unobserved로 허용할 수 있음)",
+    "/metrics is closed, and answers do not tell": "/metrics가 공개되어 있지 않고 응답에도 나오지 않음",
+    "/metrics is open but tells nothing of drafting, and answers do not tell": "/metrics는 공개되어 있지만 드래프트에 관한 내용이 없고 응답에도 "
+    "나오지 않음",
+    "the baseline is configured with a drafter ({name})": "기준 서버에 드래프터가 설정되어 있음 ({name})",
+    "The candidate's engine counts no rounds: rounds, draft tokens and accepted tokens are estimated from its mean acceptance lengths.": "후보 "
+    "엔진이 라운드를 세지 않아 라운드, 드래프트 토큰, 수용 토큰을 평균 수용 길이로 추정했습니다.",
+    "The candidate's engine tells its iterations once: those that another reader took, or that were too many to be kept, are missing "
+    "here.": "후보 엔진의 반복 통계는 한 번만 읽을 수 있습니다. 다른 곳에서 먼저 읽었거나 보관 한도를 넘은 것은 여기에 빠져 있습니다.",
     "the candidate's engine counts no drafts in {name}: it has no drafter": "후보 엔진의 {name}에 드래프트 카운터가 없음: 드래프터가 없음",
     "{task}: the baseline drafted {n} tokens: a drafter is on there": "{task}: 기준 서버가 {n}토큰을 드래프트함: 드래프터가 켜져 있음",
     "the candidate drafted nothing in {n} answers: its drafter is dead, or off": "후보가 답변 {n}개에서 드래프트를 전혀 하지 않음: 드래프터가 "
@@ -157,6 +169,10 @@ FORMS = {
     "되기 시작하는 {x_2}토큰을 넘지 못합니다.",
     "the engines differ in {name}: {value} and {value_2}": "두 엔진의 {name} 설정이 다름: {value} / {value_2}",
     "the {arm}'s answers come from {n} different engines ({name})": "{arm} 쪽의 답이 서로 다른 엔진 {n}개에서 나옴 ({name})",
+    "{n} of {n_2} answers of the {arm} come from {name}, and {name_2} was asked: another model answers": "{arm} 쪽의 답 {n_2}개 중 {n}개는 "
+    "요청한 {name_2}이(가) 아닌 {name}에서 나옴: 다른 모델이 답함",
+    "{name} tells a part of its configuration: what it does not tell was not compared.": "{name}은(는) 설정을 일부만 알려 주므로 나머지는 비교하지 "
+    "못했습니다.",
     "No task of this comparison generates: no drafter was exercised.": "생성 과제가 없어 드래프터가 쓰이지 않았습니다.",
     "The engine's configuration is not open in the {arm} and the {arm_2} (vLLM: VLLM_SERVER_DEV_MODE=1): names, versions and models "
     "alone were compared.": "{arm}과 {arm_2} 엔진의 설정이 공개되어 있지 않아(vLLM: VLLM_SERVER_DEV_MODE=1) 이름, 버전, 모델만 비교했습니다.",
@@ -181,6 +197,7 @@ FORMS = {
     # why settings differ
     "the drafter itself": "드래프터 자체",
     "the drafter's weights and cache leave less room for the model's cache": "드래프터의 가중치와 캐시만큼 모델 캐시가 줄어듦",
+    "fewer requests run at once where there is a drafter": "드래프터가 있으면 동시에 처리하는 요청 수가 줄어듦",
     "room for draft tokens is kept in each step": "스텝마다 드래프트 토큰 자리를 비워 둠",
     "the engine turns it off for some drafters": "일부 드래프터에서 엔진이 끔",
     "set from async_scheduling": "async_scheduling에 따라 정해짐",

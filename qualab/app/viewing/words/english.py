@@ -211,6 +211,7 @@ TEXTS = {
     "answer connection_error": "connection failed",
     "answer rejected": "rejected",
     "finish reason": "finish reason",
+    "answered by": "answered by",
     "tokens": "tokens",
     "tokens of": "{prompt} + {completion}",
     "latency": "latency",

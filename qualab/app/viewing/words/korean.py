@@ -211,6 +211,7 @@ TEXTS = {
     "answer connection_error": "연결 오류",
     "answer rejected": "거부됨",
     "finish reason": "종료 사유",
+    "answered by": "답한 모델",
     "tokens": "토큰",
     "tokens of": "{prompt} + {completion}",
     "latency": "지연 시간",
