@@ -15,6 +15,7 @@ import pytest
 
 from qualab.adapters.endpoints.client import open_endpoint
 from qualab.adapters.endpoints.retrying import Timing
+from qualab.domain.items import Drafted
 from qualab.domain.names import AnswerStatus
 from qualab.domain.plan import RequestPolicy
 from qualab.errors import InvalidValue
@@ -392,3 +393,73 @@ async def test_a_policy_that_cannot_be_is_refused(opened: Open, name: str) -> No
     with pytest.raises(InvalidValue, match=name):
         async with opened(**{name: 0}):
             pass
+
+
+@pytest.mark.parametrize(
+    ("answer", "choice", "drafted"),
+    [
+        ({}, {}, None),
+        ({"timings": {"draft_n": 9, "draft_n_accepted": 4}}, {}, Drafted(draft_tokens=9, accepted_tokens=4)),
+        ({"timings": {"predicted_n": 3}}, {}, None),
+        (
+            {},
+            {"meta_info": {"spec_num_proposed_drafts": 24, "spec_num_correct_drafts": 9, "spec_verify_ct": 8}},
+            Drafted(draft_tokens=24, accepted_tokens=9),
+        ),
+        (
+            {},
+            {"meta_info": {"spec_draft_token_num": 6, "spec_accept_token_num": 3, "spec_accept_histogram": [0, 1, 1]}},
+            Drafted(draft_tokens=6, accepted_tokens=3, rounds=(0, 1, 1)),
+        ),
+        ({}, {"meta_info": {"completion_tokens": 3}}, None),
+        (
+            {"sglext": {"spec_tokens_details": {"spec_num_proposed_drafts": 5, "spec_num_correct_drafts": 2}}},
+            {},
+            Drafted(draft_tokens=5, accepted_tokens=2),
+        ),
+        (
+            {
+                "usage": {
+                    "completion_tokens_details": {"accepted_prediction_tokens": 7, "rejected_prediction_tokens": 5}
+                }
+            },
+            {},
+            Drafted(draft_tokens=12, accepted_tokens=7),
+        ),
+        (
+            {
+                "usage": {
+                    "completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
+                }
+            },
+            {},
+            None,
+        ),
+        (
+            {"usage": {"completion_tokens": 30}},
+            {"avg_decoded_tokens_per_iter": 2.5},
+            Drafted(draft_tokens=None, accepted_tokens=18),
+        ),
+        (
+            {"usage": {"completion_tokens": 30}},
+            {"avg_decoded_tokens_per_iter": 1.0},
+            Drafted(draft_tokens=None, accepted_tokens=0),
+        ),
+        ({"usage": {"completion_tokens": 30}}, {"avg_decoded_tokens_per_iter": None}, None),
+    ],
+)
+async def test_what_an_answer_says_of_drafting(
+    server: ScriptedServer, opened: Open, answer: dict[str, Any], choice: dict[str, Any], drafted: Drafted | None
+) -> None:
+    server.script(reply({**completion("42", **choice), **answer}))
+    async with opened() as endpoint:
+        assert (await endpoint.ask(COMPLETION, b"{}")).drafted == drafted
+
+
+@pytest.mark.parametrize(("said", "model"), [("MODEL-B", "MODEL-B"), (None, ""), (7, ""), ("", "")])
+async def test_the_model_that_an_answer_names_is_kept(
+    server: ScriptedServer, opened: Open, said: object, model: str
+) -> None:
+    server.script(reply({**completion("42"), "model": said}))
+    async with opened() as endpoint:
+        assert (await endpoint.ask(COMPLETION, b"{}")).model == model

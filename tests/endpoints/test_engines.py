@@ -1,4 +1,7 @@
-"""What the probes read out of what real engines said: vLLM 0.32 (ngram drafter) and llama.cpp (a draft model)."""
+"""What the probes read out of what real engines said: vLLM 0.32 (ngram drafter) and llama.cpp (a draft model).
+
+What SGLang, TensorRT-LLM and TGI say is made after their sources.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from qualab.adapters.endpoints.counters import CounterReader, Speculation, read_
 from qualab.adapters.endpoints.engines import EngineProbe
 from qualab.adapters.endpoints.transport import Transport
 from qualab.adapters.endpoints.urls import Routes
-from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
+from qualab.domain.engine import Counters, Drafting, DraftSource, Engine, EngineKind
 from qualab.errors import EndpointUnreachable
 from tests.endpoints.scripted import ScriptedServer, after, reply
 
@@ -114,6 +117,103 @@ def test_llama_cpp_counts_from_zero_without_a_drafter() -> None:
     assert (on.decode_s, on.decode_steps) == (pytest.approx(5432.66), None)
 
 
+ON = Speculation(is_on=True, draft_tokens=3)
+
+
+def test_sglang_accepted_what_neither_requests_nor_rounds_account_for() -> None:
+    found = read_counters(recorded("sglang_on_metrics.txt"), ON)
+    assert found is not None
+    assert found.source is DraftSource.COUNTERS
+    assert found.drafting == Drafting(drafts=100, draft_tokens=300, accepted_tokens=161)
+    assert (found.finished_requests, found.prompt_tokens, found.generated_tokens) == (10, 420, 271)
+    assert (found.decode_s, found.decode_steps, found.started_at_s) == (None, None, None)
+
+
+def sglang(*, generated: int, requests: int, mean_length: float, rounds: int | None = None) -> bytes:
+    values = {"generation_tokens_total": generated, "num_requests_total": requests, "spec_accept_length": mean_length}
+    values |= {} if rounds is None else {"spec_verify_calls_total": rounds}
+    return "".join(f'sglang:{name}{{tp_rank="0"}} {value}\n' for name, value in values.items()).encode()
+
+
+def test_an_sglang_that_counts_no_rounds_is_estimated_from_the_first_mean_length_on() -> None:
+    reader = CounterReader()
+    reader.speculation = ON
+    looks = [(0, 0, 0.0), (50, 10, 0.0), (190, 20, 2.6), (320, 30, 2.0), (450, 40, 2.0)]
+    found = [
+        reader.counters(read_metrics(sglang(generated=tokens, requests=requests, mean_length=length)))
+        for tokens, requests, length in looks
+    ]
+    assert [one.source for one in found if one] == [DraftSource.NOTHING] * 2 + [DraftSource.GAUGES] * 3
+    assert [one.drafting for one in found if one] == [
+        None,
+        None,
+        Drafting(drafts=50, draft_tokens=150, accepted_tokens=80),
+        Drafting(drafts=110, draft_tokens=330, accepted_tokens=140),
+        Drafting(drafts=170, draft_tokens=510, accepted_tokens=200),
+    ]
+
+
+def test_the_first_round_of_an_sglang_begins_its_series() -> None:
+    reader = CounterReader()
+    reader.speculation = ON
+    before = reader.counters(read_metrics(sglang(generated=0, requests=0, mean_length=0.0)))
+    after = reader.counters(read_metrics(sglang(generated=31, requests=1, mean_length=0.0, rounds=10)))
+    assert before is not None
+    assert after is not None
+    assert not after.has_restarted_since(before)
+    assert after.drafting_since(before) == Drafting(drafts=10, draft_tokens=30, accepted_tokens=20)
+
+
+def test_an_sglang_that_started_anew_is_found() -> None:
+    reader = CounterReader()
+    looks = [
+        sglang(generated=31, requests=1, mean_length=3.0, rounds=10),
+        sglang(generated=4, requests=1, mean_length=3.0, rounds=1),
+    ]
+    before, after = (reader.counters(read_metrics(one)) for one in looks)
+    assert before is not None
+    assert after is not None
+    assert after.has_restarted_since(before)
+
+
+def test_a_configuration_without_a_drafter_says_so_for_silent_metrics() -> None:
+    silent = sglang(generated=31, requests=1, mean_length=0.0).decode()
+    off, unknown = read_counters(silent, Speculation(is_on=False)), read_counters(silent)
+    assert off is not None
+    assert unknown is not None
+    assert (off.drafting, off.tells_drafting) == (None, True)
+    assert (unknown.drafting, unknown.tells_drafting) == (None, False)
+
+
+def test_tgi_counts_accepted_tokens_alone() -> None:
+    found = read_counters(recorded("tgi_on_metrics.txt"))
+    assert found is not None
+    assert found.drafting == Drafting(drafts=100, draft_tokens=None, accepted_tokens=161)
+    assert found.drafting.least_drafted == 161
+    assert (found.finished_requests, found.prompt_tokens, found.generated_tokens) == (10, 420, 271)
+
+
+def test_tensorrt_llm_counts_in_prometheus_format() -> None:
+    found = read_counters(recorded("tensorrt_llm_on_metrics.txt"))
+    assert found is not None
+    assert (found.source, found.drafting) == (DraftSource.COUNTERS, Drafting(draft_tokens=300, accepted_tokens=161))
+    assert (found.finished_requests, found.prompt_tokens, found.generated_tokens) == (10, 420, 271)
+
+
+def test_iterations_of_tensorrt_llm_add_up_over_reads_and_ranks_count_once() -> None:
+    reader = CounterReader()
+    one = json.loads(recorded("tensorrt_llm_iteration.json"))
+    rounds = [[one, one | {"attentionDpRank": 1}], [], [json.dumps(one)]]  # older versions give strings
+    found = [reader.counters(read_metrics(json.dumps(each).encode())) for each in rounds]
+    each = Drafting(drafts=1, draft_tokens=3, accepted_tokens=2)
+    assert [one.drafting for one in found if one] == [each, each, each + each]
+    assert {one.source for one in found if one} == {DraftSource.STATISTICS}
+    later = CounterReader().counters(read_metrics(b"[]"))
+    assert later is not None
+    assert found[2] is not None
+    assert not later.has_restarted_since(found[2]), "another run's first look begins at none"
+
+
 @pytest.mark.parametrize("text", ["", "<html>", "up 1\n", 'broken{a="b" 1\n'])
 def test_other_metrics_are_nobodys(text: str) -> None:
     assert read_counters(text) is None
@@ -135,6 +235,79 @@ async def test_a_llama_server_tells_its_properties(server: ScriptedServer) -> No
     assert found.model_root.endswith("Q4_1.gguf")
     assert found.config["meta.n_params"] == "134515008"
     assert "media_marker" not in found.config, "it is drawn at random at each start"
+
+
+@pytest.mark.parametrize("route", ["get_server_info", "server_info"])
+async def test_an_sglang_server_tells_its_configuration(server: ScriptedServer, route: str) -> None:
+    server.script(reply({"detail": "Not Found"}, status=404))
+    server.routes = {
+        ("GET", "/metrics"): reply(recorded("sglang_on_metrics.txt")),
+        ("GET", f"/{route}"): reply(recorded("sglang_on_server_info.json")),
+        ("GET", f"/{route.replace('server', 'model')}"): reply(recorded("sglang_model_info.json")),
+    }
+    found = await probed(server, {"id": "m", "owned_by": "sglang", "root": "m", "max_model_len": 40960})
+    assert (found.kind, found.version, found.max_model_len) == (EngineKind.SGLANG, "0.5.9", 40960)
+    assert (found.model_root, found.kv_cache_tokens) == ("/models/qwen3-8b", 389120)
+    assert found.drafter == "EAGLE3 /models/qwen3-8b-eagle3, 4 tokens"
+    assert (found.config["attention_backend"], found.config["model_info.weight_version"]) == ("fa3", "default")
+    assert not {"api_key", "internal_states"} & found.config.keys()
+    assert found.counters is not None
+    assert found.counters.drafting == Drafting(drafts=100, draft_tokens=300, accepted_tokens=161)
+
+
+async def test_an_sglang_server_that_does_not_answer_is_not_taken_for_a_closed_one(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "SLOW_PROBE_TIMEOUT_S", 0.2)
+    server.script(reply({"detail": "Not Found"}, status=404))
+    server.routes = {("GET", "/get_server_info"): after(0.5, reply(recorded("sglang_on_server_info.json")))}
+    with pytest.raises(EndpointUnreachable, match="server_info does not answer"):
+        await probed(server, {"id": "m", "owned_by": "sglang"})
+
+
+async def test_a_tensorrt_llm_server_tells_settings_by_labels(server: ScriptedServer) -> None:
+    server.script(reply({"detail": "Not Found"}, status=404))
+    server.routes = {
+        ("GET", "/metrics"): reply(f"[{recorded('tensorrt_llm_iteration.json')}]"),
+        ("GET", "/prometheus/metrics"): reply(recorded("tensorrt_llm_on_metrics.txt")),
+        ("GET", "/version"): reply({"version": "1.2.0"}),
+    }
+    found = await probed(server, {"id": "m", "owned_by": "tensorrt_llm"})
+    assert (found.kind, found.version, found.model_root) == (EngineKind.TENSORRT_LLM, "1.2.0", "/models/qwen3-8b")
+    assert (found.max_model_len, found.kv_cache_tokens) == (40960, 13475 * 32)
+    assert found.drafter == "Eagle /models/qwen3-8b-eagle3, 3 tokens"
+    assert found.tells_drafter
+    assert found.config["model_config.dtype"] == "bfloat16"
+    assert found.counters is not None
+    assert found.counters.drafting == Drafting(draft_tokens=300, accepted_tokens=161)
+
+
+async def test_a_tensorrt_llm_server_of_iterations_alone(server: ScriptedServer) -> None:
+    server.script(reply({"detail": "Not Found"}, status=404))
+    server.routes = {("GET", "/metrics"): reply(f"[{recorded('tensorrt_llm_iteration.json')}]")}
+    found = await probed(server, {"id": "m", "owned_by": "tensorrt_llm"})
+    assert (found.kv_cache_tokens, found.config, found.tells_drafter) == (13475 * 32, {}, False)
+    assert found.counters is not None
+    assert found.counters.drafting == Drafting(drafts=1, draft_tokens=3, accepted_tokens=2)
+
+
+async def test_a_tgi_server_tells_model_and_limits(server: ScriptedServer) -> None:
+    server.script(reply({"detail": "Not Found"}, status=404))
+    server.routes = {
+        ("GET", "/metrics"): reply(recorded("tgi_on_metrics.txt")),
+        ("GET", "/info"): reply(recorded("tgi_info.json")),
+    }
+    found = await probed(server, {"id": "Qwen/Qwen3-8B", "owned_by": "Qwen/Qwen3-8B"})
+    assert (found.kind, found.version, found.max_model_len) == (EngineKind.TGI, "3.3.6", 8192)
+    assert (found.model_root, found.drafter, found.tells_drafter) == ("Qwen/Qwen3-8B", "", False)
+    assert found.config["model_sha"].startswith("b968826d")
+
+
+async def test_open_metrics_of_another_engine_are_known_to_be_open(server: ScriptedServer) -> None:
+    server.script(reply({"detail": "Not Found"}, status=404))
+    server.routes = {("GET", "/metrics"): reply("lmdeploy:requests 1\n")}
+    found = await probed(server, {"id": "m", "owned_by": "lmdeploy"})
+    assert (found.kind, found.counters, found.has_metrics) == (EngineKind.UNKNOWN, None, True)
 
 
 async def test_a_server_that_tells_nothing(server: ScriptedServer) -> None:

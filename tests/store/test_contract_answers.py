@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from qualab.domain.items import Answer
+from qualab.domain.items import Answer, Drafted
 from qualab.domain.names import AnswerStatus, ArmName
 from qualab.errors import StoreError
 from qualab.ports import Store
@@ -78,6 +78,7 @@ def test_every_field_comes_back(store: Store) -> None:
         system_fingerprint="b1234-한글\x00",
         error="오류: \x00 half an answer",
         reasoning_characters=12_345,
+        model="org/my-model-한글",
     )
     store.add_answers("c-1", [answer])
     assert list(store.answers("c-1", arm=CANDIDATE)) == [answer]
@@ -89,6 +90,24 @@ def test_what_a_server_does_not_say_stays_unsaid(store: Store) -> None:
     )
     store.add_answers("c-1", [silent])
     assert list(store.answers("c-1", arm=BASELINE)) == [silent]
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "model"),
+    [("", ""), ("fp", ""), ("", "org/m"), ("fp", "org/m"), ("f\x1fp", ""), ("f\x1fp", "org/m")],
+)
+def test_where_an_answer_comes_from_comes_back(store: Store, fingerprint: str, model: str) -> None:
+    answer = make_answer(0, system_fingerprint=fingerprint, model=model)
+    store.add_answers("c-1", [answer])
+    assert list(store.answers("c-1", arm=BASELINE)) == [answer]
+
+
+@pytest.mark.parametrize("drafts", [None, 0, 12])
+@pytest.mark.parametrize("rounds", [(), (1, 0, 3)])
+def test_what_was_drafted_comes_back(store: Store, drafts: int | None, rounds: tuple[int, ...]) -> None:
+    answer = make_answer(0, drafted=Drafted(draft_tokens=drafts, accepted_tokens=7, rounds=rounds))
+    store.add_answers("c-1", [answer])
+    assert list(store.answers("c-1", arm=BASELINE)) == [answer]
 
 
 @pytest.mark.parametrize(

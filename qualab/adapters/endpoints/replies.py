@@ -66,7 +66,7 @@ def read_reply(request: Request, body: bytes, sending: Sending) -> Reply:
         error="",
         reasoning_characters=drawn.reasoning_characters,
         drafted=drafted_in(answer, choice),
-        model=str(answer.get("model") or ""),
+        model=model if isinstance(model := answer.get("model"), str) else "",
     )
 
 
