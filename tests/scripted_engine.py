@@ -27,6 +27,8 @@ class EngineScript:
     """Or "llama", "sglang", "tensorrt_llm", "tgi"."""
     counts_rounds: bool = True
     """Older versions of SGLang tell mean acceptance lengths alone."""
+    mean_length_from: int = 0
+    """Generations from which on SGLang shows mean lengths, as it does every now and then alone."""
     has_iterations: bool = True
     """TensorRT-LLM's enable_iter_perf_stats."""
     has_prometheus: bool = False
@@ -197,7 +199,8 @@ class ScriptedEngine:
     def _sglang_metrics(self) -> list[str]:
         labels, rounds = f'model_name="{self.model}"', self.rounds
         rank = f'{labels},engine_type="unified",tp_rank="0",pp_rank="0"'
-        length = 1.0 + rounds.accepted / rounds.drafts if rounds.drafts else 0.0
+        is_shown = rounds.drafts and self.n_generated >= self.script.mean_length_from
+        length = 1.0 + rounds.accepted / rounds.drafts if is_shown else 0.0
         rate = rounds.accepted / rounds.draft_tokens if rounds.drafts else 0.0
         # a request's first token is the prompt's, and every round yields one of the model's own
         generated = self.finished + rounds.drafts + rounds.accepted if self.drafts else self.generated_tokens

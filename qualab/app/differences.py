@@ -31,7 +31,6 @@ FOLLOWS = {
     "enable_mixed_chunk": "the engine turns it off for some drafters",
     "cuda_graph_*": "graphs are captured for a token and its drafts together",
     "disable_cuda_graph_padding": "graphs are captured for a token and its drafts together",
-    "enable_spec_decode_usage": "whether answers say what was drafted",
     "speculative_*": "the drafter itself",
     "observability_config.per_request_spec_decode_metrics": "whether answers say what was drafted",
     "default_generation_settings.params.speculative*": "the drafter itself",

@@ -80,6 +80,26 @@ def test_what_a_drafter_did_is_told_as_far_as_the_engine_counts(
     assert task.accepted_share == (None if draft_tokens is None else pytest.approx(2 / 3))
 
 
+def test_a_configured_drafter_that_metrics_do_not_show_yet_is_left_to_the_run() -> None:
+    on = replace(OLD_SGLANG, mean_length_from=12)
+    with pair(off=OLD_SGLANG, on=on) as both:
+        before = both.preflight()
+        found = both.compared()
+    note = f"the candidate is configured with a drafter ({DRAFTER}), which its metrics do not show yet"
+    assert (stops(before), note in [one.what for one in before.findings]) == ([], True)
+    assert found.verdict is not Verdict.INVALID
+    assert drafting(found).mean_length == 3.0
+
+
+def test_a_configured_drafter_that_metrics_never_show_is_not_taken_for_one_that_ran() -> None:
+    on = replace(OLD_SGLANG, mean_length_from=1_000)
+    with pair(off=OLD_SGLANG, on=on) as both:
+        found = both.compared()
+    assert found.verdict is Verdict.INVALID
+    (trouble,) = treatment(found).troubles
+    assert trouble.startswith(f"whether the drafter ran is not observable: {signs.UNTOLD}")
+
+
 def test_a_drafter_in_the_baseline_stops(script: EngineScript) -> None:
     with pair(off=script, on=script, off_drafts=True) as both:
         assert any("the baseline" in one and "draft" in one for one in stops(both.preflight()))

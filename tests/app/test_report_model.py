@@ -366,3 +366,14 @@ def test_nobody_signed_off_and_nothing_says_so() -> None:
     made, _ = sample()
     model = report_model(made.store, MemoryRegistry(made.store), made.comparison.id, Language.ENGLISH)
     assert not list(blocks(model, "signoff", Bullets))
+
+
+def test_models_that_answered_are_shown_where_they_are_not_the_one_that_was_asked() -> None:
+    source = full()
+    assert "answered by" not in said(model(source), "arms")
+    asked = source.plan.sampling.model
+    baseline, candidate = source.analysis.arms
+    arms = (replace(baseline, models={asked: 40}), replace(candidate, models={"MODEL-B": 17, asked: 23}))
+    found = said(model(replace(source, analysis=replace(source.analysis, arms=arms))), "arms")
+    assert "answered by" in found
+    assert f"MODEL-B (17), {asked} (23)" in found

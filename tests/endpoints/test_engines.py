@@ -303,6 +303,15 @@ async def test_a_tgi_server_tells_model_and_limits(server: ScriptedServer) -> No
     assert found.config["model_sha"].startswith("b968826d")
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1e400"])
+async def test_numbers_that_no_counter_has_are_nobodys(server: ScriptedServer, value: str) -> None:
+    text = f"sglang:max_total_num_tokens {value}\nsglang:generation_tokens_total {value}\n"
+    server.script(reply({"detail": "Not Found"}, status=404))
+    server.routes = {("GET", "/metrics"): reply(text)}
+    found = await probed(server, {"id": "m", "owned_by": "sglang"})
+    assert (found.kv_cache_tokens, found.counters, found.has_metrics) == (None, None, True)
+
+
 async def test_open_metrics_of_another_engine_are_known_to_be_open(server: ScriptedServer) -> None:
     server.script(reply({"detail": "Not Found"}, status=404))
     server.routes = {("GET", "/metrics"): reply("lmdeploy:requests 1\n")}

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 import orjson
@@ -242,14 +243,14 @@ def _counted(own: Samples) -> Drafting | None:
 
 def cache_tokens(metrics: Metrics) -> int | None:
     """Tokens that the KV cache holds, as far as metrics tell: of SGLang and TensorRT-LLM."""
-    if (tokens := _sum(metrics.samples, "max_total_num_tokens")) is not None:
-        return round(tokens) or None
+    tokens = _sum(metrics.samples, "max_total_num_tokens")
     blocks, size = (_sum(metrics.samples, f"kv_cache_{what}") for what in ("max_blocks", "tokens_per_block"))
     for one in metrics.iterations or ():
         told = one.get("kvCacheStats")
         if isinstance(told, dict):
             blocks, size = (_count(told.get(name)) for name in ("maxNumBlocks", "tokensPerBlock"))
-    return round(blocks * size) if blocks and size else None
+    tokens = blocks * size if tokens is None and blocks and size else tokens
+    return round(tokens) if tokens and isfinite(tokens) else None
 
 
 def _total(own: Samples, *names: str) -> int | None:

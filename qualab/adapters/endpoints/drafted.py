@@ -53,7 +53,7 @@ def _drafted(draft_tokens: object, accepted_tokens: object, rounds: object = Non
 
 
 def _of_usage(usage: Mapping[str, Any]) -> Drafted | None:
-    """OpenAI's counts of predicted tokens, which SGLang fills (--enable-spec-decode-usage); others always say 0."""
+    """OpenAI's counts of predicted tokens, which newer versions of SGLang fill; others always say 0."""
     details = _object(usage, "completion_tokens_details")
     accepted, rejected = (count(details.get(f"{what}_prediction_tokens")) for what in ("accepted", "rejected"))
     if accepted is None or rejected is None or not accepted + rejected:

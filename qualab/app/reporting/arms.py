@@ -33,6 +33,8 @@ def _rows(source: Source, words: Words) -> Iterator[Row]:
     comparison, analysis = source.comparison, source.analysis
     yield _row("url", words, {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url})
     yield _row("model", words, dict.fromkeys(ArmName, source.plan.sampling.model))
+    if any(one.models.keys() - {source.plan.sampling.model} for one in analysis.arms):
+        yield _row("answered by", words, {one.arm: _models(one) for one in analysis.arms})
     treatment = analysis.treatment
     engines = {one.arm: one for one in treatment.engines} if treatment else {}
     for key, tell in ENGINE_FACTS.items():
@@ -75,6 +77,10 @@ ENGINE_FACTS: Mapping[str, Callable[[EngineSummary, Words], str]] = {
 def _pin(one: PinFound, words: Words) -> str:
     value = one.values[0]
     return words("verified by", value=value, source=one.source) if one.is_verified else words("declared", value=value)
+
+
+def _models(one: ArmSummary) -> str:
+    return ", ".join(f"{name} ({count(n)})" for name, n in one.models.items())
 
 
 def _latency(one: ArmSummary, words: Words) -> str:

@@ -68,6 +68,7 @@ TEXTS = {
     "url": "endpoint",
     "engine": "engine",
     "model": "model",
+    "answered by": "answered by",
     "checkpoint": "checkpoint",
     "drafter": "drafter",
     "no drafter": "none",

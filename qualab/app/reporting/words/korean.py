@@ -68,6 +68,7 @@ TEXTS = {
     "url": "엔드포인트",
     "engine": "엔진",
     "model": "모델",
+    "answered by": "답한 모델",
     "checkpoint": "체크포인트",
     "drafter": "드래프터",
     "no drafter": "없음",
