@@ -308,3 +308,19 @@ async def test_a_tls_connection_that_breaks_is_not_blamed_on_tls(
         async with opened(url=f"https://localhost:{port}") as client:
             with pytest.raises(EndpointUnreachable, match="closed the connection without an answer"):
                 await client.inspect(model="m")
+
+
+async def test_a_models_names_are_its_aliases_its_root_and_what_else_is_served_from_that(
+    server: ScriptedServer, opened: Open
+) -> None:
+    cards = [
+        {"id": "short", "root": "/models/a"},
+        {"id": "long/name", "root": "/models/a", "aliases": ["other"]},
+        {"id": "MODEL-B", "root": "/models/b"},
+        {"id": "MODEL-C"},
+    ]
+    server.script(reply({"detail": "Not Found"}, status=404))
+    server.routes = {("GET", "/v1/models"): reply({"object": "list", "data": cards})}
+    async with opened() as endpoint:
+        assert set((await endpoint.engine(model="other")).names) == {"other", "long/name", "/models/a", "short"}
+        assert (await endpoint.engine(model="MODEL-C")).names == ("MODEL-C",)

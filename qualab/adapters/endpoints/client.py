@@ -63,7 +63,8 @@ class HttpEndpoint:
     async def engine(self, *, model: str) -> Engine:
         """What the engine says of itself. Raises as `inspect` does."""
         card = await self._inspection.model_card(model)
-        return replace(await self._probe.engine(card.entry), names=(model, *card.names))
+        engine = await self._probe.engine(card.entry)
+        return replace(engine, names=tuple(dict.fromkeys((model, *card.names))))
 
     async def counters(self) -> Counters | None:
         """The engine's counters now; None where they are closed."""
