@@ -97,7 +97,7 @@ def test_every_text_is_used() -> None:
         f"{head}{word}{tail}"
         for word in words
         for head in ("", "headline ", "limits of ", "objective ", "pin ", "tokens ", "tokens lack ")
-        for tail in ("", " arm")
+        for tail in ("", " arm", " of logs", " arm of logs")
     }
     parts = {
         "headline INCONCLUSIVE without primaries",
@@ -105,6 +105,8 @@ def test_every_text_is_used() -> None:
         "primaries many",
         "primaries one lost",
         "primaries many lost",
+        "title of logs",
+        "approve of logs",
     }
     assert CATALOGUES[Language.ENGLISH].keys() - used - made - parts == set()
 

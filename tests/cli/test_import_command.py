@@ -114,7 +114,7 @@ def test_the_plan_judges_the_two_arms_of_its_own_comparison_alone(
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     rows = [row(n, {"question": f"q{n}"}, resps=[f"answer {n}"], exact_match=1.0) for n in range(200)]
-    worse = [{**one, "exact_match": 0.0} if n < 40 else one for n, one in enumerate(rows)]
+    worse = [{**one, "resps": [["another"]], "exact_match": 0.0} if n < 40 else one for n, one in enumerate(rows)]
     Run(samples={"sums": rows}).write(tmp_path / "logs" / "baseline")
     Run(samples={"sums": worse}).write(tmp_path / "logs" / "candidate")
     return tmp_path / "logs"
@@ -131,7 +131,7 @@ def test_the_text_names_logs_and_joins(qualab: Command, logs: Path) -> None:
     outcome = qualab("import", "--baseline", logs / "baseline", "--candidate", logs / "candidate", "--label", "old")
     assert "baseline  lm-eval 0.4.13, results_2026" in outcome.out
     assert "joined    200 answers paired" in outcome.out
-    assert "pairs     same text 200 of 200" in outcome.out
+    assert "pairs     same text 160 of 200" in outcome.out
     assert "retries 0" not in outcome.out
     assert "old" in qualab("list").out
 
