@@ -8,6 +8,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -79,9 +80,11 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Lines with their numbers, from 1, without a byte order mark. A gzip file that is cut just ends."""
     with opened(path) as file:
         try:
+            is_begun = False
             for number, line in enumerate(file, 1):
-                if number == 1:
+                if not is_begun and line.strip():
                     check_begin(path, line[:64])
+                    is_begun = True
                 yield number, line.removeprefix(BOM) if number == 1 else line
         except EOFError:  # the last line, as far as it came, is lost with the block that held it
             yield -1, b"{"
@@ -160,6 +163,15 @@ def parsed(text: bytes) -> Any:
             return json.loads(text)
         except (ValueError, RecursionError):
             return None
+
+
+def moment(text: Any) -> datetime | None:
+    """A time in ISO 8601, taken for UTC where it names no zone; None for what is none."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def wrong(path: Path, line: int, what: str, expected: str) -> BadLog:

@@ -10,14 +10,13 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import zstandard
 
-from qualab.adapters.imports.files import check_begin, file_hashes, parsed, read_document
+from qualab.adapters.imports.files import check_begin, file_hashes, moment, parsed, read_document
 from qualab.domain.items import JsonObject, Prompt
 from qualab.domain.logged import NO_ANSWER, CutLine, LoggedReply, LoggedRow, LoggedRun, LoggedTask
 from qualab.domain.names import AnswerStatus
@@ -94,7 +93,7 @@ class InspectLog:
     def check_ended(self) -> None:
         """Raises BadLog for a run that broke off."""
         if self._status != "success":
-            n_done = sum(1 for _, sample in self._samples() if not sample.get("error"))
+            n_done = sum(not _is_cancelled(sample) for _, sample in self._samples())
             planned = f" of {self._n_planned}" if self._n_planned else ""
             raise BadLog(
                 f"{self.path}: the run ended with status {self._status} after {n_done}{planned} samples",
@@ -178,6 +177,11 @@ class _Archive:
         return content
 
 
+def _is_cancelled(sample: JsonObject) -> bool:
+    """Whether a sample was given up since another one failed."""
+    return str(_mapping(sample.get("error")).get("message")).startswith("CancelledError")
+
+
 def _n_planned(spec: Mapping[str, Any]) -> int | None:
     """Samples times epochs; None where the header does not tell."""
     n_items, epochs = _mapping(spec.get("dataset")).get("samples"), _mapping(spec.get("config")).get("epochs") or 1
@@ -194,7 +198,7 @@ def _run_of(header: Mapping[str, Any], path: Path) -> LoggedRun:
         format="Inspect",
         name=path.name,
         harness_version=str(_mapping(spec.get("packages")).get("inspect_ai") or ""),
-        date=_moment(spec.get("created")),
+        date=moment(spec.get("created")),
         model=str(spec.get("model") or ""),
         is_chat=True,
         limit=_limit(_mapping(spec.get("config")).get("limit")),
@@ -297,10 +301,3 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 def _limit(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _moment(text: Any) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(text))
-    except ValueError:
-        return None

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from qualab.adapters.imports.files import Numbered, file_hashes, json_objects, read_document, wrong
+from qualab.adapters.imports.files import Numbered, file_hashes, json_objects, moment, read_document, wrong
 from qualab.domain.items import JsonObject, Prompt
 from qualab.domain.logged import NO_ANSWER, CutLine, LoggedReply, LoggedRow, LoggedRun, LoggedTask
 from qualab.domain.names import AnswerStatus
@@ -55,7 +54,7 @@ class NemoLogs:
             name=f"{path.name}{more}",
             others=others,
             harness_version=str(document.get("sdk_version") or ""),
-            date=_moment(document.get("timestamp")),
+            date=moment(document.get("timestamp")),
             model=str(config.get("model") or ""),
             is_chat=True,
             settings={"system instruction": str(config.get("system_prompt") or "")},
@@ -119,10 +118,3 @@ def _replies(row: Mapping[str, Any]) -> Iterator[LoggedReply]:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _moment(text: Any) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(text))
-    except ValueError:
-        return None

@@ -130,7 +130,7 @@ def _generation_findings(
     ]
     differing = [(one, other) for one, other in pairs if one and other and one != other]
     if differing:
-        what = f"{name}: the generation settings of {len(differing)} of {len(pairs)} answers"
+        what = f"{name}: the generation settings differ in {len(differing)} of {len(pairs)} answers"
         yield from _differing(FindingCode.GENERATION, what, *differing[0])
 
 

@@ -49,7 +49,7 @@ FORMS = {
     "{task}: the task's version: {value} and {value_2}.": "{task}: 과제 버전: {value} / {value_2}.",
     "{task}: the data set: {value} and {value_2}.": "{task}: 데이터셋: {value} / {value_2}.",
     "{task}: the number of few-shot examples: {value} and {value_2}.": "{task}: 퓨샷 예시 수: {value} / {value_2}.",
-    "{task}: the generation settings of {n} of {n_2} answers: {value} and {value_2}.": "{task}: 답변 {n_2}개 중 {n}개의 생성 설정이 다름: "
+    "{task}: the generation settings differ in {n} of {n_2} answers: {value} and {value_2}.": "{task}: 답변 {n_2}개 중 {n}개의 생성 설정이 다름: "
     "{value} / {value_2}.",
     "{task}: filters or metrics: {value} and {value_2}.": "{task}: 필터 또는 지표: {value} / {value_2}.",
     "only the {arm} has {name}: left out.": "{arm} 쪽에만 있어 제외함: {name}.",
