@@ -225,6 +225,7 @@ ANALYSIS: dict[str, Any] = {
         "finish_reasons_differ": 0,
         "prompt_tokens_differ": 0,
         "request_hashes_differ": 0,
+        "same_text_other_score": 0,
     },
     "versions": {"qualab": "0.2.0", "lm_eval": "0.4.13"},
     "looks": None,

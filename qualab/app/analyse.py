@@ -88,11 +88,14 @@ def analyse(
     store: Stored, comparison: Comparison, tasks: ScoredTasks, items: Sequence[Item], summary: Summary
 ) -> Analysis:
     """The analysis of what is stored. The same stored rows give the same result. `items` by position."""
-    plan, pairs = comparison.plan, summary.pairs
+    plan = comparison.plan
     arms = tuple(map(without_times, summary.arms)) if plan.imported else summary.arms
     looks = looks_taken(plan, store.looks(comparison.id), items)
     asked = items[: looks.n_items] if looks else items
     scores, layout = read_scores(store.scores(comparison.id), items), layout_of(plan, asked)
+    partial = plan.imported.tasks_with_more_answers if plan.imported else ()
+    same = {key for key in summary.same_texts if items[key[0]].task not in partial}
+    pairs = replace(summary.pairs, same_text_other_score=scores.n_changed(same))
     values = {arm: _values(scores, plan, tasks, layout, arm) for arm in ArmName}
     streams = Streams.of(stream_source(comparison))
     job = Job(plan=plan, scores=scores, layout=layout, streams=streams, values=values, looks=looks)
@@ -306,12 +309,10 @@ def _policies(metric: Metric, evidence: Evidence | None, job: Job) -> tuple[Poli
 
 
 def _caveats(plan: Plan, seen: Sequence[Observation]) -> tuple[str, ...]:
-    caveats = [*lost_interleaving(plan, seen)]
+    caveats = [*(import_caveats(plan.imported) if plan.imported else ()), *lost_interleaving(plan, seen)]
     if plan.is_limited:
         caveats.append(f"Limited to {plan.limit:g} items a task: not for sign-off.")
-    if plan.imported:
-        caveats += import_caveats(plan.imported)
-    elif sentence := unpinned_sentence(plan.pins):
+    if plan.imported is None and (sentence := unpinned_sentence(plan.pins)):
         caveats.append(sentence)
     if plan.noise_floor is None:
         caveats.append("No noise floor was measured: how much two runs of the baseline differ is not known.")

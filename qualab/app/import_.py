@@ -16,7 +16,7 @@ from qualab.app.experiment import check_names, check_rule
 from qualab.app.importing.contents import answers, whole_items
 from qualab.app.importing.entries import ArmLog, read_arm
 from qualab.app.importing.findings import names_of, run_findings, settle
-from qualab.app.importing.joining import ALLOWABLE, Match, counted, join
+from qualab.app.importing.joining import ALLOWABLE, Kind, Match, counted, join, lost
 from qualab.app.importing.placing import light_items, place, scores
 from qualab.app.importing.planning import adopted, exported_plan, made_plan, untaken_plan, value_findings
 from qualab.app.importing.store_source import StoredArm
@@ -29,7 +29,7 @@ from qualab.domain.imported import FindingCode, Imported
 from qualab.domain.items import Answer
 from qualab.domain.names import ArmName, ComparisonStatus
 from qualab.domain.plan import DecisionRule, Plan
-from qualab.errors import BadLog, InvalidValue
+from qualab.errors import BadLog, InvalidValue, UsageError
 from qualab.ports import Clock, LogSource, ReadLogs, Store, TaskKnowledge
 
 
@@ -61,7 +61,7 @@ class Wanted:
 
 def import_logs(services: ImportServices, wanted: Wanted) -> Analysis:
     """Stores and returns the analysis of two logs. Raises BadLog, PairDiffers for runs that cannot be compared,
-    InvalidValue for a rule that cannot be; nothing is stored then."""
+    UsageError for one run given twice, InvalidValue for a rule that cannot be; nothing is stored then."""
     check_rule(wanted.rule)
     with _uncollected():
         return _join_and_store(services, _open(services.logs, wanted), wanted)
@@ -70,8 +70,12 @@ def import_logs(services: ImportServices, wanted: Wanted) -> Analysis:
 def compare_runs(services: ImportServices, baseline: str, candidate: str, wanted: Wanted) -> Analysis:
     """The same for two runs in the store, as "ID/candidate", also of different comparisons."""
     check_rule(wanted.rule)
-    names = zip(ArmName, (baseline, candidate), strict=True)
-    sources: dict[ArmName, LogSource] = {arm: _stored(services.store, name) for arm, name in names}
+    first, second = (_stored(services.store, name) for name in (baseline, candidate))
+    if first.run.exported_from == second.run.exported_from:
+        raise UsageError(
+            f"Both arms are one run, {first.run.name}", hint="Name two runs, as ID/baseline and ID/candidate"
+        )
+    sources: dict[ArmName, LogSource] = {ArmName.BASELINE: first, ArmName.CANDIDATE: second}
     with _uncollected():
         return _join_and_store(services, sources, wanted, is_of_store=True)
 
@@ -105,17 +109,24 @@ def _join_and_store(
     exported = exported_plan(sources[ArmName.BASELINE].run, sources[ArmName.CANDIDATE].run)
     logs = _read(services.knows, sources, exported)
     joined = _joined(logs)
+    joins = tuple(counted(task, matches) for task, matches in joined.items())
+    if FindingCode.ROWS in wanted.allowed:
+        joined = {task: [one for one in matches if one.kind is not Kind.LOST] for task, matches in joined.items()}
     plan, findings = (adopted(exported), []) if exported else made_plan(logs, joined, services.knows, wanted.rule)
-    findings = [*run_findings(*logs), *untaken_plan(*logs, exported), *findings, *value_findings(logs, plan)]
+    own = run_findings(*logs, joined)
+    findings = [*own, *untaken_plan(*logs, exported), *findings, *value_findings(logs, plan)]
     settled = settle(findings, wanted.allowed)
     plan = _judged(plan, exported, wanted)
     imported = Imported(
         **names_of({"baseline": logs[0].run, "candidate": logs[1].run}),
-        joins=tuple(counted(task, matches) for task, matches in joined.items()),
+        joins=joins,
+        baseline_model=logs[0].run.model,
+        candidate_model=logs[1].run.model,
         findings=settled,
         allowed=tuple(code for code in ALLOWABLE.values() if code in wanted.allowed),
         plan_hash=logs[0].run.plan_hash if exported else "",
         is_rule_changed=exported is not None and plan.rule != exported.rule,
+        tasks_with_more_answers=tuple(task for task in joined if any(log.tasks[task].has_more_answers for log in logs)),
         is_of_store=is_of_store,
     )
     return _store(services, replace(plan, imported=imported), sources, joined, wanted.label)
@@ -124,7 +135,14 @@ def _join_and_store(
 def _open(logs: ReadLogs, wanted: Wanted) -> dict[ArmName, LogSource]:
     if wanted.is_table:
         return dict(zip(ArmName, logs.both(wanted.places[ArmName.BASELINE]), strict=True))
-    return {arm: logs.one(wanted.places[arm], run=wanted.runs.get(arm, "")) for arm in ArmName}
+    sources = {arm: logs.one(wanted.places[arm], run=wanted.runs.get(arm, "")) for arm in ArmName}
+    baseline, candidate = (source.run.files for source in sources.values())
+    if twice := sorted(baseline.keys() & candidate.keys()):
+        raise UsageError(
+            f"Both arms are one file, {twice[0]}",
+            hint="Name the run of each arm by a part of its file's name: --run baseline=TEXT,candidate=TEXT",
+        )
+    return sources
 
 
 def _read(knows: TaskKnowledge, sources: Mapping[ArmName, LogSource], exported: Plan | None) -> tuple[ArmLog, ArmLog]:
@@ -149,6 +167,8 @@ def _joined(logs: tuple[ArmLog, ArmLog]) -> dict[str, list[Match]]:
     if not any(match.baseline and match.candidate for matches in joined.values() for match in matches):
         off, on = (log.run.name for log in logs)
         raise BadLog(f"Not one item of {off} is in {on}", hint="Compare two runs over the same items")
+    for task, matches in joined.items():
+        matches.extend(lost(matches, max(log.n_evaluated(task) for log in logs)))
     return joined
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from qualab.app.analysis.ruling import PASSING
 from qualab.app.interleaving import NOT_INTERLEAVED
 from qualab.domain.comparison import Analysis, Comparison
+from qualab.domain.imported import FindingCode
 from qualab.domain.names import RequestKind
 
 
@@ -33,6 +34,8 @@ def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[str]:
     if plan.imported:
         what = "made of two runs" if plan.imported.is_of_store else "imported from logs"
         yield f"{what}: what was run cannot be checked"
+        if any(finding.code is FindingCode.SAME_RUN for finding in plan.imported.findings):
+            yield "both logs may be of one run"
         if not plan.imported.plan_hash or plan.imported.is_rule_changed:
             yield "the margin was chosen after the data"
     if plan.limit is not None:

@@ -83,6 +83,10 @@ class _Trace(NamedTuple):
     """None where there is no generated text."""
 
 
+Key = tuple[int, int]
+"""Position and repeat."""
+
+
 @dataclass(slots=True)
 class _PairCount:
     n_pairs: int = 0
@@ -119,6 +123,7 @@ class Summary:
         self._arms = {arm: _ArmCount() for arm in ArmName}
         self._pairs = _PairCount()
         self._waiting: dict[tuple[int, int, int], _Trace] = {}
+        self._is_same: dict[Key, bool] = {}
         self.drafted = DraftedAnswers()
         self._hashes = 0
         for item in items:
@@ -137,6 +142,14 @@ class Summary:
             self._waiting[place] = trace
         else:
             self._pairs.add(trace, other)
+            same = trace.text_hash is not None and trace.text_hash == other.text_hash
+            key = (answer.position, answer.repeat)
+            self._is_same[key] = same and self._is_same.get(key, True)
+
+    @property
+    def same_texts(self) -> set[Key]:
+        """Where both arms generated the same texts."""
+        return {key for key, is_same in self._is_same.items() if is_same}
 
     @property
     def arms(self) -> tuple[ArmSummary, ...]:
@@ -177,7 +190,7 @@ def _content(answer: Answer) -> bytes:
 
 def _trace(answer: Answer, *, is_generation: bool) -> _Trace:
     reply = answer.reply
-    has_text = is_generation and reply.status.is_answer
+    has_text = is_generation and reply.status.is_answer and reply.text is not None
     return _Trace(
         request_hash=answer.request_hash,
         prompt_tokens=reply.prompt_tokens,

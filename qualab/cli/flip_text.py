@@ -50,10 +50,10 @@ def _print_flip(console: Console, flip: Flip) -> None:
         table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False, expand=True)
         table.add_column(ratio=1, overflow="fold")
         table.add_column(ratio=1, overflow="fold")
-        table.add_row(Text.assemble("  off: ", off), Text.assemble("on: ", on))
+        table.add_row(Text.assemble("  baseline: ", off), Text.assemble("candidate: ", on))
         console.print(table)
     else:
-        for name, text in (("off", off), ("on ", on)):
+        for name, text in (("baseline ", off), ("candidate", on)):
             console.print(Text.assemble(f"  {name}: ", text))
 
 

@@ -34,7 +34,10 @@ def import_(
     candidate: Logs = None,
     run: Annotated[
         str | None,
-        typer.Option(help="Part of a run's name, as baseline=TEXT,candidate=TEXT. Default: the newest run."),
+        typer.Option(
+            help="Part of each run's file name, as baseline=TEXT,candidate=TEXT: needed where one folder holds both. "
+            "Default: the newest run."
+        ),
     ] = None,
     allow: o.Allow = None,
     margin: o.Margin = None,

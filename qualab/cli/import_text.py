@@ -12,8 +12,9 @@ from qualab.domain.imported import Imported, TaskJoin
 def import_lines(imported: Imported, analysis: Analysis) -> Iterator[str]:
     """Each arm's log, the join over all tasks, and what of the answers themselves is known."""
     yield ""
-    for name, log in (("baseline", imported.baseline), ("candidate", imported.candidate)):
-        yield f"{name:<9} {log}{_answers(analysis, name)}"
+    logs = (("baseline", imported.baseline, imported.baseline_model),)
+    for name, log, model in (*logs, ("candidate", imported.candidate, imported.candidate_model)):
+        yield f"{name:<9} {log}{f', {model}' if model else ''}{_answers(analysis, name)}"
     total = _total(imported)
     more = "".join(f", {fact}" for fact in left_over(total))
     yield f"{'joined':<9} {total.paired:,} answers paired{more}"
@@ -23,7 +24,11 @@ def import_lines(imported: Imported, analysis: Analysis) -> Iterator[str]:
 
 def _answers(analysis: Analysis, name: str) -> str:
     (arm,) = (arm for arm in analysis.arms if arm.arm == name)
-    return f": {arm.n_answers:,} answers, {arm.empty_answers} empty" if arm.n_requests else ""
+    if not arm.n_requests:
+        return ""
+    n_missing = arm.n_requests - arm.n_answers
+    missing = f", {n_missing:,} without an answer" if n_missing else ""
+    return f": {arm.n_answers:,} answers, {arm.empty_answers} empty{missing}"
 
 
 def _total(imported: Imported) -> TaskJoin:
@@ -36,4 +41,5 @@ def _total(imported: Imported) -> TaskJoin:
         prompt_differs=sum(join.prompt_differs for join in joins),
         target_differs=sum(join.target_differs for join in joins),
         duplicated=sum(join.duplicated for join in joins),
+        lost=sum(join.lost for join in joins),
     )

@@ -52,7 +52,7 @@ LEGEND = {
     GAINS_LOSSES: "+/− scores gained and lost by the candidate",
     "verdict": "† drafter not exercised",
 }
-DROPPED_FIRST = ("clusters", "n", GAINS_LOSSES, "adj. p", "off", "on", "p")
+DROPPED_FIRST = ("clusters", "n", GAINS_LOSSES, "adj. p", "baseline", "candidate", "p")
 """Columns that a narrow terminal has no room for, the most dispensable first."""
 
 

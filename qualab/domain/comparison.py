@@ -62,7 +62,7 @@ class Evidence:
     n_clusters: int
     """Groups of pairs that stand and fall together; `n_items` where each pair is its own."""
     gains: int
-    """Pairs that only the candidate got right (or scored higher)."""
+    """Pairs that only the candidate got right (or better: lower where that is better)."""
     losses: int
     n_changed: int
     """Pairs that differ; more than gains + losses where a wrong label became another wrong one."""
@@ -245,6 +245,8 @@ class PairSummary:
     prompt_tokens_differ: int
     request_hashes_differ: int
     """Must be 0: the arms got other bytes otherwise."""
+    same_text_other_score: int = 0
+    """Items with the same texts and another score in the arms. Must be 0: it is the scoring that differs otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

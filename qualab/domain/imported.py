@@ -20,6 +20,7 @@ class FindingCode(StrEnum):
     PROMPTS = "prompts"
     TARGETS = "targets"
     DUPLICATES = "duplicates"
+    ROWS = "rows"
     HARNESS = "harness-version"
     MODEL = "model"
     SEED = "seed"
@@ -29,6 +30,8 @@ class FindingCode(StrEnum):
     VALUES = "reported-values"
     ASSUMED = "assumed"
     RUNS = "runs"
+    SAME_RUN = "same-run"
+    UNCHECKED = "unchecked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,8 @@ class TaskJoin:
     """Likewise with another right answer."""
     duplicated: int
     """Logged more than once in one arm: no pair either, unless that is allowed: then the first counts."""
+    lost: int = 0
+    """Counted by a log's own values, and in neither log: missing in both arms, unless that is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +73,21 @@ class Imported:
     candidate: str
     joins: tuple[TaskJoin, ...]
     findings: tuple[ImportFinding, ...]
+    baseline_model: str = ""
+    """As the log names it; empty where it does not."""
+    candidate_model: str = ""
     allowed: tuple[FindingCode, ...] = ()
     """Items that were taken for pairs all the same: those whose prompts or right answers differ, or that come twice."""
     plan_hash: str = ""
     """Of the plan of the run that these files were exported from; empty where they were not exported by qualab."""
     is_rule_changed: bool = False
     """The margin, or what else decides, is not that run's any more."""
+    tasks_with_more_answers: tuple[str, ...] = ()
+    """Tasks whose scores come from more than the stored texts: the same text may well have another score."""
     is_of_store: bool = False
     """Both are runs of this store, of comparisons of their own."""
+
+    @property
+    def is_of_drafter(self) -> bool:
+        """Whether the logs tell that the candidate has a drafter and the baseline has none."""
+        return bool(self.plan_hash)

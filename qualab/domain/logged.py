@@ -11,6 +11,9 @@ from qualab.domain.items import JsonObject, Prompt
 from qualab.domain.names import AnswerStatus, MetricKind, RequestKind
 from qualab.domain.plan import MetricSpec
 
+NO_ANSWER = "the log has no answer"
+"""The error of an answer that a log holds as null."""
+
 
 @dataclass(slots=True, kw_only=True)  # not frozen: made by the hundred thousand, and that takes three times as long
 class LoggedReply:
@@ -42,6 +45,8 @@ class LoggedRow:
     prompt_hash: str = ""
     """As the log says it; counts where there are no prompts."""
     replies: tuple[LoggedReply, ...]
+    has_more_answers: bool = False
+    """The scores come from more than `replies`: from several answers to one request, or tool calls."""
     scores: Mapping[str, Any]
     """By metric: a number, a list of numbers (IFEval) or a pair (f1). Empty where the item was not scored."""
     repeat: int = 0
@@ -65,6 +70,8 @@ class LoggedTask:
     version: str = ""
     num_fewshot: int | None = None
     n_available: int | None = None
+    n_evaluated: int | None = None
+    """Items that its own values are of."""
     dataset: str = ""
     config: JsonObject = field(default_factory=dict)
     """As the tool wrote it."""
@@ -85,6 +92,8 @@ class LoggedRun:
     """For a person, as "lm-eval"."""
     name: str
     """Tells it from the other runs of its folder."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each file with rows of this arm alone, by its absolute path."""
     others: int = 0
     """Older runs in the same folder."""
     harness_version: str = ""
@@ -107,7 +116,7 @@ class LoggedRun:
     """The plan of the comparison that these files were exported from."""
     plan_hash: str = ""
     exported_from: str = ""
-    """As "ID/baseline": which run of which comparison these files are."""
+    """As "ID/baseline": which run of which comparison this is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,7 +97,7 @@ def test_every_text_is_used() -> None:
         f"{head}{word}{tail}"
         for word in words
         for head in ("", "headline ", "limits of ", "objective ", "pin ", "tokens ", "tokens lack ")
-        for tail in ("", " arm")
+        for tail in ("", " arm", " of logs", " arm of logs")
     }
     parts = {
         "headline INCONCLUSIVE without primaries",
@@ -105,6 +105,8 @@ def test_every_text_is_used() -> None:
         "primaries many",
         "primaries one lost",
         "primaries many lost",
+        "title of logs",
+        "approve of logs",
     }
     assert CATALOGUES[Language.ENGLISH].keys() - used - made - parts == set()
 
@@ -147,6 +149,35 @@ NOT_SENTENCES: frozenset[str] = frozenset({"mmd noise floor", "mmd candidate"})
         (
             "a/acc,none: taken for a mean of 0/1 scores, which gives the log's own values.",
             "a/acc,none: 0/1 점수의 평균(으)로 봄. 로그의 값과 일치함.",
+        ),
+        (
+            "1 item has the same answer and another score: the scoring differs, not the drafter (see qualab rescore)",
+            "답이 같은데 점수가 다른 문항 1개: 드래프터가 아니라 채점이 다름 (qualab rescore 참고)",
+        ),
+        (
+            "gsm8k: 900 answers paired, 419 lost in both logs (allowed: rows).",
+            "gsm8k: 답변 900개를 짝지음, 두 로그 모두에서 빠진 것 419개 (허용: rows).",
+        ),
+        (
+            "both runs have the same date (2026-05-01 10:00:00): one may be a copy of the other.",
+            "두 실행의 시각이 같음 (2026-05-01 10:00:00): 한쪽이 다른 쪽의 복사본일 수 있음.",
+        ),
+        (
+            'Allowed: a: the generation settings differ in 9 of 10 answers: {"temperature":0} and {"temperature":0.7}.',
+            '허용함: a: 답변 10개 중 9개의 생성 설정이 다름: {"temperature":0} / {"temperature":0.7}.',
+        ),
+        (
+            "not compared, since the log of the baseline and the candidate does not tell: task versions, "
+            "the chat template.",
+            "기준 로그와 후보 로그에 없어 비교하지 못한 것: 과제 버전, 채팅 템플릿.",
+        ),
+        (
+            "not compared, since the log of the candidate does not tell: few-shot examples.",
+            "후보 로그에 없어 비교하지 못한 것: 퓨샷 예시.",
+        ),
+        (
+            "sums: the candidate's scores come from more answers an item than the one that is kept.",
+            "sums: 후보 쪽 점수는 문항마다 저장된 답변 하나가 아니라 여러 답변에서 나옴.",
         ),
         (
             "The engine's configuration is not open in the baseline and the candidate: names, versions and models "

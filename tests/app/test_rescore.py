@@ -25,6 +25,18 @@ class Lenient(FakeTasks):
         ]
 
 
+@dataclass
+class Unseeded(FakeTasks):
+    """A scorer that draws at random: the second arm's first answers are wrong, whatever they say."""
+
+    n_calls: int = 0
+
+    def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
+        self.n_calls += 1
+        scores = super().score(task, answered)
+        return [{"exact_match,none": 0.0}] * 3 + scores[3:] if self.n_calls == 2 else scores
+
+
 async def finished() -> tuple[Bench, str]:
     bench = Bench(harness=FakeHarness(FakeTasks(n_items=100)))
     bench.candidate.answer = lambda p, s: reply(f"it is {p[4:]}") if int(p[4:]) < 20 else echo_number(p, s)
@@ -53,6 +65,16 @@ async def test_other_tasks_show_what_changed_by_metric_and_item() -> None:
     assert {(one.arm, one.before, one.now) for one in found.scores} == {(ArmName.CANDIDATE, 0.0, 1.0)}
     assert sorted(one.item for one in found.scores) == sorted(f"sums/{n}" for n in range(20))
     assert found.tasks_changed == ("sums: another configuration",)
+
+
+async def test_the_same_text_with_another_score_is_the_scorer_s_and_mended_by_scoring_again() -> None:
+    bench = Bench(harness=FakeHarness(Unseeded(n_items=100)))
+    found = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    assert found.verdict is Verdict.INVALID
+    assert found.pairs.same_text_other_score == 3
+    assert found.reasons[0].startswith("3 items have the same answer and another score")
+    again = rescore(bench.services, found.comparison_id).analysis
+    assert (again.verdict, again.pairs.same_text_other_score) == (Verdict.INCONCLUSIVE, 0)
 
 
 async def test_nothing_stored_is_replaced() -> None:

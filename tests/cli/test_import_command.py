@@ -114,7 +114,7 @@ def test_the_plan_judges_the_two_arms_of_its_own_comparison_alone(
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     rows = [row(n, {"question": f"q{n}"}, resps=[f"answer {n}"], exact_match=1.0) for n in range(200)]
-    worse = [{**one, "exact_match": 0.0} if n < 40 else one for n, one in enumerate(rows)]
+    worse = [{**one, "resps": [["another"]], "exact_match": 0.0} if n < 40 else one for n, one in enumerate(rows)]
     Run(samples={"sums": rows}).write(tmp_path / "logs" / "baseline")
     Run(samples={"sums": worse}).write(tmp_path / "logs" / "candidate")
     return tmp_path / "logs"
@@ -131,7 +131,7 @@ def test_the_text_names_logs_and_joins(qualab: Command, logs: Path) -> None:
     outcome = qualab("import", "--baseline", logs / "baseline", "--candidate", logs / "candidate", "--label", "old")
     assert "baseline  lm-eval 0.4.13, results_2026" in outcome.out
     assert "joined    200 answers paired" in outcome.out
-    assert "pairs     same text 200 of 200" in outcome.out
+    assert "pairs     same text 160 of 200" in outcome.out
     assert "retries 0" not in outcome.out
     assert "old" in qualab("list").out
 
@@ -192,6 +192,50 @@ def test_a_report_of_an_import_claims_nothing_that_no_log_tells(qualab: Command,
         assert "lm-eval 0.4.13, results\\_2026" in text
         for claim in ("byte-identical", "retries |", "requests in flight", "바이트까지 같은", "원문"):
             assert claim not in text
+        for words in (
+            "drafter on",
+            "drafter off",
+            "Drafter off",
+            "드래프터를 켜",
+            "드래프터 켬",
+            "드래프터 끔",
+            "적용 전후",
+        ):
+            assert words not in text
+        assert text.startswith("# Baseline and candidate: m" if language == "en" else "# 기준과 후보의 품질 비교: m")
+
+
+def test_each_arm_s_own_model_is_shown(qualab: Command, logs: Path, tmp_path: Path) -> None:
+    rows = {"sums": binary_rows([1] * 200)}
+    for arm in ("baseline", "candidate"):
+        Run(samples=rows, date=f"2026-03-0{len(arm) - 7}T00-00-00.1", more={"model_name": f"its/{arm}"}).write(
+            logs / arm
+        )
+    outcome = qualab("import", "--baseline", logs / "baseline", "--candidate", logs / "candidate")
+    assert ".1.json, its/baseline: 200 answers" in outcome.out
+    assert ".1.json, its/candidate: 200 answers" in outcome.out
+    comparison_id = outcome.out.split()[-1]
+    qualab("report", comparison_id, "-o", tmp_path / "report.md")
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert text.startswith("# Baseline and candidate: its/baseline / its/candidate")
+    assert "| model | its/baseline | its/candidate |" in text
+
+
+def test_one_run_as_both_arms_is_a_usage_error(qualab: Command, logs: Path) -> None:
+    outcome = qualab("import", "--baseline", logs / "baseline", "--candidate", logs / "baseline")
+    assert outcome.code == 2
+    assert "Both arms are one file" in outcome.err
+    assert "--run baseline=TEXT,candidate=TEXT" in outcome.err
+    assert "No comparisons yet" in qualab("list").out
+
+
+def test_the_same_text_with_another_score_is_invalid(qualab: Command, logs: Path) -> None:
+    rows = [row(n, {"question": f"q{n}"}, resps=["the same"], exact_match=float(n > 4)) for n in range(200)]
+    Run(samples={"sums": [{**one, "exact_match": 1.0} for one in rows]}).write(logs / "baseline")
+    Run(samples={"sums": rows}).write(logs / "candidate")
+    outcome, found = imported(qualab, logs)
+    assert outcome.code == 4
+    assert found["analysis"]["reasons"][0].startswith("5 items have the same answer and another score")
 
 
 def test_a_table_is_imported_by_its_name_alone(qualab: Command, tmp_path: Path) -> None:
@@ -213,6 +257,8 @@ def test_two_stored_runs_are_compared(qualab: Command, logs: Path) -> None:
     assert found["analysis"]["metrics"][0]["evidence"]["losses"] == 40
     assert found["comparison"]["plan"]["imported"]["candidate"] == f"lm-eval 0.4.13, {ids[1]}/candidate"
     assert qualab("compare", *ids, "--plan", logs).code == 2
+    twice = qualab("compare", ids[0], f"{ids[0]}/candidate")
+    assert (twice.code, "Both arms are one run" in twice.err) == (2, True)
 
 
 def test_stored_answers_are_scored_again_by_the_installed_tasks(

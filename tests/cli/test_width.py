@@ -85,7 +85,7 @@ def test_columns_without_room_are_named_with_the_way_to_see_them(made_up: Stored
     for one in (narrow, wide):
         print_analysis(one, made_up.comparison, analysis)
     said = " ".join(narrow.export_text().split())
-    assert "No room for: n, clusters, off, on, " in said
+    assert "No room for: n, clusters, baseline, candidate, " in said
     assert f"`qualab show {made_up.comparison.id} | cat`" in said
     assert "No room for" not in wide.export_text()
     print_analysis(other := console(80), made_up.comparison, replace(analysis, plan_hash="0ther" * 12))

@@ -21,14 +21,18 @@ def row(
     doc_id: int,
     doc: Mapping[str, Any],
     *,
-    resps: Sequence[Any] = ("an answer",),
+    resps: Sequence[Any] = (),
     prompts: Sequence[str] = (),
     second: Sequence[Any] = (),
     target: Any = "1",
     ensemble: str = "none",
     **scores: Any,
 ) -> Row:
-    """A sample as lm-eval holds it before it is written; `resps` are texts or (log-likelihood, is greedy)."""
+    """A sample as lm-eval holds it before it is written; `resps` are texts or (log-likelihood, is greedy).
+
+    Without any there is one text, another one for other scores: scorers give the same text the same score.
+    """
+    resps = resps or (f"an answer that scores {scores}",)
     texts = list(prompts) or [f"Question: {doc}"] * len(resps)
     others = list(second) or [{"until": ["\n"], "temperature": 0.0}] * len(resps)
     return {
@@ -75,6 +79,7 @@ class Run:
         }
         if self.is_dated:
             base |= {"date": 1.7e9, "lm_eval_version": self.version, "model_name": "m", "chat_template_sha": None}
+            base |= {"system_instruction": None}
             base |= {"higher_is_better": {name: {} for name in self.samples}, "fewshot_as_multiturn": False}
         return {**base, **self.more}
 

@@ -21,10 +21,10 @@ def samples(folder: Path) -> Path:
 
 
 def two_filters(number: int, strict: float, flexible: float) -> list[Row]:
-    doc = {"question": f"q{number}"}
+    doc, resps = {"question": f"q{number}"}, [f"an answer, {strict:g} and {flexible:g}"]
     return [
-        row(number, doc, ensemble="strict-match", exact_match=strict),
-        row(number, doc, ensemble="flexible-extract", exact_match=flexible),
+        row(number, doc, resps=resps, ensemble="strict-match", exact_match=strict),
+        row(number, doc, resps=resps, ensemble="flexible-extract", exact_match=flexible),
     ]
 
 
@@ -68,7 +68,7 @@ def test_every_version_s_format_gives_the_same(importer: Importer, version: str)
     assert stored.doc == {"question": "q0"}
     assert stored.prompts[0].gen_kwargs == {"until": ["\n"], "temperature": 0.0}
     (answer, *_) = importer.store.answers(found.comparison_id, arm=CANDIDATE)
-    assert answer.reply.text == "an answer"
+    assert answer.reply.text == "an answer, 0 and 1"
 
 
 @pytest.mark.parametrize("version", ["0.4.2", "0.4.13"])
@@ -177,7 +177,7 @@ def test_a_broken_line_before_the_last_is_an_error_with_its_number(importer: Imp
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], lines[2][:50] + b"\n", *lines[3:]]))
     with pytest.raises(BadLog, match=r"samples_sums_.*\.jsonl, line 3: is no JSON object") as caught:
-        importer(folder, folder)
+        importer(folder, Run(samples={"sums": binary_rows([1] * 5)}).write(importer.folder / "on"))
     assert "lm_eval --log_samples" in caught.value.hint
     assert list(importer.store.kept) == []
 
@@ -249,7 +249,7 @@ def test_a_custom_results_name_is_found(importer: Importer) -> None:
     """`--output_path mine.json`: the results are named after it, the samples are not."""
     folder = Run(samples={"sums": binary_rows([1, 0])}).write(importer.folder / "off")
     (folder / f"results_{DATE}.json").rename(folder / f"mine_{DATE}.json")
-    importer(folder, folder)
+    importer(folder, Run(samples={"sums": binary_rows([1, 0])}).write(importer.folder / "on"))
     assert importer.imported.baseline == f"lm-eval 0.4.13, mine_{DATE}.json"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,12 +80,12 @@ def test_it_is_said_in_one_sentence(
 def test_samples_without_results_are_read_by_what_they_say_themselves(importer: Importer) -> None:
     folder = Run(samples={"sums": binary_rows([1, 0, 1])}).write(importer.folder / "off")
     (folder / f"results_{DATE}.json").unlink()
-    importer(folder, folder)
+    importer(folder, shutil.copytree(folder, importer.folder / "on"))
     assert importer.join.paired == 3
 
 
 def test_one_sample_file_stands_for_itself(importer: Importer) -> None:
     folder = Run(samples={"a": binary_rows([1, 0]), "b": binary_rows([1])}).write(importer.folder / "off")
-    path = folder / f"samples_a_{DATE}.jsonl"
-    importer(path, path)
+    other = shutil.copytree(folder, importer.folder / "on")
+    importer(folder / f"samples_a_{DATE}.jsonl", other / f"samples_a_{DATE}.jsonl")
     assert [join.task for join in importer.imported.joins] == ["a"]

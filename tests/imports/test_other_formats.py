@@ -93,7 +93,7 @@ def test_a_damaged_inspect_log_is_said(importer: Importer) -> None:
     content[start + 100 : start + 150] = bytes(50)
     path.write_bytes(bytes(content))
     with pytest.raises(BadLog, match=r"x\.eval"):
-        importer(path, path)
+        importer(path, whole)
 
 
 @pytest.fixture
@@ -111,6 +111,8 @@ def test_lighteval_s_details_are_read(importer: Importer, lighteval: Path) -> No
         "sums|0/em,none": (6, 1.0, 5 / 6),
     }
     assert [finding.what for finding in importer.imported.findings] == [
+        "not compared, since the log of the baseline and the candidate does not tell: filters and metrics, "
+        "the chat template",
         "capitals|5/acc,none: taken for a mean of 0/1 scores, which gives the log's own values",
         "sums|0/em,none: taken for a mean of 0/1 scores, which gives the log's own values",
     ]
@@ -135,8 +137,9 @@ def test_lighteval_s_details_alone_are_read(importer: Importer, lighteval: Path)
 def test_a_file_that_only_its_name_makes_lighteval_s_is_said(importer: Importer) -> None:
     path = importer.folder / "details_sums|0_2026-01-01T00-00-00.1.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"score": [1]}), path)
+    other = shutil.copy(path, importer.folder / "details_sums|0_2026-01-01T00-00-00.2.parquet")
     with pytest.raises(BadLog, match="line 1: there is no column doc") as caught:
-        importer(path, path)
+        importer(path, other)
     assert "model_response" in caught.value.hint
 
 

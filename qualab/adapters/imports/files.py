@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -18,6 +20,14 @@ from qualab.errors import BadLog
 
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
+NOT_LOGS = (
+    (b"version https://git-lfs", "is a Git LFS pointer, not the file itself", "Get the file first: git lfs pull"),
+    (b"<!doctype", "is an HTML page, not the file itself", "Download the file, not the page that shows it"),
+    (b"<html", "is an HTML page, not the file itself", "Download the file, not the page that shows it"),
+    (b"\xff\xfe", "is UTF-16 text", "Save it as UTF-8"),
+    (b"\xfe\xff", "is UTF-16 text", "Save it as UTF-8"),
+)
+"""What a download or an editor leaves in place of a log: how it begins, what it is, and what to do."""
 
 
 class Numbered(NamedTuple):
@@ -45,11 +55,36 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         raise BadLog(f"{path} cannot be read: {exc.strerror or exc}", hint="Check the file and its rights") from exc
 
 
+def check_begin(path: Path, begin: bytes) -> None:
+    """Raises BadLog where a file is something else than its name says."""
+    for start, what, hint in NOT_LOGS:
+        if begin.lstrip().lower().startswith(start):
+            raise BadLog(f"{path} {what}", hint=hint)
+
+
+def file_hashes(paths: Iterable[Path]) -> dict[str, str]:
+    """SHA-256 of each file by its absolute path. Raises BadLog."""
+    found = {}
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                check_begin(path, file.read(64))
+                file.seek(0)
+                found[str(path.resolve())] = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as exc:
+            raise BadLog(f"{path} cannot be read: {exc.strerror or exc}", hint="Check the file and its rights") from exc
+    return found
+
+
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Lines with their numbers, from 1, without a byte order mark. A gzip file that is cut just ends."""
     with opened(path) as file:
         try:
+            is_begun = False
             for number, line in enumerate(file, 1):
+                if not is_begun and line.strip():
+                    check_begin(path, line[:64])
+                    is_begun = True
                 yield number, line.removeprefix(BOM) if number == 1 else line
         except EOFError:  # the last line, as far as it came, is lost with the block that held it
             yield -1, b"{"
@@ -128,6 +163,15 @@ def parsed(text: bytes) -> Any:
             return json.loads(text)
         except (ValueError, RecursionError):
             return None
+
+
+def moment(text: Any) -> datetime | None:
+    """A time in ISO 8601, taken for UTC where it names no zone; None for what is none."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def wrong(path: Path, line: int, what: str, expected: str) -> BadLog:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from qualab.adapters.imports.files import read_document, wrong
+from qualab.adapters.imports.files import file_hashes, read_document, wrong
 from qualab.adapters.imports.parquet import read_parquet
 from qualab.domain.canonical import canonical_json
 from qualab.domain.items import Prompt
-from qualab.domain.logged import CutLine, LoggedReply, LoggedRow, LoggedRun, LoggedTask
+from qualab.domain.logged import NO_ANSWER, CutLine, LoggedReply, LoggedRow, LoggedRun, LoggedTask
+from qualab.domain.names import AnswerStatus
 
 EXPECTED = "lighteval's details: columns doc, model_response and metric (lighteval 0.11 or newer, --save-details)"
 RESULTS = "lighteval's results: one object with config_general, results and versions"
@@ -49,11 +50,12 @@ class LightevalLogs:
     """One run."""
 
     def __init__(self, details: Sequence[_Details], *, base: Path, others: int) -> None:
-        self._details = details
         date = details[0].date
         results = sorted(_above(base).rglob(f"results_{date}.json"))
         document = read_document(results[0], expected=RESULTS) if results else {}
-        self._run = _run_of(document, details, others)
+        known = {**_mapping(document.get("results")), **_mapping(document.get("versions"))}
+        self._details = [replace(one, task=_spelled(one.task, known)) for one in details]
+        self._run = _run_of(document, self._details, others)
 
     @property
     def run(self) -> LoggedRun:
@@ -63,6 +65,14 @@ class LightevalLogs:
         for one in self._details:
             for number, row in enumerate(read_parquet(one.path, expected=EXPECTED)):
                 yield _row(one, number, row)
+
+
+def _spelled(written: str, known: Iterable[str]) -> str:
+    """The task as the results spell it: file names may have "__" for "|"."""
+    alike = [name for name in known if re.sub(r"[\W_]+", "_", name) == re.sub(r"[\W_]+", "_", written)]
+    if written in alike or "|" in written:
+        return written
+    return alike[0] if len(alike) == 1 else written.replace("__", "|")
 
 
 def _above(base: Path) -> Path:
@@ -87,6 +97,7 @@ def _run_of(document: Mapping[str, Any], details: Sequence[_Details], others: in
         settings={"system instruction": str(config.get("system_prompt") or "")} if config else {},
         tasks={one.task: _task(one.task, document, config) for one in details},
         reported=dict(_reported(document)),
+        files=file_hashes(one.path for one in details),
     )
 
 
@@ -124,6 +135,7 @@ def _row(details: _Details, number: int, row: Mapping[str, Any]) -> LoggedRow:
         target=canonical_json([doc.get("choices"), doc.get("gold_index")]),
         prompts=tuple(_prompts(doc, response)),
         replies=tuple(_replies(response)),
+        has_more_answers=len(response.get("text") or ()) > 1,
         scores={name: value for name, value in row["metric"].items() if value is not None},
     )
 
@@ -141,6 +153,9 @@ def _prompts(doc: Mapping[str, Any], response: Mapping[str, Any]) -> Iterator[Pr
 def _replies(response: Mapping[str, Any]) -> Iterator[LoggedReply]:
     """The first text, or each choice's log-likelihood."""
     if texts := response.get("text"):
+        if texts[0] is None:
+            yield LoggedReply(status=AnswerStatus.NO_FINAL_ANSWER, error=NO_ANSWER)
+            return
         yield LoggedReply(text=str(texts[0]), completion_tokens=_length(response.get("output_tokens")))
         return
     greedy = response.get("argmax_logits_eq_gold") or ()

@@ -6,14 +6,15 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qualab.adapters.imports.files import Numbered, json_objects, read_document, wrong
+from qualab.adapters.imports.files import Numbered, file_hashes, json_objects, read_document, wrong
 from qualab.adapters.imports.lm_eval_results import filters_of, run_of
 from qualab.adapters.imports.lm_eval_runs import RunFiles, file_task, find_run
 from qualab.domain.items import Prompt
-from qualab.domain.logged import CutLine, LoggedReply, LoggedRow, LoggedRun, LoggedTask
+from qualab.domain.logged import NO_ANSWER, CutLine, LoggedReply, LoggedRow, LoggedRun, LoggedTask
 from qualab.domain.names import AnswerStatus, RequestKind
 from qualab.errors import BadLog
 
@@ -42,8 +43,9 @@ class LmEvalLogs:
         document = read_document(files.results, expected=RESULTS) if files.results else {}
         if files.results and not isinstance(document.get("results"), dict):
             raise wrong(files.results, 1, 'has no "results"', RESULTS)
-        self._run = run_of(document, name=files.name, date=files.date, others=others)
-        self._samples = _by_task(files.samples, self._run)
+        run = run_of(document, name=files.name, date=files.date, others=others)
+        self._samples = _by_task(files.samples, run)
+        self._run = replace(run, files=file_hashes(self._samples.values()))
 
     @property
     def run(self) -> LoggedRun:
@@ -95,7 +97,8 @@ class _Rows:
         if missing := [key for key in ("doc", "target", "resps") if key not in row]:
             raise self._wrong(line, f"is no sample of lm-eval, it has no {missing[0]}")
         doc = row["doc"]
-        replies = tuple(self._reply(response, line) for response in self._responses(row, line))
+        responses = self._responses(row, line)
+        replies = tuple(self._reply(one[0], line) for one in responses)
         prompts = tuple(_prompts(row.get("arguments")))
         doc_id = row.get("doc_id")
         return LoggedRow(
@@ -107,6 +110,7 @@ class _Rows:
             prompts=prompts if len(prompts) == len(replies) else (),
             prompt_hash=str(row.get("prompt_hash") or ""),
             replies=replies,
+            has_more_answers=any(len(one) > 1 for one in responses),
             scores=self._scores(row, line),
         )
 
@@ -116,14 +120,16 @@ class _Rows:
         self._seen[doc_id] += 1
         return self._filters[number] if number < len(self._filters) else self._filters[-1]
 
-    def _responses(self, row: Mapping[str, Any], line: int) -> list[Any]:
-        """The first response to each request; there are more only where a task repeats its requests."""
+    def _responses(self, row: Mapping[str, Any], line: int) -> list[list[Any]]:
+        """The responses to each request; there are several only where a task repeats its requests."""
         resps = row["resps"]
         if not isinstance(resps, list) or not all(isinstance(one, list) and one for one in resps):
             raise self._wrong(line, "has resps that are no list of lists")
-        return [one[0] for one in resps]
+        return resps
 
     def _reply(self, response: Any, line: int) -> LoggedReply:
+        if response is None:
+            return LoggedReply(status=AnswerStatus.NO_FINAL_ANSWER, error=NO_ANSWER)
         if isinstance(response, (list, tuple)) and len(response) == 2:
             return self._loglikelihood(*response, line=line)
         if self._kind is RequestKind.LOGLIKELIHOOD:

@@ -52,9 +52,13 @@ def filters_of(task: LoggedTask | None) -> tuple[str, ...]:
 
 
 def _run_settings(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "chat template", str(document.get("chat_template_sha") or "")
-    yield "system instruction", str(document.get("system_instruction") or "")
-    yield "few-shot examples as turns", str(bool(document.get("fewshot_as_multiturn")))
+    """Those that the document tells: without one, or before 0.4.3, nothing is known of them."""
+    if "chat_template_sha" in document:
+        yield "chat template", str(document["chat_template_sha"] or "")
+    if "system_instruction" in document:
+        yield "system instruction", str(document["system_instruction"] or "")
+    if "fewshot_as_multiturn" in document:
+        yield "few-shot examples as turns", str(bool(document["fewshot_as_multiturn"]))
 
 
 def _task(name: str, document: Mapping[str, Any]) -> LoggedTask:
@@ -70,6 +74,8 @@ def _task(name: str, document: Mapping[str, Any]) -> LoggedTask:
         version="" if version is None else str(version),
         num_fewshot=_whole(shots),
         n_available=_whole(samples.get("original")),
+        n_evaluated=_whole(_mapping(_mapping(document.get("results")).get(name)).get("sample_len"))
+        or _whole(samples.get("effective")),
         dataset=":".join(dataset),
         config=dict(config),
         generation=_mapping(config.get("generation_kwargs")),
@@ -131,7 +137,9 @@ def _number(value: Any) -> float | None:
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """An integer, also where a tool wrote 5 as 5.0."""
+    number = _number(value)
+    return int(number) if number is not None and number.is_integer() else None
 
 
 def _moment(stamp: Any, named: str) -> datetime | None:

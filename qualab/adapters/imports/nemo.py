@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from qualab.adapters.imports.files import Numbered, json_objects, read_document, wrong
+from qualab.adapters.imports.files import Numbered, file_hashes, json_objects, moment, read_document, wrong
 from qualab.domain.items import JsonObject, Prompt
-from qualab.domain.logged import CutLine, LoggedReply, LoggedRow, LoggedRun, LoggedTask
+from qualab.domain.logged import NO_ANSWER, CutLine, LoggedReply, LoggedRow, LoggedRun, LoggedTask
+from qualab.domain.names import AnswerStatus
 from qualab.errors import BadLog
 
 RESULTS = "results.jsonl"
@@ -54,11 +54,12 @@ class NemoLogs:
             name=f"{path.name}{more}",
             others=others,
             harness_version=str(document.get("sdk_version") or ""),
-            date=_moment(document.get("timestamp")),
+            date=moment(document.get("timestamp")),
             model=str(config.get("model") or ""),
             is_chat=True,
             settings={"system instruction": str(config.get("system_prompt") or "")},
             tasks={name: _task(name, one) for name, (_, one) in bundles.items()},
+            files=file_hashes(path.parent / RESULTS for path, _ in bundles.values()),
             reported={name: dict(_reported(one)) for name, (_, one) in bundles.items()},
         )
 
@@ -91,7 +92,6 @@ def _row(task: str, path: Path, numbered: Numbered) -> LoggedRow:
         raise wrong(path, line, f"there is no {missing[0]}", EXPECTED)
     number, prompt = row["problem_idx"], row.get("prompt")
     text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False) if prompt else ""
-    answer = row.get("model_response", row.get("extracted_answer"))
     expected = row.get("expected_answer")
     return LoggedRow(
         task=task,
@@ -101,18 +101,20 @@ def _row(task: str, path: Path, numbered: Numbered) -> LoggedRow:
         doc={"problem_idx": number, "metadata": row.get("metadata") or {}},
         target=expected if isinstance(expected, str) else json.dumps(expected, ensure_ascii=False),
         prompts=(Prompt(text=text),) if text else (),
-        replies=() if answer is None else (LoggedReply(text=str(answer)),),
+        replies=tuple(_replies(row)),
         scores={"reward": row["reward"]},
         repeat=row["repeat"] if isinstance(row.get("repeat"), int) else 0,
     )
 
 
+def _replies(row: Mapping[str, Any]) -> Iterator[LoggedReply]:
+    """The response, else what was extracted from it; nothing where a line tells neither."""
+    answer = row.get("model_response", row.get("extracted_answer"))
+    if answer is not None:
+        yield LoggedReply(text=str(answer))
+    elif "model_response" in row:
+        yield LoggedReply(status=AnswerStatus.NO_FINAL_ANSWER, error=NO_ANSWER)
+
+
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _moment(text: Any) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(text))
-    except ValueError:
-        return None

@@ -14,7 +14,7 @@ from qualab.errors import BadLog
 from qualab.ports import LogSource
 
 KNOWN = (
-    "lm-eval's results_*.json with samples_*.jsonl, Inspect's .eval, lighteval's details_*.parquet, or NeMo "
+    "lm-eval's results_*.json with samples_*.jsonl, Inspect's .eval or .json, lighteval's details_*.parquet, or NeMo "
     "Evaluator's eval-*.json with results.jsonl (a table of scores stands alone: qualab import TABLE)"
 )
 AGGREGATES = ("results.yml", "eval_factory_metrics.json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from qualab.adapters.imports.files import check_begin
 from qualab.domain.items import JsonObject
 from qualab.errors import BadLog
 
@@ -22,5 +23,8 @@ def read_parquet(path: Path, *, expected: str) -> Iterator[JsonObject]:
             for batch in file.iter_batches(batch_size=ROWS):
                 yield from batch.to_pylist()
     except (pyarrow.ArrowException, OSError) as exc:
+        if path.is_file():
+            with path.open("rb") as raw:
+                check_begin(path, raw.read(64))
         reason = " ".join(str(exc).split())[:200]
         raise BadLog(f"{path} cannot be read as Parquet: {reason}", hint=f"Expected {expected}") from exc

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,11 +81,16 @@ class TableArm:
         text = _text(value)
         if not text:
             return None
+        if text.lower() in _BOOLEANS:
+            return _BOOLEANS[text.lower()]
         try:
-            return _BOOLEANS.get(text.lower()) if text.lower() in _BOOLEANS else float(text)
+            score = float(text)
         except ValueError as exc:
             what = f"the {self.arm} is {text[:40]!r}, which is no number"
             raise wrong(self.path, number, what, EXPECTED) from exc
+        if not math.isfinite(score):
+            raise wrong(self.path, number, f"the {self.arm} is {text!r}, which is no finite number", EXPECTED)
+        return score
 
 
 def _text(value: Any) -> str:

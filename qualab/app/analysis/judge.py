@@ -211,6 +211,11 @@ def _broken(plan: Plan, rows: Sequence[MetricResult], arms: Sequence[ArmSummary]
     broken = []
     if pairs.request_hashes_differ:
         broken.append(f"{pairs.request_hashes_differ} requests were not the same bytes in both arms")
+    if n := pairs.same_text_other_score:
+        those = "1 item has" if n == 1 else f"{n} items have"
+        broken.append(
+            f"{those} the same answer and another score: the scoring differs, not the drafter (see qualab rescore)"
+        )
     if plan.imported is None:  # a table of scores has no answers
         broken += [f"the {arm.arm} answered nothing" for arm in arms if not arm.n_answers]
     for row in rows:

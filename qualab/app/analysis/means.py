@@ -53,12 +53,13 @@ def mean_evidence(
     at_level = rule if level is None else replace(rule, alpha=level)
     bounds = data.bounds(at_level)
     tests = data.tests(rng)
+    gained = sample.differences if higher_is_better else -sample.differences
     return Evidence(
         kind=data.kind,
         n_items=sample.n_items,
         n_clusters=data.n_clusters,
-        gains=int(np.sum(sample.differences > 0.0)),
-        losses=int(np.sum(sample.differences < 0.0)),
+        gains=int(np.sum(gained > 0.0)),
+        losses=int(np.sum(gained < 0.0)),
         n_changed=int(np.count_nonzero(sample.differences)),
         difference=bounds.difference,
         interval=bounds.interval,

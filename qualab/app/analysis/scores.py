@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,15 @@ class Scores:
 
     def column(self, task: str, metric: str, arm: ArmName) -> Column:
         return self.columns.get((task, metric, arm), {})
+
+    def n_changed(self, places: AbstractSet[Key]) -> int:
+        """Items at these places with another score in the candidate, in whatever metric."""
+        changed: set[int] = set()
+        for (task, metric, arm), own in self.columns.items():
+            if arm is ArmName.BASELINE:
+                other = self.column(task, metric, ArmName.CANDIDATE)
+                changed |= {key[0] for key in own.keys() & other.keys() & places if own[key] != other[key]}
+        return len(changed)
 
 
 def read_scores(stored: Iterable[Score], items: Sequence[Item]) -> Scores:

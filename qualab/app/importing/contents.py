@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 
+from qualab.app.importing.joining import Kind
 from qualab.app.importing.placing import Place, entry_of
 from qualab.domain.items import Answer, Item, Prompt, Reply
 from qualab.domain.logged import LoggedReply, LoggedRow
@@ -21,11 +23,15 @@ def whole_items(sources: Sources, places: Sequence[Place], light: Sequence[Item]
         wanted = {
             entry.row: item
             for place, item in zip(places, light, strict=True)
-            if (entry := entry_of(place.first, arm)) is not None
+            if place.first.kind is not Kind.LOST
+            and (entry := entry_of(place.first, arm)) is not None
             and (arm is ArmName.BASELINE or place.first.baseline is None)
         }
         for number, row in _rows(sources[arm], wanted):
             yield _whole(wanted[number], row)
+    for place, item in zip(places, light, strict=True):
+        if place.first.kind is Kind.LOST:
+            yield replace(item, prompts=(Prompt(text=""),))
 
 
 def answers(sources: Sources, places: Sequence[Place], *, now: datetime) -> Iterator[Answer]:
@@ -35,7 +41,7 @@ def answers(sources: Sources, places: Sequence[Place], *, now: datetime) -> Iter
             entry.row: (place.position, repeat)
             for place in places
             for repeat, match in place.matches.items()
-            if (entry := entry_of(match, arm)) is not None
+            if match.kind is not Kind.LOST and (entry := entry_of(match, arm)) is not None
         }
         sent_at = sources[arm].run.date or now
         for number, row in _rows(sources[arm], wanted):

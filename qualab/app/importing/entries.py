@@ -13,11 +13,15 @@ from typing import Any
 
 import orjson
 
+from qualab.domain.canonical import canonical_json
 from qualab.domain.clusters import cluster_of
 from qualab.domain.items import JsonObject
 from qualab.domain.logged import CutLine, LoggedRow, LoggedRun
 from qualab.domain.names import RequestKind
 from qualab.ports import LogSource
+
+NO_ROW = -1
+"""Of an item that its log has lost."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +38,10 @@ class Entry:
     doc_id: int | None
     repeat: int
     cluster: str
+    generation: str
+    """Generation settings of its requests, as canonical JSON; empty where the log does not have them."""
+    is_answered: bool
+    """Its scores count; without an answer they are those of nothing."""
     filters: tuple[str, ...]
     scores: dict[str, Any]
     """By "metric,filter": a number, or a list of JSON values."""
@@ -47,8 +55,8 @@ class TaskEntries:
     """Fields of a document that the items of one cluster share."""
     kind: RequestKind
     is_chat: bool
-    generation: JsonObject
-    """Generation settings of the task's first request."""
+    has_more_answers: bool = False
+    """The scores of some row come from more than its texts."""
     entries: list[Entry] = field(default_factory=list)
     left_out: set[str] = field(default_factory=set)
     """Metrics with a value that is neither a number nor a list of them, nor a pair of labels."""
@@ -57,6 +65,7 @@ class TaskEntries:
 
     def add(self, row: LoggedRow, number: int) -> None:
         """Takes a row to the entry that its other filters have made, or makes one."""
+        self.has_more_answers = self.has_more_answers or row.has_more_answers
         key, scores = key_of(row), self._scores(row)
         same = self.known.setdefault(hash((key, row.doc_id, row.repeat)), [])
         for entry in same:
@@ -76,6 +85,8 @@ class TaskEntries:
             doc_id=row.doc_id,
             repeat=row.repeat,
             cluster=row.cluster or self._cluster(row.doc),
+            generation=" ".join(dict.fromkeys(settings_text(one.gen_kwargs or {}) for one in row.prompts)),
+            is_answered=all(reply.status.is_answer for reply in row.replies),
             filters=_FILTERS.setdefault((row.filter,), (row.filter,)),
             scores=scores,
         )
@@ -107,6 +118,14 @@ class ArmLog:
     cut: list[CutLine] = field(default_factory=list)
     n_rows: int = 0
 
+    def n_evaluated(self, task: str) -> int:
+        """Items that the run's own values are of, as far as they tell; 0 otherwise."""
+        return (self.run.tasks[task].n_evaluated or 0) if task in self.run.tasks else 0
+
+    def has_lost(self, task: str) -> bool:
+        """Whether rows are lost that the run's own values count."""
+        return sum(entry.repeat == 0 for entry in self.tasks[task].entries) < self.n_evaluated(task)
+
 
 def read_arm(source: LogSource, cluster_fields: Callable[[str], tuple[str, ...]]) -> ArmLog:
     """Reads a log once. `cluster_fields` says what a task's items are clustered by."""
@@ -130,8 +149,18 @@ def _task_of(row: LoggedRow, cluster: tuple[str, ...]) -> TaskEntries:
         cluster=cluster,
         kind=RequestKind.LOGLIKELIHOOD if is_scored_text else RequestKind.GENERATION,
         is_chat=any(prompt.is_chat for prompt in row.prompts),
-        generation=(row.prompts[0].gen_kwargs or {}) if row.prompts else {},
     )
+
+
+def settings_text(settings: JsonObject) -> str:
+    """One spelling of settings that are the same: 0 and 0.0, one stop text and a list of it; empty for none."""
+    return sys.intern(canonical_json({name: _plain(value) for name, value in settings.items()})) if settings else ""
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return [value] if isinstance(value, str) else value
 
 
 def score_value(raw: Any) -> Any:

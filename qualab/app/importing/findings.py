@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from qualab.app.importing.entries import ArmLog, TaskEntries
-from qualab.domain.canonical import canonical_json
+from qualab.app.importing.entries import ArmLog, settings_text
+from qualab.app.importing.joining import Match
 from qualab.domain.imported import FindingCode, ImportFinding
 from qualab.domain.logged import LoggedRun, LoggedTask
 from qualab.errors import PairDiffers
@@ -27,9 +28,10 @@ _SETTINGS = {
 _LONGEST = 60
 
 
-def run_findings(baseline: ArmLog, candidate: ArmLog) -> Iterator[ImportFinding]:
+def run_findings(baseline: ArmLog, candidate: ArmLog, joined: Mapping[str, Sequence[Match]]) -> Iterator[ImportFinding]:
     """Everything that the logs themselves tell apart, run by run and task by task."""
     off, on = baseline.run, candidate.run
+    yield from _same_run(off, on)
     yield from _differing(FindingCode.FORMAT, "the logs' format", off.format, on.format)
     yield from _differing(FindingCode.HARNESS, f"{off.format}'s version", off.harness_version, on.harness_version)
     yield from _differing(FindingCode.MODEL, "the model's name", off.model, on.model)
@@ -37,14 +39,53 @@ def run_findings(baseline: ArmLog, candidate: ArmLog) -> Iterator[ImportFinding]
     yield from _differing(FindingCode.LIMIT, "the limit", _text(off.limit), _text(on.limit))
     for name, code in _SETTINGS.items():
         yield from _differing(code, f"the {name}", off.settings.get(name), on.settings.get(name))
-    for task in sorted(baseline.tasks.keys() & candidate.tasks.keys()):
+    yield from _unchecked(off, on, sorted(joined))
+    for task in sorted(joined):
         yield from _task_findings(task, baseline, candidate)
+        yield from _generation_findings(task, baseline, candidate, joined[task])
     for arm, only in ((off, baseline.tasks.keys() - candidate.tasks), (on, candidate.tasks.keys() - baseline.tasks)):
         if only:
             what = f"only the {'baseline' if arm is off else 'candidate'} has {', '.join(sorted(only))}: left out"
             yield ImportFinding(code=FindingCode.TASKS, what=what)
     for name, log in (("baseline", baseline), ("candidate", candidate)):
         yield from _of_arm(name, log)
+
+
+def _same_run(off: LoggedRun, on: LoggedRun) -> Iterator[ImportFinding]:
+    """What a run that was copied, or taken for both arms, looks like."""
+    if off.files and sorted(off.files.values()) == sorted(on.files.values()):
+        what = "both logs are the same bytes: a copy of one run, or two runs that answered alike to the last letter"
+        yield ImportFinding(code=FindingCode.SAME_RUN, what=what)
+    elif off.date and off.date == on.date and not (off.exported_from and on.exported_from):
+        what = f"both runs have the same date ({off.date:%Y-%m-%d %H:%M:%S}): one may be a copy of the other"
+        yield ImportFinding(code=FindingCode.SAME_RUN, what=what)
+
+
+def _unchecked(off: LoggedRun, on: LoggedRun, tasks: Sequence[str]) -> Iterator[ImportFinding]:
+    """What could not be compared, since a log does not tell it. A table of scores tells nothing at all."""
+    silent: dict[str, list[str]] = {}
+    for name, tells in _TOLD.items():
+        arms = [arm for arm, run in (("baseline", off), ("candidate", on)) if not tells(run, tasks)]
+        if arms and off.format != "table":
+            silent.setdefault(" and the ".join(arms), []).append(name)
+    for silent_arms, names in silent.items():
+        what = f"not compared, since the log of the {silent_arms} does not tell: {', '.join(names)}"
+        yield ImportFinding(code=FindingCode.UNCHECKED, what=what)
+
+
+def _tell(tell: Callable[[LoggedTask], object]) -> Callable[[LoggedRun, Sequence[str]], bool]:
+    """Whether a run tells something of all of its tasks."""
+    return lambda run, tasks: all(tell(run.tasks.get(name, LoggedTask(name=name))) not in ("", None) for name in tasks)
+
+
+_TOLD: Mapping[str, Callable[[LoggedRun, Sequence[str]], bool]] = {
+    "the tool's version": lambda run, _: bool(run.harness_version),
+    "task versions": _tell(lambda task: task.version),
+    "few-shot examples": _tell(lambda task: task.num_fewshot),
+    "filters and metrics": _tell(lambda task: task.scoring),
+    "the chat template": lambda run, _: "chat template" in run.settings,
+    "the system instruction": lambda run, _: "system instruction" in run.settings,
+}
 
 
 def _of_arm(name: str, log: ArmLog) -> Iterator[ImportFinding]:
@@ -55,6 +96,9 @@ def _of_arm(name: str, log: ArmLog) -> Iterator[ImportFinding]:
         runs = f"{log.run.others} other run{'' if log.run.others == 1 else 's'}"
         yield ImportFinding(code=FindingCode.RUNS, what=f"the {name}'s folder has {runs}; this is {log.run.name}")
     for task, entries in log.tasks.items():
+        if entries.has_more_answers:
+            what = f"{task}: the {name}'s scores come from more answers an item than the one that is kept"
+            yield ImportFinding(code=FindingCode.ASSUMED, what=what)
         if entries.left_out:
             what = f"{task}: scores of {', '.join(sorted(entries.left_out))} are no numbers: left out"
             yield ImportFinding(code=FindingCode.ASSUMED, what=what)
@@ -62,28 +106,32 @@ def _of_arm(name: str, log: ArmLog) -> Iterator[ImportFinding]:
 
 def _task_findings(name: str, baseline: ArmLog, candidate: ArmLog) -> Iterator[ImportFinding]:
     off, on = (log.run.tasks.get(name, LoggedTask(name=name)) for log in (baseline, candidate))
-    yield from _differing(FindingCode.TASK_VERSION, f"{name}: the task's version", off.version, on.version)
+    versions = (re.sub(r"^(\d+)\.0+$", r"\1", one.version) for one in (off, on))  # some tools write 3.0 as 3
+    yield from _differing(FindingCode.TASK_VERSION, f"{name}: the task's version", *versions)
     yield from _differing(FindingCode.DATASET, f"{name}: the data set", off.dataset, on.dataset)
     shots = (_text(off.num_fewshot), _text(on.num_fewshot))
     yield from _differing(FindingCode.FEWSHOT, f"{name}: the number of few-shot examples", *shots)
-    generation = (_generation(one, log.tasks[name]) for one, log in ((off, baseline), (on, candidate)))
-    yield from _differing(FindingCode.GENERATION, f"{name}: the generation settings", *generation)
     same_version = baseline.run.harness_version == candidate.run.harness_version
     for one in _differing(FindingCode.TASK_CONFIG, f"{name}: filters or metrics", off.scoring, on.scoring):
         yield one if same_version else replace(one, stops=False)  # other versions write the same thing otherwise
 
 
-def _generation(task: LoggedTask, entries: TaskEntries) -> str:
-    """Of the requests themselves, else of the task's configuration."""
-    settings = entries.generation or task.generation
-    return canonical_json({name: _plain(value) for name, value in settings.items()}) if settings else ""
-
-
-def _plain(value: object) -> object:
-    """One spelling of what is the same: 0 and 0.0, one stop text and a list of it."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return [value] if isinstance(value, str) else value
+def _generation_findings(
+    name: str, baseline: ArmLog, candidate: ArmLog, matches: Sequence[Match]
+) -> Iterator[ImportFinding]:
+    """Of every pair the settings of its requests, else those of the task's configuration."""
+    off, on = (
+        settings_text(log.run.tasks[name].generation) if name in log.run.tasks else "" for log in (baseline, candidate)
+    )
+    pairs = [
+        (match.baseline.generation or off, match.candidate.generation or on)
+        for match in matches
+        if match.baseline and match.candidate
+    ]
+    differing = [(one, other) for one, other in pairs if one and other and one != other]
+    if differing:
+        what = f"{name}: the generation settings differ in {len(differing)} of {len(pairs)} answers"
+        yield from _differing(FindingCode.GENERATION, what, *differing[0])
 
 
 def _differing(code: FindingCode, what: str, off: str | None, on: str | None) -> Iterator[ImportFinding]:

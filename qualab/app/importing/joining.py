@@ -6,8 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import count, islice
 
-from qualab.app.importing.entries import Entry
+from qualab.app.importing.entries import NO_ROW, Entry
 from qualab.domain.imported import FindingCode, TaskJoin
 
 
@@ -20,12 +21,14 @@ class Kind(Enum):
     PROMPT = auto()
     TARGET = auto()
     DUPLICATED = auto()
+    LOST = auto()
 
 
 ALLOWABLE = {
     Kind.PROMPT: FindingCode.PROMPTS,
     Kind.TARGET: FindingCode.TARGETS,
     Kind.DUPLICATED: FindingCode.DUPLICATES,
+    Kind.LOST: FindingCode.ROWS,
 }
 """What makes a pair all the same where a user allows it."""
 
@@ -67,6 +70,28 @@ def join(baseline: Sequence[Entry], candidate: Sequence[Entry]) -> list[Match]:
     return matches + [Match(baseline=None, candidate=one, kind=Kind.ONLY_CANDIDATE) for one in on]
 
 
+def lost(matches: Sequence[Match], n_evaluated: int) -> Iterator[Match]:
+    """Stands for the items that a log's own values count, and that neither log has."""
+    known = [match.content for match in matches if match.content.repeat == 0]
+    numbers = {entry.doc_id for entry in known}
+    unused = (number for number in count() if number not in numbers)
+    for number in islice(unused, max(0, n_evaluated - len(known))):
+        entry = Entry(
+            row=NO_ROW,
+            key=f"lost {number}".encode(),
+            prompt=b"",
+            target=b"",
+            doc_id=number,
+            repeat=0,
+            cluster="",
+            generation="",
+            is_answered=False,
+            filters=(),
+            scores={},
+        )
+        yield Match(baseline=entry, candidate=None, kind=Kind.LOST)
+
+
 def counted(task: str, matches: Iterable[Match]) -> TaskJoin:
     """For a person."""
     kinds = Counter(match.kind for match in matches)
@@ -78,6 +103,7 @@ def counted(task: str, matches: Iterable[Match]) -> TaskJoin:
         prompt_differs=kinds[Kind.PROMPT],
         target_differs=kinds[Kind.TARGET],
         duplicated=kinds[Kind.DUPLICATED],
+        lost=kinds[Kind.LOST],
     )
 
 

@@ -115,7 +115,11 @@ class _Table:
         kind = guessed_kind(both)
         said = [log.run.reported.get(task, {}).get(key) for log in self.logs]
         found = [aggregate_of(kind, values.column(task, key)) for values in self.values]
-        told = [(one, other) for one, other in zip(said, found, strict=True) if one is not None and other is not None]
+        told = [
+            (one, other)
+            for one, other, log in zip(said, found, self.logs, strict=True)
+            if one is not None and other is not None and not log.has_lost(task)
+        ]
         if not all(is_close(one, other) for one, other in told):
             self._assume(f"{task}/{key}: its scores do not add up to the log's own value in any way known: not tested")
             return MetricKind.OTHER

@@ -86,7 +86,7 @@ def scores(places: Sequence[Place], allowed: Sequence[FindingCode]) -> Iterator[
         for item in places:
             for repeat, match in sorted(item.matches.items()):
                 entry = entry_of(match, arm)
-                if entry is not None and counts(match.kind, allowed):
+                if entry is not None and entry.is_answered and counts(match.kind, allowed):
                     yield from _scores(entry, arm, item.position, repeat)
 
 

@@ -43,6 +43,7 @@ class StoredArm:
                 "system instruction": plan.sampling.system_instruction,
             },
             tasks={task.name: _task(task, plan) for task in plan.tasks},
+            exported_from=f"{self.comparison.id}/{self.arm}",
             groups={spec.task: spec.members for spec in plan.metrics if spec.members},
             metrics={spec.id: spec for spec in plan.metrics},
         )

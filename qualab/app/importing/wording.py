@@ -33,7 +33,9 @@ def without_times(arm: ArmSummary) -> ArmSummary:
 
 
 def import_caveats(imported: Imported) -> Iterator[str]:
-    """Notes for whoever reads the result."""
+    """Notes for whoever reads the result, what may make it void first."""
+    first = [one for one in imported.findings if one.code is FindingCode.SAME_RUN]
+    yield from (f"{one.what}." for one in first)
     yield APART if imported.is_of_store else UNCHECKED
     if imported.plan_hash:
         yield ADOPTED_CHANGED if imported.is_rule_changed else ADOPTED
@@ -42,7 +44,7 @@ def import_caveats(imported: Imported) -> Iterator[str]:
     for join in imported.joins:
         if facts := list(left_over(join)):
             yield f"{join.task}: {join.paired} answers paired, {', '.join(facts)}{_taken(join, imported)}."
-    for finding in imported.findings:
+    for finding in (one for one in imported.findings if one not in first):
         yield f"{'Allowed: ' if finding.is_allowed else ''}{finding.what}."
 
 
@@ -54,6 +56,7 @@ def left_over(join: TaskJoin) -> Iterator[str]:
         "with other prompts": join.prompt_differs,
         "with another right answer": join.target_differs,
         "logged more than once": join.duplicated,
+        "lost in both logs": join.lost,
     }
     yield from (f"{count} {what}" for what, count in counts.items() if count)
 
@@ -64,6 +67,7 @@ def _taken(join: TaskJoin, imported: Imported) -> str:
         FindingCode.PROMPTS: join.prompt_differs,
         FindingCode.TARGETS: join.target_differs,
         FindingCode.DUPLICATES: join.duplicated,
+        FindingCode.ROWS: join.lost,
     }
     taken = [code.value for code, count in counts.items() if count and code in imported.allowed]
     return f" (allowed: {', '.join(taken)})" if taken else ""

@@ -22,7 +22,7 @@ DRAFTER = "the drafter itself"
 
 def arms_section(source: Source, words: Words) -> Section:
     """What each arm is, how fast it answered, and what differs."""
-    heads = [Column(id=arm, title=title, is_number=False) for arm, title in arms(words)]
+    heads = [Column(id=arm, title=title, is_number=False) for arm, title in arms(source, words)]
     first = Column(id="part", title=words("part"), is_number=False)
     blocks: list[Block] = [Table(columns=(first, *heads), rows=tuple(_rows(source, words)))]
     blocks += _differences(source, words)
@@ -32,7 +32,7 @@ def arms_section(source: Source, words: Words) -> Section:
 def _rows(source: Source, words: Words) -> Iterator[Row]:
     comparison, analysis = source.comparison, source.analysis
     yield _row("url", words, {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url})
-    yield _row("model", words, dict.fromkeys(ArmName, source.plan.sampling.model))
+    yield _row("model", words, source.models)
     if any(one.models.keys() - {source.plan.sampling.model} for one in analysis.arms):
         yield _row("answered by", words, {one.arm: _models(one) for one in analysis.arms})
     treatment = analysis.treatment

@@ -29,7 +29,7 @@ def signoff_section(source: Source, words: Words) -> Section:
     key = "sign off how sealed" if source.seal else "sign off how"
     how = words(key, id=source.comparison.id, plan=source.analysis.plan_hash[:12], seal=source.seal[:12])
     lines = SignOff(
-        choices=tuple(words(key) for key in ("approve", "reject", "further")),
+        choices=(words(source.key("approve")), words("reject"), words("further")),
         fields=tuple(words(key) for key in ("name", "date field", "signature")),
         roles=tuple(words(key) for key in ("evaluator", "releaser")),
     )

@@ -135,13 +135,13 @@ def flips_section(source: Source, words: Words) -> Section:
     else:
         key = "flips how" if found.are_losses else "gains how"
         blocks.append(Paragraph(text=words(key, n=len(found.shown), total=count(found.n_shown_kind))))
-        blocks += (_excerpt(one, words) for one in found.shown)
+        blocks += (_excerpt(one, source, words) for one in found.shown)
         if not any(one.extracted for one in found.shown):
             blocks.append(Paragraph(text=words("not extracted"), is_muted=True))
     return Section(id="flips", title=words("flips"), blocks=tuple(blocks))
 
 
-def _excerpt(flip: Flip, words: Words) -> Excerpt:
+def _excerpt(flip: Flip, source: Source, words: Words) -> Excerpt:
     off, on = (answer.reply.text or "" for answer in (flip.baseline, flip.candidate))
     place = first_difference(off, on)
     facts = [
@@ -159,8 +159,8 @@ def _excerpt(flip: Flip, words: Words) -> Excerpt:
         facts=tuple(fact for fact in facts if fact.text),
         shared=visible_text(off[max(0, place - BEFORE) : place]),
         is_cut=place > BEFORE,
-        baseline=_side("baseline arm", off, place, flip.baseline, words),
-        candidate=_side("candidate arm", on, place, flip.candidate, words),
+        baseline=_side(source.key("baseline arm"), off, place, flip.baseline, words),
+        candidate=_side(source.key("candidate arm"), on, place, flip.candidate, words),
     )
 
 

@@ -32,7 +32,7 @@ def missing_section(source: Source, words: Words) -> Section:
 
 def _arm_table(source: Source, words: Words) -> Table:
     names = ("arm", "requests", "answered", "unanswered", "truncated", "empty", "stop strings", "retries")
-    rows = tuple(_arm(one, words) for one in source.analysis.arms)
+    rows = tuple(_arm(one, source, words) for one in source.analysis.arms)
     table = Table(columns=columns(words, *names), rows=rows, legend=(words("missing legend"),))
     return _told(table) if source.plan.imported else table
 
@@ -44,12 +44,12 @@ def _told(table: Table) -> Table:
     return replace(table, columns=tuple(table.columns[place] for place in kept), rows=rows, legend=())
 
 
-def _arm(one: ArmSummary, words: Words) -> Row:
+def _arm(one: ArmSummary, source: Source, words: Words) -> Row:
     cut = one.truncated_share
     numbers = (one.n_requests, one.n_answers)
     more = (one.empty_answers, one.stop_string_answers, one.retries)
     return cells(
-        words(f"{one.arm} arm"),
+        words(source.key(f"{one.arm} arm")),
         *(Cell(text=count(n), value=n) for n in numbers),
         Cell(text=unanswered(one, words) or "0"),
         Cell(text="–" if cut is None else words.units(share(cut)), value=cut),

@@ -80,7 +80,7 @@ def model_of(source: Source, words: Words) -> ReportModel:
         comparison_id=comparison.id,
         plan_hash=analysis.plan_hash,
         language=words.language,
-        title=words("title", model=source.plan.sampling.model),
+        title=words(source.key("title"), model=source.model),
         subtitle=words("subtitle", tasks=tasks, id=comparison.id, date=words.date(ended)),
         verdict=verdict_cell(analysis.verdict, words),
         headline=headline(source, words),

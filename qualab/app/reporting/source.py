@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from qualab.app.reporting.words import Words
+from qualab.app.reporting.words import CATALOGUES, Words
 from qualab.domain.comparison import Analysis, Comparison, MetricResult
 from qualab.domain.items import Answer, Item
-from qualab.domain.names import ArmName
+from qualab.domain.names import ArmName, Language
 from qualab.domain.observations import Observation
 from qualab.domain.plan import Plan
 from qualab.domain.report import Cell, Column, Fact, Facts, Row
@@ -70,6 +70,28 @@ class Source:
         return self.comparison.plan
 
     @property
+    def is_of_drafter(self) -> bool:
+        """Whether the arms are known to be the same engine without and with a drafter: logs do not tell it."""
+        return self.plan.imported is None or self.plan.imported.is_of_drafter
+
+    @property
+    def model(self) -> str:
+        """The model, or each arm's own where logs tell different ones."""
+        return " / ".join(dict.fromkeys(self.models.values()))
+
+    @property
+    def models(self) -> dict[ArmName, str]:
+        """Each arm's model; of logs as they tell it."""
+        one, imported = self.plan.sampling.model, self.plan.imported
+        told = (imported.baseline_model, imported.candidate_model) if imported else ("", "")
+        return {arm: name or one for arm, name in zip(ArmName, told, strict=True)}
+
+    def key(self, key: str) -> str:
+        """The key of a text; of the one that names no drafter where nothing tells of one."""
+        neutral = f"{key} of logs"
+        return key if self.is_of_drafter or neutral not in CATALOGUES[Language.ENGLISH] else neutral
+
+    @property
     def primaries(self) -> list[MetricResult]:
         return [row for row in self.analysis.metrics if row.is_primary]
 
@@ -89,7 +111,7 @@ def facts(words: Words, pairs: Iterable[tuple[str, str]]) -> Facts:
     return Facts(facts=tuple(Fact(label=words(key), text=text) for key, text in pairs if text))
 
 
-def arms(words: Words) -> Iterator[tuple[ArmName, str]]:
+def arms(source: Source, words: Words) -> Iterator[tuple[ArmName, str]]:
     """Both arms with their titles."""
     for arm in ArmName:
-        yield arm, words(f"{arm} arm")
+        yield arm, words(source.key(f"{arm} arm"))

@@ -35,7 +35,7 @@ def headline(source: Source, words: Words) -> str:
     undecided = [row for row in primaries if row.verdict not in PASSING[source.plan.rule.objective]]
     bounds = bounds_text(source.plan)
     return words(
-        f"headline {verdict}",
+        source.key(f"headline {verdict}"),
         primaries=words(f"primaries {number}{lost}", n=len(primaries)),
         bounds=bounds.replace(MINUS, "") if lost else bounds,  # a loss of so much
         n=len(worse if verdict is Verdict.REGRESSION else undecided),
@@ -76,7 +76,7 @@ def _reasons(analysis: Analysis, words: Words) -> Iterator[str]:
 def _limits(source: Source, words: Words) -> Iterator[str]:
     analysis = source.analysis
     if analysis.verdict in LIMITED:
-        yield words(f"limits of {analysis.verdict}", alpha=percent(source.plan.rule.alpha))
+        yield words(source.key(f"limits of {analysis.verdict}"), alpha=percent(source.plan.rule.alpha))
     if analysis.verdict is not Verdict.INVALID:
         yield words("limits of items")
     yield from words.sentences(analysis.caveats)

@@ -22,8 +22,22 @@ FORMS = {
     "{n} with other prompts": "프롬프트가 다른 것 {n}개",
     "{n} with another right answer": "정답이 다른 것 {n}개",
     "{n} logged more than once": "두 번 이상 기록된 것 {n}개",
+    "{n} lost in both logs": "두 로그 모두에서 빠진 것 {n}개",
     "Allowed: {part}": "허용함: {part}",
+    # whether they are two runs
+    "both logs are the same bytes: a copy of one run, or two runs that answered alike to the last letter.": "두 로그의 바이트가 완전히 "
+    "같음: 한 실행을 복사했거나, 두 실행의 답이 글자 하나까지 같음.",
+    "both runs have the same date ({time}): one may be a copy of the other.": "두 실행의 시각이 같음 ({time}): 한쪽이 다른 쪽의 복사본일 수 있음.",
+    "both logs may be of one run": "두 로그가 한 실행의 것일 수 있음",
     # what two runs differ in
+    "not compared, since the log of the {arm} and the {arm_2} does not tell: {parts}.": "{arm} 로그와 {arm_2} 로그에 없어 비교하지 못한 것: {parts}.",
+    "not compared, since the log of the {arm} does not tell: {parts}.": "{arm} 로그에 없어 비교하지 못한 것: {parts}.",
+    "the tool's version": "도구 버전",
+    "task versions": "과제 버전",
+    "few-shot examples": "퓨샷 예시",
+    "filters and metrics": "필터와 지표",
+    "the chat template": "채팅 템플릿",
+    "the system instruction": "시스템 지시문",
     "the logs' format: {value} and {value_2}.": "로그 형식: {value} / {value_2}.",
     "{name}'s version: {value} and {value_2}.": "{name} 버전: {value} / {value_2}.",
     "the model's name: {value} and {value_2}.": "모델 이름: {value} / {value_2}.",
@@ -35,13 +49,16 @@ FORMS = {
     "{task}: the task's version: {value} and {value_2}.": "{task}: 과제 버전: {value} / {value_2}.",
     "{task}: the data set: {value} and {value_2}.": "{task}: 데이터셋: {value} / {value_2}.",
     "{task}: the number of few-shot examples: {value} and {value_2}.": "{task}: 퓨샷 예시 수: {value} / {value_2}.",
-    "{task}: the generation settings: {value} and {value_2}.": "{task}: 생성 설정: {value} / {value_2}.",
+    "{task}: the generation settings differ in {n} of {n_2} answers: {value} and {value_2}.": "{task}: 답변 {n_2}개 중 {n}개의 생성 설정이 다름: "
+    "{value} / {value_2}.",
     "{task}: filters or metrics: {value} and {value_2}.": "{task}: 필터 또는 지표: {value} / {value_2}.",
     "only the {arm} has {name}: left out.": "{arm} 쪽에만 있어 제외함: {name}.",
     "the {arm}'s {name} ends in the middle of line {n}: that item is left out.": "{arm} 쪽 {name} 파일이 {n}번째 줄 중간에서 끝나 그 문항을 "
     "제외함.",
     "the {arm}'s folder has {n} other runs; this is {name}.": "{arm} 폴더에 다른 실행이 {n}개 더 있음. 사용한 것: {name}.",
     "the {arm}'s folder has {n} other run; this is {name}.": "{arm} 폴더에 다른 실행이 {n}개 더 있음. 사용한 것: {name}.",
+    "{task}: the {arm}'s scores come from more answers an item than the one that is kept.": "{task}: {arm} 쪽 점수는 문항마다 저장된 답변 하나가 "
+    "아니라 여러 답변에서 나옴.",
     "{task}: scores of {name} are no numbers: left out.": "{task}: {name} 점수가 숫자가 아니어서 제외함.",
     "the plans in the logs are not taken up: they are not of the two arms of one comparison, or were edited.": "로그에 든 계획을 쓰지 "
     "않음: 한 비교의 두 서버 것이 아니거나 수정됨.",

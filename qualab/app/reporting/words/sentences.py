@@ -81,6 +81,10 @@ FORMS = {
     "over all {n} metrics together the candidate is worse by {bounds} on average (global test, p {p})": "지표 {n}개 전체로 보면 후보가 평균 "
     "{bounds} 나쁨 (전역 검정, p {p})",
     "{n} requests were not the same bytes in both arms": "요청 {n}건의 바이트가 두 서버에서 다름",
+    "{n} items have the same answer and another score: the scoring differs, not the drafter (see qualab rescore)": "답이 같은데 점수가 다른 "
+    "문항 {n}개: 드래프터가 아니라 채점이 다름 (qualab rescore 참고)",
+    "1 item has the same answer and another score: the scoring differs, not the drafter (see qualab rescore)": "답이 같은데 점수가 다른 "
+    "문항 1개: 드래프터가 아니라 채점이 다름 (qualab rescore 참고)",
     "the {arm} answered nothing": "{arm} 쪽이 아무것도 답하지 않음",
     "the plan was made after the data (changed: {changes}): never signed off": "데이터를 얻은 뒤에 만든 계획 (바뀐 것: {changes}): 승인 불가",
     "{metric}: {n} of {n_2} items lack an answer in one arm or both, more than the plan allows ({share})": "{metric}: 문항 {n_2}개 중 "

@@ -1,0 +1,485 @@
+"""Logs that once got a wrong verdict or none: small ones made here, and the handed ones of QUALAB_SHARED."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qualab.app.signoff import signoff_obstacles
+from qualab.domain.imported import FindingCode
+from qualab.domain.names import AnswerStatus, ArmName, Verdict
+from qualab.errors import BadLog, PairDiffers, UsageError
+from tests.imports.conftest import BASELINE, CANDIDATE, Importer
+from tests.imports.lm_eval_files import DATE, Row, Run, binary_rows, row
+
+SHARED = os.environ.get("QUALAB_SHARED")
+FIXTURES = Path(__file__).parent / "fixtures"
+EARLIER, LATER = "2026-01-01T00-00-00.1", "2026-02-01T00-00-00.1"
+
+
+@pytest.fixture
+def cases() -> Path:
+    if not SHARED:
+        pytest.skip("needs QUALAB_SHARED, the directory with cases/import")
+    return Path(SHARED) / "cases" / "import"
+
+
+def arms(folder: Path) -> tuple[Path, Path]:
+    return folder / "off", folder / "on"
+
+
+def dated(date: str, rows: list[Row], **more: Any) -> Run:
+    return Run(samples={"sums": rows}, date=date, more={"date": float(date[5:7]), **more})
+
+
+# one run as both arms
+
+
+def test_one_run_as_both_arms_is_refused(importer: Importer) -> None:
+    folder = importer.folder / "model"
+    dated(EARLIER, binary_rows([1] * 100)).write(folder)
+    dated(LATER, binary_rows([0] * 40 + [1] * 60)).write(folder)
+    with pytest.raises(UsageError, match="Both arms are one file") as caught:
+        importer(folder, folder)
+    assert "--run baseline=TEXT,candidate=TEXT" in caught.value.hint
+    assert not importer.store.kept
+    runs = {BASELINE: "2026-01", CANDIDATE: "2026-02"}
+    assert importer(folder, folder, runs=runs).verdict is Verdict.REGRESSION
+
+
+def test_a_link_to_the_same_run_is_refused(importer: Importer) -> None:
+    folder = dated(EARLIER, binary_rows([1] * 10)).write(importer.folder / "off")
+    (importer.folder / "on").symlink_to(folder)
+    with pytest.raises(UsageError, match="Both arms are one file"):
+        importer(folder, importer.folder / "on")
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (dated(EARLIER, binary_rows([1] * 1_000)), "both logs are the same bytes"),
+        (dated(EARLIER, binary_rows([1] * 999 + [0])), "both runs have the same date"),
+    ],
+)
+def test_what_may_be_a_copy_is_said_first(importer: Importer, run: Run, said: str) -> None:
+    found = importer.runs(dated(EARLIER, binary_rows([1] * 1_000)), run)
+    assert found.caveats[0].startswith(said)
+    assert "both logs may be of one run" in signoff_obstacles(found, importer.comparison)
+
+
+def test_two_runs_that_differ_are_not_taken_for_one(importer: Importer) -> None:
+    found = importer.runs(dated(EARLIER, binary_rows([1] * 10)), dated(LATER, binary_rows([1] * 9 + [0])))
+    assert not any(finding.code is FindingCode.SAME_RUN for finding in importer.imported.findings)
+    assert "both logs may be of one run" not in signoff_obstacles(found, importer.comparison)
+
+
+def test_handed_01(importer: Importer, cases: Path) -> None:
+    folder = cases / "01-one-folder-two-runs"
+    with pytest.raises(UsageError, match="Both arms are one file"):
+        importer(folder, folder)
+    found = importer(folder, folder, runs={BASELINE: "T10", CANDIDATE: "T12"})
+    assert found.verdict is Verdict.REGRESSION
+    assert found.metrics[0].evidence is not None
+    assert round(found.metrics[0].evidence.difference, 4) == -0.069
+
+
+# rows that both logs have lost
+
+
+def counting(n_items: int, **more: Any) -> Row:
+    return {"n-samples": {"sums": {"original": n_items, "effective": n_items}}, **more}
+
+
+def test_rows_that_both_logs_lost_are_missing(importer: Importer) -> None:
+    rows = binary_rows([1] * 100)
+    found = importer.runs(*(dated(date, rows[:60], **counting(100)) for date in (EARLIER, LATER)))
+    assert found.verdict is Verdict.INVALID
+    assert (found.metrics[0].n_items, found.metrics[0].n_missing, found.suite.missing.both) == (100, 40, 40)
+    assert "sums: 60 answers paired, 40 lost in both logs." in found.caveats
+    items = list(importer.store.items(found.comparison_id))
+    assert [item.doc_id for item in items] == list(range(100))
+    assert {len(item.prompts) for item in items} == {1}
+
+
+def test_rows_that_one_log_lost_are_counted_once(importer: Importer) -> None:
+    rows = binary_rows([1] * 100)
+    runs = dated(EARLIER, rows[:98], **counting(100)), dated(LATER, rows, **counting(100))
+    found = importer.runs(*runs)
+    assert (found.metrics[0].n_items, found.metrics[0].n_missing, importer.join.lost) == (100, 2, 0)
+
+
+def test_lost_rows_may_be_allowed_as_where_a_part_of_the_documents_was_asked(importer: Importer) -> None:
+    runs = [dated(date, binary_rows([1] * 60), **counting(100)) for date in (EARLIER, LATER)]
+    found = importer.runs(*runs, allowed=(FindingCode.ROWS,))
+    assert (found.metrics[0].n_items, found.metrics[0].n_missing) == (60, 0)
+    assert "sums: 60 answers paired, 40 lost in both logs (allowed: rows)." in found.caveats
+
+
+def test_the_number_of_evaluated_documents_goes_before_that_of_all(importer: Importer) -> None:
+    """Under `--samples` older versions of lm-eval count all documents as effective."""
+    results = {"results": {"sums": {"alias": "sums", "sample_len": 60}}}
+    runs = [dated(date, binary_rows([1] * 60), **counting(100, **results)) for date in (EARLIER, LATER)]
+    assert importer.runs(*runs).metrics[0].n_items == 60
+
+
+def test_handed_02(importer: Importer, cases: Path) -> None:
+    found = importer(*arms(cases / "02-rows-lost"))
+    assert found.verdict is Verdict.INVALID
+    assert (found.metrics[0].n_items, found.metrics[0].n_missing, importer.join.lost) == (1319, 419, 419)
+
+
+# the same text with another score
+
+
+def scored(values: Sequence[float], *, texts: Sequence[str] = ()) -> list[Row]:
+    said = texts or ["an answer"] * len(values)
+    return [row(n, {"q": n}, resps=[said[n]], exact_match=value) for n, value in enumerate(values)]
+
+
+def test_the_same_text_with_another_score_is_the_scorer_s_doing(importer: Importer) -> None:
+    found = importer.rows(scored([1] * 200), scored([0] * 40 + [1] * 160))
+    assert found.verdict is Verdict.INVALID
+    assert found.pairs.same_text_other_score == 40
+    assert found.reasons[0].startswith("40 items have the same answer and another score: the scoring differs")
+    assert "qualab rescore" in found.reasons[0]
+
+
+def test_another_text_may_have_another_score(importer: Importer) -> None:
+    others = ["other"] * 40 + ["an answer"] * 160
+    found = importer.rows(scored([1] * 200), scored([0] * 40 + [1] * 160, texts=others))
+    assert (found.verdict, found.pairs.same_text_other_score) == (Verdict.REGRESSION, 0)
+
+
+def test_scores_of_several_answers_an_item_are_not_those_of_the_first(importer: Importer) -> None:
+    """Tasks with repeats, as a majority of eight answers; the first alone is kept."""
+    off, on = scored([1] * 200), scored([0] * 40 + [1] * 160)
+    for one, other in zip(off, on, strict=True):
+        one["resps"], other["resps"] = [["an answer", "right"]], [["an answer", "wrong"]]
+    found = importer.rows(off, on)
+    assert (found.verdict, found.pairs.same_text_other_score) == (Verdict.REGRESSION, 0)
+    assert importer.imported.tasks_with_more_answers == ("sums",)
+    assert any("from more answers an item than the one that is kept" in caveat for caveat in found.caveats)
+
+
+def test_handed_03(importer: Importer, cases: Path) -> None:
+    found = importer(*arms(cases / "03-same-text-other-score"))
+    assert found.verdict is Verdict.INVALID
+    assert found.reasons[0].startswith("48 items have the same answer and another score")
+
+
+# generation settings
+
+
+def test_the_generation_settings_of_every_row_are_compared(importer: Importer) -> None:
+    settings = [{"until": ["\n"], "temperature": 0.0}, {"until": ["\n"], "temperature": 0.7}]
+    off = [row(n, {"q": n}, second=[settings[0]], acc=1.0) for n in range(50)]
+    on = [row(n, {"q": n}, second=[settings[n > 0]], acc=1.0) for n in range(50)]
+    with pytest.raises(PairDiffers, match=r"sums: the generation settings differ in 49 of 50 answers: .*:0,.*0\.7"):
+        importer.rows(off, on)
+    importer.rows(off, on, allowed=(FindingCode.GENERATION,))
+
+
+def test_handed_06(importer: Importer, cases: Path) -> None:
+    with pytest.raises(PairDiffers, match="the generation settings differ in 1318 of 1319 answers"):
+        importer(*arms(cases / "06-later-rows-other-settings"))
+
+
+# what went unchecked
+
+
+def without_results(run: Run, folder: Path) -> Path:
+    written = run.write(folder)
+    (written / f"results_{run.date}.json").unlink()
+    return written
+
+
+def test_what_one_log_does_not_tell_is_named(importer: Importer) -> None:
+    rows = binary_rows([1] * 100)
+    run = Run(samples={"sums": rows}, more={"chat_template_sha": "a", "system_instruction": "Be brief."})
+    found = importer(run.write(importer.folder / "off"), without_results(run, importer.folder / "on"))
+    (note,) = (caveat for caveat in found.caveats if caveat.startswith("not compared"))
+    assert note.startswith("not compared, since the log of the candidate does not tell: the tool's version, ")
+    names = ("task versions", "few-shot examples", "filters and metrics", "the chat template", "the system instruction")
+    for name in names:
+        assert name in note
+
+
+def test_whole_logs_leave_nothing_unchecked(importer: Importer) -> None:
+    config = {"sums": {"metric_list": []}}
+    runs = [Run(samples={"sums": binary_rows([1])}, date=date, configs=config) for date in (EARLIER, LATER)]
+    importer.runs(*runs)
+    assert not any(finding.code is FindingCode.UNCHECKED for finding in importer.imported.findings)
+
+
+def test_handed_07(importer: Importer, cases: Path) -> None:
+    found = importer(*arms(cases / "07-no-results-in-one-arm"))
+    assert any("since the log of the candidate does not tell: the tool's version" in one for one in found.caveats)
+
+
+# Inspect
+
+
+def sample(number: int, text: str, **more: Any) -> Row:
+    message = {"role": "assistant", "content": text}
+    output = {"model": "m", "choices": [{"message": message, "stop_reason": "stop"}]}
+    return {
+        "id": number,
+        "epoch": 1,
+        "input": f"What is {number}?",
+        "target": str(number),
+        "output": output,
+        "scores": {"match": {"value": "C"}},
+        **more,
+    }
+
+
+def inspect_log(path: Path, samples: Sequence[Row], *, created: str = "2026-01-01T00:00:00", **header: Any) -> Path:
+    """As Inspect writes it; of a `.json` path one file."""
+    eval_ = {"task": "sums", "model": path.stem, "created": created, "dataset": {"samples": len(samples)}}
+    document = {"version": 2, "status": "success", "eval": eval_, "plan": {}, **header}
+    if path.suffix == ".json":
+        path.write_text(json.dumps({**document, "samples": samples}, indent=2))
+        return path
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("header.json", json.dumps(document))
+        for one in samples:
+            archive.writestr(f"samples/{one['id']}_epoch_1.json", json.dumps(one))
+    return path
+
+
+PARTS = [{"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "It is "}, {"type": "text", "text": "3"}]
+
+
+@pytest.mark.parametrize("content", ["It is 3", PARTS])
+def test_answers_without_a_completion_are_read_from_their_message(importer: Importer, content: Any) -> None:
+    off = inspect_log(importer.folder / "off.eval", [sample(n, f"It is {n}") for n in range(12)])
+    on = inspect_log(importer.folder / "on.eval", [sample(n, content) for n in range(12)])
+    found = importer(off, on)
+    assert (found.pairs.n_pairs, found.pairs.same_text) == (12, 1)
+    assert [arm.empty_answers for arm in found.arms] == [0, 0]
+
+
+def test_a_sample_without_any_output_is_missing(importer: Importer) -> None:
+    whole = [sample(n, "It is 3") for n in range(12)]
+    off = inspect_log(importer.folder / "off.eval", whole)
+    on = inspect_log(importer.folder / "on.eval", [sample(0, "", output={}), *whole[1:]])
+    found = importer(off, on)
+    assert found.metrics[0].n_missing_candidate == 1
+
+
+def test_scores_after_several_messages_are_not_those_of_the_last_text(importer: Importer) -> None:
+    talk = [{"role": "assistant", "content": text} for text in ("using a tool", "done")]
+    off = [sample(n, "done", messages=talk) for n in range(12)]
+    on = [sample(n, "done", messages=talk, scores={"match": {"value": "I"}}) for n in range(12)]
+    found = importer(inspect_log(importer.folder / "a.eval", off), inspect_log(importer.folder / "b.eval", on))
+    assert found.pairs.same_text_other_score == 0
+
+
+@pytest.mark.parametrize("scores", [{"scores": {}}, {"scores": None}])
+def test_an_unscored_log_is_refused(importer: Importer, scores: Row) -> None:
+    paths = [inspect_log(importer.folder / name, [sample(1, "x", **scores)]) for name in ("off.eval", "on.eval")]
+    with pytest.raises(BadLog, match=r"off\.eval has no scores") as caught:
+        importer(*paths)
+    assert "inspect score" in caught.value.hint
+
+
+def test_a_run_that_broke_off_is_refused_unless_it_was_run_again(importer: Importer) -> None:
+    whole, folder = [sample(n, "x") for n in range(4)], importer.folder / "on"
+    folder.mkdir()
+    off = inspect_log(importer.folder / "off.eval", whole)
+    dataset = {"task": "sums", "dataset": {"samples": 40}}
+    cancelled = sample(3, "", error={"message": "CancelledError()"})
+    inspect_log(folder / "1.eval", [*whole[:3], cancelled], status="error", eval=dataset)
+    with pytest.raises(BadLog, match=r"1\.eval: the run ended with status error after 3 of 40 samples") as caught:
+        importer(off, folder)
+    assert "inspect eval-retry 1.eval" in caught.value.hint
+    inspect_log(folder / "2.eval", whole)
+    assert importer(off, folder).metrics[0].n_missing == 0
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_json_log_is_read_as_an_eval_is(importer: Importer, is_folder: bool) -> None:
+    samples = [sample(n, f"It is {n}") for n in range(12)]
+    folder = importer.folder / "json"
+    folder.mkdir()
+    path = inspect_log(folder / "2026-01-01T00-00-00_sums_x.json", samples)
+    (folder / "notes.json").write_text("{}")
+    found = importer(inspect_log(importer.folder / "off.eval", samples), folder if is_folder else path)
+    assert (importer.join.paired, found.pairs.same_text) == (12, 12)
+    with pytest.raises(BadLog, match="holds no samples"):
+        importer(path, inspect_log(folder / "none.json", []))
+
+
+def test_handed_05(importer: Importer, cases: Path) -> None:
+    found = importer(*(cases / "05-inspect-no-completion" / name for name in ("off.eval", "on.eval")))
+    assert (found.pairs.n_pairs, found.pairs.same_text) == (12, 0)
+
+
+def test_handed_08(importer: Importer, cases: Path) -> None:
+    with pytest.raises(BadLog, match=r"off\.eval has no scores"):
+        importer(*(cases / "08-inspect-unscored" / name for name in ("off.eval", "on.eval")))
+    with pytest.raises(BadLog, match=r"on/.*: the run ended with status error after 30 of 40 samples"):
+        importer(*arms(cases / "08-inspect-failed-run"))
+
+
+def test_handed_15(importer: Importer, cases: Path) -> None:
+    importer(cases / "15-inspect-json", cases / "08-inspect-failed-run" / "off")
+    assert importer.join.paired == 40
+
+
+# lighteval
+
+
+@pytest.mark.parametrize("arm", ["baseline", "candidate"])
+def test_lighteval_s_file_names_with_underscores_are_its_tasks(importer: Importer, arm: str) -> None:
+    with zipfile.ZipFile(FIXTURES / "lighteval.zip") as packed:
+        packed.extractall(importer.folder)
+    for path in (importer.folder / arm).rglob("details_*.parquet"):
+        path.rename(path.with_name(path.name.replace("|", "__")))
+    importer(importer.folder / "baseline", importer.folder / "candidate")
+    assert [join.task for join in importer.imported.joins] == ["capitals|5", "sums|0"]
+    assert {task.version for task in importer.comparison.plan.tasks} == {"0", "1"}
+
+
+def test_lighteval_s_details_without_results_are_named_alike(importer: Importer) -> None:
+    with zipfile.ZipFile(FIXTURES / "lighteval.zip") as packed:
+        packed.extractall(importer.folder)
+    (sums,) = (importer.folder / "candidate").rglob("details_sums*.parquet")
+    alone = shutil.copy(sums, importer.folder / sums.name.replace("|", "__"))
+    importer(importer.folder / "baseline", alone)
+    assert [join.task for join in importer.imported.joins] == ["sums|0"]
+
+
+def test_handed_09(importer: Importer, cases: Path) -> None:
+    folder = cases / "09-lighteval-double-underscore"
+    importer(folder / "baseline", folder / "candidate")
+    tasks = {task.name: (task.version, task.num_fewshot) for task in importer.comparison.plan.tasks}
+    assert tasks == {"capitals|5": ("0", 5), "sums|0": ("1", 0)}
+
+
+# where less is better
+
+
+def test_what_is_better_is_a_gain(importer: Importer) -> None:
+    better = {"higher_is_better": {"sums": {"wer": False}}}
+    off, on = ([row(n, {"q": n}, wer=0.2 + more) for n in range(120)] for more in (0.0, 0.06))
+    runs = dated(EARLIER, off, **better), dated(LATER, on, **better)
+    worse = importer.runs(*runs).metrics[0]
+    gained = Importer(folder=importer.folder / "turned").runs(*runs[::-1]).metrics[0]
+    assert worse.evidence is not None
+    assert (worse.evidence.gains, worse.evidence.losses) == (0, 120)
+    assert (worse.verdict, round(worse.evidence.difference, 3)) == (Verdict.REGRESSION, 0.06)
+    assert gained.evidence is not None
+    assert (gained.evidence.gains, gained.evidence.losses) == (120, 0)
+
+
+def test_handed_10(importer: Importer, cases: Path) -> None:
+    """Its texts are all the same, so that the comparison as a whole is void."""
+    found = importer(*arms(cases / "10-lower-is-better"))
+    (metric,) = found.metrics
+    assert metric.evidence is not None
+    assert (metric.verdict, metric.evidence.gains, metric.evidence.losses) == (Verdict.REGRESSION, 0, 120)
+    assert found.pairs.same_text_other_score == 120
+
+
+# versions, files that are something else, null answers, tables
+
+
+@pytest.mark.parametrize(("one", "other"), [(3.0, 3), ("2.0", 2), (3, "3.00")])
+def test_a_version_is_the_same_however_its_number_is_written(importer: Importer, one: Any, other: Any) -> None:
+    runs = [Run(samples={"sums": binary_rows([1])}, more={"versions": {"sums": value}}) for value in (one, other)]
+    importer.runs(*runs)
+
+
+def test_versions_that_only_look_alike_differ(importer: Importer) -> None:
+    runs = [Run(samples={"sums": binary_rows([1])}, more={"versions": {"sums": value}}) for value in ("3.1", "3.10")]
+    with pytest.raises(PairDiffers, match=r"3\.1 and 3\.10"):
+        importer.runs(*runs)
+
+
+def test_handed_11(importer: Importer, cases: Path) -> None:
+    assert importer(*arms(cases / "11-version-3-and-3.0")).verdict is Verdict.EQUIVALENT
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 21785\n"
+WRONG = [
+    (POINTER, "is a Git LFS pointer", "git lfs pull"),
+    (b"\n<!DOCTYPE html><html><body>Sign in</body></html>", "is an HTML page", "Download the file"),
+    ("{}".encode("utf-16"), "is UTF-16 text", "UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("content", "said", "hint"), WRONG)
+@pytest.mark.parametrize(
+    "name", [f"samples_sums_{DATE}.jsonl", f"results_{DATE}.json", "x.eval", f"details_sums|0_{DATE}.parquet"]
+)
+def test_a_file_that_is_something_else_is_named(
+    importer: Importer, name: str, content: bytes, said: str, hint: str
+) -> None:
+    off = dated(EARLIER, binary_rows([1])).write(importer.folder / "off")
+    folder = importer.folder / "on"
+    if name.startswith(("samples", "results")):
+        Run(samples={"sums": binary_rows([1])}).write(folder)
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(content)
+    with pytest.raises(BadLog, match=said) as caught:
+        importer(off, folder)
+    assert name in caught.value.message
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(("content", "said", "hint"), WRONG)
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl", "x.parquet"])
+def test_a_table_that_is_something_else_is_named(
+    importer: Importer, name: str, content: bytes, said: str, hint: str
+) -> None:
+    (importer.folder / name).write_bytes(content)
+    with pytest.raises(BadLog, match=said) as caught:
+        importer(importer.folder / name, importer.folder / name, is_table=True)
+    assert hint in caught.value.hint
+
+
+def test_handed_12(importer: Importer, cases: Path) -> None:
+    with pytest.raises(BadLog, match=r"samples_gsm8k.*\.jsonl is a Git LFS pointer") as caught:
+        importer(cases / "07-no-results-in-one-arm" / "off", cases / "12-lfs-pointer")
+    assert "git lfs pull" in caught.value.hint
+
+
+def test_an_answer_that_is_null_is_missing(importer: Importer) -> None:
+    off, on = binary_rows([1] * 300), binary_rows([1] * 300)
+    results = {"results": {"sums": {"exact_match,none": 1.0}}}
+    run = dated(LATER, on, **results).write(importer.folder / "on")
+    (path,) = run.glob("samples_*.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text(
+        "".join(json.dumps({**one, "resps": [[None]]} if n < 4 else one) + "\n" for n, one in enumerate(lines))
+    )
+    found = importer(dated(EARLIER, off, **results).write(importer.folder / "off"), run)
+    metric = found.metrics[0]
+    assert (metric.n_items, metric.n_missing_candidate, found.arms[1].n_answers) == (300, 4, 296)
+    assert found.arms[1].statuses == {"no_final_answer": 4, "ok": 296}
+    answers = list(importer.store.answers(found.comparison_id, arm=ArmName.CANDIDATE))
+    assert (answers[0].reply.text, answers[0].reply.status) == (None, AnswerStatus.NO_FINAL_ANSWER)
+
+
+def test_handed_16(importer: Importer, cases: Path) -> None:
+    found = importer(*arms(cases / "16-null-answers"))
+    assert (found.verdict, found.metrics[0].n_missing_candidate) == (Verdict.INVALID, 40)
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
+def test_a_score_that_is_no_finite_number_is_an_error_with_its_line(importer: Importer, name: str, value: str) -> None:
+    path = importer.folder / name
+    spelled = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}[value]
+    lines = [f'{{"item": {n}, "baseline": 1, "candidate": {spelled if n else 1}}}' for n in range(2)]
+    path.write_text("\n".join(lines) if name == "x.jsonl" else f"item,baseline,candidate\n1,1,{value}\n")
+    with pytest.raises(BadLog, match=rf"{name}, line 2: the candidate is '{value}', which is no finite number"):
+        importer(path, path, is_table=True)
