@@ -104,11 +104,10 @@ def analyse(
     tokens = None if plan.imported else first_token_summary(seen)
     notes = treatment.notes if treatment else ()
     verdict, reasons = conclude(plan, rows, arms, pairs, suite=suite, treatment=treatment)
-    more = (looks, found.noise, found.repeats, treatment, pinning, tokens)
     return Analysis(
         comparison_id=comparison.id,
         plan_hash=comparison.plan_hash,
-        input_hash=input_hash(scores, layout, arms, pairs, more=more),
+        input_hash=input_hash(scores, layout, arms, pairs, more=(looks, found.noise, found.repeats)),
         verdict=verdict,
         reasons=reasons,
         caveats=(*_caveats(plan, seen), *notes, *missing_caveats(suite.missing, plan.rule)),

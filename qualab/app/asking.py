@@ -114,10 +114,8 @@ async def ask_fed(
     """Asks what a feeder puts into the arms' queues, and records it. Raises as `ask_all`."""
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(recorder.commit_until_closed())
             beating = group.create_task(beat(services, run.comparison.id))
             await _ask_missing(run, arms, recorder, feeding)
-            recorder.close()
             beating.cancel()
     except BaseExceptionGroup as errors:
         raise _first(errors) from errors
@@ -203,7 +201,7 @@ async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
     policy = run.comparison.plan.policy
     while (job := await arm.queue.get()) is not None:
         reply = await arm.endpoint.ask(job.request, job.body)
-        recorder.add(
+        await recorder.add(
             Answer(
                 arm=arm.name,
                 position=job.position,

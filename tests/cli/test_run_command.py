@@ -198,6 +198,9 @@ def test_a_killed_run_resumes_to_the_uninterrupted_runs_verdict(
     process.communicate()
     before = stored(db)
     asked = [len(server.requests) for server in slow_pair]
+    n_tried = sum(path.endswith("completions") for server in slow_pair for path, _ in server.requests)
+    n_before_the_run = 2 * 4  # a trial of each of the three tasks' settings, and a probe
+    assert n_tried - n_before_the_run - len(before) <= 2 * 4, "what was in flight, and no more"
 
     comparison = json.loads(qualab("list", "--format", "json").out)[0]
     assert comparison["status"] == "interrupted"
