@@ -255,6 +255,7 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
             concurrency=settings.concurrency,
             timeout_s=settings.timeout,
             max_attempts=settings.max_attempts,
+            max_wait_s=settings.max_wait,
             max_failed_share=settings.max_failed_share,
         ),
         rule=rule_of(settings),

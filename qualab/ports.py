@@ -144,8 +144,11 @@ class Endpoint(Protocol):
         """The engine's counters now; None where they are closed."""
         ...
 
-    async def ask(self, request: Request, body: bytes) -> Reply:
-        """One request with its attempts. Never raises for what the server does: that is a Reply's status."""
+    async def ask(self, request: Request, body: bytes, *, on_wait: Callable[[float], None] | None = None) -> Reply:
+        """One request with its attempts. Never raises for what the server does: that is a Reply's status.
+
+        `on_wait` is told each pause, in seconds, that the server asks for.
+        """
         ...
 
     async def tokenize(self, texts: Sequence[str], *, model: str) -> list[list[int]]:
@@ -666,6 +669,10 @@ class Progress(Protocol):
     ) -> None: ...
 
     def answered(self, arm: ArmName, reply: Reply) -> None: ...
+
+    def waiting(self, arm: ArmName, seconds: float) -> None:
+        """An arm's server asks to wait before one of its requests is sent again."""
+        ...
 
     def phase(self, text: str) -> None:
         """A step that is not counted, as "scoring"."""

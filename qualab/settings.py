@@ -160,6 +160,7 @@ class Settings(BaseSettings):
     concurrency: int = 8
     timeout: float = 300.0
     max_attempts: int = 5
+    max_wait: float = 600.0
     max_failed_share: float = 0.1
     data_dir: Path | None = None
     db: str = ""

@@ -90,6 +90,8 @@ class Script:
     """Whether there is a drafter."""
     engine: EngineScript = field(default_factory=EngineScript)
     latency_s: float = 0.0
+    busy_share: float = 0.0
+    """Share of requests, drawn at random, that get a 429 with Retry-After: 0."""
     max_model_len: int = 1_000_000
 
     def text(self, prompt: str) -> str:
@@ -310,6 +312,8 @@ class ScriptedServer:
         return body
 
     def _refusal(self, body: Mapping[str, Any], n_tokens: int) -> web.Response | None:
+        if digest(f"busy {len(self.requests)}") / 2**32 < self.script.busy_share:
+            return _error(429, "Too many requests.", "RateLimitError", {"Retry-After": "0"})
         if body.get("model") != self.model:
             return _error(404, f"The model `{body.get('model')}` does not exist.", "NotFoundError")
         if n_tokens >= self.script.max_model_len:
@@ -350,8 +354,9 @@ class ScriptedServer:
         )
 
 
-def _error(status: int, message: str, kind: str) -> web.Response:
-    return web.json_response({"error": {"message": message, "type": kind, "code": status}}, status=status)
+def _error(status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    body = {"error": {"message": message, "type": kind, "code": status}}
+    return web.json_response(body, status=status, headers=headers)
 
 
 def _read_answers(path: Path | None) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from qualab.app.heartbeats import beat
@@ -198,9 +199,9 @@ async def _ask_missing(run: Run, arms: Sequence[Arm], recorder: Recorder, feedin
 
 
 async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
-    policy = run.comparison.plan.policy
+    policy, on_wait = run.comparison.plan.policy, partial(run.progress.waiting, arm.name)
     while (job := await arm.queue.get()) is not None:
-        reply = await arm.endpoint.ask(job.request, job.body)
+        reply = await arm.endpoint.ask(job.request, job.body, on_wait=on_wait)
         await recorder.add(
             Answer(
                 arm=arm.name,

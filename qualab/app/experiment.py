@@ -175,6 +175,7 @@ def check(experiment: Experiment) -> None:
             (policy.concurrency >= 1, "concurrency", "1 or more"),
             (0 < policy.timeout_s <= LONGEST_TIMEOUT_S, "timeout", f"above 0 and at most {LONGEST_TIMEOUT_S} seconds"),
             (policy.max_attempts >= 1, "max_attempts", "1 or more"),
+            (0 <= policy.max_wait_s <= LONGEST_TIMEOUT_S, "max_wait", f"0 to {LONGEST_TIMEOUT_S} seconds"),
             (experiment.repeats >= 1, "repeats", "1 or more"),
             (noise is None or 1 <= noise.runs <= MOST_NOISE_RUNS, "noise_floor_runs", f"1 to {MOST_NOISE_RUNS}"),
             (noise is None or noise.concurrency >= 1, "noise_floor_concurrency", "1 or more"),

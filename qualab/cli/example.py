@@ -33,6 +33,7 @@ alpha: 0.05           # level of each one-sided test
 concurrency: 8        # in flight in each arm
 timeout: 300          # seconds an attempt may take
 # max_attempts: 5
+# max_wait: 600       # seconds that a request waits where its server asks for it (429, Retry-After)
 
 # data_dir: /data/qualab        # data sets as local JSONL, where there is no hub (docs/tasks.md)
 # apply_chat_template: true     # chat completions (true) or completions (false); default: as the suite says

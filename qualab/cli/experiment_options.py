@@ -61,6 +61,9 @@ Power = Annotated[float | None, typer.Option(help="Chance of proving the margin 
 Concurrency = Annotated[int | None, typer.Option(help="Requests in flight in each arm.")]
 Timeout = Annotated[float | None, typer.Option(help="Deadline of one attempt, seconds.")]
 MaxAttempts = Annotated[int | None, _option("max_attempts", "Attempts a request.")]
+MaxWait = Annotated[
+    float | None, _option("max_wait", "Seconds a request waits where its server asks for it (429, Retry-After).")
+]
 MaxFailedShare = Annotated[float | None, _option("max_failed_share", "Share of missing answers that stops an arm.")]
 MaxMissingShare = Annotated[float | None, _option("max_missing_share", "Share of missing pairs that is INVALID.")]
 MinAcceptedShare = Annotated[

@@ -73,6 +73,7 @@ def plan(
     concurrency: o.Concurrency = None,
     timeout: o.Timeout = None,
     max_attempts: o.MaxAttempts = None,
+    max_wait: o.MaxWait = None,
     max_failed_share: o.MaxFailedShare = None,
     max_missing_share: o.MaxMissingShare = None,
     min_accepted_share: o.MinAcceptedShare = None,

@@ -92,6 +92,8 @@ class RequestPolicy:
     backoff_s: float = 0.5
     """First pause between attempts; doubles, with full jitter, up to `max_backoff_s`."""
     max_backoff_s: float = 30.0
+    max_wait_s: float = 600.0
+    """Longest time that one request waits because its server asks for it (429, 503 with Retry-After); no attempts."""
     max_failed_share: float = 0.1
     """An arm with a larger share of missing answers stops the run."""
 

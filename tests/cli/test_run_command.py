@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -226,6 +227,15 @@ def test_a_killed_run_resumes_to_the_uninterrupted_runs_verdict(
     ]
     assert shown[0]["metrics"] == shown[1]["metrics"]
     assert shown[0]["verdict"] == shown[1]["verdict"]
+
+
+def test_a_server_that_asks_to_wait_gets_every_request_answered(qualab: Command) -> None:
+    with ScriptedServer(Script(busy_share=0.5)) as off, ScriptedServer(Script(busy_share=0.5, drafts=True)) as on:
+        flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted", "--concurrency", 32]
+        done = qualab("run", *flags, "--tasks", "demo_arithmetic", "--max_attempts", 1)
+    analysis = json.loads(qualab("show", done.comparison_id, "--format", "json").out)["analysis"]
+    assert [(one["n_answers"], one["retries"]) for one in analysis["arms"]] == [(80, 0), (80, 0)]
+    assert re.search(r"baseline 80/80 .* 0 errors, \d+ waits on request of the server \(0:\d\d\)", done.err)
 
 
 def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(qualab: Command, slow_pair: Pair, tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ async def test_a_message_without_content_is_a_bad_body(
     assert (got.status, got.attempts, got.error) == (AnswerStatus.BAD_BODY, 2, "the message has no content")
 
 
-@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [408, 409, 425, 500, 502, 503, 504])
 async def test_passing_trouble_is_asked_again(server: ScriptedServer, opened: Open, status: int) -> None:
     server.script(reply({"error": {"message": "busy"}}, status=status), OK)
     async with opened() as endpoint:
@@ -360,9 +360,42 @@ async def test_retry_after_in_seconds_is_waited_for(server: ScriptedServer, open
     server.script(reply("", status=429, headers={"Retry-After": "7"}), OK)
     async with opened(backoff_s=0.5) as endpoint:
         got = await endpoint.ask(COMPLETION, b"{}")
-    assert got.attempts == 2
+    assert got.attempts == 1
     assert 7.0 <= fake_time.slept[0] <= 7.5
     assert got.sent_at == START + timedelta(seconds=fake_time.slept[0])
+
+
+@pytest.mark.parametrize(("status", "headers"), [(429, {}), (429, {"Retry-After": "1"}), (503, {"Retry-After": "0"})])
+async def test_waiting_for_a_busy_server_uses_up_no_attempt(
+    server: ScriptedServer, opened: Open, fake_time: FakeTime, status: int, headers: dict[str, str]
+) -> None:
+    busy, told = reply("", status=status, headers=headers), list[float]()
+    server.script(busy, busy, reply("", status=500), *[busy] * 9, OK)
+    async with opened(max_attempts=2) as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}", on_wait=told.append)
+    assert (got.status, got.attempts, got.error) == (AnswerStatus.OK, 2, "")
+    assert len(told) == 11
+    assert len(fake_time.slept) == 12
+
+
+async def test_a_server_that_stays_busy_fails_when_the_time_for_waiting_is_used_up(
+    server: ScriptedServer, opened: Open, fake_time: FakeTime
+) -> None:
+    server.script(reply({"error": "slow down"}, status=429, headers={"Retry-After": "50"}))
+    async with opened(max_wait_s=200.0, backoff_s=0.5) as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert (got.status, got.attempts) == (AnswerStatus.HTTP_ERROR, 1)
+    assert got.error == "HTTP 429: slow down (after waiting as long as max_wait allows)"
+    assert 150 <= fake_time.elapsed <= 200
+
+
+async def test_without_time_for_waiting_a_busy_server_fails_at_once(
+    server: ScriptedServer, opened: Open, fake_time: FakeTime
+) -> None:
+    server.script(reply("", status=429, headers={"Retry-After": "1"}))
+    async with opened(max_wait_s=0.0) as endpoint:
+        assert (await endpoint.ask(COMPLETION, b"{}")).status is AnswerStatus.HTTP_ERROR
+    assert fake_time.slept == []
 
 
 async def test_what_ask_was_given_is_cancelled_cleanly(server: ScriptedServer, opened: Open) -> None:

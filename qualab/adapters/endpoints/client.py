@@ -11,7 +11,7 @@ from qualab.adapters.endpoints.faults import Fault
 from qualab.adapters.endpoints.inspection import LOADING_TIMEOUT_S, Inspection
 from qualab.adapters.endpoints.redaction import Redactor, checked_key
 from qualab.adapters.endpoints.replies import BadBody, failed_reply, failure_of, read_reply
-from qualab.adapters.endpoints.retrying import Failure, Sending, Timing, persist
+from qualab.adapters.endpoints.retrying import Failure, OnWait, Sending, Timing, persist
 from qualab.adapters.endpoints.tokenizing import ServerTokenizer
 from qualab.adapters.endpoints.transport import Transport
 from qualab.adapters.endpoints.urls import Routes
@@ -67,13 +67,16 @@ class HttpEndpoint:
         """The engine's counters now; None where they are closed."""
         return await self._probe.counters()
 
-    async def ask(self, request: Request, body: bytes) -> Reply:
+    async def ask(self, request: Request, body: bytes, *, on_wait: OnWait | None = None) -> Reply:
         """One request with its attempts, of which at most `policy.concurrency` are under way at any time.
 
-        Never raises for what the server does: that is the Reply's status.
+        `on_wait` is told each pause that the server asks for. Never raises for what the server does: that is the Reply's status.
         """
         outcome = await persist(
-            lambda attempt: self._attempt(request, body, attempt), policy=self._policy, timing=self._timing
+            lambda attempt: self._attempt(request, body, attempt),
+            policy=self._policy,
+            timing=self._timing,
+            on_wait=on_wait,
         )
         return failed_reply(outcome) if isinstance(outcome, Failure) else outcome
 
@@ -88,7 +91,7 @@ class HttpEndpoint:
         if isinstance(found, Fault):
             return Failure(status=found.status, error=found.reason, retry=True, sending=sending)
         if found.status != 200:
-            return failure_of(found, sending, redact=self._redact)
+            return failure_of(found, sending, redact=self._redact, now=timing.now())
         try:
             return read_reply(request, found.body, sending)
         except BadBody as exc:

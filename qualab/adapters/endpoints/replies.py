@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import orjson
 
 from qualab.adapters.endpoints.redaction import Redactor
-from qualab.adapters.endpoints.retrying import Failure, Sending, is_retried, status_of
+from qualab.adapters.endpoints.retrying import Failure, Sending, is_backpressure, is_retried, status_of
 from qualab.adapters.endpoints.transport import Exchange
 from qualab.domain.items import Drafted, Reply, Request
 from qualab.domain.names import AnswerStatus, Api
@@ -108,15 +109,17 @@ def failed_reply(failure: Failure) -> Reply:
     )
 
 
-def failure_of(exchange: Exchange, sending: Sending, *, redact: Redactor) -> Failure:
+def failure_of(exchange: Exchange, sending: Sending, *, redact: Redactor, now: datetime) -> Failure:
     """The failed attempt that an HTTP status other than 200 means, with what the server says about it."""
+    retry_after = exchange.header("Retry-After")
     said = redact.excerpt(error_message(exchange.body) or exchange.body)
     return Failure(
         status=status_of(exchange.status),
         error=f"HTTP {exchange.status}: {said}" if said else f"HTTP {exchange.status}",
         retry=is_retried(exchange.status),
         sending=sending,
-        retry_after=exchange.header("Retry-After"),
+        retry_after=retry_after,
+        is_backpressure=is_backpressure(exchange.status, retry_after, now=now),
     )
 
 
