@@ -238,6 +238,7 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
         include_path=settings.include_path,
         data_dir=settings.data_dir,
         gen_kwargs=settings.gen_kwargs,
+        allow_extra=settings.allow_extra,
         seed=settings.seed,
         repeats=settings.repeats,
         looks=settings.looks,

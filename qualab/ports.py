@@ -16,7 +16,7 @@ from qualab.domain.engine import Counters, Engine
 from qualab.domain.items import Answer, Item, ItemHead, JsonObject, Reply, Request, Score, ScoreFlip
 from qualab.domain.leases import HostLease
 from qualab.domain.logged import CutLine, LoggedRow, LoggedRun, TaskFacts
-from qualab.domain.names import ArmName, ComparisonStatus, Verdict
+from qualab.domain.names import Api, ArmName, ComparisonStatus, Verdict
 from qualab.domain.observations import Observation
 from qualab.domain.ordering import NEWEST_FIRST, ListOrder
 from qualab.domain.outcomes import Outcome, OutcomeFilter
@@ -142,6 +142,10 @@ class Endpoint(Protocol):
 
     async def counters(self) -> Counters | None:
         """The engine's counters now; None where they are closed."""
+        ...
+
+    async def settings(self, api: Api) -> frozenset[str] | None:
+        """Names that a request on this route may have, as the server tells; None where it does not."""
         ...
 
     async def ask(self, request: Request, body: bytes, *, on_wait: Callable[[float], None] | None = None) -> Reply:

@@ -205,6 +205,8 @@ class ScriptedServer:
             ]
         )
         app.add_routes(self._llama_routes() if self.script.engine.kind == "llama" else self._vllm_routes())
+        if self.script.engine.settings:
+            app.add_routes([web.get("/openapi.json", self._say(_openapi(self.script.engine.settings)))])
         if self.script.engine.has_metrics:
             app.add_routes([web.get("/metrics", self._metrics)])
         return app
@@ -352,6 +354,14 @@ class ScriptedServer:
                 **told,
             }
         )
+
+
+def _openapi(settings: Sequence[str]) -> dict[str, Any]:
+    """As FastAPI writes it: a reference to the body's schema."""
+    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Body"}}}}
+    schema = {"type": "object", "properties": {name: {} for name in ("model", "prompt", "messages", *settings)}}
+    paths = {f"/v1/{route}": {"post": {"requestBody": body}} for route in ("completions", "chat/completions")}
+    return {"openapi": "3.1.0", "paths": paths, "components": {"schemas": {"Body": schema}}}
 
 
 def _error(status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> web.Response:

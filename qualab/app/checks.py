@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from qualab.app.differences import differences
 from qualab.app.preflight import Endpoints
-from qualab.app.trials import Probe, Stored, probe_drafters, try_requests
+from qualab.app.trials import Probe, Stored, probe_drafters, setting_findings, try_requests
 from qualab.domain.canonical import canonical_json, sha256
 from qualab.domain.engine import Engine, EngineKind
 from qualab.domain.items import Item
@@ -40,6 +40,7 @@ async def check_pair(
     tokens = await sample_tokens(endpoints, items, infos, plan.sampling.model)
     findings = [*_engine_findings(engines), *_token_findings(tokens)]
     findings += await try_requests(endpoints, items, seed=plan.sampling.seed)
+    findings += await setting_findings(endpoints, engines, items, plan.sampling)
     if _generates(plan):
         findings += _drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), engines, plan.rule)
     else:
@@ -82,6 +83,7 @@ async def check_turn(
     findings = [*_changes(arm, before.engines[arm], now[arm])] if arm in before.engines else []
     findings += [*_engine_findings(engines), *_token_findings({**before.tokens, **tokens})]
     findings += await try_requests(endpoints, items, seed=plan.sampling.seed, baseline=before.baseline)
+    findings += await setting_findings(endpoints, now, items, plan.sampling)
     if _generates(plan):
         findings += _drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), engines, plan.rule)
     return TurnChecked(engine=now[arm], tokens=tokens.get(arm, ""), findings=tuple(findings))

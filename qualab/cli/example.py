@@ -38,7 +38,7 @@ timeout: 300          # seconds an attempt may take
 # data_dir: /data/qualab        # data sets as local JSONL, where there is no hub (docs/tasks.md)
 # apply_chat_template: true     # chat completions (true) or completions (false); default: as the suite says
 # num_fewshot: 5                # default: as each task says
-# gen_kwargs: {temperature: 0.7}
+# gen_kwargs: {temperature: 0.7}    # unknown names are refused, unless allow_extra: true
 # repeats: 1                    # answers an item; needs a temperature
 # limit: 40                     # items a task, to try things out; never signed off
 # noise_floor: {runs: 1, concurrency: 16}   # how much the baseline differs from itself, at another load

@@ -400,8 +400,8 @@ class Analysis:
     comparison_id: str
     plan_hash: str
     input_hash: str
-    """SHA-256 over what was answered: scores, clusters, statuses, looks, noise floor and repeats; not over what was seen
-    of engines, so that resuming leaves no trace in it."""
+    """SHA-256 over what was answered: scores, clusters, statuses, looks, noise floor and repeats. Not over what was
+    seen of engines, so that resuming leaves no trace in it."""
     verdict: Verdict
     reasons: tuple[str, ...]
     """In order of weight, each one sentence."""

@@ -74,6 +74,8 @@ class SamplingPlan:
     """Route of generations; log-likelihoods always go to completions."""
     gen_kwargs: dict[str, object] = field(default_factory=dict)
     """Overrides of the tasks' own generation settings, in lm-eval's names."""
+    allow_extra: bool = False
+    """Whether settings may be sent that qualab, or an engine, does not know."""
     seed: int = 1234
     """Seed of few-shot draws, item order and sampling (repeat r samples with seed + r)."""
     repeats: int = 1

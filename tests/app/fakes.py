@@ -19,7 +19,7 @@ from qualab.domain.claims import Pulse
 from qualab.domain.comparison import Comparison
 from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
 from qualab.domain.items import Item, Prompt, Reply, Request
-from qualab.domain.names import AnswerStatus, ArmName, MetricKind, RequestKind
+from qualab.domain.names import AnswerStatus, Api, ArmName, MetricKind, RequestKind
 from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
 from qualab.ports import EndpointInfo, TaskOptions
 
@@ -176,6 +176,9 @@ class FakeEndpoint:
 
     async def inspect(self, *, model: str) -> EndpointInfo:
         return EndpointInfo(url=self.url, server="fake", models=(model,), max_model_len=None, tokenizes=False)
+
+    async def settings(self, api: Api) -> frozenset[str] | None:
+        return None
 
     async def ask(self, request: Request, body: bytes, *, on_wait: Callable[[float], None] | None = None) -> Reply:
         payload = json.loads(body)

@@ -59,6 +59,9 @@ FORMS = {
     "the candidate drafted nothing for a probe": "후보가 시험 생성에서 아무것도 드래프트하지 않음",
     "whether the {arm} drafts is not observable: its metrics are closed, and its answers do not tell": "{arm}의 드래프트 여부를 알 수 없음: /metrics가 공개되어 있지 않고 응답에도 나오지 않음",
     "the {arm} alone rejects requests of {task}: {part}": "{arm} 서버만 {task} 과제의 요청을 거부함: {part}",
+    "the {arm}'s engine does not take {said} of gen_kwargs": "{arm} 엔진이 gen_kwargs의 {said} 설정을 받지 않음",
+    "the {arm}'s engine does not take {said}, which a task sets": "{arm} 엔진이 과제가 정한 {said} 설정을 받지 않음",
+    "whether the {arm}'s engine takes {said} is not observable: it publishes no settings": "{arm} 엔진이 {said} 설정을 받는지 알 수 없음: 설정 목록을 공개하지 않음",
     "a prompt of {task} has {n} tokens in the baseline and {n_2} in the candidate": "{task} 과제의 프롬프트가 기준에서는 토큰 {n}개, 후보에서는 {n_2}개",
     # the plan
     "These items cannot prove the plan's margins": "이 문항 수로는 계획의 허용 한계를 입증할 수 없습니다",
@@ -84,6 +87,7 @@ FORMS = {
     "Give the URLs of two servers, one without and one with the drafter": "드래프터가 없는 서버와 있는 서버의 URL을 따로 지정하세요",
     "Start it as it was, or begin a new comparison": "처음과 같게 시작하거나 새로 비교하세요",
     "Open /metrics of both arms (llama.cpp: --metrics), or let a verdict stand without it: --allow-unobserved": "두 서버의 /metrics를 열거나(llama.cpp: --metrics), 없이 판정하려면 --allow-unobserved를 지정하세요",
+    "Leave it out, or give it the engine's own name; --allow-extra sends it all the same": "설정을 빼거나 그 엔진이 쓰는 이름으로 바꾸세요. 그대로 보내려면 --allow-extra를 지정하세요",
     "Serve both arms with the same tokenizer, chat template and version": "두 서버의 토크나이저, 채팅 템플릿, 버전을 같게 하세요",
     "Give the URL of an OpenAI-compatible server, as {said}": "OpenAI 호환 서버의 URL을 지정하세요. 예: {said}",
     "Give a key with {said}": "키를 지정하세요: {said}",
