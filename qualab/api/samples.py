@@ -102,6 +102,7 @@ REPLY: dict[str, Any] = {
     "error": "",
     "reasoning_characters": 0,
     "drafted": None,
+    "reasoning": "",
 }
 ITEM: dict[str, Any] = {
     "position": 17,

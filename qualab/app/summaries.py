@@ -168,7 +168,8 @@ def _content(answer: Answer) -> bytes:
     counts = (reply.prompt_tokens, reply.completion_tokens, reply.reasoning_characters, reply.attempts)
     seen = (reply.latency_s, reply.sent_at.timestamp(), reply.system_fingerprint)
     drafted = reply.drafted and (reply.drafted.draft_tokens, reply.drafted.accepted_tokens, reply.drafted.rounds)
-    return repr((place, said, counts, seen, drafted)).encode(errors="surrogatepass")
+    more = [("reasoning", reply.reasoning)] if reply.reasoning else []  # earlier versions kept none
+    return repr((place, said, counts, seen, drafted, *more)).encode(errors="surrogatepass")
 
 
 def _trace(answer: Answer, *, is_generation: bool) -> _Trace:

@@ -104,6 +104,9 @@ class Reply:
     reasoning_characters: int = 0
     drafted: Drafted | None = None
     """None where the engine says nothing of drafting in its answers."""
+    reasoning: str = ""
+    """What the model thought before its answer, where the server tells it apart; empty in answers of versions that
+    kept its length alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

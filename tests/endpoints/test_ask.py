@@ -115,6 +115,38 @@ async def test_content_and_reasoning_of_a_message(
     assert (got.attempts, got.error) == (1, "")
 
 
+@pytest.mark.parametrize("message", [{"reasoning_content": "hmm"}, {"reasoning": "hmm"}])
+@pytest.mark.parametrize("content", ["A", None])
+async def test_reasoning_is_kept_under_either_of_its_names(
+    server: ScriptedServer, opened: Open, message: dict[str, Any], content: str | None
+) -> None:
+    server.script(reply(chat({"content": content, **message}, finish_reason="length")))
+    async with opened() as endpoint:
+        got = await endpoint.ask(CHAT, b"{}")
+    assert (got.text, got.reasoning) == (content, "hmm")
+
+
+async def test_of_several_choices_the_one_with_index_0_is_read(server: ScriptedServer, opened: Open) -> None:
+    def body(*choices: tuple[int, str]) -> dict[str, Any]:
+        return {**completion(""), "choices": [completion(text)["choices"][0] | {"index": at} for at, text in choices]}
+
+    server.script(reply(body((1, "second"), (0, "first"))), reply(body((3, "only"))), reply(body((1, "a"), (2, "b"))))
+    async with opened(max_attempts=1) as endpoint:
+        got = [await endpoint.ask(COMPLETION, b"{}") for _ in range(3)]
+    assert [one.text for one in got] == ["first", "only", None]
+    assert got[2].error == "none of the choices has index 0"
+
+
+async def test_an_answer_that_a_filter_withholds_is_missing_and_not_asked_again(
+    server: ScriptedServer, opened: Open
+) -> None:
+    server.script(reply(chat({"content": None}, finish_reason="content_filter")))
+    async with opened() as endpoint:
+        got = await endpoint.ask(CHAT, b"{}")
+    assert (got.status, got.text, got.attempts) == (AnswerStatus.REJECTED, None, 1)
+    assert "content_filter" in got.error
+
+
 BAD_BODIES = {
     "error object in a 200": (reply({"error": {"message": "out of memory"}}), "out of memory"),
     "vLLM's old error form in a 200": (reply({"object": "error", "message": "boom"}), "boom"),

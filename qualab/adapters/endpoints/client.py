@@ -20,7 +20,7 @@ from qualab.adapters.endpoints.transport import PROBE_TIMEOUT_S, Transport
 from qualab.adapters.endpoints.urls import Routes
 from qualab.domain.engine import Counters, Engine
 from qualab.domain.items import Reply, Request
-from qualab.domain.names import AnswerStatus, Api
+from qualab.domain.names import Api
 from qualab.domain.plan import RequestPolicy
 from qualab.errors import InvalidValue
 from qualab.ports import EndpointInfo
@@ -110,7 +110,7 @@ class HttpEndpoint:
             return read_reply(request, found.body, sending)
         except BadBody as exc:
             error = self._redact.excerpt(exc.reason)
-            return Failure(status=AnswerStatus.BAD_BODY, error=error, retry=exc.retry, sending=sending)
+            return Failure(status=exc.status, error=error, retry=exc.retry, sending=sending)
 
     async def tokenize(self, texts: Sequence[str], *, model: str) -> list[list[int]]:
         """Token ids by the server's own tokenizer, without special tokens, in the order of `texts`.
