@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
+from qualab.app.analysis.endings import ending_caveats, thought_caveats
 from qualab.app.analysis.family import Family, Tested, adjusted, global_test, twins
 from qualab.app.analysis.judge import Judgement, complete_result, conclude, is_equivalent, judge, policy_result
 from qualab.app.analysis.missing import missing_caveats, missing_summary
@@ -110,7 +111,13 @@ def analyse(
         input_hash=input_hash(scores, layout, arms, pairs, more=(looks, found.noise, found.repeats)),
         verdict=verdict,
         reasons=reasons,
-        caveats=(*_caveats(plan, seen), *notes, *missing_caveats(suite.missing, plan.rule)),
+        caveats=(
+            *_caveats(plan, seen),
+            *notes,
+            *missing_caveats(suite.missing, plan.rule),
+            *ending_caveats(arms, plan),
+            *thought_caveats(summary.thoughts.summary, plan),
+        ),
         metrics=rows,
         suite=suite,
         arms=arms,
@@ -123,6 +130,7 @@ def analyse(
         repeats=found.repeats,
         data_hash=summary.data_hash,
         tokens=tokens,
+        reasoning=summary.thoughts.summary,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NamedTuple
 
+from qualab.app.analysis.endings import ThoughtCount
 from qualab.app.drafting import DraftedAnswers
 from qualab.domain.comparison import ArmSummary, PairSummary
 from qualab.domain.items import Answer, Item
@@ -117,6 +118,7 @@ class Summary:
         self._pairs = _PairCount()
         self._waiting: dict[tuple[int, int, int], _Trace] = {}
         self.drafted = DraftedAnswers()
+        self.thoughts = ThoughtCount()
         self._hashes = 0
         for item in items:
             self._add_hash(repr((item.position, item.task, item.doc_id, item.cluster)).encode())
@@ -127,6 +129,7 @@ class Summary:
         self._arms[answer.arm].add(answer, item)
         if item.kind is RequestKind.GENERATION:
             self.drafted.add(answer, item.task)
+            self.thoughts.add(answer)
         trace = _trace(answer, is_generation=item.kind is RequestKind.GENERATION)
         place = (answer.position, answer.choice, answer.repeat)
         other = self._waiting.pop(place, None)
