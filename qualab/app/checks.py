@@ -55,6 +55,8 @@ class Before:
     engines: Mapping[ArmName, Engine] = field(default_factory=dict)
     tokens: Mapping[ArmName, str] = field(default_factory=dict)
     """As `sample_tokens` gave them."""
+    fingerprints: Mapping[ArmName, frozenset[str]] = field(default_factory=dict)
+    """Those of the answers that are stored."""
     baseline: Stored | None = None
     """Its answers to the items that are tried, once its turn is over."""
 
@@ -85,7 +87,8 @@ async def check_turn(
     findings += await try_requests(endpoints, items, seed=plan.sampling.seed, baseline=before.baseline)
     findings += await setting_findings(endpoints, now, items, plan.sampling)
     if _generates(plan):
-        findings += _drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), engines, plan.rule)
+        probes = await probe_drafters(endpoints, sampling=plan.sampling)
+        findings += [*_drafter_findings(probes, engines, plan.rule), *_other_answers(probes, before.fingerprints)]
     return TurnChecked(engine=now[arm], tokens=tokens.get(arm, ""), findings=tuple(findings))
 
 
@@ -99,8 +102,13 @@ def _generates(plan: Plan) -> bool:
     return any(task.kind is RequestKind.GENERATION for task in plan.tasks)
 
 
-async def check_again(endpoints: Endpoints, plan: Plan, earlier: Mapping[ArmName, Engine]) -> dict[ArmName, Engine]:
-    """What both engines say of themselves, before a comparison goes on.
+async def check_again(
+    endpoints: Endpoints,
+    plan: Plan,
+    earlier: Mapping[ArmName, Engine],
+    fingerprints: Mapping[ArmName, frozenset[str]],
+) -> dict[ArmName, Engine]:
+    """What both engines say of themselves, before a comparison goes on. `fingerprints`: of the stored answers.
 
     Raises PairDiffers when the arms differ, an arm is not what it was when the comparison started, or its drafter does
     not do what it should.
@@ -109,8 +117,21 @@ async def check_again(endpoints: Endpoints, plan: Plan, earlier: Mapping[ArmName
     changes = [one for arm in ArmName if arm in earlier for one in _changes(arm, earlier[arm], engines[arm])]
     stop_at([*changes, *_engine_findings(engines)])
     if _generates(plan):
-        stop_at(_drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), engines, plan.rule))
+        probes = await probe_drafters(endpoints, sampling=plan.sampling)
+        stop_at([*_drafter_findings(probes, engines, plan.rule), *_other_answers(probes, fingerprints)])
     return engines
+
+
+def _other_answers(
+    probes: Mapping[ArmName, Probe], fingerprints: Mapping[ArmName, frozenset[str]]
+) -> Iterator[Finding]:
+    """Where an arm answers under another fingerprint than before: two engines' answers would be mixed."""
+    for arm, probe in probes.items():
+        now, stored = probe.reply.system_fingerprint, fingerprints.get(arm, frozenset())
+        if now and stored and now not in stored:
+            before = ", ".join(sorted(stored))
+            what = f"the {arm}'s answers come from another engine than those stored: {before}, now {now}"
+            yield Finding(stops=True, what=what, mend=AS_IT_WAS)
 
 
 def stop_at(findings: Sequence[Finding] | Iterator[Finding]) -> None:
@@ -131,6 +152,9 @@ def _changes(arm: ArmName, earlier: Engine, now: Engine) -> Iterator[Finding]:
                 f"{one.baseline}, now {one.candidate}",
                 mend=AS_IT_WAS,
             )
+    if earlier.config and not now.config:
+        what = f"the {arm}'s engine told its configuration when the comparison started, and does not now"
+        yield Finding(stops=True, what=what, mend=AS_IT_WAS)
     if earlier.counters and now.counters and (earlier.counters.drafting is None) != (now.counters.drafting is None):
         has = "no drafter any more" if now.counters.drafting is None else "a drafter now"
         yield Finding(stops=True, what=f"the {arm}'s engine has {has}", mend=AS_IT_WAS)

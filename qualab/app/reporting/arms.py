@@ -47,8 +47,8 @@ def _rows(source: Source, words: Words) -> Iterator[Row]:
     yield _row("latency", words, {arm: _latency(one, words) for arm, one in summaries.items()})
     generated = {arm: "" if source.plan.imported else count(one.completion_tokens) for arm, one in summaries.items()}
     yield _row("generated", words, generated)
-    if found := analysis.reasoning:
-        yield _row("thoughts", words, {arm: _thoughts(getattr(found, arm), words) for arm in ArmName})
+    if reasoning := analysis.reasoning:
+        yield _row("thoughts", words, {arm: _thoughts(getattr(reasoning, arm), words) for arm in ArmName})
 
 
 def _row(key: str, words: Words, texts: Mapping[ArmName, str]) -> Row:

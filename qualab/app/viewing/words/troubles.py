@@ -48,6 +48,8 @@ FORMS = {
     "The pair cannot be compared: {parts}": "두 서버를 비교할 수 없습니다: {parts}",
     "{setting} is {value} in the baseline and {value_2} in the candidate": "{setting}: 기준은 {value}, 후보는 {value_2}",
     "the {arm}'s engine has another {setting} than when the comparison started: {value}, now {value_2}": "{arm} 엔진의 {setting} 값이 시작할 때와 다름: {value}, 지금은 {value_2}",
+    "the {arm}'s engine told its configuration when the comparison started, and does not now": "{arm} 엔진이 시작할 때는 설정을 공개했으나 지금은 공개하지 않음",
+    "the {arm}'s answers come from another engine than those stored: {value}, now {value_2}": "{arm}의 응답이 저장된 답과 다른 엔진에서 옴: {value}, 지금은 {value_2}",
     "the {arm}'s engine has no drafter any more": "{arm} 엔진에 이제 드래프터가 없음",
     "the {arm}'s engine has a drafter now": "{arm} 엔진에 이제 드래프터가 있음",
     "the baseline is configured with a drafter ({value})": "기준에 드래프터가 설정되어 있음 ({value})",
