@@ -140,6 +140,7 @@ class Told:
         self.ask = endpoint.ask
         self.tokenize = endpoint.tokenize
         self.counters = endpoint.counters
+        self.settings = endpoint.settings
 
     async def engine(self, *, model: str) -> Engine:
         del model
@@ -169,6 +170,8 @@ class Silent:
         self.marks["asking"] = clock()
 
     def answered(self, arm: ArmName, reply: Reply) -> None: ...
+
+    def waiting(self, arm: ArmName, seconds: float) -> None: ...
 
     def finished(self) -> None:
         self.marks["asked"] = clock()

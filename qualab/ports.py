@@ -16,7 +16,7 @@ from qualab.domain.engine import Counters, Engine
 from qualab.domain.items import Answer, Item, ItemHead, JsonObject, Reply, Request, Score, ScoreFlip
 from qualab.domain.leases import HostLease
 from qualab.domain.logged import CutLine, LoggedRow, LoggedRun, TaskFacts
-from qualab.domain.names import ArmName, ComparisonStatus, Verdict
+from qualab.domain.names import Api, ArmName, ComparisonStatus, Verdict
 from qualab.domain.observations import Observation
 from qualab.domain.ordering import NEWEST_FIRST, ListOrder
 from qualab.domain.outcomes import Outcome, OutcomeFilter
@@ -144,8 +144,15 @@ class Endpoint(Protocol):
         """The engine's counters now; None where they are closed."""
         ...
 
-    async def ask(self, request: Request, body: bytes) -> Reply:
-        """One request with its attempts. Never raises for what the server does: that is a Reply's status."""
+    async def settings(self, api: Api) -> frozenset[str] | None:
+        """Names that a request on this route may have, as the server tells; None where it does not."""
+        ...
+
+    async def ask(self, request: Request, body: bytes, *, on_wait: Callable[[float], None] | None = None) -> Reply:
+        """One request with its attempts. Never raises for what the server does: that is a Reply's status.
+
+        `on_wait` is told each pause, in seconds, that the server asks for.
+        """
         ...
 
     async def tokenize(self, texts: Sequence[str], *, model: str) -> list[list[int]]:
@@ -666,6 +673,10 @@ class Progress(Protocol):
     ) -> None: ...
 
     def answered(self, arm: ArmName, reply: Reply) -> None: ...
+
+    def waiting(self, arm: ArmName, seconds: float) -> None:
+        """An arm's server asks to wait before one of its requests is sent again."""
+        ...
 
     def phase(self, text: str) -> None:
         """A step that is not counted, as "scoring"."""

@@ -39,10 +39,26 @@ def parse_gen_kwargs(value: Any) -> Any:
         return value
     if value.lstrip().startswith("{"):
         return _yaml(value)
-    pairs = [part.partition("=") for part in value.split(",") if part.strip()]
+    pairs = [part.partition("=") for part in _parts(value) if part.strip()]
     if wrong := [name for name, equals, _ in pairs if not equals]:
         raise ValueError(f"'{wrong[0]}' is not of the form name=value")
+    names = [name.strip() for name, _, _ in pairs]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"'{twice[0]}' is given twice")
     return {name.strip(): _yaml(text) for name, _, text in pairs}
+
+
+def _parts(text: str) -> list[str]:
+    """What commas separate, but for those within brackets or quotes."""
+    parts, depth, is_quoted = [""], 0, False
+    for character in text:
+        is_quoted ^= character == '"'
+        depth += 0 if is_quoted else (character in "[{") - (character in "]}")
+        if character == "," and depth <= 0 and not is_quoted:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 def _yaml(text: str) -> Any:
@@ -130,6 +146,7 @@ class Settings(BaseSettings):
     limit: float | None = None
     include_path: Paths = ()
     gen_kwargs: GenKwargs = Field(default_factory=dict)
+    allow_extra: bool = False
     apply_chat_template: bool | None = None
     system_instruction: str = ""
     seed: int = 1234
@@ -160,6 +177,7 @@ class Settings(BaseSettings):
     concurrency: int = 8
     timeout: float = 300.0
     max_attempts: int = 5
+    max_wait: float = 600.0
     max_failed_share: float = 0.1
     data_dir: Path | None = None
     db: str = ""

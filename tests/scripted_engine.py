@@ -71,6 +71,8 @@ class EngineScript:
     """A text that holds this cannot be tokenized."""
     slowly_tokenized: str = ""
     """The tokens of a text that holds this take a minute."""
+    settings: tuple[str, ...] = ()
+    """Settings of a request that its OpenAPI document names; none is published where there is none."""
     rejects: tuple[str, ...] = ()
     """Settings of a request that get a 400."""
 

@@ -19,7 +19,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,10 @@ class Script:
     """Whether there is a drafter."""
     engine: EngineScript = field(default_factory=EngineScript)
     latency_s: float = 0.0
+    thinks: str = ""
+    """Thought before each chat answer, apart from it, unless the request turns thinking off."""
+    busy_share: float = 0.0
+    """Share of requests, drawn at random, that get a 429 with Retry-After: 0."""
     max_model_len: int = 1_000_000
 
     def text(self, prompt: str) -> str:
@@ -210,6 +214,8 @@ class ScriptedServer:
             "tgi": self._tgi_routes,
         }
         app.add_routes(routes.get(self.script.engine.kind, self._vllm_routes)())
+        if self.script.engine.settings:
+            app.add_routes([web.get("/openapi.json", self._say(_openapi(self.script.engine.settings)))])
         if self.script.engine.has_metrics:
             app.add_routes([web.get("/metrics", self._metrics)])
         return app
@@ -307,9 +313,17 @@ class ScriptedServer:
         found = logprobs(whole) if body.get("logprobs") is not None else None
         return {"text": decode(whole), "logprobs": found, "finish_reason": "length"}
 
-    def _generate(self, prompt: str, body: Mapping[str, Any], *, n_prompt: int) -> tuple[Completion, dict[str, Any]]:
-        """An answer, and what it says of drafting."""
-        done = self._cut(prompt, body)
+    def _generate(
+        self, prompt: str, body: Mapping[str, Any], *, n_prompt: int, thoughts: Sequence[int] = ()
+    ) -> tuple[Completion, dict[str, Any]]:
+        """An answer after its thoughts, and what it says of drafting."""
+        if thoughts:
+            room = body["max_tokens"] - len(thoughts)
+            done = self._cut(prompt, {**body, "max_tokens": max(room, 1)})
+            n_tokens = min(len(thoughts) + done.n_tokens, body["max_tokens"])
+            done = replace(done, n_tokens=n_tokens, finish_reason=done.finish_reason if room > 0 else "length")
+        else:
+            done = self._cut(prompt, body)
         drafted = self.engine.generated(prompt, prompt_tokens=n_prompt, completion_tokens=done.n_tokens)
         return done, self.engine.told(drafted, completion_tokens=done.n_tokens)
 
@@ -325,8 +339,12 @@ class ScriptedServer:
         ids = encode("".join(message["content"] for message in body["messages"]))
         if refusal := self._refusal(body, len(ids)):
             return refusal
-        done, told = self._generate(prompt, body, n_prompt=len(ids))
-        message = {"role": "assistant", "content": done.text, "reasoning_content": None}
+        is_off = (body.get("chat_template_kwargs") or {}).get("enable_thinking") is False
+        thoughts = [] if is_off else encode(self.script.thinks)
+        done, told = self._generate(prompt, body, n_prompt=len(ids), thoughts=thoughts)
+        thought = decode(thoughts[: body["max_tokens"]]) or None
+        text = done.text if len(thoughts) < body["max_tokens"] else None
+        message = {"role": "assistant", "content": text, "reasoning_content": thought}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": done.finish_reason}
         return self._answer("chat.completion", "chatcmpl", [choice], [ids], told)
 
@@ -339,6 +357,8 @@ class ScriptedServer:
         return body
 
     def _refusal(self, body: Mapping[str, Any], n_tokens: int) -> web.Response | None:
+        if digest(f"busy {len(self.requests)}") / 2**32 < self.script.busy_share:
+            return _error(429, "Too many requests.", "RateLimitError", {"Retry-After": "0"})
         if body.get("model") != self.model:
             return _error(404, f"The model `{body.get('model')}` does not exist.", "NotFoundError")
         if n_tokens >= self.script.max_model_len:
@@ -379,8 +399,17 @@ class ScriptedServer:
         )
 
 
-def _error(status: int, message: str, kind: str) -> web.Response:
-    return web.json_response({"error": {"message": message, "type": kind, "code": status}}, status=status)
+def _openapi(settings: Sequence[str]) -> dict[str, Any]:
+    """As FastAPI writes it: a reference to the body's schema."""
+    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Body"}}}}
+    schema = {"type": "object", "properties": {name: {} for name in ("model", "prompt", "messages", *settings)}}
+    paths = {f"/v1/{route}": {"post": {"requestBody": body}} for route in ("completions", "chat/completions")}
+    return {"openapi": "3.1.0", "paths": paths, "components": {"schemas": {"Body": schema}}}
+
+
+def _error(status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    body = {"error": {"message": message, "type": kind, "code": status}}
+    return web.json_response(body, status=status, headers=headers)
 
 
 def _read_answers(path: Path | None) -> dict[str, str]:

@@ -43,10 +43,20 @@ def test_command_line_beats_environment_beats_file_beats_default(
         ("do_sample=true,until=END", {"do_sample": True, "until": "END"}),
         ('{"stop_token_ids": [1, 2]}', {"stop_token_ids": [1, 2]}),
         ({"temperature": 0}, {"temperature": 0}),
+        (
+            'chat_template_kwargs={"enable_thinking": false, "tags": [1, 2]},top_k=5',
+            {"chat_template_kwargs": {"enable_thinking": False, "tags": [1, 2]}, "top_k": 5},
+        ),
+        ('until=["a,b", "c"],temperature=1', {"until": ["a,b", "c"], "temperature": 1}),
     ],
 )
 def test_gen_kwargs_are_read_as_lm_eval_reads_them(given: object, expected: object) -> None:
     assert load(command_line={"gen_kwargs": given}).gen_kwargs == expected
+
+
+def test_a_generation_setting_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="'temperature' is given twice"):
+        load(command_line={"gen_kwargs": "temperature=0.7,temperature=0.2"})
 
 
 def test_lists_are_separated_by_commas() -> None:

@@ -103,6 +103,7 @@ REPLY: dict[str, Any] = {
     "reasoning_characters": 0,
     "drafted": None,
     "model": "my-model",
+    "reasoning": "",
 }
 ITEM: dict[str, Any] = {
     "position": 17,
@@ -234,6 +235,7 @@ ANALYSIS: dict[str, Any] = {
     "noise": None,
     "repeats": None,
     "tokens": None,
+    "reasoning": None,
 }
 ANALYSED: dict[str, Any] = {"name": ANALYSIS_NAMED, "is_as_stored": True, "analysis": ANALYSIS}
 REPORT: dict[str, Any] = {"comparison_id": ID, "plan_hash": HASH, "language": "en", "headline": "...", "sections": []}

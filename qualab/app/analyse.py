@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
+from qualab.app.analysis.endings import ending_caveats, thought_caveats
 from qualab.app.analysis.family import Family, Tested, adjusted, global_test, twins
 from qualab.app.analysis.judge import Judgement, complete_result, conclude, is_equivalent, judge, policy_result
 from qualab.app.analysis.missing import missing_caveats, missing_summary
@@ -107,14 +108,19 @@ def analyse(
     tokens = None if plan.imported else first_token_summary(seen)
     notes = treatment.notes if treatment else ()
     verdict, reasons = conclude(plan, rows, arms, pairs, suite=suite, treatment=treatment)
-    more = (looks, found.noise, found.repeats, treatment, pinning, tokens)
     return Analysis(
         comparison_id=comparison.id,
         plan_hash=comparison.plan_hash,
-        input_hash=input_hash(scores, layout, arms, pairs, more=more),
+        input_hash=input_hash(scores, layout, arms, pairs, more=(looks, found.noise, found.repeats)),
         verdict=verdict,
         reasons=reasons,
-        caveats=(*_caveats(plan, seen), *notes, *missing_caveats(suite.missing, plan.rule)),
+        caveats=(
+            *_caveats(plan, seen),
+            *notes,
+            *missing_caveats(suite.missing, plan.rule),
+            *ending_caveats(arms, plan),
+            *thought_caveats(summary.thoughts.summary, plan),
+        ),
         metrics=rows,
         suite=suite,
         arms=arms,
@@ -127,6 +133,7 @@ def analyse(
         repeats=found.repeats,
         data_hash=summary.data_hash,
         tokens=tokens,
+        reasoning=summary.thoughts.summary,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from qualab.app.heartbeats import beat
@@ -114,10 +115,8 @@ async def ask_fed(
     """Asks what a feeder puts into the arms' queues, and records it. Raises as `ask_all`."""
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(recorder.commit_until_closed())
             beating = group.create_task(beat(services, run.comparison.id))
             await _ask_missing(run, arms, recorder, feeding)
-            recorder.close()
             beating.cancel()
     except BaseExceptionGroup as errors:
         raise _first(errors) from errors
@@ -200,10 +199,10 @@ async def _ask_missing(run: Run, arms: Sequence[Arm], recorder: Recorder, feedin
 
 
 async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
-    policy = run.comparison.plan.policy
+    policy, on_wait = run.comparison.plan.policy, partial(run.progress.waiting, arm.name)
     while (job := await arm.queue.get()) is not None:
-        reply = await arm.endpoint.ask(job.request, job.body)
-        recorder.add(
+        reply = await arm.endpoint.ask(job.request, job.body, on_wait=on_wait)
+        await recorder.add(
             Answer(
                 arm=arm.name,
                 position=job.position,

@@ -11,7 +11,7 @@ from qualab.app.analysis.drafter_signs import unread
 from qualab.app.analysis.seen import tells_where_other_is_silent
 from qualab.app.differences import differences
 from qualab.app.preflight import Endpoints
-from qualab.app.trials import Probe, Stored, Tried, probe_drafters, try_requests
+from qualab.app.trials import Probe, Stored, Tried, probe_drafters, setting_findings, try_requests
 from qualab.domain.canonical import canonical_json, sha256
 from qualab.domain.engine import TELLS_IN_PART, Engine, EngineKind
 from qualab.domain.items import Item
@@ -56,6 +56,7 @@ async def check_pair(
     tried = await try_requests(endpoints, items, seed=plan.sampling.seed)
     findings += [*tried.findings, *_model_findings(engines, tried, plan.sampling.model)]
     engines = _named(engines, tried)
+    findings += await setting_findings(endpoints, engines, items, plan.sampling)
     if _generates(plan):
         findings += _drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), engines, plan.rule)
     else:
@@ -70,6 +71,8 @@ class Before:
     engines: Mapping[ArmName, Engine] = field(default_factory=dict)
     tokens: Mapping[ArmName, str] = field(default_factory=dict)
     """As `sample_tokens` gave them."""
+    fingerprints: Mapping[ArmName, frozenset[str]] = field(default_factory=dict)
+    """Those of the answers that are stored."""
     baseline: Stored | None = None
     """Its answers to the items that are tried, once its turn is over."""
 
@@ -99,8 +102,10 @@ async def check_turn(
     findings += [*_engine_findings(engines), *_token_findings({**before.tokens, **tokens})]
     tried = await try_requests(endpoints, items, seed=plan.sampling.seed, baseline=before.baseline)
     findings += [*tried.findings, *_model_findings(engines, tried, plan.sampling.model)]
+    findings += await setting_findings(endpoints, now, items, plan.sampling)
     if _generates(plan):
-        findings += _drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), engines, plan.rule)
+        probes = await probe_drafters(endpoints, sampling=plan.sampling)
+        findings += [*_drafter_findings(probes, engines, plan.rule), *_other_answers(probes, before.fingerprints)]
     return TurnChecked(engine=_named(now, tried)[arm], tokens=tokens.get(arm, ""), findings=tuple(findings))
 
 
@@ -114,8 +119,13 @@ def _generates(plan: Plan) -> bool:
     return any(task.kind is RequestKind.GENERATION for task in plan.tasks)
 
 
-async def check_again(endpoints: Endpoints, plan: Plan, earlier: Mapping[ArmName, Engine]) -> dict[ArmName, Engine]:
-    """What both engines say of themselves, before a comparison goes on.
+async def check_again(
+    endpoints: Endpoints,
+    plan: Plan,
+    earlier: Mapping[ArmName, Engine],
+    fingerprints: Mapping[ArmName, frozenset[str]],
+) -> dict[ArmName, Engine]:
+    """What both engines say of themselves, before a comparison goes on. `fingerprints`: of the stored answers.
 
     Raises PairDiffers when the arms differ, an arm is not what it was when the comparison started, or its drafter does
     not do what it should.
@@ -124,8 +134,21 @@ async def check_again(endpoints: Endpoints, plan: Plan, earlier: Mapping[ArmName
     changes = [one for arm in ArmName if arm in earlier for one in _changes(arm, earlier[arm], engines[arm])]
     stop_at([*changes, *_engine_findings(engines)])
     if _generates(plan):
-        stop_at(_drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), engines, plan.rule))
+        probes = await probe_drafters(endpoints, sampling=plan.sampling)
+        stop_at([*_drafter_findings(probes, engines, plan.rule), *_other_answers(probes, fingerprints)])
     return engines
+
+
+def _other_answers(
+    probes: Mapping[ArmName, Probe], fingerprints: Mapping[ArmName, frozenset[str]]
+) -> Iterator[Finding]:
+    """Where an arm answers under another fingerprint than before: two engines' answers would be mixed."""
+    for arm, probe in probes.items():
+        now, stored = probe.reply.system_fingerprint, fingerprints.get(arm, frozenset())
+        if now and stored and now not in stored:
+            before = ", ".join(sorted(stored))
+            what = f"the {arm}'s answers come from another engine than those stored: {before}, now {now}"
+            yield Finding(stops=True, what=what, mend=AS_IT_WAS)
 
 
 def stop_at(findings: Sequence[Finding] | Iterator[Finding]) -> None:
@@ -146,6 +169,9 @@ def _changes(arm: ArmName, earlier: Engine, now: Engine) -> Iterator[Finding]:
                 f"{one.baseline}, now {one.candidate}",
                 mend=AS_IT_WAS,
             )
+    if earlier.config and not now.config:
+        what = f"the {arm}'s engine told its configuration when the comparison started, and does not now"
+        yield Finding(stops=True, what=what, mend=AS_IT_WAS)
     counted = [one.counters for one in (earlier, now) if one.counters and one.counters.tells_drafting]
     if len({one.drafting is None for one in counted}) > 1:
         has = "no drafter any more" if counted[-1].drafting is None else "a drafter now"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qualab.app.pinning import check_pins, places_text
+from qualab.domain.bodies import check_gen_kwargs
 from qualab.domain.names import Api
 from qualab.domain.pins import PinPlaces, Pins, commit_of
 from qualab.domain.plan import (
@@ -47,6 +48,8 @@ class Experiment:
     include_path: tuple[Path, ...] = ()
     data_dir: Path | None = None
     gen_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    allow_extra: bool = False
+    """Whether generation settings may be sent that qualab does not know."""
     seed: int = 1234
     repeats: int = 1
     looks: int | None = None
@@ -128,6 +131,7 @@ def make_plan(
             model=experiment.model,
             api=Api.CHAT if tasks.applies_chat_template else Api.COMPLETIONS,
             gen_kwargs=dict(experiment.gen_kwargs),
+            allow_extra=experiment.allow_extra,
             seed=experiment.seed,
             repeats=experiment.repeats,
             system_instruction=experiment.system_instruction,
@@ -167,6 +171,7 @@ def _looks(experiment: Experiment) -> LookPlan | None:
 def check(experiment: Experiment) -> None:
     """Raises InvalidValue for settings that no run can be made of."""
     check_rule(experiment.rule)
+    check_gen_kwargs(experiment.gen_kwargs, allow_extra=experiment.allow_extra)
     check_pins(experiment.image, experiment.places)
     policy, noise, costs = experiment.policy, experiment.noise_floor, experiment.drafter_costs
     _check_demands(
@@ -175,6 +180,7 @@ def check(experiment: Experiment) -> None:
             (policy.concurrency >= 1, "concurrency", "1 or more"),
             (0 < policy.timeout_s <= LONGEST_TIMEOUT_S, "timeout", f"above 0 and at most {LONGEST_TIMEOUT_S} seconds"),
             (policy.max_attempts >= 1, "max_attempts", "1 or more"),
+            (0 <= policy.max_wait_s <= LONGEST_TIMEOUT_S, "max_wait", f"0 to {LONGEST_TIMEOUT_S} seconds"),
             (experiment.repeats >= 1, "repeats", "1 or more"),
             (noise is None or 1 <= noise.runs <= MOST_NOISE_RUNS, "noise_floor_runs", f"1 to {MOST_NOISE_RUNS}"),
             (noise is None or noise.concurrency >= 1, "noise_floor_concurrency", "1 or more"),

@@ -11,10 +11,12 @@ from qualab.domain.engine import Counters
 from qualab.domain.names import ArmName
 from qualab.domain.plan import RequestPolicy
 from qualab.errors import InvalidValue, QualabError
-from qualab.ports import Endpoint, EndpointInfo
+from qualab.ports import Endpoint, EndpointInfo, Store
 
 Keys = Mapping[ArmName, str | None]
 Endpoints = Mapping[ArmName, Endpoint]
+FINGERPRINTED = range(500)
+"""Items whose answers tell an arm's fingerprints: replicas behind one URL take turns."""
 
 
 @asynccontextmanager
@@ -47,6 +49,12 @@ async def counters_of(endpoints: Endpoints) -> dict[ArmName, Counters | None]:
     """Each engine's counters now, taken at once."""
     found = await asyncio.gather(*(endpoint.counters() for endpoint in endpoints.values()))
     return dict(zip(endpoints, found, strict=True))
+
+
+def fingerprints_of(store: Store, comparison_id: str) -> dict[ArmName, frozenset[str]]:
+    """Each arm's fingerprints among its first stored answers: what goes on has to answer under one of them."""
+    found = {arm: store.answers(comparison_id, arm=arm, positions=FINGERPRINTED) for arm in ArmName}
+    return {arm: frozenset(one.reply.system_fingerprint for one in own) - {""} for arm, own in found.items()}
 
 
 async def inspect_arms(endpoints: Endpoints, *, model: str) -> dict[ArmName, EndpointInfo]:

@@ -1,16 +1,13 @@
-"""Answers on their way to the store: committed as they come, in groups while a commit is under way."""
+"""Answers on their way to the store: each is committed before its worker asks the next request."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 from qualab.domain.items import Answer
 from qualab.ports import Store
 
 MAX_GROUP = 2_000
-PAUSE_S = 0.05
-"""After a commit: answers that come fast share the next one, and what a kill can lose stays this small."""
 
 
 class Recorder:
@@ -20,28 +17,20 @@ class Recorder:
         self._store = store
         self._comparison_id = comparison_id
         self._waiting: list[Answer] = []
-        self._arrived = asyncio.Event()
-        self._closed = asyncio.Event()
+        self._n_added = 0
+        self._n_stored = 0
         self._commit: asyncio.Future[None] | None = None
 
-    def add(self, answer: Answer) -> None:
+    async def add(self, answer: Answer) -> None:
+        """Returns once the answer is committed, so that a kill loses no more than what is in flight.
+
+        Raises what the store raises.
+        """
         self._waiting.append(answer)
-        self._arrived.set()
-
-    def close(self) -> None:
-        """Lets `commit_until_closed` end."""
-        self._closed.set()
-        self._arrived.set()
-
-    async def commit_until_closed(self) -> None:
-        """Raises what the store raises."""
-        while not self._closed.is_set():
-            await self._arrived.wait()
-            self._arrived.clear()
-            await self.flush()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(PAUSE_S):
-                    await self._closed.wait()
+        self._n_added += 1
+        number = self._n_added
+        while self._n_stored < number:
+            await self._commit_next()
 
     async def flush(self) -> None:
         """Commits everything that has arrived; a commit that a cancellation left behind is awaited first.
@@ -49,12 +38,16 @@ class Recorder:
         Raises what the store raises; answers that it did not take wait for the next flush.
         """
         while self._commit or self._waiting:
-            commit = self._commit = self._commit or asyncio.ensure_future(self._commit_group())
-            try:
-                await asyncio.shield(commit)
-            finally:
-                if commit.done() and self._commit is commit:  # another may wait for it, and have begun the next
-                    self._commit = None
+            await self._commit_next()
+
+    async def _commit_next(self) -> None:
+        """Waits for the commit that is under way, or for a new one."""
+        commit = self._commit = self._commit or asyncio.ensure_future(self._commit_group())
+        try:
+            await asyncio.shield(commit)
+        finally:
+            if commit.done() and self._commit is commit:  # another may wait for it, and have begun the next
+                self._commit = None
 
     async def _commit_group(self) -> None:
         group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
@@ -63,3 +56,4 @@ class Recorder:
         except BaseException:
             self._waiting = group + self._waiting
             raise
+        self._n_stored += len(group)

@@ -22,7 +22,7 @@ from qualab.app.looks import look_pauses, looked_to
 from qualab.app.noise import ask_noise, tell_progress
 from qualab.app.observing import observation_pauses
 from qualab.app.pinning import find_pins, pin_findings, places_of, planned_hash, with_pins
-from qualab.app.preflight import Endpoints, Keys, inspect_arms, open_arms
+from qualab.app.preflight import Endpoints, Keys, fingerprints_of, inspect_arms, open_arms
 from qualab.app.preparing import in_random_order, token_source, with_requests
 from qualab.app.scoring import score_answers
 from qualab.app.services import Run, Services
@@ -110,7 +110,8 @@ async def resume(
         progress.phase("Checking both endpoints")
         await inspect_arms(endpoints, model=plan.sampling.model)
         seen = services.store.observations(comparison.id)
-        engines = await check_again(endpoints, plan, engines_seen(seen))
+        stored = fingerprints_of(services.store, comparison.id)
+        engines = await check_again(endpoints, plan, engines_seen(seen), stored)
         pins = await find_pins(services.pins, plan.pins, places_of(here), engines, say=progress.phase)
         stop_at(pin_findings(plan.pins, pins, pins_seen(seen)))
         with way_on(comparison.id):

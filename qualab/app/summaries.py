@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NamedTuple
 
+from qualab.app.analysis.endings import ThoughtCount
 from qualab.app.drafting import DraftedAnswers
 from qualab.domain.comparison import ArmSummary, PairSummary
 from qualab.domain.items import Answer, Item
@@ -125,6 +126,7 @@ class Summary:
         self._waiting: dict[tuple[int, int, int], _Trace] = {}
         self._is_same: dict[Key, bool] = {}
         self.drafted = DraftedAnswers()
+        self.thoughts = ThoughtCount()
         self._hashes = 0
         for item in items:
             self._add_hash(repr((item.position, item.task, item.doc_id, item.cluster)).encode())
@@ -135,6 +137,7 @@ class Summary:
         self._arms[answer.arm].add(answer, item)
         if item.kind is RequestKind.GENERATION:
             self.drafted.add(answer, item.task)
+            self.thoughts.add(answer)
         trace = _trace(answer, is_generation=item.kind is RequestKind.GENERATION)
         place = (answer.position, answer.choice, answer.repeat)
         other = self._waiting.pop(place, None)
@@ -184,8 +187,10 @@ def _content(answer: Answer) -> bytes:
     counts = (reply.prompt_tokens, reply.completion_tokens, reply.reasoning_characters, reply.attempts)
     seen = (reply.latency_s, reply.sent_at.timestamp(), reply.system_fingerprint)
     drafted = reply.drafted and (reply.drafted.draft_tokens, reply.drafted.accepted_tokens, reply.drafted.rounds)
-    model = (reply.model,) if reply.model else ()  # before version 0.2.0 answers were kept without it
-    return repr((place, said, counts, seen, drafted, *model)).encode(errors="surrogatepass")
+    more = [
+        (name, text) for name in ("model", "reasoning") if (text := getattr(reply, name))
+    ]  # not kept by version 0.1.0
+    return repr((place, said, counts, seen, drafted, *more)).encode(errors="surrogatepass")
 
 
 def _trace(answer: Answer, *, is_generation: bool) -> _Trace:

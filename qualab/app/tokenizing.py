@@ -130,7 +130,7 @@ async def _ask_tokens(
     plan, name = run.comparison.plan, run.comparison.local.get("tokenizer", "")
     arm = ArmName.BASELINE if ArmName.BASELINE in run.endpoints else ArmName.CANDIDATE
     concurrency = min(CONCURRENCY, plan.policy.concurrency)
-    policy = replace(plan.policy, concurrency=concurrency, max_attempts=1, timeout_s=TIMEOUT_S)
+    policy = replace(plan.policy, concurrency=concurrency, max_attempts=1, max_wait_s=0.0, timeout_s=TIMEOUT_S)
     places: Places = {}
     try:
         async with (

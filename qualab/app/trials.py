@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qualab.app.preflight import Endpoints, counters_of
-from qualab.domain.bodies import generation_request
+from qualab.domain.bodies import ENGINE_SETTINGS, OPENAI_SETTINGS, SENT_SETTINGS, generation_request, sent_name
 from qualab.domain.canonical import canonical_json, encode_body
-from qualab.domain.engine import Counters
+from qualab.domain.engine import Counters, Engine
 from qualab.domain.items import Item, Prompt, Reply, Request
 from qualab.domain.names import AnswerStatus, Api, ArmName, RequestKind
 from qualab.domain.plan import SamplingPlan
@@ -33,6 +33,7 @@ PROBE_TEXTS = (
 after the other, until the candidate drafts."""
 COUNTER_PAUSES_S = (0.5, 1.0)
 """Engines update their counters now and then."""
+TAKEN = "Leave it out, or give it the engine's own name; --allow-extra sends it all the same"
 ASK_BOTH = "Leave the setting out of gen_kwargs, or use a drafter that supports it"
 
 Replies = Mapping[ArmName, Reply]
@@ -78,6 +79,34 @@ async def try_requests(
 async def _ask(endpoints: Endpoints, request: Request, body: bytes) -> dict[ArmName, Reply]:
     replies = await asyncio.gather(*(endpoint.ask(request, body) for endpoint in endpoints.values()))
     return dict(zip(endpoints, replies, strict=True))
+
+
+async def setting_findings(
+    endpoints: Endpoints, engines: Mapping[ArmName, Engine], items: Sequence[Item], sampling: SamplingPlan
+) -> list[Finding]:
+    """Generation settings that an arm's engine ignores, by what the engine publishes or its kind is known to take."""
+    given = {sent_name(name) for name in sampling.gen_kwargs} - SENT_SETTINGS - {""}
+    trials = [item for item in trial_items(items) if item.kind is RequestKind.GENERATION]
+    of_tasks = {name for item in trials for name in _settings(item)} - given - SENT_SETTINGS - {"model"}
+    findings: list[Finding] = []
+    for arm, endpoint in endpoints.items() if given | of_tasks else ():
+        taken = await endpoint.settings(sampling.api)
+        if taken is None and engines[arm].kind.value in ENGINE_SETTINGS:
+            taken = OPENAI_SETTINGS | ENGINE_SETTINGS[engines[arm].kind.value]
+        if taken is None and (unsure := given - OPENAI_SETTINGS):
+            what = f"whether the {arm}'s engine takes {_named(unsure)} is not observable: it publishes no settings"
+            findings.append(Finding(stops=False, what=what, mend=""))
+        if taken is not None and (ignored := given - taken):
+            what = f"the {arm}'s engine does not take {_named(ignored)} of gen_kwargs"
+            findings.append(Finding(stops=not sampling.allow_extra, what=what, mend=TAKEN))
+        if taken is not None and (ignored := of_tasks - taken):
+            what = f"the {arm}'s engine does not take {_named(ignored)}, which a task sets"
+            findings.append(Finding(stops=False, what=what, mend=""))
+    return findings
+
+
+def _named(names: set[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 def trial_items(items: Sequence[Item]) -> list[Item]:

@@ -17,7 +17,7 @@ from qualab.app.heartbeats import kept_alive
 from qualab.app.hints import way_on
 from qualab.app.noise import generations
 from qualab.app.pinning import find_pins, pin_findings, places_of
-from qualab.app.preflight import Keys, inspect_arms, open_arm
+from qualab.app.preflight import Keys, fingerprints_of, inspect_arms, open_arm
 from qualab.app.run import (
     ask_arms,
     claimed,
@@ -130,6 +130,7 @@ async def _check(services: Services, run: Run, arm: ArmName, places: PinPlaces) 
         before = Before(
             engines=engines_seen(seen),
             tokens=tokens_seen(seen),
+            fingerprints=fingerprints_of(store, comparison.id),
             baseline=await asyncio.to_thread(_baseline_of, store, comparison, run.items) if arm is CANDIDATE else None,
         )
         checked = await check_turn(run.endpoints, plan, run.items, infos, before)

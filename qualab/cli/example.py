@@ -33,11 +33,12 @@ alpha: 0.05           # level of each one-sided test
 concurrency: 8        # in flight in each arm
 timeout: 300          # seconds an attempt may take
 # max_attempts: 5
+# max_wait: 600       # seconds that a request waits where its server asks for it (429, Retry-After)
 
 # data_dir: /data/qualab        # data sets as local JSONL, where there is no hub (docs/tasks.md)
 # apply_chat_template: true     # chat completions (true) or completions (false); default: as the suite says
 # num_fewshot: 5                # default: as each task says
-# gen_kwargs: {temperature: 0.7}
+# gen_kwargs: {temperature: 0.7}    # unknown names are refused, unless allow_extra: true
 # repeats: 1                    # answers an item; needs a temperature
 # limit: 40                     # items a task, to try things out; never signed off
 # noise_floor: {runs: 1, concurrency: 16}   # how much the baseline differs from itself, at another load

@@ -25,6 +25,14 @@ Fewshot = Annotated[int | None, _option("num_fewshot", "Few-shot examples.")]
 Limit = Annotated[float | None, typer.Option(help="Items a task, or a share below 1. Never signed off.")]
 IncludePath = Annotated[str | None, _option("include_path", "Folders with more task YAMLs.")]
 GenKwargs = Annotated[str | None, _option("gen_kwargs", "As temperature=0.7,top_p=0.9.")]
+AllowExtra = Annotated[
+    bool | None,
+    typer.Option(
+        "--allow_extra/--no-allow_extra",
+        "--allow-extra/--no-allow-extra",
+        help="Send generation settings that are not known, or that an engine ignores.",
+    ),
+]
 ChatTemplate = Annotated[
     bool | None,
     typer.Option(
@@ -61,6 +69,9 @@ Power = Annotated[float | None, typer.Option(help="Chance of proving the margin 
 Concurrency = Annotated[int | None, typer.Option(help="Requests in flight in each arm.")]
 Timeout = Annotated[float | None, typer.Option(help="Deadline of one attempt, seconds.")]
 MaxAttempts = Annotated[int | None, _option("max_attempts", "Attempts a request.")]
+MaxWait = Annotated[
+    float | None, _option("max_wait", "Seconds a request waits where its server asks for it (429, Retry-After).")
+]
 MaxFailedShare = Annotated[float | None, _option("max_failed_share", "Share of missing answers that stops an arm.")]
 MaxMissingShare = Annotated[float | None, _option("max_missing_share", "Share of missing pairs that is INVALID.")]
 MinAcceptedShare = Annotated[

@@ -30,6 +30,7 @@ def preflight(
     limit: o.Limit = None,
     include_path: o.IncludePath = None,
     gen_kwargs: o.GenKwargs = None,
+    allow_extra: o.AllowExtra = None,
     apply_chat_template: o.ChatTemplate = None,
     system_instruction: o.SystemInstruction = None,
     allow_unobserved: o.AllowUnobserved = None,

@@ -24,6 +24,9 @@ class ArmProgress:
     done: int
     asked: int = 0
     errors: int = 0
+    waits: int = 0
+    waited_s: float = 0.0
+    """Over all requests, because the server asked for it."""
     started_s: float = field(default_factory=time.monotonic)
 
     @property
@@ -39,7 +42,8 @@ class ArmProgress:
         return f"ETA {_duration(left / self.rate)}" if self.asked else "ETA ?"
 
     def text(self) -> str:
-        return f"{self.rate:.1f}/s, {self.errors} errors, {self.eta}"
+        waits = f", {self.waits} waits on request of the server ({_duration(self.waited_s)})" if self.waits else ""
+        return f"{self.rate:.1f}/s, {self.errors} errors{waits}, {self.eta}"
 
 
 def _duration(seconds: float) -> str:
@@ -87,7 +91,16 @@ class TerminalProgress:
         state.done += 1
         state.asked += 1
         state.errors += not reply.status.is_answer
-        now = time.monotonic()
+        self._show(arm)
+
+    def waiting(self, arm: ArmName, seconds: float) -> None:
+        state = self._arms[arm]
+        state.waits += 1
+        state.waited_s += seconds
+        self._show(arm)
+
+    def _show(self, arm: ArmName) -> None:
+        now, state = time.monotonic(), self._arms[arm]
         if self._bars:
             self._bars.update(self._tasks[arm], completed=state.done, text=state.text())
         elif now - self._last_line_s >= LINE_EVERY_S:

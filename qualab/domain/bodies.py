@@ -7,6 +7,7 @@ and a prompt that is too long is never cut: the server says so, and the answer c
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,82 @@ RESERVED = {
     "messages": "The messages come from the task: leave it out",
 }
 """Generation settings that would change what is asked or how it is read, and what to do instead."""
+
+LM_EVAL_SETTINGS = frozenset({"until", "max_gen_toks", "max_new_tokens", "do_sample"})
+"""lm-eval's own names: they are sent under others, or not at all."""
+SENT_SETTINGS = frozenset({"max_tokens", "temperature", "stop"})
+"""What is always sent, or made of lm-eval's names."""
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+OPENAI_SETTINGS = SENT_SETTINGS | _names(
+    "frequency_penalty logit_bias logprobs max_completion_tokens presence_penalty reasoning_effort "
+    "response_format top_logprobs top_p user verbosity"
+)
+ENGINE_SETTINGS = {
+    "vLLM": _names(
+        "add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt chat_template "
+        "chat_template_kwargs continue_final_message documents guided_choice guided_grammar guided_json "
+        "guided_regex ignore_eos include_reasoning include_stop_str_in_output length_penalty "
+        "logprob_token_ids min_p min_tokens priority prompt_logprobs repetition_detection repetition_penalty "
+        "return_token_ids return_tokens_as_token_ids skip_special_tokens spaces_between_special_tokens "
+        "stop_token_ids structured_outputs thinking_token_budget top_k truncate_prompt_tokens truncation_side "
+        "use_beam_search vllm_xargs watermarking"
+    ),
+    "SGLang": _names(
+        "cache_salt chat_template_kwargs continue_final_message custom_logit_processor custom_params ebnf "
+        "ignore_eos json_schema lora_path min_p min_tokens no_stop_trim priority reasoning regex "
+        "repetition_penalty return_token_ids separate_reasoning skip_special_tokens stop_regex stop_token_ids "
+        "top_k"
+    ),
+    "llama.cpp": _names(
+        "add_generation_prompt cache_prompt chat_template_kwargs dry_allowed_length dry_base dry_multiplier "
+        "dry_penalty_last_n dry_sequence_breakers dynatemp_exponent dynatemp_range grammar id_slot ignore_eos "
+        "json_schema lora min_keep min_p mirostat mirostat_eta mirostat_tau n_indent n_keep n_predict n_probs "
+        "post_sampling_probs reasoning_budget_tokens reasoning_format repeat_last_n repeat_penalty "
+        "return_tokens samplers t_max_predict_ms thinking_budget_tokens timings_per_token top_k top_n_sigma "
+        "typical_p xtc_probability xtc_threshold"
+    ),
+    "TensorRT-LLM": _names(
+        "add_generation_prompt add_special_tokens chat_template chat_template_kwargs detokenize "
+        "early_stopping ignore_eos include_stop_str_in_output length_penalty min_p min_tokens "
+        "repetition_penalty skip_special_tokens spaces_between_special_tokens stop_token_ids top_k top_p_min "
+        "truncate_prompt_tokens use_beam_search"
+    ),
+    "TGI": _names("repetition_penalty"),
+}
+"""Settings beside OpenAI's, by the kind of engine that takes them."""
+KNOWN_SETTINGS = LM_EVAL_SETTINGS | OPENAI_SETTINGS | frozenset().union(*ENGINE_SETTINGS.values())
+
+
+def check_gen_kwargs(gen_kwargs: Mapping[str, Any], *, allow_extra: bool) -> None:
+    """Raises InvalidValue for settings that are reserved, or that neither lm-eval nor an engine knows.
+
+    `allow_extra` lets unknown ones be sent as they are.
+    """
+    _check_settings(gen_kwargs)
+    for name in gen_kwargs:
+        if name not in KNOWN_SETTINGS and not allow_extra:
+            near = difflib.get_close_matches(name, sorted(KNOWN_SETTINGS), n=1, cutoff=0.6)
+            meant = f"Did you mean {near[0]}? " if near else ""
+            hint = f"{meant}To send it as it is: --allow-extra (allow_extra: true)"
+            raise _refused_setting(name, f"Generation setting {name!r} is not known", hint)
+    if gen_kwargs.get("do_sample") and "temperature" not in gen_kwargs:
+        what = "do_sample without a temperature would run greedily"
+        raise _refused_setting("do_sample", what, "Set the temperature, as temperature=0.7")
+
+
+def _refused_setting(name: str, what: str, hint: str) -> InvalidValue:
+    return InvalidValue(what, hint=hint, fields={f"gen_kwargs.{name}": f"{what}. {hint}"})
+
+
+def sent_name(name: str) -> str:
+    """The name under which a generation setting is sent; empty where it is not."""
+    limits = dict.fromkeys(("max_gen_toks", "max_new_tokens", "max_completion_tokens"), "max_tokens")
+    return {"until": "stop", "do_sample": "", **limits}.get(name, name)
 
 
 def generation_request(prompt: Prompt, *, sampling: SamplingPlan) -> Request:
@@ -60,9 +137,11 @@ def generation_request(prompt: Prompt, *, sampling: SamplingPlan) -> Request:
 def _check_settings(settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         if name in RESERVED:
-            raise InvalidValue(f"Generation setting {name!r} cannot be set in gen_kwargs", hint=RESERVED[name])
+            what = f"Generation setting {name!r} cannot be set in gen_kwargs"
+            raise _refused_setting(name, what, RESERVED[name])
         if isinstance(value, float) and not math.isfinite(value):
-            raise InvalidValue(f"Generation setting {name!r} is {value}", hint="JSON has finite numbers only")
+            what = f"Generation setting {name!r} is {value}"
+            raise _refused_setting(name, what, "JSON has finite numbers only")
 
 
 def _stop_strings(until: object) -> list[str]:

@@ -250,6 +250,35 @@ class PairSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Thoughts:
+    """What an arm's generations hold of reasoning before the answer."""
+
+    n_answers: int
+    """Generations that came back, with an answer or with thoughts alone."""
+    in_text: int
+    """Answers whose text holds the marks of thinking, as <think>."""
+    apart: int
+    """Those that came with reasoning beside the text."""
+    mean_characters: float | None
+    """Of the thoughts, over those that thought; None where none did."""
+    cut: int
+    """Thoughts that the limit on tokens ended before any answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningSummary:
+    """How both arms think before they answer."""
+
+    baseline: Thoughts
+    candidate: Thoughts
+    n_pairs: int
+    pvalue_length: float
+    """Sign test over items: which arm's thoughts are longer. Two-sided, mid-p; 1 where none differs."""
+    pvalue_cut: float
+    """The same: which arm's thoughts are cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TextsCompared:
     """Texts of two runs, answer by answer."""
 
@@ -404,7 +433,8 @@ class Analysis:
     comparison_id: str
     plan_hash: str
     input_hash: str
-    """SHA-256 over the stored scores, clusters and statuses that went in."""
+    """SHA-256 over what was answered: scores, clusters, statuses, looks, noise floor and repeats. Not over what was
+    seen of engines, so that resuming leaves no trace in it."""
     verdict: Verdict
     reasons: tuple[str, ...]
     """In order of weight, each one sentence."""
@@ -430,3 +460,5 @@ class Analysis:
     tokens: FirstTokenSummary | None = None
     """Where texts that differ begin to; None in imported comparisons, where nothing generates, and in analyses of
     versions that did not tokenize."""
+    reasoning: ReasoningSummary | None = None
+    """None where no answer holds any reasoning."""

@@ -107,6 +107,9 @@ class Reply:
     """None where the engine says nothing of drafting in its answers."""
     model: str = ""
     """The model that the answer says it comes from; empty where it does not say."""
+    reasoning: str = ""
+    """What the model thought before its answer, where the server tells it apart; empty in answers of versions that
+    kept its length alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

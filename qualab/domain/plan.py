@@ -74,6 +74,8 @@ class SamplingPlan:
     """Route of generations; log-likelihoods always go to completions."""
     gen_kwargs: dict[str, object] = field(default_factory=dict)
     """Overrides of the tasks' own generation settings, in lm-eval's names."""
+    allow_extra: bool = False
+    """Whether settings may be sent that qualab, or an engine, does not know."""
     seed: int = 1234
     """Seed of few-shot draws, item order and sampling (repeat r samples with seed + r)."""
     repeats: int = 1
@@ -92,6 +94,8 @@ class RequestPolicy:
     backoff_s: float = 0.5
     """First pause between attempts; doubles, with full jitter, up to `max_backoff_s`."""
     max_backoff_s: float = 30.0
+    max_wait_s: float = 600.0
+    """Longest time that one request waits because its server asks for it (429, 503 with Retry-After); no attempts."""
     max_failed_share: float = 0.1
     """An arm with a larger share of missing answers stops the run."""
 

@@ -56,6 +56,8 @@ def refused(service: Service, path: str = "/v1/comparisons", **changes: Any) -> 
         ({"repeats": 3}, "repeats", "temperature 0"),
         ({"looks": 5, "sequential": True}, "looks", "sequential"),
         ({"gen_kwargs": {"temperature": "x"}}, "gen_kwargs", "number"),
+        ({"gen_kwargs": {"temprature": 0.7}}, "gen_kwargs.temprature", "Did you mean temperature?"),
+        ({"gen_kwargs": {"seed": 7}}, "gen_kwargs.seed", "Set the seed with"),
         ({"objective": "win"}, "objective", "equivalence"),
         ({"concurrency": 0}, "concurrency", "1 or more"),
         ({"timeout": -1}, "timeout", "above 0"),

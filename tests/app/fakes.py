@@ -19,7 +19,7 @@ from qualab.domain.claims import Pulse
 from qualab.domain.comparison import Comparison
 from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
 from qualab.domain.items import Item, Prompt, Reply, Request
-from qualab.domain.names import AnswerStatus, ArmName, MetricKind, RequestKind
+from qualab.domain.names import AnswerStatus, Api, ArmName, MetricKind, RequestKind
 from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
 from qualab.ports import EndpointInfo, TaskOptions
 
@@ -177,7 +177,10 @@ class FakeEndpoint:
     async def inspect(self, *, model: str) -> EndpointInfo:
         return EndpointInfo(url=self.url, server="fake", models=(model,), max_model_len=None, tokenizes=False)
 
-    async def ask(self, request: Request, body: bytes) -> Reply:
+    async def settings(self, api: Api) -> frozenset[str] | None:
+        return None
+
+    async def ask(self, request: Request, body: bytes, *, on_wait: Callable[[float], None] | None = None) -> Reply:
         payload = json.loads(body)
         self.generated += 1
         if payload["max_tokens"] in (TRIAL_TOKENS, PROBE_TOKENS):
@@ -235,6 +238,7 @@ class Clock:
 class QuietProgress:
     comparison: Comparison | None = None
     answers: list[ArmName] = field(default_factory=list)
+    waits: list[tuple[ArmName, float]] = field(default_factory=list)
     done: dict[ArmName, int] = field(default_factory=dict)
 
     def started(self, comparison: Comparison, *, totals: Mapping[ArmName, int], done: Mapping[ArmName, int]) -> None:
@@ -243,6 +247,9 @@ class QuietProgress:
 
     def answered(self, arm: ArmName, reply: Reply) -> None:
         self.answers.append(arm)
+
+    def waiting(self, arm: ArmName, seconds: float) -> None:
+        self.waits.append((arm, seconds))
 
     def phase(self, text: str) -> None: ...
 

@@ -135,9 +135,10 @@ class Pair:
 
         asyncio.run(run())
 
-    def resumed(self) -> Analysis:
+    def resumed(self, *, retry_failed: bool = False) -> Analysis:
         (comparison,) = self.comparisons
-        return asyncio.run(resume(self.services, comparison.id, keys={}, progress=QuietProgress()))
+        job = resume(self.services, comparison.id, keys={}, progress=QuietProgress(), retry_failed=retry_failed)
+        return asyncio.run(job)
 
     def replace_candidate(self, engine: EngineScript, *, drafts: bool = True) -> None:
         """Another process at the candidate's port."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qualab.app import trials
+from qualab.domain.names import ArmName
 from qualab.errors import InvalidValue, PairDiffers
 from tests.app.scripted_pair import pair, stops
 from tests.scripted_engine import SPEC_DECODE_REFUSES, EngineScript
@@ -124,6 +125,32 @@ def test_a_setting_that_one_arm_alone_rejects(setting: str) -> None:
         ]
         both.tasks.settings = {}
         assert stops(both.preflight()) == []
+
+
+def test_a_setting_that_an_engine_ignores_stops_unless_the_plan_allows_it() -> None:
+    given = {"repeat_penalty": 1.1, "top_k": 5, "max_gen_toks": 9, "do_sample": True, "temperature": 0.7}
+    said = "engine does not take repeat_penalty of gen_kwargs"
+    with pair() as both:
+        found = both.preflight(gen_kwargs=given)
+        assert stops(found) == [f"the baseline's {said}", f"the candidate's {said}"]
+        allowed = both.preflight(gen_kwargs=given, allow_extra=True)
+    assert stops(allowed) == []
+    assert {one.what for one in allowed.findings} >= set(stops(found))
+
+
+def test_what_a_server_publishes_is_believed_before_what_is_known_of_its_kind() -> None:
+    newer = EngineScript(settings=("temperature", "max_tokens", "stop", "top_p", "brand_new"))
+    with pair(off=newer, on=newer) as both:
+        assert stops(both.preflight(gen_kwargs={"brand_new": 1}, allow_extra=True)) == []
+        found = both.preflight(gen_kwargs={"top_k": 1})
+    assert stops(found) == [f"the {arm}'s engine does not take top_k of gen_kwargs" for arm in ArmName]
+
+
+def test_a_setting_that_a_task_sets_and_an_engine_ignores_is_said() -> None:
+    with pair(settings={"typical_p": 0.5}) as both:
+        found = both.preflight()
+    assert stops(found) == []
+    assert "the baseline's engine does not take typical_p, which a task sets" in {one.what for one in found.findings}
 
 
 def test_closed_metrics_stop_unless_the_plan_allows_them() -> None:

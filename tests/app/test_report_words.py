@@ -33,6 +33,7 @@ PRODUCERS = (
     "app/analysis/judge.py",
     "app/analysis/stopped.py",
     "app/analysis/missing.py",
+    "app/analysis/endings.py",
     "app/analysis/noise.py",
     "app/analysis/means.py",
     "app/analysis/labels.py",

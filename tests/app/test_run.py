@@ -219,6 +219,7 @@ async def test_a_run_that_dies_in_the_middle_resumes_to_the_same_verdict_asking_
     assert len(bench.baseline.bodies) + len(bench.candidate.bodies) == asked_before + len(again.answers)
     assert analysis.verdict is expected.verdict
     assert analysis.metrics == expected.metrics
+    assert analysis.input_hash == expected.input_hash, "all that was answered is the same"
     assert bench.store.get(comparison.id).duplicates == 0
 
 
@@ -301,7 +302,8 @@ async def test_answers_that_could_not_be_stored_are_tried_once_more_when_the_run
     progress = QuietProgress()
     with pytest.raises(StoreLocked):
         await start(bench.services, experiment(), keys={}, progress=progress)
-    assert len(bench.store.answered(progress.comparison.id)) == len(progress.answers) > 0
+    n_arrived = len(bench.baseline.bodies) + len(bench.candidate.bodies)
+    assert len(bench.store.answered(progress.comparison.id)) == n_arrived > 0
 
 
 @pytest.mark.parametrize(

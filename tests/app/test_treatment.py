@@ -15,6 +15,7 @@ from qualab.app.analysis.treatment import treatment_of
 from qualab.app.drafting import DraftedAnswers
 from qualab.app.experiment import make_plan
 from qualab.app.summaries import Summary
+from qualab.app.viewing.words.troubles import in_korean
 from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
 from qualab.domain.items import Answer, Drafted
 from qualab.domain.names import ArmName, Verdict
@@ -584,14 +585,56 @@ def test_a_run_goes_on_with_the_same_engine_started_anew() -> None:
         ),
     ],
 )
-def test_a_run_does_not_go_on_with_another_engine(engine: EngineScript, drafts: bool, said: str) -> None:
+@pytest.mark.parametrize("retry_failed", [False, True])
+def test_a_run_does_not_go_on_with_another_engine(
+    engine: EngineScript, drafts: bool, said: str, retry_failed: bool
+) -> None:
     is_open = EngineScript(has_server_info=engine.has_server_info)
     with pair(off=is_open, on=is_open) as both:
         both.killed(after=17)
         both.replace_candidate(engine, drafts=drafts)
         with pytest.raises(PairDiffers) as stop:
-            both.resumed()
+            both.resumed(retry_failed=retry_failed)
     assert said in stop.value.message
+
+
+@pytest.mark.parametrize("retry_failed", [False, True])
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (
+            EngineScript(has_server_info=True),
+            EngineScript(),
+            "the candidate's engine told its configuration when the comparison started, and does not now",
+        ),
+        (
+            EngineScript(fingerprints=("a", "b")),
+            EngineScript(fingerprints=("c",)),
+            "the candidate's answers come from another engine than those stored: a, b, now c",
+        ),
+    ],
+)
+def test_answers_of_two_engines_are_not_mixed(
+    before: EngineScript, now: EngineScript, said: str, retry_failed: bool
+) -> None:
+    with pair(off=EngineScript(has_server_info=before.has_server_info), on=before) as both:
+        both.killed(after=17)
+        (comparison,) = both.comparisons
+        n_stored = len(both.store.answered(comparison.id))
+        both.replace_candidate(now)
+        with pytest.raises(PairDiffers) as stop:
+            both.resumed(retry_failed=retry_failed)
+        assert len(both.store.answered(comparison.id)) == n_stored
+    assert said in stop.value.message
+    assert in_korean(stop.value.message)
+
+
+def test_a_run_goes_on_with_replicas_that_answered_before() -> None:
+    replicas = EngineScript(fingerprints=("a", "b"))
+    with pair(on=replicas) as both:
+        both.killed(after=17)
+        both.replace_candidate(EngineScript(fingerprints=("b",)))
+        both.resumed()
 
 
 def test_an_engine_whose_cache_is_measured_anew_is_the_same_engine() -> None:

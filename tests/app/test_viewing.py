@@ -63,6 +63,14 @@ def test_an_answer_that_is_missing_is_not_an_empty_one() -> None:
     assert (absent.nothing, absent.facts) == ("No answer", ())
 
 
+def test_what_was_thought_stands_beside_its_answer() -> None:
+    thought = replace(answer("x"), reply=reply("x", reasoning="hm\x1b[31m", reasoning_characters=7))
+    off, on = sides_of(0, answer("x"), thought, ENGLISH).sides
+    assert (off.reasoning, on.reasoning) == ("", "hm‹U+001B›[31m")
+    assert [fact.text for fact in on.facts if fact.label == "reasoning"] == ["7 characters"]
+    assert "reasoning" not in {fact.label for fact in off.facts}
+
+
 def test_the_calculator_says_what_the_statistics_say() -> None:
     page = power_page(ASKED, ENGLISH)
     said = {fact.label: fact.text for fact in page.facts}

@@ -37,6 +37,15 @@ def _no_item_is_asked(pair: tuple[ScriptedServer, ScriptedServer]) -> Iterator[N
     assert all(now - then <= 2 for now, then in zip(after, before, strict=True))
 
 
+@pytest.mark.parametrize("command", ["run", "plan", "preflight"])
+def test_a_misspelled_generation_setting(qualab: Command, arms: list[str], tmp_path: Path, command: str) -> None:
+    says = ("'temprature' is not known", "Did you mean temperature?")
+    fails(qualab(command, *arms, *SMALL, "--gen_kwargs", "temprature=0.7"), 2, *says)
+    file = tmp_path / "experiment.yaml"
+    file.write_text("gen_kwargs: {temprature: 0.7}\n", encoding="utf-8")
+    fails(qualab(command, file, *arms, *SMALL), 2, *says)
+
+
 def test_unreachable(qualab: Command, arms: list[str]) -> None:
     arms[3] = "http://127.0.0.1:9/v1"
     fails(qualab("run", *arms, *SMALL), 5, "Candidate", "http://127.0.0.1:9")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -19,9 +20,12 @@ from pathlib import Path
 import pytest
 
 from qualab.adapters.store import SqlStore
+from qualab.bootstrap import store_named
 from qualab.cli.run import print_next
 from qualab.domain.items import Answer
+from qualab.domain.names import ArmName
 from qualab.errors import StoreFull
+from tests.app.scripted_pair import Talker
 from tests.cli.conftest import Command
 from tests.scripted_server import Script, ScriptedServer
 
@@ -198,6 +202,9 @@ def test_a_killed_run_resumes_to_the_uninterrupted_runs_verdict(
     process.communicate()
     before = stored(db)
     asked = [len(server.requests) for server in slow_pair]
+    n_tried = sum(path.endswith("completions") for server in slow_pair for path, _ in server.requests)
+    n_before_the_run = 2 * 4  # a trial of each of the three tasks' settings, and a probe
+    assert n_tried - n_before_the_run - len(before) <= 2 * 4, "what was in flight, and no more"
 
     comparison = json.loads(qualab("list", "--format", "json").out)[0]
     assert comparison["status"] == "interrupted"
@@ -223,6 +230,44 @@ def test_a_killed_run_resumes_to_the_uninterrupted_runs_verdict(
     ]
     assert shown[0]["metrics"] == shown[1]["metrics"]
     assert shown[0]["verdict"] == shown[1]["verdict"]
+
+
+def test_a_server_that_asks_to_wait_gets_every_request_answered(qualab: Command) -> None:
+    with ScriptedServer(Script(busy_share=0.5)) as off, ScriptedServer(Script(busy_share=0.5, drafts=True)) as on:
+        flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted", "--concurrency", 32]
+        done = qualab("run", *flags, "--tasks", "demo_arithmetic", "--max_attempts", 1)
+    analysis = json.loads(qualab("show", done.comparison_id, "--format", "json").out)["analysis"]
+    assert [(one["n_answers"], one["retries"]) for one in analysis["arms"]] == [(80, 0), (80, 0)]
+    assert re.search(r"baseline 80/80 .* 0 errors, \d+ waits on request of the server \(0:\d\d\)", done.err)
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_thinking", "n_cut"),
+    [
+        ("max_gen_toks=400,thinking_token_budget=200,until=[]", 10, 0),
+        ("max_gen_toks=100", 10, 10),
+        ('chat_template_kwargs={"enable_thinking": false}', 0, 0),
+    ],
+)
+def test_a_reasoning_model_runs_with_thinking_on_cut_and_off(
+    qualab: Command, settings: str, n_thinking: int, n_cut: int
+) -> None:
+    thinks = "Let me see. " * 20
+    with ScriptedServer(Talker(thinks=thinks)) as off, ScriptedServer(Talker(thinks=thinks, drafts=True)) as on:
+        flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted", "--gen_kwargs", settings]
+        done = qualab("run", *flags, "--tasks", "demo", "--limit", 10)
+    found = json.loads(qualab("show", done.comparison_id, "--format", "json").out)["analysis"]
+    n_thinking, n_cut = 3 * n_thinking, 3 * n_cut  # in each of the three tasks
+    if not n_thinking:
+        assert found["reasoning"] is None
+        return
+    assert (found["reasoning"]["candidate"]["apart"], found["reasoning"]["candidate"]["cut"]) == (n_thinking, n_cut)
+    assert done.code == (4 if n_cut else 3)
+    assert any("Thoughts were cut by the limit on tokens: 30 in the" in one for one in found["caveats"]) == bool(n_cut)
+    with store_named(None) as store:
+        kept = [one.reply for one in store.answers(done.comparison_id, arm=ArmName.CANDIDATE)]
+    assert all(one.reasoning and thinks.startswith(one.reasoning) for one in kept)
+    assert all((one.reasoning == thinks) is (one.text is not None) for one in kept)
 
 
 def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(qualab: Command, slow_pair: Pair, tmp_path: Path) -> None:

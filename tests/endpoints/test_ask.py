@@ -116,6 +116,38 @@ async def test_content_and_reasoning_of_a_message(
     assert (got.attempts, got.error) == (1, "")
 
 
+@pytest.mark.parametrize("message", [{"reasoning_content": "hmm"}, {"reasoning": "hmm"}])
+@pytest.mark.parametrize("content", ["A", None])
+async def test_reasoning_is_kept_under_either_of_its_names(
+    server: ScriptedServer, opened: Open, message: dict[str, Any], content: str | None
+) -> None:
+    server.script(reply(chat({"content": content, **message}, finish_reason="length")))
+    async with opened() as endpoint:
+        got = await endpoint.ask(CHAT, b"{}")
+    assert (got.text, got.reasoning) == (content, "hmm")
+
+
+async def test_of_several_choices_the_one_with_index_0_is_read(server: ScriptedServer, opened: Open) -> None:
+    def body(*choices: tuple[int, str]) -> dict[str, Any]:
+        return {**completion(""), "choices": [completion(text)["choices"][0] | {"index": at} for at, text in choices]}
+
+    server.script(reply(body((1, "second"), (0, "first"))), reply(body((3, "only"))), reply(body((1, "a"), (2, "b"))))
+    async with opened(max_attempts=1) as endpoint:
+        got = [await endpoint.ask(COMPLETION, b"{}") for _ in range(3)]
+    assert [one.text for one in got] == ["first", "only", None]
+    assert got[2].error == "none of the choices has index 0"
+
+
+async def test_an_answer_that_a_filter_withholds_is_missing_and_not_asked_again(
+    server: ScriptedServer, opened: Open
+) -> None:
+    server.script(reply(chat({"content": None}, finish_reason="content_filter")))
+    async with opened() as endpoint:
+        got = await endpoint.ask(CHAT, b"{}")
+    assert (got.status, got.text, got.attempts) == (AnswerStatus.REJECTED, None, 1)
+    assert "content_filter" in got.error
+
+
 BAD_BODIES = {
     "error object in a 200": (reply({"error": {"message": "out of memory"}}), "out of memory"),
     "vLLM's old error form in a 200": (reply({"object": "error", "message": "boom"}), "boom"),
@@ -180,7 +212,7 @@ async def test_a_message_without_content_is_a_bad_body(
     assert (got.status, got.attempts, got.error) == (AnswerStatus.BAD_BODY, 2, "the message has no content")
 
 
-@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [408, 409, 425, 500, 502, 503, 504])
 async def test_passing_trouble_is_asked_again(server: ScriptedServer, opened: Open, status: int) -> None:
     server.script(reply({"error": {"message": "busy"}}, status=status), OK)
     async with opened() as endpoint:
@@ -361,9 +393,42 @@ async def test_retry_after_in_seconds_is_waited_for(server: ScriptedServer, open
     server.script(reply("", status=429, headers={"Retry-After": "7"}), OK)
     async with opened(backoff_s=0.5) as endpoint:
         got = await endpoint.ask(COMPLETION, b"{}")
-    assert got.attempts == 2
+    assert got.attempts == 1
     assert 7.0 <= fake_time.slept[0] <= 7.5
     assert got.sent_at == START + timedelta(seconds=fake_time.slept[0])
+
+
+@pytest.mark.parametrize(("status", "headers"), [(429, {}), (429, {"Retry-After": "1"}), (503, {"Retry-After": "0"})])
+async def test_waiting_for_a_busy_server_uses_up_no_attempt(
+    server: ScriptedServer, opened: Open, fake_time: FakeTime, status: int, headers: dict[str, str]
+) -> None:
+    busy, told = reply("", status=status, headers=headers), list[float]()
+    server.script(busy, busy, reply("", status=500), *[busy] * 9, OK)
+    async with opened(max_attempts=2) as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}", on_wait=told.append)
+    assert (got.status, got.attempts, got.error) == (AnswerStatus.OK, 2, "")
+    assert len(told) == 11
+    assert len(fake_time.slept) == 12
+
+
+async def test_a_server_that_stays_busy_fails_when_the_time_for_waiting_is_used_up(
+    server: ScriptedServer, opened: Open, fake_time: FakeTime
+) -> None:
+    server.script(reply({"error": "slow down"}, status=429, headers={"Retry-After": "50"}))
+    async with opened(max_wait_s=200.0, backoff_s=0.5) as endpoint:
+        got = await endpoint.ask(COMPLETION, b"{}")
+    assert (got.status, got.attempts) == (AnswerStatus.HTTP_ERROR, 1)
+    assert got.error == "HTTP 429: slow down (after waiting as long as max_wait allows)"
+    assert 150 <= fake_time.elapsed <= 200
+
+
+async def test_without_time_for_waiting_a_busy_server_fails_at_once(
+    server: ScriptedServer, opened: Open, fake_time: FakeTime
+) -> None:
+    server.script(reply("", status=429, headers={"Retry-After": "1"}))
+    async with opened(max_wait_s=0.0) as endpoint:
+        assert (await endpoint.ask(COMPLETION, b"{}")).status is AnswerStatus.HTTP_ERROR
+    assert fake_time.slept == []
 
 
 async def test_what_ask_was_given_is_cancelled_cleanly(server: ScriptedServer, opened: Open) -> None:

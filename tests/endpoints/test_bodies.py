@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qualab.domain.bodies import generation_request, loglikelihood_parts, loglikelihood_request
+from qualab.domain.bodies import check_gen_kwargs, generation_request, loglikelihood_parts, loglikelihood_request
 from qualab.domain.canonical import encode_body
 from qualab.domain.items import Prompt
 from qualab.domain.names import Api
@@ -72,6 +72,48 @@ def test_settings_that_would_change_the_question_are_refused(name: str) -> None:
     with pytest.raises(InvalidValue, match=name) as caught:
         generation_request(Prompt(text="q", gen_kwargs={name: 1}), sampling=COMPLETIONS)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("temprature", "temperature"),
+        ("max_gen_tokens", "max_gen_toks"),
+        ("topp", "top_p"),
+        ("repetition_penality", "repetition_penalty"),
+        ("thinking_budget", "thinking_token_budget"),
+        ("chat_template_kwarg", "chat_template_kwargs"),
+    ],
+)
+def test_an_unknown_setting_is_refused_with_the_nearest_name(name: str, nearest: str) -> None:
+    with pytest.raises(InvalidValue, match=f"'{name}' is not known") as caught:
+        check_gen_kwargs({name: 1}, allow_extra=False)
+    assert f"Did you mean {nearest}?" in caught.value.hint
+    assert "--allow-extra" in caught.value.hint
+    check_gen_kwargs({name: 1}, allow_extra=True)
+
+
+def test_the_engines_own_settings_are_known() -> None:
+    names = ["top_k", "min_p", "repetition_penalty", "chat_template_kwargs", "reasoning_effort"]
+    names += ["thinking_token_budget", "repeat_penalty", "separate_reasoning", "until", "max_gen_toks", "top_p"]
+    check_gen_kwargs(dict.fromkeys(names, 1), allow_extra=False)
+
+
+def test_an_unlike_name_is_refused_without_a_guess() -> None:
+    with pytest.raises(InvalidValue) as caught:
+        check_gen_kwargs({"zzz": 1}, allow_extra=False)
+    assert "Did you mean" not in caught.value.hint
+
+
+def test_reserved_settings_are_refused_even_where_extra_ones_are_allowed() -> None:
+    with pytest.raises(InvalidValue, match="seed"):
+        check_gen_kwargs({"seed": 1}, allow_extra=True)
+
+
+def test_sampling_without_a_temperature_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="greedily"):
+        check_gen_kwargs({"do_sample": True}, allow_extra=False)
+    check_gen_kwargs({"do_sample": True, "temperature": 0.7}, allow_extra=False)
 
 
 def test_a_number_that_json_lacks_is_refused() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from qualab.adapters.endpoints.transport import PROBE_TIMEOUT_S
+from qualab.domain.names import Api
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable
 from tests.endpoints.conftest import Open
 from tests.endpoints.scripted import FakeTime, ScriptedServer, models, reply, wire
@@ -324,3 +325,34 @@ async def test_a_models_names_are_its_aliases_its_root_and_what_else_is_served_f
     async with opened() as endpoint:
         assert set((await endpoint.engine(model="other")).names) == {"other", "long/name", "/models/a", "short"}
         assert (await endpoint.engine(model="MODEL-C")).names == ("MODEL-C",)
+
+
+async def test_the_settings_that_a_route_takes_are_read_from_its_openapi_document(
+    server: ScriptedServer, opened: Open
+) -> None:
+    def body(schema: dict[str, Any]) -> dict[str, Any]:
+        return {"post": {"requestBody": {"content": {"application/json": {"schema": schema}}}}}
+
+    chat, batch = {"properties": {"top_k": {}, "messages": {}}}, {"properties": {"batched": {}}}
+    document = {
+        "paths": {
+            "/v1/completions": body({"$ref": "#/components/schemas/Completion"}),
+            "/v1/chat/completions": body({"anyOf": [{"$ref": "#/components/schemas/Chat"}, batch]}),
+        },
+        "components": {"schemas": {"Completion": {"properties": {"min_p": {}}}, "Chat": chat}},
+    }
+    server.script(NOT_FOUND)
+    server.routes = {("GET", "/openapi.json"): reply(document)}
+    async with opened() as endpoint:
+        assert await endpoint.settings(Api.COMPLETIONS) == {"min_p"}
+        assert await endpoint.settings(Api.CHAT) == {"top_k", "messages", "batched"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [NOT_FOUND, reply("<html>"), reply([1]), reply({"paths": {}}), reply({"paths": {"/v1/completions": {"post": 3}}})],
+)
+async def test_a_server_without_a_document_tells_no_settings(server: ScriptedServer, opened: Open, answer: Any) -> None:
+    server.script(answer)
+    async with opened() as endpoint:
+        assert await endpoint.settings(Api.COMPLETIONS) is None

@@ -79,6 +79,7 @@ def test_every_field_comes_back(store: Store) -> None:
         error="오류: \x00 half an answer",
         reasoning_characters=12_345,
         model="org/my-model-한글",
+        reasoning="먼저 \x00 생각한다. " * 99,
     )
     store.add_answers("c-1", [answer])
     assert list(store.answers("c-1", arm=CANDIDATE)) == [answer]

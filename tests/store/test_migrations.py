@@ -198,7 +198,7 @@ def test_lists_show_what_plans_say_and_nothing_is_lost_on_the_way_back(url: str)
         assert list(store.scores("c-1")) == scores
 
 
-@pytest.mark.parametrize("revision", [f"{number:04}" for number in range(1, int(HEAD))])
+@pytest.mark.parametrize("revision", sorted(file.name[:4] for file in (MIGRATIONS / "versions").glob("0*.py"))[:-1])
 def test_every_migration_goes_back_and_forth_with_rows_in_every_table(url: str, revision: str) -> None:
     with open_store(url, migrations=MIGRATIONS) as store:
         fill(store)

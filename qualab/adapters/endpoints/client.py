@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
+
+import orjson
 
 from qualab.adapters.endpoints.engines import EngineProbe
 from qualab.adapters.endpoints.faults import Fault
 from qualab.adapters.endpoints.inspection import LOADING_TIMEOUT_S, Inspection
 from qualab.adapters.endpoints.redaction import Redactor, checked_key
 from qualab.adapters.endpoints.replies import BadBody, failed_reply, failure_of, read_reply
-from qualab.adapters.endpoints.retrying import Failure, Sending, Timing, persist
+from qualab.adapters.endpoints.retrying import Failure, OnWait, Sending, Timing, persist
 from qualab.adapters.endpoints.tokenizing import ServerTokenizer
-from qualab.adapters.endpoints.transport import Transport
+from qualab.adapters.endpoints.transport import PROBE_TIMEOUT_S, Transport
 from qualab.adapters.endpoints.urls import Routes
 from qualab.domain.engine import Counters, Engine
 from qualab.domain.items import Reply, Request
-from qualab.domain.names import AnswerStatus, Api
+from qualab.domain.names import Api
 from qualab.domain.plan import RequestPolicy
 from qualab.errors import InvalidValue
 from qualab.ports import EndpointInfo
@@ -70,13 +73,27 @@ class HttpEndpoint:
         """The engine's counters now; None where they are closed."""
         return await self._probe.counters()
 
-    async def ask(self, request: Request, body: bytes) -> Reply:
+    async def settings(self, api: Api) -> frozenset[str] | None:
+        """Names that a request on this route may have, by the server's OpenAPI document; None where it tells none."""
+        found = await self._transport.send("GET", f"{self._routes.root}/openapi.json", timeout_s=PROBE_TIMEOUT_S)
+        if isinstance(found, Fault) or found.status != 200:
+            return None
+        try:
+            return read_settings(orjson.loads(found.body), ROUTES[api])
+        except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):  # another kind of document
+            return None
+
+    async def ask(self, request: Request, body: bytes, *, on_wait: OnWait | None = None) -> Reply:
         """One request with its attempts, of which at most `policy.concurrency` are under way at any time.
 
-        Never raises for what the server does: that is the Reply's status.
+        `on_wait` is told each pause that the server asks for. Never raises for what the server does: that is the
+        Reply's status.
         """
         outcome = await persist(
-            lambda attempt: self._attempt(request, body, attempt), policy=self._policy, timing=self._timing
+            lambda attempt: self._attempt(request, body, attempt),
+            policy=self._policy,
+            timing=self._timing,
+            on_wait=on_wait,
         )
         return failed_reply(outcome) if isinstance(outcome, Failure) else outcome
 
@@ -91,12 +108,12 @@ class HttpEndpoint:
         if isinstance(found, Fault):
             return Failure(status=found.status, error=found.reason, retry=True, sending=sending)
         if found.status != 200:
-            return failure_of(found, sending, redact=self._redact)
+            return failure_of(found, sending, redact=self._redact, now=timing.now())
         try:
             return read_reply(request, found.body, sending)
         except BadBody as exc:
             error = self._redact.excerpt(exc.reason)
-            return Failure(status=AnswerStatus.BAD_BODY, error=error, retry=exc.retry, sending=sending)
+            return Failure(status=exc.status, error=error, retry=exc.retry, sending=sending)
 
     async def tokenize(self, texts: Sequence[str], *, model: str) -> list[list[int]]:
         """Token ids by the server's own tokenizer, without special tokens, in the order of `texts`.
@@ -104,6 +121,23 @@ class HttpEndpoint:
         At most `policy.concurrency` requests are under way. Raises EndpointMisconfigured, EndpointUnreachable.
         """
         return await self._tokenizer.encode(texts, model=model)
+
+
+ROUTES = {Api.COMPLETIONS: "/v1/completions", Api.CHAT: "/v1/chat/completions"}
+
+
+def read_settings(document: Mapping[str, Any], route: str) -> frozenset[str] | None:
+    """Properties of the body that a route takes; None where the document holds none. Raises KeyError, TypeError."""
+    schema = document["paths"][route]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    return frozenset(_properties(document, schema)) or None
+
+
+def _properties(document: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:
+    yield from schema.get("properties", ())
+    if name := schema.get("$ref", "").rpartition("/")[2]:
+        yield from document["components"]["schemas"][name].get("properties", ())
+    for part in (*schema.get("anyOf", ()), *schema.get("allOf", ())):
+        yield from _properties(document, part)
 
 
 def _checked_policy(policy: RequestPolicy) -> RequestPolicy:

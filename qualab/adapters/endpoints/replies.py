@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import orjson
 
 from qualab.adapters.endpoints.drafted import count, drafted_in
 from qualab.adapters.endpoints.redaction import Redactor
-from qualab.adapters.endpoints.retrying import Failure, Sending, is_retried, status_of
+from qualab.adapters.endpoints.retrying import Failure, Sending, is_backpressure, is_retried, status_of
 from qualab.adapters.endpoints.transport import Exchange
 from qualab.domain.items import Reply, Request
 from qualab.domain.names import AnswerStatus, Api
 
 ABORTED = frozenset({"abort", "error"})
 """Finish reasons that say that the server gave up in the middle."""
+WITHHELD = "content_filter"
+"""The finish reason of an answer that a filter cut, or withheld."""
 
 
 class BadBody(Exception):
     """A body that holds no answer. `retry` is False where asking again cannot help."""
 
-    def __init__(self, reason: str, *, retry: bool = True) -> None:
+    def __init__(self, reason: str, *, retry: bool = True, status: AnswerStatus = AnswerStatus.BAD_BODY) -> None:
         super().__init__(reason)
         self.reason = reason
         self.retry = retry
+        self.status = status
 
 
 class Drawn(NamedTuple):
@@ -33,7 +37,7 @@ class Drawn(NamedTuple):
     text: str | None = None
     loglikelihood: float | None = None
     is_greedy: bool | None = None
-    reasoning_characters: int = 0
+    reasoning: str = ""
 
 
 def read_reply(request: Request, body: bytes, sending: Sending) -> Reply:
@@ -64,7 +68,8 @@ def read_reply(request: Request, body: bytes, sending: Sending) -> Reply:
         sent_at=sending.sent_at,
         system_fingerprint=str(answer.get("system_fingerprint") or ""),
         error="",
-        reasoning_characters=drawn.reasoning_characters,
+        reasoning_characters=len(drawn.reasoning),
+        reasoning=drawn.reasoning,
         drafted=drafted_in(answer, choice),
         model=model if isinstance(model := answer.get("model"), str) else "",
     )
@@ -88,15 +93,17 @@ def failed_reply(failure: Failure) -> Reply:
     )
 
 
-def failure_of(exchange: Exchange, sending: Sending, *, redact: Redactor) -> Failure:
+def failure_of(exchange: Exchange, sending: Sending, *, redact: Redactor, now: datetime) -> Failure:
     """The failed attempt that an HTTP status other than 200 means, with what the server says about it."""
+    retry_after = exchange.header("Retry-After")
     said = redact.excerpt(error_message(exchange.body) or exchange.body)
     return Failure(
         status=status_of(exchange.status),
         error=f"HTTP {exchange.status}: {said}" if said else f"HTTP {exchange.status}",
         retry=is_retried(exchange.status),
         sending=sending,
-        retry_after=exchange.header("Retry-After"),
+        retry_after=retry_after,
+        is_backpressure=is_backpressure(exchange.status, retry_after, now=now),
     )
 
 
@@ -135,10 +142,14 @@ def _first_choice(answer: dict[str, Any]) -> dict[str, Any]:
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:
         raise BadBody("the body has no choices")
-    if not isinstance(choices[0], dict):
+    if not all(isinstance(choice, dict) for choice in choices):
         raise BadBody("a choice is not an object")
-    choice: dict[str, Any] = choices[0]
-    return choice
+    if len(choices) == 1:
+        return dict(choices[0])
+    first = next((choice for choice in choices if choice.get("index") == 0), None)
+    if first is None:
+        raise BadBody("none of the choices has index 0")
+    return dict(first)
 
 
 def _ended(finish_reason: str) -> AnswerStatus:
@@ -158,11 +169,14 @@ def _message(choice: dict[str, Any], finish_reason: str) -> Drawn:
         raise BadBody("the choice has no message")
     content = message.get("content")
     reasoning = _reasoning(message)
+    if not content and finish_reason == WITHHELD:
+        what = f"the server withheld the answer (finish_reason {WITHHELD!r})"
+        raise BadBody(what, retry=False, status=AnswerStatus.REJECTED)
     if not content and (reasoning or (content is None and reasoning is not None)):
-        return Drawn(AnswerStatus.NO_FINAL_ANSWER, reasoning_characters=len(reasoning))
+        return Drawn(AnswerStatus.NO_FINAL_ANSWER, reasoning=reasoning)
     if not isinstance(content, str):
         raise BadBody("the message has no content")
-    return Drawn(_ended(finish_reason), content, reasoning_characters=len(reasoning or ""))
+    return Drawn(_ended(finish_reason), content, reasoning=reasoning or "")
 
 
 def _reasoning(message: dict[str, Any]) -> str | None:

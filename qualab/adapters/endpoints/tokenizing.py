@@ -98,7 +98,7 @@ class ServerTokenizer:
         if isinstance(found, Fault):
             return Failure(status=found.status, error=found.reason, retry=True, sending=sending)
         if found.status != 200:
-            return failure_of(found, sending, redact=self._redact)
+            return failure_of(found, sending, redact=self._redact, now=self._timing.now())
         if tokens := _token_ids(found.body):
             return tokens
         return Failure(status=AnswerStatus.BAD_BODY, error="the body holds no tokens", retry=True, sending=sending)

@@ -325,6 +325,7 @@ def _as_stored(reply: Reply) -> Reply:
         system_fingerprint=valid_text(reply.system_fingerprint),
         error=valid_text(reply.error),
         model=valid_text(reply.model),
+        reasoning=valid_text(reply.reasoning),
         latency_s=round(reply.latency_s * 1e6) / 1e6,
         sent_at=as_utc(reply.sent_at),
     )

@@ -46,6 +46,7 @@ def answer_row(
         None if reply.text is None else packer.pack(reply.text, twin),
         packer.pack(reply.error) if reply.error else None,
         _drafted_text(reply.drafted),
+        packer.pack(reply.reasoning) if reply.reasoning else None,
     )
 
 
@@ -98,7 +99,7 @@ def answer_of(row: Row[Any], phrases: Mapping[int, str], unpacker: Unpacker, *, 
 def _reply_of(row: tuple[Any, ...], packed: tuple[Any, ...], phrases: Mapping[int, str], unpacker: Unpacker) -> Reply:
     status, attempts, finish_reason, fingerprint, prompt_tokens, completion_tokens, *rest = row
     reasoning_characters, sent_at, latency_us, loglikelihood, is_greedy = rest
-    text, error, drafted, twin = packed
+    text, error, drafted, reasoning, twin = packed
     system_fingerprint, model = _origin(phrases[fingerprint])
     return Reply(
         status=codes.ANSWER_STATUS.name[status],
@@ -116,6 +117,7 @@ def _reply_of(row: tuple[Any, ...], packed: tuple[Any, ...], phrases: Mapping[in
         reasoning_characters=reasoning_characters,
         drafted=_drafted_of(drafted),
         model=model,
+        reasoning=unpacker.unpack(reasoning) if reasoning else "",
     )
 
 

@@ -139,6 +139,7 @@ def _answers(name: str, whose: str, *checks: CheckConstraint) -> Table:
         Column("text", LargeBinary),
         Column("error", LargeBinary),
         Column("drafted", Text),
+        Column("reasoning", LargeBinary),
         PrimaryKeyConstraint("comparison_key", whose, "position", "choice", "repeat"),
         *checks,
         CheckConstraint("choice >= 0", name="choice"),
@@ -152,7 +153,8 @@ def _answers(name: str, whose: str, *checks: CheckConstraint) -> Table:
 
 
 answer = _answers("answer", "arm", CheckConstraint(codes.ARM.check("arm"), name="arm"))
-"""One answer. `text` and `error` are packed (texts.py), a text perhaps upon the other arm's; no error is NULL."""
+"""One answer. `text`, `error` and `reasoning` are packed (texts.py), a text perhaps upon the other arm's; no error and
+no reasoning is NULL."""
 
 noise_answer = _answers("noise_answer", "run", CheckConstraint("run >= 1", name="run"))
 """One answer of the baseline in a run of the noise floor; its text perhaps upon that of the baseline itself."""

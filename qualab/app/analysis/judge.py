@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from qualab.app.analysis.bounds import Bounds, is_inside
+from qualab.app.analysis.endings import ending_troubles
 from qualab.app.analysis.ruling import MAX_ITEMS, PASSING, PROVEN, bounds_of, is_one_sided, ruling
 from qualab.domain.comparison import (
     ArmSummary,
@@ -218,6 +219,7 @@ def _broken(plan: Plan, rows: Sequence[MetricResult], arms: Sequence[ArmSummary]
         )
     if plan.imported is None:  # a table of scores has no answers
         broken += [f"the {arm.arm} answered nothing" for arm in arms if not arm.n_answers]
+    broken += ending_troubles(arms, plan)
     for row in rows:
         n_asked = row.n_items * plan.sampling.repeats
         if n_asked and row.n_missing > plan.rule.max_missing_share * n_asked:

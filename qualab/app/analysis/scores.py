@@ -120,7 +120,10 @@ def scores_hash(scores: Scores, layout: Layout) -> Any:
 def input_hash(
     scores: Scores, layout: Layout, arms: Sequence[ArmSummary], pairs: PairSummary, *, more: Sequence[object] = ()
 ) -> str:
-    """SHA-256 of everything that goes into an analysis beside the plan. `more`: what else was found, None left out."""
+    """SHA-256 of what the answers came to: scores, clusters, statuses, pairs, and `more` that is computed from answers.
+
+    Engines, pins and tokens are left out, so that a resumed run's hash is that of an uninterrupted one.
+    """
     digest = scores_hash(scores, layout)
     for value in more:
         if value is not None:

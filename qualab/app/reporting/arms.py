@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from qualab.app.differences import Difference, differences
 from qualab.app.reporting.source import Source, arms, cells, columns
 from qualab.app.reporting.words import Words
-from qualab.domain.comparison import ArmSummary
+from qualab.domain.comparison import ArmSummary, Thoughts
 from qualab.domain.engine import Engine, EngineKind
 from qualab.domain.names import ArmName
 from qualab.domain.numbers import count, seconds
@@ -49,6 +49,8 @@ def _rows(source: Source, words: Words) -> Iterator[Row]:
     yield _row("latency", words, {arm: _latency(one, words) for arm, one in summaries.items()})
     generated = {arm: "" if source.plan.imported else count(one.completion_tokens) for arm, one in summaries.items()}
     yield _row("generated", words, generated)
+    if reasoning := analysis.reasoning:
+        yield _row("thoughts", words, {arm: _thoughts(getattr(reasoning, arm), words) for arm in ArmName})
 
 
 def _row(key: str, words: Words, texts: Mapping[ArmName, str]) -> Row:
@@ -87,6 +89,11 @@ def _latency(one: ArmSummary, words: Words) -> str:
     if one.latency_p50_s is None or one.latency_p99_s is None:
         return ""
     return words("latency of", p50=seconds(one.latency_p50_s), p99=seconds(one.latency_p99_s))
+
+
+def _thoughts(one: Thoughts, words: Words) -> str:
+    mean = count(round(one.mean_characters)) if one.mean_characters else "0"
+    return words("thoughts of", n=count(one.n_answers), mean=mean, cut=count(one.cut))
 
 
 def _differences(source: Source, words: Words) -> Iterator[Block]:

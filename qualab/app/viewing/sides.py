@@ -28,6 +28,8 @@ class SideShown:
     """Said in place of what differs, where the text ends there; empty otherwise."""
     nothing: str
     """Said in place of the text where there is none, or an empty one; empty otherwise."""
+    reasoning: str
+    """What the model thought before its answer; empty where nothing is known of it."""
     error: str
     facts: tuple[Fact, ...]
 
@@ -79,6 +81,7 @@ def _side(title: str, answer: Answer | None, place: int | None, words: Wording) 
         rest=visible_text(rest[len(head) :]),
         ends=words("ends here") if place is not None and not rest and text else "",
         nothing=words("no answer") if text is None else "" if text else words("empty answer"),
+        reasoning=visible_text(answer.reply.reasoning) if answer else "",
         error=answer.reply.error if answer else "",
         facts=tuple(_facts(answer.reply, words)) if answer else (),
     )
@@ -93,6 +96,8 @@ def _facts(reply: Reply, words: Wording) -> list[Fact]:
     if reply.prompt_tokens is not None or reply.completion_tokens is not None:
         numbers = (_count(reply.prompt_tokens), _count(reply.completion_tokens))
         said.append(("tokens", words("tokens of", prompt=numbers[0], completion=numbers[1])))
+    if reply.reasoning_characters:
+        said.append(("reasoning", words("characters of", n=count(reply.reasoning_characters))))
     said += [("latency", seconds(reply.latency_s)), ("attempts", count(reply.attempts))]
     if (drafted := reply.drafted) is not None:
         numbers = (count(drafted.accepted_tokens), _count(drafted.draft_tokens))

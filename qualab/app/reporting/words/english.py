@@ -91,6 +91,8 @@ TEXTS = {
     "latency": "latency p50 / p99",
     "latency of": "{p50} / {p99}",
     "generated": "tokens generated",
+    "thoughts": "reasoning",
+    "thoughts of": "{mean} characters on average, cut {cut} times in {n} answers",
     "no engines": "What the engines are was not recorded, so that nothing is known of their configuration.",
     "differs": "What differs between the engines' configurations",
     "differs in nothing": "The engines' configurations differ in nothing that both tell.",

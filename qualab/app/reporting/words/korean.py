@@ -91,6 +91,8 @@ TEXTS = {
     "latency": "지연 시간 p50 / p99",
     "latency of": "{p50} / {p99}",
     "generated": "생성한 토큰",
+    "thoughts": "추론 과정",
+    "thoughts of": "평균 {mean}자, 답변 {n}개 중 {cut}개 잘림",
     "no engines": "엔진 정보가 기록되지 않아 두 서버의 설정을 알 수 없습니다.",
     "differs": "두 엔진의 설정 차이",
     "differs in nothing": "두 엔진이 알려 준 설정에는 차이가 없습니다.",

@@ -103,6 +103,19 @@ FORMS = {
     "다른 차이가 없는지는 확인하지 않았습니다.",
     "The {arm} left more unanswered: {n} answers are missing in the baseline alone, {n_2} in the candidate alone (p {p}).": "{arm} 쪽의 "
     "누락이 더 많습니다: 기준만 누락 {n}개, 후보만 누락 {n_2}개 (p {p}).",
+    "{n} answers of the {arm} ended neither by themselves nor at the limit: {said}. They are scored as they came.": "{arm} 답변 {n}개가 "
+    "스스로 끝나지도 한도에서 끝나지도 않았습니다: {said}. 받은 그대로 채점했습니다.",
+    "{n} answers of the {arm} ended neither by themselves nor at the limit: {said}; more than the plan allows ({share})": "{arm} 답변 {n}개가 "
+    "스스로 끝나지도 한도에서 끝나지도 않음: {said}. 계획의 허용치({share})를 넘음",
+    "Reasoning stands in the text of {n} answers of the {arm} alone, where it is scored too: start both arms with the same reasoning parser "
+    "(vLLM, SGLang: --reasoning-parser; llama.cpp: --reasoning-format).": "{arm} 쪽에서만 답변 {n}개의 본문에 추론 과정이 들어 있어 함께 "
+    "채점됩니다. 두 서버를 같은 추론 파서로 시작하세요 (vLLM, SGLang: --reasoning-parser, llama.cpp: --reasoning-format).",
+    "Reasoning came beside {n} answers of the {arm} alone: thinking, or the reasoning parser, is on in one arm alone.": "{arm} 쪽에서만 "
+    "답변 {n}개에 추론 과정이 따로 왔습니다. 한쪽 서버에서만 추론이나 추론 파서가 켜져 있습니다.",
+    "Thoughts were cut by the limit on tokens: {n} in the baseline, {n_2} in the candidate (p {p}); give more room (max_gen_toks), or "
+    "thinking a budget.": "추론이 토큰 한도에서 잘렸습니다: 기준 {n}개, 후보 {n_2}개 (p {p}). max_gen_toks를 늘리거나 추론에 예산을 두세요.",
+    "The arms think at different length: {n} characters on average in the baseline, {n_2} in the candidate (p {p}).": "두 서버의 추론 길이가 "
+    "다릅니다: 기준 평균 {n}자, 후보 평균 {n_2}자 (p {p}).",
     "the plan assumes no discordance, and power at the observed one says nothing new": "계획에 가정한 불일치율이 없음. 관측된 불일치율로 구한 "
     "검정력은 새로운 정보를 주지 않음",
     "for a primary metric no power could be planned": "검정력을 계획할 수 없는 주 지표가 있음",

@@ -216,6 +216,8 @@ TEXTS = {
     "tokens of": "{prompt} + {completion}",
     "latency": "latency",
     "attempts": "attempts",
+    "reasoning": "reasoning",
+    "characters of": "{n} characters",
     "drafted": "draft tokens",
     "drafted of": "{accepted} of {drafted} accepted",
     "no scores": "This item has no score.",

@@ -216,6 +216,8 @@ TEXTS = {
     "tokens of": "{prompt} + {completion}",
     "latency": "지연 시간",
     "attempts": "시도",
+    "reasoning": "추론 과정",
+    "characters of": "{n}자",
     "drafted": "드래프트 토큰",
     "drafted of": "{drafted}개 중 {accepted}개 수용",
     "no scores": "이 문항에는 점수가 없습니다.",
