@@ -208,7 +208,8 @@ def test_different_bytes_or_a_silent_arm_make_a_comparison_invalid() -> None:
 
 def test_a_share_of_missing_answers_counts_repeats() -> None:
     arms = [arm(name) for name in ArmName]
-    plan = replace(PLAN, sampling=replace(PLAN.sampling, repeats=4))
+    rule = replace(PLAN.rule, max_missing_share=0.05)
+    plan = replace(PLAN, sampling=replace(PLAN.sampling, repeats=4), rule=rule)
     assert conclude(plan, [row(Verdict.EQUIVALENT, n_missing=20)], arms, PAIRS)[0] is Verdict.EQUIVALENT
     assert conclude(plan, [row(Verdict.EQUIVALENT, n_missing=21)], arms, PAIRS)[0] is Verdict.INVALID
 

@@ -23,7 +23,7 @@ from qualab.domain.names import MetricKind, Objective
 from qualab.domain.plan import DecisionRule, LookPlan, MetricSpec, NoisePlan, TaskSpec
 from qualab.errors import InvalidValue, PlanChanged, UsageError
 from qualab.stats.looks import looks_at, simulate_looks
-from qualab.stats.power import power_non_inferiority
+from qualab.stats.power import power_equivalence, power_non_inferiority
 from qualab.stats.sizing import items_needed, power_to_prove, smallest_margin
 from tests.app.fakes import (
     START,
@@ -99,9 +99,10 @@ def test_without_a_changed_item_the_exact_guard_counts() -> None:
 def test_figures_are_those_of_the_statistics_and_the_joint_power_their_product() -> None:
     found = planned({"a": 1319, "b": 900})
     for one, n_items in zip(found.metrics, (1319, 900), strict=True):
-        assert one.power == power_to_prove(n_items=n_items, discordance=0.05, margin=0.02)
-        assert one.provable_margin == smallest_margin(n_items=n_items, discordance=0.05)
-        assert one.items_for_joint == items_needed(discordance=0.05, margin=0.02, power=0.8**0.5)
+        assert one.power == power_equivalence(n_items=n_items, discordance=0.05, margin=0.02, is_guarded=True)
+        assert one.provable_margin == smallest_margin(n_items=n_items, discordance=0.05, power=0.8**0.5)
+        assert one.items_needed == items_needed(discordance=0.05, margin=0.02, power=0.8**0.5)
+        assert one.items_needed_alone == items_needed(discordance=0.05, margin=0.02)
     assert found.joint_power == found.metrics[0].power * found.metrics[1].power
     assert found.plan.assumptions is not None
     assert found.plan.assumptions.joint_power == found.joint_power
@@ -189,9 +190,19 @@ def test_power_with_looks_is_that_of_the_looks_at_these_items() -> None:
     assert few.power > 0.8
     assert (few.power_looks or 0.0) < 0.75
     assert found.joint_power == pytest.approx((few.power_looks or 0.0) * many.power_looks)
-    (short,) = found.unproven
+    short, _ = found.unproven
     assert few.looks is not None
-    assert f"with the looks of this plan, short of 80 %: they need up to {few.looks.most_items}" in short
+    assert few.items_needed is not None
+    assert few.items_needed > 240
+    assert f"{few.items_needed} are needed for 89.4 % power, so that all metrics together have 80 %." in short
+    assert f"({100 * (few.power_looks or 0.0):.1f} % with looks)" in short
+
+
+def test_looks_alone_can_take_the_power_of_a_metric() -> None:
+    found = planned({"a": 240}, Given(discordance={"a": 0.004}), looks=5)
+    (one,), (short,) = found.metrics, found.unproven
+    assert one.looks is not None
+    assert f"with the looks of this plan, short of 80 %: they need up to {one.looks.most_items}" in short
 
 
 def test_without_looks_power_is_that_of_the_end() -> None:
@@ -203,7 +214,7 @@ def test_non_inferiority_takes_fewer_items_and_its_own_test() -> None:
     found = planned({"a": 819}, rule={"objective": Objective.NON_INFERIORITY})
     (one,) = found.metrics
     assert one.items_needed == 819
-    assert one.power == power_non_inferiority(n_items=819, discordance=0.05, margin=0.02)
+    assert one.power == power_non_inferiority(n_items=819, discordance=0.05, margin=0.02, is_guarded=True)
     (short,) = planned({"a": 500}, rule={"objective": Objective.NON_INFERIORITY}).unproven
     assert "cannot rule out a loss of 2 pp" in short
 

@@ -18,7 +18,7 @@ from qualab.app.run import resume, start
 from qualab.app.services import Run
 from qualab.domain.claims import Pulse
 from qualab.domain.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
-from qualab.domain.plan import RequestPolicy
+from qualab.domain.plan import DecisionRule, RequestPolicy
 from qualab.errors import ComparisonBusy, InvalidValue, PlanChanged, RunStopped, StoreFull, StoreLocked
 from qualab.ports import ComparisonFilter
 from tests.app.fakes import (
@@ -138,9 +138,10 @@ async def test_missing_answers_are_missing_and_not_wrong() -> None:
 async def test_missing_answers_that_could_hide_a_loss_keep_the_verdict_open() -> None:
     bench = bench_of(600)
     bench.candidate.answer = lambda p, s: failure() if int(p[4:]) < 20 else echo_number(p, s)
-    analysis, _ = await run(bench)
+    analysis, _ = await run(bench, rule=DecisionRule(max_missing_share=0.05))
     assert analysis.verdict is Verdict.INCONCLUSIVE
-    assert "missing counted as wrong" in analysis.reasons[0]
+    assert "missing counted as wrong; 20 pairs without an answer alone cost ±3.33 pp" in analysis.reasons[0]
+    assert analysis.reasons[0].endswith(f": `qualab resume {analysis.comparison_id} --retry-failed`")
 
 
 async def test_more_missing_pairs_than_planned_is_invalid() -> None:
