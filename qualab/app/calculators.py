@@ -28,6 +28,7 @@ from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar, 
 from qualab.stats.sizing import (
     MAX_ITEMS,
     discordance_with_repeats,
+    is_guard_counted,
     items_needed,
     joint_power,
     mde,
@@ -452,19 +453,21 @@ def verdict_power(
     alpha: float,
     is_one_sided: bool = False,
     missing: Missing = NONE_MISSING,
+    is_guarded: bool = True,
 ) -> float:
     """Chance of the verdict without a true difference: score tests, exact guard, every way of taking missing answers.
 
-    Exact by enumeration where no answer is missing, else simulated. Above 20,000 items the guard is left out.
+    Exact by enumeration where no answer is missing, else simulated. The guard, which takes long, is left out above
+    20,000 items; without `is_guarded`, for curves, also where ten or more changed items are to be expected.
 
     Raises:
         InsufficientData: there is no item.
         InvalidValue: an argument cannot be.
     """
     check_items(n_items)
+    is_guarded = (is_guarded and n_items <= MOST_GUARDED) or is_guard_counted(n_items, discordance)
     if not missing.share:
         power = power_non_inferiority if is_one_sided else power_equivalence
-        is_guarded = n_items <= MOST_GUARDED
         return power(n_items=n_items, discordance=discordance, margin=margin, alpha=alpha, is_guarded=is_guarded)
     one_look = LookDesign(
         margin=check_margin(margin),
@@ -473,7 +476,7 @@ def verdict_power(
         boundaries=(normal_quantile(1.0 - alpha),),
         harm_boundaries=(math.inf,),
     )
-    return _simulated(one_look, discordance, missing, is_one_sided=is_one_sided).equivalent
+    return _simulated(one_look, discordance, missing, is_one_sided=is_one_sided, is_guarded=is_guarded).equivalent
 
 
 def power_at_looks(
@@ -497,7 +500,12 @@ def power_at_looks(
 
 
 def _simulated(
-    design: LookDesign, discordance: float, missing: Missing = NONE_MISSING, *, is_one_sided: bool = False
+    design: LookDesign,
+    discordance: float,
+    missing: Missing = NONE_MISSING,
+    *,
+    is_one_sided: bool = False,
+    is_guarded: bool = True,
 ) -> LookPerformance:
     return simulate_looks(
         design,
@@ -505,6 +513,7 @@ def _simulated(
         missing=missing.share,
         missing_lost=missing.lost,
         is_one_sided=is_one_sided,
+        is_guarded=is_guarded,
         n_resamples=SIMULATED_RUNS,
         rng=np.random.default_rng(SEED),
     )

@@ -183,6 +183,7 @@ def simulate_looks(
     missing: float = 0.0,
     missing_lost: float | None = None,
     is_one_sided: bool = False,
+    is_guarded: bool = True,
     n_resamples: int = 20_000,
     rng: np.random.Generator,
 ) -> LookPerformance:
@@ -192,6 +193,7 @@ def simulate_looks(
         missing: share of each arm's answers that is missing, independently of the other arm's.
         missing_lost: share of the pairs without an answer that the worst cases take as lost; None takes all.
         is_one_sided: whether the test against −margin alone has to reject (non-inferiority).
+        is_guarded: whether the exact guard has to agree; it takes long beyond 20,000 items, and is left out there.
 
     Raises:
         InvalidValue: discordance, difference or missing share cannot be.
@@ -209,7 +211,7 @@ def simulate_looks(
         harmed = is_open & (_harm_pvalues(counts[:, :2]) <= normal_sf(harm_boundary))
         lost, gained = _worst_cases(counts, missing_lost, design.alpha)
         statistics = _worse_statistics(counts, lost, gained, n_items, design.margin, is_one_sided=is_one_sided)
-        proven = is_open & ~harmed & (statistics >= _bar(design, n_items, boundary))
+        proven = is_open & ~harmed & (statistics >= _bar(design, n_items, boundary, is_guarded=is_guarded))
         n_harmed, n_equivalent = n_harmed + int(harmed.sum()), n_equivalent + int(proven.sum())
         is_open &= ~(harmed | proven)
         before = n_items
@@ -247,12 +249,12 @@ def _worst_cases(counts: FloatArray, missing_lost: float | None, alpha: float) -
     return np.minimum(lost, most), np.minimum(gained, most)
 
 
-def _bar(design: LookDesign, n_items: int, boundary: float) -> float:
+def _bar(design: LookDesign, n_items: int, boundary: float, *, is_guarded: bool) -> float:
     """What both statistics have to reach: the boundary, and the threshold of the guard at its level."""
     level = normal_sf(boundary)
     if level < _LEAST_LEVEL:
         return math.inf
-    if n_items > MOST_GUARDED:
+    if not is_guarded or n_items > MOST_GUARDED:
         return boundary
     return max(boundary, guard_threshold(n_items=n_items, margin=design.margin, alpha=level))
 

@@ -205,10 +205,10 @@ def missing_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout) ->
     for member in members:
         baseline, candidate = (scores.column(member.task, member.key, arm) for arm in ArmName)
         places = layout.tasks.get(member.task)
-        n_asked = len(places.keys) if places else 0
-        off += n_asked - len(baseline)
-        on += n_asked - len(candidate)
-        either += n_asked - len(baseline.keys() & candidate.keys())
+        asked = set(places.keys) if places else set()
+        off += len(asked - baseline.keys())
+        on += len(asked - candidate.keys())
+        either += len(asked - (baseline.keys() & candidate.keys()))
     return MissingCount(baseline=off, candidate=on, either=either)
 
 

@@ -117,7 +117,11 @@ def figures_of(
     variance = discordance_with_repeats(discordance=belief.discordance, noise=belief.noise, repeats=asked.repeats)
     effective = max(1, math.floor(asked.n_items / belief.design_effect + _HAIR))
     one_sided, alpha, target = is_one_sided(rule), rule.alpha, rule.power
-    needed = partial(_needed, rule=rule, effect=belief.design_effect, missing=expected)
+
+    def needed(discordance: float, power: float) -> int | None:
+        n_items = sufficient_items(discordance, power, rule=rule, missing=expected)
+        return None if n_items is None else math.ceil(n_items * belief.design_effect - _HAIR)
+
     power = partial(
         verdict_power,
         n_items=effective,
@@ -138,19 +142,7 @@ def figures_of(
         power=power(),
         power_missing=power(missing=expected) if missing else None,
         power_looks=_power_looks(variance, rule, looks, effective, expected),
-        provable_margin=_if_any(
-            lambda: (
-                smallest_margin(
-                    n_items=effective,
-                    discordance=_worst(variance, expected),
-                    alpha=alpha,
-                    power=power_each,
-                    is_one_sided=one_sided,
-                    is_guarded=True,
-                )
-                + expected.shift
-            )
-        ),
+        provable_margin=narrowest_margin(effective, variance, power_each, rule=rule, missing=expected),
         mde=_if_any(lambda: mde(n_items=effective, discordance=variance, alpha=alpha, power=target)),
         mde_beyond_noise=_if_any(
             lambda: mde_beyond_noise(
@@ -167,8 +159,11 @@ def figures_of(
     )
 
 
-def _needed(discordance: float, power: float, *, rule: DecisionRule, effect: float, missing: Missing) -> int | None:
-    """Where answers are expected to be missing: from the shifted margin on, the first size whose power is enough."""
+def sufficient_items(discordance: float, power: float, *, rule: DecisionRule, missing: Missing) -> int | None:
+    """Items that prove the rule's margin with this power; None where more than MAX_ITEMS would be needed.
+
+    Where answers are expected to be missing: from the shifted margin on, the first size whose power is enough.
+    """
     at_worst = _shifted(rule, missing, power)
     if at_worst is None:
         return None
@@ -195,7 +190,24 @@ def _needed(discordance: float, power: float, *, rule: DecisionRule, effect: flo
         if found >= power - _NEAR:
             break
         n_items = math.ceil(1.02 * n_items)
-    return None if n_items is None or n_items > MAX_ITEMS else math.ceil(n_items * effect - _HAIR)
+    return None if n_items is None or n_items > MAX_ITEMS else n_items
+
+
+def narrowest_margin(
+    n_items: int, discordance: float, power: float, *, rule: DecisionRule, missing: Missing
+) -> float | None:
+    """The smallest margin that the items prove with this power; None where they prove none."""
+    margin = _if_any(
+        lambda: smallest_margin(
+            n_items=n_items,
+            discordance=_worst(discordance, missing),
+            alpha=rule.alpha,
+            power=power,
+            is_one_sided=is_one_sided(rule),
+            is_guarded=True,
+        )
+    )
+    return None if margin is None or margin + missing.shift >= 1.0 else margin + missing.shift
 
 
 def _worst(discordance: float, missing: Missing) -> float:

@@ -87,8 +87,8 @@ FORMS = {
     "the plan was made after the data (changed: {changes}): never signed off": "데이터를 얻은 뒤에 만든 계획 (바뀐 것: {changes}): 승인 불가",
     "{metric}: {n} of {n_2} pairs lack an answer, more than the plan allows ({share}); {part}": "{metric}: {n_2}쌍 중 {n}쌍에 답이 없어 "
     "계획의 허용치({share})를 넘음. {part}",
-    "1 pair without an answer alone costs {bounds}": "답이 없는 1쌍만으로 {bounds}를 잃음",
-    "{n} pairs without an answer alone cost {bounds}": "답이 없는 {n}쌍만으로 {bounds}를 잃음",
+    "1 pair without an answer alone costs {bounds}": "답이 없는 1쌍만으로도 {bounds}의 여유를 잃음",
+    "{n} pairs without an answer alone cost {bounds}": "답이 없는 {n}쌍만으로도 {bounds}의 여유를 잃음",
     "{part} (holds unless more than {n} of these {n_2} were lost)": "{part} (이 {n_2}쌍 중 오답이 된 것이 {n}쌍 이하라면 판정이 유지됨)",
     "{part}: `qualab resume {name} --retry-failed`": "{part}: `qualab resume {name} --retry-failed`",
     "{metric}: {n} of {n_2} items lack an answer in one arm or both, more than the plan allows ({share})": "{metric}: 문항 {n_2}개 중 "
