@@ -115,14 +115,14 @@ def analyse(
     left_out = {key for key in unanswered.same_in_both if key[0] < len(asked)}
     values = {arm: _values(scores, plan, tasks, layout, arm) for arm in ArmName}
     streams = Streams.of(stream_source(comparison))
-    kept, rng = layout_of(plan, asked, left_out=left_out), streams.rng("missing")
+    kept = layout_of(plan, asked, left_out=left_out) if left_out else layout
     remedy = remedy_of(comparison, arms)
     job = Job(
         plan=plan,
         scores=scores,
         layout=kept,
         whole=layout,
-        missing=missing_summary(plan, scores, kept, rng, unanswered=unanswered, left_out=left_out),
+        missing=missing_summary(plan, scores, kept, streams.rng("missing"), unanswered=unanswered, left_out=left_out),
         remedy=remedy,
         streams=streams,
         values=values,

@@ -227,7 +227,7 @@ def _rates(discordance: float, difference: float, missing: float) -> list[float]
     """Of gains and losses; of pairs that one arm lacks, which may be losses or gains, an arm at a time; of pairs that
     both lack; of all others.
 
-    An answer that is there is as often right as wrong: the power depends on it only by which arm lacks the pair.
+    Either arm lacks a pair equally often, so that it may be a loss as often as a gain, whatever share is right.
     """
     changed, one_arm = (1.0 - missing) ** 2, missing * (1.0 - missing) / 2.0
     ways = [changed * (discordance + difference) / 2.0, changed * (discordance - difference) / 2.0]
