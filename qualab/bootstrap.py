@@ -205,6 +205,7 @@ def rule_of(settings: Settings) -> DecisionRule:
         alpha=settings.alpha,
         power=settings.power,
         max_missing_share=settings.max_missing_share,
+        missing_lost=settings.missing_lost,
         min_accepted_share=settings.min_accepted_share,
         allow_unobserved=settings.allow_unobserved,
     )
@@ -260,6 +261,7 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
             max_failed_share=settings.max_failed_share,
         ),
         rule=rule_of(settings),
+        expected_missing=settings.expected_missing,
     )
 
 

@@ -171,7 +171,9 @@ class Settings(BaseSettings):
     objective: Objective = Objective.EQUIVALENCE
     alpha: float = 0.05
     power: float = 0.8
-    max_missing_share: float = 0.05
+    max_missing_share: float | None = None
+    missing_lost: float | None = None
+    expected_missing: float = 0.0
     min_accepted_share: float = 0.0
     allow_unobserved: bool = False
     concurrency: int = 8

@@ -184,6 +184,7 @@ RULE_SCHEMA: dict[str, Any] = {
         "objective": {"enum": ["equivalence", "non_inferiority"]},
         "alpha": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.5},
         "max_missing_share": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
+        "missing_lost": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
     },
     "additionalProperties": False,
 }

@@ -100,11 +100,12 @@ class Power(Form):
     margin: float = Field(2.0, ge=0.25, le=20.0)
     alpha: float = Field(5.0, ge=0.1, le=20.0)
     power: float = Field(80.0, ge=50.0, le=99.0)
+    missing: float = Field(0.0, ge=0.0, le=10.0)
     objective: Objective = Objective.EQUIVALENCE
 
     def asked(self) -> Asked:
         """In fractions."""
-        shares = {name: getattr(self, name) / 100.0 for name in ("discordance", "margin", "alpha", "power")}
+        shares = {name: getattr(self, name) / 100.0 for name in ("discordance", "margin", "alpha", "power", "missing")}
         return Asked(items=self.items, objective=self.objective, **shares)
 
 

@@ -187,7 +187,11 @@ METRICS: dict[str, Any] = {
     "metrics": [],
 }
 PLAN: dict[str, Any] = {"qualab_plan": 2, "hash": HASH, "frozen_at": AT, "plan": {"suite": "release"}}
-PLANNED: dict[str, Any] = {"plan_hash": HASH, "document": None, "planning": {"joint_power": 0.83, "unproven": []}}
+PLANNED: dict[str, Any] = {
+    "plan_hash": HASH,
+    "document": None,
+    "planning": {"power_each": 0.956, "joint_power": 0.83, "expected_missing": 0.001, "unproven": []},
+}
 ANALYSIS_NAMED: dict[str, Any] = {"plan_hash": HASH, "is_own_plan": True, "verdict": "EQUIVALENT", "hash": HASH}
 ANALYSES: dict[str, Any] = {"entries": [ANALYSIS_NAMED]}
 AUDIT: dict[str, Any] = {
@@ -199,6 +203,7 @@ PLAN_REQUEST: dict[str, Any] = {
     "model": "my-model",
     "tasks": "release",
     "margin": 0.02,
+    "expected_missing": 0.001,
     "assume": {"discordance": 0.05},
 }
 ANALYSIS: dict[str, Any] = {
@@ -214,7 +219,17 @@ ANALYSIS: dict[str, Any] = {
         "n_max_t": 5,
         "n_resamples": 9999,
         "global_test": {"n_metrics": 5, "difference": -0.0004, "pvalue": 0.71, "n_resamples": 9999},
-        "missing": {"n_asked": 6412, "baseline_only": 0, "candidate_only": 0, "both": 0, "pvalue": 1.0},
+        "missing": {
+            "n_asked": 6409,
+            "baseline_only": 0,
+            "candidate_only": 0,
+            "both": 0,
+            "pvalue": 1.0,
+            "left_out": 3,
+            "by_status": [
+                {"status": "rejected", "baseline_only": 0, "candidate_only": 0, "both": 3, "pvalue": 1.0},
+            ],
+        },
         "joint_power": 0.83,
         "joint_power_reason": "",
         "seed": 225502521490239,

@@ -10,8 +10,16 @@ from typing import Any
 from qualab.app.analysis.endings import ending_caveats, thought_caveats
 from qualab.app.analysis.family import Family, Tested, adjusted, global_test, twins
 from qualab.app.analysis.judge import Judgement, complete_result, conclude, is_equivalent, judge, policy_result
-from qualab.app.analysis.missing import missing_caveats, missing_summary
+from qualab.app.analysis.missing import (
+    lost_pairs,
+    missing_caveats,
+    missing_cost,
+    missing_summary,
+    remedy_of,
+    tipping_point,
+)
 from qualab.app.analysis.samples import (
+    MeanSample,
     MissingCount,
     Sample,
     Untestable,
@@ -36,6 +44,7 @@ from qualab.domain.comparison import (
     Evidence,
     LooksTaken,
     MetricResult,
+    MissingSummary,
     PolicyResult,
     SuiteEvidence,
 )
@@ -46,6 +55,7 @@ from qualab.domain.plan import Assumptions, DecisionRule, MetricSpec, Plan
 from qualab.ports import ScoredTasks, Stored
 
 NO_ASSUMPTION = "the plan assumes no discordance, and power at the observed one says nothing new"
+WORST_CASES = (MissingPolicy.AGAINST_CANDIDATE, MissingPolicy.AGAINST_BASELINE)
 NO_JOINT_POWER = "for a primary metric no power could be planned"
 
 
@@ -56,6 +66,11 @@ class Job:
     plan: Plan
     scores: Scores
     layout: Layout
+    """Without the answers that both arms lack for the same reason."""
+    whole: Layout
+    missing: MissingSummary
+    remedy: str
+    """The command that asks again for missing answers; empty where none helps."""
     streams: Streams
     values: Mapping[ArmName, Mapping[str, Mapping[str, float]]]
     """Each arm's aggregates by task or group and metric."""
@@ -73,6 +88,7 @@ class Metric:
 
     spec: MetricSpec
     n_items: int
+    n_left_out: int
     missing: MissingCount
     sample: Sample | Untestable
 
@@ -83,6 +99,8 @@ class Found:
 
     evidence: Evidence | None
     policies: tuple[PolicyResult, ...]
+    n_lost: int | None
+    tipping_point: int | None
 
 
 def analyse(
@@ -97,9 +115,23 @@ def analyse(
     partial = plan.imported.tasks_with_more_answers if plan.imported else ()
     same = {key for key in summary.same_texts if items[key[0]].task not in partial}
     pairs = replace(summary.pairs, same_text_other_score=scores.n_changed(same))
+    unanswered = summary.unanswered
+    left_out = {key for key in unanswered.same_in_both if key[0] < len(asked)}
     values = {arm: _values(scores, plan, tasks, layout, arm) for arm in ArmName}
     streams = Streams.of(stream_source(comparison))
-    job = Job(plan=plan, scores=scores, layout=layout, streams=streams, values=values, looks=looks)
+    kept = layout_of(plan, asked, left_out=left_out) if left_out else layout
+    remedy = remedy_of(comparison, arms)
+    job = Job(
+        plan=plan,
+        scores=scores,
+        layout=kept,
+        whole=layout,
+        missing=missing_summary(plan, scores, kept, streams.rng("missing"), unanswered=unanswered, left_out=left_out),
+        remedy=remedy,
+        streams=streams,
+        values=values,
+        looks=looks,
+    )
     rows, suite = _rows_and_suite(job)
     found = differing(store, comparison, tasks, asked, scores=scores, layout=layout, streams=streams)
     seen = store.observations(comparison.id)
@@ -107,7 +139,7 @@ def analyse(
     pinning = pinning_of(plan.pins, pins_seen(seen))
     tokens = None if plan.imported else first_token_summary(seen)
     notes = treatment.notes if treatment else ()
-    verdict, reasons = conclude(plan, rows, arms, pairs, suite=suite, treatment=treatment)
+    verdict, reasons = conclude(plan, rows, arms, pairs, suite=suite, treatment=treatment, remedy=remedy)
     return Analysis(
         comparison_id=comparison.id,
         plan_hash=comparison.plan_hash,
@@ -117,7 +149,7 @@ def analyse(
         caveats=(
             *_caveats(plan, seen),
             *notes,
-            *missing_caveats(suite.missing, plan.rule),
+            *missing_caveats(suite.missing, rows, plan.rule),
             *ending_caveats(arms, plan),
             *thought_caveats(summary.thoughts.summary, plan),
         ),
@@ -169,7 +201,7 @@ def _rows_and_suite(job: Job) -> tuple[tuple[MetricResult, ...], SuiteEvidence]:
         n_max_t=family.n_max_t,
         n_resamples=family.n_resamples,
         global_test=global_test(tested, n_units, rng("global")),
-        missing=missing_summary(job.plan, job.scores, job.layout, rng("missing")),
+        missing=job.missing,
         joint_power=planned.joint_power if planned else None,
         joint_power_reason=_no_joint_power(planned),
         seed=job.streams.seed,
@@ -198,10 +230,14 @@ def _at_looks(family: Family, job: Job) -> Family:
 def _metric(spec: MetricSpec, job: Job) -> Metric:
     members = members_of(spec, job.plan)
     names = {member.task for member in members} or set(spec.members)
-    n_answers = sum(len(places.keys) for task, places in job.layout.tasks.items() if task in names)
+    n_answers, n_kept = (
+        sum(len(places.keys) for task, places in layout.tasks.items() if task in names)
+        for layout in (job.whole, job.layout)
+    )
     return Metric(
         spec=spec,
         n_items=n_answers // job.plan.sampling.repeats,
+        n_left_out=n_answers - n_kept,
         missing=missing_of(members, job.scores, job.layout),
         sample=sample_of(members, job.scores, job.layout),
     )
@@ -241,7 +277,7 @@ def _rows(metrics: Sequence[Metric], equals: Mapping[str, str], family: Family, 
             continue
         if other != own and evidence is not None:
             evidence = _with_margin_of(metric, evidence, job)
-        found[own] = Found(evidence=evidence, policies=_policies(metric, evidence, job))
+        found[own] = _treated(metric, evidence, job)
     return tuple(
         _row(metric, equals.get(metric.spec.id, metric.spec.id), found[metric.spec.id], job) for metric in metrics
     )
@@ -257,12 +293,8 @@ def _with_margin_of(metric: Metric, evidence: Evidence, job: Job) -> Evidence:
 def _row(metric: Metric, stands_for: str, found: Found, job: Job) -> MetricResult:
     """A metric's row; `stands_for` names the metric whose scores it has, itself where there is none."""
     spec, rule = metric.spec, job.plan.rule_for(metric.spec)
-    if isinstance(metric.sample, Untestable):
-        verdict, reason = Verdict.NOT_TESTED, metric.sample.reason
-    else:
-        verdict, reason = _judged(stands_for, found, spec, job)
     baseline, candidate = (job.values[arm].get(spec.task, {}).get(spec.key) for arm in ArmName)
-    return MetricResult(
+    row = MetricResult(
         id=spec.id,
         task=spec.task,
         metric=spec.key,
@@ -275,44 +307,59 @@ def _row(metric: Metric, stands_for: str, found: Found, job: Job) -> MetricResul
         n_missing=metric.missing.either,
         n_missing_baseline=metric.missing.baseline,
         n_missing_candidate=metric.missing.candidate,
-        verdict=verdict,
-        reason=reason,
+        verdict=Verdict.NOT_TESTED,
+        reason="",
         evidence=found.evidence,
         equals="" if stands_for == spec.id else stands_for,
         policies=found.policies,
         margin=rule.margin,
+        n_left_out=metric.n_left_out,
+        n_lost=found.n_lost,
+        tipping_point=found.tipping_point,
     )
+    if isinstance(metric.sample, Untestable):
+        return replace(row, reason=metric.sample.reason)
+    verdict, reason = _judged(stands_for, row, spec, job)
+    return replace(row, verdict=verdict, reason=reason)
 
 
-def _judged(name: str, found: Found, spec: MetricSpec, job: Job) -> Judgement:
-    rule = job.plan.rule_for(spec)
+def _judged(name: str, row: MetricResult, spec: MetricSpec, job: Job) -> Judgement:
+    rule, better = job.plan.rule_for(spec), spec.higher_is_better
     name = spec.id if spec.is_primary else name
+    cost = missing_cost(row, job.plan, job.remedy) if row.n_missing else ""
     if job.looks and any(one.id == name and job.plan.rule_for(one) == rule for one in job.plan.primaries):
-        return judge_at(name, job.looks, found.evidence, found.policies, rule, higher_is_better=spec.higher_is_better)
-    return judge(found.evidence, found.policies, rule, higher_is_better=spec.higher_is_better)
+        return judge_at(name, job.looks, row.evidence, row.policies, rule, higher_is_better=better, missing_cost=cost)
+    return judge(row.evidence, row.policies, rule, higher_is_better=better, missing_cost=cost)
 
 
-def _policies(metric: Metric, evidence: Evidence | None, job: Job) -> tuple[PolicyResult, ...]:
+def _treated(metric: Metric, evidence: Evidence | None, job: Job) -> Found:
     """What each way of treating missing answers says, where it can change a verdict."""
     sample, rule, better = metric.sample, job.rule_of(metric.spec), metric.spec.higher_is_better
-    if not metric.missing.either or evidence is None or isinstance(sample, Untestable):
-        return ()
-    if not is_equivalent(evidence, rule, higher_is_better=better):
-        return ()
-    right = 1.0 if better else 0.0
-    filled = (
-        policy_result(
-            policy,
-            sample_bounds(
-                sample.under(policy, right=right), rule, job.streams.rng(f"policy {policy}"), higher_is_better=better
-            ),
-            rule,
-            higher_is_better=better,
-        )
-        for policy in MissingPolicy
-        if policy is not MissingPolicy.COMPLETE
+    n_lost = lost_pairs(job.plan.rule, metric.missing, job.missing)
+    if (
+        not metric.missing.either
+        or evidence is None
+        or isinstance(sample, Untestable)
+        or not is_equivalent(evidence, rule, higher_is_better=better)
+    ):
+        return Found(evidence=evidence, policies=(), n_lost=n_lost, tipping_point=None)
+
+    def result(policy: MissingPolicy, n_lost: int | None) -> PolicyResult:
+        filled = sample.under(policy, right=1.0 if better else 0.0, n_lost=n_lost)
+        bounds = sample_bounds(filled, rule, job.streams.rng(f"policy {policy}"), higher_is_better=better)
+        return policy_result(policy, bounds, rule, higher_is_better=better)
+
+    def proves(n_lost: int | None) -> bool:
+        return all(result(policy, n_lost).is_equivalent for policy in WORST_CASES)
+
+    filled = (result(policy, n_lost) for policy in MissingPolicy if policy is not MissingPolicy.COMPLETE)
+    has_tipping_point = isinstance(sample, MeanSample) and not proves(None)  # a bootstrap a step takes too long
+    return Found(
+        evidence=evidence,
+        policies=(complete_result(evidence), *filled),
+        n_lost=n_lost,
+        tipping_point=tipping_point(proves, metric.missing.either) if has_tipping_point else None,
     )
-    return complete_result(evidence), *filled
 
 
 def _caveats(plan: Plan, seen: Sequence[Observation]) -> tuple[str, ...]:

@@ -17,16 +17,18 @@ import numpy as np
 from qualab.app.analysis.ruling import ruling
 from qualab.domain.names import Objective, Verdict
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats.checks import check_alpha, check_items, check_power, check_rates
+from qualab.stats.checks import check_alpha, check_items, check_margin, check_power, check_rates
 from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import McNemarResult, mcnemar, mcnemar_unconditional, two_proportion_z
+from qualab.stats.distributions import normal_quantile
 from qualab.stats.equivalence import EquivalenceResult, equivalence, provable_margin
 from qualab.stats.interval import ConfidenceInterval, newcombe, tango
-from qualab.stats.looks import LookDesign, LookPerformance, design_looks, looks_at, simulate_looks
-from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar
+from qualab.stats.looks import MOST_GUARDED, LookDesign, LookPerformance, design_looks, looks_at, simulate_looks
+from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar, power_non_inferiority
 from qualab.stats.sizing import (
     MAX_ITEMS,
     discordance_with_repeats,
+    is_guard_counted,
     items_needed,
     joint_power,
     mde,
@@ -38,8 +40,6 @@ from qualab.stats.unpaired import items_unpaired_equivalence, mde_unpaired
 
 PLANNING_POWER = 0.8
 """Of the items needed that go with a test, as in a comparison's analysis."""
-GUARDED_ITEMS = 20_000
-"""Up to so many items the exact guard's part in a power is found at a terminal's pace: about a second."""
 SIMULATED_ITEMS = 10_000
 """Up to so many items a design with looks is simulated."""
 SIMULATED_RUNS = 10_000
@@ -238,7 +238,7 @@ def powers(
 
 
 def _guarded_power(n_items: int, discordance: float, difference: float, margin: float, alpha: float) -> float | None:
-    if n_items > GUARDED_ITEMS:
+    if n_items > MOST_GUARDED:
         return None
     return power_equivalence(
         n_items=n_items, discordance=discordance, difference=difference, margin=margin, alpha=alpha, is_guarded=True
@@ -415,7 +415,8 @@ def early_looks(
     design = design_looks(
         discordance=discordance, margin=margin, alpha=alpha, power=power, harm_alpha=harm_alpha, n_looks=n_looks
     )
-    most, seen = design.n_items[-1], _simulated(design, discordance)
+    most = design.n_items[-1]
+    seen = _simulated(design, discordance) if most <= SIMULATED_ITEMS else None
     return EarlyLooks(
         n_looks=n_looks,
         most_items=most,
@@ -425,24 +426,97 @@ def early_looks(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """Answers that are expected to be missing, and how the worst case takes them."""
+
+    share: float = 0.0
+    """Of each arm's answers."""
+    lost: float | None = None
+    """Share of the pairs without an answer that is taken as lost; None takes all."""
+
+    @property
+    def shift(self) -> float:
+        """By how much they move the difference on average, in the worst case of either side."""
+        pairs = 1.0 - (1.0 - self.share) ** 2
+        return self.share if self.lost is None else min(self.share, self.lost * pairs)
+
+
+NONE_MISSING = Missing()
+
+
+def verdict_power(
+    *,
+    n_items: int,
+    discordance: float,
+    margin: float,
+    alpha: float,
+    is_one_sided: bool = False,
+    missing: Missing = NONE_MISSING,
+    is_guarded: bool = True,
+) -> float:
+    """Chance of the verdict without a true difference: score tests, exact guard, every way of taking missing answers.
+
+    Exact by enumeration where no answer is missing, else simulated. The guard, which takes long, is left out above
+    20,000 items; without `is_guarded`, for curves, also where ten or more changed items are to be expected.
+
+    Raises:
+        InsufficientData: there is no item.
+        InvalidValue: an argument cannot be.
+    """
+    check_items(n_items)
+    is_guarded = (is_guarded and n_items <= MOST_GUARDED) or is_guard_counted(n_items, discordance)
+    if not missing.share:
+        power = power_non_inferiority if is_one_sided else power_equivalence
+        return power(n_items=n_items, discordance=discordance, margin=margin, alpha=alpha, is_guarded=is_guarded)
+    one_look = LookDesign(
+        margin=check_margin(margin),
+        alpha=check_alpha(alpha),
+        n_items=(n_items,),
+        boundaries=(normal_quantile(1.0 - alpha),),
+        harm_boundaries=(math.inf,),
+    )
+    return _simulated(one_look, discordance, missing, is_one_sided=is_one_sided, is_guarded=is_guarded).equivalent
+
+
 def power_at_looks(
-    *, n_items: int, margin: float, discordance: float, alpha: float, harm_alpha: float, n_looks: int
+    *,
+    n_items: int,
+    margin: float,
+    discordance: float,
+    alpha: float,
+    harm_alpha: float,
+    n_looks: int,
+    missing: Missing = NONE_MISSING,
 ) -> float | None:
     """Share of simulated runs of at most so many items that end in EQUIVALENT, without a true difference.
 
     None above 10,000 items, where it takes too long, and where there are fewer items than looks.
     """
-    if n_items < n_looks:
+    if not n_looks <= n_items <= SIMULATED_ITEMS:
         return None
     design = looks_at(most_items=n_items, margin=margin, alpha=alpha, harm_alpha=harm_alpha, n_looks=n_looks)
-    seen = _simulated(design, discordance)
-    return seen.equivalent if seen else None
+    return _simulated(design, discordance, missing).equivalent
 
 
-def _simulated(design: LookDesign, discordance: float) -> LookPerformance | None:
-    if design.n_items[-1] > SIMULATED_ITEMS:
-        return None
-    return simulate_looks(design, discordance=discordance, n_resamples=SIMULATED_RUNS, rng=np.random.default_rng(SEED))
+def _simulated(
+    design: LookDesign,
+    discordance: float,
+    missing: Missing = NONE_MISSING,
+    *,
+    is_one_sided: bool = False,
+    is_guarded: bool = True,
+) -> LookPerformance:
+    return simulate_looks(
+        design,
+        discordance=discordance,
+        missing=missing.share,
+        missing_lost=missing.lost,
+        is_one_sided=is_one_sided,
+        is_guarded=is_guarded,
+        n_resamples=SIMULATED_RUNS,
+        rng=np.random.default_rng(SEED),
+    )
 
 
 def _repeated_discordance(repeats: int, noise: float | None, discordance: float) -> float | None:

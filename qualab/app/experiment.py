@@ -62,6 +62,8 @@ class Experiment:
     label: str = ""
     policy: RequestPolicy = field(default_factory=RequestPolicy)
     rule: DecisionRule = field(default_factory=DecisionRule)
+    expected_missing: float = 0.0
+    """Share of each arm's answers that is expected to be missing: for planning alone."""
     image: str = ""
     revision: str = ""
     places: PinPlaces = field(default_factory=PinPlaces)
@@ -177,6 +179,7 @@ def check(experiment: Experiment) -> None:
     _check_demands(
         [
             (0 < policy.max_failed_share <= 1, "max_failed_share", "above 0 and at most 1"),
+            (0 <= experiment.expected_missing < 1, "expected_missing", "at least 0 and below 1, as 0.005"),
             (policy.concurrency >= 1, "concurrency", "1 or more"),
             (0 < policy.timeout_s <= LONGEST_TIMEOUT_S, "timeout", f"above 0 and at most {LONGEST_TIMEOUT_S} seconds"),
             (policy.max_attempts >= 1, "max_attempts", "1 or more"),
@@ -220,7 +223,8 @@ def check_rule(rule: DecisionRule) -> None:
             (_is_margin(rule.margin), "margin", MARGIN),
             (SMALLEST_ALPHA <= rule.alpha < 0.5, "alpha", f"between 0 and 0.5, and at least {SMALLEST_ALPHA:g}"),
             (0 < rule.power <= MOST_POWER, "power", f"between 0 and 1, as 0.8, and at most {MOST_POWER:g}"),
-            (0 <= rule.max_missing_share < 1, "max_missing_share", "at least 0 and below 1"),
+            (_is_share(rule.max_missing_share), "max_missing_share", "at least 0 and below 1, or not given"),
+            (_is_share(rule.missing_lost), "missing_lost", "at least 0 and below 1, or not given"),
             (0 <= rule.min_accepted_share < 1, "min_accepted_share", "at least 0 and below 1"),
         ]
     )
@@ -235,6 +239,10 @@ def check_rule(rule: DecisionRule) -> None:
 
 def _is_margin(value: float) -> bool:
     return SMALLEST_MARGIN <= value < 1
+
+
+def _is_share(value: float | None) -> bool:
+    return value is None or 0 <= value < 1
 
 
 def _check_demands(demands: Sequence[tuple[bool, str, str]]) -> None:

@@ -17,6 +17,7 @@ from qualab.app.heartbeats import kept_alive
 from qualab.app.preparing import stage_ends
 from qualab.app.scoring import scores_between
 from qualab.app.services import Run, Services
+from qualab.app.summaries import Unanswered
 from qualab.domain.comparison import Look
 from qualab.domain.names import LookDecision
 from qualab.domain.plan import LookPlan
@@ -59,6 +60,7 @@ class _Looking:
     ends: list[int]
     taken: list[Look]
     scores: Scores = field(default_factory=Scores)
+    unanswered: Unanswered = field(default_factory=Unanswered)
     n_scored: int = 0
     """Stages whose scores are in."""
 
@@ -74,7 +76,7 @@ class _Looking:
         while self.n_scored < number:  # stage by stage: a resumed run reads the same scores in the same order
             self._score_next()
         items = run.items[: self.ends[number - 1]]
-        layout = layout_of(run.comparison.plan, items)
+        layout = layout_of(run.comparison.plan, items, left_out=self.unanswered.same_in_both)
         data = LookData(
             plan=run.comparison.plan,
             looks=self.looks,
@@ -96,6 +98,7 @@ class _Looking:
         start = self.ends[self.n_scored - 1] if self.n_scored else 0
         positions = range(start, self.ends[self.n_scored])
         run = self.run
-        for score in scores_between(self.services.store, run.comparison.id, run.tasks, run.items, positions):
+        store, comparison_id, see = self.services.store, run.comparison.id, self.unanswered.add
+        for score in scores_between(store, comparison_id, run.tasks, run.items, positions, seen_by=see):
             self.scores.add(score, run.items[score.position].task)
         self.n_scored += 1

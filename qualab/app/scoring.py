@@ -42,12 +42,18 @@ def summary_of(store: Store, comparison_id: str, items: Sequence[Item]) -> Summa
 
 
 def scores_between(
-    store: Store, comparison_id: str, tasks: ScoredTasks, items: Sequence[Item], positions: range
+    store: Store,
+    comparison_id: str,
+    tasks: ScoredTasks,
+    items: Sequence[Item],
+    positions: range,
+    *,
+    seen_by: Callable[[Answer], None],
 ) -> Iterator[Score]:
     """The scores of the answers at these positions, in the same order whatever else is stored."""
     for arm in ArmName:
         answers = (one for one in store.answers(comparison_id, arm=arm) if one.position in positions)
-        yield from scores_of(answers, tasks, items)
+        yield from scores_of(_passing(answers, (seen_by,)), tasks, items)
 
 
 def _scores(

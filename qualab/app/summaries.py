@@ -74,6 +74,50 @@ class _ArmCount:
         )
 
 
+class Unanswered:
+    """Collects which answers (by position and repeat) an arm lacks, and why."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[tuple[int, int], dict[ArmName, set[_Reason]]] = {}
+
+    def add(self, answer: Answer) -> None:
+        reply = answer.reply
+        if not reply.status.is_answer:
+            arms = self._reasons.setdefault((answer.position, answer.repeat), {})
+            arms.setdefault(answer.arm, set()).add(
+                _Reason(answer.choice, reply.status, reply.finish_reason, reply.error)
+            )
+
+    @property
+    def same_in_both(self) -> frozenset[tuple[int, int]]:
+        """Answers that both arms lack with the same status and reason, where asking again does not help."""
+        return frozenset(
+            key
+            for key, arms in self._reasons.items()
+            if len(arms) == len(ArmName)
+            and arms[ArmName.BASELINE] == arms[ArmName.CANDIDATE]
+            and not any(reason.status.is_failure for reason in arms[ArmName.BASELINE])
+        )
+
+    @property
+    def by_status(self) -> dict[AnswerStatus, dict[ArmName, set[int]]]:
+        """Positions of the items that an arm lacks, in whole or in part."""
+        found: dict[AnswerStatus, dict[ArmName, set[int]]] = {}
+        for (position, _), arms in self._reasons.items():
+            for arm, reasons in arms.items():
+                for reason in reasons:
+                    places = found.setdefault(reason.status, {arm: set() for arm in ArmName})
+                    places[arm].add(position)
+        return {status: found[status] for status in AnswerStatus if status in found}
+
+
+class _Reason(NamedTuple):
+    choice: int
+    status: AnswerStatus
+    finish_reason: str
+    error: str
+
+
 class _Trace(NamedTuple):
     """What one arm's answer leaves behind to be compared with the other arm's. A tuple: there is one an answer."""
 
@@ -127,6 +171,7 @@ class Summary:
         self._is_same: dict[Key, bool] = {}
         self.drafted = DraftedAnswers()
         self.thoughts = ThoughtCount()
+        self.unanswered = Unanswered()
         self._hashes = 0
         for item in items:
             self._add_hash(repr((item.position, item.task, item.doc_id, item.cluster)).encode())
@@ -135,6 +180,7 @@ class Summary:
         item = self._items[answer.position]
         self._add_hash(_content(answer))
         self._arms[answer.arm].add(answer, item)
+        self.unanswered.add(answer)
         if item.kind is RequestKind.GENERATION:
             self.drafted.add(answer, item.task)
             self.thoughts.add(answer)

@@ -20,6 +20,8 @@ alpha: 0.05           # level of each one-sided test
 # allow_unobserved: true          # let a verdict stand though neither /metrics nor answers tell that the drafter ran
 # drafter_costs: {draft: 0.2, overhead: 0.05}   # in steps of the model: shows from which length on drafting pays
 # power: 0.8                      # chance of proving the margin that `qualab plan` sizes for
+# expected_missing: 0.001         # share of each arm's answers that `qualab plan` expects to be missing
+# missing_lost: 0.25              # share of the pairs without an answer that the worst case takes as lost; default: all
 
 # What both arms are made of. Without a digest and a commit (or a folder) nothing is signed off: docs/pinning.md
 # pins:

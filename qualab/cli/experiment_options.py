@@ -73,7 +73,13 @@ MaxWait = Annotated[
     float | None, _option("max_wait", "Seconds a request waits where its server asks for it (429, Retry-After).")
 ]
 MaxFailedShare = Annotated[float | None, _option("max_failed_share", "Share of missing answers that stops an arm.")]
-MaxMissingShare = Annotated[float | None, _option("max_missing_share", "Share of missing pairs that is INVALID.")]
+MaxMissingShare = Annotated[
+    float | None,
+    _option("max_missing_share", "Share of pairs without an answer that is INVALID. Default: a quarter of the margin."),
+]
+MissingLost = Annotated[
+    float | None, _option("missing_lost", "Share of the pairs without an answer taken as lost. Default: all of them.")
+]
 MinAcceptedShare = Annotated[
     float | None, _option("min_accepted_share", "Share of accepted draft tokens below which a task is INVALID.")
 ]

@@ -45,13 +45,14 @@ def import_(
     objective: o.ObjectiveOption = None,
     alpha: o.Alpha = None,
     max_missing_share: o.MaxMissingShare = None,
+    missing_lost: o.MissingLost = None,
     label: o.Label = None,
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Compare the logs of two runs (lm-eval, Inspect, lighteval, NeMo Evaluator), item by item; store the result."""
     rule: dict[str, Any] = {"margin": margin, "margins": margins, "objective": objective, "alpha": alpha}
-    rule["max_missing_share"] = max_missing_share
+    rule |= {"max_missing_share": max_missing_share, "missing_lost": missing_lost}
     changes = {name: value for name, value in rule.items() if value is not None}
     from qualab import bootstrap
     from qualab.app.import_ import import_logs

@@ -46,6 +46,14 @@ def plan(
     noise: Annotated[
         str | None, typer.Option(help="Discordance of two runs of one arm, which --repeats divide; as 0.04.")
     ] = None,
+    expected_missing: Annotated[
+        float | None,
+        typer.Option(
+            "--expected-missing",
+            "--expected_missing",
+            help="Share of each arm's answers expected to be missing; as 0.005.",
+        ),
+    ] = None,
     rate: Annotated[float | None, typer.Option(help="Requests a second, both arms together: adds the time.")] = None,
     output: Annotated[Path, typer.Option(help="Where the plan goes.")] = Path("plan.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace another plan in that file.")] = False,
@@ -77,6 +85,7 @@ def plan(
     max_wait: o.MaxWait = None,
     max_failed_share: o.MaxFailedShare = None,
     max_missing_share: o.MaxMissingShare = None,
+    missing_lost: o.MissingLost = None,
     min_accepted_share: o.MinAcceptedShare = None,
     allow_unobserved: o.AllowUnobserved = None,
     image: o.Image = None,
@@ -197,6 +206,7 @@ def _figures(found: Planning) -> dict[str, Any]:
     """The planning figures that a person looks for in the file."""
     return {
         "joint_power": _rounded(found.joint_power),
+        "expected_missing": found.expected_missing,
         "requests": found.n_requests,
         "metrics": {
             one.id: {
@@ -204,10 +214,11 @@ def _figures(found: Planning) -> dict[str, Any]:
                 "margin": one.margin,
                 "discordance": _rounded(one.belief.discordance),
                 "power": _rounded(one.power),
+                "power_with_missing": _rounded(one.power_missing),
                 "power_with_looks": _rounded(one.power_looks),
                 "provable_margin": _rounded(one.provable_margin),
                 "items_needed": one.items_needed,
-                "items_for_joint_power": one.items_for_joint,
+                "items_needed_alone": one.items_needed_alone,
             }
             for one in found.metrics
         },

@@ -61,12 +61,14 @@ def _columns(found: Planning) -> Iterator[tuple[str, list[str]]]:
         yield "with repeats", [percent(_short(one.variance)) for one in metrics]
     yield "margin", [f"{sign}{pp(one.margin)}" for one in metrics]
     yield "power", [share(one.power) for one in metrics]
+    if found.expected_missing:
+        yield "with missing", ["" if one.power_missing is None else share(one.power_missing) for one in metrics]
     if found.plan.looks and any(one.power_looks is not None for one in metrics):
         yield "with looks", ["" if one.power_looks is None else share(one.power_looks) for one in metrics]
     yield "provable", [_margin(one.provable_margin, sign) for one in metrics]
     yield "items needed", [_count(one.items_needed) for one in metrics]
     if len(found.plan.primaries) > 1:
-        yield "for all", [_count(one.items_for_joint) for one in metrics]
+        yield "alone", [_count(one.items_needed_alone) for one in metrics]
     if any(one.looks for one in metrics):
         yield "looks: most", [_count(one.looks.most_items if one.looks else None) for one in metrics]
         yield "average", [_average(one) for one in metrics]
@@ -79,13 +81,23 @@ def _legend(found: Planning, width: int) -> str:
         return ""
     target, looks = percent(found.plan.rule.power), found.metrics[0].looks
     lines = [
-        "power: chance of proving the margin with these items if nothing changes in truth.",
+        "power: chance of proving the margin with these items if nothing changes in truth and none is missing.",
         f"provable: narrowest margin that these items prove with {target} power. items needed: for the plan's margin.",
         "MDE: smallest loss that these items find, where all changed items together are the discordance; noise + loss: "
         "where the loss comes on top of it. Before the adjustment for other metrics.",
     ]
     if len(found.plan.primaries) > 1 and found.power_each:
-        lines.insert(2, f"for all: so that all pass with {target}, which takes {share(found.power_each)} each.")
+        each = share(found.power_each)
+        lines[1] = (
+            f"provable, items needed: so that all primary metrics pass together with {target} power, each with {each}. "
+            f"alone: items needed for {target} power of the metric alone."
+        )
+    if found.expected_missing:
+        lines.insert(
+            1,
+            f"with missing: the same with {percent(found.expected_missing)} of each arm's answers missing and taken at "
+            "their worst (simulated); provable margins, items needed and looks count them too.",
+        )
     if looks:
         lines.append(
             f"with looks: power if these items are looked at {looks.n_looks} times (O'Brien-Fleming type; simulated). "
@@ -99,7 +111,8 @@ def _together(found: Planning) -> str:
     n_metrics = len(found.plan.primaries)
     if found.joint_power is not None and n_metrics > 1:
         looked = ", with looks" if any(one.power_looks is not None for one in found.metrics) else ""
-        lines.append(f"All {n_metrics} together: {share(found.joint_power)} power{looked}.")
+        missing = ", with the expected missing answers" if found.expected_missing else ""
+        lines.append(f"All {n_metrics} together: {share(found.joint_power)} power{looked}{missing}.")
     lines += [f"{one.id}: {one.reason}." for one in found.unplanned]
     if not n_metrics:
         lines.append("No primary metric: nothing would decide, and every verdict would be INCONCLUSIVE or REGRESSION.")

@@ -107,6 +107,7 @@ def compare(
     objective: o.ObjectiveOption = None,
     alpha: o.Alpha = None,
     max_missing_share: o.MaxMissingShare = None,
+    missing_lost: o.MissingLost = None,
     allow: o.Allow = None,
     data_dir: DataDir = None,
     db: Database = None,
@@ -114,7 +115,7 @@ def compare(
 ) -> None:
     """Analyse stored scores again. Under another plan than the one before the data: marked, and never signed off."""
     rule: dict[str, Any] = {"margin": margin, "margins": margins, "objective": objective, "alpha": alpha}
-    rule["max_missing_share"] = max_missing_share
+    rule |= {"max_missing_share": max_missing_share, "missing_lost": missing_lost}
     changes = {name: value for name, value in rule.items() if value is not None}
     from qualab import bootstrap
     from qualab.app.compare import compare_again, with_rule

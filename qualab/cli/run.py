@@ -69,6 +69,7 @@ def run(
     max_wait: o.MaxWait = None,
     max_failed_share: o.MaxFailedShare = None,
     max_missing_share: o.MaxMissingShare = None,
+    missing_lost: o.MissingLost = None,
     min_accepted_share: o.MinAcceptedShare = None,
     allow_unobserved: o.AllowUnobserved = None,
     image: o.Image = None,

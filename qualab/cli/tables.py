@@ -25,7 +25,6 @@ from qualab.domain.comparison import (
     LooksTaken,
     MetricLook,
     PairSummary,
-    SuiteEvidence,
 )
 from qualab.domain.names import LookDecision, Verdict
 from qualab.domain.numbers import pvalue, seconds, share, signed
@@ -79,7 +78,7 @@ def print_analysis(console: Console, comparison: Comparison, analysis: Analysis)
     arms = import_lines(imported, analysis) if imported else _arm_lines(analysis.arms, analysis.pairs)
     looks, noise = _look_lines(analysis.looks), (*noise_lines(analysis), *token_lines(comparison.plan, analysis))
     pins = pin_lines(analysis.pinning.found if analysis.pinning else ())
-    for line in (*arms, *_suite_lines(analysis.suite), *looks, *noise, *pins):
+    for line in (*arms, *_suite_lines(analysis), *looks, *noise, *pins):
         print_hanging(console, line, hang=_hang(line))
     print_treatment(console, analysis.treatment)
     console.print()
@@ -161,7 +160,8 @@ def _arm_lines(arms: Sequence[ArmSummary], pairs: PairSummary) -> Iterator[str]:
         yield f"{'pairs':<9} {', '.join(facts)}"
 
 
-def _suite_lines(suite: SuiteEvidence) -> Iterator[str]:
+def _suite_lines(analysis: Analysis) -> Iterator[str]:
+    suite = analysis.suite
     if found := suite.global_test:
         yield (
             f"{'together':<9} mean difference of {found.n_metrics} metrics {signed(found.difference)} pp, "
@@ -178,6 +178,9 @@ def _suite_lines(suite: SuiteEvidence) -> Iterator[str]:
             f"{'missing':<9} in the baseline alone {missing.baseline_only}, in the candidate alone "
             f"{missing.candidate_only}, p {pvalue(missing.pvalue)}"
         )
+    for row in analysis.metrics:
+        if row.is_primary and row.tipping_point is not None:
+            yield f"{'':<9} {row.id} holds unless more than {row.tipping_point} of {row.n_missing} pairs were lost"
 
 
 def _look_lines(taken: LooksTaken | None) -> Iterator[str]:

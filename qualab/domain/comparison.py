@@ -146,6 +146,13 @@ class MetricResult:
     """Filled where answers are missing and the complete pairs prove the objective."""
     margin: float | None = None
     """The metric's own margin in the plan; None in analyses that were stored before there were any."""
+    n_left_out: int = 0
+    """Answers that both arms lack for the same reason: in neither `n_missing` nor any test."""
+    n_lost: int | None = None
+    """Pairs without an answer that the worst cases take as lost; None takes all."""
+    tipping_point: int | None = None
+    """Most of the pairs without an answer that may be lost (or gained) with the objective still proven; None where all
+    of them may, or where the complete pairs do not prove it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,6 +390,18 @@ class RepeatSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StatusMissing:
+    """Items that an arm lacks with one status."""
+
+    status: str
+    baseline_only: int
+    candidate_only: int
+    both: int
+    pvalue: float
+    """Two-sided mid-p McNemar."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MissingSummary:
     """Which arm left answers (items times repeats) without a score."""
 
@@ -392,6 +411,9 @@ class MissingSummary:
     both: int
     pvalue: float
     """Two-sided: mid-p McNemar on "is missing"; sign flips of items where they were asked repeatedly."""
+    left_out: int = 0
+    """Answers that both arms lack for the same reason, as a prompt longer than the context; not counted above."""
+    by_status: tuple[StatusMissing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

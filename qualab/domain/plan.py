@@ -100,6 +100,10 @@ class RequestPolicy:
     """An arm with a larger share of missing answers stops the run."""
 
 
+OTHERS_CAP = 0.05
+"""Share of the pairs without an answer above which a metric that is no primary makes a comparison INVALID."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRule:
     """What will be concluded from which evidence."""
@@ -113,12 +117,21 @@ class DecisionRule:
     """Chance of proving the margin without a true difference that is aimed at: sizes come from it, verdicts not."""
     alpha: float = 0.05
     """Level of each one-sided test; intervals are at 1 - 2 alpha."""
-    max_missing_share: float = 0.05
-    """A comparison with a larger share of missing pairs is INVALID."""
+    max_missing_share: float | None = None
+    """A comparison with a larger share of pairs without an answer is INVALID. None: a quarter of a primary metric's
+    margin, 5 % for other metrics."""
+    missing_lost: float | None = None
+    """Share of the pairs without an answer that the worst case takes as lost; None takes all."""
     min_accepted_share: float = 0.0
     """A comparison whose candidate accepts a smaller share of the draft tokens in some task is INVALID."""
     allow_unobserved: bool = False
     """Whether a verdict may stand where nothing tells that the drafter ran."""
+
+    def missing_cap(self, *, is_primary: bool) -> float:
+        """Return the share of pairs without an answer above which a comparison is INVALID."""
+        if self.max_missing_share is not None:
+            return self.max_missing_share
+        return self.margin / 4.0 if is_primary else OTHERS_CAP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +146,8 @@ class Assumptions:
     """Part of the discordance that two runs of the same arm have too: what repeats divide. Empty without repeats."""
     joint_power: float | None
     """Chance that every primary metric is proven if there is no true difference; None where it is unknown."""
+    missing: float = 0.0
+    """Share of each arm's answers that was expected to be missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,9 @@ from qualab.stats.sizing import is_guard_counted, items_needed
 
 _LEAST_LEVEL = 1e-8
 """Below this level exact tails are not exact enough to stop on."""
+_HAIR = 1e-9
+MOST_GUARDED = 20_000
+"""Items beyond which powers leave the exact guard out: it takes long there, and hardly costs power."""
 
 
 class Decision(StrEnum):
@@ -177,26 +180,38 @@ def simulate_looks(
     *,
     discordance: float,
     difference: float = 0.0,
+    missing: float = 0.0,
+    missing_lost: float | None = None,
+    is_one_sided: bool = False,
+    is_guarded: bool = True,
     n_resamples: int = 20_000,
     rng: np.random.Generator,
 ) -> LookPerformance:
     """Simulate runs under a design, with the rule of `look`, guard and harm boundary included.
 
+    Args:
+        missing: share of each arm's answers that is missing, independently of the other arm's.
+        missing_lost: share of the pairs without an answer that the worst cases take as lost; None takes all.
+        is_one_sided: whether the test against −margin alone has to reject (non-inferiority).
+        is_guarded: whether the exact guard has to agree; it takes long beyond 20,000 items, and is left out there.
+
     Raises:
-        InvalidValue: discordance or difference cannot be.
+        InvalidValue: discordance, difference or missing share cannot be.
     """
     check_rates(discordance=discordance, difference=difference)
-    rates = np.maximum(0.0, [(discordance + difference) / 2.0, (discordance - difference) / 2.0, 1.0 - discordance])
-    counts = np.zeros((n_resamples, 2))
+    if not 0.0 <= missing < 1.0:
+        raise InvalidValue(f"{missing:g} is no share of missing answers", hint="Give a fraction, as 0.005.")
+    rates = np.maximum(0.0, _rates(discordance, difference, missing))
+    counts = np.zeros((n_resamples, 7))
     is_open = np.ones(n_resamples, dtype=bool)
     n_equivalent = n_harmed = n_asked = before = 0
     for n_items, boundary, harm_boundary in zip(design.n_items, design.boundaries, design.harm_boundaries, strict=True):
-        counts += rng.multinomial(n_items - before, rates / rates.sum(), size=n_resamples)[:, :2]
+        counts += rng.multinomial(n_items - before, rates / rates.sum(), size=n_resamples)[:, :7]
         n_asked += int(is_open.sum()) * (n_items - before)
-        harmed = is_open & (_harm_pvalues(counts) <= normal_sf(harm_boundary))
-        proven = (
-            is_open & ~harmed & (_worse_statistics(counts, n_items, design.margin) >= _bar(design, n_items, boundary))
-        )
+        harmed = is_open & (_harm_pvalues(counts[:, :2]) <= normal_sf(harm_boundary))
+        lost, gained = _worst_cases(counts, missing_lost, design.alpha)
+        statistics = _worse_statistics(counts, lost, gained, n_items, design.margin, is_one_sided=is_one_sided)
+        proven = is_open & ~harmed & (statistics >= _bar(design, n_items, boundary, is_guarded=is_guarded))
         n_harmed, n_equivalent = n_harmed + int(harmed.sum()), n_equivalent + int(proven.sum())
         is_open &= ~(harmed | proven)
         before = n_items
@@ -208,19 +223,52 @@ def simulate_looks(
     )
 
 
-def _bar(design: LookDesign, n_items: int, boundary: float) -> float:
+def _rates(discordance: float, difference: float, missing: float) -> list[float]:
+    """Of gains and losses; of pairs that one arm lacks, which may be losses or gains, an arm at a time; of pairs that
+    both lack; of all others.
+
+    Either arm lacks a pair equally often, so that it may be a loss as often as a gain, whatever share is right.
+    """
+    changed, one_arm = (1.0 - missing) ** 2, missing * (1.0 - missing) / 2.0
+    ways = [changed * (discordance + difference) / 2.0, changed * (discordance - difference) / 2.0]
+    ways += [*[one_arm] * 4, missing**2]
+    return [*ways, 1.0 - sum(ways)]
+
+
+def _worst_cases(counts: FloatArray, missing_lost: float | None, alpha: float) -> tuple[FloatArray, FloatArray]:
+    """How many pairs without an answer count as losses against the candidate, and as gains against the baseline."""
+    lost_off, gained_off, lost_on, gained_on, both = counts.T[2:]
+    lost, gained = lost_off + lost_on + both, gained_off + gained_on + both
+    if missing_lost is None:
+        return lost, gained
+    most = np.ceil(missing_lost * counts[:, 2:].sum(axis=1) - _HAIR)
+    off, on = (lost_off + gained_off).astype(np.int64), (lost_on + gained_on).astype(np.int64)
+    fewer = np.minimum(off, on)
+    midp = binomial_cdfs(fewer, off + on, 0.5) + binomial_cdfs(fewer - 1, off + on, 0.5)
+    most = np.where(midp <= alpha, np.inf, most)
+    return np.minimum(lost, most), np.minimum(gained, most)
+
+
+def _bar(design: LookDesign, n_items: int, boundary: float, *, is_guarded: bool) -> float:
     """What both statistics have to reach: the boundary, and the threshold of the guard at its level."""
     level = normal_sf(boundary)
     if level < _LEAST_LEVEL:
         return math.inf
+    if not is_guarded or n_items > MOST_GUARDED:
+        return boundary
     return max(boundary, guard_threshold(n_items=n_items, margin=design.margin, alpha=level))
 
 
-def _worse_statistics(counts: FloatArray, n_items: int, margin: float) -> FloatArray:
-    gains, losses = counts.T
-    lower = score_statistic(gains, losses, n_items=n_items, difference=-margin)
-    upper = score_statistic(gains, losses, n_items=n_items, difference=margin)
-    return np.asarray(np.minimum(lower, -upper), dtype=np.float64)
+def _worse_statistics(
+    counts: FloatArray, lost: FloatArray, gained: FloatArray, n_items: int, margin: float, *, is_one_sided: bool
+) -> FloatArray:
+    """The weakest test against ±margin, over complete pairs and with the pairs without an answer at their worst."""
+    gains, losses = counts.T[:2]
+    sides = [(gains, losses, lost)] if is_one_sided else [(gains, losses, lost), (losses, gains, gained)]
+    n_complete = np.maximum(1.0, n_items - counts[:, 2:].sum(axis=1))
+    worst = [score_statistic(ups, downs + more, n_items=n_items, difference=-margin) for ups, downs, more in sides]
+    worst += [score_statistic(ups, downs, n_items=n_complete, difference=-margin) for ups, downs, _ in sides]
+    return np.asarray(np.minimum.reduce(worst), dtype=np.float64)
 
 
 def _harm_pvalues(counts: FloatArray) -> FloatArray:

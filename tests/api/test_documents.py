@@ -201,6 +201,17 @@ def test_what_is_no_whole_plan_is_refused(idle: Service, broken: dict[str, Any])
     assert sent.status_code == 422, sent.text
 
 
+def test_a_plan_counts_the_expected_missing_answers(idle: Service) -> None:
+    said = {"model": "m", "tasks": "sums", "margin": 0.5, "expected_missing": 0.05, "missing_lost": 0.5}
+    planning = idle.client.post("/v1/plans", json=said).json()["planning"]
+    assert planning["expected_missing"] == planning["plan"]["assumptions"]["missing"] == 0.05
+    assert planning["plan"]["rule"]["missing_lost"] == 0.5
+    assert planning["metrics"][0]["power_missing"] <= planning["metrics"][0]["power"]
+    refused = idle.client.post("/v1/plans", json=said | {"expected_missing": 1})
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["field"] == "expected_missing"
+
+
 def test_plans_say_what_items_can_prove(idle: Service) -> None:
     answer = idle.client.post(
         "/v1/plans", json={"model": "m", "tasks": "sums", "assume": {"discordance": {"sums": 0.01}, "rate": 5}}
@@ -208,6 +219,7 @@ def test_plans_say_what_items_can_prove(idle: Service) -> None:
     assert answer.status_code == 200, answer.text
     planning = answer.json()["planning"]
     (figures,) = planning["metrics"]
+    assert (planning["expected_missing"], figures["power_missing"]) == (0.0, None)
     assert figures["belief"]["discordance"] == 0.01
     assert figures["power"] < 0.8
     assert figures["items_needed"] > 10

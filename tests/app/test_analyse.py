@@ -10,7 +10,8 @@ import pytest
 from qualab.app.analysis.bounds import Bounds
 from qualab.app.analysis.judge import conclude, is_equivalent, judge, policy_result
 from qualab.app.analysis.means import mean_bounds, mean_evidence
-from qualab.app.analysis.samples import MeanSample
+from qualab.app.analysis.missing import lost_pairs, tipping_point
+from qualab.app.analysis.samples import MeanSample, MissingCount
 from qualab.app.experiment import make_plan
 from qualab.domain.comparison import (
     ArmSummary,
@@ -93,6 +94,32 @@ def test_each_policy_treats_a_missing_answer_as_its_name_says() -> None:
         MissingPolicy.AGAINST_CANDIDATE: -0.01,
         MissingPolicy.AGAINST_BASELINE: 0.04,
     }
+
+
+@pytest.mark.parametrize(("n_lost", "lost", "gained"), [(0, 0, 0), (2, 2, 2), (4, 4, 2), (9, 4, 2), (None, 4, 2)])
+def test_a_worst_case_takes_so_many_of_the_missing_answers_as_lost(n_lost: int | None, lost: int, gained: int) -> None:
+    """Of six pairs without an answer, four may be losses (the baseline is right), two gains (the candidate is)."""
+    found = sample(100, lost_on=4, lost_off=2)
+    against_candidate, against_baseline = (
+        found.under(policy, right=1.0, n_lost=n_lost).differences
+        for policy in (MissingPolicy.AGAINST_CANDIDATE, MissingPolicy.AGAINST_BASELINE)
+    )
+    assert (int(-against_candidate.sum()), int(against_baseline.sum())) == (lost, gained)
+    assert found.under(MissingPolicy.WRONG, right=1.0, n_lost=n_lost).differences.sum() == -2
+
+
+def test_an_answer_of_several_scores_is_lost_as_a_whole() -> None:
+    number = np.array([0, 0, 0, 1, 1, 2])
+    missing, right = np.full(6, np.nan), np.array([1.0, 1.0, 1.0, 1.0, 0.0, 1.0])
+    found = MeanSample(number=number, unit=number, baseline=right, candidate=missing)
+    worst = found.under(MissingPolicy.AGAINST_CANDIDATE, right=1.0, n_lost=1)
+    assert worst.differences.tolist() == [-1.0, -1.0, -1.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 13])
+def test_the_tipping_point_is_the_last_number_that_may_be_lost(most: int) -> None:
+    for holds in range(most):
+        assert tipping_point(lambda n, holds=holds: n <= holds, most) == holds
 
 
 def test_where_less_is_better_a_missing_answer_scores_the_most() -> None:
@@ -208,9 +235,43 @@ def test_different_bytes_or_a_silent_arm_make_a_comparison_invalid() -> None:
 
 def test_a_share_of_missing_answers_counts_repeats() -> None:
     arms = [arm(name) for name in ArmName]
-    plan = replace(PLAN, sampling=replace(PLAN.sampling, repeats=4))
+    rule = replace(PLAN.rule, max_missing_share=0.05)
+    plan = replace(PLAN, sampling=replace(PLAN.sampling, repeats=4), rule=rule)
     assert conclude(plan, [row(Verdict.EQUIVALENT, n_missing=20)], arms, PAIRS)[0] is Verdict.EQUIVALENT
     assert conclude(plan, [row(Verdict.EQUIVALENT, n_missing=21)], arms, PAIRS)[0] is Verdict.INVALID
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_primary", "n_missing", "is_valid"),
+    [
+        ({}, True, 5, True),
+        ({}, True, 6, False),
+        ({"margin": 0.04}, True, 10, True),
+        ({}, False, 50, True),
+        ({}, False, 51, False),
+        ({"max_missing_share": 0.01}, True, 10, True),
+        ({"max_missing_share": 0.01}, False, 11, False),
+        ({"max_missing_share": 0.0}, True, 1, False),
+    ],
+)
+def test_a_primary_metric_may_lack_a_quarter_of_its_margin(
+    rule: dict[str, float], is_primary: bool, n_missing: int, is_valid: bool
+) -> None:
+    plan = replace(PLAN, rule=replace(PLAN.rule, **rule))
+    one = row(Verdict.EQUIVALENT, id="a", is_primary=is_primary, n_items=1000, n_missing=n_missing)
+    verdict, reasons = conclude(plan, [EQUAL, one], [arm(name) for name in ArmName], PAIRS)
+    assert (verdict is not Verdict.INVALID) is is_valid, reasons
+
+
+def test_missing_lost_is_overruled_where_the_arms_missing_shares_differ() -> None:
+    alike, other = (MissingSummary(n_asked=9, baseline_only=0, candidate_only=0, both=0, pvalue=p) for p in (1.0, 0.04))
+    rule = replace(RULE, missing_lost=0.25)
+    even, uneven = MissingCount(baseline=6, candidate=7, either=13), MissingCount(baseline=0, candidate=13, either=13)
+    assert lost_pairs(rule, even, alike) == 4
+    assert lost_pairs(rule, even, other) is None
+    assert lost_pairs(rule, uneven, alike) is None
+    assert lost_pairs(RULE, even, alike) is None
+    assert lost_pairs(replace(rule, missing_lost=0.0), even, alike) == 0
 
 
 def test_reasons_come_primaries_first_then_by_adjusted_p() -> None:

@@ -15,7 +15,7 @@ from qualab.app.summaries import Summary
 from qualab.domain.canonical import plan_hash
 from qualab.domain.comparison import Analysis, MetricResult
 from qualab.domain.items import Item, Score
-from qualab.domain.names import ArmName, EvidenceKind, MetricKind, RequestKind, Verdict
+from qualab.domain.names import ArmName, EvidenceKind, MetricKind, MissingPolicy, RequestKind, Verdict
 from qualab.domain.plan import DecisionRule, MetricSpec, Plan
 from qualab.stats import PairedCounts, mcnemar, mean_difference, tango
 from qualab.stats.clustered import clustered_equivalence
@@ -438,6 +438,50 @@ def test_the_arms_error_rates_are_compared() -> None:
     assert (missing.n_asked, missing.baseline_only, missing.candidate_only, missing.both) == (200, 0, 9, 0)
     assert missing.pvalue == mcnemar(PairedCounts(n_items=200, gains=0, losses=9)).pvalue
     assert any("The candidate left more unanswered" in caveat for caveat in analysis.caveats)
+
+
+def test_missing_lost_keeps_equivalence_standing_and_the_tipping_point_is_shown() -> None:
+    """13 pairs of 1,319, six of the baseline, seven of the candidate."""
+    off, on = zeros_and_ones(1319, 20, 20)
+    baseline: list[float | None] = [None if n >= 1313 else one for n, one in enumerate(off)]
+    candidate: list[float | None] = [None if 1306 <= n < 1313 else one for n, one in enumerate(on)]
+    column = Column(task="t", off=baseline, on=candidate)
+    rule = DecisionRule(margin=0.0125, max_missing_share=0.05)
+    all_lost, some = (analysis_of(column, rule=replace(rule, missing_lost=lost)) for lost in (None, 0.25))
+    (row,), (other,) = all_lost.metrics, some.metrics
+    assert (row.verdict, other.verdict) == (Verdict.INCONCLUSIVE, Verdict.EQUIVALENT)
+    assert (row.n_lost, other.n_lost) == (None, 4)
+    assert row.tipping_point is not None
+    assert row.tipping_point == other.tipping_point >= 4
+    assert f"(holds unless more than {row.tipping_point} of these 13 were lost)" in row.reason
+    assert "13 pairs without an answer alone cost ±0.99 pp" in row.reason
+    assert "The worst case takes 25 % of the pairs without an answer as lost, as planned." in some.caveats
+    at, beyond = (replace(rule, missing_lost=(row.tipping_point + more) / 13) for more in (0, 1))
+    assert analysis_of(column, rule=at).metrics[0].verdict is Verdict.EQUIVALENT
+    assert analysis_of(column, rule=beyond).metrics[0].verdict is Verdict.INCONCLUSIVE
+
+
+def test_where_one_arm_lacks_more_all_of_its_answers_are_taken_as_lost() -> None:
+    off, on = zeros_and_ones(1319, 20, 20)
+    candidate: list[float | None] = [None if n >= 1306 else one for n, one in enumerate(on)]
+    rule = DecisionRule(margin=0.015, max_missing_share=0.05, missing_lost=0.25)
+    found = analysis_of(Column(task="t", off=off, on=candidate), rule=rule)
+    assert found.metrics[0].verdict is Verdict.INCONCLUSIVE
+    assert found.metrics[0].n_lost is None
+    assert any("all pairs without an answer as lost in 1 of 1 metrics" in one for one in found.caveats)
+
+
+def test_of_labels_too_a_share_of_the_missing_ones_is_lost() -> None:
+    truth = [n % 2 for n in range(1200)]
+    off = [None if n >= 1194 else (t, t) for n, t in enumerate(truth)]
+    on = [None if 1188 <= n < 1194 else (t, t) for n, t in enumerate(truth)]
+    column = Column(task="t", off=off, on=on, kind=MetricKind.MACRO_F1)
+    differences = {}
+    for lost in (None, 0.25):
+        (row,) = analysis_of(column, rule=DecisionRule(margin=0.1, max_missing_share=1.0, missing_lost=lost)).metrics
+        differences[lost] = {one.policy: one.difference for one in row.policies}[MissingPolicy.AGAINST_CANDIDATE]
+    assert differences[None] == pytest.approx(-6 / 1200, abs=1e-4)
+    assert differences[0.25] == pytest.approx(-3 / 1200, abs=1e-4)
 
 
 def test_missing_repeats_of_one_item_are_one_piece_of_evidence() -> None:

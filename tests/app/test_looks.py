@@ -14,6 +14,7 @@ import pytest
 from qualab.app.analysis.looking import LookData, boundary_of, level_of, take_look
 from qualab.app.analysis.scores import layout_of, read_scores
 from qualab.app.analysis.streams import Streams
+from qualab.app.calculators import Missing, power_at_looks
 from qualab.app.compare import compare_again, with_rule
 from qualab.app.preparing import in_random_order, stage_ends
 from qualab.app.run import resume, start
@@ -543,9 +544,33 @@ def test_looks_at_clusters_in_random_order_are_wrong_at_the_margin_at_most_as_of
     assert wrong > 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", [0.0, 0.01])
+def test_the_power_with_looks_is_the_frequency_of_the_verdict(missing: float) -> None:
+    rng, n_items, discordance, margin, n_runs = np.random.default_rng(11), 400, 0.04, 0.05, 80
+    power = power_at_looks(
+        n_items=n_items,
+        margin=margin,
+        discordance=discordance,
+        alpha=0.05,
+        harm_alpha=0.025,
+        n_looks=4,
+        missing=Missing(share=missing),
+    )
+    assert power is not None
+    n_proven = 0
+    for _ in range(n_runs):
+        off = rng.random(n_items) < 0.6
+        on = np.where(rng.random(n_items) < discordance, ~off, off)
+        arms = [np.where(rng.random(n_items) < missing, np.nan, arm) for arm in (off, on)]
+        n_proven += _proves(*arms, np.arange(n_items), margin)
+    assert n_proven / n_runs == pytest.approx(power, abs=3 * np.sqrt(0.25 / n_runs))
+
+
 def _proves(off: Any, on: Any, cluster: Any, margin: float) -> bool:
     before: list[Look] = []
-    column = Column(task="t", off=off.tolist(), on=on.tolist(), clusters=[str(one) for one in cluster])
+    off_scores, on_scores = ([None if np.isnan(one) else one for one in arm.tolist()] for arm in (off, on))
+    column = Column(task="t", off=off_scores, on=on_scores, clusters=[str(one) for one in cluster])
     plan = make_plan(
         tasks=(task_spec("t", off.size),),
         metrics=(column.spec,),

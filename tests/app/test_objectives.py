@@ -86,7 +86,8 @@ def test_an_improvement_passes_a_non_inferiority_plan_alone(
 async def test_missing_answers_that_could_hide_a_loss_keep_non_inferiority_open() -> None:
     bench = Bench(harness=FakeHarness(FakeTasks(n_items=600)))
     bench.candidate.answer = lambda p, s: failure() if int(p[4:]) < 20 else echo_number(p, s)
-    analysis = await start(bench.services, experiment(rule=BETTER), keys={}, progress=QuietProgress())
+    rule = replace(BETTER, max_missing_share=0.05)
+    analysis = await start(bench.services, experiment(rule=rule), keys={}, progress=QuietProgress())
     assert analysis.verdict is Verdict.INCONCLUSIVE
     assert "missing counted as wrong" in analysis.reasons[0]
 

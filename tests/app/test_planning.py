@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
+from qualab.app.analysis.missing import lost_pairs
+from qualab.app.analysis.samples import MeanSample, MissingCount
 from qualab.app.experiment import make_plan
 from qualab.app.frozen import FrozenPlan, check_frozen, from_document, to_document
 from qualab.app.planning.beliefs import Given
@@ -18,12 +21,15 @@ from qualab.app.planning.pilot import pilot_of
 from qualab.app.planning.suite import Planning, plan_comparison
 from qualab.app.run import look_before, start
 from qualab.domain.canonical import plain, plan_hash
+from qualab.domain.comparison import MissingSummary
 from qualab.domain.items import Item, Reply
-from qualab.domain.names import MetricKind, Objective
+from qualab.domain.names import MetricKind, MissingPolicy, Objective
 from qualab.domain.plan import DecisionRule, LookPlan, MetricSpec, NoisePlan, TaskSpec
 from qualab.errors import InvalidValue, PlanChanged, UsageError
+from qualab.stats.counts import PairedCounts
+from qualab.stats.equivalence import equivalence
 from qualab.stats.looks import looks_at, simulate_looks
-from qualab.stats.power import power_non_inferiority
+from qualab.stats.power import power_equivalence, power_non_inferiority
 from qualab.stats.sizing import items_needed, power_to_prove, smallest_margin
 from tests.app.fakes import (
     START,
@@ -38,6 +44,8 @@ from tests.app.fakes import (
     reply,
     task_spec,
 )
+
+NOTHING_MISSING = MissingSummary(n_asked=1, baseline_only=0, candidate_only=0, both=0, pvalue=1.0)
 
 
 @dataclass
@@ -99,9 +107,10 @@ def test_without_a_changed_item_the_exact_guard_counts() -> None:
 def test_figures_are_those_of_the_statistics_and_the_joint_power_their_product() -> None:
     found = planned({"a": 1319, "b": 900})
     for one, n_items in zip(found.metrics, (1319, 900), strict=True):
-        assert one.power == power_to_prove(n_items=n_items, discordance=0.05, margin=0.02)
-        assert one.provable_margin == smallest_margin(n_items=n_items, discordance=0.05)
-        assert one.items_for_joint == items_needed(discordance=0.05, margin=0.02, power=0.8**0.5)
+        assert one.power == power_equivalence(n_items=n_items, discordance=0.05, margin=0.02, is_guarded=True)
+        assert one.provable_margin == smallest_margin(n_items=n_items, discordance=0.05, power=0.8**0.5)
+        assert one.items_needed == items_needed(discordance=0.05, margin=0.02, power=0.8**0.5)
+        assert one.items_needed_alone == items_needed(discordance=0.05, margin=0.02)
     assert found.joint_power == found.metrics[0].power * found.metrics[1].power
     assert found.plan.assumptions is not None
     assert found.plan.assumptions.joint_power == found.joint_power
@@ -189,9 +198,19 @@ def test_power_with_looks_is_that_of_the_looks_at_these_items() -> None:
     assert few.power > 0.8
     assert (few.power_looks or 0.0) < 0.75
     assert found.joint_power == pytest.approx((few.power_looks or 0.0) * many.power_looks)
-    (short,) = found.unproven
+    short, _ = found.unproven
     assert few.looks is not None
-    assert f"with the looks of this plan, short of 80 %: they need up to {few.looks.most_items}" in short
+    assert few.items_needed is not None
+    assert few.items_needed > 240
+    assert f"{few.items_needed} are needed for 89.4 % power, so that all metrics together have 80 %." in short
+    assert f"({100 * (few.power_looks or 0.0):.1f} % with looks)" in short
+
+
+def test_looks_alone_can_take_the_power_of_a_metric() -> None:
+    found = planned({"a": 240}, Given(discordance={"a": 0.004}), looks=5)
+    (one,), (short,) = found.metrics, found.unproven
+    assert one.looks is not None
+    assert f"with the looks of this plan, short of 80 %: they need up to {one.looks.most_items}" in short
 
 
 def test_without_looks_power_is_that_of_the_end() -> None:
@@ -199,11 +218,118 @@ def test_without_looks_power_is_that_of_the_end() -> None:
     assert (one.power_looks, one.planned_power) == (None, one.power)
 
 
+@pytest.mark.parametrize(("missing", "power"), [(0.0, 0.87), (0.005, 0.48), (0.01, 0.03)])
+def test_missing_answers_cost_the_power_of_the_reference(missing: float, power: float) -> None:
+    (one,) = planned({"gsm8k": 1319}, expected_missing=missing).metrics
+    assert one.planned_power == pytest.approx(power, abs=0.012)
+    assert (one.power_missing is None) is (missing == 0.0)
+
+
+def test_items_needed_count_the_expected_missing_answers() -> None:
+    (one,) = planned({"gsm8k": 1319}, expected_missing=0.005).metrics
+    assert one.items_needed is not None
+    assert 2000 < one.items_needed < 2300
+    assert one.provable_margin is not None
+    assert 0.023 < one.provable_margin < 0.025
+    (enough,) = planned({"gsm8k": one.items_needed}, expected_missing=0.005).metrics
+    assert enough.planned_power >= 0.795
+    assert not planned({"gsm8k": one.items_needed}, expected_missing=0.005).unproven
+    (none,) = planned({"gsm8k": 1319}, expected_missing=0.02).metrics
+    assert none.items_needed is None
+
+
+def test_a_share_that_is_taken_as_lost_costs_less() -> None:
+    all_lost, some = (
+        planned({"gsm8k": 1319}, expected_missing=0.005, rule={"missing_lost": lost}).metrics[0]
+        for lost in (None, 0.25)
+    )
+    assert all_lost.planned_power + 0.15 < some.planned_power < some.power
+    assert (some.items_needed or 0) < (all_lost.items_needed or 0)
+
+
+def test_a_plan_says_what_its_missing_answers_would_come_to() -> None:
+    found = planned({"gsm8k": 1319}, expected_missing=0.005)
+    assert found.plan.assumptions is not None
+    assert found.plan.assumptions.missing == 0.005
+    assert any("INVALID until they are asked again" in one for one in found.caveats)
+    assert "Without a missing answer these have 87.4 %." in found.unproven[0]
+    allowed = planned({"gsm8k": 1319}, expected_missing=0.005, rule={"max_missing_share": 0.05})
+    assert not any("INVALID" in one for one in allowed.caveats)
+    assert any("--expected-missing 0.005" in one for one in planned({"gsm8k": 1319}).caveats)
+
+
+def test_five_primaries_are_sized_for_their_joint_power() -> None:
+    sizes = dict.fromkeys("abcde", 1123)
+    found = planned(sizes)
+    assert found.power_each == pytest.approx(0.8**0.2)
+    assert found.joint_power == pytest.approx(0.33, abs=0.02)
+    assert len(found.unproven) == 5
+    assert {one.items_needed_alone for one in found.metrics} == {1123}
+    (needed,) = {one.items_needed or 0 for one in found.metrics}
+    enough = planned(dict.fromkeys(sizes, needed))
+    assert enough.joint_power == pytest.approx(0.8, abs=0.02)
+    assert not enough.unproven
+
+
+def test_one_large_task_can_make_up_for_a_smaller_one() -> None:
+    found = planned({"a": 1319, "b": 5000})
+    assert found.metrics[0].planned_power < (found.power_each or 0.0)
+    assert found.joint_power is not None
+    assert found.joint_power > 0.8
+    assert not found.unproven
+
+
+@cache
+def is_proven(gains: int, losses: int, n_items: int, margin: float) -> bool:
+    return equivalence(PairedCounts(n_items=n_items, gains=gains, losses=losses), margin=margin).is_equivalent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("n_items", "discordance", "margin", "missing", "lost"),
+    [
+        (600, 0.03, 0.02, 0.0, None),
+        (1319, 0.05, 0.02, 0.005, None),
+        (1319, 0.05, 0.02, 0.005, 0.25),
+        (500, 0.01, 0.02, 0.002, None),
+        (900, 0.05, 0.03, 0.01, 0.5),
+    ],
+)
+def test_the_power_of_a_plan_is_the_frequency_of_its_verdict(
+    n_items: int, discordance: float, margin: float, missing: float, lost: float | None
+) -> None:
+    """Answers are drawn, 70 % of them right, and treated as in an analysis: every policy has to prove the margin."""
+    rng, n_runs, numbers = np.random.default_rng(7), 1_000, np.arange(n_items)
+    given = Given(discordance={"": discordance})
+    rule = DecisionRule(margin=margin, missing_lost=lost)
+    (one,) = planned(
+        {"a": n_items}, given, margin=margin, expected_missing=missing, rule={"missing_lost": lost}
+    ).metrics
+    # half of the changes are gains, so that the wrong ones among the others make it 70 %
+    chances = [discordance / 2, discordance / 2, 0.7 - discordance / 2, 0.3 - discordance / 2]
+    n_proven = 0
+    for _ in range(n_runs):
+        kinds = rng.choice(4, p=chances, size=n_items)
+        off, on = (np.where(rng.random(n_items) < missing, np.nan, np.isin(kinds, right)) for right in ([1, 2], [0, 2]))
+        sample = MeanSample(number=numbers, unit=numbers, baseline=off, candidate=on)
+        gone_off, gone_on = np.isnan(off), np.isnan(on)
+        count = MissingCount(
+            baseline=int(gone_off.sum()), candidate=int(gone_on.sum()), either=int((gone_off | gone_on).sum())
+        )
+        n_lost = lost_pairs(rule, count, NOTHING_MISSING)
+        n_proven += all(
+            is_proven(int(np.sum(d > 0)), int(np.sum(d < 0)), d.size, margin)
+            for d in (sample.under(policy, right=1.0, n_lost=n_lost).differences for policy in MissingPolicy)
+        )
+    found = n_proven / n_runs
+    assert found == pytest.approx(one.planned_power, abs=3 * np.sqrt(0.25 / n_runs) + 0.005)
+
+
 def test_non_inferiority_takes_fewer_items_and_its_own_test() -> None:
     found = planned({"a": 819}, rule={"objective": Objective.NON_INFERIORITY})
     (one,) = found.metrics
     assert one.items_needed == 819
-    assert one.power == power_non_inferiority(n_items=819, discordance=0.05, margin=0.02)
+    assert one.power == power_non_inferiority(n_items=819, discordance=0.05, margin=0.02, is_guarded=True)
     (short,) = planned({"a": 500}, rule={"objective": Objective.NON_INFERIORITY}).unproven
     assert "cannot rule out a loss of 2 pp" in short
 

@@ -105,7 +105,10 @@ def test_ways_of_treating_missing_answers_stand_side_by_side() -> None:
     *_, table = blocks(model(judged(full(), Verdict.INCONCLUSIVE, metrics=rows)), "missing", Table)
     (row,) = table.rows
     assert [cell.tone for cell in row.cells[1:5]] == [Tone.GOOD, Tone.OPEN, Tone.GOOD, Tone.GOOD]
-    assert (row.cells[0].text, row.cells[-1].text) == (PRIMARY, "no")
+    assert (row.cells[0].text, row.cells[-2].text, row.cells[-1].text) == (PRIMARY, "no", "–")
+    rows = tuple(replace(row, tipping_point=7, n_missing=13) for row in rows)
+    *_, table = blocks(model(judged(full(), Verdict.INCONCLUSIVE, metrics=rows)), "missing", Table)
+    assert table.rows[0].cells[-1].text == "7 of 13 lost"
 
 
 def test_what_logs_and_unknown_engines_do_not_tell_is_not_made_up() -> None:

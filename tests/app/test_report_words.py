@@ -131,6 +131,24 @@ NOT_SENTENCES: frozenset[str] = frozenset({"mmd noise floor", "mmd candidate"})
             "gsm8k/em,none: 문항 40개로 ±7.22%p까지 입증. 지금의 불일치율 기준으로 ±2.00%p를 입증하려면 약 133개 필요",
         ),
         (
+            "a/b: proven over complete pairs, but not with this policy: worst case against the candidate; 13 pairs "
+            "without an answer alone cost ±0.99 pp (holds unless more than 7 of these 13 were lost): `qualab resume "
+            "2026-a --retry-failed`",
+            "a/b: 완전한 쌍으로는 입증되지만, 다음 처리 방식에서는 아님: 후보에게 가장 불리하게 처리. 답이 없는 "
+            "13쌍만으로도 ±0.99%p의 여유를 잃음 (이 13쌍 중 오답이 된 것이 7쌍 이하라면 판정이 유지됨): "
+            "`qualab resume 2026-a --retry-failed`",
+        ),
+        (
+            "a/b: 13 of 1,319 pairs lack an answer, more than the plan allows (0.5 %); 1 pair without an answer alone "
+            "costs −0.99 pp",
+            "a/b: 1,319쌍 중 13쌍에 답이 없어 계획의 허용치(0.5%)를 넘음. 답이 없는 1쌍만으로도 −0.99%p의 여유를 잃음",
+        ),
+        (
+            "The arms differ in how often the status is timeout: 0 items in the baseline alone, 10 in the candidate "
+            "alone (p 0.002).",
+            "두 서버의 ‘시간 초과’ 빈도가 다릅니다: 기준만 문항 0개, 후보만 10개 (p 0.002).",
+        ),
+        (
             "Unpinned: no image is named: not for sign-off.",
             "고정되지 않음: 이미지가 지정되지 않음. 승인에 쓸 수 없습니다.",
         ),

@@ -17,8 +17,9 @@ from qualab.app.recording import Recorder
 from qualab.app.run import resume, start
 from qualab.app.services import Run
 from qualab.domain.claims import Pulse
+from qualab.domain.items import Reply
 from qualab.domain.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
-from qualab.domain.plan import RequestPolicy
+from qualab.domain.plan import DecisionRule, RequestPolicy
 from qualab.errors import ComparisonBusy, InvalidValue, PlanChanged, RunStopped, StoreFull, StoreLocked
 from qualab.ports import ComparisonFilter
 from tests.app.fakes import (
@@ -138,9 +139,10 @@ async def test_missing_answers_are_missing_and_not_wrong() -> None:
 async def test_missing_answers_that_could_hide_a_loss_keep_the_verdict_open() -> None:
     bench = bench_of(600)
     bench.candidate.answer = lambda p, s: failure() if int(p[4:]) < 20 else echo_number(p, s)
-    analysis, _ = await run(bench)
+    analysis, _ = await run(bench, rule=DecisionRule(max_missing_share=0.05))
     assert analysis.verdict is Verdict.INCONCLUSIVE
-    assert "missing counted as wrong" in analysis.reasons[0]
+    assert "missing counted as wrong; 20 pairs without an answer alone cost ±3.33 pp" in analysis.reasons[0]
+    assert analysis.reasons[0].endswith(f": `qualab resume {analysis.comparison_id} --retry-failed`")
 
 
 async def test_more_missing_pairs_than_planned_is_invalid() -> None:
@@ -149,6 +151,94 @@ async def test_more_missing_pairs_than_planned_is_invalid() -> None:
     analysis, _ = await run(bench)
     assert analysis.verdict is Verdict.INVALID
     assert "40 of 600" in analysis.reasons[0]
+
+
+async def test_the_default_cap_is_a_quarter_of_the_margin_and_the_reason_says_what_helps() -> None:
+    def missing(n: int) -> Bench:
+        bench = bench_of(1319)
+        bench.candidate.answer = lambda p, s: failure() if int(p[4:]) < n else echo_number(p, s)
+        return bench
+
+    many, _ = await run(missing(30), rule=DecisionRule(margin=0.08))
+    assert many.verdict is Verdict.INVALID
+    assert many.reasons == (
+        "sums/exact_match,none: 30 of 1,319 pairs lack an answer, more than the plan allows (2 %); 30 pairs without an "
+        f"answer alone cost ±2.27 pp: `qualab resume {many.comparison_id} --retry-failed`",
+    )
+    few, _ = await run(missing(6))
+    assert few.verdict is Verdict.EQUIVALENT
+    assert (await run(missing(7)))[0].verdict is Verdict.INVALID
+
+
+async def test_what_both_arms_reject_alike_is_left_out_and_counted() -> None:
+    bench = bench_of(600)
+    too_long = reply(status=AnswerStatus.REJECTED, text=None, error="HTTP 400: the prompt is longer than 4096 tokens")
+
+    def answer(prompt: str, seed: int) -> Reply:
+        return too_long if int(prompt[4:]) < 60 else echo_number(prompt, seed)
+
+    bench.candidate.answer = bench.baseline.answer = answer
+    analysis, _ = await run(bench)
+    row, missing = analysis.metrics[0], analysis.suite.missing
+    assert analysis.verdict is Verdict.EQUIVALENT
+    assert (row.n_items, row.n_left_out, row.n_missing, row.evidence.n_items) == (600, 60, 0, 540)
+    assert (missing.n_asked, missing.both, missing.left_out) == (540, 0, 60)
+    assert "Left out: 60 answers that both arms lack for the same reason." in analysis.caveats
+    (status,) = missing.by_status
+    assert (status.status, status.both, status.pvalue) == ("rejected", 60, 1.0)
+
+
+async def test_looks_leave_out_what_both_arms_reject_alike() -> None:
+    bench = bench_of(1_000)
+    too_long = reply(status=AnswerStatus.REJECTED, text=None, error="HTTP 400: too long")
+
+    def answer(prompt: str, seed: int) -> Reply:
+        return too_long if int(prompt[4:]) % 10 == 0 else echo_number(prompt, seed)
+
+    bench.candidate.answer = bench.baseline.answer = answer
+    analysis, _ = await run(bench, looks=2)
+    assert analysis.looks is not None
+    assert analysis.looks.stopped_early
+    assert analysis.verdict is Verdict.EQUIVALENT
+    assert analysis.metrics[0].n_left_out + analysis.looks.looks[0].metrics[0].n_pairs == 500
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        reply(status=AnswerStatus.REJECTED, text=None, error="HTTP 400: the prompt is longer than 4090 tokens"),
+        reply(status=AnswerStatus.NO_FINAL_ANSWER, text=None, error=""),
+    ],
+)
+async def test_what_the_arms_lack_for_different_reasons_is_missing(other: Reply) -> None:
+    bench = bench_of(600)
+    rejected = reply(status=AnswerStatus.REJECTED, text=None, error="HTTP 400: the prompt is longer than 4096 tokens")
+    bench.baseline.answer = lambda p, s: rejected if int(p[4:]) < 30 else echo_number(p, s)
+    bench.candidate.answer = lambda p, s: other if int(p[4:]) < 30 else echo_number(p, s)
+    analysis, _ = await run(bench)
+    assert analysis.verdict is Verdict.INVALID
+    assert (analysis.metrics[0].n_missing, analysis.metrics[0].n_left_out) == (30, 0)
+    assert "--retry-failed" not in analysis.reasons[0]
+
+
+async def test_what_failed_in_both_arms_can_be_asked_again_and_is_missing() -> None:
+    bench = bench_of(600)
+    bench.candidate.answer = bench.baseline.answer = lambda p, s: failure() if int(p[4:]) < 9 else echo_number(p, s)
+    analysis, _ = await run(bench)
+    assert (analysis.metrics[0].n_missing, analysis.suite.missing.both) == (9, 9)
+    assert "--retry-failed" in analysis.reasons[0]
+
+
+async def test_arms_are_compared_by_status_too() -> None:
+    """As many answers are missing in either arm, in one by timeouts, in the other by errors."""
+    bench = bench_of(600)
+    bench.baseline.answer = lambda p, s: failure() if int(p[4:]) < 10 else echo_number(p, s)
+    bench.candidate.answer = lambda p, s: failure(AnswerStatus.TIMEOUT) if 10 <= int(p[4:]) < 20 else echo_number(p, s)
+    analysis, _ = await run(bench)
+    assert not any("left more unanswered" in one for one in analysis.caveats)
+    said = [one for one in analysis.caveats if "how often the status is" in one]
+    assert len(said) == 2
+    assert "the status is timeout: 0 items in the baseline alone, 10 in the candidate alone" in said[1]
 
 
 async def test_reasoning_without_an_answer_is_missing_but_does_not_stop_the_run() -> None:

@@ -184,16 +184,17 @@ def test_data_that_changed_since_the_plan(qualab: Command, tmp_path: Path) -> No
         fails(qualab("resume", done.comparison_id), 2, "gsm8k", "plan")
 
 
-def test_prompts_longer_than_the_context_are_rejected_and_not_wrong(qualab: Command, tmp_path: Path) -> None:
+def test_prompts_longer_than_the_context_are_left_out_and_counted(qualab: Command, tmp_path: Path) -> None:
     long = json.dumps({"question": "1 + 1? " * 50, "answer": "#### 2"})
     data = gsm8k(tmp_path / "data", [GOOD, long] * 10)
     script = Script(max_model_len=100)
     with ScriptedServer(script) as off, ScriptedServer(Script(max_model_len=100, drafts=True)) as on:
         flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted", "--max_failed_share", "1"]
         done = qualab("run", *flags, "--tasks", "gsm8k", "--data-dir", data, "--num_fewshot", "0")
-    assert done.code == 4, done.err
+    assert done.code == 3, done.err
     assert "10 of 20 answered, 10 rejected" in done.out
-    assert "10 of 20 items lack an answer" in done.out
+    assert "Left out: 10 answers that both arms lack for the same reason." in " ".join(done.out.split())
+    assert "these 10 items prove" in " ".join(done.out.split())
 
 
 def copa(folder: Path) -> Path:

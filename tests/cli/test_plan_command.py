@@ -128,6 +128,8 @@ def test_a_plan_without_a_model_is_a_table_alone(qualab: Command) -> None:
         (("--discordance", "1.5"), "discordance must be"),
         (("--margin", "1"), "margin must be"),
         (("--power", "1"), "power must be"),
+        (("--expected-missing", "1"), "expected_missing must be"),
+        (("--missing-lost", "1"), "missing_lost must be"),
         (("--pilot", "nothing"), "no comparison"),
         (("--objective", "better"), "better"),
     ],
@@ -189,9 +191,26 @@ def test_release_is_planned_without_a_network(qualab: Command) -> None:
     if not shared:
         pytest.skip("QUALAB_SHARED names no directory with the real data sets")
     planned = qualab("plan", "--data-dir", Path(shared) / "data", "--margins", "gsm8k=0.01")
-    assert "gsm8k: 1,319 items cannot prove ±1 pp at 5 % discordance: 4,335 are needed" in planned.out
+    assert "gsm8k: 1,319 items cannot prove ±1 pp at 5 % discordance: 6,776 are needed" in planned.out
+    assert "95.6 % power, so that all metrics together have 80 %" in " ".join(planned.out.split())
     assert "All 5 together" in planned.out
     assert "belebele: 900 items in 488 clusters" in planned.out
+
+
+def test_expected_missing_answers_are_said_in_a_flag_or_a_file_and_frozen(qualab: Command) -> None:
+    flags = ("--tasks", "demo", *MODEL, "--margin", "0.2")
+    planned = qualab("plan", *flags, "--expected-missing", 0.01, "--missing-lost", 0.25)
+    assert planned.code == 0, planned.err
+    assert "with missing" in planned.out
+    assert "with the expected missing answers" in planned.out
+    frozen = yaml.safe_load(Path("plan.yaml").read_text(encoding="utf-8"))
+    assert frozen["plan"]["assumptions"]["missing"] == frozen["figures"]["expected_missing"] == 0.01
+    assert (frozen["plan"]["rule"]["missing_lost"], frozen["plan"]["rule"]["max_missing_share"]) == (0.25, None)
+    experiment = {"tasks": "demo", "model": "scripted", "margin": 0.2, "expected_missing": 0.01, "missing_lost": 0.25}
+    Path("experiment.yaml").write_text(yaml.safe_dump(experiment), encoding="utf-8")
+    again = qualab("plan", "experiment.yaml", "--output", "other.yaml", "--format", "json")
+    assert json.loads(again.out)["plan_hash"] == frozen["hash"]
+    assert all(one["power_missing"] < one["power"] for one in json.loads(again.out)["metrics"])
 
 
 def test_looks_and_a_noise_floor_are_frozen_with_the_plan_and_run(qualab: Command, pair: Pair) -> None:

@@ -38,7 +38,9 @@ def test_items_of_one_arm_alone_are_missing_in_the_other(importer: Importer) -> 
     found = importer.rows(rows[:98], rows[1:])
     assert counts(importer) == (97, 1, 2, 0, 0, 0)
     assert (found.metrics[0].n_items, found.metrics[0].n_missing) == (100, 3)
-    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.verdict is Verdict.INVALID
+    assert "3 of 100 pairs lack an answer, more than the plan allows (0.5 %)" in found.reasons[0]
+    assert "qualab resume" not in found.reasons[0]
     assert (found.suite.missing.baseline_only, found.suite.missing.candidate_only) == (2, 1)
     assert "sums: 97 answers paired, 1 only in the baseline, 2 only in the candidate." in found.caveats
 
@@ -47,7 +49,7 @@ def test_above_the_limit_the_comparison_is_invalid(importer: Importer) -> None:
     rows = binary_rows([1] * 100)
     found = importer.rows(rows[:90], rows)
     assert found.verdict is Verdict.INVALID
-    assert "sums/exact_match,none: 10 of 100 items lack an answer" in found.reasons[0]
+    assert "sums/exact_match,none: 10 of 100 pairs lack an answer" in found.reasons[0]
 
 
 def test_an_item_asked_otherwise_is_no_pair(importer: Importer) -> None:

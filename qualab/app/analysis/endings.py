@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from qualab.domain.comparison import ArmSummary, ReasoningSummary, Thoughts
 from qualab.domain.items import Answer, Reply
 from qualab.domain.names import AnswerStatus, ArmName
-from qualab.domain.numbers import count
-from qualab.domain.plan import Plan
+from qualab.domain.numbers import count, percent
+from qualab.domain.plan import OTHERS_CAP, Plan
 from qualab.domain.text import line_text
 from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import mcnemar
@@ -142,9 +142,13 @@ def _odd_sentence(arm: ArmSummary) -> str:
     return f"{n_odd} answers of the {arm.arm} ended neither by themselves nor at the limit: {said}"
 
 
+def _cap(plan: Plan) -> float:
+    return min((plan.rule_for(metric).missing_cap(is_primary=True) for metric in plan.primaries), default=OTHERS_CAP)
+
+
 def _is_beyond(arm: ArmSummary, plan: Plan) -> bool:
     """What ended so is no less in doubt than what is missing: the same cap."""
-    return sum(_odd(arm).values()) > plan.rule.max_missing_share * arm.n_requests
+    return sum(_odd(arm).values()) > _cap(plan) * arm.n_requests
 
 
 def ending_caveats(arms: Sequence[ArmSummary], plan: Plan) -> Iterator[str]:
@@ -158,4 +162,4 @@ def ending_troubles(arms: Sequence[ArmSummary], plan: Plan) -> Iterator[str]:
     """The same where they are more than the cap, which makes a comparison INVALID."""
     for arm in arms:
         if _odd(arm) and _is_beyond(arm, plan):
-            yield f"{_odd_sentence(arm)}; more than the plan allows ({100 * plan.rule.max_missing_share:g} %)"
+            yield f"{_odd_sentence(arm)}; more than the plan allows ({percent(_cap(plan))})"

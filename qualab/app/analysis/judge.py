@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from qualab.app.analysis.bounds import Bounds, is_inside
 from qualab.app.analysis.endings import ending_troubles
+from qualab.app.analysis.missing import too_many_missing
 from qualab.app.analysis.ruling import MAX_ITEMS, PASSING, PROVEN, bounds_of, is_one_sided, ruling
 from qualab.domain.comparison import (
     ArmSummary,
@@ -26,7 +27,12 @@ Judgement = tuple[Verdict, str]
 
 
 def judge(
-    evidence: Evidence | None, policies: Sequence[PolicyResult], rule: DecisionRule, *, higher_is_better: bool = True
+    evidence: Evidence | None,
+    policies: Sequence[PolicyResult],
+    rule: DecisionRule,
+    *,
+    higher_is_better: bool = True,
+    missing_cost: str = "",
 ) -> Judgement:
     """One metric's verdict and why. `policies` are those of missing answers, empty where none is missing."""
     if evidence is None:
@@ -45,18 +51,25 @@ def judge(
     if verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
         return verdict, _changed(better, verdict, rule, is_proven=is_proven)
     if verdict is Verdict.INCONCLUSIVE or not all(one.is_equivalent for one in policies):
-        return Verdict.INCONCLUSIVE, why_open(evidence, policies, rule, higher_is_better=higher_is_better)
+        reason = why_open(evidence, policies, rule, higher_is_better=higher_is_better, missing_cost=missing_cost)
+        return Verdict.INCONCLUSIVE, reason
     where = "above" if is_one_sided(rule) else "inside"
     return verdict, f"the interval lies {where} {bounds_of(rule)}{_agreeing(evidence)}"
 
 
 def why_open(
-    evidence: Evidence, policies: Sequence[PolicyResult], rule: DecisionRule, *, higher_is_better: bool = True
+    evidence: Evidence,
+    policies: Sequence[PolicyResult],
+    rule: DecisionRule,
+    *,
+    higher_is_better: bool = True,
+    missing_cost: str = "",
 ) -> str:
     """What a metric lacks whose objective is not proven: items, or answers."""
     dissent = next((one for one in policies if not one.is_equivalent), None)
     if dissent and is_equivalent(evidence, rule, higher_is_better=higher_is_better):
-        return f"proven over complete pairs, but not with this policy: {dissent.policy}"
+        cost = f"; {missing_cost}" if missing_cost else ""
+        return f"proven over complete pairs, but not with this policy: {dissent.policy}{cost}"
     return _still_needed(evidence, rule)
 
 
@@ -156,10 +169,11 @@ def conclude(
     *,
     suite: SuiteEvidence | None = None,
     treatment: Treatment | None = None,
+    remedy: str = "",
 ) -> tuple[Verdict, tuple[str, ...]]:
-    """The comparison's verdict with its reasons, the weightiest first."""
+    """The comparison's verdict with its reasons, the weightiest first. `remedy`: the command for missing answers."""
     troubles = treatment.troubles if treatment else ()
-    if broken := [*troubles, *_broken(plan, rows, arms, pairs)]:
+    if broken := [*troubles, *_broken(plan, arms, pairs), *too_many_missing(plan, rows, remedy)]:
         return Verdict.INVALID, tuple(broken)
     verdict, reasons = _of_rows(plan, rows)
     return verdict, (*reasons, *_everywhere(plan.rule, suite))
@@ -208,7 +222,7 @@ def _open_reason(row: MetricResult, objective: Objective) -> str:
     return f"{row.id}: {row.reason}"
 
 
-def _broken(plan: Plan, rows: Sequence[MetricResult], arms: Sequence[ArmSummary], pairs: PairSummary) -> list[str]:
+def _broken(plan: Plan, arms: Sequence[ArmSummary], pairs: PairSummary) -> list[str]:
     broken = []
     if pairs.request_hashes_differ:
         broken.append(f"{pairs.request_hashes_differ} requests were not the same bytes in both arms")
@@ -220,12 +234,4 @@ def _broken(plan: Plan, rows: Sequence[MetricResult], arms: Sequence[ArmSummary]
     if plan.imported is None:  # a table of scores has no answers
         broken += [f"the {arm.arm} answered nothing" for arm in arms if not arm.n_answers]
     broken += ending_troubles(arms, plan)
-    for row in rows:
-        n_asked = row.n_items * plan.sampling.repeats
-        if n_asked and row.n_missing > plan.rule.max_missing_share * n_asked:
-            what = "items" if plan.sampling.repeats == 1 else "answers"
-            broken.append(
-                f"{row.id}: {row.n_missing} of {n_asked} {what} lack an answer in one arm or both, "
-                f"more than the plan allows ({100 * plan.rule.max_missing_share:g} %)"
-            )
     return broken

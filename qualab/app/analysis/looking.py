@@ -17,6 +17,7 @@ from functools import lru_cache
 
 from qualab.app.analysis.bounds import Bounds
 from qualab.app.analysis.judge import policy_result
+from qualab.app.analysis.missing import lost_pairs, missing_summary
 from qualab.app.analysis.samples import Sample, Untestable, members_of, missing_of, sample_of
 from qualab.app.analysis.scores import Layout, Scores
 from qualab.app.analysis.streams import Streams
@@ -42,7 +43,7 @@ class LookData:
     looks: LookPlan
     scores: Scores
     layout: Layout
-    """Of the items asked so far."""
+    """Of the items asked so far, without answers that both arms lack for the same reason."""
     streams: Streams
     number: int
     before: Sequence[Look]
@@ -175,10 +176,15 @@ def _all_agree(spec: MetricSpec, sample: Sample, rule: DecisionRule, data: LookD
     """Whether every way of treating the answers that are missing so far proves the objective."""
     better = spec.higher_is_better
     right, name = 1.0 if better else 0.0, f"look {data.number} {spec.id}"
+    missing = missing_of(members_of(spec, data.plan), data.scores, data.layout)
+    if not missing.either:
+        return True
+    summary = missing_summary(data.plan, data.scores, data.layout, data.streams.rng(f"look {data.number} missing"))
+    n_lost = lost_pairs(data.plan.rule, missing, summary)
 
     def bounds(policy: MissingPolicy) -> Bounds:
         rng = data.streams.rng(f"{name} {policy}")
-        return sample_bounds(sample.under(policy, right=right), rule, rng, higher_is_better=better)
+        return sample_bounds(sample.under(policy, right=right, n_lost=n_lost), rule, rng, higher_is_better=better)
 
     return all(
         _proves(policy, bounds(policy), rule, spec) for policy in MissingPolicy if policy is not MissingPolicy.COMPLETE

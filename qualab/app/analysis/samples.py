@@ -7,7 +7,7 @@ policy takes them out or fills them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +45,12 @@ class MeanSample:
         """Equal for two metrics with the same scores on the same items."""
         return self.number.tobytes(), self.baseline.tobytes(), self.candidate.tobytes()
 
-    def under(self, policy: MissingPolicy, *, right: float) -> MeanSample:
-        """Without a missing score. `right` is the score of a right answer, 1 − `right` that of a wrong one."""
+    def under(self, policy: MissingPolicy, *, right: float, n_lost: int | None = None) -> MeanSample:
+        """Without a missing score. `right` is the score of a right answer, 1 − `right` that of a wrong one.
+
+        With `n_lost` a worst case takes that many of the answers without a pair, those that change most, and leaves the
+        others unchanged.
+        """
         if policy is MissingPolicy.COMPLETE:
             kept = ~(np.isnan(self.baseline) | np.isnan(self.candidate))
             return MeanSample(
@@ -56,12 +60,20 @@ class MeanSample:
                 candidate=self.candidate[kept],
             )
         off, on = (right if is_right else 1.0 - right for is_right in _FILLED_AS_RIGHT[policy])
-        return MeanSample(
-            number=self.number,
-            unit=self.unit,
-            baseline=np.where(np.isnan(self.baseline), off, self.baseline),
-            candidate=np.where(np.isnan(self.candidate), on, self.candidate),
-        )
+        baseline = np.where(np.isnan(self.baseline), off, self.baseline)
+        candidate = np.where(np.isnan(self.candidate), on, self.candidate)
+        if n_lost is not None and policy is not MissingPolicy.WRONG:
+            is_same = ~np.isin(self.number, self._most_changed(candidate - baseline, n_lost))
+            baseline = np.where(np.isnan(self.baseline) & is_same, np.nan_to_num(self.candidate), baseline)
+            candidate = np.where(np.isnan(self.candidate) & is_same, np.nan_to_num(self.baseline), candidate)
+        return MeanSample(number=self.number, unit=self.unit, baseline=baseline, candidate=candidate)
+
+    def _most_changed(self, differences: FloatArray, n_lost: int) -> IntArray:
+        """The answers without a pair whose scores a worst case changes most; in order of place where they tie."""
+        is_missing = np.isnan(self.baseline) | np.isnan(self.candidate)
+        numbers, codes = np.unique(self.number[is_missing], return_inverse=True)
+        changes = np.bincount(codes, weights=np.abs(differences[is_missing]), minlength=numbers.size)
+        return np.asarray(numbers[np.argsort(-changes, kind="stable")[:n_lost]], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -93,20 +105,37 @@ class TaskLabels:
             candidate=[self.candidate[place] for place in kept],
         )
 
-    def filled(self, *, off_is_right: bool, on_is_right: bool) -> TaskLabels:
+    def filled(self, *, off_is_right: bool, on_is_right: bool, lost: Set[int] | None = None) -> TaskLabels:
+        """With an answer for each missing one. `lost`: the only places (None: all) where it is another than the other
+        arm's."""
         wrong = _wrong_labels({*self.truth, *self.baseline, *self.candidate} - {None})
 
-        def fill(answers: Sequence[Label], *, is_right: bool) -> list[Label]:
-            pairs = zip(answers, self.truth, strict=True)
-            return [(truth if is_right else wrong[truth]) if given is None else given for given, truth in pairs]
+        def fill(answers: Sequence[Label], others: Sequence[Label], *, is_right: bool) -> list[Label]:
+            filled = []
+            for place, (given, other, truth) in enumerate(zip(answers, others, self.truth, strict=True)):
+                assumed = truth if is_right else wrong[truth]
+                if lost is not None and place not in lost:
+                    assumed = truth if other is None else other
+                filled.append(assumed if given is None else given)
+            return filled
 
         return TaskLabels(
             number=self.number,
             unit=self.unit,
             truth=self.truth,
-            baseline=fill(self.baseline, is_right=off_is_right),
-            candidate=fill(self.candidate, is_right=on_is_right),
+            baseline=fill(self.baseline, self.candidate, is_right=off_is_right),
+            candidate=fill(self.candidate, self.baseline, is_right=on_is_right),
         )
+
+    def changed_places(self, *, off_is_right: bool, on_is_right: bool) -> list[int]:
+        """Where filling in a missing answer makes one arm right and the other wrong."""
+        filled = self.filled(off_is_right=off_is_right, on_is_right=on_is_right)
+        answers = zip(self.baseline, self.candidate, filled.baseline, filled.candidate, self.truth, strict=True)
+        return [
+            place
+            for place, (off, on, filled_off, filled_on, truth) in enumerate(answers)
+            if None in (off, on) and (filled_off == truth) != (filled_on == truth)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,14 +152,19 @@ class LabelSample:
     def identity(self) -> Hashable:
         return tuple(task.identity for task in self.tasks)
 
-    def under(self, policy: MissingPolicy, *, right: float) -> LabelSample:
-        """Without a missing label; `right` is of no concern to labels."""
+    def under(self, policy: MissingPolicy, *, right: float, n_lost: int | None = None) -> LabelSample:
+        """Without a missing label; `right` is of no concern to labels. `n_lost` as for means."""
         del right
         if policy is MissingPolicy.COMPLETE:
-            found = (task.complete() for task in self.tasks)
-        else:
-            off, on = _FILLED_AS_RIGHT[policy]
-            found = (task.filled(off_is_right=off, on_is_right=on) for task in self.tasks)
+            return LabelSample(tasks=tuple(task for task in map(TaskLabels.complete, self.tasks) if task.truth))
+        off, on = _FILLED_AS_RIGHT[policy]
+        left, found = n_lost, []
+        for task in self.tasks:
+            lost = None
+            if left is not None and policy is not MissingPolicy.WRONG:
+                lost = set(task.changed_places(off_is_right=off, on_is_right=on)[:left])
+                left -= len(lost)
+            found.append(task.filled(off_is_right=off, on_is_right=on, lost=lost))
         return LabelSample(tasks=tuple(task for task in found if task.truth))
 
 
@@ -171,10 +205,10 @@ def missing_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout) ->
     for member in members:
         baseline, candidate = (scores.column(member.task, member.key, arm) for arm in ArmName)
         places = layout.tasks.get(member.task)
-        n_asked = len(places.keys) if places else 0
-        off += n_asked - len(baseline)
-        on += n_asked - len(candidate)
-        either += n_asked - len(baseline.keys() & candidate.keys())
+        asked = set(places.keys) if places else set()
+        off += len(asked - baseline.keys())
+        on += len(asked - candidate.keys())
+        either += len(asked - (baseline.keys() & candidate.keys()))
     return MissingCount(baseline=off, candidate=on, either=either)
 
 

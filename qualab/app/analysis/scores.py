@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +44,7 @@ class Scores:
     def column(self, task: str, metric: str, arm: ArmName) -> Column:
         return self.columns.get((task, metric, arm), {})
 
-    def n_changed(self, places: AbstractSet[Key]) -> int:
+    def n_changed(self, places: Set[Key]) -> int:
         """Items at these places with another score in the candidate, in whatever metric."""
         changed: set[int] = set()
         for (task, metric, arm), own in self.columns.items():
@@ -86,8 +85,8 @@ class Layout:
         return sum(len(places.keys) for places in self.tasks.values())
 
 
-def layout_of(plan: Plan, items: Sequence[Item]) -> Layout:
-    """Where the plan expects answers, from the items' clusters."""
+def layout_of(plan: Plan, items: Sequence[Item], *, left_out: Set[Key] = frozenset()) -> Layout:
+    """Where the plan expects answers, from the items' clusters; without those that are left out."""
     by_task: dict[str, list[Item]] = {task.name: [] for task in plan.tasks}
     for item in items:
         by_task.setdefault(item.task, []).append(item)
@@ -96,10 +95,12 @@ def layout_of(plan: Plan, items: Sequence[Item]) -> Layout:
     for task, own in by_task.items():
         own.sort(key=lambda item: item.doc_id)
         codes = [known.setdefault(_unit(item), len(known)) for item in own]
+        keys = [(item.position, repeat) for item in own for repeat in range(repeats)]
+        kept = np.array([key not in left_out for key in keys], dtype=np.bool_)
         tasks[task] = Places(
-            keys=[(item.position, repeat) for item in own for repeat in range(repeats)],
-            numbers=np.arange(start, start + len(own) * repeats, dtype=np.int64),
-            units=np.repeat(np.array(codes, dtype=np.int64), repeats),
+            keys=[key for key in keys if key not in left_out],
+            numbers=np.arange(start, start + len(own) * repeats, dtype=np.int64)[kept],
+            units=np.repeat(np.array(codes, dtype=np.int64), repeats)[kept],
         )
         start += len(own) * repeats
     return Layout(tasks=tasks, n_units=len(known))

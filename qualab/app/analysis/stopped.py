@@ -92,6 +92,7 @@ def judge_at(
     rule: DecisionRule,
     *,
     higher_is_better: bool,
+    missing_cost: str = "",
 ) -> Judgement:
     """A primary metric's verdict: what the looks decided, and nothing else."""
     steps = _of(name, looks.looks)
@@ -107,7 +108,8 @@ def judge_at(
         where = "above" if is_one_sided(rule) else "inside"
         return PROVEN[rule.objective], f"proven at {at}: the interval at its boundary lies {where} {bounds_of(rule)}"
     at_level = rule_at(name, rule, looks.looks)
-    return Verdict.INCONCLUSIVE, why_open(evidence, policies, at_level, higher_is_better=higher_is_better)
+    reason = why_open(evidence, policies, at_level, higher_is_better=higher_is_better, missing_cost=missing_cost)
+    return Verdict.INCONCLUSIVE, reason
 
 
 def _adjusted(evidence: Evidence) -> str:

@@ -2,19 +2,19 @@
 
 An item's mean difference over k answers has the variance noise / k + (discordance − noise): repeats divide the noise of
 runs, never what differs between items. That variance stands in for the discordance. Items in clusters count as items
-over the design effect.
+over the design effect. Answers that are expected to be missing shift the worst cases towards the margin.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TypeVar
 
 from qualab.app.analysis.ruling import MAX_ITEMS, is_one_sided
-from qualab.app.calculators import EarlyLooks, early_looks, power_at_looks
+from qualab.app.calculators import EarlyLooks, Missing, early_looks, power_at_looks, verdict_power
 from qualab.app.planning.beliefs import Belief
 from qualab.domain.plan import DecisionRule, LookPlan
 from qualab.errors import InsufficientData
@@ -23,11 +23,12 @@ from qualab.stats.sizing import (
     items_needed,
     mde,
     mde_beyond_noise,
-    power_to_prove,
     smallest_margin,
 )
 
 _HAIR = 1e-9
+_NEAR = 0.005
+"""Simulated powers that fall no more than so far short of a target reach it."""
 T = TypeVar("T")
 
 
@@ -65,44 +66,70 @@ class Figures:
     effective_items: int
     """Items over the design effect."""
     power: float
-    """Of proving the margin, with one look at the end."""
+    """Of the verdict, with one look at the end and no answer missing: score tests and exact guard."""
+    power_missing: float | None
+    """The same with the expected missing answers, by simulation; None where none are expected."""
     power_looks: float | None
-    """The same with the plan's looks at these items, by simulation. None without looks, for non-inferiority, and above
+    """With them and the plan's looks at these items, by simulation. None without looks, for non-inferiority, and above
     10,000 items."""
     provable_margin: float | None
-    """Proven with the power that is aimed at."""
+    """Proven with the power that each primary metric needs, like the items needed, expected missing answers counted."""
     mde: float | None
     """Smallest loss found with that power, the discordance fixed; of the two-sided test, not adjusted."""
     mde_beyond_noise: float | None
     """The same where noise is there anyway, a pilot's noise floor or else the discordance, and the loss on top."""
     items_needed: int | None
+    """For all primary metrics together to have the power that is aimed at: each of them a higher one."""
+    items_needed_alone: int | None
+    """For this metric alone to have the power that is aimed at."""
     items_needed_repeated: int | None
-    """With four answers an item, if all of the discordance were run noise: what repeats can help at best."""
-    items_for_joint: int | None
-    """For all primary metrics together to have the power that is aimed at."""
+    """As `items_needed`, with four answers an item, if all of the discordance were run noise: what repeats can help at
+    best."""
     looks: EarlyLooks | None
     """Items with early looks; None where none are planned for, or for non-inferiority, which has no such design."""
 
     @property
     def planned_power(self) -> float:
-        """Of the run as it is planned: with looks where there are any."""
-        return self.power if self.power_looks is None else self.power_looks
+        """Of the run as it is planned: with looks and missing answers where there are any."""
+        powers = (self.power_looks, self.power_missing, self.power)
+        return next(power for power in powers if power is not None)
 
 
 BEST_REPEATS = 4
 
 
 def figures_of(
-    metric: Named, asked: Asked, belief: Belief, *, rule: DecisionRule, power_each: float, looks: LookPlan | None
+    metric: Named,
+    asked: Asked,
+    belief: Belief,
+    *,
+    rule: DecisionRule,
+    power_each: float,
+    looks: LookPlan | None,
+    missing: float = 0.0,
 ) -> Figures:
     """Everything that planning says of one metric.
 
-    `power_each` is what it needs for the joint power; `looks` has the level of a loss that is this metric's share.
+    `power_each` is what it needs for the joint power; `looks` has the level of a loss that is this metric's share;
+    `missing` is the expected share of each arm's answers.
     """
+    expected = Missing(share=missing, lost=rule.missing_lost)
     variance = discordance_with_repeats(discordance=belief.discordance, noise=belief.noise, repeats=asked.repeats)
     effective = max(1, math.floor(asked.n_items / belief.design_effect + _HAIR))
     one_sided, alpha, target = is_one_sided(rule), rule.alpha, rule.power
-    needed = partial(_needed, rule=rule, effect=belief.design_effect)
+
+    def needed(discordance: float, power: float) -> int | None:
+        n_items = sufficient_items(discordance, power, rule=rule, missing=expected)
+        return None if n_items is None else math.ceil(n_items * belief.design_effect - _HAIR)
+
+    power = partial(
+        verdict_power,
+        n_items=effective,
+        discordance=variance,
+        margin=rule.margin,
+        alpha=alpha,
+        is_one_sided=one_sided,
+    )
     return Figures(
         id=metric.id,
         name=metric.name,
@@ -112,20 +139,10 @@ def figures_of(
         margin=rule.margin,
         variance=variance,
         effective_items=effective,
-        power=power_to_prove(
-            n_items=effective, discordance=variance, margin=rule.margin, alpha=alpha, is_one_sided=one_sided
-        ),
-        power_looks=_power_looks(variance, rule, looks, effective),
-        provable_margin=_if_any(
-            lambda: smallest_margin(
-                n_items=effective,
-                discordance=variance,
-                alpha=alpha,
-                power=target,
-                is_one_sided=one_sided,
-                is_guarded=True,
-            )
-        ),
+        power=power(),
+        power_missing=power(missing=expected) if missing else None,
+        power_looks=_power_looks(variance, rule, looks, effective, expected),
+        provable_margin=narrowest_margin(effective, variance, power_each, rule=rule, missing=expected),
         mde=_if_any(lambda: mde(n_items=effective, discordance=variance, alpha=alpha, power=target)),
         mde_beyond_noise=_if_any(
             lambda: mde_beyond_noise(
@@ -135,18 +152,25 @@ def figures_of(
                 power=target,
             )
         ),
-        items_needed=needed(variance, target),
-        items_needed_repeated=needed(belief.discordance / BEST_REPEATS, target),
-        items_for_joint=needed(variance, power_each),
-        looks=_looks(variance, rule, looks, belief.design_effect),
+        items_needed=needed(variance, power_each),
+        items_needed_alone=needed(variance, target),
+        items_needed_repeated=needed(belief.discordance / BEST_REPEATS, power_each),
+        looks=_looks(_worst(variance, expected), _shifted(rule, expected, power_each), looks, belief.design_effect),
     )
 
 
-def _needed(discordance: float, power: float, *, rule: DecisionRule, effect: float) -> int | None:
-    independent = _if_any(
+def sufficient_items(discordance: float, power: float, *, rule: DecisionRule, missing: Missing) -> int | None:
+    """Items that prove the rule's margin with this power; None where more than MAX_ITEMS would be needed.
+
+    Where answers are expected to be missing: from the shifted margin on, the first size whose power is enough.
+    """
+    at_worst = _shifted(rule, missing, power)
+    if at_worst is None:
+        return None
+    n_items = _if_any(
         lambda: items_needed(
-            discordance=discordance,
-            margin=rule.margin,
+            discordance=_worst(discordance, missing),
+            margin=at_worst.margin,
             alpha=rule.alpha,
             power=power,
             is_one_sided=is_one_sided(rule),
@@ -154,10 +178,52 @@ def _needed(discordance: float, power: float, *, rule: DecisionRule, effect: flo
             max_items=MAX_ITEMS,
         )
     )
-    return None if independent is None else math.ceil(independent * effect - _HAIR)
+    while n_items is not None and missing.share and n_items <= MAX_ITEMS:
+        found = verdict_power(
+            n_items=n_items,
+            discordance=discordance,
+            margin=rule.margin,
+            alpha=rule.alpha,
+            is_one_sided=is_one_sided(rule),
+            missing=missing,
+        )
+        if found >= power - _NEAR:
+            break
+        n_items = math.ceil(1.02 * n_items)
+    return None if n_items is None or n_items > MAX_ITEMS else n_items
 
 
-def _power_looks(discordance: float, rule: DecisionRule, looks: LookPlan | None, n_items: int) -> float | None:
+def narrowest_margin(
+    n_items: int, discordance: float, power: float, *, rule: DecisionRule, missing: Missing
+) -> float | None:
+    """The smallest margin that the items prove with this power; None where they prove none."""
+    margin = _if_any(
+        lambda: smallest_margin(
+            n_items=n_items,
+            discordance=_worst(discordance, missing),
+            alpha=rule.alpha,
+            power=power,
+            is_one_sided=is_one_sided(rule),
+            is_guarded=True,
+        )
+    )
+    return None if margin is None or margin + missing.shift >= 1.0 else margin + missing.shift
+
+
+def _worst(discordance: float, missing: Missing) -> float:
+    """With the pairs without an answer that the worst case counts as changed."""
+    return min(1.0, discordance + missing.shift)
+
+
+def _shifted(rule: DecisionRule, missing: Missing, power: float) -> DecisionRule | None:
+    """The rule with what the worst case leaves of its margin, for a power; None where it leaves nothing."""
+    left = rule.margin - missing.shift
+    return replace(rule, margin=left, power=power) if left > 0.0 else None
+
+
+def _power_looks(
+    discordance: float, rule: DecisionRule, looks: LookPlan | None, n_items: int, missing: Missing
+) -> float | None:
     if looks is None or is_one_sided(rule):
         return None
     return power_at_looks(
@@ -167,11 +233,12 @@ def _power_looks(discordance: float, rule: DecisionRule, looks: LookPlan | None,
         alpha=rule.alpha,
         harm_alpha=looks.harm_alpha,
         n_looks=looks.n_looks,
+        missing=missing,
     )
 
 
-def _looks(discordance: float, rule: DecisionRule, looks: LookPlan | None, effect: float) -> EarlyLooks | None:
-    if looks is None or is_one_sided(rule):
+def _looks(discordance: float, rule: DecisionRule | None, looks: LookPlan | None, effect: float) -> EarlyLooks | None:
+    if looks is None or rule is None or is_one_sided(rule):
         return None
     found = _early_looks(rule.margin, discordance, rule.alpha, rule.power, looks)
     return found and EarlyLooks(

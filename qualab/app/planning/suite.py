@@ -47,7 +47,9 @@ class Planning:
     power_each: float | None
     """What each primary metric needs for all of them to reach the power that is aimed at; None without a metric."""
     joint_power: float | None
-    """Product of the powers, with looks where there are any; None where a primary metric has none."""
+    """Product of the powers as planned; None where a primary metric has none."""
+    expected_missing: float
+    """Share of each arm's answers."""
     n_requests: int
     """Of both arms together, and of the noise floor; early looks may save some."""
     rate: float | None
@@ -96,12 +98,14 @@ def plan_comparison(
             rule=plan.rule_for(metric),
             power_each=power_each or plan.rule.power,
             looks=replace(plan.looks, harm_alpha=harm_alpha(plan, plan.looks)) if plan.looks else None,
+            missing=experiment.expected_missing,
         )
         for metric in planned
     )
     joint = joint_power([one.planned_power for one in figures]) if figures and not unplanned else None
     rate = given.rate if given.rate is not None or pilot is None else pilot.rate
-    plan = replace(plan, assumptions=_assumptions(figures, joint, has_repeats=plan.sampling.repeats > 1))
+    missing = experiment.expected_missing
+    plan = replace(plan, assumptions=_assumptions(figures, joint, missing, has_repeats=plan.sampling.repeats > 1))
     return Planning(
         plan=plan,
         metrics=figures,
@@ -109,10 +113,11 @@ def plan_comparison(
         n_items=sum(sizes.items.values()),
         power_each=power_each,
         joint_power=joint,
+        expected_missing=missing,
         n_requests=sizes.n_requests,
         rate=rate,
         duration_s=sizes.n_requests / rate if rate else None,
-        unproven=tuple(unproven(figures, plan.rule)),
+        unproven=tuple(unproven(figures, plan.rule, power_each=power_each, joint=joint)),
         caveats=tuple(caveats(figures, plan, pilot, rate_is_given=given.rate is not None)),
     )
 
@@ -167,10 +172,11 @@ def _name(metric: MetricSpec, plan: Plan) -> str:
     return next(iter(benchmarks)) if len(benchmarks) == 1 and len(sharing) == 1 else metric.id
 
 
-def _assumptions(figures: Sequence[Figures], joint: float | None, *, has_repeats: bool) -> Assumptions:
+def _assumptions(figures: Sequence[Figures], joint: float | None, missing: float, *, has_repeats: bool) -> Assumptions:
     return Assumptions(
         discordance={one.id: one.belief.discordance for one in figures},
         design_effect={one.id: one.belief.design_effect for one in figures},
         noise={one.id: one.belief.noise for one in figures} if has_repeats else {},
         joint_power=joint,
+        missing=missing,
     )

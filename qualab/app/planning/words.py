@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from qualab.app.analysis.ruling import MAX_ITEMS, is_one_sided
 from qualab.app.interleaving import lost_interleaving
@@ -16,24 +17,46 @@ _NEAR = 0.025
 """Powers with looks are simulated, and sizes with looks are right to about two percentage points of them."""
 
 
-def unproven(figures: Sequence[Figures], rule: DecisionRule) -> Iterator[str]:
-    """A sentence or two for each metric whose items have too little power, with looks where there are any."""
+def unproven(
+    figures: Sequence[Figures], rule: DecisionRule, *, power_each: float | None, joint: float | None
+) -> Iterator[str]:
+    """A sentence or two for each metric whose items have too little power as planned.
+
+    None where all together have the power that is aimed at, though one has less than its part of it.
+    """
+    target = power_each or rule.power
+    if joint is not None and joint >= rule.power:
+        return
     for one in figures:
-        if one.power < rule.power:
-            yield f"{_short_of(one, rule)} {_what_helps(one)}"
-        elif one.planned_power < rule.power - _NEAR:
-            yield _short_with_looks(one, rule)
+        if one.items_needed is None or one.asked.n_items < one.items_needed:
+            yield " ".join(
+                filter(None, (_short_of(one, rule, target), _cost_of_missing(one, target), _what_helps(one)))
+            )
+        elif one.power_looks is not None and one.power_looks < target - _NEAR:
+            yield _short_with_looks(one, target)
 
 
-def _short_with_looks(one: Figures, rule: DecisionRule) -> str:
+def _short_with_looks(one: Figures, target: float) -> str:
     needed = "" if one.looks is None else f": they need up to {one.looks.most_items:,} items"
     return (
-        f"{one.name}: these items have {share(one.power)} power in one look at the end, but {share(one.planned_power)} "
-        f"with the looks of this plan, short of {percent(rule.power)}{needed}, or no looks."
+        f"{one.name}: these items have {share(_at_the_end(one))} power in one look at the end, but "
+        f"{share(one.planned_power)} with the looks of this plan, short of {percent(round(target, 3))}{needed}, "
+        "or no looks."
     )
 
 
-def _short_of(one: Figures, rule: DecisionRule) -> str:
+def _at_the_end(one: Figures) -> float:
+    return one.power if one.power_missing is None else one.power_missing
+
+
+def _cost_of_missing(one: Figures, target: float) -> str:
+    """Where missing answers alone take the power."""
+    if one.power_missing is None or one.power < target:
+        return ""
+    return f"Without a missing answer these have {share(one.power)}."
+
+
+def _short_of(one: Figures, rule: DecisionRule, target: float) -> str:
     goal = f"rule out a loss of {pp(one.margin)}" if is_one_sided(rule) else f"prove ±{pp(one.margin)}"
     n_items = one.asked.n_items
     what = "1 item" if n_items == 1 else f"{n_items:,} items"
@@ -41,9 +64,11 @@ def _short_of(one: Figures, rule: DecisionRule) -> str:
     sign = "−" if is_one_sided(rule) else "±"
     own = "no margin at all" if one.provable_margin is None else f"{sign}{proven(one.provable_margin)}"
     with_looks = "" if one.power_looks is None else f" ({share(one.power_looks)} with looks)"
+    together = "" if target == rule.power else f", so that all metrics together have {percent(rule.power)}"
+    these = f"These have {share(_at_the_end(one))}{with_looks}, and prove {own}."
     return (
         f"{one.name}: {what} cannot {goal} at {percent(one.belief.discordance)} discordance: {needed} needed for "
-        f"{percent(rule.power)} power. These have {share(one.power)}{with_looks}, and prove {own}."
+        f"{percent(round(target, 3))} power{together}. {these}"
     )
 
 
@@ -64,6 +89,7 @@ def _what_helps(one: Figures) -> str:
 def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate_is_given: bool) -> Iterator[str]:
     """What the figures rest on, a sentence each."""
     yield from _of_discordance(figures, pilot)
+    yield from _of_missing(figures, plan)
     yield from _of_clusters(figures)
     yield from _of_noise_floors(figures, plan)
     yield from _of_repeats(figures, plan)
@@ -95,6 +121,21 @@ def _of_discordance(figures: Sequence[Figures], pilot: Pilot | None) -> Iterator
                 f"No item of {one.name} changed in the pilot: of {seen.n_scores:,}, that fits a discordance of up to "
                 f"{share(most)} as well; plan for more with --discordance."
             )
+
+
+def _of_missing(figures: Sequence[Figures], plan: Plan) -> Iterator[str]:
+    missing = plan.assumptions.missing if plan.assumptions else 0.0
+    if figures and not missing:
+        yield "No answer is expected to be missing: --expected-missing 0.005 shows what half a percent an arm costs."
+    if over := [one.name for one in figures if _is_above_cap(one, plan.rule, missing)]:
+        yield (
+            f"With {percent(missing)} of each arm's answers missing, more pairs lack an answer than the plan allows: "
+            f"INVALID until they are asked again, or with a higher --max-missing-share: {_listed(over)}."
+        )
+
+
+def _is_above_cap(one: Figures, rule: DecisionRule, missing: float) -> bool:
+    return 1.0 - (1.0 - missing) ** 2 > replace(rule, margin=one.margin).missing_cap(is_primary=True)
 
 
 def _of_clusters(figures: Sequence[Figures]) -> Iterator[str]:

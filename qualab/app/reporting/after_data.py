@@ -13,7 +13,8 @@ from qualab.domain.plan import DecisionRule
 CHANGED: Mapping[str, Callable[[str], object]] = {
     "alpha": float,
     "power": float,
-    "max_missing_share": float,
+    "max_missing_share": lambda text: None if text == "None" else float(text),
+    "missing_lost": lambda text: None if text == "None" else float(text),
     "objective": Objective,
 }
 """Parts of a rule that the first reason of such an analysis names where they changed, as "alpha 0.05 to 0.1"."""

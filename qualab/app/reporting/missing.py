@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from qualab.app.reporting.source import Source, cells, columns
 from qualab.app.reporting.words import Words
-from qualab.domain.comparison import ArmSummary, MetricResult, PolicyResult
+from qualab.domain.comparison import ArmSummary, MetricResult, PolicyResult, StatusMissing
 from qualab.domain.names import AnswerStatus, MissingPolicy
 from qualab.domain.numbers import count, percent, pvalue, share, signed
 from qualab.domain.report import Block, Cell, Column, Paragraph, Row, Section, Table, Tone
@@ -21,11 +21,14 @@ def missing_section(source: Source, words: Words) -> Section:
     blocks: list[Block] = [_arm_table(source, words)]
     missing = analysis.suite.missing
     n_lost = sum(arm.n_requests - arm.n_answers for arm in analysis.arms)
-    if not n_lost and not missing.baseline_only + missing.candidate_only + missing.both:
+    if not n_lost and not missing.baseline_only + missing.candidate_only + missing.both + missing.left_out:
         blocks.append(Paragraph(text=words("nothing missing", n=count(sum(arm.n_requests for arm in analysis.arms)))))
     else:
         off, on, both = (count(n) for n in (missing.baseline_only, missing.candidate_only, missing.both))
         blocks.append(Paragraph(text=words("missing in", off=off, on=on, both=both, p=pvalue(missing.pvalue))))
+        blocks += [Paragraph(text=_status(one, words)) for one in missing.by_status]
+        if missing.left_out:
+            blocks.append(Paragraph(text=words("left out", n=count(missing.left_out))))
         blocks += _policies(source, words)
     return Section(id="missing", title=words("missing answers"), blocks=tuple(blocks))
 
@@ -63,6 +66,11 @@ def unanswered(one: ArmSummary, words: Words) -> str:
     return ", ".join(words("status", n=count(n), status=words(status)) for status, n in lost.items())
 
 
+def _status(one: StatusMissing, words: Words) -> str:
+    off, on, both = (count(n) for n in (one.baseline_only, one.candidate_only, one.both))
+    return words("missing by status", status=words(one.status), off=off, on=on, both=both, p=pvalue(one.pvalue))
+
+
 def _policies(source: Source, words: Words) -> Iterator[Block]:
     rows = [row for row in source.analysis.metrics if row.policies and not row.equals]
     if not rows:
@@ -71,8 +79,13 @@ def _policies(source: Source, words: Words) -> Iterator[Block]:
     yield Paragraph(text=words("policies how", level=percent(1.0 - 2.0 * source.plan.rule.alpha)), is_muted=True)
     policies = list(dict.fromkeys(one.policy for row in rows for one in row.policies))
     named = (Column(id=policy.name.lower(), title=words(policy.value)) for policy in policies)
-    heads = (*columns(words, "metric"), *named, Column(id="all", title=words("all agree")))
-    yield Table(columns=heads, rows=tuple(_policy_row(row, policies, words) for row in rows), is_wide=True)
+    last = (Column(id="all", title=words("all agree")), *columns(words, "tipping point"))
+    yield Table(
+        columns=(*columns(words, "metric"), *named, *last),
+        rows=tuple(_policy_row(row, policies, words) for row in rows),
+        is_wide=True,
+        legend=(words("tipping legend"),),
+    )
 
 
 def _policy_row(row: MetricResult, policies: Sequence[MissingPolicy], words: Words) -> Row:
@@ -80,7 +93,12 @@ def _policy_row(row: MetricResult, policies: Sequence[MissingPolicy], words: Wor
     found = {one.policy: _policy(one, words) for one in row.policies}
     agree = all(one.is_equivalent for one in row.policies)
     texts = (found.get(policy, Cell(text="–")) for policy in policies)
-    return cells(row.id, *texts, words("yes" if agree else "no"))
+    holds = words("tipping all")
+    if row.tipping_point is not None:
+        holds = words("tipping", most=count(row.tipping_point), n=count(row.n_missing))
+    elif not agree:
+        holds = "–"
+    return cells(row.id, *texts, words("yes" if agree else "no"), holds)
 
 
 def _policy(one: PolicyResult, words: Words) -> Cell:

@@ -62,21 +62,27 @@ def _planned(row: MetricResult, spec: MetricSpec, rule: DecisionRule, source: So
     }
     if spec.kind in (MetricKind.BINARY_MEAN, MetricKind.GROUP_MEAN):
         noise = taken.noise.get(row.id, 0.0)
-        power = _power(row.n_items, discordance, noise, effect, rule, repeats=source.plan.sampling.repeats)
+        repeats = source.plan.sampling.repeats
+        power = _power(row.n_items, discordance, noise, effect, rule, repeats=repeats, missing=taken.missing)
         cells["planned power"] = Cell(text=words.units(share(power)), value=power)
     return cells
 
 
-def _power(n_items: int, discordance: float, noise: float, effect: float, rule: DecisionRule, *, repeats: int) -> float:
+def _power(
+    n_items: int, discordance: float, noise: float, effect: float, rule: DecisionRule, *, repeats: int, missing: float
+) -> float:
     """As `qualab plan` found it."""
-    from qualab.stats.sizing import discordance_with_repeats, power_to_prove  # noqa: PLC0415  scipy: planned runs only
+    # scipy: planned runs only
+    from qualab.app.calculators import Missing, verdict_power  # noqa: PLC0415
+    from qualab.stats.sizing import discordance_with_repeats  # noqa: PLC0415
 
-    return power_to_prove(
+    return verdict_power(
         n_items=max(1, math.floor(n_items / effect + _HAIR)),
         discordance=discordance_with_repeats(discordance=discordance, noise=noise, repeats=repeats),
         margin=rule.margin,
         alpha=rule.alpha,
         is_one_sided=is_one_sided(rule),
+        missing=Missing(share=missing, lost=rule.missing_lost),
     )
 
 

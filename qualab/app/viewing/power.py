@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
+from qualab.app.analysis.ruling import MAX_ITEMS, is_one_sided
+from qualab.app.calculators import Missing, verdict_power
+from qualab.app.planning.figures import narrowest_margin, sufficient_items
 from qualab.app.viewing.words import Wording
 from qualab.domain.names import Objective
 from qualab.domain.numbers import count, percent, pp, proven, share
+from qualab.domain.plan import DecisionRule
 from qualab.domain.report import Curve, Fact
 from qualab.errors import InsufficientData
-from qualab.stats.sizing import items_needed, mde_beyond_noise, power_to_prove, smallest_margin
+from qualab.stats.sizing import mde_beyond_noise
 
 N_POINTS = 40
 MOST_ITEMS = 100_000
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +29,27 @@ class Asked:
     alpha: float
     power: float
     objective: Objective
+    missing: float = 0.0
+    """Expected share of each arm's answers."""
 
     @property
-    def is_one_sided(self) -> bool:
-        return self.objective is Objective.NON_INFERIORITY
+    def rule(self) -> DecisionRule:
+        return DecisionRule(margin=self.margin, alpha=self.alpha, power=self.power, objective=self.objective)
 
-    def proves(self, n_items: int) -> float:
-        """Power with this many items, if there is no true difference."""
-        return power_to_prove(
+    @property
+    def expected(self) -> Missing:
+        return Missing(share=self.missing)
+
+    def proves(self, n_items: int, *, is_guarded: bool = False) -> float:
+        """Power if there is no true difference; points of a curve take the guard where it matters."""
+        return verdict_power(
             n_items=n_items,
             discordance=self.discordance,
             margin=self.margin,
             alpha=self.alpha,
-            is_one_sided=self.is_one_sided,
+            is_one_sided=is_one_sided(self.rule),
+            missing=self.expected,
+            is_guarded=is_guarded,
         )
 
 
@@ -55,45 +64,24 @@ class PowerPage:
 
 def power_page(asked: Asked, words: Wording) -> PowerPage:
     """Raises InvalidValue for what cannot be."""
-    here, needed = asked.proves(asked.items), _needed(asked)
+    here = asked.proves(asked.items, is_guarded=True)
+    needed = sufficient_items(asked.discordance, asked.power, rule=asked.rule, missing=asked.expected)
     return PowerPage(
         curve=_curve(asked, here, needed, words), facts=_facts(asked, here, needed, words), command=_command(asked)
     )
 
 
-def _needed(asked: Asked) -> int | None:
-    return _if_any(
-        lambda: items_needed(
-            discordance=asked.discordance,
-            margin=asked.margin,
-            alpha=asked.alpha,
-            power=asked.power,
-            is_one_sided=asked.is_one_sided,
-            is_guarded=True,
-            max_items=MOST_ITEMS,
-        )
-    )
-
-
 def _facts(asked: Asked, here: float, needed: int | None, words: Wording) -> tuple[Fact, ...]:
     n, none = count(asked.items), words("no margin")
-    margin = _if_any(
-        lambda: smallest_margin(
-            n_items=asked.items,
-            discordance=asked.discordance,
-            alpha=asked.alpha,
-            power=asked.power,
-            is_one_sided=asked.is_one_sided,
-            is_guarded=True,
-        )
-    )
-    loss = _if_any(
-        lambda: mde_beyond_noise(n_items=asked.items, noise=asked.discordance, alpha=asked.alpha, power=asked.power)
-    )
+    margin = narrowest_margin(asked.items, asked.discordance, asked.power, rule=asked.rule, missing=asked.expected)
+    try:
+        loss = mde_beyond_noise(n_items=asked.items, noise=asked.discordance, alpha=asked.alpha, power=asked.power)
+    except InsufficientData:
+        loss = None
     units = words.report.units
     said = [
         (words("power here", n=n), units(share(here))),
-        (words("items needed"), words("more than", n=count(MOST_ITEMS)) if needed is None else count(needed)),
+        (words("items needed"), words("more than", n=count(MAX_ITEMS)) if needed is None else count(needed)),
         (words("narrowest margin", n=n), none if margin is None else units(proven(margin))),
         (words("smallest loss", n=n), none if loss is None else units(proven(loss))),
     ]
@@ -107,7 +95,7 @@ def _curve(asked: Asked, here: float, needed: int | None, words: Wording) -> Cur
     aim, power = units(percent(asked.power)), units(share(here))
     reached = words("curve reaches", power=aim, n=count(needed)) if needed else words("curve never", power=aim)
     return Curve(
-        points=((0.0, 0.0), *((float(place), asked.proves(place)) for place in places)),
+        points=((0.0, 0.0), *((float(n), here if n == asked.items else asked.proves(n)) for n in places)),
         here=(float(asked.items), here),
         target=asked.power,
         axis=words("curve axis"),
@@ -126,18 +114,10 @@ def _curve(asked: Asked, here: float, needed: int | None, words: Wording) -> Cur
 
 
 def _command(asked: Asked) -> str:
-    """Of the command line's calculator, which knows equivalence alone; empty for another objective."""
-    if asked.is_one_sided:
+    """Of the command line's calculator, which knows equivalence alone and no missing answers; empty for others."""
+    if is_one_sided(asked.rule) or asked.missing:
         return ""
     return (
         f"qualab stats power --items {asked.items} --discordance {asked.discordance:g} "
         f"--margin {asked.margin:g} --alpha {asked.alpha:g}"
     )
-
-
-def _if_any(find: Callable[[], T]) -> T | None:
-    """What is found, or None where it does not exist."""
-    try:
-        return find()
-    except InsufficientData:
-        return None

@@ -275,6 +275,12 @@ TEXTS = {
     "missing legend": "truncated: share of generations that stopped at the length limit; empty: answered without text; with stop "
     "string: the answer holds one of its own stop strings. All of them are scored.",
     "missing in": "Answers without a score: {off} in the baseline alone, {on} in the candidate alone, {both} in both (p {p}).",
+    "left out": "Left out: {n} answers that both arms lack for the same reason; they are in no test and in no number above.",
+    "missing by status": "{status}: {off} items in the baseline alone, {on} in the candidate alone, {both} in both (p {p}).",
+    "tipping point": "holds up to",
+    "tipping all": "all lost",
+    "tipping": "{most} of {n} lost",
+    "tipping legend": "holds up to: so many of the pairs without an answer may have been lost (or gained), and it is still proven.",
     "policies how": "The objective is only proven where every way of treating missing answers agrees: difference and {level} "
     "interval in pp, ✓ where it is proven so.",
     "policies unneeded": "No metric with missing answers is proven over complete pairs: the other ways of treating them change nothing.",

@@ -23,6 +23,8 @@ FORMS = {
     "the interval lies inside {bounds}": "신뢰구간이 {bounds} 안에 있음",
     "the interval lies above {bounds}": "신뢰구간이 {bounds} 위에 있음",
     "the interval lies below {bounds}": "신뢰구간이 {bounds} 아래에 있음",
+    "proven over complete pairs, but not with this policy: {part}; {part_2}": "완전한 쌍으로는 입증되지만, 다음 처리 방식에서는 아님: "
+    "{part}. {part_2}",
     "proven over complete pairs, but not with this policy: {part}": "완전한 쌍으로는 입증되지만, 다음 처리 방식에서는 아님: {part}",
     "the candidate is better (adjusted p {p})": "후보가 더 좋음 (보정 p {p})",
     "the candidate is worse (adjusted p {p})": "후보가 더 나쁨 (보정 p {p})",
@@ -87,6 +89,12 @@ FORMS = {
     "문항 1개: 드래프터가 아니라 채점이 다름 (qualab rescore 참고)",
     "the {arm} answered nothing": "{arm} 쪽이 아무것도 답하지 않음",
     "the plan was made after the data (changed: {changes}): never signed off": "데이터를 얻은 뒤에 만든 계획 (바뀐 것: {changes}): 승인 불가",
+    "{metric}: {n} of {n_2} pairs lack an answer, more than the plan allows ({share}); {part}": "{metric}: {n_2}쌍 중 {n}쌍에 답이 없어 "
+    "계획의 허용치({share})를 넘음. {part}",
+    "1 pair without an answer alone costs {bounds}": "답이 없는 1쌍만으로도 {bounds}의 여유를 잃음",
+    "{n} pairs without an answer alone cost {bounds}": "답이 없는 {n}쌍만으로도 {bounds}의 여유를 잃음",
+    "{part} (holds unless more than {n} of these {n_2} were lost)": "{part} (이 {n_2}쌍 중 오답이 된 것이 {n}쌍 이하라면 판정이 유지됨)",
+    "{part}: `qualab resume {name} --retry-failed`": "{part}: `qualab resume {name} --retry-failed`",
     "{metric}: {n} of {n_2} items lack an answer in one arm or both, more than the plan allows ({share})": "{metric}: 문항 {n_2}개 중 "
     "{n}개에 한쪽 또는 양쪽의 답이 없어 계획의 허용치({share})를 넘음",
     "{metric}: {n} of {n_2} answers lack an answer in one arm or both, more than the plan allows ({share})": "{metric}: 답변 {n_2}개 중 "
@@ -116,6 +124,13 @@ FORMS = {
     "thinking a budget.": "추론이 토큰 한도에서 잘렸습니다: 기준 {n}개, 후보 {n_2}개 (p {p}). max_gen_toks를 늘리거나 추론에 예산을 두세요.",
     "The arms think at different length: {n} characters on average in the baseline, {n_2} in the candidate (p {p}).": "두 서버의 추론 길이가 "
     "다릅니다: 기준 평균 {n}자, 후보 평균 {n_2}자 (p {p}).",
+    "The arms differ in how often the status is {status}: {n} items in the baseline alone, {n_2} in the candidate alone (p {p}).": "두 서버의 "
+    "‘{status}’ 빈도가 다릅니다: 기준만 문항 {n}개, 후보만 {n_2}개 (p {p}).",
+    "Left out: {n} answers that both arms lack for the same reason.": "두 서버가 같은 이유로 답하지 못한 {n}건은 제외했습니다.",
+    "The worst case takes {share} of the pairs without an answer as lost, as planned.": "계획대로, 최악의 경우에서 답이 없는 쌍의 {share}를 "
+    "오답이 된 것으로 봅니다.",
+    "The arms' missing shares differ: the worst case takes all pairs without an answer as lost in {n} of {n_2} metrics.": "두 서버의 누락률이 "
+    "달라, 지표 {n_2}개 중 {n}개에서는 최악의 경우에 답이 없는 쌍을 모두 오답이 된 것으로 봅니다.",
     "the plan assumes no discordance, and power at the observed one says nothing new": "계획에 가정한 불일치율이 없음. 관측된 불일치율로 구한 "
     "검정력은 새로운 정보를 주지 않음",
     "for a primary metric no power could be planned": "검정력을 계획할 수 없는 주 지표가 있음",
@@ -233,6 +248,12 @@ WORDS = {
     "missing counted as wrong": "누락을 오답으로 처리",
     "worst case against the candidate": "후보에게 가장 불리하게 처리",
     "worst case against the baseline": "기준에게 가장 불리하게 처리",
+    "http error": "HTTP 오류",
+    "no final answer": "최종 답 없음",
+    "bad body": "읽을 수 없는 응답",
+    "timeout": "시간 초과",
+    "connection error": "연결 오류",
+    "rejected": "거부됨",
     "EQUIVALENT": "동등",
     "NON_INFERIOR": "비열등",
     "REGRESSION": "품질 저하",

@@ -230,6 +230,7 @@ TEXTS = {
     "number of items": "Items",
     "discordance": "Discordance: items right in exactly one arm (%)",
     "margin": "Margin (pp)",
+    "expected missing": "Answers expected to be missing in each arm (%)",
     "alpha": "Level α of each one-sided test (%)",
     "power aimed at": "Power aimed at (%)",
     "objective": "To be proven",

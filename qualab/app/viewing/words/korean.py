@@ -230,6 +230,7 @@ TEXTS = {
     "number of items": "문항 수",
     "discordance": "불일치율: 한쪽만 맞힌 문항 (%)",
     "margin": "허용 한계 (%p)",
+    "expected missing": "서버마다 예상되는 답변 누락률 (%)",
     "alpha": "단측 검정마다의 유의 수준 α (%)",
     "power aimed at": "목표 검정력 (%)",
     "objective": "입증할 것",
