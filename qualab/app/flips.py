@@ -9,7 +9,7 @@ from qualab.domain.first_tokens import PairKind
 from qualab.domain.items import Answer, Item, ScoreFlip
 from qualab.domain.names import ArmName, RequestKind
 from qualab.domain.observations import first_tokens_seen
-from qualab.domain.plan import MetricSpec, Plan
+from qualab.domain.plan import MetricSpec, Plan, deciding_metrics
 from qualab.errors import InvalidValue
 from qualab.ports import Store
 from qualab.stats.noise import first_difference
@@ -71,7 +71,7 @@ def flips(store: Store, comparison_id: str, *, task: str = "", limit: int = 20) 
 
 
 def _metrics(plan: Plan, wanted: str) -> dict[str, MetricSpec]:
-    """Each task's metric that is looked at: its own primary, that of its group, else its first."""
+    """The deciding metric of every task, or of those that are named."""
     groups = {spec.task: spec.members for spec in plan.metrics if spec.members}
     tasks = [task.name for task in plan.tasks]
     if wanted:
@@ -79,13 +79,8 @@ def _metrics(plan: Plan, wanted: str) -> dict[str, MetricSpec]:
         if not named:
             raise InvalidValue(f"There is no task {wanted}", hint=f"There are: {', '.join((*groups, *tasks))}")
         tasks = named
-    return {task: spec for task in tasks if (spec := _deciding(plan, task))}
-
-
-def _deciding(plan: Plan, task: str) -> MetricSpec | None:
-    own = [spec for spec in plan.metrics if spec.task == task]
-    keys = {spec.key for spec in plan.primaries if task in spec.members}
-    return next((spec for spec in own if spec.is_primary or spec.key in keys), own[0] if own else None)
+    deciding = deciding_metrics(plan.metrics)
+    return {task: deciding[task] for task in tasks if task in deciding}
 
 
 def _is_loss(candidate: Candidate) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from qualab.domain.imported import Imported
@@ -37,6 +37,22 @@ class MetricSpec:
     def id(self) -> str:
         """Unique within a plan, as "gsm8k/exact_match,strict-match"."""
         return f"{self.task}/{self.key}"
+
+
+def deciding_metrics(metrics: Sequence[MetricSpec]) -> dict[str, MetricSpec]:
+    """Map each task to the metric whose change makes an item a gain or a loss.
+
+    Its own first primary metric, else that of a group's primary metric, else its first.
+    """
+    primaries = [spec for spec in metrics if spec.is_primary]
+    of_groups = (
+        spec for group in primaries for spec in metrics if spec.task in group.members and spec.key == group.key
+    )
+    found: dict[str, MetricSpec] = {}
+    for spec in (*primaries, *of_groups, *metrics):
+        if not spec.members:
+            found.setdefault(spec.task, spec)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
