@@ -232,6 +232,7 @@ ANALYSIS: dict[str, Any] = {
     "noise": None,
     "repeats": None,
     "tokens": None,
+    "leaks": [],
 }
 ANALYSED: dict[str, Any] = {"name": ANALYSIS_NAMED, "is_as_stored": True, "analysis": ANALYSIS}
 REPORT: dict[str, Any] = {"comparison_id": ID, "plan_hash": HASH, "language": "en", "headline": "...", "sections": []}

@@ -27,6 +27,7 @@ from qualab.app.analysis.treatment import treatment_of
 from qualab.app.differing import differing
 from qualab.app.importing.wording import import_caveats, stream_source, without_times
 from qualab.app.interleaving import lost_interleaving
+from qualab.app.leaks import leak_reasons
 from qualab.app.pinning import pinning_of, unpinned_sentence
 from qualab.app.summaries import Summary
 from qualab.domain.comparison import (
@@ -102,9 +103,11 @@ def analyse(
     treatment = None if plan.imported else treatment_of(plan, seen, summary.drafted, arms)
     pinning = pinning_of(plan.pins, pins_seen(seen))
     tokens = None if plan.imported else first_token_summary(seen)
+    leaks = summary.leaks.summaries(streams.rng("leaks"), repeats=plan.sampling.repeats)
     notes = treatment.notes if treatment else ()
     verdict, reasons = conclude(plan, rows, arms, pairs, suite=suite, treatment=treatment)
-    more = (looks, found.noise, found.repeats, treatment, pinning, tokens)
+    reasons = (*reasons[:1], *leak_reasons(leaks, plan.rule.alpha), *reasons[1:])
+    more = (looks, found.noise, found.repeats, treatment, pinning, tokens, leaks or None)
     return Analysis(
         comparison_id=comparison.id,
         plan_hash=comparison.plan_hash,
@@ -124,6 +127,7 @@ def analyse(
         repeats=found.repeats,
         data_hash=summary.data_hash,
         tokens=tokens,
+        leaks=leaks,
     )
 
 

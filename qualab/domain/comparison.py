@@ -10,6 +10,7 @@ from qualab.domain.names import (
     ArmName,
     ComparisonStatus,
     EvidenceKind,
+    LeakKind,
     LookDecision,
     MetricKind,
     MissingPolicy,
@@ -246,6 +247,20 @@ class PairSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeakSummary:
+    """How often each arm's answers leak in one way, over generations that both arms answered."""
+
+    kind: LeakKind
+    n_pairs: int
+    n_baseline: int
+    n_candidate: int
+    n_both: int
+    """Pairs in which both answers do."""
+    pvalue: float
+    """Two-sided: mid-p McNemar; sign flips of items where they were asked repeatedly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TextsCompared:
     """Texts of two runs, answer by answer."""
 
@@ -426,3 +441,5 @@ class Analysis:
     tokens: FirstTokenSummary | None = None
     """Where texts that differ begin to; None in imported comparisons, where nothing generates, and in analyses of
     versions that did not tokenize."""
+    leaks: tuple[LeakSummary, ...] = ()
+    """Kinds of leaks that there are; empty in analyses of versions that did not look for them."""

@@ -30,6 +30,7 @@ PRODUCERS = (
     "app/rescore.py",
     "app/signoff.py",
     "app/interleaving.py",
+    "app/leaks.py",
     "app/analysis/judge.py",
     "app/analysis/stopped.py",
     "app/analysis/missing.py",

@@ -47,6 +47,10 @@ def _rows(source: Source, words: Words) -> Iterator[Row]:
     yield _row("latency", words, {arm: _latency(one, words) for arm, one in summaries.items()})
     generated = {arm: "" if source.plan.imported else count(one.completion_tokens) for arm, one in summaries.items()}
     yield _row("generated", words, generated)
+    for leak in analysis.leaks:
+        numbers = {ArmName.BASELINE: leak.n_baseline, ArmName.CANDIDATE: leak.n_candidate}
+        texts = {arm: words("leaks of", n=count(n), total=count(leak.n_pairs)) for arm, n in numbers.items()}
+        yield _row(leak.kind.value, words, texts)
 
 
 def _row(key: str, words: Words, texts: Mapping[ArmName, str]) -> Row:

@@ -80,6 +80,13 @@ FORMS = {
     "all {n} primary metrics are non-inferior: above {bounds}": "주 지표 {n}개가 모두 비열등: {bounds} 위",
     "over all {n} metrics together the candidate is worse by {bounds} on average (global test, p {p})": "지표 {n}개 전체로 보면 후보가 평균 "
     "{bounds} 나쁨 (전역 검정, p {p})",
+    "{n} answers of the candidate and {n_2} of the baseline {part} (p {p}): `qualab show --leaks` lists them": "후보 답변 {n}개, 기준 답변 "
+    "{n_2}개: {part} (p {p}). 목록은 `qualab show --leaks`",
+    "go on past a stop string": "종료 문자열 뒤로도 텍스트가 이어짐",
+    "hold special tokens": "특수 토큰이 그대로 들어 있음",
+    "hold broken characters (U+FFFD)": "깨진 문자(U+FFFD)가 들어 있음",
+    "end by themselves before the other arm's text does": "길이 제한이 아닌데도 상대편 텍스트보다 먼저 끝남",
+    "were cut at the length limit": "길이 제한에서 잘림",
     "{n} requests were not the same bytes in both arms": "요청 {n}건의 바이트가 두 서버에서 다름",
     "the {arm} answered nothing": "{arm} 쪽이 아무것도 답하지 않음",
     "the plan was made after the data (changed: {changes}): never signed off": "데이터를 얻은 뒤에 만든 계획 (바뀐 것: {changes}): 승인 불가",
