@@ -21,6 +21,7 @@ from qualab.app.analysis.samples import (
 from qualab.app.analysis.scores import Layout, Scores, input_hash, layout_of, read_scores
 from qualab.app.analysis.stopped import NOT_ADJUSTED, adjusted_for, evidence_at, judge_at, looks_taken, rule_at
 from qualab.app.analysis.streams import Streams
+from qualab.app.analysis.suspect import chances_of, suspicions
 from qualab.app.analysis.testing import sample_bounds, sample_evidence
 from qualab.app.analysis.tokens import first_token_summary
 from qualab.app.analysis.treatment import treatment_of
@@ -59,6 +60,8 @@ class Job:
     streams: Streams
     values: Mapping[ArmName, Mapping[str, Mapping[str, float]]]
     """Each arm's aggregates by task or group and metric."""
+    chances: Mapping[str, float]
+    """What guessing gets, by metric id, where it is known."""
     looks: LooksTaken | None
 
     def rule_of(self, spec: MetricSpec) -> DecisionRule:
@@ -96,7 +99,8 @@ def analyse(
     scores, layout = read_scores(store.scores(comparison.id), items), layout_of(plan, asked)
     values = {arm: _values(scores, plan, tasks, layout, arm) for arm in ArmName}
     streams = Streams.of(stream_source(comparison))
-    job = Job(plan=plan, scores=scores, layout=layout, streams=streams, values=values, looks=looks)
+    chances = chances_of(plan, asked)
+    job = Job(plan=plan, scores=scores, layout=layout, streams=streams, values=values, chances=chances, looks=looks)
     rows, suite = _rows_and_suite(job)
     found = differing(store, comparison, tasks, asked, scores=scores, layout=layout, streams=streams)
     seen = store.observations(comparison.id)
@@ -107,6 +111,8 @@ def analyse(
     notes = treatment.notes if treatment else ()
     verdict, reasons = conclude(plan, rows, arms, pairs, suite=suite, treatment=treatment)
     reasons = (*reasons[:1], *leak_reasons(leaks, plan.rule.alpha), *reasons[1:])
+    suspect = tuple(suspicions(rows))
+    reasons = (*reasons, *suspect) if verdict is Verdict.INVALID else (*suspect, *reasons)
     more = (looks, found.noise, found.repeats, treatment, pinning, tokens, leaks or None)
     return Analysis(
         comparison_id=comparison.id,
@@ -275,6 +281,7 @@ def _row(metric: Metric, stands_for: str, found: Found, job: Job) -> MetricResul
         equals="" if stands_for == spec.id else stands_for,
         policies=found.policies,
         margin=rule.margin,
+        chance=job.chances.get(spec.id),
     )
 
 

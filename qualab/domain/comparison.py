@@ -147,6 +147,8 @@ class MetricResult:
     """Filled where answers are missing and the complete pairs prove the objective."""
     margin: float | None = None
     """The metric's own margin in the plan; None in analyses that were stored before there were any."""
+    chance: float | None = None
+    """What guessing among the choices gets; None where these are unknown, or nothing is chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,8 @@ class TaskSpec:
     """Items that the data set holds."""
     cluster_field: str = ""
     """Document field that items of one cluster share; empty where items are independent."""
+    n_choices: int | None = None
+    """Choices that every item offers, where the task declares them; None otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,7 @@ PRODUCERS = (
     "app/analysis/means.py",
     "app/analysis/labels.py",
     "app/analysis/samples.py",
+    "app/analysis/suspect.py",
     "app/analysis/drafter_signs.py",
     "app/analysis/traffic.py",
     "app/analysis/treatment.py",

@@ -72,6 +72,10 @@ FORMS = {
     "no test: a score is no list, although the metric is declared a mean of lists": "검정 없음: 목록의 평균이라는 지표에 목록이 아닌 점수가 있음",
     "no test: the arms' lists differ in length": "검정 없음: 두 서버의 목록 길이가 다름",
     "no test: a score is no pair of labels, although the metric is declared macro-F1": "검정 없음: macro-F1이라는 지표에 레이블 쌍이 아닌 점수가 있음",
+    "both arms are at 0, as a broken scorer or filter would have them": "두 서버 모두 0으로, 채점기나 필터가 고장 났을 때 나올 만한 값",
+    "both arms are at 1, as a broken scorer or filter would have them": "두 서버 모두 1로, 채점기나 필터가 고장 났을 때 나올 만한 값",
+    "both arms are below chance ({share}), as a broken scorer or filter would have them": "두 서버 모두 무작위 정답률({share})보다 낮아, 채점기나 "
+    "필터가 고장 났을 때 나올 만한 값",
     # the comparison
     "no primary metric": "주 지표가 없음",
     "the primary metric is equivalent within {bounds}": "주 지표가 {bounds} 안에서 동등",
