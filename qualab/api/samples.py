@@ -31,6 +31,7 @@ SUMMARY: dict[str, Any] = {
     "finished_at": AT,
     "stop_reason": "",
     "is_signed_off": False,
+    "n_items_asked": None,
 }
 COMPARISON: dict[str, Any] = SUMMARY | {
     "status": "queued",

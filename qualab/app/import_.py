@@ -96,6 +96,11 @@ def _stored(store: Store, name: str) -> StoredArm:
             f"{name} names no run", hint="A run is ID/baseline or ID/candidate; ID alone is its candidate"
         )
     comparison = store.get(comparison_id)
+    if comparison.status is not ComparisonStatus.FINISHED:
+        raise InvalidValue(
+            f"Comparison {comparison.id} is {comparison.status.value}: its answers are not scored yet",
+            hint=f"Finish it first: qualab resume {comparison.id}",
+        )
     return StoredArm(store=store, comparison=comparison, arm=ArmName(arm) if slash else ArmName.CANDIDATE)
 
 
@@ -104,19 +109,23 @@ def _join_and_store(
 ) -> Analysis:
     exported = exported_plan(sources[ArmName.BASELINE].run, sources[ArmName.CANDIDATE].run)
     logs = _read(services.knows, sources, exported)
-    joined = _joined(logs)
+    joins = _joined(logs)
+    are_asked = {one.comparison.plan.imported is None for one in sources.values() if isinstance(one, StoredArm)}
+    leaves_unasked = is_of_store and are_asked == {True}
+    joined = _asked_of_both(joins) if leaves_unasked else joins
     plan, findings = (adopted(exported), []) if exported else made_plan(logs, joined, services.knows, wanted.rule)
     findings = [*run_findings(*logs), *untaken_plan(*logs, exported), *findings, *value_findings(logs, plan)]
     settled = settle(findings, wanted.allowed)
     plan = _judged(plan, exported, wanted)
     imported = Imported(
         **names_of({"baseline": logs[0].run, "candidate": logs[1].run}),
-        joins=tuple(counted(task, matches) for task, matches in joined.items()),
+        joins=tuple(counted(task, matches) for task, matches in joins.items()),
         findings=settled,
         allowed=tuple(code for code in ALLOWABLE.values() if code in wanted.allowed),
         plan_hash=logs[0].run.plan_hash if exported else "",
         is_rule_changed=exported is not None and plan.rule != exported.rule,
         is_of_store=is_of_store,
+        leaves_unasked=leaves_unasked,
     )
     return _store(services, replace(plan, imported=imported), sources, joined, wanted.label)
 
@@ -150,6 +159,12 @@ def _joined(logs: tuple[ArmLog, ArmLog]) -> dict[str, list[Match]]:
         off, on = (log.run.name for log in logs)
         raise BadLog(f"Not one item of {off} is in {on}", hint="Compare two runs over the same items")
     return joined
+
+
+def _asked_of_both(joins: Mapping[str, Sequence[Match]]) -> dict[str, list[Match]]:
+    """Without what one of two runs never asked: a failed request is stored, so that what is absent is not missing."""
+    both = {task: [one for one in matches if one.baseline and one.candidate] for task, matches in joins.items()}
+    return {task: matches for task, matches in both.items() if matches}
 
 
 def _judged(plan: Plan, exported: Plan | None, wanted: Wanted) -> Plan:

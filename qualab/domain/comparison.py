@@ -195,6 +195,10 @@ class Look:
     decision: LookDecision
     """CONTINUE goes on, where there are items left."""
 
+    def ended_at(self, n_items: int) -> int | None:
+        """Items that were asked where this look ended a run of `n_items` early; None where it did not."""
+        return self.n_items if self.decision is not LookDecision.CONTINUE and self.n_items < n_items else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LooksTaken:

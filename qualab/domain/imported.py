@@ -76,3 +76,5 @@ class Imported:
     """The margin, or what else decides, is not that run's any more."""
     is_of_store: bool = False
     """Both are runs of this store, of comparisons of their own."""
+    leaves_unasked: bool = False
+    """What only one of two runs asked is no item of this comparison, and not missing."""
