@@ -22,11 +22,11 @@ ITEM = make_item(0, requests=(Request(choice=0, api=Api.COMPLETIONS, payload={"s
 
 
 class Lenient(FakeTasks):
-    """Right is what begins with the number."""
+    """Right is what begins with the number; item 1 is too hard."""
 
     def score(self, task: str, answered: object) -> list[dict[str, float]]:
         return [
-            {"exact_match,none": float((replies[0].text or "").split()[:1] == [item.target])}
+            {"exact_match,none": float((replies[0].text or "").split()[:1] == [item.target] and item.doc_id != 1)}
             for item, replies in answered  # type: ignore[attr-defined]
         ]
 

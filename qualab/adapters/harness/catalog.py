@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -54,7 +54,7 @@ class TaskHints(Entry):
     benchmark: str | None = None
     metrics: dict[str, MetricKind] = {}
     cluster: tuple[str, ...] | None = None
-    choices: int | None = Field(None, ge=2)
+    choices: Annotated[int, Field(ge=2)] | None = None
 
     def kind(self, key: str) -> MetricKind | None:
         """Kind of a metric by its full key ("exact_match,none") or by its name alone."""
@@ -79,7 +79,7 @@ class BenchmarkEntry(Entry):
     tasks: dict[str, TaskHints] = {}
     metrics: dict[str, MetricKind] = {}
     cluster: tuple[str, ...] = ()
-    choices: int | None = Field(None, ge=2)
+    choices: Annotated[int, Field(ge=2)] | None = None
     primary: tuple[str, ...] = ()
 
     @property
