@@ -286,7 +286,11 @@ class Store(Protocol):
         ...
 
     def n_answered(self, comparison_id: str) -> Mapping[ArmName, int]:
-        """How many answers each arm has, the noise floor's not counted: cheap enough to ask every second."""
+        """How many requests of each arm came back, the noise floor's not counted: cheap enough to ask every second."""
+        ...
+
+    def n_unanswered(self, comparison_id: str) -> Mapping[ArmName, int]:
+        """How many of these came back without an answer; likewise cheap."""
         ...
 
     def answers(

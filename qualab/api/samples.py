@@ -31,6 +31,7 @@ SUMMARY: dict[str, Any] = {
     "finished_at": AT,
     "stop_reason": "",
     "is_signed_off": False,
+    "n_items_asked": None,
 }
 COMPARISON: dict[str, Any] = SUMMARY | {
     "status": "queued",
@@ -251,6 +252,7 @@ ANALYSIS: dict[str, Any] = {
     "repeats": None,
     "tokens": None,
     "reasoning": None,
+    "leaks": [],
 }
 ANALYSED: dict[str, Any] = {"name": ANALYSIS_NAMED, "is_as_stored": True, "analysis": ANALYSIS}
 REPORT: dict[str, Any] = {"comparison_id": ID, "plan_hash": HASH, "language": "en", "headline": "...", "sections": []}

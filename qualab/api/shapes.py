@@ -55,6 +55,8 @@ class ComparisonOut:
     finished_at: datetime | None
     stop_reason: str
     is_signed_off: bool
+    n_items_asked: int | None
+    """Items that were asked where a look ended the run; None where all are."""
     has_ended: bool
     request: RequestOut | None
     """None for a comparison that was started at a command line."""
@@ -78,6 +80,7 @@ class ComparisonOut:
             finished_at=one.finished_at,
             stop_reason=one.stop_reason,
             is_signed_off=one.is_signed_off,
+            n_items_asked=one.n_items_asked,
             has_ended=found.has_ended,
             request=request,
         )

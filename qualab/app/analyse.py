@@ -30,12 +30,14 @@ from qualab.app.analysis.samples import (
 from qualab.app.analysis.scores import Layout, Scores, input_hash, layout_of, read_scores
 from qualab.app.analysis.stopped import NOT_ADJUSTED, adjusted_for, evidence_at, judge_at, looks_taken, rule_at
 from qualab.app.analysis.streams import Streams
+from qualab.app.analysis.suspect import chances_of, suspicions
 from qualab.app.analysis.testing import sample_bounds, sample_evidence
 from qualab.app.analysis.tokens import first_token_summary
 from qualab.app.analysis.treatment import treatment_of
 from qualab.app.differing import differing
 from qualab.app.importing.wording import import_caveats, stream_source, without_times
 from qualab.app.interleaving import lost_interleaving
+from qualab.app.leaks import leak_reasons
 from qualab.app.pinning import pinning_of, unpinned_sentence
 from qualab.app.summaries import Summary
 from qualab.domain.comparison import (
@@ -74,6 +76,8 @@ class Job:
     streams: Streams
     values: Mapping[ArmName, Mapping[str, Mapping[str, float]]]
     """Each arm's aggregates by task or group and metric."""
+    chances: Mapping[str, float]
+    """What guessing gets, by metric id, where it is known."""
     looks: LooksTaken | None
 
     def rule_of(self, spec: MetricSpec) -> DecisionRule:
@@ -130,6 +134,7 @@ def analyse(
         remedy=remedy,
         streams=streams,
         values=values,
+        chances=chances_of(plan, asked),
         looks=looks,
     )
     rows, suite = _rows_and_suite(job)
@@ -138,8 +143,12 @@ def analyse(
     treatment = None if plan.imported else treatment_of(plan, seen, summary.drafted, arms)
     pinning = pinning_of(plan.pins, pins_seen(seen))
     tokens = None if plan.imported else first_token_summary(seen)
+    leaks = summary.leaks.summaries(streams.rng("leaks"), repeats=plan.sampling.repeats)
     notes = treatment.notes if treatment else ()
     verdict, reasons = conclude(plan, rows, arms, pairs, suite=suite, treatment=treatment, remedy=remedy)
+    reasons = (*reasons[:1], *leak_reasons(leaks, plan.rule.alpha), *reasons[1:])
+    suspect = tuple(suspicions(rows))
+    reasons = (*reasons, *suspect) if verdict is Verdict.INVALID else (*suspect, *reasons)
     return Analysis(
         comparison_id=comparison.id,
         plan_hash=comparison.plan_hash,
@@ -166,6 +175,7 @@ def analyse(
         data_hash=summary.data_hash,
         tokens=tokens,
         reasoning=summary.thoughts.summary,
+        leaks=leaks,
     )
 
 
@@ -316,6 +326,7 @@ def _row(metric: Metric, stands_for: str, found: Found, job: Job) -> MetricResul
         n_left_out=metric.n_left_out,
         n_lost=found.n_lost,
         tipping_point=found.tipping_point,
+        chance=job.chances.get(spec.id),
     )
     if isinstance(metric.sample, Untestable):
         return replace(row, reason=metric.sample.reason)

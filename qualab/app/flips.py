@@ -1,15 +1,17 @@
-"""Items whose score the candidate changed, with both answers and where they begin to differ."""
+"""Pairs of answers that differ in score, in text alone, or in what leaked, and where they begin to differ."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+from qualab.app.leaks import Leaks, LeakTrace, leaks_in
 from qualab.domain.first_tokens import PairKind
 from qualab.domain.items import Answer, Item, ScoreFlip
-from qualab.domain.names import ArmName, RequestKind
+from qualab.domain.names import ArmName, LeakKind, RequestKind
 from qualab.domain.observations import first_tokens_seen
-from qualab.domain.plan import MetricSpec, Plan
+from qualab.domain.plan import MetricSpec, Plan, deciding_metrics
 from qualab.errors import InvalidValue
 from qualab.ports import Store
 from qualab.stats.noise import first_difference
@@ -18,16 +20,12 @@ Candidate = tuple[MetricSpec, ScoreFlip]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flip:
-    """One answer whose score is another in the candidate."""
+class Pair:
+    """Both arms' answers to one item."""
 
     item: str
     """As "gsm8k/17"."""
     repeat: int
-    metric: str
-    is_loss: bool
-    scores: tuple[float, float]
-    """The baseline's, the candidate's."""
     target: str
     """The right answer, as the task has it."""
     answers: tuple[str, str]
@@ -39,12 +37,97 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Flip(Pair):
+    """One answer whose score is another in the candidate."""
+
+    metric: str
+    is_loss: bool
+    scores: tuple[float, float]
+    """The baseline's, the candidate's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPair(Pair):
+    """Two generated texts, with how each of them leaks."""
+
+    leaks: tuple[tuple[LeakKind, ...], tuple[LeakKind, ...]]
+    """The baseline's, the candidate's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPairs:
+    """In the order of tasks and documents; of leaks, those in one arm alone first."""
+
+    n_pairs: int
+    shown: tuple[TextPair, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flips:
     """Losses first, then gains, each in the order of tasks and documents."""
 
     n_losses: int
     n_gains: int
     shown: tuple[Flip, ...]
+
+
+def text_pairs(store: Store, comparison_id: str, *, leaks: bool = False, task: str = "", limit: int = 20) -> TextPairs:
+    """The generations whose texts differ without a flip; with `leaks` those of which a text leaks.
+
+    Raises InvalidValue for a task that is not there.
+    """
+    comparison = store.get(comparison_id)
+    metrics = _metrics(comparison.plan, task)
+    items = {
+        item.position: item
+        for item in store.items(comparison.id)
+        if item.kind is RequestKind.GENERATION and item.task in metrics
+    }
+    flipped = {
+        (one.position, one.repeat)
+        for one in store.flips(comparison.id, metrics={spec.key for spec in metrics.values()})
+        if one.position in items and metrics[items[one.position].task].key == one.metric
+    }
+    baseline: dict[tuple[int, int], LeakTrace] = {}
+    found = []
+    for answer in chain(*(store.answers(comparison.id, arm=arm) for arm in ArmName)):
+        place = answer.position, answer.repeat
+        if answer.position not in items or not answer.reply.status.is_answer:
+            continue
+        trace = LeakTrace(answer.reply.text or "", leaks_in(answer.reply, items[answer.position]))
+        if answer.arm is ArmName.BASELINE:
+            baseline[place] = trace
+        elif (other := baseline.pop(place, None)) is not None:
+            both = other.beside(trace), trace.beside(other)
+            if any(both) if leaks else other.text != trace.text and place not in flipped:
+                found.append((place, (other.text, trace.text), both))
+    order = {name: number for number, name in enumerate(metrics)}
+
+    def rank(one: tuple[tuple[int, int], object, tuple[Leaks, Leaks]]) -> tuple[bool, int, int, int]:
+        (position, repeat), _, (off, on) = one
+        item = items[position]
+        return leaks and off == on, order[item.task], item.doc_id, repeat
+
+    tokens = _first_tokens(store, comparison.id)
+    shown = (
+        TextPair(
+            item=items[place[0]].id,
+            repeat=place[1],
+            target=items[place[0]].target,
+            answers=texts,
+            first_difference=first_difference(*texts),
+            first_token=tokens.get(place),
+            leaks=(tuple(sorted(both[0])), tuple(sorted(both[1]))),
+        )
+        for place, texts, both in sorted(found, key=rank)[:limit]
+    )
+    return TextPairs(n_pairs=len(found), shown=tuple(shown))
+
+
+def _first_tokens(store: Store, comparison_id: str) -> Mapping[tuple[int, int], int | None]:
+    """By position and repeat; empty where texts were not tokenized."""
+    seen = first_tokens_seen(store.observations(comparison_id))
+    return seen.places(PairKind.ARMS) if seen else {}
 
 
 def flips(store: Store, comparison_id: str, *, task: str = "", limit: int = 20) -> Flips:
@@ -71,7 +154,7 @@ def flips(store: Store, comparison_id: str, *, task: str = "", limit: int = 20) 
 
 
 def _metrics(plan: Plan, wanted: str) -> dict[str, MetricSpec]:
-    """Each task's metric that is looked at: its own primary, that of its group, else its first."""
+    """The deciding metric of every task, or of those that are named."""
     groups = {spec.task: spec.members for spec in plan.metrics if spec.members}
     tasks = [task.name for task in plan.tasks]
     if wanted:
@@ -79,13 +162,8 @@ def _metrics(plan: Plan, wanted: str) -> dict[str, MetricSpec]:
         if not named:
             raise InvalidValue(f"There is no task {wanted}", hint=f"There are: {', '.join((*groups, *tasks))}")
         tasks = named
-    return {task: spec for task in tasks if (spec := _deciding(plan, task))}
-
-
-def _deciding(plan: Plan, task: str) -> MetricSpec | None:
-    own = [spec for spec in plan.metrics if spec.task == task]
-    keys = {spec.key for spec in plan.primaries if task in spec.members}
-    return next((spec for spec in own if spec.is_primary or spec.key in keys), own[0] if own else None)
+    deciding = deciding_metrics(plan.metrics)
+    return {task: deciding[task] for task in tasks if task in deciding}
 
 
 def _is_loss(candidate: Candidate) -> bool:
@@ -101,8 +179,7 @@ def _with_answers(
     for arm in ArmName:
         for answer in store.answers(comparison_id, arm=arm, positions=positions):
             answers.setdefault((arm, answer.position, answer.repeat), []).append(answer)
-    seen = first_tokens_seen(store.observations(comparison_id))
-    tokens = seen.places(PairKind.ARMS) if seen else {}
+    tokens = _first_tokens(store, comparison_id)
     for spec, flip in wanted:
         item = items[flip.position]
         off, on = (_text(item, answers.get((arm, flip.position, flip.repeat), ())) for arm in ArmName)

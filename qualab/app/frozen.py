@@ -93,8 +93,9 @@ def check_frozen(frozen: Plan, now: Plan) -> None:
 
 
 def deciding(task: TaskSpec) -> TaskSpec:
-    """What decides what is asked: not where the documents were read, whose hash says whether they are the same."""
-    return replace(task, revision="")
+    """What decides what is asked: not where the documents were read, whose hash says whether they are the same, nor
+    what is known of their choices."""
+    return replace(task, revision="", n_choices=None)
 
 
 @cache

@@ -100,6 +100,11 @@ def _stored(store: Store, name: str) -> StoredArm:
             f"{name} names no run", hint="A run is ID/baseline or ID/candidate; ID alone is its candidate"
         )
     comparison = store.get(comparison_id)
+    if comparison.status is not ComparisonStatus.FINISHED:
+        raise InvalidValue(
+            f"Comparison {comparison.id} is {comparison.status.value}: its answers are not scored yet",
+            hint=f"Finish it first: qualab resume {comparison.id}",
+        )
     return StoredArm(store=store, comparison=comparison, arm=ArmName(arm) if slash else ArmName.CANDIDATE)
 
 
@@ -112,6 +117,10 @@ def _join_and_store(
     joins = tuple(counted(task, matches) for task, matches in joined.items())
     if FindingCode.ROWS in wanted.allowed:
         joined = {task: [one for one in matches if one.kind is not Kind.LOST] for task, matches in joined.items()}
+    are_asked = {one.comparison.plan.imported is None for one in sources.values() if isinstance(one, StoredArm)}
+    leaves_unasked = is_of_store and are_asked == {True}
+    if leaves_unasked:
+        joined = _asked_of_both(joined)
     plan, findings = (adopted(exported), []) if exported else made_plan(logs, joined, services.knows, wanted.rule)
     own = run_findings(*logs, joined)
     findings = [*own, *untaken_plan(*logs, exported), *findings, *value_findings(logs, plan)]
@@ -128,6 +137,7 @@ def _join_and_store(
         is_rule_changed=exported is not None and plan.rule != exported.rule,
         tasks_with_more_answers=tuple(task for task in joined if any(log.tasks[task].has_more_answers for log in logs)),
         is_of_store=is_of_store,
+        leaves_unasked=leaves_unasked,
     )
     return _store(services, replace(plan, imported=imported), sources, joined, wanted.label)
 
@@ -170,6 +180,12 @@ def _joined(logs: tuple[ArmLog, ArmLog]) -> dict[str, list[Match]]:
     for task, matches in joined.items():
         matches.extend(lost(matches, max(log.n_evaluated(task) for log in logs)))
     return joined
+
+
+def _asked_of_both(joins: Mapping[str, Sequence[Match]]) -> dict[str, list[Match]]:
+    """Without what one of two runs never asked: a failed request is stored, so that what is absent is not missing."""
+    both = {task: [one for one in matches if one.baseline and one.candidate] for task, matches in joins.items()}
+    return {task: matches for task, matches in both.items() if matches}
 
 
 def _judged(plan: Plan, exported: Plan | None, wanted: Wanted) -> Plan:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from qualab.domain.comparison import Comparison
 from qualab.domain.items import Answer, Item, Score
 from qualab.domain.names import ArmName, ComparisonStatus, RequestKind
 from qualab.domain.outcomes import Change, Outcome
-from qualab.domain.plan import MetricSpec
+from qualab.domain.plan import MetricSpec, deciding_metrics
 from qualab.ports import Registry, Store
 
 _Key = tuple[int, int]
@@ -73,12 +73,6 @@ class Outcomes:
                 different_text=one is not None and other is not None and one != other,
                 length=max((one or nothing).length, (other or nothing).length),
             )
-
-
-def deciding_metrics(metrics: Sequence[MetricSpec]) -> Mapping[str, MetricSpec]:
-    """By task the metric that tells gains from losses: its first primary one, or else its first."""
-    first = {metric.task: metric for metric in reversed(metrics)}
-    return first | {metric.task: metric for metric in reversed(metrics) if metric.is_primary}
 
 
 def have_outcomes(store: Store, registry: Registry, comparison: Comparison) -> bool:

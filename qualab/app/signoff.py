@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qualab.app.analysis.ruling import PASSING
+from qualab.app.analysis.suspect import suspicions
 from qualab.app.interleaving import NOT_INTERLEAVED
 from qualab.domain.comparison import Analysis, Comparison
 from qualab.domain.imported import FindingCode
@@ -29,6 +30,7 @@ def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[str]:
     plan = comparison.plan
     if analysis.verdict not in PASSING[plan.rule.objective]:
         yield f"the verdict is {analysis.verdict}"
+    yield from suspicions(analysis.metrics)
     if analysis.plan_hash != comparison.plan_hash:
         yield "the plan was made after the data"
     if plan.imported:

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from qualab.app.analysis.endings import ThoughtCount
 from qualab.app.drafting import DraftedAnswers
+from qualab.app.leaks import LeakCount, LeakTrace, leaks_in
 from qualab.domain.comparison import ArmSummary, PairSummary
 from qualab.domain.items import Answer, Item
-from qualab.domain.names import AnswerStatus, ArmName, RequestKind
+from qualab.domain.names import AnswerStatus, ArmName, LeakKind, RequestKind
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ class _ArmCount:
     completion_tokens: int = 0
     latencies: list[float] = field(default_factory=list)
 
-    def add(self, answer: Answer, item: Item) -> None:
+    def add(self, answer: Answer, text: LeakTrace | None) -> None:
         reply = answer.reply
         self.statuses[reply.status.value] += 1
         self.retries += reply.attempts - 1
@@ -43,15 +44,14 @@ class _ArmCount:
         if reply.status.is_answer:
             self.models.update([reply.model] if reply.model else ())
             self.latencies.append(reply.latency_s)
-            if item.kind is RequestKind.GENERATION:
-                self._add_text(reply.text or "", item, is_truncated=reply.status is AnswerStatus.TRUNCATED)
+            if text is not None:
+                self._add_text(text)
 
-    def _add_text(self, text: str, item: Item, *, is_truncated: bool) -> None:
+    def _add_text(self, found: LeakTrace) -> None:
         self.generations += 1
-        self.truncated += is_truncated
-        self.empty += not text.strip()
-        stops = item.requests[0].payload.get("stop") or [] if item.requests else ()
-        self.with_stop_string += any(stop in text for stop in stops)
+        self.truncated += LeakKind.LENGTH_LIMIT in found.leaks
+        self.empty += not found.text.strip()
+        self.with_stop_string += LeakKind.STOP_STRING in found.leaks
 
     def summary(self, arm: ArmName) -> ArmSummary:
         ordered = sorted(self.latencies)
@@ -124,7 +124,7 @@ class _Trace(NamedTuple):
     request_hash: bytes
     prompt_tokens: int | None
     finish_reason: str
-    text_hash: int | None
+    text: LeakTrace | None
     """None where there is no generated text."""
 
 
@@ -144,9 +144,9 @@ class _PairCount:
         self.request_hashes_differ += one.request_hash != other.request_hash
         if one.prompt_tokens is not None and other.prompt_tokens is not None:
             self.prompt_tokens_differ += one.prompt_tokens != other.prompt_tokens
-        if one.text_hash is not None and other.text_hash is not None:
+        if one.text is not None and other.text is not None:
             self.n_pairs += 1
-            self.same_text += one.text_hash == other.text_hash
+            self.same_text += one.text.text == other.text.text
             self.finish_reasons_differ += one.finish_reason != other.finish_reason
 
     def summary(self) -> PairSummary:
@@ -172,6 +172,7 @@ class Summary:
         self.drafted = DraftedAnswers()
         self.thoughts = ThoughtCount()
         self.unanswered = Unanswered()
+        self.leaks = LeakCount()
         self._hashes = 0
         for item in items:
             self._add_hash(repr((item.position, item.task, item.doc_id, item.cluster)).encode())
@@ -179,21 +180,28 @@ class Summary:
     def add(self, answer: Answer) -> None:
         item = self._items[answer.position]
         self._add_hash(_content(answer))
-        self._arms[answer.arm].add(answer, item)
         self.unanswered.add(answer)
+        text = None
         if item.kind is RequestKind.GENERATION:
             self.drafted.add(answer, item.task)
             self.thoughts.add(answer)
-        trace = _trace(answer, is_generation=item.kind is RequestKind.GENERATION)
+            if answer.reply.status.is_answer:
+                text = LeakTrace(answer.reply.text or "", leaks_in(answer.reply, item))
+        self._arms[answer.arm].add(answer, text)
+        trace = _Trace(answer.request_hash, answer.reply.prompt_tokens, answer.reply.finish_reason, text)
         place = (answer.position, answer.choice, answer.repeat)
         other = self._waiting.pop(place, None)
         if other is None:
             self._waiting[place] = trace
-        else:
-            self._pairs.add(trace, other)
-            same = trace.text_hash is not None and trace.text_hash == other.text_hash
-            key = (answer.position, answer.repeat)
-            self._is_same[key] = same and self._is_same.get(key, True)
+            return
+        self._pairs.add(trace, other)
+        is_same = False
+        if text is not None and other.text is not None:
+            baseline, candidate = (text, other.text) if answer.arm is ArmName.BASELINE else (other.text, text)
+            self.leaks.add(answer.position, baseline, candidate)
+            is_same = answer.reply.text is not None and text.text == other.text.text
+        key = (answer.position, answer.repeat)
+        self._is_same[key] = is_same and self._is_same.get(key, True)
 
     @property
     def same_texts(self) -> set[Key]:
@@ -237,17 +245,6 @@ def _content(answer: Answer) -> bytes:
         (name, text) for name in ("model", "reasoning") if (text := getattr(reply, name))
     ]  # not kept by version 0.1.0
     return repr((place, said, counts, seen, drafted, *more)).encode(errors="surrogatepass")
-
-
-def _trace(answer: Answer, *, is_generation: bool) -> _Trace:
-    reply = answer.reply
-    has_text = is_generation and reply.status.is_answer and reply.text is not None
-    return _Trace(
-        request_hash=answer.request_hash,
-        prompt_tokens=reply.prompt_tokens,
-        finish_reason=reply.finish_reason,
-        text_hash=hash(reply.text) if has_text else None,
-    )
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float | None:

@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from qualab.app.flips import Flip, Flips
+from qualab.app.flips import Flips, Pair, TextPairs
+from qualab.domain.names import ArmName
 from qualab.domain.text import line_text
 
 BEFORE, AFTER = 60, 160
@@ -16,36 +17,54 @@ SIDE_BY_SIDE = 120
 _LONGEST_MARK = 24
 
 
-def print_flips(console: Console, found: Flips) -> None:
-    """A summary, then each item."""
+def print_flips(console: Console, found: Flips, *, n_other_texts: int = 0) -> None:
+    """A summary, then each item. `n_other_texts`: pairs whose texts differ all the same."""
     if not found.n_losses + found.n_gains:
-        console.print("No item flipped.")
+        others = f" {n_other_texts} pairs have other texts and the same score (--texts)." if n_other_texts else ""
+        console.print(f"No item flipped.{others}", highlight=False)
         return
     total = found.n_losses + found.n_gains
     shown = "" if len(found.shown) == total else f"; {len(found.shown)} shown (--limit)"
     console.print(f"{found.n_losses} lost, {found.n_gains} gained by the candidate{shown}", highlight=False)
     for flip in found.shown:
-        console.print()
-        _print_flip(console, flip)
+        change = ("lost", "bold red") if flip.is_loss else ("gained", "bold green")
+        scores = f"{visible(flip.metric.partition('/')[2])}: {flip.scores[0]:g} to {flip.scores[1]:g}"
+        _print_pair(console, flip, Text.assemble(change, f"  {_item(flip)}  {scores}"))
 
 
-def _print_flip(console: Console, flip: Flip) -> None:
-    repeat = f", repeat {flip.repeat}" if flip.repeat else ""
-    head = Text.assemble(
-        ("lost" if flip.is_loss else "gained", "bold red" if flip.is_loss else "bold green"),
-        f"  {visible(flip.item)}{repeat}  {visible(flip.metric.partition('/')[2])}: {flip.scores[0]:g} to "
-        f"{flip.scores[1]:g}",
-    )
+def print_text_pairs(console: Console, found: TextPairs, *, leaks: bool) -> None:
+    """A summary, then each pair; `leaks`: those of which a text leaks."""
+    what = "in which an answer leaks" if leaks else "with other texts and the same score"
+    if not found.n_pairs:
+        console.print(f"No pair {what}.")
+        return
+    shown = "" if len(found.shown) == found.n_pairs else f"; {len(found.shown)} shown (--limit)"
+    console.print(f"{found.n_pairs} pairs {what}{shown}", highlight=False)
+    for pair in found.shown:
+        kinds = (
+            f"{arm}: {', '.join(kind.replace('_', ' ') for kind in own)}"
+            for arm, own in zip(ArmName, pair.leaks, strict=True)
+            if own
+        )
+        _print_pair(console, pair, Text("  ".join((_item(pair), *kinds))))
+
+
+def _item(pair: Pair) -> str:
+    return f"{visible(pair.item)}{f', repeat {pair.repeat}' if pair.repeat else ''}"
+
+
+def _print_pair(console: Console, pair: Pair, head: Text) -> None:
+    console.print()
     console.print(head)
-    console.print(Text(f"  right: {visible(flip.target[:200])}", style="dim"))
-    if not any(flip.answers):  # a table of scores has none
+    console.print(Text(f"  right: {visible(pair.target[:200])}", style="dim"))
+    if not any(pair.answers):  # a table of scores has none
         return
-    if flip.first_difference is None:
-        console.print(Text(f"  both : {visible(flip.answers[0][:AFTER])} (the same text)"))
+    if pair.first_difference is None:
+        console.print(Text(f"  both : {visible(pair.answers[0][:AFTER])} (the same text)"))
         return
-    off, on = (around(text, flip.first_difference) for text in flip.answers)
-    token = "" if flip.first_token is None else f", token {flip.first_token:,}"
-    console.print(Text(f"  first difference at character {flip.first_difference:,}{token}", style="dim"))
+    off, on = (around(text, pair.first_difference) for text in pair.answers)
+    token = "" if pair.first_token is None else f", token {pair.first_token:,}"
+    console.print(Text(f"  first difference at character {pair.first_difference:,}{token}", style="dim"))
     if console.width >= SIDE_BY_SIDE:
         table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False, expand=True)
         table.add_column(ratio=1, overflow="fold")

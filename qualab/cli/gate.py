@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qualab.cli.options import Database, Format, OutputFormat
+from qualab.cli.output import output_may_fail
 from qualab.errors import InvalidValue, QualabError, Unauthenticated, UsageError
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def gate(
         _write_error(comparison or label, error, files)
         raise
     _write(found, files)
-    _print(found, output_format)
+    with output_may_fail():
+        _print(found, output_format)
     raise typer.Exit(OF_VERDICT[found.verdict])
 
 

@@ -93,7 +93,7 @@ def main() -> None:
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # typer makes it 1, which would read as a regression
             silence(sys.stdout)
-            sys.exit(0)
+            sys.exit(UNEXPECTED)
         raise
     except Exception as error:  # a traceback exits with 1, too
         if isinstance(error, OSError) and error.errno in NO_ROOM:

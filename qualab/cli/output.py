@@ -17,10 +17,40 @@ from qualab.domain.text import visible_text
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
+class _Lasting(TextIOWrapper):
+    """Output that outlives its reader: what nobody reads is dropped, and the command goes on to its own exit code.
+
+    Left alone, Typer ends a command at the first unread line with 1, and the interpreter at its end with 120.
+    """
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            silence(self)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except BrokenPipeError:
+            silence(self)
+
+
 def keep_meaning() -> None:
-    """Characters that the output's encoding lacks are written as escapes: a lost minus would change a number."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    """Keeps a command's output, and its exit code, from changing with where the output goes.
+
+    Characters that the output's encoding lacks are written as escapes: a lost minus would change a number.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed: the next file or socket would take its number
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+        elif name != "stdin" and type(stream) is TextIOWrapper:
+            kept = {one: getattr(stream, one) for one in ("encoding", "line_buffering", "write_through")}
+            lasting = _Lasting(stream.detach(), errors="backslashreplace", **kept)
+            setattr(sys, name, lasting)
+            setattr(sys, f"__{name}__", lasting)  # the terminal's width is asked of it
 
 
 def program() -> str:

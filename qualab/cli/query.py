@@ -77,8 +77,19 @@ def show(
     flips: Annotated[
         bool, typer.Option("--flips", help="Instead the items whose score the candidate changed, with both answers.")
     ] = False,
-    task: Annotated[str, typer.Option(help="With --flips: of this task or group alone.")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="With --flips: how many, what was lost first.")] = 20,
+    texts: Annotated[
+        bool, typer.Option("--texts", help="Instead the pairs whose texts differ while their scores do not.")
+    ] = False,
+    leaks: Annotated[
+        bool,
+        typer.Option(
+            "--leaks",
+            help="Instead the pairs in which an answer goes past a stop string, holds special tokens or broken "
+            "characters, or is cut: those in one arm alone first.",
+        ),
+    ] = False,
+    task: Annotated[str, typer.Option(help="With --flips, --texts or --leaks: of this task or group alone.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="With --flips, --texts or --leaks: how many.")] = 20,
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
@@ -86,8 +97,10 @@ def show(
     from qualab.bootstrap import store_named
 
     store = store_named(db)
-    if flips:
-        _print_flips(store, comparison, output_format, task=task, limit=limit)
+    if flips + texts + leaks > 1:
+        raise UsageError("Only one of --flips, --texts and --leaks can be shown", hint="Call `qualab show` for each")
+    if flips or texts or leaks:
+        _print_pairs(store, comparison, output_format, flips=flips, leaks=leaks, task=task, limit=limit)
         return
     plan_hash = whole_hash(store, comparison, plan) if plan else None
     print_result(store, comparison, output_format, plan_hash=plan_hash)
@@ -229,17 +242,26 @@ def _print_standing(store: Store, comparison: Comparison) -> None:
     typer.echo(f"It is being run by {runner}" if runner else resume_hint(comparison.id))
 
 
-def _print_flips(store: Store, comparison_id: str, output_format: Format, *, task: str, limit: int) -> None:
-    from qualab.app.flips import flips
-    from qualab.cli.flip_text import print_flips
+def _print_pairs(
+    store: Store, comparison_id: str, output_format: Format, *, flips: bool, leaks: bool, task: str, limit: int
+) -> None:
+    from qualab.app import flips as use_case
+    from qualab.cli.flip_text import print_flips, print_text_pairs
     from qualab.cli.tables import make_console
     from qualab.domain.canonical import plain
 
-    found = flips(store, comparison_id, task=task, limit=limit)
+    flipped = use_case.flips(store, comparison_id, task=task, limit=limit) if flips else None
+    if output_format is Format.TEXT and flipped and not flipped.shown:
+        others = use_case.text_pairs(store, comparison_id, task=task, limit=0)
+        print_flips(make_console(), flipped, n_other_texts=others.n_pairs)
+        return
+    found = flipped or use_case.text_pairs(store, comparison_id, leaks=leaks, task=task, limit=limit)
     if output_format is Format.JSON:
         print_json(plain(found))
-    else:
+    elif isinstance(found, use_case.Flips):
         print_flips(make_console(), found)
+    else:
+        print_text_pairs(make_console(), found, leaks=leaks)
 
 
 def _print_rounds(store: Store, comparison_id: str, plan_hash: str | None) -> None:

@@ -35,8 +35,8 @@ def sign_off(
 ) -> None:
     """Accept a comparison's verdict.
 
-    Refused for what is limited, unpinned, INVALID, not proven, or judged by a plan made after the data, unless a reason
-    to override that is given.
+    Refused for what is limited, unpinned, INVALID, not proven, judged by a plan made after the data, or at 0, at 1 or
+    below chance in both arms, unless a reason to override that is given.
     """
     from qualab import bootstrap
     from qualab.app.signing import sign_off as sign

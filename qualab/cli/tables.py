@@ -22,6 +22,7 @@ from qualab.domain.comparison import (
     Analysis,
     ArmSummary,
     Comparison,
+    LeakSummary,
     LooksTaken,
     MetricLook,
     PairSummary,
@@ -77,8 +78,9 @@ def print_analysis(console: Console, comparison: Comparison, analysis: Analysis)
     imported = comparison.plan.imported
     arms = import_lines(imported, analysis) if imported else _arm_lines(analysis.arms, analysis.pairs)
     looks, noise = _look_lines(analysis.looks), (*noise_lines(analysis), *token_lines(comparison.plan, analysis))
+    leaks = _leak_lines(analysis.leaks)
     pins = pin_lines(analysis.pinning.found if analysis.pinning else ())
-    for line in (*arms, *_suite_lines(analysis), *looks, *noise, *pins):
+    for line in (*arms, *leaks, *_suite_lines(analysis), *looks, *noise, *pins):
         print_hanging(console, line, hang=_hang(line))
     print_treatment(console, analysis.treatment)
     console.print()
@@ -158,6 +160,12 @@ def _arm_lines(arms: Sequence[ArmSummary], pairs: PairSummary) -> Iterator[str]:
         facts.append(f"finish reasons differ in {pairs.finish_reasons_differ}")
         facts.append(f"prompt tokens differ in {pairs.prompt_tokens_differ}")
         yield f"{'pairs':<9} {', '.join(facts)}"
+
+
+def _leak_lines(found: Sequence[LeakSummary]) -> Iterator[str]:
+    for number, one in enumerate(found):
+        counts = f"baseline {one.n_baseline}, candidate {one.n_candidate}, p {pvalue(one.pvalue)}"
+        yield f"{'' if number else 'leaks':<9} {ENGLISH(one.kind)}: {counts}"
 
 
 def _suite_lines(analysis: Analysis) -> Iterator[str]:

@@ -10,6 +10,7 @@ from qualab.domain.names import (
     ArmName,
     ComparisonStatus,
     EvidenceKind,
+    LeakKind,
     LookDecision,
     MetricKind,
     MissingPolicy,
@@ -153,6 +154,8 @@ class MetricResult:
     tipping_point: int | None = None
     """Most of the pairs without an answer that may be lost (or gained) with the objective still proven; None where all
     of them may, or where the complete pairs do not prove it."""
+    chance: float | None = None
+    """What guessing among the choices gets; None where these are unknown, or nothing is chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +201,10 @@ class Look:
     metrics: tuple[MetricLook, ...]
     decision: LookDecision
     """CONTINUE goes on, where there are items left."""
+
+    def ended_at(self, n_items: int) -> int | None:
+        """Items that were asked where this look ended a run of `n_items` early; None where it did not."""
+        return self.n_items if self.decision is not LookDecision.CONTINUE and self.n_items < n_items else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +290,20 @@ class ReasoningSummary:
     """Sign test over items: which arm's thoughts are longer. Two-sided, mid-p; 1 where none differs."""
     pvalue_cut: float
     """The same: which arm's thoughts are cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeakSummary:
+    """How often each arm's answers leak in one way, over generations that both arms answered."""
+
+    kind: LeakKind
+    n_pairs: int
+    n_baseline: int
+    n_candidate: int
+    n_both: int
+    """Pairs in which both answers do."""
+    pvalue: float
+    """Two-sided: mid-p McNemar; sign flips of items where they were asked repeatedly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -484,3 +505,5 @@ class Analysis:
     versions that did not tokenize."""
     reasoning: ReasoningSummary | None = None
     """None where no answer holds any reasoning."""
+    leaks: tuple[LeakSummary, ...] = ()
+    """Kinds of leaks that there are; empty in analyses of versions that did not look for them."""

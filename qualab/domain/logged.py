@@ -130,6 +130,7 @@ class TaskFacts:
     """Fields of a document that the items of one cluster share."""
     primary: tuple[str, ...]
     """Ids of the benchmark's deciding metrics, the preferred first."""
+    n_choices: int | None = None
 
     def kind(self, key: str) -> MetricKind | None:
         """Of a metric by its full key ("exact_match,none"), or by its name alone."""

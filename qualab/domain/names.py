@@ -54,6 +54,21 @@ class AnswerStatus(StrEnum):
         )
 
 
+class LeakKind(StrEnum):
+    """What an answer holds that it should not, or lacks."""
+
+    STOP_STRING = "stop_string"
+    """Text beyond one of its own stop strings."""
+    SPECIAL_TOKEN = "special_token"
+    """A control token written out, as <|im_end|>."""
+    BROKEN_CHARACTER = "broken_character"
+    """U+FFFD, as where the bytes of a character were torn apart."""
+    CUT_SHORT = "cut_short"
+    """It ended by itself, and is the beginning of what the other arm said."""
+    LENGTH_LIMIT = "length_limit"
+    """It was cut at the limit of tokens."""
+
+
 class ComparisonStatus(StrEnum):
     """Where a comparison stands. STOPPED and INTERRUPTED can be resumed."""
 

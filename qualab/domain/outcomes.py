@@ -9,7 +9,7 @@ from qualab.domain.names import RequestKind
 
 
 class Change(StrEnum):
-    """How the candidate's score of an item stands to the baseline's, on the first per-item metric of its task."""
+    """How the candidate's score of an item stands to the baseline's, by its task's deciding metric."""
 
     SAME = "same"
     GAIN = "gain"

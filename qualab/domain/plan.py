@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from qualab.domain.imported import Imported
@@ -39,6 +39,22 @@ class MetricSpec:
         return f"{self.task}/{self.key}"
 
 
+def deciding_metrics(metrics: Sequence[MetricSpec]) -> dict[str, MetricSpec]:
+    """Map each task to the metric whose change makes an item a gain or a loss.
+
+    Its own first primary metric, else that of a group's primary metric, else its first.
+    """
+    primaries = [spec for spec in metrics if spec.is_primary]
+    of_groups = (
+        spec for group in primaries for spec in metrics if spec.task in group.members and spec.key == group.key
+    )
+    found: dict[str, MetricSpec] = {}
+    for spec in (*primaries, *of_groups, *metrics):
+        if not spec.members:
+            found.setdefault(spec.task, spec)
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
     """One task of a plan, with everything that decides its prompts and scores."""
@@ -63,6 +79,8 @@ class TaskSpec:
     """Items that the data set holds."""
     cluster_field: str = ""
     """Document field that items of one cluster share; empty where items are independent."""
+    n_choices: int | None = None
+    """Choices that every item offers, where the task declares them; None otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,8 @@ class ComparisonSummary:
     finished_at: datetime | None
     stop_reason: str
     is_signed_off: bool
+    n_items_asked: int | None = None
+    """Items that were asked where a look ended the run; None where all are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

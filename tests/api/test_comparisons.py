@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from qualab.app.service.progress import Follower
 from qualab.domain.names import ArmName
 from qualab.domain.submissions import SubmissionStatus
-from tests.api.conftest import EXPERIMENT, OFF, ON, Service
+from tests.api.conftest import EXPERIMENT, OFF, ON, Service, make_bench
+from tests.app.fakes import echo_number, failure
+from tests.inline_jobs import InlineJobs
 
 
 def test_a_comparison_runs_from_its_request_to_its_verdict(working: Service) -> None:
@@ -21,6 +25,36 @@ def test_a_comparison_runs_from_its_request_to_its_verdict(working: Service) -> 
     assert read["request"]["status"] == "done"
     assert read["n_items"] == 10
     assert len(working.bench.baseline.bodies) == len(working.bench.candidate.bodies) == 10
+
+
+def test_failed_requests_are_no_answers_in_the_list_and_in_progress(make: Callable[..., Service]) -> None:
+    jobs, bench = InlineJobs(), make_bench(n_items=40)
+    bench.candidate.answer = lambda p, s: failure() if int(p[4:]) % 4 == 0 else echo_number(p, s)
+    service = make(jobs=jobs, bench=bench)
+    jobs.begin(service.desk)
+    try:
+        comparison_id = service.create()
+        assert service.done(comparison_id)["status"] == "stopped"
+    finally:
+        jobs.close()
+    came_back, lost = (ask(comparison_id) for ask in (bench.store.n_answered, bench.store.n_unanswered))
+    assert lost[ArmName.BASELINE] == 0 < lost[ArmName.CANDIDATE]
+    answered = {arm: came_back[arm] - lost[arm] for arm in ArmName}
+    found = Follower(service.desk, comparison_id).look()
+    assert (found.answered, found.unanswered, found.n_requests) == (answered, lost, 40)
+    page = service.client.get("/").text
+    assert " + ".join(str(answered[arm]) for arm in ArmName) + " answers" in page
+    assert f"{lost[ArmName.CANDIDATE]} without an answer" in page
+
+
+def test_items_that_an_early_stop_left_unasked_are_not_shown_as_asked(working: Service) -> None:
+    working.bench.harness.tasks.n_items = 400
+    comparison_id = working.finished(looks=5, margin=0.1)
+    asked = working.bench.store.looks(comparison_id)[-1].n_items
+    read = working.client.get(f"/v1/comparisons/{comparison_id}").json()
+    assert asked < 400
+    assert (read["n_items"], read["n_items_asked"]) == (400, asked)
+    assert f'<td class="number">{asked} of 400</td>' in working.client.get("/").text
 
 
 def test_a_request_waits_in_the_queue_until_a_worker_takes_it(idle: Service) -> None:

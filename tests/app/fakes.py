@@ -83,6 +83,8 @@ class FakeTasks:
     """`n_items` generations; an answer is right when it equals the item's target, its number."""
 
     n_items: int = 10
+    hard: frozenset[int] = frozenset()
+    """Items that nobody gets right."""
     name: str = "sums"
     suite: str = "custom"
     applies_chat_template: bool = False
@@ -111,7 +113,10 @@ class FakeTasks:
             )
 
     def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
-        return [{"exact_match,none": float(replies[0].text == item.target)} for item, replies in answered]
+        return [
+            {"exact_match,none": float(replies[0].text == item.target and item.doc_id not in self.hard)}
+            for item, replies in answered
+        ]
 
     def samples(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> Iterator[dict[str, Any]]:
         yield from ({"doc_id": item.doc_id} for item, _ in answered)

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from qualab.adapters.imports import LogFiles
+from qualab.app.compare import compare_again
 from qualab.app.import_ import ImportServices, Wanted, compare_runs
 from qualab.app.run import start
 from qualab.app.signoff import signoff_obstacles
 from qualab.domain.imported import FindingCode
 from qualab.domain.names import ArmName, Verdict
-from qualab.errors import ComparisonNotFound, InvalidValue, PairDiffers
+from qualab.domain.plan import DecisionRule
+from qualab.errors import ComparisonNotFound, InvalidValue, PairDiffers, RunStopped
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, failure, reply
 
 
@@ -56,6 +58,32 @@ async def test_what_one_run_lacks_is_missing() -> None:
     second = (await start(bench.services, experiment(), keys={}, progress=QuietProgress())).comparison_id
     found = compare_runs(services(bench), first, second, Wanted())
     assert (found.metrics[0].n_items, found.metrics[0].n_missing_candidate) == (100, 1)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_what_a_run_that_stopped_early_never_asked_is_left_out(is_first: bool) -> None:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=500)))
+    early, whole = await run(bench, 0, looks=5, rule=DecisionRule(margin=0.05)), await run(bench, 0)
+    taken = bench.store.looks(early)
+    assert taken[-1].n_items < 500
+    found = compare_runs(services(bench), *((early, whole) if is_first else (whole, early)), Wanted())
+    missing = found.suite.missing
+    assert (missing.n_asked, missing.baseline_only, missing.candidate_only) == (taken[-1].n_items, 0, 0)
+    assert (found.metrics[0].n_items, found.metrics[0].n_missing) == (taken[-1].n_items, 0)
+    assert "Items that only one of the two runs asked are left out: they are not missing." in found.caveats
+    assert not any("unanswered" in caveat for caveat in found.caveats)
+    assert compare_again(bench.services, found.comparison_id).is_as_stored
+
+
+async def test_a_run_that_is_not_finished_has_nothing_to_compare() -> None:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=100)))
+    whole = await run(bench, 0)
+    bench.candidate.answer = lambda p, s: failure()
+    with pytest.raises(RunStopped):
+        await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    (stopped,) = [one.comparison.id for one in bench.store.kept.values() if one.comparison.id != whole]
+    with pytest.raises(InvalidValue, match="is stopped: its answers are not scored yet"):
+        compare_runs(services(bench), whole, stopped, Wanted())
 
 
 async def test_runs_that_were_asked_otherwise_are_refused_unless_allowed() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from qualab.adapters.memory import MemoryRegistry
-from qualab.app.outcomes import Outcomes, deciding_metrics, have_outcomes
+from qualab.app.flips import flips
+from qualab.app.outcomes import Outcomes, have_outcomes
+from qualab.app.reporting.flips import find_flips
 from qualab.app.run import start
 from qualab.domain.comparison import Comparison
-from qualab.domain.items import Score
-from qualab.domain.names import AnswerStatus, ArmName, RequestKind
+from qualab.domain.items import Item, Reply, Score
+from qualab.domain.names import AnswerStatus, ArmName, MetricKind, RequestKind
 from qualab.domain.outcomes import Change, Outcome, OutcomeFilter
+from qualab.domain.plan import MetricSpec, deciding_metrics
 from qualab.errors import RunStopped
 from tests.app.fakes import (
     Bench,
@@ -95,6 +100,41 @@ def test_the_primary_metric_decides_else_the_first() -> None:
     assert deciding_metrics([plain[0], second])["a"].name == "second"
     assert deciding_metrics([first, second])["a"].name == "first"
     assert set(deciding_metrics([*plain, metric_spec("b")])) == {"a", "b"}
+
+
+class Grouped(FakeTasks):
+    """A group whose primary metric is the second of its task."""
+
+    @property
+    def metrics(self) -> tuple[MetricSpec, ...]:
+        own = [metric_spec("sums", name=name, is_primary=False) for name in ("acc", "f1")]
+        return (*own, metric_spec("all", name="f1", kind=MetricKind.GROUP_MEAN, members=("sums",)))
+
+    def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
+        """What has an s in it fails the one, what has a full stop the other."""
+        texts = [replies[0].text or "" for _, replies in answered]
+        return [{"acc,none": float("s" not in text), "f1,none": float("." not in text)} for text in texts]
+
+
+async def test_terminal_web_rest_and_report_agree_on_what_decides_in_a_group() -> None:
+    bench = Bench(harness=FakeHarness(Grouped(n_items=20)))
+    says = {3: "3s", 4: "4s", 5: "5."}
+    bench.candidate.answer = lambda p, s: reply(says.get(int(p[4:]), p[4:]))
+    analysis = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    comparison, registry = bench.store.get(analysis.comparison_id), MemoryRegistry(bench.store)
+    assert deciding_metrics(comparison.plan.metrics)["sums"].id == "sums/f1,none"
+    assert [(one.item, one.metric) for one in flips(bench.store, comparison.id).shown] == [("sums/5", "sums/f1,none")]
+    assert list(by_doc(registry, comparison.id, flipped=True)) == [5]
+    reported = find_flips(bench.store, registry, comparison)
+    assert reported is not None
+    assert [(one.metric, one.key, one.item.doc_id) for one in reported.shown] == [("all/f1,none", "f1,none", 5)]
+
+
+def test_a_tasks_own_primary_goes_before_its_groups() -> None:
+    acc, f1 = metric_spec("a", name="acc"), metric_spec("a", name="f1", is_primary=False)
+    group = metric_spec("all", name="f1", kind=MetricKind.GROUP_MEAN, members=("a",))
+    assert deciding_metrics([group, f1, acc]) == {"a": acc}
+    assert deciding_metrics([group, replace(acc, is_primary=False), f1]) == {"a": f1}
 
 
 def test_where_less_is_better_less_is_a_gain() -> None:

@@ -41,7 +41,7 @@ PINNED: dict[str, Any] = {"image": IMAGE, "revision": COMMIT}
 
 
 def bench_of(n_items: int = 20, **pins: Any) -> Bench:
-    return Bench(harness=FakeHarness(FakeTasks(n_items=n_items)), pins=FakePins(**pins))
+    return Bench(harness=FakeHarness(FakeTasks(n_items=n_items, hard=frozenset({1}))), pins=FakePins(**pins))
 
 
 async def run(bench: Bench, **changes: Any) -> Analysis:

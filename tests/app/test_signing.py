@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,10 +55,10 @@ Finish = Callable[..., Any]
 
 @pytest.fixture
 def finish(tmp_path: Path) -> Finish:
-    async def finished(n_items: int = 200, **changes: Any) -> Done:
+    async def finished(n_items: int = 200, hard: Iterable[int] = (1,), **changes: Any) -> Done:
         store = open_store(f"sqlite:///{tmp_path}/q.db", migrations=share("migrations"))
         bench = Bench(
-            harness=FakeHarness(FakeTasks(n_items=n_items)),
+            harness=FakeHarness(FakeTasks(n_items=n_items, hard=frozenset(hard))),
             candidate=FakeEndpoint("http://on", drafts=True),
             store=store,
         )
@@ -67,6 +67,21 @@ def finish(tmp_path: Path) -> Finish:
         return Done(bench, store, analysis.comparison_id)
 
     return finished
+
+
+@pytest.mark.parametrize(("hard", "value"), [(range(0), 1), (range(200), 0)])
+async def test_both_arms_at_an_end_of_the_scale_are_signed_off_by_override_alone(
+    finish: Finish, hard: range, value: int
+) -> None:
+    done = await finish(hard=hard)
+    doubt = f"sums/exact_match,none: both arms are at {value}, as a broken scorer or filter would have them"
+    analysis = done.store.analysis(done.id)
+    assert analysis is not None
+    assert (analysis.verdict, analysis.reasons[0]) == (Verdict.EQUIVALENT, doubt)
+    with pytest.raises(SignOffRefused, match="broken scorer"):
+        done.sign()
+    signed = done.sign(override="The benchmark is saturated")
+    assert (signed.obstacles, signed.override) == ((doubt,), "The benchmark is saturated")
 
 
 async def test_a_passing_pinned_comparison_is_signed_off_on_record(finish: Finish) -> None:

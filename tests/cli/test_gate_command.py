@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 import xml.etree.ElementTree as Xml
 from collections.abc import Iterator
 from functools import cache
@@ -90,6 +92,38 @@ def test_a_regression_fails_the_gate(qualab: Command, worse_pair: list[str], tmp
     failure = suite.find("testcase[@name='comparison']/failure")
     assert failure is not None
     assert failure.get("type") == "REGRESSION"
+
+
+PIPES = """
+set -o pipefail
+for reader in true "head -1"; do "$@" 2>&1 | $reader > /dev/null; echo $?; done
+"$@" >&- 2>&-; echo $?
+"""
+"""Readers that leave before and after the first line; and nobody at all."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["gate", "ID"], 1),
+        (["gate", "ID", "--format", "json"], 1),
+        (["compare", "ID"], 1),
+        (["import", "TABLE", "--margin", "0.005"], 1),
+        (["show", "no-such-id"], 2),
+        (["run", "--limit", "many"], 2),
+    ],
+)
+def test_a_reader_that_leaves_changes_no_exit_code(
+    qualab: Command, tmp_path: Path, arguments: list[str], code: int
+) -> None:
+    table = tmp_path / "scores.csv"
+    table.write_text("item,baseline,candidate\n" + "".join(f"{n},1,{int(n > 40)}\n" for n in range(400)))
+    imported = qualab("import", table, "--margin", "0.005")
+    assert imported.code == 1
+    named = {"ID": imported.out.split("comparison ")[-1].split()[0], "TABLE": str(table)}
+    command = [sys.executable, "-m", "qualab", *(named.get(one, one) for one in arguments)]
+    done = subprocess.run(["bash", "-c", PIPES, "bash", *command], capture_output=True, text=True, check=True)
+    assert (done.stdout.split(), done.stderr) == ([str(code)] * 3, "")
 
 
 def test_an_invalid_comparison_is_an_error_and_an_inconclusive_one_proves_nothing(

@@ -181,6 +181,10 @@ def test_flips_of_an_import_are_shown_with_both_answers(qualab: Command, logs: P
     document = json.loads(qualab("show", comparison_id, "--flips", "--format", "json").out)
     assert (document["n_losses"], len(document["shown"])) == (40, 20)
     assert qualab("show", comparison_id, "--flips", "--task", "none").code == 2
+    assert qualab("show", comparison_id, "--flips", "--texts").code == 2
+    texts = json.loads(qualab("show", comparison_id, "--texts", "--format", "json").out)
+    assert texts["n_pairs"] == len(texts["shown"])
+    assert qualab("show", comparison_id, "--leaks").out == "No pair in which an answer leaks.\n"
 
 
 def test_a_report_of_an_import_claims_nothing_that_no_log_tells(qualab: Command, logs: Path, tmp_path: Path) -> None:

@@ -149,6 +149,10 @@ def test_the_answers_of_each_arm_are_counted(store: Store) -> None:
     )
     store.add_answers("c-1", [make_answer(4, CANDIDATE), make_answer(4, run=1)])
     assert store.n_answered("c-1") == {BASELINE: 3, CANDIDATE: 1}
+    assert store.n_unanswered("c-1") == {BASELINE: 0, CANDIDATE: 0}
+    store.add_answers("c-1", [failed(2, AnswerStatus.REJECTED), failed(3, AnswerStatus.NO_FINAL_ANSWER)])
+    assert store.n_answered("c-1") == {BASELINE: 5, CANDIDATE: 1}
+    assert store.n_unanswered("c-1") == {BASELINE: 2, CANDIDATE: 0}
 
 
 def test_late_duplicates_are_counted_and_change_nothing(store: Store) -> None:

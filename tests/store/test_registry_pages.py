@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qualab.domain.names import ComparisonStatus, Verdict
+from qualab.domain.names import ComparisonStatus, LookDecision, Verdict
 from qualab.domain.ordering import ORDERS, ListOrder
 from qualab.domain.paging import encode_cursor
 from qualab.domain.submissions import ComparisonSummary, SubmissionStatus
@@ -19,6 +19,7 @@ from tests.store.samples import (
     make_analysis,
     make_comparison,
     make_entry,
+    make_look,
     make_plan,
     make_signoff,
     make_submission,
@@ -68,6 +69,18 @@ def test_a_comparison_is_summed_up(store: Store, registry: Registry) -> None:
     )
     assert registry.summary("c-1") == wanted
     assert registry.page(EVERYTHING).entries == (wanted,)
+
+
+def test_a_run_that_a_look_ended_tells_how_many_items_were_asked(store: Store, registry: Registry) -> None:
+    store.create(make_comparison(), [])
+    store.add_look("c-1", make_look(1, n_items=1, decision=LookDecision.CONTINUE), now=NOW)
+    assert registry.summary("c-1").n_items_asked is None
+    store.add_look("c-1", make_look(2, n_items=2), now=NOW)
+    found = registry.summary("c-1")
+    assert (found.n_items, found.n_items_asked) == (3, 2)
+    assert registry.page(EVERYTHING).entries == (found,)
+    store.add_look("c-1", make_look(3, n_items=3), now=NOW)
+    assert registry.summary("c-1").n_items_asked is None
 
 
 def test_a_summary_follows_its_comparison(store: Store, registry: Registry) -> None:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from benchmarks.made_up import MadeUp, stored
-from qualab.app.outcomes import Outcomes, deciding_metrics
+from qualab.app.outcomes import Outcomes
 from qualab.domain.canonical import body_hash, encode_body
 from qualab.domain.comparison import Comparison
 from qualab.domain.engine import EngineKind
 from qualab.domain.items import Answer, Drafted, Item, Prompt, Reply, Request, Score
 from qualab.domain.names import AnswerStatus, Api, ArmName, ComparisonStatus, RequestKind
-from qualab.domain.plan import MetricSpec
+from qualab.domain.plan import MetricSpec, deciding_metrics
 from qualab.domain.treatment import EngineSummary, TaskDrafting, Treatment
 from qualab.ports import Store
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from qualab.domain.logged import TaskFacts
 from qualab.domain.names import MetricKind
@@ -54,6 +54,7 @@ class TaskHints(Entry):
     benchmark: str | None = None
     metrics: dict[str, MetricKind] = {}
     cluster: tuple[str, ...] | None = None
+    choices: Annotated[int, Field(ge=2)] | None = None
 
     def kind(self, key: str) -> MetricKind | None:
         """Kind of a metric by its full key ("exact_match,none") or by its name alone."""
@@ -65,6 +66,7 @@ class TaskHints(Entry):
             benchmark=self.benchmark or other.benchmark,
             metrics={**other.metrics, **self.metrics},
             cluster=other.cluster if self.cluster is None else self.cluster,
+            choices=self.choices or other.choices,
         )
 
 
@@ -77,6 +79,7 @@ class BenchmarkEntry(Entry):
     tasks: dict[str, TaskHints] = {}
     metrics: dict[str, MetricKind] = {}
     cluster: tuple[str, ...] = ()
+    choices: Annotated[int, Field(ge=2)] | None = None
     primary: tuple[str, ...] = ()
 
     @property
@@ -118,7 +121,7 @@ class Catalog(Entry):
         if benchmark is None:
             return TaskHints()
         entry = self.benchmarks[benchmark]
-        common = TaskHints(benchmark=benchmark, metrics=entry.metrics, cluster=entry.cluster)
+        common = TaskHints(benchmark=benchmark, metrics=entry.metrics, cluster=entry.cluster, choices=entry.choices)
         return entry.tasks.get(task, TaskHints()).over(common)
 
     def facts(self, name: str) -> TaskFacts | None:
@@ -132,6 +135,7 @@ class Catalog(Entry):
             kinds=hints.metrics,
             cluster=hints.cluster or (),
             primary=self.benchmarks[benchmark].primary,
+            n_choices=hints.choices,
         )
 
     def expand(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -166,7 +170,7 @@ def hints_from_metadata(task: str, metadata: Any) -> TaskHints:
     except ValidationError as exc:
         raise BrokenTask(
             f"The metadata of task {task} is wrong at qualab.{first_error(exc)}",
-            hint="Known keys are benchmark, metrics and cluster",
+            hint="Known keys are benchmark, metrics, cluster and choices",
         ) from exc
 
 

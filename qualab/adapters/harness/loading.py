@@ -107,6 +107,7 @@ def _loaded(task: Any, options: TaskOptions, hints: TaskHints, sources: Sources,
         n_items=len(docs),
         n_available=len(available),
         cluster_field="+".join(cluster),
+        n_choices=hints.choices,
     )
     return LoadedTask(spec=spec, task=task, docs=docs, plain_docs=plain_docs, cluster=cluster)
 

@@ -372,12 +372,13 @@ def _summary_of(kept: Kept) -> ComparisonSummary:
         model=storable_text(comparison.plan.sampling.model),
         suite=storable_text(comparison.plan.suite),
         plan_hash=comparison.plan_hash,
-        n_items=sum(task.n_items for task in comparison.plan.tasks),
+        n_items=(n_items := sum(task.n_items for task in comparison.plan.tasks)),
         created_at=comparison.created_at,
         started_at=comparison.started_at,
         finished_at=comparison.finished_at,
         stop_reason=comparison.stop_reason,
         is_signed_off=bool(kept.signoffs),
+        n_items_asked=kept.looks[-1].ended_at(n_items) if kept.looks else None,
     )
 
 

@@ -178,6 +178,10 @@ class MemoryStore:
         places = self.answered(comparison_id)
         return {arm: sum(place[0] is arm for place in places) for arm in ArmName}
 
+    def n_unanswered(self, comparison_id: str) -> Mapping[ArmName, int]:
+        own = [one for one in self.of(comparison_id).answers.values() if not one.run]
+        return {arm: sum(one.arm is arm and not one.reply.status.is_answer for one in own) for arm in ArmName}
+
     def answers(
         self, comparison_id: str, *, arm: ArmName, run: int = 0, positions: Collection[int] | None = None
     ) -> Iterator[Answer]:

@@ -11,9 +11,11 @@ from sqlalchemy import Connection, Row, Select, exists, func, select
 
 from qualab.adapters.store import codes
 from qualab.adapters.store.places import COMPARISON, SUBMISSION, Place, read_places
+from qualab.adapters.store.records import read_looks_of
 from qualab.adapters.store.submissions import read_submission, submission_of
 from qualab.adapters.store.tables import WAITING, comparison, signoff, submission
 from qualab.adapters.store.times import from_us, from_us_or_none
+from qualab.domain.comparison import Look
 from qualab.domain.lookup import not_found
 from qualab.domain.ordering import ListOrder
 from qualab.domain.paging import Page, page_of
@@ -59,10 +61,10 @@ def read_page(
 def _summaries_at(connection: Connection, places: Sequence[Place]) -> dict[tuple[int, int], ComparisonSummary]:
     """By kind and key."""
     keys = {kind: [place.key for place in places if place.kind == kind] for kind in (COMPARISON, SUBMISSION)}
-    found = {}
+    found: dict[tuple[int, int], ComparisonSummary] = {}
     if keys[COMPARISON]:
-        for row in connection.execute(_summaries().where(_C.key.in_(keys[COMPARISON]))):
-            found[COMPARISON, row.key] = _summary_of(row)
+        rows = connection.execute(_summaries().where(_C.key.in_(keys[COMPARISON]))).all()
+        found = {(COMPARISON, key): one for key, one in _summaries_of(connection, rows).items()}
     if keys[SUBMISSION]:
         for row in connection.execute(select(submission).where(submission.c.key.in_(keys[SUBMISSION]))):
             found[SUBMISSION, row.key] = submission_of(row).summary()
@@ -73,7 +75,7 @@ def read_summary(connection: Connection, comparison_id: str) -> ComparisonSummar
     """Of a comparison or a submission. Raises ComparisonNotFound."""
     row = connection.execute(_summaries().where(_C.id == comparison_id)).one_or_none()
     if row is not None:
-        return _summary_of(row)
+        return _summaries_of(connection, [row])[row.key]
     asked = connection.execute(select(submission).where(submission.c.id == comparison_id)).one_or_none()
     if asked is None:
         raise not_found(comparison_id)
@@ -91,7 +93,8 @@ def read_abouts(
     """Summaries and submissions by id, without those that are not there."""
     asked = connection.execute(select(submission).where(submission.c.id.in_(comparison_ids)))
     sent = {one.id: one for one in map(submission_of, asked)}
-    planned = [_summary_of(row) for row in connection.execute(_summaries().where(_C.id.in_(comparison_ids)))]
+    rows = connection.execute(_summaries().where(_C.id.in_(comparison_ids))).all()
+    planned = _summaries_of(connection, rows).values()
     waiting = {one.id: (one.summary(), one) for one in sent.values()}
     return {**waiting, **{one.id: (one, sent.get(one.id)) for one in planned}}
 
@@ -107,7 +110,13 @@ def count_statuses(connection: Connection) -> Counter[str]:
     return found
 
 
-def _summary_of(row: Row[Any]) -> ComparisonSummary:
+def _summaries_of(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, ComparisonSummary]:
+    """By key."""
+    last = {key: looks[-1] for key, looks in read_looks_of(connection, [row.key for row in rows]).items()}
+    return {row.key: _summary_of(row, last.get(row.key)) for row in rows}
+
+
+def _summary_of(row: Row[Any], last: Look | None) -> ComparisonSummary:
     return ComparisonSummary(
         id=row.id,
         status=codes.COMPARISON_STATUS.name[row.status],
@@ -122,4 +131,5 @@ def _summary_of(row: Row[Any]) -> ComparisonSummary:
         finished_at=from_us_or_none(row.finished_at),
         stop_reason=row.stop_reason,
         is_signed_off=bool(row.is_signed_off),
+        n_items_asked=last.ended_at(row.n_items) if last else None,
     )

@@ -161,9 +161,11 @@ def read_places(connection: Connection, key: int) -> set[tuple[ArmName, int, int
     return {(name[arm], position, choice, repeat) for arm, position, choice, repeat in connection.execute(query)}
 
 
-def count_answers(connection: Connection, key: int) -> dict[ArmName, int]:
-    """How many answers each arm has."""
+def count_answers(connection: Connection, key: int, *, is_unanswered: bool = False) -> dict[ArmName, int]:
+    """How many requests of each arm came back, or came back without an answer."""
     query = select(answer.c.arm, func.count()).where(answer.c.comparison_key == key).group_by(answer.c.arm)
+    if is_unanswered:
+        query = query.where(answer.c.status.not_in(_ANSWERS))
     return dict.fromkeys(ArmName, 0) | {codes.ARM.name[arm]: n for arm, n in connection.execute(query)}
 
 
@@ -269,10 +271,18 @@ def count_looks(connection: Connection, key: int) -> int:
     return connection.scalar(select(func.count()).where(look.c.comparison_key == key)) or 0
 
 
+def read_looks_of(connection: Connection, keys: Sequence[int]) -> dict[int, list[Look]]:
+    """By key of those comparisons that have any, in order of their numbers."""
+    query = select(look.c.comparison_key, look.c.body).where(look.c.comparison_key.in_(keys)).order_by(look.c.number)
+    found: dict[int, list[Look]] = {}
+    for key, body in connection.execute(query):
+        found.setdefault(key, []).append(_look_adapter().validate_json(body))
+    return found
+
+
 def read_looks(connection: Connection, key: int) -> list[Look]:
     """In order of their numbers."""
-    bodies = connection.scalars(select(look.c.body).where(look.c.comparison_key == key).order_by(look.c.number))
-    return [_look_adapter().validate_json(body) for body in bodies]
+    return read_looks_of(connection, [key]).get(key, [])
 
 
 def add_observation(connection: Connection, key: int, value: Observation) -> None:

@@ -167,9 +167,14 @@ class SqlStore:
             return records.read_noise_places(connection, key, run) if run else records.read_places(connection, key)
 
     def n_answered(self, comparison_id: str) -> Mapping[ArmName, int]:
-        """How many answers each arm has, the noise floor's not counted."""
+        """How many requests of each arm came back, the noise floor's not counted."""
         with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
             return records.count_answers(connection, key)
+
+    def n_unanswered(self, comparison_id: str) -> Mapping[ArmName, int]:
+        """How many of these came back without an answer."""
+        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
+            return records.count_answers(connection, key, is_unanswered=True)
 
     def answers(
         self, comparison_id: str, *, arm: ArmName, run: int = 0, positions: Collection[int] | None = None

@@ -106,6 +106,7 @@ def _task_spec(name: str, log: ArmLog, matches: Sequence[Match], knows: TaskKnow
         n_items=len(items),
         n_available=max(said.n_available or 0, len(items)),
         cluster_field="+".join(entries.cluster),
+        n_choices=facts.n_choices if facts else None,
     )
 
 

@@ -17,6 +17,7 @@ APART = (
     "same retries, and with a drafter in the candidate alone, is not checked."
 )
 AFTER_DATA = "The margin was chosen after the data: not for sign-off."
+UNASKED = "Items that only one of the two runs asked are left out: they are not missing."
 ADOPTED = "The plan is that of the comparison that these logs were exported from, as they say."
 ADOPTED_CHANGED = "The plan is that of the comparison that these logs were exported from, but for what decides."
 
@@ -41,6 +42,8 @@ def import_caveats(imported: Imported) -> Iterator[str]:
         yield ADOPTED_CHANGED if imported.is_rule_changed else ADOPTED
     if not imported.plan_hash or imported.is_rule_changed:
         yield AFTER_DATA
+    if imported.leaves_unasked and any(join.only_baseline or join.only_candidate for join in imported.joins):
+        yield UNASKED
     for join in imported.joins:
         if facts := list(left_over(join)):
             yield f"{join.task}: {join.paired} answers paired, {', '.join(facts)}{_taken(join, imported)}."

@@ -51,6 +51,10 @@ def _rows(source: Source, words: Words) -> Iterator[Row]:
     yield _row("generated", words, generated)
     if reasoning := analysis.reasoning:
         yield _row("thoughts", words, {arm: _thoughts(getattr(reasoning, arm), words) for arm in ArmName})
+    for leak in analysis.leaks:
+        numbers = {ArmName.BASELINE: leak.n_baseline, ArmName.CANDIDATE: leak.n_candidate}
+        texts = {arm: words("leaks of", n=count(n), total=count(leak.n_pairs)) for arm, n in numbers.items()}
+        yield _row(leak.kind.value, words, texts)
 
 
 def _row(key: str, words: Words, texts: Mapping[ArmName, str]) -> Row:

@@ -14,7 +14,7 @@ from qualab.domain.comparison import Comparison
 from qualab.domain.items import Answer, Item, ItemHead, ScoreFlip
 from qualab.domain.names import ArmName, RequestKind
 from qualab.domain.numbers import count
-from qualab.domain.plan import MetricSpec
+from qualab.domain.plan import MetricSpec, deciding_metrics
 from qualab.domain.report import Block, Excerpt, Fact, Paragraph, Section, Side
 from qualab.domain.text import visible_text
 from qualab.ports import Registry, Store
@@ -34,8 +34,10 @@ Candidate = tuple[MetricSpec, ScoreFlip]
 
 def find_flips(store: Store, registry: Registry, comparison: Comparison) -> Flips | None:
     """The worst flips of the primary metrics; None where no flip can be known, for lack of scores."""
-    plan = comparison.plan
-    specs = {spec.id: [(spec, member) for member in plan.members_of(spec)] for spec in plan.primaries}
+    plan, deciding = comparison.plan, deciding_metrics(comparison.plan.metrics).values()
+    specs = {
+        spec.id: [(spec, member) for member in plan.members_of(spec) if member in deciding] for spec in plan.primaries
+    }
     keys = {member.key for pairs in specs.values() for _, member in pairs}
     changed = list(store.flips(comparison.id, metrics=keys)) if keys else []
     if not changed and next(iter(store.scores(comparison.id)), None) is None:

@@ -29,7 +29,7 @@ def power_section(source: Source, words: Words) -> Section:
         blocks.append(Paragraph(text=words("not planned")))
     blocks.append(Paragraph(text=_joint(source, words)))
     if source.analysis.looks:
-        blocks.append(Paragraph(text=_looks(source.analysis.looks, words)))
+        blocks.append(Paragraph(text=looks_text(source.analysis.looks, words)))
     return Section(id="power", title=words("power"), blocks=tuple(blocks))
 
 
@@ -115,7 +115,8 @@ def _joint(source: Source, words: Words) -> str:
     return words("joint power", power=share(suite.joint_power))
 
 
-def _looks(taken: LooksTaken, words: Words) -> str:
+def looks_text(taken: LooksTaken, words: Words) -> str:
+    """Where a run with looks ended."""
     places = {
         "planned": taken.n_planned,
         "n": count(taken.n_items),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
+from qualab.app.reporting.power import looks_text
 from qualab.app.reporting.source import Source, cells, columns, facts
 from qualab.app.reporting.verdicts import bounds_text
 from qualab.app.reporting.words import Words
@@ -23,10 +24,12 @@ def running_section(source: Source, words: Words) -> Section:
     names = ("task", "items", "few-shot", "request kind", "dataset", "revision")
     rows = tuple(_task(one, words) for one in source.plan.tasks)
     heads = tuple(replace(one, is_number=one.id in ("items", "few-shot")) for one in columns(words, *names))
+    looks = source.analysis.looks
     blocks = (
         facts(words, _facts(source, words)),
         Paragraph(text=_requests(source, words)),
         Table(columns=heads, rows=rows),
+        *((Paragraph(text=looks_text(looks, words)),) if looks and looks.stopped_early else ()),
     )
     return Section(id="running", title=words("running"), blocks=blocks)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from qualab.app.analysis.ruling import PASSING, bounds_of
+from qualab.app.analysis.suspect import suspicions
 from qualab.app.reporting.source import Source
 from qualab.app.reporting.words import Words
 from qualab.app.signoff import signoff_obstacles
@@ -23,7 +24,12 @@ MOST_REASONS = 8
 
 
 def headline(source: Source, words: Words) -> str:
-    """The verdict in one sentence."""
+    """The verdict in one sentence, and what makes its metrics' values doubtful."""
+    doubts = words.sentences(suspicions(source.analysis.metrics))
+    return " ".join((_headline(source, words), *(f"{doubt}." for doubt in doubts)))
+
+
+def _headline(source: Source, words: Words) -> str:
     verdict, rows, primaries = source.analysis.verdict, source.analysis.metrics, source.primaries
     if verdict is Verdict.INCONCLUSIVE and not primaries:
         return words("headline INCONCLUSIVE without primaries")

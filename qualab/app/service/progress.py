@@ -45,6 +45,8 @@ class Progress:
     status: ComparisonStatus | SubmissionStatus
     phase: str
     answered: dict[ArmName, int]
+    unanswered: dict[ArmName, int]
+    """Requests that came back without an answer."""
     n_requests: int | None
     """Of each arm; None while there is no plan."""
     rate: float | None
@@ -58,7 +60,7 @@ class Progress:
     @property
     def mark(self) -> str:
         """The same for the same state, whichever process looks: the id of an event."""
-        return sha256(canonical_json([self.status, self.answered, self.verdict, self.has_ended]))[:16]
+        return sha256(canonical_json([self.status, self.answered, self.unanswered, self.verdict, self.has_ended]))[:16]
 
 
 class Follower:
@@ -101,39 +103,43 @@ class Follower:
         found = about(self._desk, self._id)
         if may_count and found.summary.plan_hash and not self.is_counted:
             self.count()
-        answered = self._answered(found)
+        came_back, unanswered = self._came_back(found)
         with self._lock:
-            rate = self._rate_with(sum(answered.values()))
+            rate = self._rate_with(sum(came_back.values()))
         return Progress(
             id=self._id,
             status=found.summary.status,
             phase=PHASES.get(found.summary.status, found.summary.status.value),
-            answered=answered,
+            answered={arm: came_back[arm] - unanswered[arm] for arm in ArmName},
+            unanswered=unanswered,
             n_requests=self._n_requests,
             rate=rate,
-            eta_s=self._eta_s(answered, rate),
+            eta_s=self._eta_s(came_back, rate),
             verdict=found.summary.verdict,
             stop_reason=found.summary.stop_reason,
             has_ended=found.has_ended,
         )
 
-    def _answered(self, found: About) -> dict[ArmName, int]:
+    def _came_back(self, found: About) -> tuple[Mapping[ArmName, int], dict[ArmName, int]]:
+        """Requests of each arm that came back, and those of them that have no answer, which are counted first."""
         if not found.summary.plan_hash:
-            return dict.fromkeys(ArmName, 0)
-        return dict(self._desk.services.store.n_answered(self._id))
+            return dict.fromkeys(ArmName, 0), dict.fromkeys(ArmName, 0)
+        store = self._desk.services.store
+        unanswered = dict(store.n_unanswered(self._id))
+        return store.n_answered(self._id), unanswered
 
-    def _rate_with(self, n_answered: int) -> float | None:
+    def _rate_with(self, n_came_back: int) -> float | None:
         now = self._desk.services.clock.monotonic_s()
         while self._looks and now - self._looks[0][0] > RATE_WITHIN_S:
             self._looks.popleft()
-        self._looks.append((now, n_answered))
+        self._looks.append((now, n_came_back))
         then, before = self._looks[0]
-        return round((n_answered - before) / (now - then), 2) if now > then else None
+        return round((n_came_back - before) / (now - then), 2) if now > then else None
 
-    def _eta_s(self, answered: Mapping[ArmName, int], rate: float | None) -> float | None:
+    def _eta_s(self, came_back: Mapping[ArmName, int], rate: float | None) -> float | None:
         if self._n_requests is None or not rate or rate < 0.0:
             return None
-        left = sum(self._n_requests - n for n in answered.values())
+        left = sum(self._n_requests - n for n in came_back.values())
         return round(left / rate, 1) if left > 0 else None
 
 

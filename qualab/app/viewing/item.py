@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qualab.app.outcomes import deciding_metrics
 from qualab.app.service.desk import Desk
 from qualab.app.service.reading import MOST_POSITION, comparison_of
 from qualab.app.viewing.curl import Command, commands
@@ -19,6 +18,7 @@ from qualab.domain.comparison import Comparison
 from qualab.domain.items import Answer, Item, Prompt, Score
 from qualab.domain.names import ArmName, RequestKind
 from qualab.domain.outcomes import Change
+from qualab.domain.plan import deciding_metrics
 from qualab.domain.report import Cell
 from qualab.domain.text import visible_text
 from qualab.errors import ItemNotFound

@@ -52,7 +52,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """How far a comparison is: answers of both arms."""
+    """How far a comparison is: requests of both arms that came back."""
 
     text: str
     pace: str
@@ -73,6 +73,8 @@ class Line:
     """Its label, or its id."""
     status: str
     verdict: Cell | None
+    items: str
+    """How many are planned, and of them asked where a look ended the run; empty while there is no plan."""
     created: str
     bar: Bar | None
     """None where nothing is asked."""
@@ -128,11 +130,19 @@ def _line(look: Look, summary: ComparisonSummary, words: Wording) -> Line:
         name=summary.label or summary.id,
         status=words(f"status {summary.status}"),
         verdict=None if summary.verdict is None else verdict_cell(summary.verdict, words.report),
+        items=_items(summary, words),
         created=shown_time(summary.created_at),
         bar=_bar(look, summary, words) if summary.status in ASKED else None,
         why=said(summary.stop_reason, words) if summary.stop_reason else None,
         is_live=is_live,
     )
+
+
+def _items(summary: ComparisonSummary, words: Wording) -> str:
+    planned = count(summary.n_items) if summary.n_items else ""
+    if summary.n_items_asked is None:
+        return planned
+    return words("items asked", n=count(summary.n_items_asked), total=planned)
 
 
 def _bar(look: Look, summary: ComparisonSummary, words: Wording) -> Bar | None:
@@ -141,7 +151,7 @@ def _bar(look: Look, summary: ComparisonSummary, words: Wording) -> Bar | None:
         return Bar(
             text=_answered(found, words),
             pace=_pace(found, words),
-            value=sum(found.answered.values()),
+            value=sum(found.answered.values()) + sum(found.unanswered.values()),
             most=None if found.n_requests is None else len(ArmName) * found.n_requests,
             is_moving=summary.status in COUNTED,
         )
@@ -151,8 +161,11 @@ def _bar(look: Look, summary: ComparisonSummary, words: Wording) -> Bar | None:
 def _answered(found: Progress, words: Wording) -> str:
     off, on = (count(found.answered[arm]) for arm in ArmName)
     if found.n_requests is None:
-        return words("answers so far", off=off, on=on)
-    return words("answers of", off=off, on=on, total=count(found.n_requests))
+        answered = words("answers so far", off=off, on=on)
+    else:
+        answered = words("answers of", off=off, on=on, total=count(found.n_requests))
+    lost = sum(found.unanswered.values())
+    return f"{answered} · {words('without answer', n=count(lost))}" if lost else answered
 
 
 def _pace(found: Progress, words: Wording) -> str:

@@ -10,6 +10,8 @@ FORMS = {
     "Made of two runs of this store: whether they were asked at one time, of the same images and checkpoints, with the "
     "same retries, and with a drafter in the candidate alone, is not checked.": "이 저장소의 두 실행을 합친 결과입니다. 같은 시간에, 같은 "
     "이미지와 체크포인트로, 같은 재시도로 요청했는지, 드래프터가 후보에만 있었는지는 확인하지 않았습니다.",
+    "Items that only one of the two runs asked are left out: they are not missing.": "한쪽 실행만 요청한 문항은 누락으로 세지 않고 비교에서 "
+    "뺐습니다.",
     "The margin was chosen after the data: not for sign-off.": "허용 한계를 데이터를 얻은 뒤에 정했으므로 승인에 쓸 수 없습니다.",
     "The plan is that of the comparison that these logs were exported from, as they say.": "계획은 이 로그를 내보낸 비교의 것입니다 (로그에 "
     "적힌 대로).",

@@ -74,6 +74,10 @@ FORMS = {
     "no test: a score is no list, although the metric is declared a mean of lists": "검정 없음: 목록의 평균이라는 지표에 목록이 아닌 점수가 있음",
     "no test: the arms' lists differ in length": "검정 없음: 두 서버의 목록 길이가 다름",
     "no test: a score is no pair of labels, although the metric is declared macro-F1": "검정 없음: macro-F1이라는 지표에 레이블 쌍이 아닌 점수가 있음",
+    "both arms are at 0, as a broken scorer or filter would have them": "두 서버 모두 0으로, 채점기나 필터가 고장 났을 때 나올 만한 값",
+    "both arms are at 1, as a broken scorer or filter would have them": "두 서버 모두 1로, 채점기나 필터가 고장 났을 때 나올 만한 값",
+    "both arms are below chance ({share}), as a broken scorer or filter would have them": "두 서버 모두 무작위 정답률({share})보다 낮아, 채점기나 "
+    "필터가 고장 났을 때 나올 만한 값",
     # the comparison
     "no primary metric": "주 지표가 없음",
     "the primary metric is equivalent within {bounds}": "주 지표가 {bounds} 안에서 동등",
@@ -82,6 +86,13 @@ FORMS = {
     "all {n} primary metrics are non-inferior: above {bounds}": "주 지표 {n}개가 모두 비열등: {bounds} 위",
     "over all {n} metrics together the candidate is worse by {bounds} on average (global test, p {p})": "지표 {n}개 전체로 보면 후보가 평균 "
     "{bounds} 나쁨 (전역 검정, p {p})",
+    "{n} answers of the candidate and {n_2} of the baseline {part} (p {p}): `qualab show --leaks` lists them": "후보 답변 {n}개, 기준 답변 "
+    "{n_2}개: {part} (p {p}). 목록은 `qualab show --leaks`",
+    "go on past a stop string": "종료 문자열 뒤로도 텍스트가 이어짐",
+    "hold special tokens": "특수 토큰이 그대로 들어 있음",
+    "hold broken characters (U+FFFD)": "깨진 문자(U+FFFD)가 들어 있음",
+    "end by themselves before the other arm's text does": "길이 제한이 아닌데도 상대편 텍스트보다 먼저 끝남",
+    "were cut at the length limit": "길이 제한에서 잘림",
     "{n} requests were not the same bytes in both arms": "요청 {n}건의 바이트가 두 서버에서 다름",
     "{n} items have the same answer and another score: the scoring differs, not the drafter (see qualab rescore)": "답이 같은데 점수가 다른 "
     "문항 {n}개: 드래프터가 아니라 채점이 다름 (qualab rescore 참고)",

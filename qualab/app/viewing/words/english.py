@@ -92,6 +92,8 @@ TEXTS = {
     "first page": "First page",
     "answers so far": "{off} + {on} answers",
     "answers of": "baseline {off}, candidate {on}, of {total} each",
+    "items asked": "{n} of {total}",
+    "without answer": "{n} without an answer",
     "seconds left": "about {n} s left",
     "minutes left": "about {n} min left",
     "hours left": "about {n} h left",

@@ -92,6 +92,8 @@ TEXTS = {
     "first page": "첫 페이지",
     "answers so far": "답변 {off} + {on}건",
     "answers of": "각 {total}건 중 기준 {off}건, 후보 {on}건",
+    "items asked": "{total}개 중 {n}개",
+    "without answer": "답변 없음 {n}건",
     "seconds left": "약 {n}초 남음",
     "minutes left": "약 {n}분 남음",
     "hours left": "약 {n}시간 남음",

@@ -57,8 +57,11 @@ const follow = (live) => {
       if (found.n_requests === null) continue;
       const bar = place.querySelector("progress");
       bar.max = found.n_requests;
-      bar.value = n;
-      place.querySelector(".numbers").textContent = fill(live.dataset.arm, { n: shown(n), total: shown(found.n_requests) });
+      const lost = found.unanswered[arm];
+      bar.value = n + lost;
+      const numbers = [fill(live.dataset.arm, { n: shown(n), total: shown(found.n_requests) })];
+      if (lost) numbers.push(fill(live.dataset.unanswered, { n: shown(lost) }));
+      place.querySelector(".numbers").textContent = numbers.join(" · ");
     }
   });
   events.addEventListener("end", () => {

@@ -1,0 +1,138 @@
+"""Leaks: text past a stop string, special tokens, broken characters and cut answers, in one arm or in both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from qualab.app.flips import text_pairs
+from qualab.app.leaks import LeakCount, LeakTrace, leak_reasons, leaks_in
+from qualab.app.reporting.words.sentences import in_korean
+from qualab.app.run import start
+from qualab.domain.comparison import Analysis
+from qualab.domain.items import Reply, Request
+from qualab.domain.names import AnswerStatus, Api, LeakKind, Verdict
+from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, experiment, reply
+from tests.store.samples import make_item
+
+N_ITEMS = 200
+ITEM = make_item(0, requests=(Request(choice=0, api=Api.COMPLETIONS, payload={"stop": ["\n\n", "Q:"]}),))
+
+
+class Lenient(FakeTasks):
+    """Right is what begins with the number; item 1 is too hard."""
+
+    def score(self, task: str, answered: object) -> list[dict[str, float]]:
+        return [
+            {"exact_match,none": float((replies[0].text or "").split()[:1] == [item.target] and item.doc_id != 1)}
+            for item, replies in answered  # type: ignore[attr-defined]
+        ]
+
+
+async def run(candidate: Callable[[str], Reply], baseline: Callable[[str], Reply] | None = None) -> tuple[Bench, str]:
+    bench = Bench(harness=FakeHarness(Lenient(n_items=N_ITEMS)))
+    same = baseline or (lambda number: reply(f"{number} it is"))
+    bench.baseline.answer = lambda p, s: same(p[4:])
+    bench.candidate.answer = lambda p, s: candidate(p[4:]) if int(p[4:]) % 8 == 0 else same(p[4:])
+    found = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    return bench, found.comparison_id
+
+
+def analysis_of(bench: Bench, comparison_id: str) -> Analysis:
+    found = bench.store.analysis(comparison_id)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "leaking", "said"),
+    [
+        (LeakKind.STOP_STRING, lambda n: reply(f"{n} it is END say 7"), "go on past a stop string"),
+        (LeakKind.SPECIAL_TOKEN, lambda n: reply(f"{n} it is<|im_end|>"), "hold special tokens"),
+        (LeakKind.BROKEN_CHARACTER, lambda n: reply(f"{n} it �is"), "hold broken characters (U+FFFD)"),
+        (LeakKind.CUT_SHORT, lambda n: reply(f"{n} it"), "end by themselves before the other arm's text does"),
+        (
+            LeakKind.LENGTH_LIMIT,
+            lambda n: reply(f"{n} it", status=AnswerStatus.TRUNCATED, finish_reason="length"),
+            "were cut at the length limit",
+        ),
+    ],
+)
+async def test_a_leak_in_one_arm_is_said_beside_the_verdict_and_listed(
+    kind: LeakKind, leaking: Callable[[str], Reply], said: str
+) -> None:
+    bench, comparison_id = await run(leaking)
+    found = analysis_of(bench, comparison_id)
+    assert found.verdict is Verdict.EQUIVALENT
+    (leak,) = found.leaks
+    assert (leak.kind, leak.n_pairs, leak.n_baseline, leak.n_candidate, leak.n_both) == (kind, N_ITEMS, 0, 25, 0)
+    assert leak.pvalue == pytest.approx(2.0**-25)
+    assert found.reasons[1].startswith(f"25 answers of the candidate and 0 of the baseline {said} (p 3e-08)")
+    assert in_korean(found.reasons[1]) is not None
+    listed = text_pairs(bench.store, comparison_id, leaks=True, limit=3)
+    assert (listed.n_pairs, [one.item for one in listed.shown]) == (25, ["sums/0", "sums/8", "sums/16"])
+    assert [one.leaks for one in listed.shown] == [((), (kind,))] * 3
+    assert text_pairs(bench.store, comparison_id).n_pairs == 25
+
+
+async def test_what_both_arms_do_alike_is_counted_and_no_reason() -> None:
+    bench, comparison_id = await run(lambda n: reply(f"{n} it was </s>"), lambda n: reply(f"{n} it is </s>"))
+    found = analysis_of(bench, comparison_id)
+    (leak,) = found.leaks
+    assert (leak.n_baseline, leak.n_candidate, leak.n_both, leak.pvalue) == (N_ITEMS, N_ITEMS, N_ITEMS, 1.0)
+    assert len(found.reasons) == 1
+    assert text_pairs(bench.store, comparison_id).n_pairs == 25
+
+
+async def test_other_texts_without_a_flip_are_listed_and_flips_are_not() -> None:
+    bench, comparison_id = await run(lambda n: reply("no") if n == "16" else reply(f"{n} I think"))
+    listed = text_pairs(bench.store, comparison_id, limit=2)
+    assert (listed.n_pairs, [one.item for one in listed.shown]) == (24, ["sums/0", "sums/8"])
+    assert (listed.shown[0].answers, listed.shown[0].first_difference) == (("0 it is", "0 I think"), 2)
+    assert analysis_of(bench, comparison_id).leaks == ()
+
+
+def test_a_text_that_goes_on_with_a_leak_cuts_the_other_arm_nothing() -> None:
+    whole, past, cut = (
+        LeakTrace(text, leaks_in(reply(text), ITEM)) for text in ("It is 4.", "It is 4.\n\nQ: 5?", "It is")
+    )
+    assert (whole.beside(past), past.beside(whole)) == (frozenset(), {LeakKind.STOP_STRING})
+    assert (cut.beside(whole), whole.beside(cut)) == ({LeakKind.CUT_SHORT}, frozenset())
+    assert LeakTrace("It is 4.\n", frozenset()).beside(whole) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|im_end|>",
+        "a<|eot_id|>",
+        "<｜end▁of▁sentence｜>",
+        "[|endofturn|]",
+        "</s>",
+        "<end_of_turn>",
+        "[/INST]",
+        "<0x0A>",
+    ],
+)
+def test_control_tokens_of_common_tokenizers_are_known(text: str) -> None:
+    assert leaks_in(reply(text), ITEM) == {LeakKind.SPECIAL_TOKEN}
+
+
+@pytest.mark.parametrize(
+    "text", ["a < b and b > c", "x[0] | y[1]", "<b>bold</b>", "|a|b|", "정답은 <보기>입니다", "<s1>"]
+)
+def test_ordinary_text_is_no_leak(text: str) -> None:
+    assert leaks_in(reply(text), ITEM) == frozenset()
+
+
+def test_repeats_of_an_item_count_once() -> None:
+    plain, leaking = LeakTrace("a", frozenset()), LeakTrace("b", frozenset({LeakKind.SPECIAL_TOKEN}))
+    count = LeakCount()
+    for position in range(4):
+        for _ in range(16):
+            count.add(position, plain, leaking)
+    (found,) = count.summaries(np.random.default_rng(1), repeats=16)
+    assert (found.n_candidate, found.pvalue) == (64, pytest.approx(2 * 0.5**4))
+    assert list(leak_reasons((found,), 0.05)) == []
