@@ -18,8 +18,10 @@ from qualab.domain.items import Item, Score
 from qualab.domain.names import ArmName, EvidenceKind, MetricKind, RequestKind, Verdict
 from qualab.domain.plan import DecisionRule, MetricSpec, Plan
 from qualab.stats import PairedCounts, mcnemar, mean_difference, tango
+from qualab.stats.bounded import bounded_equivalence
 from qualab.stats.clustered import clustered_equivalence
 from qualab.stats.f1 import macro_f1
+from qualab.stats.interval import score_interval
 from tests.app.fakes import metric_spec, task_spec
 from tests.store.samples import make_comparison, make_plan
 
@@ -160,7 +162,7 @@ def test_items_of_a_cluster_flip_together() -> None:
     assert row.evidence.difference == -0.75
 
 
-def test_the_interval_of_clusters_has_the_farther_limits_of_score_and_cr2() -> None:
+def test_the_interval_of_clusters_has_the_farthest_limits_of_score_cr2_and_bound() -> None:
     rng = np.random.default_rng(3)
     clusters = np.repeat(np.arange(120), 3)
     off = (rng.random(360) < 0.6).astype(float)
@@ -170,11 +172,20 @@ def test_the_interval_of_clusters_has_the_farther_limits_of_score_and_cr2() -> N
         analysis_of(Column(task="t", off=off.tolist(), on=on.tolist(), clusters=[str(c) for c in clusters]))
     ).evidence
     t = mean_difference(on - off, cluster=clusters, confidence_level=0.9)
-    score = clustered_equivalence(off, on, cluster=clusters, margin=0.02)
-    assert evidence.design_effect == pytest.approx(score.design_effect)
+    found = clustered_equivalence(off, on, cluster=clusters, margin=0.02)
+    bound = bounded_equivalence(on - off, cluster=clusters, margin=0.02)
+    assert evidence.design_effect == pytest.approx(found.design_effect)
     assert evidence.design_effect > 1.2
-    assert evidence.equivalence_interval.low == pytest.approx(min(t.interval.low, score.result.interval.low))
-    assert evidence.equivalence_interval.high == pytest.approx(max(t.interval.high, score.result.interval.high))
+    score = score_interval(
+        *(np.sum(on - off == sign) / found.design_effect for sign in (1, -1)),
+        n_items=found.effective_items,
+        confidence_level=0.9,
+    )
+    three = (t.interval, score, bound.interval)
+    assert evidence.equivalence_interval.low == pytest.approx(min(one.low for one in three))
+    assert evidence.equivalence_interval.high == pytest.approx(max(one.high for one in three))
+    assert evidence.pvalue_equivalence_bounded == bound.pvalue
+    assert evidence.pvalue_equivalence_exact is None
     assert evidence.standard_error == pytest.approx(t.standard_error)
     assert evidence.degrees_of_freedom == pytest.approx(t.degrees_of_freedom)
     assert evidence.provable_margin >= max(-evidence.equivalence_interval.low, evidence.equivalence_interval.high)
@@ -339,15 +350,36 @@ def test_scores_that_belie_the_declared_kind_are_not_tested(kind: MetricKind, va
     assert "although the metric is declared" in row.reason
 
 
-def test_scores_between_zero_and_one_get_a_t_interval() -> None:
+def test_scores_between_zero_and_one_are_decided_by_the_bound_alone() -> None:
     rng = np.random.default_rng(5)
-    off = rng.random(80)
-    on = off + rng.normal(0, 0.01, 80)
+    off = rng.uniform(0.1, 0.9, 300)
+    on = off + rng.normal(0, 0.01, 300)
     row = only(analysis_of(Column(task="t", off=off.tolist(), on=on.tolist())))
-    expected = mean_difference(on - off, confidence_level=0.95)
+    expected = bounded_equivalence(on - off, margin=0.02)
     assert row.evidence.kind is EvidenceKind.SCORES
-    assert row.evidence.interval.low == pytest.approx(expected.interval.low)
+    assert row.evidence.equivalence_interval.low == pytest.approx(expected.interval.low)
+    assert row.evidence.pvalue_equivalence == row.evidence.pvalue_equivalence_bounded == pytest.approx(expected.pvalue)
+    assert row.evidence.standard_error == pytest.approx(mean_difference(on - off).standard_error)
+    assert row.evidence.provable_margin == pytest.approx(max(-expected.interval.low, expected.interval.high))
     assert row.verdict is Verdict.EQUIVALENT
+
+
+@pytest.mark.parametrize("n", [3, 20])
+def test_few_scores_prove_nothing_however_small_their_spread(n: int) -> None:
+    off, on = [1.0] * n, [0.99, *[1.0] * (n - 1)]
+    row = only(analysis_of(Column(task="t", off=off, on=on)))
+    assert row.verdict is Verdict.INCONCLUSIVE
+    assert 149 <= row.evidence.items_needed <= 200  # without a change 149 would do
+
+
+def test_nothing_changed_in_many_scores_is_the_strongest_result() -> None:
+    off = [0.25] * 1500
+    same = only(analysis_of(Column(task="t", off=off, on=off)))
+    changed = only(analysis_of(Column(task="t", off=off, on=[0.5, *off[1:]])))
+    counts = only(analysis_of(Column(task="t", off=[1.0] * 1500, on=[1.0] * 1500)))
+    assert same.verdict is changed.verdict is counts.verdict is Verdict.EQUIVALENT
+    assert same.evidence.provable_margin == pytest.approx(1 - 0.05 ** (1 / 1500))
+    assert same.evidence.provable_margin <= min(changed.evidence.provable_margin, counts.evidence.provable_margin)
 
 
 KINDS = {
