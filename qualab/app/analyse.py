@@ -193,7 +193,7 @@ def _metric(spec: MetricSpec, job: Job) -> Metric:
         spec=spec,
         n_items=n_answers // job.plan.sampling.repeats,
         missing=missing_of(members, job.scores, job.layout),
-        sample=sample_of(members, job.scores, job.layout),
+        sample=sample_of(members, job.scores, job.layout, job.plan),
     )
 
 

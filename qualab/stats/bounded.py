@@ -153,7 +153,9 @@ class BoundedMean:
 
     def _unique(self) -> BoundedMean:
         pairs, places = np.unique(self.sizes + 1j * self.sums, return_inverse=True)
-        return BoundedMean(sizes=pairs.real, sums=pairs.imag, counts=np.bincount(places, weights=self.counts))
+        return BoundedMean(
+            sizes=pairs.real, sums=pairs.imag, counts=np.bincount(places, self.counts).astype(np.float64)
+        )
 
     def _on_grid(self) -> BoundedMean:
         """Each mean split between the two nearest grid points: the same mean, hardly more spread, so never narrower."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from qualab.app.summaries import Summary
 from qualab.domain.canonical import plan_hash
 from qualab.domain.comparison import Analysis, MetricResult
 from qualab.domain.items import Item, Score
-from qualab.domain.names import ArmName, EvidenceKind, MetricKind, RequestKind, Verdict
+from qualab.domain.names import ArmName, EvidenceKind, MetricKind, MissingPolicy, Objective, RequestKind, Verdict
 from qualab.domain.plan import DecisionRule, MetricSpec, Plan
 from qualab.stats import PairedCounts, mcnemar, mean_difference, tango
 from qualab.stats.bounded import bounded_equivalence
@@ -41,10 +43,17 @@ class Column:
     name: str = "acc"
     clusters: Sequence[str] = ()
     is_primary: bool = True
+    higher_is_better: bool = True
 
     @property
     def spec(self) -> MetricSpec:
-        return metric_spec(self.task, name=self.name, kind=self.kind, is_primary=self.is_primary)
+        return metric_spec(
+            self.task,
+            name=self.name,
+            kind=self.kind,
+            is_primary=self.is_primary,
+            higher_is_better=self.higher_is_better,
+        )
 
     def scores(self, positions: Mapping[tuple[str, int], int], *, repeats: int) -> Iterator[Score]:
         for arm, values in ((OFF, self.off), (ON, self.on)):
@@ -380,6 +389,69 @@ def test_nothing_changed_in_many_scores_is_the_strongest_result() -> None:
     assert same.verdict is changed.verdict is counts.verdict is Verdict.EQUIVALENT
     assert same.evidence.provable_margin == pytest.approx(1 - 0.05 ** (1 / 1500))
     assert same.evidence.provable_margin <= min(changed.evidence.provable_margin, counts.evidence.provable_margin)
+
+
+def test_scores_of_another_range_are_compared_in_shares_of_it() -> None:
+    rng = np.random.default_rng(6)
+    off = rng.uniform(0.1, 0.9, 300)
+    on = np.clip(off + rng.normal(0, 0.01, 300), 0, 1)
+    plain = only(analysis_of(Column(task="t", off=off.tolist(), on=on.tolist())))
+    rule = DecisionRule(margin=0.02, max_missing_share=1.0, score_bounds={"t": (-1.0, 3.0)})
+    wide = only(analysis_of(Column(task="t", off=(4 * off - 1).tolist(), on=(4 * on - 1).tolist()), rule=rule))
+    assert wide.evidence.difference == pytest.approx(plain.evidence.difference)
+    assert wide.evidence.provable_margin == pytest.approx(plain.evidence.provable_margin, rel=1e-6)
+    assert wide.verdict is plain.verdict is Verdict.EQUIVALENT
+
+
+def test_percent_of_all_or_nothing_are_counts() -> None:
+    off, on = zeros_and_ones(200, 3, 9)
+    plain = only(analysis_of(Column(task="t", off=off, on=on))).evidence
+    rule = DecisionRule(margin=0.02, max_missing_share=1.0, score_bounds={"t": (0.0, 100.0)})
+    percent = only(analysis_of(Column(task="t", off=[100 * x for x in off], on=[100 * x for x in on]), rule=rule))
+    assert percent.evidence == plain
+
+
+@pytest.mark.parametrize("value", [1.5, -0.2, 87.0, float("inf")])
+def test_a_score_outside_its_bounds_leaves_the_metric_untested(value: float) -> None:
+    row = only(analysis_of(Column(task="t", off=[0.5] * 4, on=[0.5, 0.5, value, 0.5])))
+    assert row.verdict is Verdict.NOT_TESTED
+    assert row.reason.startswith(f"no test: a score of {value:g} lies outside 0 to 1")
+
+
+def test_an_entry_of_a_list_outside_the_bounds_leaves_the_metric_untested() -> None:
+    row = only(analysis_of(Column(task="t", off=[[1, 0]], on=[[1, 2]], kind=MetricKind.LIST_MEAN)))
+    assert row.verdict is Verdict.NOT_TESTED
+
+
+def test_missing_scores_of_another_range_are_filled_with_its_ends() -> None:
+    rule = DecisionRule(margin=0.05, max_missing_share=1.0, score_bounds={"t": (-1.0, 1.0)})
+    off = [0.5] * 500
+    row = only(analysis_of(Column(task="t", off=off, on=[None, *off[1:]]), rule=rule))
+    worst = {policy.policy: policy.difference for policy in row.policies}
+    assert worst[MissingPolicy.AGAINST_CANDIDATE] == pytest.approx(-0.75 / 500)  # from 0.5 of −1 to 1 down to −1
+
+
+def test_sixteen_repeats_of_broken_items_are_not_called_equivalent() -> None:
+    """100 items, a true loss of 5 pp in a few of them."""
+    if not os.environ.get("QUALAB_SHARED"):
+        pytest.skip("needs QUALAB_SHARED, the directory with cases/statistics/rep_example.npz")
+    data = np.load(Path(os.environ["QUALAB_SHARED"]) / "cases/statistics/rep_example.npz")
+    off, on = data["b"].astype(float), data["d"].astype(float)
+    rule = DecisionRule(margin=0.05, max_missing_share=1.0)
+    row = only(analysis_of(Column(task="t", off=off.tolist(), on=on.tolist()), repeats=16, rule=rule))
+    assert row.verdict is not Verdict.EQUIVALENT
+    assert row.evidence.pvalue_equivalence < 0.05 < row.evidence.pvalue_equivalence_bounded
+    assert row.evidence.pvalue_equivalence_exact is None
+    assert row.evidence.provable_margin > 0.05
+
+
+def test_less_is_better_in_scores_that_are_not_zero_or_one() -> None:
+    off = np.random.default_rng(7).uniform(0.2, 0.4, 300)
+    column = Column(task="t", off=off.tolist(), on=(off - 0.06).tolist())
+    rule = DecisionRule(margin=0.02, max_missing_share=1.0, objective=Objective.NON_INFERIORITY)
+    lower = analysis_of(replace(column, higher_is_better=False), rule=rule)
+    assert only(lower).verdict in (Verdict.IMPROVEMENT, Verdict.NON_INFERIOR)
+    assert only(analysis_of(column, rule=rule)).verdict is Verdict.REGRESSION
 
 
 KINDS = {
