@@ -14,6 +14,7 @@ from qualab.stats import BoundedMean, bounded_equivalence, clustered_equivalence
 from qualab.stats import bounded as module
 from qualab.stats.bounded import gamma_sum_cdf
 from qualab.stats.checks import FloatArray
+from qualab.stats.sizing import power_to_prove
 
 
 def lost(n: int, k: int) -> FloatArray:
@@ -241,3 +242,5 @@ def test_harmless_designs_keep_most_of_their_power() -> None:
         free += equivalence(tally(*arms), margin=0.03).is_equivalent
     assert scores / n_runs > 0.97
     assert passages / n_runs > free / n_runs - 0.07
+    planned = power_to_prove(n_items=900, discordance=0.05, margin=0.03, n_clusters=488)
+    assert passages / n_runs == pytest.approx(planned, abs=0.05)

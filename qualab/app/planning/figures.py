@@ -2,14 +2,14 @@
 
 An item's mean difference over k answers has the variance noise / k + (discordance − noise): repeats divide the noise of
 runs, never what differs between items. That variance stands in for the discordance. Items in clusters count as items
-over the design effect.
+over the design effect, and where there are clusters or repeats the bound over clusters narrows the margin.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from qualab.app.calculators import EarlyLooks, early_looks, power_at_looks
 from qualab.app.planning.beliefs import Belief
 from qualab.domain.plan import DecisionRule, LookPlan
 from qualab.errors import InsufficientData
+from qualab.stats.bounded import bound_cost
 from qualab.stats.sizing import (
     discordance_with_repeats,
     items_needed,
@@ -102,7 +103,14 @@ def figures_of(
     variance = discordance_with_repeats(discordance=belief.discordance, noise=belief.noise, repeats=asked.repeats)
     effective = max(1, math.floor(asked.n_items / belief.design_effect + _HAIR))
     one_sided, alpha, target = is_one_sided(rule), rule.alpha, rule.power
-    needed = partial(_needed, rule=rule, effect=belief.design_effect)
+    n_clusters = asked.n_clusters if asked.n_clusters < asked.n_items or asked.repeats > 1 else None
+    needed = partial(
+        _needed, rule=rule, effect=belief.design_effect, clusters=n_clusters and n_clusters / asked.n_items
+    )
+    cost = 0.0
+    if n_clusters is not None:
+        cost = bound_cost(n_clusters=n_clusters, variance=variance / effective, alpha=alpha)
+    narrowed = replace(rule, margin=rule.margin - cost)
     return Figures(
         id=metric.id,
         name=metric.name,
@@ -113,17 +121,25 @@ def figures_of(
         variance=variance,
         effective_items=effective,
         power=power_to_prove(
-            n_items=effective, discordance=variance, margin=rule.margin, alpha=alpha, is_one_sided=one_sided
+            n_items=effective,
+            discordance=variance,
+            margin=rule.margin,
+            alpha=alpha,
+            is_one_sided=one_sided,
+            n_clusters=n_clusters,
         ),
-        power_looks=_power_looks(variance, rule, looks, effective),
+        power_looks=_power_looks(variance, narrowed, looks, effective),
         provable_margin=_if_any(
-            lambda: smallest_margin(
-                n_items=effective,
-                discordance=variance,
-                alpha=alpha,
-                power=target,
-                is_one_sided=one_sided,
-                is_guarded=True,
+            lambda: (
+                cost
+                + smallest_margin(
+                    n_items=effective,
+                    discordance=variance,
+                    alpha=alpha,
+                    power=target,
+                    is_one_sided=one_sided,
+                    is_guarded=True,
+                )
             )
         ),
         mde=_if_any(lambda: mde(n_items=effective, discordance=variance, alpha=alpha, power=target)),
@@ -138,11 +154,14 @@ def figures_of(
         items_needed=needed(variance, target),
         items_needed_repeated=needed(belief.discordance / BEST_REPEATS, target),
         items_for_joint=needed(variance, power_each),
-        looks=_looks(variance, rule, looks, belief.design_effect),
+        looks=_looks(variance, narrowed, looks, belief.design_effect),
     )
 
 
-def _needed(discordance: float, power: float, *, rule: DecisionRule, effect: float) -> int | None:
+def _needed(
+    discordance: float, power: float, *, rule: DecisionRule, effect: float, clusters: float | None
+) -> int | None:
+    """`clusters`: clusters an item; None where items are independent."""
     independent = _if_any(
         lambda: items_needed(
             discordance=discordance,
@@ -154,12 +173,36 @@ def _needed(discordance: float, power: float, *, rule: DecisionRule, effect: flo
             max_items=MAX_ITEMS,
         )
     )
-    return None if independent is None else math.ceil(independent * effect - _HAIR)
+    if independent is None or clusters is None:
+        return independent and math.ceil(independent * effect - _HAIR)
+
+    def is_enough(n_items: int) -> bool:
+        found = power_to_prove(
+            n_items=n_items,
+            discordance=discordance,
+            margin=rule.margin,
+            alpha=rule.alpha,
+            is_one_sided=is_one_sided(rule),
+            n_clusters=n_items * effect * clusters,
+        )
+        return found >= power
+
+    low, high = independent, independent
+    while not is_enough(high):
+        low, high = high, 2 * high
+        if high > MAX_ITEMS:
+            return None
+    while high > 1.005 * low + 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return math.ceil(high * effect - _HAIR)
 
 
 def _power_looks(discordance: float, rule: DecisionRule, looks: LookPlan | None, n_items: int) -> float | None:
     if looks is None or is_one_sided(rule):
         return None
+    if rule.margin <= 0.0:
+        return 0.0
     return power_at_looks(
         n_items=n_items,
         margin=rule.margin,
@@ -171,7 +214,7 @@ def _power_looks(discordance: float, rule: DecisionRule, looks: LookPlan | None,
 
 
 def _looks(discordance: float, rule: DecisionRule, looks: LookPlan | None, effect: float) -> EarlyLooks | None:
-    if looks is None or is_one_sided(rule):
+    if looks is None or is_one_sided(rule) or rule.margin <= 0.0:
         return None
     found = _early_looks(rule.margin, discordance, rule.alpha, rule.power, looks)
     return found and EarlyLooks(

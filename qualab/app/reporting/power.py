@@ -62,12 +62,24 @@ def _planned(row: MetricResult, spec: MetricSpec, rule: DecisionRule, source: So
     }
     if spec.kind in (MetricKind.BINARY_MEAN, MetricKind.GROUP_MEAN):
         noise = taken.noise.get(row.id, 0.0)
-        power = _power(row.n_items, discordance, noise, effect, rule, repeats=source.plan.sampling.repeats)
+        evidence, repeats = row.evidence, source.plan.sampling.repeats
+        is_clustered = evidence is not None and evidence.kind is EvidenceKind.CLUSTERS
+        n_clusters = evidence.n_clusters if evidence and is_clustered else None
+        power = _power(row.n_items, discordance, noise, effect, rule, repeats=repeats, n_clusters=n_clusters)
         cells["planned power"] = Cell(text=words.units(share(power)), value=power)
     return cells
 
 
-def _power(n_items: int, discordance: float, noise: float, effect: float, rule: DecisionRule, *, repeats: int) -> float:
+def _power(
+    n_items: int,
+    discordance: float,
+    noise: float,
+    effect: float,
+    rule: DecisionRule,
+    *,
+    repeats: int,
+    n_clusters: int | None,
+) -> float:
     """As `qualab plan` found it."""
     from qualab.stats.sizing import discordance_with_repeats, power_to_prove  # noqa: PLC0415  scipy: planned runs only
 
@@ -77,6 +89,7 @@ def _power(n_items: int, discordance: float, noise: float, effect: float, rule: 
         margin=rule.margin,
         alpha=rule.alpha,
         is_one_sided=is_one_sided(rule),
+        n_clusters=n_clusters,
     )
 
 
