@@ -49,6 +49,12 @@ def test_gen_kwargs_are_read_as_lm_eval_reads_them(given: object, expected: obje
     assert load(command_line={"gen_kwargs": given}).gen_kwargs == expected
 
 
+def test_bounds_of_scores_are_text_or_pairs(tmp_path: Path) -> None:
+    text = load(command_line={"score_bounds": "reward=-1:1,bleu=0:100"})
+    file = load(file=experiment(tmp_path, "score_bounds: {reward: [-1, 1], bleu: [0, 100]}\n"))
+    assert text.score_bounds == file.score_bounds == {"reward": (-1.0, 1.0), "bleu": (0.0, 100.0)}
+
+
 def test_lists_are_separated_by_commas() -> None:
     settings = load(command_line={"tasks": "gsm8k, ifeval", "include_path": "a,b"})
     assert settings.tasks == ("gsm8k", "ifeval")

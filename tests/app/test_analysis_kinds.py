@@ -13,6 +13,7 @@ import pytest
 
 from qualab.adapters.memory import MemoryStore
 from qualab.app.analyse import analyse
+from qualab.app.reporting.words.sentences import in_korean
 from qualab.app.summaries import Summary
 from qualab.domain.canonical import plan_hash
 from qualab.domain.comparison import Analysis, MetricResult
@@ -416,6 +417,7 @@ def test_a_score_outside_its_bounds_leaves_the_metric_untested(value: float) -> 
     row = only(analysis_of(Column(task="t", off=[0.5] * 4, on=[0.5, 0.5, value, 0.5])))
     assert row.verdict is Verdict.NOT_TESTED
     assert row.reason.startswith(f"no test: a score of {value:g} lies outside 0 to 1")
+    assert (in_korean(row.reason) or "").startswith("검정 없음: 이 지표의 범위를 벗어난 점수")
 
 
 def test_an_entry_of_a_list_outside_the_bounds_leaves_the_metric_untested() -> None:

@@ -70,7 +70,7 @@ FORMS = {
     "no test: the group mixes metrics of different kinds": "검정 없음: 그룹에 종류가 다른 지표가 섞여 있음",
     "no test: a score is no number, although the metric is declared a mean of numbers": "검정 없음: 숫자의 평균이라는 지표에 숫자가 아닌 점수가 있음",
     "no test: a score is no list, although the metric is declared a mean of lists": "검정 없음: 목록의 평균이라는 지표에 목록이 아닌 점수가 있음",
-    "no test: a score of {x} lies outside {x_2} to {x_3}, the bounds of this metric's scores (score_bounds)": "검정 없음: 점수 {x}이(가) 이 지표의 점수 범위 {x_2}~{x_3} 밖에 있음 (score_bounds)",
+    "no test: a score of {value} lies outside {value_2} to {value_3}, the bounds of this metric's scores (score_bounds)": "검정 없음: 이 지표의 범위를 벗어난 점수가 있음: 점수 {value}, 범위 {value_2} ~ {value_3} (score_bounds)",
     "no test: the arms' lists differ in length": "검정 없음: 두 서버의 목록 길이가 다름",
     "no test: a score is no pair of labels, although the metric is declared macro-F1": "검정 없음: macro-F1이라는 지표에 레이블 쌍이 아닌 점수가 있음",
     # the comparison
