@@ -201,6 +201,7 @@ def rule_of(settings: Settings) -> DecisionRule:
     return DecisionRule(
         margin=settings.margin,
         margins=settings.margins,
+        score_bounds=settings.score_bounds,
         objective=settings.objective,
         alpha=settings.alpha,
         power=settings.power,

@@ -98,7 +98,23 @@ Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_listed)]
 ByArm = Annotated[
     dict[ArmName, str], NoDecode, BeforeValidator(lambda value: by_arm(value) if isinstance(value, str) else value)
 ]
+
+
+def parse_bounds(value: Any) -> Any:
+    """ "reward=-1:1,score=0:100", or a mapping already."""
+    if not isinstance(value, str):
+        return value
+    bounds = {}
+    for name, text in parse_numbers(value).items():
+        low, colon, high = text.partition(":")
+        if not colon:
+            raise ValueError(f"'{name}={text}' is not of the form name=low:high")
+        bounds[name] = (low.strip(), high.strip())
+    return bounds
+
+
 Numbers = Annotated[dict[str, float], NoDecode, BeforeValidator(parse_numbers)]
+ScoreBounds = Annotated[dict[str, tuple[float, float]], NoDecode, BeforeValidator(parse_bounds)]
 GenKwargs = Annotated[dict[str, Any], NoDecode, BeforeValidator(parse_gen_kwargs)]
 
 
@@ -168,6 +184,7 @@ class Settings(BaseSettings):
     label: str = ""
     margin: float = 0.02
     margins: Numbers = Field(default_factory=dict)
+    score_bounds: ScoreBounds = Field(default_factory=dict)
     objective: Objective = Objective.EQUIVALENCE
     alpha: float = 0.05
     power: float = 0.8

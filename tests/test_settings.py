@@ -59,6 +59,12 @@ def test_a_generation_setting_that_is_given_twice_is_refused() -> None:
         load(command_line={"gen_kwargs": "temperature=0.7,temperature=0.2"})
 
 
+def test_bounds_of_scores_are_text_or_pairs(tmp_path: Path) -> None:
+    text = load(command_line={"score_bounds": "reward=-1:1,bleu=0:100"})
+    file = load(file=experiment(tmp_path, "score_bounds: {reward: [-1, 1], bleu: [0, 100]}\n"))
+    assert text.score_bounds == file.score_bounds == {"reward": (-1.0, 1.0), "bleu": (0.0, 100.0)}
+
+
 def test_lists_are_separated_by_commas() -> None:
     settings = load(command_line={"tasks": "gsm8k, ifeval", "include_path": "a,b"})
     assert settings.tasks == ("gsm8k", "ifeval")

@@ -181,6 +181,10 @@ RULE_SCHEMA: dict[str, Any] = {
     "properties": {
         "margin": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
         "margins": {"type": "object", "additionalProperties": {"type": "number"}},
+        "score_bounds": {
+            "type": "object",
+            "additionalProperties": {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2},
+        },
         "objective": {"enum": ["equivalence", "non_inferiority"]},
         "alpha": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.5},
         "max_missing_share": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},

@@ -249,7 +249,7 @@ def _metric(spec: MetricSpec, job: Job) -> Metric:
         n_items=n_answers // job.plan.sampling.repeats,
         n_left_out=n_answers - n_kept,
         missing=missing_of(members, job.scores, job.layout),
-        sample=sample_of(members, job.scores, job.layout),
+        sample=sample_of(members, job.scores, job.layout, job.plan),
     )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from qualab.app.analysis.ruling import ruling
 from qualab.domain.names import Objective, Verdict
 from qualab.errors import InsufficientData, InvalidValue
+from qualab.stats.bounded import bound_cost
 from qualab.stats.checks import check_alpha, check_items, check_margin, check_power, check_rates
 from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import McNemarResult, mcnemar, mcnemar_unconditional, two_proportion_z
@@ -454,17 +455,24 @@ def verdict_power(
     is_one_sided: bool = False,
     missing: Missing = NONE_MISSING,
     is_guarded: bool = True,
+    n_clusters: float | None = None,
 ) -> float:
     """Chance of the verdict without a true difference: score tests, exact guard, every way of taking missing answers.
 
     Exact by enumeration where no answer is missing, else simulated. The guard, which takes long, is left out above
-    20,000 items; without `is_guarded`, for curves, also where ten or more changed items are to be expected.
+    20,000 items; without `is_guarded`, for curves, also where ten or more changed items are to be expected. With
+    `n_clusters`, where items stand in clusters, `n_items` is their effective number, and the margin is narrowed by what
+    the bound over clusters costs.
 
     Raises:
         InsufficientData: there is no item.
         InvalidValue: an argument cannot be.
     """
     check_items(n_items)
+    if n_clusters is not None:
+        margin -= bound_cost(n_clusters=n_clusters, variance=discordance / n_items, alpha=check_alpha(alpha))
+        if margin <= 0.0:
+            return 0.0
     is_guarded = (is_guarded and n_items <= MOST_GUARDED) or is_guard_counted(n_items, discordance)
     if not missing.share:
         power = power_non_inferiority if is_one_sided else power_equivalence

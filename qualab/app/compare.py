@@ -78,6 +78,7 @@ def with_rule(plan: Plan, changes: Mapping[str, object]) -> Plan:
     check_rule(rule)
     changed = replace(plan, rule=rule)
     check_names(rule.margins, changed, what="margins")
+    check_names(rule.score_bounds, changed, what="score_bounds")
     return changed
 
 
@@ -118,5 +119,9 @@ def _changes(before: DecisionRule, after: DecisionRule) -> Iterator[str]:
 
 def _shown(value: object) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={number:g}" for name, number in value.items()) or "none"
+        return ", ".join(f"{name}={_shown(one)}" for name, one in value.items()) or "none"
+    if isinstance(value, tuple):
+        return ":".join(map(_shown, value))
+    if isinstance(value, float):
+        return f"{value:g}"
     return str(value)

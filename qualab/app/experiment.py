@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,6 +152,7 @@ def make_plan(
         sequential=experiment.sequential,
     )
     check_names(plan.rule.margins, plan, what="margins")
+    check_names(plan.rule.score_bounds, plan, what="score_bounds")
     return plan
 
 
@@ -228,6 +230,13 @@ def check_rule(rule: DecisionRule) -> None:
             (0 <= rule.min_accepted_share < 1, "min_accepted_share", "at least 0 and below 1"),
         ]
     )
+    for name, (low, high) in rule.score_bounds.items():
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise InvalidValue(
+                f"score_bounds: those of {name} must be two numbers, the lower first",
+                hint=f"Given: {low:g} to {high:g}",
+                fields={f"score_bounds.{name}": "must be two numbers, the lower first"},
+            )
     for name, margin in rule.margins.items():
         if not _is_margin(margin):
             raise InvalidValue(

@@ -17,7 +17,7 @@ from qualab.app.importing.contents import answers, whole_items
 from qualab.app.importing.entries import ArmLog, read_arm
 from qualab.app.importing.findings import names_of, run_findings, settle
 from qualab.app.importing.joining import ALLOWABLE, Kind, Match, counted, join, lost
-from qualab.app.importing.placing import light_items, place, scores
+from qualab.app.importing.placing import check_score_bounds, light_items, place, scores
 from qualab.app.importing.planning import adopted, exported_plan, made_plan, untaken_plan, value_findings
 from qualab.app.importing.store_source import StoredArm
 from qualab.app.importing.stored import ScoresAlone
@@ -192,6 +192,7 @@ def _judged(plan: Plan, exported: Plan | None, wanted: Wanted) -> Plan:
     """The plan with the rule that was asked for."""
     if exported is None:
         check_names(plan.rule.margins, plan, what="margins")
+        check_names(plan.rule.score_bounds, plan, what="score_bounds")
         return plan
     return with_rule(plan, dict(wanted.changes)) if wanted.changes else plan
 
@@ -222,6 +223,7 @@ def _store(
     imported = plan.imported
     assert imported is not None
     found = list(scores(places, imported.allowed))
+    check_score_bounds(found, light, plan)
     summary = Summary(light)
 
     def seen() -> Iterator[Answer]:

@@ -15,6 +15,7 @@ tasks: [release]
 # What will count as equal, fixed before the run.
 margin: 0.02          # 2 percentage points
 # margins: {gsm8k: 0.03}          # others by benchmark, task or metric; the narrower name wins
+# score_bounds: {reward: [-1, 1]} # lowest and highest score, where they are not 0 and 1
 # objective: non_inferiority      # only a loss matters; default: equivalence
 alpha: 0.05           # level of each one-sided test
 # allow_unobserved: true          # let a verdict stand though neither /metrics nor answers tell that the drafter ran

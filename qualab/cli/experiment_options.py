@@ -61,6 +61,10 @@ Margin = Annotated[float | None, typer.Option(help="Largest difference that coun
 Margins = Annotated[
     str | None, typer.Option(help="Other margins by benchmark, task or metric, as gsm8k=0.01,kobest=0.03.")
 ]
+ScoreBounds = Annotated[
+    str | None,
+    _option("score_bounds", "Lowest and highest score where not 0 and 1, by the same names, as reward=-1:1."),
+]
 ObjectiveOption = Annotated[
     Objective | None, typer.Option(help="Prove that nothing changes by the margin, or that no more than it is lost.")
 ]

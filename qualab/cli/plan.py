@@ -76,6 +76,7 @@ def plan(
     noise_floor_concurrency: o.NoiseConcurrency = None,
     margin: o.Margin = None,
     margins: o.Margins = None,
+    score_bounds: o.ScoreBounds = None,
     objective: o.ObjectiveOption = None,
     alpha: o.Alpha = None,
     power: o.Power = None,

@@ -117,6 +117,7 @@ def compare(
     plan: Annotated[Path | None, typer.Option(help="Judge by this plan file instead of the comparison's own.")] = None,
     margin: o.Margin = None,
     margins: o.Margins = None,
+    score_bounds: o.ScoreBounds = None,
     objective: o.ObjectiveOption = None,
     alpha: o.Alpha = None,
     max_missing_share: o.MaxMissingShare = None,
@@ -129,6 +130,7 @@ def compare(
     """Analyse stored scores again. Under another plan than the one before the data: marked, and never signed off."""
     rule: dict[str, Any] = {"margin": margin, "margins": margins, "objective": objective, "alpha": alpha}
     rule |= {"max_missing_share": max_missing_share, "missing_lost": missing_lost}
+    rule |= {"score_bounds": score_bounds}
     changes = {name: value for name, value in rule.items() if value is not None}
     from qualab import bootstrap
     from qualab.app.compare import compare_again, with_rule

@@ -60,6 +60,7 @@ def run(
     noise_floor_concurrency: o.NoiseConcurrency = None,
     margin: o.Margin = None,
     margins: o.Margins = None,
+    score_bounds: o.ScoreBounds = None,
     objective: o.ObjectiveOption = None,
     alpha: o.Alpha = None,
     power: o.Power = None,

@@ -72,7 +72,7 @@ class Evidence:
     interval: IntervalOf | None
     """At 95 % (1 - alpha)."""
     equivalence_interval: IntervalOf | None
-    """At 1 - 2 alpha: inside the margin (above -margin) means proven, where the exact guard agrees."""
+    """At 1 - 2 alpha: inside the margin (above -margin) means proven, where the exact guard, if any, agrees."""
     pvalue: float
     """Two-sided: mid-p McNemar, sign flips of clusters, or swaps of an item's two answers."""
     pvalue_exact: float | None
@@ -88,7 +88,7 @@ class Evidence:
     pvalue_equivalence: float | None
     """Of the tests at the margin that the plan's objective takes: the larger of two, or the one against a loss."""
     pvalue_equivalence_exact: float | None
-    """The exact unconditional guard, likewise."""
+    """The exact unconditional guard of 0/1 scores without clusters, likewise."""
     standard_error: float | None
     """CR2 where there are clusters; of the bootstrap for labels."""
     degrees_of_freedom: float | None
@@ -103,6 +103,9 @@ class Evidence:
     """Random sign patterns or swaps behind the p-value; 0 where it is exact."""
     note: str
     """What a person must know of how the bounds came about; empty otherwise."""
+    pvalue_equivalence_bounded: float | None = None
+    """Of Gaffke's bound for means of bounded scores, likewise: it decides alone where scores are not 0/1, and has to
+    agree where 0/1 scores stand in clusters. None for other kinds, and in analyses of 0.1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

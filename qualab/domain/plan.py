@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from qualab.domain.imported import Imported
 from qualab.domain.names import Api, MetricKind, Objective, RequestKind
 from qualab.domain.pins import Pins
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +133,8 @@ class DecisionRule:
     """Largest difference that still counts as equal, a fraction."""
     margins: dict[str, float] = field(default_factory=dict)
     """Margins of their own, by benchmark, task (or group) or metric id; the narrower name wins."""
+    score_bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Lowest and highest possible score, by the same names; 0 and 1 elsewhere. Differences are shares of the range."""
     objective: Objective = Objective.EQUIVALENCE
     power: float = 0.8
     """Chance of proving the margin without a true difference that is aimed at: sizes come from it, verdicts not."""
@@ -253,7 +258,7 @@ class Plan:
         names = set(metric.members) or {metric.task}
         return {task.benchmark for task in self.tasks if task.name in names}
 
-    def named(self, metric: MetricSpec, values: Mapping[str, float]) -> float | None:
+    def named(self, metric: MetricSpec, values: Mapping[str, T]) -> T | None:
         """What is given for a metric by name: its id before its task, that before its benchmark; None if nothing."""
         benchmarks = self.benchmarks_of(metric)
         names = (metric.id, metric.task, *(benchmarks if len(benchmarks) == 1 else ()))
@@ -264,8 +269,12 @@ class Plan:
         margin = self.named(metric, self.rule.margins)
         return replace(self.rule, margin=self.rule.margin if margin is None else margin, margins={})
 
+    def score_bounds_of(self, metric: MetricSpec) -> tuple[float, float]:
+        """The lowest and the highest score that the metric can have."""
+        return self.named(metric, self.rule.score_bounds) or (0.0, 1.0)
+
     @property
     def margin_names(self) -> tuple[str, ...]:
-        """Everything that a margin can be given for."""
+        """Everything that a margin or bounds of scores can be given for."""
         benchmarks = (benchmark for metric in self.metrics for benchmark in sorted(self.benchmarks_of(metric)))
         return tuple(dict.fromkeys((*benchmarks, *(m.task for m in self.metrics), *(m.id for m in self.metrics))))

@@ -14,6 +14,7 @@ from qualab.stats.bootstrap import (
     paired_bootstrap,
     paired_bootstraps,
 )
+from qualab.stats.bounded import BoundedEquivalence, BoundedMean, bounded_equivalence
 from qualab.stats.clustered import (
     ClusteredEquivalence,
     ClusteredMcNemarResult,
@@ -123,6 +124,8 @@ __all__ = [
     "Alternative",
     "BootstrapMethod",
     "BootstrapResult",
+    "BoundedEquivalence",
+    "BoundedMean",
     "ClusterErrors",
     "ClusteredEquivalence",
     "ClusteredMcNemarResult",
@@ -159,6 +162,7 @@ __all__ = [
     "bootstrap_mean",
     "bootstraps_macro_f1",
     "bound_macro_f1",
+    "bounded_equivalence",
     "classical_boundaries",
     "cluster_cells",
     "cluster_errors",

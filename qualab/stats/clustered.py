@@ -8,10 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats.checks import FloatArray, finite
-from qualab.stats.distributions import chi_square_sf
-from qualab.stats.equivalence import EquivalenceResult, weighted_equivalence
-from qualab.stats.mean import Labels, cluster_codes, mean_difference, paired_differences
+from qualab.stats.bounded import bounded_equivalence
+from qualab.stats.checks import FloatArray, check_alpha, check_items, check_margin, finite
+from qualab.stats.distributions import chi_square_sf, normal_sf
+from qualab.stats.interval import ConfidenceInterval, score_interval
+from qualab.stats.mean import Labels, cluster_codes, mean_difference, mean_equivalence, paired_differences
+from qualab.stats.score import score_statistic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,37 +125,69 @@ def _typical(sizes: FloatArray, groups: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusteredEquivalence:
-    """Equivalence of clustered 0/1 outcomes, judged at the number of independent items that they are worth."""
+    """Two one-sided tests at ±margin of clustered 0/1 outcomes: by estimated spread, and a bound that has to agree."""
 
     design_effect: float
     """Variance inflation by clusters, at least 1."""
     effective_items: float
     """Items over the design effect."""
-    result: EquivalenceResult
+    pvalue_lower: float
+    """Of "worse by the margin or more": the larger of the score test at the effective items and CR2's t-test."""
+    pvalue_upper: float
+    pvalue_bounded_lower: float
+    """The same by the bound of `bounded_equivalence`, which takes no estimate of the spread."""
+    pvalue_bounded_upper: float
+    interval: ConfidenceInterval
+    """At 1 − 2 alpha, the farthest limits of the three: inside ±margin exactly when all p-values are <= alpha."""
+    is_equivalent: bool
 
 
 def clustered_equivalence(
     baseline: npt.ArrayLike, candidate: npt.ArrayLike, *, cluster: Labels, margin: float, alpha: float = 0.05
 ) -> ClusteredEquivalence:
-    """Two one-sided score tests with the exact guard, on items, gains and losses divided by the design effect.
+    """Test whether clustered 0/1 outcomes differ by less than the margin; three methods have to agree.
+
+    Score tests on items, gains and losses divided by the design effect are right where few answers changed; CR2 with t
+    where there are few clusters; both trust the spread they saw. Gaffke's bound of cluster means does not: it holds
+    where a few clusters, perhaps none of those seen, carry the loss.
 
     The design effect is the CR2 variance over that of independent items, at least 1 (Rao & Scott 1992 divide counts
     so). Where fewer than two clusters hold a discordant item, the spread over clusters is unknown, and a cluster
     counts as one item: the design effect is the largest that clusters can cause, Σ size² / Σ size.
 
     Raises:
-        InsufficientData: fewer than two clusters.
+        InsufficientData: there is no item.
         InvalidValue: the arms are not paired 0/1 scores, or labels, margin or alpha cannot be.
     """
+    check_margin(margin)
+    level = 1.0 - 2.0 * check_alpha(alpha)
     table = cluster_cells(baseline, candidate, cluster=cluster)
-    if len(table) < 2:
-        raise InsufficientData("A clustered test needs at least two clusters", hint="Add items of other clusters.")
+    differences = paired_differences(baseline, candidate)
+    check_items(differences.size)
     effect = _design_effect(baseline, candidate, cluster, table)
     n_items, gains, losses = (float(count) / effect for count in (table.sum(), table[:, 1].sum(), table[:, 2].sum()))
+    lower = [normal_sf(score_statistic(gains, losses, n_items=n_items, difference=-margin))]
+    upper = [normal_sf(score_statistic(losses, gains, n_items=n_items, difference=-margin))]
+    bounded = bounded_equivalence(differences, cluster=cluster, margin=margin, alpha=alpha)
+    intervals = [score_interval(gains, losses, n_items=n_items, confidence_level=level), bounded.interval]
+    try:
+        by_t = mean_equivalence(differences, cluster=cluster, margin=margin, alpha=alpha)
+    except InsufficientData:  # no spread over clusters: the design effect then assumes the worst
+        pass
+    else:
+        lower, upper = [*lower, by_t.pvalue_lower], [*upper, by_t.pvalue_upper]
+        intervals.append(by_t.interval)
     return ClusteredEquivalence(
         design_effect=effect,
         effective_items=n_items,
-        result=weighted_equivalence(gains, losses, n_items=n_items, margin=margin, alpha=alpha),
+        pvalue_lower=max(lower),
+        pvalue_upper=max(upper),
+        pvalue_bounded_lower=bounded.pvalue_lower,
+        pvalue_bounded_upper=bounded.pvalue_upper,
+        interval=ConfidenceInterval(
+            low=min(one.low for one in intervals), high=max(one.high for one in intervals), confidence_level=level
+        ),
+        is_equivalent=max(*lower, *upper, bounded.pvalue) <= alpha,
     )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from qualab.stats.checks import check_alpha, check_items, check_margin
 from qualab.stats.counts import PairedCounts
 from qualab.stats.distributions import falling_root, normal_quantile, normal_sf
 from qualab.stats.guard import guard_pvalue
-from qualab.stats.interval import ConfidenceInterval, score_interval, tango
+from qualab.stats.interval import ConfidenceInterval, tango
 from qualab.stats.score import score_statistic
 
 
@@ -43,8 +42,7 @@ class EquivalenceResult:
     pvalue_upper: float
     pvalue: float
     """The larger of the two score p-values."""
-    n_guarded: int
-    """Items that the exact guard takes."""
+    n_items: int
     pvalue_exact: float
     """The larger of the two exact unconditional p-values: that of the side with the smaller statistic, since a region
     of outcomes with higher statistics is a part of one with lower."""
@@ -66,7 +64,7 @@ class EquivalenceResult:
     def _pvalue_exact(self, statistic: float) -> float:
         if statistic == min(self.statistic_lower, -self.statistic_upper):
             return self.pvalue_exact
-        return _guarded(statistic, self.n_guarded, self.margin)
+        return _guarded(statistic, self.n_items, self.margin)
 
 
 def non_inferiority(counts: PairedCounts, *, margin: float, alpha: float = 0.05) -> NonInferiorityResult:
@@ -106,22 +104,10 @@ def equivalence(counts: PairedCounts, *, margin: float, alpha: float = 0.05) -> 
         InvalidValue: the margin is not between 0 and 1, or alpha not between 0 and 0.5.
     """
     check_items(counts.n_items)
-    return weighted_equivalence(
-        float(counts.gains), float(counts.losses), n_items=counts.n_items, margin=margin, alpha=alpha
-    )
-
-
-def weighted_equivalence(
-    gains: float, losses: float, *, n_items: float, margin: float, alpha: float
-) -> EquivalenceResult:
-    """As `equivalence`, of counts that need not be whole; the guard takes the whole items among them."""
     check_margin(margin)
     check_alpha(alpha)
-    lower, upper = (
-        score_statistic(*counts, n_items=n_items, difference=-margin) for counts in ((gains, losses), (losses, gains))
-    )
-    n_guarded = max(1, math.floor(n_items))
-    pvalue, exact = normal_sf(min(lower, upper)), _guarded(min(lower, upper), n_guarded, margin)
+    lower, upper = _statistic(counts, margin), _statistic(counts.swapped(), margin)
+    pvalue, exact = normal_sf(min(lower, upper)), _guarded(min(lower, upper), counts.n_items, margin)
     return EquivalenceResult(
         margin=margin,
         alpha=alpha,
@@ -130,9 +116,9 @@ def weighted_equivalence(
         pvalue_lower=normal_sf(lower),
         pvalue_upper=normal_sf(upper),
         pvalue=pvalue,
-        n_guarded=n_guarded,
+        n_items=counts.n_items,
         pvalue_exact=exact,
-        interval=score_interval(gains, losses, n_items=n_items, confidence_level=1.0 - 2.0 * alpha),
+        interval=tango(counts, confidence_level=1.0 - 2.0 * alpha),
         is_equivalent=max(pvalue, exact) <= alpha,
     )
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qualab.errors import InsufficientData, InvalidValue
+from qualab.stats.bounded import bound_cost
 from qualab.stats.checks import FloatArray, IntArray, check_alpha, check_items, check_margin, check_power, check_rates
 from qualab.stats.distributions import bisect, likely_totals, log_factorials, normal_quantile, safe_log
 from qualab.stats.guard import first_accepted, is_accepted
@@ -308,8 +309,12 @@ def power_to_prove(
     margin: float,
     alpha: float = 0.05,
     is_one_sided: bool = False,
+    n_clusters: float | None = None,
 ) -> float:
     """Power at a true difference of 0 by the rule that `items_needed` sizes by with `is_guarded`.
+
+    With `n_clusters`, where items stand in clusters, `n_items` is their effective number, and the margin is narrowed by
+    what the bound over clusters costs.
 
     Raises:
         InsufficientData: there is no item.
@@ -317,7 +322,12 @@ def power_to_prove(
     """
     check_items(n_items)
     check_rates(discordance=discordance, difference=0.0)
-    goal = _Goal(discordance, 0.0, check_margin(margin), check_alpha(alpha), is_one_sided)
+    check_margin(margin)
+    if n_clusters is not None:
+        margin -= bound_cost(n_clusters=n_clusters, variance=discordance / n_items, alpha=check_alpha(alpha))
+        if margin <= 0.0:
+            return 0.0
+    goal = _Goal(discordance, 0.0, margin, check_alpha(alpha), is_one_sided)
     if not is_guard_counted(n_items, discordance):
         return float(goal.powers(np.array([n_items]))[0])
     return goal.guarded_power(n_items)

@@ -509,6 +509,20 @@ def test_a_loss_in_clusters_is_no_larger_evidence_than_its_clusters() -> None:
     assert tied.decision is LookDecision.CONTINUE
 
 
+def test_other_scores_are_looked_at_by_their_bound() -> None:
+    """At the first of five looks nothing is proven by little spread; at the last as by 0 discordant items."""
+    off = [0.5, 0.4] * 150
+    first, last = (looked_at(Column(task="t", off=off, on=off), number=number, n_looks=5) for number in (1, 5))
+    assert (first.decision, last.decision) == (LookDecision.CONTINUE, LookDecision.PROVEN)
+    assert last.interval is not None
+    assert last.interval.high == pytest.approx(1 - level_of((1.0,), 0.05) ** (1 / 300))
+    assert (last.pvalue_loss, last.pvalue_gain) == (1.0, 1.0)
+    lost = [x - 0.4 * (n < 30) for n, x in enumerate(off)]
+    worse = looked_at(Column(task="t", off=off, on=lost), number=5, n_looks=5)
+    assert worse.pvalue_loss == pytest.approx((1 + 0.4) ** -30)  # 30 weights of 0.4 against one gain of 1
+    assert worse.decision is LookDecision.HARM
+
+
 def test_macro_f1_is_bounded_by_counting_where_resamples_do_not_reach() -> None:
     truth = [n % 2 for n in range(600)]
     before = list(zip(truth, truth, strict=True))
@@ -541,7 +555,7 @@ def test_looks_at_clusters_in_random_order_are_wrong_at_the_margin_at_most_as_of
         off = np.where(differences > 0, 0.0, 1.0)
         wrong += _proves(off, off + differences, cluster[order], margin)
     assert wrong / n_runs <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / n_runs)
-    assert wrong > 0
+    assert _proves(np.ones(720), np.ones(720), cluster, margin)  # it can be proven at all
 
 
 @pytest.mark.slow

@@ -251,6 +251,21 @@ def test_a_table_is_imported_by_its_name_alone(qualab: Command, tmp_path: Path) 
     assert "joined    100 answers paired" in outcome.out
 
 
+def test_percent_is_refused_or_said_to_be_percent(qualab: Command, tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("item,baseline,candidate\n" + "".join(f"{n},80,80.5\n" for n in range(300)))
+    outcome = qualab("import", path)
+    assert outcome.code == 2
+    assert "has the score 80 in the baseline, outside 0 to 1" in outcome.err
+    assert qualab("import", path, "--score-bounds", "scores=0").code == 2
+    outcome = qualab(
+        "import", path, "--score-bounds", "scores=0:100", "--objective", "non_inferiority", "--format", "json"
+    )
+    (metric,) = json.loads(outcome.out)["analysis"]["metrics"]
+    assert metric["evidence"]["difference"] == pytest.approx(0.005)
+    assert metric["baseline"] == pytest.approx(80)
+
+
 def test_two_stored_runs_are_compared(qualab: Command, logs: Path) -> None:
     _, first = imported(qualab, logs)
     _, second = imported(qualab, logs)

@@ -124,6 +124,9 @@ def test_a_plan_without_a_model_is_a_table_alone(qualab: Command) -> None:
     [
         (("--margins", "demo_arith=0.01"), "Did you mean demo_arithmetic"),
         (("--margins", "0.01"), "not of the form name=number"),
+        (("--score-bounds", "demo_arithmetic=100"), "not of the form name=low:high"),
+        (("--score-bounds", "demo_arithmetic=1:0"), "the lower first"),
+        (("--score-bounds", "demo_arith=0:100"), "Did you mean demo_arithmetic"),
         (("--discordance", "much"), "not of the form"),
         (("--discordance", "1.5"), "discordance must be"),
         (("--margin", "1"), "margin must be"),

@@ -13,7 +13,8 @@ import pytest
 
 from qualab.adapters.imports.inspect_logs import _Archive, _row
 from qualab.domain.names import AnswerStatus, MetricKind, RequestKind, Verdict
-from qualab.errors import BadLog
+from qualab.domain.plan import DecisionRule
+from qualab.errors import BadLog, InvalidValue
 from tests.imports.conftest import BASELINE, CANDIDATE, Importer
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -232,6 +233,49 @@ def test_what_is_no_table_is_said_with_its_line(importer: Importer, name: str, t
         table(importer, text, name)
     assert "Expected" in caught.value.hint
     assert not importer.store.kept
+
+
+PERCENT = "item,baseline,candidate,task\na,80,80,sums\nb,0,100,sums\nc,55,55,sums\n"
+
+
+def test_scores_outside_their_bounds_stop_an_import(importer: Importer) -> None:
+    with pytest.raises(
+        InvalidValue, match=r"sums/score,none: item 0 has the score 80 in the baseline, outside 0 to 1"
+    ) as caught:
+        table(importer, PERCENT)
+    assert "--score-bounds sums=0:100" in caught.value.hint
+    assert not importer.store.kept
+    with pytest.raises(InvalidValue, match="outside 0 to 99"):
+        table(importer, PERCENT, rule=DecisionRule(score_bounds={"sums": (0.0, 99.0)}))
+    (found,) = table(importer, PERCENT, rule=DecisionRule(score_bounds={"sums/score,none": (0.0, 100.0)})).metrics
+    assert found.evidence is not None
+    assert (found.baseline, found.candidate) == (45.0, pytest.approx(235 / 3))
+    assert found.evidence.difference == pytest.approx(1 / 3)
+
+
+def test_bounds_of_scores_are_two_numbers_of_a_metric_there_is(importer: Importer) -> None:
+    for bounds, message in (
+        ({"sums": (100.0, 0.0)}, "the lower first"),
+        ({"sums": (0.0, float("inf"))}, "two numbers"),
+        ({"sum": (0.0, 100.0)}, "no benchmark, task or metric named sum"),
+    ):
+        with pytest.raises(InvalidValue, match=message):
+            table(importer, PERCENT, rule=DecisionRule(score_bounds=bounds))
+
+
+@pytest.mark.parametrize(
+    ("scores", "verdict"),
+    [
+        ([(0.1, 0.09), (0.1, 0.1), (0.1, 0.1)], Verdict.INCONCLUSIVE),
+        ([(0.5, 0.5)] * 1500, Verdict.EQUIVALENT),
+        ([(0.5, 0.4), *[(0.5, 0.5)] * 1499], Verdict.EQUIVALENT),
+    ],
+)
+def test_means_of_scores_take_as_many_items_as_counts_do(
+    importer: Importer, scores: list[tuple[float, float]], verdict: Verdict
+) -> None:
+    lines = "".join(f"{n},{off},{on}\n" for n, (off, on) in enumerate(scores))
+    assert table(importer, "item,baseline,candidate\n" + lines).verdict is verdict
 
 
 def test_an_item_that_comes_twice_in_a_table_is_no_pair(importer: Importer) -> None:

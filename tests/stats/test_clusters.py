@@ -170,12 +170,15 @@ def test_cells_count_each_cluster() -> None:
         cluster_cells([1, 0.5], [1, 1], cluster=["x", "y"])
 
 
-def test_independent_items_lose_nothing_by_clusters_of_one() -> None:
+def test_clusters_of_one_item_have_the_score_tests_of_independent_items() -> None:
     baseline = np.array([1] * 6 + [0] * 5 + [1] * 589)
     candidate = np.array([0] * 6 + [1] * 5 + [1] * 589)
     clustered = clustered_equivalence(baseline, candidate, cluster=np.arange(600), margin=0.02)
+    free = equivalence(PairedCounts(n_items=600, gains=5, losses=6), margin=0.02)
     assert clustered.design_effect == pytest.approx(1.0)
-    assert clustered.result == equivalence(PairedCounts(n_items=600, gains=5, losses=6), margin=0.02)
+    assert (clustered.pvalue_lower, clustered.pvalue_upper) == pytest.approx((free.pvalue_lower, free.pvalue_upper))
+    assert clustered.interval.low <= free.interval.low
+    assert clustered.is_equivalent
 
 
 def test_items_copied_within_clusters_prove_no_smaller_margin() -> None:
@@ -187,9 +190,10 @@ def test_items_copied_within_clusters_prove_no_smaller_margin() -> None:
     )
     assert copied.design_effect == pytest.approx(5.0, rel=0.02)
     assert copied.effective_items == pytest.approx(200, rel=0.02)
-    assert copied.result.pvalue == pytest.approx(once.result.pvalue, rel=0.05)
+    assert copied.pvalue_lower == pytest.approx(once.pvalue_lower, rel=0.05)
+    assert copied.pvalue_bounded_lower == pytest.approx(once.pvalue_bounded_lower)
     naive = equivalence(PairedCounts(n_items=1000, gains=25, losses=30), margin=0.05)
-    assert naive.pvalue < copied.result.pvalue / 10
+    assert naive.pvalue < copied.pvalue_lower / 10
 
 
 def test_unchanged_clusters_count_as_one_item_each() -> None:
@@ -197,7 +201,10 @@ def test_unchanged_clusters_count_as_one_item_each() -> None:
     result = clustered_equivalence(same, same, cluster=np.repeat(np.arange(120), 5), margin=0.02)
     assert result.design_effect == 5.0
     assert result.effective_items == 120.0
-    assert result.result == equivalence(PairedCounts(n_items=120, gains=0, losses=0), margin=0.02)
-    assert not result.result.is_equivalent
-    with pytest.raises(InsufficientData):
-        clustered_equivalence([1, 1], [1, 1], cluster=["a", "a"], margin=0.02)
+    assert result.pvalue_lower == equivalence(PairedCounts(n_items=120, gains=0, losses=0), margin=0.02).pvalue
+    assert result.pvalue_bounded_lower == result.pvalue_bounded_upper == pytest.approx(0.98**120)
+    assert not result.is_equivalent
+    # all in one cluster is one item
+    assert clustered_equivalence(same, same, cluster=["a"] * 600, margin=0.02).pvalue_bounded_lower == pytest.approx(
+        0.98
+    )

@@ -10,6 +10,8 @@ from qualab.app.analysis.ruling import MAX_ITEMS, is_one_sided, sides
 from qualab.domain.comparison import IntervalOf
 from qualab.domain.plan import DecisionRule
 from qualab.errors import InsufficientData
+from qualab.stats.bounded import BoundedMean
+from qualab.stats.distributions import normal_quantile
 from qualab.stats.guard import forget_guard
 from qualab.stats.interval import ConfidenceInterval
 from qualab.stats.sizing import items_needed, items_wald_equivalence
@@ -29,6 +31,8 @@ class Bounds:
     degrees_of_freedom: float | None
     design_effect: float
     note: str = ""
+    pvalue_equivalence_bounded: float | None = None
+    """Of Gaffke's bound: means of scores that are not 0/1, and 0/1 scores in clusters."""
 
 
 def is_inside(
@@ -57,15 +61,6 @@ def of_sides(lower: float, upper: float, rule: DecisionRule, *, higher_is_better
 def interval_of(found: ConfidenceInterval) -> IntervalOf:
     """The same interval as a domain value."""
     return IntervalOf(low=found.low, high=found.high, confidence_level=found.confidence_level)
-
-
-def wider(one: ConfidenceInterval, other: ConfidenceInterval | None) -> IntervalOf:
-    """The farther limits of two intervals at the same level."""
-    if other is None:
-        return interval_of(one)
-    return IntervalOf(
-        low=min(one.low, other.low), high=max(one.high, other.high), confidence_level=one.confidence_level
-    )
 
 
 def farther(interval: IntervalOf, rule: DecisionRule, *, higher_is_better: bool = True) -> float:
@@ -119,3 +114,37 @@ def needed_by_error(standard_error: float, n_items: int, rule: DecisionRule) -> 
         is_one_sided=is_one_sided(rule),
     )
     return math.ceil(found) if found <= MAX_ITEMS else None
+
+
+def needed_by_bound(
+    mean: BoundedMean,
+    standard_error: float,
+    rule: DecisionRule,
+    *,
+    higher_is_better: bool = True,
+    difference: float = 0.0,
+) -> int | None:
+    """Scores that prove the margin by Gaffke's bound with the rule's power, if more are as those seen.
+
+    The observed distribution is moved to a mean of 0 and multiplied; the true difference, `difference`, and what its
+    estimate may miss, by `standard_error` at the scores seen, narrow the margin. None for more than MAX_ITEMS.
+    """
+    taken = sides(rule.objective, higher_is_better=higher_is_better)
+    n_items = float(mean.counts @ mean.sizes)
+    missed = standard_error * normal_quantile(0.5 + rule.power / 2.0 if all(taken) and not difference else rule.power)
+
+    def is_proven(factor: float) -> bool:
+        room = rule.margin - missed / math.sqrt(factor)
+        more = mean.scaled(factor)
+        lower, upper = room + difference, room - difference
+        return (not taken[0] or (lower > 0.0 and more.pvalue_above(-min(lower, 1.0)) <= rule.alpha)) and (
+            not taken[1] or (upper > 0.0 and more.pvalue_below(min(upper, 1.0)) <= rule.alpha)
+        )
+
+    low, high = 1.0 / n_items, MAX_ITEMS / n_items
+    if not is_proven(high):
+        return None
+    while high > low * 1.002:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if is_proven(middle) else (middle, high)
+    return math.ceil(n_items * high)

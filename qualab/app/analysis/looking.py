@@ -109,7 +109,7 @@ def _look_at(spec: MetricSpec, data: LookData) -> MetricLook:
     fractions = history(spec.id, data.before)
     so_far = fractions[-1] if fractions else 0.0
     fraction = 1.0 if data.is_last else max(so_far, n_pairs / _planned(members, data.plan))
-    sample = sample_of(members, data.scores, data.layout)
+    sample = sample_of(members, data.scores, data.layout, data.plan)
     found = None
     if fraction > so_far and n_pairs and not isinstance(sample, Untestable):
         fractions = (*fractions, fraction)

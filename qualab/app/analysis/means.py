@@ -14,9 +14,8 @@ from qualab.app.analysis.bounds import (
     halves,
     interval_of,
     needed,
-    needed_by_error,
+    needed_by_bound,
     of_sides,
-    wider,
 )
 from qualab.app.analysis.ruling import is_one_sided, sides
 from qualab.app.analysis.samples import MeanSample
@@ -24,13 +23,20 @@ from qualab.domain.comparison import Evidence
 from qualab.domain.names import EvidenceKind
 from qualab.domain.plan import DecisionRule
 from qualab.errors import InsufficientData
+from qualab.stats.bounded import BoundedMean
 from qualab.stats.checks import IntArray
-from qualab.stats.clustered import cluster_cells, clustered_equivalence, clustered_mcnemar, design_effect
+from qualab.stats.clustered import (
+    ClusteredEquivalence,
+    cluster_cells,
+    clustered_equivalence,
+    clustered_mcnemar,
+    design_effect,
+)
 from qualab.stats.counts import PairedCounts, tally
 from qualab.stats.difference import conditional_sides, mcnemar, two_proportion_z
-from qualab.stats.equivalence import EquivalenceResult, equivalence, provable_margin, weighted_equivalence
-from qualab.stats.interval import ConfidenceInterval, score_interval, tango
-from qualab.stats.mean import MeanDifference, cluster_codes, mean_difference, mean_equivalence
+from qualab.stats.equivalence import EquivalenceResult, equivalence, provable_margin
+from qualab.stats.interval import tango
+from qualab.stats.mean import MeanDifference, cluster_codes, mean_difference
 from qualab.stats.resampling import sign_flip
 
 _HAIR = 1e-9
@@ -72,6 +78,7 @@ def mean_evidence(
         pvalue_clustered_mcnemar=tests.clustered_mcnemar,
         pvalue_equivalence=bounds.pvalue_equivalence,
         pvalue_equivalence_exact=bounds.pvalue_equivalence_exact,
+        pvalue_equivalence_bounded=bounds.pvalue_equivalence_bounded,
         standard_error=bounds.standard_error,
         degrees_of_freedom=bounds.degrees_of_freedom,
         design_effect=bounds.design_effect,
@@ -131,6 +138,10 @@ class _Data:
     def counts(self) -> PairedCounts:
         return tally(self.sample.baseline, self.sample.candidate)
 
+    @cached_property
+    def bounded(self) -> BoundedMean:
+        return BoundedMean.of(self.sample.differences, cluster=self.codes)
+
     @property
     def difference(self) -> float:
         return math.fsum(self.sample.differences) / self.n_items
@@ -148,6 +159,7 @@ class _Data:
             equivalence_interval=interval_of(found.interval),
             pvalue_equivalence=self._taken(found.pvalue_lower, found.pvalue_upper, rule),
             pvalue_equivalence_exact=self._exact(found, rule),
+            pvalue_equivalence_bounded=None,
             standard_error=None,
             degrees_of_freedom=None,
             design_effect=1.0,
@@ -164,73 +176,55 @@ class _Data:
         return found.pvalue_exact_lower if lower else found.pvalue_exact_upper
 
     def _bounds_of_clusters(self, rule: DecisionRule) -> Bounds:
-        """The farther limits of two intervals: score tests at the effective number of items, and CR2 with t.
-
-        The first is right where few answers changed, the second where there are few clusters.
-        """
-        effect, found = self._at_effective_items(rule)
-        score = score_interval(
-            self.counts.gains / effect,
-            self.counts.losses / effect,
-            n_items=self.n_items / effect,
-            confidence_level=1.0 - rule.alpha,
-        )
-        spread = self._spread(1.0 - rule.alpha)
-        outer = self._t_test(rule)
+        """The farthest limits of three: score tests at the effective number of items, CR2 with t, Gaffke's bound."""
+        found, outer = self._clustered(rule.margin, rule.alpha), self._clustered(rule.margin, rule.alpha / 2.0)
+        spread = self._spread()
         return Bounds(
             difference=self.difference,
-            interval=wider(score, spread.interval if spread else None),
-            equivalence_interval=wider(found.interval, outer[1] if outer else None),
-            pvalue_equivalence=max(
-                self._taken(found.pvalue_lower, found.pvalue_upper, rule), outer[0] if outer else 0.0
-            ),
-            pvalue_equivalence_exact=self._exact(found, rule),
+            interval=interval_of(outer.interval),
+            equivalence_interval=interval_of(found.interval),
+            pvalue_equivalence=self._taken(found.pvalue_lower, found.pvalue_upper, rule),
+            pvalue_equivalence_exact=None,
+            pvalue_equivalence_bounded=self._taken(found.pvalue_bounded_lower, found.pvalue_bounded_upper, rule),
             standard_error=spread.standard_error if spread else None,
             degrees_of_freedom=spread.degrees_of_freedom if spread else None,
-            design_effect=effect,
-            note="" if self.n_clusters > 1 else "all scores stand in one cluster, which counts as one item",
+            design_effect=found.design_effect,
+            note=self._note,
         )
 
-    def _at_effective_items(self, rule: DecisionRule) -> tuple[float, EquivalenceResult]:
+    def _clustered(self, margin: float, alpha: float) -> ClusteredEquivalence:
         sample = self.sample
-        if self.n_clusters > 1:
-            found = clustered_equivalence(
-                sample.baseline, sample.candidate, cluster=self.codes, margin=rule.margin, alpha=rule.alpha
-            )
-            return found.design_effect, found.result
-        effect = float(self.n_items)
-        result = weighted_equivalence(
-            self.counts.gains / effect, self.counts.losses / effect, n_items=1.0, margin=rule.margin, alpha=rule.alpha
-        )
-        return effect, result
+        return clustered_equivalence(sample.baseline, sample.candidate, cluster=self.codes, margin=margin, alpha=alpha)
 
     def _bounds_of_scores(self, rule: DecisionRule) -> Bounds:
-        spread, outer = self._spread(1.0 - rule.alpha), self._t_test(rule)
-        note = "" if spread else "the differences have no spread, so that there is no bound yet"
+        """Gaffke's bound alone: a t-test knows nothing of rare large losses that were not seen."""
+        spread = self._spread()
+        lower, upper = self.bounded.pvalue_above(-rule.margin), self.bounded.pvalue_below(rule.margin)
+        pvalue = self._taken(lower, upper, rule)
         return Bounds(
             difference=self.difference,
-            interval=interval_of(spread.interval) if spread else None,
-            equivalence_interval=interval_of(outer[1]) if outer else None,
-            pvalue_equivalence=outer[0] if outer else None,
+            interval=interval_of(self.bounded.interval(confidence_level=1.0 - rule.alpha)),
+            equivalence_interval=interval_of(self.bounded.interval(confidence_level=1.0 - 2.0 * rule.alpha)),
+            pvalue_equivalence=pvalue,
             pvalue_equivalence_exact=None,
+            pvalue_equivalence_bounded=pvalue,
             standard_error=spread.standard_error if spread else None,
             degrees_of_freedom=spread.degrees_of_freedom if spread else None,
             design_effect=max(1.0, spread.design_effect) if spread else 1.0,
-            note=note,
+            note=self._note,
         )
 
-    def _spread(self, confidence_level: float) -> MeanDifference | None:
-        try:
-            return mean_difference(self.sample.differences, cluster=self.codes, confidence_level=confidence_level)
-        except InsufficientData:
-            return None
+    @property
+    def _note(self) -> str:
+        if self.n_clusters > 1 or self.n_items == 1:
+            return ""
+        return "all scores stand in one cluster, which counts as one item"
 
-    def _t_test(self, rule: DecisionRule) -> tuple[float, ConfidenceInterval] | None:
+    def _spread(self) -> MeanDifference | None:
         try:
-            found = mean_equivalence(self.sample.differences, margin=rule.margin, alpha=rule.alpha, cluster=self.codes)
+            return mean_difference(self.sample.differences, cluster=self.codes)
         except InsufficientData:
             return None
-        return self._taken(found.pvalue_lower, found.pvalue_upper, rule), found.interval
 
     def tests(self, rng: np.random.Generator) -> _Tests:
         """Two-sided tests of no difference."""
@@ -246,24 +240,19 @@ class _Data:
         )
 
     def sides(self) -> tuple[float, float]:
-        """Exact conditional tests of the counts; in clusters of the counts over the design effect, and CR2's t-test.
+        """Exact conditional tests of the counts, else Gaffke's bound against 0.
 
-        Without any spread the t-test has nothing to say: of other scores that is no evidence, p = 1.
+        Of 0/1 scores in clusters the largest p of that, the counts over the design effect, and CR2's t-test.
         """
         if self.kind is EvidenceKind.COUNTS:
             return conditional_sides(self.counts.gains, self.counts.losses)
-        spread = self._spread(0.95)
-        if self.kind is EvidenceKind.SCORES:
-            return halves(spread.pvalue, spread.difference) if spread else (1.0, 1.0)
-        effect = float(self.n_items) if self.n_clusters == 1 else self._design_effect()
-        counted = conditional_sides(self.counts.gains / effect, self.counts.losses / effect)
-        if spread is None:
-            return counted
-        by_t = halves(spread.pvalue, spread.difference)
-        return max(counted[0], by_t[0]), max(counted[1], by_t[1])
-
-    def _design_effect(self) -> float:
-        return design_effect(self.sample.baseline, self.sample.candidate, cluster=self.codes)
+        found = [(self.bounded.pvalue_below(0.0), self.bounded.pvalue_above(0.0))]
+        if self.kind is EvidenceKind.CLUSTERS:
+            effect = design_effect(self.sample.baseline, self.sample.candidate, cluster=self.codes)
+            found.append(conditional_sides(self.counts.gains / effect, self.counts.losses / effect))
+            if spread := self._spread():
+                found.append(halves(spread.pvalue, spread.difference))
+        return max(loss for loss, _ in found), max(gain for _, gain in found)
 
     def _clustered_mcnemar(self) -> float | None:
         if self.kind is not EvidenceKind.CLUSTERS or self.n_clusters < 2:
@@ -283,25 +272,17 @@ class _Data:
         if bounds.equivalence_interval is None:
             return None
         limit = farther(bounds.equivalence_interval, rule, higher_is_better=self.higher_is_better)
-        if self.kind is EvidenceKind.SCORES:
+        if self.kind is not EvidenceKind.COUNTS:
             return limit
-        counts = self._whole_counts(bounds.design_effect)
-        if counts is None:
-            return 1.0
-        counts = counts if self.higher_is_better else counts.swapped()
+        counts = self.counts if self.higher_is_better else self.counts.swapped()
         return max(limit, provable_margin(counts, alpha=rule.alpha, is_one_sided=is_one_sided(rule)).margin)
 
-    def _whole_counts(self, effect: float) -> PairedCounts | None:
-        """Items over the design effect rounded down, changes rounded up; None where nothing is left."""
-        n_items = math.floor(self.n_items / effect + _HAIR)
-        gains, losses = (math.ceil(count / effect - _HAIR) for count in (self.counts.gains, self.counts.losses))
-        if n_items < 1 or gains + losses > n_items:
-            return None
-        return PairedCounts(n_items=n_items, gains=gains, losses=losses)
-
     def items_needed(self, bounds: Bounds, rule: DecisionRule) -> int | None:
-        if self.kind is EvidenceKind.SCORES:
-            error = bounds.standard_error
-            return None if error is None else needed_by_error(error, self.n_items, rule)
+        if self.kind is EvidenceKind.COUNTS:
+            return needed(self.counts.discordance, rule)
+        error = bounds.standard_error or 0.0
+        by_bound = needed_by_bound(self.bounded, error, rule, higher_is_better=self.higher_is_better)
+        if self.kind is EvidenceKind.SCORES or by_bound is None:
+            return by_bound
         independent = needed(self.counts.discordance, rule)
-        return None if independent is None else math.ceil(independent * bounds.design_effect - _HAIR)
+        return None if independent is None else max(by_bound, math.ceil(independent * bounds.design_effect - _HAIR))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,18 @@ from qualab.domain.names import ArmName, MetricKind, MissingPolicy
 from qualab.domain.plan import MetricSpec, Plan
 from qualab.stats.checks import FloatArray, IntArray
 
+ROUNDING = 1e-9
+"""What a score may lie outside of its range, in shares of it."""
 Label = Any
 """A class as the harness spells it; None where the answer is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeanSample:
-    """Scores whose mean is the metric. NaN is a missing score."""
+    """Scores whose mean is the metric, in shares of its range: 0 is the lowest possible score, 1 the highest.
+
+    NaN is a missing score.
+    """
 
     number: IntArray
     """Which answer each score belongs to."""
@@ -212,7 +217,7 @@ def missing_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout) ->
     return MissingCount(baseline=off, candidate=on, either=either)
 
 
-def sample_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout) -> Sample | Untestable:
+def sample_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout, plan: Plan) -> Sample | Untestable:
     """A metric's sample, chosen by the kinds of what it pools."""
     kinds = {member.kind for member in members}
     if not members:
@@ -221,7 +226,7 @@ def sample_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout) -> 
         return Untestable(reason="no test: the task does not declare how this metric comes from its items")
     if MetricKind.GROUP_MEAN in kinds or len(kinds) > 1:
         return Untestable(reason="no test: the group mixes metrics of different kinds")
-    parts = [_Both.of(member, scores, layout) for member in members]
+    parts = [_Both.of(member, scores, layout, plan.score_bounds_of(member)) for member in members]
     if kinds == {MetricKind.MACRO_F1}:
         return _labels(parts)
     return _lists(parts) if kinds == {MetricKind.LIST_MEAN} else _numbers(parts)
@@ -234,12 +239,13 @@ class _Both:
     places: Places
     baseline: list[Any]
     candidate: list[Any]
+    bounds: tuple[float, float]
 
     @classmethod
-    def of(cls, member: MetricSpec, scores: Scores, layout: Layout) -> _Both:
+    def of(cls, member: MetricSpec, scores: Scores, layout: Layout, bounds: tuple[float, float]) -> _Both:
         places = layout.tasks[member.task]
-        off, on = (scores.column(member.task, member.key, arm) for arm in ArmName)
-        return cls(places=places, baseline=_in_order(off, places.keys), candidate=_in_order(on, places.keys))
+        off, on = (_in_order(scores.column(member.task, member.key, arm), places.keys) for arm in ArmName)
+        return cls(places=places, baseline=off, candidate=on, bounds=bounds)
 
     def values(self) -> Iterable[Any]:
         return (value for arm in (self.baseline, self.candidate) for value in arm if value is not None)
@@ -253,12 +259,13 @@ def _numbers(parts: Sequence[_Both]) -> Sample | Untestable:
     types = {kind for part in parts for arm in (part.baseline, part.candidate) for kind in set(map(type, arm))}
     if not all(issubclass(kind, (int, float)) for kind in types - {type(None)}):
         return Untestable(reason="no test: a score is no number, although the metric is declared a mean of numbers")
-    return MeanSample(
+    sample = MeanSample(
         number=np.concatenate([part.places.numbers for part in parts]),
         unit=np.concatenate([part.places.units for part in parts]),
         baseline=np.concatenate([np.array(part.baseline, dtype=np.float64) for part in parts]),
         candidate=np.concatenate([np.array(part.candidate, dtype=np.float64) for part in parts]),
     )
+    return _in_shares(sample, _bounds_of_answers(parts))
 
 
 def _lists(parts: Sequence[_Both]) -> Sample | Untestable:
@@ -278,12 +285,33 @@ def _lists(parts: Sequence[_Both]) -> Sample | Untestable:
             lengths.append(length)
             baseline += [np.nan] * length if off is None else off
             candidate += [np.nan] * length if on is None else on
-    return MeanSample(
+    sample = MeanSample(
         number=np.repeat(np.concatenate([part.places.numbers for part in parts]), lengths),
         unit=np.repeat(np.concatenate([part.places.units for part in parts]), lengths),
         baseline=np.array(baseline, dtype=np.float64),
         candidate=np.array(candidate, dtype=np.float64),
     )
+    return _in_shares(sample, np.repeat(_bounds_of_answers(parts), lengths, axis=0))
+
+
+def _bounds_of_answers(parts: Sequence[_Both]) -> FloatArray:
+    """The lowest and the highest possible score of each answer."""
+    return np.concatenate([np.tile(part.bounds, (len(part.baseline), 1)) for part in parts]).astype(np.float64)
+
+
+def _in_shares(sample: MeanSample, bounds: FloatArray) -> Sample | Untestable:
+    """The scores in shares of their range, if all lie in it."""
+    low, high = bounds.T
+    arms = [(scores - low) / (high - low) for scores in (sample.baseline, sample.candidate)]
+    for scores, shares in zip((sample.baseline, sample.candidate), arms, strict=True):
+        if (outside := np.flatnonzero(np.abs(shares - 0.5) > 0.5 + ROUNDING)).size:
+            first = outside[0]
+            return Untestable(
+                reason=f"no test: a score of {scores[first]:g} lies outside {low[first]:g} to {high[first]:g}, "
+                "the bounds of this metric's scores (score_bounds)"
+            )
+    baseline, candidate = (np.clip(shares, 0.0, 1.0) for shares in arms)
+    return replace(sample, baseline=baseline, candidate=candidate)
 
 
 def _labels(parts: Sequence[_Both]) -> Sample | Untestable:

@@ -10,8 +10,9 @@ from qualab.app.importing.entries import Entry
 from qualab.app.importing.joining import ALLOWABLE, Kind, Match
 from qualab.domain.imported import FindingCode
 from qualab.domain.items import Item, Score
-from qualab.domain.names import ArmName
+from qualab.domain.names import ArmName, MetricKind
 from qualab.domain.plan import Plan
+from qualab.errors import InvalidValue
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,6 +105,29 @@ def _scores(entry: Entry, arm: ArmName, position: int, repeat: int) -> Iterator[
     for metric in sorted(entry.scores):
         value, detail = _split(entry.scores[metric])
         yield Score(arm=arm, position=position, repeat=repeat, metric=metric, value=value, detail=detail)
+
+
+def check_score_bounds(found: Iterable[Score], items: Sequence[Item], plan: Plan) -> None:
+    """Raises InvalidValue for a score that its metric cannot have, where a verdict would rest on it."""
+    specs = (spec for primary in plan.primaries for spec in plan.members_of(primary))
+    bounds = {
+        (spec.task, spec.key): (spec.id, *plan.score_bounds_of(spec))
+        for spec in specs
+        if spec.kind in (MetricKind.BINARY_MEAN, MetricKind.MEAN, MetricKind.LIST_MEAN)
+    }
+    for score in found:
+        item = items[score.position]
+        if (item.task, score.metric) not in bounds:
+            continue
+        metric, low, high = bounds[item.task, score.metric]
+        values = (score.value,) if score.detail is None else score.detail
+        value = next((one for one in values if not low <= one <= high), None)
+        if value is not None:
+            raise InvalidValue(
+                f"{metric}: item {item.doc_id} has the score {value:g} in the {score.arm}, outside {low:g} to {high:g}",
+                hint=f"Divide percent by 100, or say what its scores are bounded by: --score-bounds {item.task}=0:100",
+                fields={"score_bounds": f"{metric} has a score of {value:g}"},
+            )
 
 
 def _split(value: Any) -> tuple[float, tuple[Any, ...] | None]:

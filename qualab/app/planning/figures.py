@@ -2,7 +2,8 @@
 
 An item's mean difference over k answers has the variance noise / k + (discordance − noise): repeats divide the noise of
 runs, never what differs between items. That variance stands in for the discordance. Items in clusters count as items
-over the design effect. Answers that are expected to be missing shift the worst cases towards the margin.
+over the design effect, and where there are clusters or repeats the bound over clusters narrows the margin. Answers that
+are expected to be missing shift the worst cases towards the margin.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from qualab.app.calculators import EarlyLooks, Missing, early_looks, power_at_lo
 from qualab.app.planning.beliefs import Belief
 from qualab.domain.plan import DecisionRule, LookPlan
 from qualab.errors import InsufficientData
+from qualab.stats.bounded import bound_cost
 from qualab.stats.sizing import (
     discordance_with_repeats,
     items_needed,
@@ -118,8 +120,11 @@ def figures_of(
     effective = max(1, math.floor(asked.n_items / belief.design_effect + _HAIR))
     one_sided, alpha, target = is_one_sided(rule), rule.alpha, rule.power
 
+    n_clusters = asked.n_clusters if asked.n_clusters < asked.n_items or asked.repeats > 1 else None
+    clusters_per_item = None if n_clusters is None else belief.design_effect * n_clusters / asked.n_items
+
     def needed(discordance: float, power: float) -> int | None:
-        n_items = sufficient_items(discordance, power, rule=rule, missing=expected)
+        n_items = sufficient_items(discordance, power, rule=rule, missing=expected, clusters_per_item=clusters_per_item)
         return None if n_items is None else math.ceil(n_items * belief.design_effect - _HAIR)
 
     power = partial(
@@ -129,7 +134,13 @@ def figures_of(
         margin=rule.margin,
         alpha=alpha,
         is_one_sided=one_sided,
+        n_clusters=n_clusters,
     )
+    cost = 0.0
+    if n_clusters is not None:
+        cost = bound_cost(n_clusters=n_clusters, variance=variance / effective, alpha=alpha)
+    narrowed = replace(rule, margin=rule.margin - cost)
+    provable = narrowest_margin(effective, variance, power_each, rule=rule, missing=expected)
     return Figures(
         id=metric.id,
         name=metric.name,
@@ -141,8 +152,8 @@ def figures_of(
         effective_items=effective,
         power=power(),
         power_missing=power(missing=expected) if missing else None,
-        power_looks=_power_looks(variance, rule, looks, effective, expected),
-        provable_margin=narrowest_margin(effective, variance, power_each, rule=rule, missing=expected),
+        power_looks=_power_looks(variance, narrowed, looks, effective, expected),
+        provable_margin=None if provable is None or provable + cost >= 1.0 else provable + cost,
         mde=_if_any(lambda: mde(n_items=effective, discordance=variance, alpha=alpha, power=target)),
         mde_beyond_noise=_if_any(
             lambda: mde_beyond_noise(
@@ -155,13 +166,21 @@ def figures_of(
         items_needed=needed(variance, power_each),
         items_needed_alone=needed(variance, target),
         items_needed_repeated=needed(belief.discordance / BEST_REPEATS, power_each),
-        looks=_looks(_worst(variance, expected), _shifted(rule, expected, power_each), looks, belief.design_effect),
+        looks=_looks(_worst(variance, expected), _shifted(narrowed, expected, power_each), looks, belief.design_effect),
     )
 
 
-def sufficient_items(discordance: float, power: float, *, rule: DecisionRule, missing: Missing) -> int | None:
+def sufficient_items(
+    discordance: float,
+    power: float,
+    *,
+    rule: DecisionRule,
+    missing: Missing,
+    clusters_per_item: float | None = None,
+) -> int | None:
     """Items that prove the rule's margin with this power; None where more than MAX_ITEMS would be needed.
 
+    `clusters_per_item`: clusters for each effective item; None where items are independent.
     Where answers are expected to be missing: from the shifted margin on, the first size whose power is enough.
     """
     at_worst = _shifted(rule, missing, power)
@@ -178,7 +197,10 @@ def sufficient_items(discordance: float, power: float, *, rule: DecisionRule, mi
             max_items=MAX_ITEMS,
         )
     )
-    while n_items is not None and missing.share and n_items <= MAX_ITEMS:
+    if n_items is None or not (missing.share or clusters_per_item):
+        return n_items
+
+    def is_enough(n_items: int) -> bool:
         found = verdict_power(
             n_items=n_items,
             discordance=discordance,
@@ -186,11 +208,19 @@ def sufficient_items(discordance: float, power: float, *, rule: DecisionRule, mi
             alpha=rule.alpha,
             is_one_sided=is_one_sided(rule),
             missing=missing,
+            n_clusters=clusters_per_item and n_items * clusters_per_item,
         )
-        if found >= power - _NEAR:
-            break
-        n_items = math.ceil(1.02 * n_items)
-    return None if n_items is None or n_items > MAX_ITEMS else n_items
+        return found >= power - (_NEAR if missing.share else 0.0)
+
+    low = high = n_items
+    while not is_enough(high):
+        low, high = high, math.ceil(1.1 * high)
+        if high > MAX_ITEMS:
+            return None
+    while high > 1.005 * low + 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
 
 
 def narrowest_margin(
@@ -226,6 +256,8 @@ def _power_looks(
 ) -> float | None:
     if looks is None or is_one_sided(rule):
         return None
+    if rule.margin <= 0.0:
+        return 0.0
     return power_at_looks(
         n_items=n_items,
         margin=rule.margin,

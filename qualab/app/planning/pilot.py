@@ -58,7 +58,7 @@ def pilot_of(store: Store, comparison_id: str) -> Pilot:
         )
     found, floors = {}, _floors(store.analysis(comparison.id))
     for metric in comparison.plan.metrics:
-        sample = sample_of(members_of(metric, comparison.plan), scores, layout)
+        sample = sample_of(members_of(metric, comparison.plan), scores, layout, comparison.plan)
         if isinstance(sample, MeanSample):
             complete = sample.under(MissingPolicy.COMPLETE, right=1.0)
             if complete.n_items:

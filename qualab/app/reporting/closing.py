@@ -16,7 +16,7 @@ from qualab.domain.signoffs import SignOff as Signed
 METHODS = {
     EvidenceKind.COUNTS: ("method difference", "method interval"),
     EvidenceKind.CLUSTERS: ("method clusters",),
-    EvidenceKind.SCORES: ("method clusters",),
+    EvidenceKind.SCORES: ("method bounded",),
     EvidenceKind.LABELS: ("method labels",),
 }
 """What is said of each kind of evidence."""

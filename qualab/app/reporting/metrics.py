@@ -104,8 +104,9 @@ def metric_cells(row: MetricResult, words: Words) -> dict[str, Cell]:
     }
     if row.evidence is not None:
         return cells | _evidence_cells(row.evidence, words)
-    if row.baseline is not None and row.candidate is not None:
-        cells["difference"] = difference_cell(row.candidate - row.baseline)
+    arms = [value for value in (row.baseline, row.candidate) if value is not None and 0.0 <= value <= 1.0]
+    if len(arms) == 2:  # other values do not differ by percentage points
+        cells["difference"] = difference_cell(arms[1] - arms[0])
     return cells
 
 

@@ -61,29 +61,26 @@ def _planned(row: MetricResult, spec: MetricSpec, rule: DecisionRule, source: So
         "planned effect": Cell(text=tokens(effect), value=effect),
     }
     if spec.kind in (MetricKind.BINARY_MEAN, MetricKind.GROUP_MEAN):
+        # scipy: planned runs only
+        from qualab.app.calculators import Missing, verdict_power  # noqa: PLC0415
+        from qualab.stats.sizing import discordance_with_repeats  # noqa: PLC0415
+
         noise = taken.noise.get(row.id, 0.0)
-        repeats = source.plan.sampling.repeats
-        power = _power(row.n_items, discordance, noise, effect, rule, repeats=repeats, missing=taken.missing)
+        evidence, repeats = row.evidence, source.plan.sampling.repeats
+        is_clustered = evidence is not None and evidence.kind is EvidenceKind.CLUSTERS
+        n_clusters = evidence.n_clusters if evidence and is_clustered else None
+        variance = discordance_with_repeats(discordance=discordance, noise=noise, repeats=repeats)
+        power = verdict_power(
+            n_items=max(1, math.floor(row.n_items / effect + _HAIR)),
+            discordance=variance,
+            margin=rule.margin,
+            alpha=rule.alpha,
+            is_one_sided=is_one_sided(rule),
+            missing=Missing(share=taken.missing, lost=rule.missing_lost),
+            n_clusters=n_clusters,
+        )
         cells["planned power"] = Cell(text=words.units(share(power)), value=power)
     return cells
-
-
-def _power(
-    n_items: int, discordance: float, noise: float, effect: float, rule: DecisionRule, *, repeats: int, missing: float
-) -> float:
-    """As `qualab plan` found it."""
-    # scipy: planned runs only
-    from qualab.app.calculators import Missing, verdict_power  # noqa: PLC0415
-    from qualab.stats.sizing import discordance_with_repeats  # noqa: PLC0415
-
-    return verdict_power(
-        n_items=max(1, math.floor(n_items / effect + _HAIR)),
-        discordance=discordance_with_repeats(discordance=discordance, noise=noise, repeats=repeats),
-        margin=rule.margin,
-        alpha=rule.alpha,
-        is_one_sided=is_one_sided(rule),
-        missing=Missing(share=missing, lost=rule.missing_lost),
-    )
 
 
 def _achieved(evidence: Evidence, rule: DecisionRule, words: Words) -> Iterator[tuple[str, Cell]]:

@@ -388,9 +388,11 @@ TEXTS = {
     "Liu et al. 2002), guarded by an exact unconditional test (Hsueh, Liu & Chen 2001).",
     "method interval one-sided": "Interval: Tango's score interval (1998). Non-inferiority: a one-sided score test at −margin (Tango "
     "1998), guarded by an exact unconditional test (Hsueh, Liu & Chen 2001).",
-    "method clusters": "Items that share a passage or a word, lists, repeats: signs of whole clusters flip; interval: the wider of "
-    "CR2 standard errors with Satterthwaite's degrees of freedom (Pustejovsky & Tipton 2018) and the score interval at the "
-    "effective number of items.",
+    "method clusters": "Items that share a passage or a word, lists, repeats: signs of whole clusters flip; interval: the widest of "
+    "CR2 standard errors with Satterthwaite's degrees of freedom (Pustejovsky & Tipton 2018), the score interval at the "
+    "effective number of items, and Gaffke's bound (2005) over clusters, which holds where few clusters carry a loss.",
+    "method bounded": "Scores other than 0/1: signs of items or clusters flip; interval and test at the margin by Gaffke's bound for "
+    "means of bounded scores (2005), which allows for rare large losses that these items did not show.",
     "method labels": "Macro-F1: an item's two answers are swapped (Noreen 1989); BCa bootstrap, or a counted bound where few "
     "answers changed.",
     "method all": "The objective as a whole: every primary metric has to prove it, each tested at α, which needs no adjustment "

@@ -72,6 +72,7 @@ FORMS = {
     "no test: the group mixes metrics of different kinds": "검정 없음: 그룹에 종류가 다른 지표가 섞여 있음",
     "no test: a score is no number, although the metric is declared a mean of numbers": "검정 없음: 숫자의 평균이라는 지표에 숫자가 아닌 점수가 있음",
     "no test: a score is no list, although the metric is declared a mean of lists": "검정 없음: 목록의 평균이라는 지표에 목록이 아닌 점수가 있음",
+    "no test: a score of {value} lies outside {value_2} to {value_3}, the bounds of this metric's scores (score_bounds)": "검정 없음: 이 지표의 범위를 벗어난 점수가 있음: 점수 {value}, 범위 {value_2} ~ {value_3} (score_bounds)",
     "no test: the arms' lists differ in length": "검정 없음: 두 서버의 목록 길이가 다름",
     "no test: a score is no pair of labels, although the metric is declared macro-F1": "검정 없음: macro-F1이라는 지표에 레이블 쌍이 아닌 점수가 있음",
     "both arms are at 0, as a broken scorer or filter would have them": "두 서버 모두 0으로, 채점기나 필터가 고장 났을 때 나올 만한 값",
