@@ -202,6 +202,7 @@ def rule_of(settings: Settings) -> DecisionRule:
         margin=settings.margin,
         margins=settings.margins,
         objective=settings.objective,
+        strict=settings.strict,
         alpha=settings.alpha,
         power=settings.power,
         max_missing_share=settings.max_missing_share,

@@ -33,7 +33,7 @@ NEVER = ("db", "output_path", *KEY_FILES)
 """Places of the service's machine that no request names."""
 PATHS = ("data_dir", "include_path", "tokenizer", "checkpoint")
 VERIFIED = ("pods", "containers")
-RULE_FIELDS = ("margin", "margins", "objective", "alpha", "max_missing_share")
+RULE_FIELDS = ("margin", "margins", "objective", "strict", "alpha", "max_missing_share")
 MOST_WRONG = 20
 
 

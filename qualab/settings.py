@@ -152,6 +152,7 @@ class Settings(BaseSettings):
     margin: float = 0.02
     margins: Numbers = Field(default_factory=dict)
     objective: Objective = Objective.EQUIVALENCE
+    strict: bool = False
     alpha: float = 0.05
     power: float = 0.8
     max_missing_share: float = 0.05

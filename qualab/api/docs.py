@@ -182,6 +182,7 @@ RULE_SCHEMA: dict[str, Any] = {
         "margin": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
         "margins": {"type": "object", "additionalProperties": {"type": "number"}},
         "objective": {"enum": ["equivalence", "non_inferiority"]},
+        "strict": {"type": "boolean"},
         "alpha": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.5},
         "max_missing_share": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
     },

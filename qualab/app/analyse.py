@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
+from qualab.app.analysis.bounds import with_items_needed
 from qualab.app.analysis.family import Family, Tested, adjusted, global_test, twins
 from qualab.app.analysis.judge import Judgement, complete_result, conclude, is_equivalent, judge, policy_result
 from qualab.app.analysis.missing import missing_caveats, missing_summary
@@ -251,6 +252,9 @@ def _row(metric: Metric, stands_for: str, found: Found, job: Job) -> MetricResul
         verdict, reason = Verdict.NOT_TESTED, metric.sample.reason
     else:
         verdict, reason = _judged(stands_for, found, spec, job)
+    evidence = found.evidence
+    if evidence and verdict is Verdict.INCONCLUSIVE:
+        evidence = with_items_needed(evidence, job.rule_of(spec), higher_is_better=spec.higher_is_better)
     baseline, candidate = (job.values[arm].get(spec.task, {}).get(spec.key) for arm in ArmName)
     return MetricResult(
         id=spec.id,
@@ -267,7 +271,7 @@ def _row(metric: Metric, stands_for: str, found: Found, job: Job) -> MetricResul
         n_missing_candidate=metric.missing.candidate,
         verdict=verdict,
         reason=reason,
-        evidence=found.evidence,
+        evidence=evidence,
         equals="" if stands_for == spec.id else stands_for,
         policies=found.policies,
         margin=rule.margin,

@@ -16,6 +16,7 @@ tasks: [release]
 margin: 0.02          # 2 percentage points
 # margins: {gsm8k: 0.03}          # others by benchmark, task or metric; the narrower name wins
 # objective: non_inferiority      # only a loss matters; default: equivalence
+# strict: true                    # a loss inside the margin is a REGRESSION too: for a drafter said to be lossless
 alpha: 0.05           # level of each one-sided test
 # allow_unobserved: true          # let a verdict stand though neither /metrics nor answers tell that the drafter ran
 # drafter_costs: {draft: 0.2, overhead: 0.05}   # in steps of the model: shows from which length on drafting pays

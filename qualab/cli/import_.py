@@ -40,6 +40,7 @@ def import_(
     margin: o.Margin = None,
     margins: o.Margins = None,
     objective: o.ObjectiveOption = None,
+    strict: o.Strict = None,
     alpha: o.Alpha = None,
     max_missing_share: o.MaxMissingShare = None,
     label: o.Label = None,
@@ -48,7 +49,7 @@ def import_(
 ) -> None:
     """Compare the logs of two runs (lm-eval, Inspect, lighteval, NeMo Evaluator), item by item; store the result."""
     rule: dict[str, Any] = {"margin": margin, "margins": margins, "objective": objective, "alpha": alpha}
-    rule["max_missing_share"] = max_missing_share
+    rule |= {"strict": strict, "max_missing_share": max_missing_share}
     changes = {name: value for name, value in rule.items() if value is not None}
     from qualab import bootstrap
     from qualab.app.import_ import import_logs

@@ -105,6 +105,7 @@ def compare(
     margin: o.Margin = None,
     margins: o.Margins = None,
     objective: o.ObjectiveOption = None,
+    strict: o.Strict = None,
     alpha: o.Alpha = None,
     max_missing_share: o.MaxMissingShare = None,
     allow: o.Allow = None,
@@ -114,7 +115,7 @@ def compare(
 ) -> None:
     """Analyse stored scores again. Under another plan than the one before the data: marked, and never signed off."""
     rule: dict[str, Any] = {"margin": margin, "margins": margins, "objective": objective, "alpha": alpha}
-    rule["max_missing_share"] = max_missing_share
+    rule |= {"strict": strict, "max_missing_share": max_missing_share}
     changes = {name: value for name, value in rule.items() if value is not None}
     from qualab import bootstrap
     from qualab.app.compare import compare_again, with_rule

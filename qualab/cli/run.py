@@ -60,6 +60,7 @@ def run(
     margin: o.Margin = None,
     margins: o.Margins = None,
     objective: o.ObjectiveOption = None,
+    strict: o.Strict = None,
     alpha: o.Alpha = None,
     power: o.Power = None,
     concurrency: o.Concurrency = None,

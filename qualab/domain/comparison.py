@@ -53,6 +53,14 @@ class IntervalOf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ItemsRange:
+    """Pairs needed at the limits of the discordance's interval. None is more than 200,000."""
+
+    low: int | None
+    high: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What one metric's complete pairs say. A value that the kind of metric does not have is None."""
 
@@ -71,7 +79,7 @@ class Evidence:
     interval: IntervalOf | None
     """At 95 % (1 - alpha)."""
     equivalence_interval: IntervalOf | None
-    """At 1 - 2 alpha: inside the margin (above -margin) means proven, where the exact guard agrees."""
+    """At 1 - 2 alpha, the one to show: inside the margin (above -margin) means proven, where the exact guard agrees."""
     pvalue: float
     """Two-sided: mid-p McNemar, sign flips of clusters, or swaps of an item's two answers."""
     pvalue_exact: float | None
@@ -97,11 +105,17 @@ class Evidence:
     provable_margin: float | None
     """The smallest margin that these answers would have proven; None where there is no bound."""
     items_needed: int | None
-    """Pairs that would prove the margin at this discordance with the plan's power; None where too many or unknown."""
+    """Pairs that would prove the margin with the plan's power, at this discordance and no true difference. None where
+    the verdict is not INCONCLUSIVE, and where too many or unknown."""
     n_resamples: int
     """Random sign patterns or swaps behind the p-value; 0 where it is exact."""
     note: str
     """What a person must know of how the bounds came about; empty otherwise."""
+    items_needed_range: ItemsRange | None = None
+    """The same over the 1 - 2 alpha interval of the discordance; None where there is no discordance."""
+    items_needed_observed: int | None = None
+    """If the observed difference is the true one; None also where that is the margin or more."""
+    items_needed_observed_range: ItemsRange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

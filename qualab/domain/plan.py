@@ -115,6 +115,8 @@ class DecisionRule:
     """A comparison whose candidate accepts a smaller share of the draft tokens in some task is INVALID."""
     allow_unobserved: bool = False
     """Whether a verdict may stand where nothing tells that the drafter ran."""
+    strict: bool = False
+    """Whether a loss that the adjusted p shows is a REGRESSION inside the margin too, and a gain an IMPROVEMENT."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

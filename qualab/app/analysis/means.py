@@ -13,10 +13,9 @@ from qualab.app.analysis.bounds import (
     farther,
     halves,
     interval_of,
-    needed,
-    needed_by_error,
     of_sides,
     wider,
+    with_zero,
 )
 from qualab.app.analysis.ruling import is_one_sided, sides
 from qualab.app.analysis.samples import MeanSample
@@ -27,7 +26,7 @@ from qualab.errors import InsufficientData
 from qualab.stats.checks import IntArray
 from qualab.stats.clustered import cluster_cells, clustered_equivalence, clustered_mcnemar, design_effect
 from qualab.stats.counts import PairedCounts, tally
-from qualab.stats.difference import conditional_sides, mcnemar, two_proportion_z
+from qualab.stats.difference import mcnemar, mcnemar_sides, two_proportion_z
 from qualab.stats.equivalence import EquivalenceResult, equivalence, provable_margin, weighted_equivalence
 from qualab.stats.interval import ConfidenceInterval, score_interval, tango
 from qualab.stats.mean import MeanDifference, cluster_codes, mean_difference, mean_equivalence
@@ -61,8 +60,8 @@ def mean_evidence(
         losses=int(np.sum(sample.differences < 0.0)),
         n_changed=int(np.count_nonzero(sample.differences)),
         difference=bounds.difference,
-        interval=bounds.interval,
-        equivalence_interval=bounds.equivalence_interval,
+        interval=with_zero(bounds.interval, tests.pvalue, at_level.alpha / 2.0),
+        equivalence_interval=with_zero(bounds.equivalence_interval, tests.pvalue, at_level.alpha),
         pvalue=tests.pvalue,
         pvalue_exact=tests.exact,
         pvalue_adjusted=tests.pvalue,
@@ -75,10 +74,19 @@ def mean_evidence(
         degrees_of_freedom=bounds.degrees_of_freedom,
         design_effect=bounds.design_effect,
         provable_margin=data.provable_margin(bounds, at_level),
-        items_needed=data.items_needed(bounds, rule),
+        items_needed=None,
         n_resamples=tests.n_resamples,
         note=bounds.note,
     )
+
+
+def sample_of_counts(counts: PairedCounts) -> MeanSample:
+    """Independent 0/1 scores with these gains and losses. Which of the other items are right does not matter."""
+    order, baseline = np.arange(counts.n_items), np.zeros(counts.n_items)
+    candidate = baseline.copy()
+    candidate[: counts.gains] = 1.0
+    baseline[counts.gains : counts.n_discordant] = 1.0
+    return MeanSample(number=order, unit=order, baseline=baseline, candidate=candidate)
 
 
 def mean_bounds(sample: MeanSample, rule: DecisionRule, *, higher_is_better: bool = True) -> Bounds:
@@ -239,23 +247,23 @@ class _Data:
         flips = sign_flip(self.sample.differences, cluster=self.codes, rng=rng)
         return _Tests(
             pvalue=flips.pvalue,
-            exact=flips.pvalue if flips.is_exact else None,
+            exact=flips.pvalue_whole if flips.is_exact else None,
             clustered_mcnemar=self._clustered_mcnemar(),
             n_resamples=flips.n_resamples,
         )
 
     def sides(self) -> tuple[float, float]:
-        """Exact conditional tests of the counts; in clusters of the counts over the design effect, and CR2's t-test.
+        """McNemar's mid-p of the counts; in clusters of the counts over the design effect, and CR2's t-test.
 
         Without any spread the t-test has nothing to say: of other scores that is no evidence, p = 1.
         """
         if self.kind is EvidenceKind.COUNTS:
-            return conditional_sides(self.counts.gains, self.counts.losses)
+            return mcnemar_sides(self.counts.gains, self.counts.losses)
         spread = self._spread(0.95)
         if self.kind is EvidenceKind.SCORES:
             return halves(spread.pvalue, spread.difference) if spread else (1.0, 1.0)
         effect = float(self.n_items) if self.n_clusters == 1 else self._design_effect()
-        counted = conditional_sides(self.counts.gains / effect, self.counts.losses / effect)
+        counted = mcnemar_sides(self.counts.gains / effect, self.counts.losses / effect)
         if spread is None:
             return counted
         by_t = halves(spread.pvalue, spread.difference)
@@ -297,10 +305,3 @@ class _Data:
         if n_items < 1 or gains + losses > n_items:
             return None
         return PairedCounts(n_items=n_items, gains=gains, losses=losses)
-
-    def items_needed(self, bounds: Bounds, rule: DecisionRule) -> int | None:
-        if self.kind is EvidenceKind.SCORES:
-            error = bounds.standard_error
-            return None if error is None else needed_by_error(error, self.n_items, rule)
-        independent = needed(self.counts.discordance, rule)
-        return None if independent is None else math.ceil(independent * bounds.design_effect - _HAIR)

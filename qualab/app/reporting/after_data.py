@@ -15,6 +15,7 @@ CHANGED: Mapping[str, Callable[[str], object]] = {
     "power": float,
     "max_missing_share": float,
     "objective": Objective,
+    "strict": lambda text: text == "True",
 }
 """Parts of a rule that the first reason of such an analysis names where they changed, as "alpha 0.05 to 0.1"."""
 
