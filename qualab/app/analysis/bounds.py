@@ -16,6 +16,8 @@ from qualab.stats.guard import forget_guard
 from qualab.stats.interval import ConfidenceInterval, clopper_pearson
 from qualab.stats.sizing import items_needed, items_wald_equivalence
 
+EXACT_ITEMS = 10_000
+"""Up to so many, items needed are found by exact power."""
 _HAIR = 1e-9
 """Counts times a design effect of 1 must not be rounded up."""
 
@@ -133,16 +135,16 @@ def with_items_needed(evidence: Evidence, rule: DecisionRule, *, higher_is_bette
 def _needed(
     discordance: float, difference: float, *, margin: float, alpha: float, power: float, is_one_sided: bool
 ) -> int | None:
+    """Exact up to EXACT_ITEMS; beyond by the closed form, which is right to a percent there."""
+    goal: Any = {"margin": margin, "alpha": alpha, "power": power, "is_one_sided": is_one_sided}
+    if (-difference if is_one_sided else abs(difference)) >= margin:
+        return None
+    found = items_wald_equivalence(discordance=discordance, difference=difference, **goal)
+    if found > EXACT_ITEMS:
+        return math.ceil(found) if found <= MAX_ITEMS else None
     try:
         return items_needed(
-            discordance=discordance,
-            difference=difference,
-            margin=margin,
-            alpha=alpha,
-            power=power,
-            is_one_sided=is_one_sided,
-            is_guarded=True,
-            max_items=MAX_ITEMS,
+            discordance=discordance, difference=difference, is_guarded=True, max_items=MAX_ITEMS, **goal
         )
     except InsufficientData:
         return None

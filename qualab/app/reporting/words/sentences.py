@@ -38,6 +38,11 @@ FORMS = {
     "입증하려면, 실제 차이가 없을 때 {wanted}, {pp} pp의 차이가 실제일 때 {wanted_2} 필요",
     "{part}; {bounds} needs {wanted} {part_2} and no true difference; more items will not prove it if the difference of {pp} pp is real": "{part}. "
     "{part_2} {bounds}를 입증하려면, 실제 차이가 없을 때 {wanted} 필요. {pp} pp의 차이가 실제라면 문항을 늘려도 입증할 수 없음",
+    # of versions before 0.2, in stored analyses
+    "{part}; {bounds} needs {wanted} {part_2}": "{part}. {part_2} {bounds}를 입증하려면 {wanted} 필요",
+    "the interval lies below {bounds}": "신뢰구간이 {bounds} 아래에 있음",
+    "the candidate is worse (adjusted p {p}), within the margin": "후보가 더 나쁘지만 허용 한계 안 (보정 p {p})",
+    # a metric's proven margin
     "this 1 item proves no margin": "문항 1개로는 어떤 한계도 입증되지 않음",
     "this 1 item proves no margin ({part})": "문항 1개로는 어떤 한계도 입증되지 않음 ({part})",
     "this 1 item proves {bounds}": "문항 1개로 {bounds}까지 입증",
