@@ -14,7 +14,6 @@ from qualab.domain.numbers import percent, pp, pvalue, share, signed
 if TYPE_CHECKING:
     from qualab.app.calculators import PairedTest, Powers, Size, SmallestEffects
     from qualab.app.published import Reproduction
-    from qualab.stats.interval import ConfidenceInterval
 
 Line = tuple[str, str, str]
 """A label, a value and what it means."""
@@ -45,15 +44,14 @@ def _counts(found: PairedTest, *, shows_further: bool) -> Iterator[Line]:
     if found.baseline is not None and found.candidate is not None:
         yield "right", share(found.candidate), f"of the candidate; {share(found.baseline)} of the baseline"
     yield "difference", signed_pp(found.difference), "candidate minus baseline"
-    yield _interval(found.equivalence_interval, f"Tango's score interval; has to lie inside ±{pp(found.margin)}")
+    inner, outer, other = found.equivalence_interval, found.interval, found.interval_newcombe
+    decides = f"Tango's score interval; has to lie inside ±{pp(found.margin)}"
+    yield f"{percent(inner.confidence_level)} interval", interval(inner.low, inner.high), decides
     if shows_further:
-        yield _interval(found.interval, "the same at another level, which decides nothing")
-        if found.interval_newcombe:
-            yield _interval(found.interval_newcombe, "Newcombe's, as a cross-check")
-
-
-def _interval(of: ConfidenceInterval, meaning: str) -> Line:
-    return f"{percent(of.confidence_level)} interval", interval(of.low, of.high), meaning
+        level = f"{percent(outer.confidence_level)} interval"
+        yield level, interval(outer.low, outer.high), "the same at another level, which decides nothing"
+        if other:
+            yield level, interval(other.low, other.high), "Newcombe's, as a cross-check"
 
 
 def _difference_tests(found: PairedTest) -> Iterator[Line]:
