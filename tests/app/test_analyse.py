@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from qualab.app.analysis.bounds import Bounds, with_items_needed
-from qualab.app.analysis.family import Tested, adjusted
+from qualab.app.analysis.family import Tested as Member
+from qualab.app.analysis.family import adjusted
 from qualab.app.analysis.judge import conclude, is_equivalent, judge, policy_result
 from qualab.app.analysis.means import mean_bounds, mean_evidence
 from qualab.app.analysis.ruling import is_changed
@@ -304,7 +305,7 @@ def test_many_metrics_without_a_loss_are_seldom_called_a_regression(
             counts = tally(found.baseline, found.candidate)
             evidence = replace(template, difference=counts.difference, pvalue=mcnemar(counts).pvalue)
             spec = replace(PLAN.metrics[0], task=f"t{metric}")
-            tested.append(Tested(spec=spec, sample=found, evidence=evidence))
+            tested.append(Member(spec=spec, sample=found, evidence=evidence))
         family = adjusted(tested, n_metrics * n_items, rng).evidence
         n_wrong += any(
             judge(replace(whole, pvalue_adjusted=family[one.spec.id].pvalue_adjusted), (), rule)[0]

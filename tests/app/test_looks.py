@@ -447,15 +447,14 @@ def looked_at(
     number: int,
     n_looks: int,
     before: Sequence[Look] = (),
-    margin: float = 0.02,
-    strict: bool = False,
+    rule: DecisionRule = DecisionRule(margin=0.02),  # noqa: B008  frozen
 ) -> MetricLook:
     """A look at one column of scores, of which the planned size is that of the last look."""
     share = len(column.off) * n_looks // number
     plan = make_plan(
         tasks=(task_spec("t", share),),
         metrics=(column.spec,),
-        rule=DecisionRule(margin=margin, strict=strict),
+        rule=rule,
         looks=LookPlan(n_looks=n_looks),
     )
     items = items_of(column)
@@ -503,12 +502,17 @@ def test_a_look_at_independent_items_decides_as_the_pure_statistics_do(
 
 
 def decided(
-    gains: int, losses: int, *, n_items: int = 1_000, margin: float = 0.02, strict: bool = False, number: int = 4
+    gains: int,
+    losses: int,
+    *,
+    number: int = 4,
+    strict: bool = False,
+    objective: Objective = Objective.EQUIVALENCE,
 ) -> LookDecision:
     """At a look of four, the first that brings anything."""
-    off, on = zeros_and_ones(n_items, gains, losses)
-    column = Column(task="t", off=off, on=on)
-    return looked_at(column, number=number, n_looks=4, margin=margin, strict=strict).decision
+    off, on = zeros_and_ones(1_000, gains, losses)
+    rule = DecisionRule(margin=0.02, strict=strict, objective=objective)
+    return looked_at(Column(task="t", off=off, on=on), number=number, n_looks=4, rule=rule).decision
 
 
 def test_a_small_real_loss_goes_on_so_that_it_can_be_proven_inside_the_margin() -> None:
@@ -522,6 +526,9 @@ def test_a_small_real_loss_goes_on_so_that_it_can_be_proven_inside_the_margin() 
     assert decided(8, 0, strict=True) is LookDecision.IMPROVEMENT
     assert decided(2, 20) is LookDecision.HARM  # at the end what is real and not proven is a loss
     assert decided(20, 2) is LookDecision.IMPROVEMENT
+    one_sided = Objective.NON_INFERIORITY
+    assert decided(30, 2, objective=one_sided, number=3) is LookDecision.PROVEN
+    assert decided(30, 2, objective=one_sided, number=3, strict=True) is LookDecision.IMPROVEMENT
 
 
 async def test_a_real_loss_inside_the_margin_is_proven_by_looks_and_said_first() -> None:

@@ -158,12 +158,11 @@ def _tested(
     loss, gain = (low, high) if better else (high, low)
     is_changed = min(loss, gain) <= level_of(fractions, harm_alpha(data.plan, data.looks))
     is_final = fractions[-1] >= 1.0 and not was_proven
+    is_proven = level >= LEAST_LEVEL and _proves(bounds, at_level, spec) and _all_agree(spec, sample, at_level, data)
     decision = LookDecision.CONTINUE
-    if is_changed and (rule.strict or abs(bounds.difference) >= rule.margin):
-        decision = LookDecision.HARM if loss < gain else LookDecision.IMPROVEMENT
-    elif level >= LEAST_LEVEL and _proves(bounds, at_level, spec) and _all_agree(spec, sample, at_level, data):
+    if is_proven and not (is_changed and rule.strict):
         decision = LookDecision.PROVEN
-    elif is_changed and is_final:
+    elif is_changed and (is_final or rule.strict or abs(bounds.difference) >= rule.margin):
         decision = LookDecision.HARM if loss < gain else LookDecision.IMPROVEMENT
     interval = with_zero(bounds.equivalence_interval, 2.0 * min(loss, gain), at_level.alpha)
     bounds = replace(bounds, equivalence_interval=interval)
