@@ -203,6 +203,7 @@ def rule_of(settings: Settings) -> DecisionRule:
         margins=settings.margins,
         score_bounds=settings.score_bounds,
         objective=settings.objective,
+        strict=settings.strict,
         alpha=settings.alpha,
         power=settings.power,
         max_missing_share=settings.max_missing_share,

@@ -33,7 +33,7 @@ NEVER = ("db", "output_path", *KEY_FILES)
 """Places of the service's machine that no request names."""
 PATHS = ("data_dir", "include_path", "tokenizer", "checkpoint")
 VERIFIED = ("pods", "containers")
-RULE_FIELDS = ("margin", "margins", "score_bounds", "objective", "alpha", "max_missing_share", "missing_lost")
+RULE_FIELDS = ("margin", "margins", "score_bounds", "objective", "strict", "alpha", "max_missing_share", "missing_lost")
 MOST_WRONG = 20
 
 

@@ -186,6 +186,7 @@ class Settings(BaseSettings):
     margins: Numbers = Field(default_factory=dict)
     score_bounds: ScoreBounds = Field(default_factory=dict)
     objective: Objective = Objective.EQUIVALENCE
+    strict: bool = False
     alpha: float = 0.05
     power: float = 0.8
     max_missing_share: float | None = None

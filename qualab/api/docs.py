@@ -186,6 +186,7 @@ RULE_SCHEMA: dict[str, Any] = {
             "additionalProperties": {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2},
         },
         "objective": {"enum": ["equivalence", "non_inferiority"]},
+        "strict": {"type": "boolean"},
         "alpha": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.5},
         "max_missing_share": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
         "missing_lost": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},

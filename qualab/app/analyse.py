@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
+from qualab.app.analysis.bounds import with_items_needed
 from qualab.app.analysis.endings import ending_caveats, thought_caveats
 from qualab.app.analysis.family import Family, Tested, adjusted, global_test, twins
 from qualab.app.analysis.judge import Judgement, complete_result, conclude, is_equivalent, judge, policy_result
+from qualab.app.analysis.means import bounded_mean
 from qualab.app.analysis.missing import (
     lost_pairs,
     missing_caveats,
@@ -55,6 +57,7 @@ from qualab.domain.names import ArmName, MetricKind, MissingPolicy, Verdict
 from qualab.domain.observations import Observation, pins_seen
 from qualab.domain.plan import Assumptions, DecisionRule, MetricSpec, Plan
 from qualab.ports import ScoredTasks, Stored
+from qualab.stats.bounded import BoundedMean
 
 NO_ASSUMPTION = "the plan assumes no discordance, and power at the observed one says nothing new"
 WORST_CASES = (MissingPolicy.AGAINST_CANDIDATE, MissingPolicy.AGAINST_BASELINE)
@@ -330,17 +333,31 @@ def _row(metric: Metric, stands_for: str, found: Found, job: Job) -> MetricResul
     )
     if isinstance(metric.sample, Untestable):
         return replace(row, reason=metric.sample.reason)
-    verdict, reason = _judged(stands_for, row, spec, job)
-    return replace(row, verdict=verdict, reason=reason)
+    complete = metric.sample.under(MissingPolicy.COMPLETE, right=1.0)
+    bound = bounded_mean(complete) if isinstance(complete, MeanSample) and complete.n_items else None
+    verdict, reason = _judged(stands_for, row, spec, job, bound)
+    evidence = row.evidence
+    if evidence and verdict is Verdict.INCONCLUSIVE:
+        evidence = with_items_needed(evidence, job.rule_of(spec), higher_is_better=spec.higher_is_better, bound=bound)
+    return replace(row, verdict=verdict, reason=reason, evidence=evidence)
 
 
-def _judged(name: str, row: MetricResult, spec: MetricSpec, job: Job) -> Judgement:
+def _judged(name: str, row: MetricResult, spec: MetricSpec, job: Job, bound: BoundedMean | None) -> Judgement:
     rule, better = job.plan.rule_for(spec), spec.higher_is_better
     name = spec.id if spec.is_primary else name
     cost = missing_cost(row, job.plan, job.remedy) if row.n_missing else ""
     if job.looks and any(one.id == name and job.plan.rule_for(one) == rule for one in job.plan.primaries):
-        return judge_at(name, job.looks, row.evidence, row.policies, rule, higher_is_better=better, missing_cost=cost)
-    return judge(row.evidence, row.policies, rule, higher_is_better=better, missing_cost=cost)
+        return judge_at(
+            name,
+            job.looks,
+            row.evidence,
+            row.policies,
+            rule,
+            higher_is_better=better,
+            missing_cost=cost,
+            bound=bound,
+        )
+    return judge(row.evidence, row.policies, rule, higher_is_better=better, missing_cost=cost, bound=bound)
 
 
 def _treated(metric: Metric, evidence: Evidence | None, job: Job) -> Found:

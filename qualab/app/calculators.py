@@ -14,15 +14,19 @@ from typing import TypeVar
 
 import numpy as np
 
-from qualab.app.analysis.ruling import ruling
-from qualab.domain.names import Objective, Verdict
+from qualab.app.analysis.bounds import with_items_needed, with_zero
+from qualab.app.analysis.judge import is_equivalent, judge
+from qualab.app.analysis.means import mean_evidence, sample_of_counts
+from qualab.domain.comparison import ItemsRange
+from qualab.domain.names import Verdict
+from qualab.domain.plan import DecisionRule
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.stats.bounded import bound_cost
 from qualab.stats.checks import check_alpha, check_items, check_margin, check_power, check_rates
 from qualab.stats.counts import PairedCounts
-from qualab.stats.difference import McNemarResult, mcnemar, mcnemar_unconditional, two_proportion_z
+from qualab.stats.difference import mcnemar_sides, mcnemar_unconditional, two_proportion_z
 from qualab.stats.distributions import normal_quantile
-from qualab.stats.equivalence import EquivalenceResult, equivalence, provable_margin
+from qualab.stats.equivalence import equivalence
 from qualab.stats.interval import ConfidenceInterval, newcombe, tango
 from qualab.stats.looks import MOST_GUARDED, LookDesign, LookPerformance, design_looks, looks_at, simulate_looks
 from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar, power_non_inferiority
@@ -66,28 +70,44 @@ class PairedTest:
     """Share right; None where the items right in both arms were not given. So is `candidate`."""
     candidate: float | None
     interval: ConfidenceInterval
-    """Tango's."""
+    """Tango's at the level that was asked for: decides nothing."""
     interval_newcombe: ConfidenceInterval | None
-    """As a cross-check; None without the items right in both arms."""
+    """As a cross-check, at the same level; None without the items right in both arms."""
     pvalue: float
     """Mid-p McNemar: the one that decides."""
+    pvalue_loss: float
+    """One-sided mid-p: small where the candidate is worse."""
+    pvalue_gain: float
     pvalue_exact: float
+    """A cross-check, which decides nothing; so is the next."""
     pvalue_unconditional: float
     pvalue_unpaired: float | None
     """For comparison with older reports only; None without the items right in both arms."""
     equivalence_interval: ConfidenceInterval
-    """Tango's at 1 − 2 alpha."""
+    """Tango's at 1 − 2 alpha: the one that decides."""
+    pvalue_lower: float
+    """Of the score test against −margin."""
+    pvalue_upper: float
+    """Of the score test against +margin."""
     pvalue_equivalence: float
-    """The larger one of the two one-sided score tests."""
+    """The larger one of the two."""
     pvalue_equivalence_exact: float
     """The larger one of their exact guards."""
     is_equivalent: bool
     """Both p-values of equivalence are at most alpha: within the margin, whatever the verdict says besides."""
+    is_strict: bool
     verdict: Verdict
+    reason: str
     provable_margin: float
     """The smallest margin that these counts prove; 1 where they prove none."""
     items_needed: int | None
-    """For the margin at this discordance, no true difference and a power of 0.8; None where no number is enough."""
+    """For the margin at this discordance, no true difference and a power of 0.8; None where the verdict is not
+    INCONCLUSIVE, and where more than 200,000 would be."""
+    items_needed_range: ItemsRange | None
+    """The same over the 1 − 2 alpha interval of the discordance."""
+    items_needed_observed: int | None
+    """If the observed difference is the true one; None also where that is the margin or more."""
+    items_needed_observed_range: ItemsRange | None
 
 
 def paired_test(
@@ -99,8 +119,9 @@ def paired_test(
     alpha: float = 0.05,
     confidence_level: float = 0.95,
     both_right: int | None = None,
+    is_strict: bool = False,
 ) -> PairedTest:
-    """Test the counts of one metric for a difference and for equivalence within ±margin.
+    """Test the counts of one metric for a difference and for equivalence within ±margin, as a comparison does.
 
     Raises:
         InsufficientData: there is no item.
@@ -109,7 +130,15 @@ def paired_test(
     counts = PairedCounts(n_items=n_items, gains=gains, losses=losses, both_right=both_right)
     _check_offered(n_items)
     baseline, candidate = (None, None) if both_right is None else counts.accuracies
-    test, equal = mcnemar(counts), equivalence(counts, margin=margin, alpha=alpha)
+    equal = equivalence(counts, margin=margin, alpha=alpha)
+    rule = DecisionRule(margin=margin, alpha=alpha, power=PLANNING_POWER, strict=is_strict)
+    evidence = mean_evidence(sample_of_counts(counts), rule, np.random.default_rng(SEED))
+    verdict, reason = judge(evidence, (), rule)
+    if verdict is Verdict.INCONCLUSIVE:
+        evidence = with_items_needed(evidence, rule)
+    exact, outer, inner = evidence.pvalue_exact, tango(counts, confidence_level=confidence_level), equal.interval
+    assert exact is not None
+    loss, gain = mcnemar_sides(gains, losses)
     return PairedTest(
         n_items=n_items,
         gains=gains,
@@ -121,23 +150,28 @@ def paired_test(
         discordance=counts.discordance,
         baseline=baseline,
         candidate=candidate,
-        interval=tango(counts, confidence_level=confidence_level),
+        interval=with_zero(outer, evidence.pvalue, (1.0 - confidence_level) / 2.0),
         interval_newcombe=None if both_right is None else newcombe(counts, confidence_level=confidence_level),
-        pvalue=test.pvalue,
-        pvalue_exact=test.pvalue_exact,
+        pvalue=evidence.pvalue,
+        pvalue_loss=loss,
+        pvalue_gain=gain,
+        pvalue_exact=exact,
         pvalue_unconditional=mcnemar_unconditional(counts).pvalue,
         pvalue_unpaired=_unpaired(baseline, candidate, n_items),
-        equivalence_interval=equal.interval,
+        equivalence_interval=with_zero(inner, evidence.pvalue, alpha),
+        pvalue_lower=equal.pvalue_lower,
+        pvalue_upper=equal.pvalue_upper,
         pvalue_equivalence=equal.pvalue,
         pvalue_equivalence_exact=equal.pvalue_exact,
-        is_equivalent=equal.is_equivalent,
-        verdict=_verdict(counts, test, equal),
-        provable_margin=provable_margin(counts, alpha=alpha).margin,
-        items_needed=_if_any(
-            lambda: items_needed(
-                discordance=counts.discordance, margin=margin, alpha=alpha, power=PLANNING_POWER, is_guarded=True
-            )
-        ),
+        is_equivalent=is_equivalent(evidence, rule),
+        is_strict=is_strict,
+        verdict=verdict,
+        reason=reason,
+        provable_margin=1.0 if evidence.provable_margin is None else evidence.provable_margin,
+        items_needed=evidence.items_needed,
+        items_needed_range=evidence.items_needed_range,
+        items_needed_observed=evidence.items_needed_observed,
+        items_needed_observed_range=evidence.items_needed_observed_range,
     )
 
 
@@ -154,19 +188,6 @@ def _unpaired(baseline: float | None, candidate: float | None, n_items: int) -> 
     if baseline is None or candidate is None:
         return None
     return two_proportion_z(baseline=baseline, candidate=candidate, n_baseline=n_items, n_candidate=n_items).pvalue
-
-
-def _verdict(counts: PairedCounts, test: McNemarResult, equal: EquivalenceResult) -> Verdict:
-    """As for a metric of a comparison that is the only one and has no missing answer."""
-    return ruling(
-        difference=counts.difference,
-        high=equal.interval.high,
-        pvalue=test.pvalue,
-        is_proven=equal.is_equivalent,
-        margin=equal.margin,
-        alpha=equal.alpha,
-        objective=Objective.EQUIVALENCE,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ margin: 0.02          # 2 percentage points
 # margins: {gsm8k: 0.03}          # others by benchmark, task or metric; the narrower name wins
 # score_bounds: {reward: [-1, 1]} # lowest and highest score, where they are not 0 and 1
 # objective: non_inferiority      # only a loss matters; default: equivalence
+# strict: true                    # a loss inside the margin is a REGRESSION too: for a drafter said to be lossless
 alpha: 0.05           # level of each one-sided test
 # allow_unobserved: true          # let a verdict stand though neither /metrics nor answers tell that the drafter ran
 # drafter_costs: {draft: 0.2, overhead: 0.05}   # in steps of the model: shows from which length on drafting pays

@@ -68,6 +68,10 @@ ScoreBounds = Annotated[
 ObjectiveOption = Annotated[
     Objective | None, typer.Option(help="Prove that nothing changes by the margin, or that no more than it is lost.")
 ]
+Strict = Annotated[
+    bool | None,
+    typer.Option("--strict/--no-strict", help="Call a loss REGRESSION inside the margin too, for a lossless drafter."),
+]
 Alpha = Annotated[float | None, typer.Option(help="Level of each one-sided test.")]
 Power = Annotated[float | None, typer.Option(help="Chance of proving the margin that is aimed at; 0.8 is usual.")]
 Concurrency = Annotated[int | None, typer.Option(help="Requests in flight in each arm.")]

@@ -44,6 +44,7 @@ def import_(
     margins: o.Margins = None,
     score_bounds: o.ScoreBounds = None,
     objective: o.ObjectiveOption = None,
+    strict: o.Strict = None,
     alpha: o.Alpha = None,
     max_missing_share: o.MaxMissingShare = None,
     missing_lost: o.MissingLost = None,
@@ -54,7 +55,7 @@ def import_(
     """Compare the logs of two runs (lm-eval, Inspect, lighteval, NeMo Evaluator), item by item; store the result."""
     rule: dict[str, Any] = {"margin": margin, "margins": margins, "objective": objective, "alpha": alpha}
     rule |= {"max_missing_share": max_missing_share, "missing_lost": missing_lost}
-    rule |= {"score_bounds": score_bounds}
+    rule |= {"strict": strict, "score_bounds": score_bounds}
     changes = {name: value for name, value in rule.items() if value is not None}
     from qualab import bootstrap
     from qualab.app.import_ import import_logs

@@ -78,6 +78,7 @@ def plan(
     margins: o.Margins = None,
     score_bounds: o.ScoreBounds = None,
     objective: o.ObjectiveOption = None,
+    strict: o.Strict = None,
     alpha: o.Alpha = None,
     power: o.Power = None,
     concurrency: o.Concurrency = None,

@@ -34,10 +34,11 @@ def _head(found: Planning, width: int) -> str:
     goal = "to prove that no more than the margin is lost (non-inferiority)"
     if rule.objective is Objective.EQUIVALENCE:
         goal = "to prove that every primary metric changes by less than its margin (equivalence)"
+    strict = " Strict: a loss inside the margin is a REGRESSION too." if rule.strict else ""
     sentences = [
         f"{what}: {found.n_items:,} items in {n_tasks} task{'s' if n_tasks > 1 else ''}, "
         f"{len(plan.primaries)} primary metric{'s' if len(plan.primaries) != 1 else ''} of {len(plan.metrics)}.",
-        f"Objective: {goal}, at {percent(rule.alpha)} a side; power aimed at: {percent(rule.power)}.",
+        f"Objective: {goal}, at {percent(rule.alpha)} a side; power aimed at: {percent(rule.power)}.{strict}",
     ]
     return "\n".join(wrapped(one, width) for one in sentences)
 

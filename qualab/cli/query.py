@@ -119,6 +119,7 @@ def compare(
     margins: o.Margins = None,
     score_bounds: o.ScoreBounds = None,
     objective: o.ObjectiveOption = None,
+    strict: o.Strict = None,
     alpha: o.Alpha = None,
     max_missing_share: o.MaxMissingShare = None,
     missing_lost: o.MissingLost = None,
@@ -130,7 +131,7 @@ def compare(
     """Analyse stored scores again. Under another plan than the one before the data: marked, and never signed off."""
     rule: dict[str, Any] = {"margin": margin, "margins": margins, "objective": objective, "alpha": alpha}
     rule |= {"max_missing_share": max_missing_share, "missing_lost": missing_lost}
-    rule |= {"score_bounds": score_bounds}
+    rule |= {"strict": strict, "score_bounds": score_bounds}
     changes = {name: value for name, value in rule.items() if value is not None}
     from qualab import bootstrap
     from qualab.app.compare import compare_again, with_rule

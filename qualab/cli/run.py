@@ -62,6 +62,7 @@ def run(
     margins: o.Margins = None,
     score_bounds: o.ScoreBounds = None,
     objective: o.ObjectiveOption = None,
+    strict: o.Strict = None,
     alpha: o.Alpha = None,
     power: o.Power = None,
     concurrency: o.Concurrency = None,

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -45,7 +46,13 @@ def of_counts(
         int | None, typer.Option(help="Items right in both arms: adds the accuracies and what needs them.")
     ] = None,
     alpha: Alpha = 0.05,
-    confidence: Annotated[float, typer.Option(help="Level of the interval of the difference.")] = 0.95,
+    strict: Annotated[
+        bool, typer.Option("--strict/--no-strict", help="Call a loss REGRESSION inside the margin too.")
+    ] = False,
+    confidence: Annotated[
+        float | None,
+        typer.Option(help="Level of a further interval, which decides nothing. JSON has it at 0.95 by default."),
+    ] = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Is there a difference, and is it smaller than the margin? From the counts of one right/wrong metric."""
@@ -58,10 +65,11 @@ def of_counts(
         n_items=items,
         margin=margin,
         alpha=alpha,
-        confidence_level=confidence,
+        confidence_level=0.95 if confidence is None else confidence,
         both_right=both_right,
+        is_strict=strict,
     )
-    _print(found, output_format, paired_test_text)
+    _print(found, output_format, partial(paired_test_text, shows_further=confidence is not None))
 
 
 @app.command(short_help="How likely are so many items to prove the margin?")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from qualab.app.analysis.judge import items_text
 from qualab.cli.columns import annotated, table_in_parts, wrapped
 from qualab.domain.names import Verdict
 from qualab.domain.numbers import percent, pp, pvalue, share, signed
@@ -19,11 +20,11 @@ Line = tuple[str, str, str]
 Row = tuple[str, ...]
 
 
-def paired_test_text(found: PairedTest, width: int) -> str:
-    """Counts, difference, both questions with their p-values, and one sentence."""
+def paired_test_text(found: PairedTest, width: int, *, shows_further: bool = False) -> str:
+    """Counts, difference, both questions with their p-values, and one sentence; with `shows_further` more intervals."""
     return "\n".join(
         [
-            annotated(_counts(found), width),
+            annotated(_counts(found, shows_further=shows_further), width),
             "",
             "Is there a difference?",
             annotated(_difference_tests(found), width),
@@ -36,39 +37,45 @@ def paired_test_text(found: PairedTest, width: int) -> str:
     )
 
 
-def _counts(found: PairedTest) -> Iterator[Line]:
-    level = percent(found.interval.confidence_level)
+def _counts(found: PairedTest, *, shows_further: bool) -> Iterator[Line]:
     yield "items", f"{found.n_items:,}", "answered by both arms"
     yield "gains", f"{found.gains:,}", "only the candidate (drafter on) is right"
     yield "losses", f"{found.losses:,}", "only the baseline (drafter off) is right"
     if found.baseline is not None and found.candidate is not None:
         yield "right", share(found.candidate), f"of the candidate; {share(found.baseline)} of the baseline"
     yield "difference", signed_pp(found.difference), "candidate minus baseline"
-    yield f"{level} interval", interval(found.interval.low, found.interval.high), "Tango's score interval"
-    if found.interval_newcombe:
-        yield "", interval(found.interval_newcombe.low, found.interval_newcombe.high), "Newcombe's, as a cross-check"
+    inner, outer, other = found.equivalence_interval, found.interval, found.interval_newcombe
+    decides = f"Tango's score interval; has to lie inside ±{pp(found.margin)}"
+    yield f"{percent(inner.confidence_level)} interval", interval(inner.low, inner.high), decides
+    if shows_further:
+        level = f"{percent(outer.confidence_level)} interval"
+        yield level, interval(outer.low, outer.high), "the same at another level, which decides nothing"
+        if other:
+            yield level, interval(other.low, other.high), "Newcombe's, as a cross-check"
 
 
 def _difference_tests(found: PairedTest) -> Iterator[Line]:
     yield "p (mid-p)", pvalue(found.pvalue), f"McNemar's test; at most {found.alpha:g} speaks for a difference"
-    yield "p (exact)", pvalue(found.pvalue_exact), "the same test, on the safe side"
+    yield "p (exact)", pvalue(found.pvalue_exact), "the same on the safe side: a cross-check, decides nothing"
     yield "p (unconditional)", pvalue(found.pvalue_unconditional), "exact without fixing the number of changed items"
     if found.pvalue_unpaired is not None:
         yield "p (unpaired)", pvalue(found.pvalue_unpaired), "ignores the pairs; for comparison with older reports"
 
 
 def _equivalence_tests(found: PairedTest) -> Iterator[Line]:
-    level = percent(found.equivalence_interval.confidence_level)
-    yield (
-        f"{level} interval",
-        interval(found.equivalence_interval.low, found.equivalence_interval.high),
-        f"has to lie inside ±{pp(found.margin)}",
-    )
-    yield "p (two score tests)", pvalue(found.pvalue_equivalence), f"has to be at most {found.alpha:g}"
-    yield "p (exact guard)", pvalue(found.pvalue_equivalence_exact), "an exact test, which has to agree"
+    margin, level = pp(found.margin), f"{found.alpha:g}"
+    yield "p (lower)", pvalue(found.pvalue_lower), f"score test against a loss of {margin}; has to be at most {level}"
+    yield "p (upper)", pvalue(found.pvalue_upper), f"score test against a gain of {margin}; likewise"
+    yield "p (exact guard)", pvalue(found.pvalue_equivalence_exact), "an exact test of both, which has to agree"
     yield "proven", _proven(found), "the narrowest margin that these counts prove"
-    needed = "none is enough" if found.items_needed is None else f"{found.items_needed:,}"
-    yield "items needed", needed, f"for ±{pp(found.margin)} with 80 % power at this discordance, if nothing is lost"
+    if found.verdict is Verdict.INCONCLUSIVE:
+        needed = items_text(found.items_needed, found.items_needed_range)
+        yield "items needed", needed, f"for ±{margin} with 80 % power at this discordance, if nothing is lost"
+        if abs(found.difference) >= found.margin:
+            yield "", "none is enough", f"if the difference of {signed_pp(found.difference)} is real"
+        elif found.difference:
+            needed = items_text(found.items_needed_observed, found.items_needed_observed_range)
+            yield "", needed, f"if the difference of {signed_pp(found.difference)} is real"
 
 
 def _proven(found: PairedTest) -> str:
@@ -83,6 +90,8 @@ def verdict_sentence(found: PairedTest) -> str:
 
 
 def _equivalent(found: PairedTest) -> str:
+    if found.difference and found.pvalue <= found.alpha:
+        return f"{found.reason}."
     return f"these counts prove that the drafter changes the score by less than {pp(found.margin)}."
 
 
@@ -90,7 +99,7 @@ def _regression(found: PairedTest) -> str:
     if found.equivalence_interval.high < -found.margin:
         return f"the candidate is worse by more than {pp(found.margin)}."
     if found.is_equivalent:
-        return f"the candidate is worse, though by less than {pp(found.margin)}."
+        return f"the candidate is worse, though by less than {pp(found.margin)}: strict."
     return f"the candidate is worse; by more or by less than {pp(found.margin)} is open."
 
 
@@ -100,11 +109,8 @@ def _improvement(found: PairedTest) -> str:
 
 
 def _inconclusive(found: PairedTest) -> str:
-    seen = "no difference is shown, but none is ruled out either"
-    if found.items_needed is not None and found.items_needed > found.n_items:
-        seen = f"{seen}, which takes about {found.items_needed:,} items"
     proven = "no margin at all" if found.provable_margin >= 1.0 else f"{_proven(found)}, not ±{pp(found.margin)}"
-    return f"{seen}: these counts prove {proven}."
+    return f"no difference is shown, but none is ruled out either: these counts prove {proven}."
 
 
 _SENTENCES = {

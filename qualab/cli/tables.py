@@ -103,8 +103,7 @@ def _print_metrics(console: Console, comparison: Comparison, analysis: Analysis)
     console.print(table)
     shown = headers(table)
     legend = [text for name, text in LEGEND.items() if name in shown]
-    if level := metrics.deciding_level(analysis):
-        legend.append(ENGLISH("legend interval", level=level))
+    legend.append(ENGLISH("legend interval"))
     print_hanging(console, "; ".join(legend), style="dim")
     if hidden := [name for name in _columns(analysis) if name not in shown]:
         under = "" if analysis.plan_hash == comparison.plan_hash else f" --plan {analysis.plan_hash[:12]}"

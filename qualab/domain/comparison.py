@@ -54,6 +54,14 @@ class IntervalOf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ItemsRange:
+    """Pairs needed at the limits of the discordance's interval. None is more than 200,000."""
+
+    low: int | None
+    high: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What one metric's complete pairs say. A value that the kind of metric does not have is None."""
 
@@ -72,7 +80,7 @@ class Evidence:
     interval: IntervalOf | None
     """At 95 % (1 - alpha)."""
     equivalence_interval: IntervalOf | None
-    """At 1 - 2 alpha: inside the margin (above -margin) means proven, where the exact guard, if any, agrees."""
+    """At 1 - 2 alpha, the one to show: inside the margin (above -margin) means proven, where the exact guard agrees."""
     pvalue: float
     """Two-sided: mid-p McNemar, sign flips of clusters, or swaps of an item's two answers."""
     pvalue_exact: float | None
@@ -98,7 +106,8 @@ class Evidence:
     provable_margin: float | None
     """The smallest margin that these answers would have proven; None where there is no bound."""
     items_needed: int | None
-    """Pairs that would prove the margin at this discordance with the plan's power; None where too many or unknown."""
+    """Pairs that would prove the margin with the plan's power, at this discordance and no true difference. None where
+    the verdict is not INCONCLUSIVE, and where too many or unknown."""
     n_resamples: int
     """Random sign patterns or swaps behind the p-value; 0 where it is exact."""
     note: str
@@ -106,6 +115,11 @@ class Evidence:
     pvalue_equivalence_bounded: float | None = None
     """Of Gaffke's bound for means of bounded scores, likewise: it decides alone where scores are not 0/1, and has to
     agree where 0/1 scores stand in clusters. None for other kinds, and in analyses of 0.1."""
+    items_needed_range: ItemsRange | None = None
+    """The same over the 1 - 2 alpha interval of the discordance; None where there is no discordance."""
+    items_needed_observed: int | None = None
+    """If the observed difference is the true one; None also where that is the margin or more."""
+    items_needed_observed_range: ItemsRange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,12 @@ class GateResult:
         return tuple(metric for metric in self.metrics if metric.is_primary)
 
     @property
+    def confidence_level(self) -> float | None:
+        """Of the intervals that decide; None where there is none."""
+        found = (metric.evidence.equivalence_interval for metric in self.metrics if metric.evidence)
+        return next((one.confidence_level for one in found if one), None)
+
+    @property
     def alarms(self) -> tuple[MetricResult, ...]:
         """Other metrics that got worse."""
         worse = (metric for metric in self.metrics if metric.verdict is Verdict.REGRESSION)

@@ -149,6 +149,8 @@ class DecisionRule:
     """A comparison whose candidate accepts a smaller share of the draft tokens in some task is INVALID."""
     allow_unobserved: bool = False
     """Whether a verdict may stand where nothing tells that the drafter ran."""
+    strict: bool = False
+    """Whether a loss that the adjusted p shows is a REGRESSION inside the margin too, and a gain an IMPROVEMENT."""
 
     def missing_cap(self, *, is_primary: bool) -> float:
         """Return the share of pairs without an answer above which a comparison is INVALID."""

@@ -19,6 +19,7 @@ from qualab.stats.distributions import (
     chi_square_sf,
     likely_totals,
 )
+from qualab.stats.interval import clopper_pearson
 from qualab.stats.supremum import supremum
 
 
@@ -64,18 +65,24 @@ def mcnemar(counts: PairedCounts) -> McNemarResult:
     )
 
 
-def conditional_sides(gains: float, losses: float) -> tuple[float, float]:
-    """Exact conditional one-sided p-values of more losses than gains, and of more gains than losses.
+def mcnemar_sides(gains: float, losses: float) -> tuple[float, float]:
+    """One-sided mid-p values of more losses than gains, and of more gains than losses.
 
-    Counts need not be whole (items of clusters over their design effect): the incomplete beta function continues the
-    binomial distribution between whole numbers. Without a discordant item both are 1.
+    The smaller one is half of `mcnemar`'s p-value. Counts need not be whole (items of clusters over their design
+    effect): beta and gamma functions continue the binomial distribution between whole numbers. Without a discordant
+    item both are 1.
 
     Raises:
         InvalidValue: a count is negative or not finite.
     """
     if not (0.0 <= gains < math.inf and 0.0 <= losses < math.inf):
         raise InvalidValue(f"{gains} gains and {losses} losses cannot be", hint="Counts are finite and at least 0.")
-    return _at_most(gains, losses), _at_most(losses, gains)
+    if gains + losses == 0.0:
+        return 1.0, 1.0
+    total = gains + losses
+    logs = math.lgamma(total + 1.0) - math.lgamma(gains + 1.0) - math.lgamma(losses + 1.0) - total * math.log(2.0)
+    half = math.exp(logs) / 2.0
+    return _at_most(gains, losses) - half, _at_most(losses, gains) - half
 
 
 def _at_most(few: float, many: float) -> float:
@@ -113,7 +120,7 @@ def mcnemar_unconditional(counts: PairedCounts, *, gamma: float = 0.0) -> Uncond
         return UnconditionalResult(statistic=0.0, pvalue=1.0, discordance=counts.discordance)
     statistic = gap**2 / total
     tails = _two_sided_tails(n_items, statistic)
-    low, high = _nuisance_interval(total, n_items, gamma)
+    low, high = clopper_pearson(total, n_items, confidence_level=1.0 - gamma) if gamma else (0.0, 1.0)
 
     def probability(discordances: FloatArray) -> FloatArray:
         totals = likely_totals(n_items, discordances[0], discordances[-1])
@@ -130,14 +137,6 @@ def _two_sided_tails(n_items: int, statistic: float) -> FloatArray:
     fewer = np.floor((totals - np.sqrt(statistic * totals)) / 2.0 + 1e-9).astype(np.int64)
     tails = 2.0 * binomial_cdfs(fewer, totals, 0.5)
     return np.where(totals == 0, 0.0, np.minimum(1.0, tails))
-
-
-def _nuisance_interval(total: int, n_items: int, gamma: float) -> tuple[float, float]:
-    if gamma == 0.0:
-        return 0.0, 1.0
-    low = scipy.special.betaincinv(total, n_items - total + 1, gamma / 2.0) if total else 0.0
-    high = scipy.special.betaincinv(total + 1, n_items - total, 1.0 - gamma / 2.0) if total < n_items else 1.0
-    return float(low), float(high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

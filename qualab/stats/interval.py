@@ -127,6 +127,14 @@ def _correlation(counts: PairedCounts, *, is_corrected: bool) -> float:
     return covariance / denominator
 
 
+def clopper_pearson(count: float, n_items: float, *, confidence_level: float) -> tuple[float, float]:
+    """Exact limits of a share (Clopper & Pearson 1934); counts need not be whole, as of items worth less than one."""
+    tail = (1.0 - check_confidence_level(confidence_level)) / 2.0
+    low = scipy.special.betaincinv(count, n_items - count + 1.0, tail) if count > 0.0 else 0.0
+    high = scipy.special.betaincinv(count + 1.0, n_items - count, 1.0 - tail) if count < n_items else 1.0
+    return float(low), float(high)
+
+
 def fay_lumbard(counts: PairedCounts, *, confidence_level: float = 0.95) -> ConfidenceInterval:
     """Exact interval that agrees with the exact conditional McNemar test (Fay & Lumbard 2021, melding).
 

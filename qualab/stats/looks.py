@@ -12,7 +12,8 @@ import numpy as np
 from qualab.errors import InvalidValue
 from qualab.stats.checks import FloatArray, check_items, check_margin, check_rates
 from qualab.stats.counts import PairedCounts
-from qualab.stats.distributions import binomial_cdf, binomial_cdfs, normal_sf
+from qualab.stats.difference import mcnemar_sides
+from qualab.stats.distributions import binomial_cdfs, normal_sf
 from qualab.stats.equivalence import equivalence
 from qualab.stats.guard import guard_threshold
 from qualab.stats.interval import ConfidenceInterval, tango
@@ -44,17 +45,20 @@ class LookResult:
     statistic_upper: float
     """Minus the score statistic against +margin, to compare with the boundary."""
     pvalue_harm: float
-    """One-sided exact conditional p of "the candidate is not worse"."""
+    """One-sided mid-p of "the candidate is not worse" (McNemar)."""
     interval: ConfidenceInterval
     """Repeated confidence interval: Tango's at the level of the boundary (Jennison & Turnbull 1989)."""
 
 
-def look(counts: PairedCounts, *, margin: float, boundary: float, harm_boundary: float = math.inf) -> LookResult:
+def look(
+    counts: PairedCounts, *, margin: float, boundary: float, harm_boundary: float = math.inf, is_last: bool = False
+) -> LookResult:
     """Judge the items so far at one look.
 
     EQUIVALENT takes both one-sided score statistics at or above `boundary`, and the exact guard at the boundary's
-    level (never where that is below 1e-8). HARM takes an exact one-sided McNemar p at most that of `harm_boundary`.
-    Boundaries come from `spending_boundaries`.
+    level (never where that is below 1e-8). HARM takes a one-sided McNemar mid-p at most that of `harm_boundary`, and an
+    observed loss of at least the margin: a smaller one may still be proven inside it. Where it is not, it is HARM at
+    the last look. Boundaries come from `spending_boundaries`.
 
     Raises:
         InsufficientData: there is no item.
@@ -64,12 +68,15 @@ def look(counts: PairedCounts, *, margin: float, boundary: float, harm_boundary:
     level = min(max(normal_sf(boundary), 1e-15), 0.499)
     found = equivalence(counts, margin=margin, alpha=level)
     statistics = found.statistic_lower, -found.statistic_upper
-    pvalue_harm = binomial_cdf(counts.gains, counts.n_discordant, 0.5)
+    pvalue_harm = mcnemar_sides(counts.gains, counts.losses)[0]
+    is_harmed = math.isfinite(harm_boundary) and pvalue_harm <= normal_sf(harm_boundary)
     decision = Decision.CONTINUE
-    if math.isfinite(harm_boundary) and pvalue_harm <= normal_sf(harm_boundary):
+    if is_harmed and counts.difference <= -margin:
         decision = Decision.HARM
     elif level >= _LEAST_LEVEL and min(statistics) >= boundary and found.is_equivalent:
         decision = Decision.EQUIVALENT
+    elif is_harmed and is_last:
+        decision = Decision.HARM
     return LookResult(
         decision=decision,
         statistic_lower=statistics[0],
@@ -208,10 +215,13 @@ def simulate_looks(
     for n_items, boundary, harm_boundary in zip(design.n_items, design.boundaries, design.harm_boundaries, strict=True):
         counts += rng.multinomial(n_items - before, rates / rates.sum(), size=n_resamples)[:, :7]
         n_asked += int(is_open.sum()) * (n_items - before)
-        harmed = is_open & (_harm_pvalues(counts[:, :2]) <= normal_sf(harm_boundary))
+        crossed = is_open & (_harm_pvalues(counts[:, :2]) <= normal_sf(harm_boundary))
+        harmed = crossed & (counts[:, 1] - counts[:, 0] >= design.margin * n_items)
         lost, gained = _worst_cases(counts, missing_lost, design.alpha)
         statistics = _worse_statistics(counts, lost, gained, n_items, design.margin, is_one_sided=is_one_sided)
         proven = is_open & ~harmed & (statistics >= _bar(design, n_items, boundary, is_guarded=is_guarded))
+        if n_items == design.n_items[-1]:
+            harmed |= crossed & ~proven
         n_harmed, n_equivalent = n_harmed + int(harmed.sum()), n_equivalent + int(proven.sum())
         is_open &= ~(harmed | proven)
         before = n_items
@@ -272,5 +282,8 @@ def _worse_statistics(
 
 
 def _harm_pvalues(counts: FloatArray) -> FloatArray:
+    """One-sided mid-p values; 1 without a discordant item."""
     whole = counts.astype(np.int64)
-    return binomial_cdfs(whole[:, 0], whole.sum(axis=1), 0.5)
+    gains, totals = whole[:, 0], whole.sum(axis=1)
+    both = binomial_cdfs(gains, totals, 0.5) + binomial_cdfs(gains - 1, totals, 0.5)
+    return np.where(totals == 0, 1.0, both / 2.0)

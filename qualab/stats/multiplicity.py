@@ -44,6 +44,7 @@ def max_t(
     *,
     cluster: Labels | None = None,
     alternative: Alternative = Alternative.TWO_SIDED,
+    is_midp: bool = True,
     n_resamples: int = 9_999,
     rng: np.random.Generator,
 ) -> MaxTResult:
@@ -53,6 +54,7 @@ def max_t(
         differences: items × metrics, candidate − baseline; 0 where an item does not belong to a metric.
         cluster: labels of items whose signs flip together.
         alternative: two-sided, or losses alone.
+        is_midp: whether resamples that tie with the observed count half, as in `sign_flip`, or whole.
         n_resamples: random sign patterns; all are gone through where at most 16 items (or clusters) changed.
         rng: source of the signs.
 
@@ -70,7 +72,10 @@ def max_t(
     scales = np.sqrt(np.maximum(1.0, groups.sizes @ groups.rows**2))
     totals = rows.sum(axis=0)
     observed = _oriented(totals, alternative) / scales
-    thresholds = observed - slacks / scales - _TIE * np.abs(observed)
+    tie = slacks / scales + _TIE * np.abs(observed)
+    # without any change nothing is evidence: every resample then counts whole, and p is 1
+    halves = rows.any(axis=0) & is_midp
+    thresholds = observed - tie, np.where(halves, observed + tie, np.nextafter(observed - tie, -np.inf))
     flipped = _oriented(signed_sums(groups, n_resamples=n_resamples, rng=rng), alternative) / scales
     order = np.argsort(-observed, kind="stable")
     extra = 0 if groups.is_enumerable else 1
@@ -102,16 +107,25 @@ def _oriented(sums: FloatArray, alternative: Alternative) -> FloatArray:
 
 
 def _exceeding(
-    flipped: FloatArray, thresholds: FloatArray, order: npt.NDArray[np.intp]
+    flipped: FloatArray, thresholds: tuple[FloatArray, FloatArray], order: npt.NDArray[np.intp]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """How many resamples are as extreme: in the metric itself, in the largest of all, in the largest not above it."""
-    raw, single, stepped = (np.zeros(thresholds.size) for _ in range(3))
+    """How many resamples are as extreme: in the metric itself, in the largest of all, in the largest not above it.
+
+    Between the two thresholds a resample ties with the observed, and counts half.
+    """
+    least, most = thresholds
+    raw, single, stepped = (np.zeros(least.size) for _ in range(3))
+
+    def beyond(values: FloatArray, metric: int) -> float:
+        return (np.count_nonzero(values >= least[metric]) + np.count_nonzero(values > most[metric])) / 2.0
+
     columns = np.ascontiguousarray(flipped.T)
     largest = np.full(len(flipped), -np.inf)
     for metric in order[::-1]:
-        raw[metric] = np.count_nonzero(columns[metric] >= thresholds[metric])
+        raw[metric] = beyond(columns[metric], metric)
         np.maximum(largest, columns[metric], out=largest)
-        stepped[metric] = np.count_nonzero(largest >= thresholds[metric])
+        stepped[metric] = beyond(largest, metric)
     largest.sort()
-    single[:] = len(largest) - np.searchsorted(largest, thresholds)
+    below = np.searchsorted(largest, least) + np.searchsorted(largest, most, side="right")
+    single[:] = len(largest) - below / 2.0
     return raw, single, stepped

@@ -6,7 +6,7 @@ Sign flips test differences of means; swaps test any score that is a function of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,9 @@ class ResamplingResult:
 
     difference: float
     pvalue: float
+    """Mid-p: patterns as extreme as the observed count half. The one to show."""
+    pvalue_whole: float
+    """The same with ties counted whole: never liberal, rather conservative."""
     is_exact: bool
     """Every pattern was counted; else `n_resamples` random ones, and the observed one itself."""
     n_resamples: int
@@ -50,8 +53,9 @@ def sign_flip(
     """Sign-flip test of a mean paired difference (Fisher 1935), all items of a cluster flipping together.
 
     The distribution over all sign patterns is computed exactly where the differences sit on a lattice of few enough
-    points, which 0/1 scores and small fractions do; else random patterns are drawn. Sums are compared as whole
-    numbers, so that neither ties nor the order of items move the p-value. Without a difference anywhere p is 1.
+    points, which 0/1 scores and small fractions do; else random patterns are drawn. Ties count half (mid-p), so that
+    independent 0/1 scores give `mcnemar`'s p-value. Sums are compared as whole numbers, whatever the order of items.
+    Without a difference anywhere p is 1.
 
     Raises:
         InsufficientData: there is no item.
@@ -64,15 +68,40 @@ def sign_flip(
     on_lattice = lattice(values)
     steps = on_lattice.steps if cluster is None else cluster_sums(on_lattice.steps, cluster_codes(cluster, values.size))
     total = float(steps.sum())
-    threshold = _extremity(np.array([total]), alternative)[0] - on_lattice.slack
+    observed = float(_extremity(np.array([total]), alternative)[0])
     difference = total * on_lattice.unit / values.size
-    exact = _exact_tail(steps, threshold, alternative)
-    if exact is not None:
-        return ResamplingResult(difference=difference, pvalue=exact, is_exact=True, n_resamples=0)
+    if not steps.any():
+        return ResamplingResult(difference=difference, pvalue=1.0, pvalue_whole=1.0, is_exact=True, n_resamples=0)
+    found = _exact_sums(steps)
+    if found is not None:
+        support, weights = found
+        return _exact(difference, _extremity(support, alternative), observed, on_lattice.slack, weights)
     sums = signed_sums(patterns(steps[:, None]), n_resamples=n_resamples, rng=rng)[:, 0]
-    extreme = int(np.count_nonzero(_extremity(sums, alternative) >= threshold))
+    return _drawn(difference, _extremity(sums, alternative), observed, on_lattice.slack)
+
+
+def _exact(
+    difference: float, extremities: FloatArray, observed: float, slack: float, weights: FloatArray
+) -> ResamplingResult:
+    """From all patterns; `weights` are their probabilities, and what is within `slack` of the observed ties with it."""
+    whole = min(1.0, float(weights[extremities >= observed - slack].sum()))
+    beyond = float(weights[extremities > observed + slack].sum())
     return ResamplingResult(
-        difference=difference, pvalue=(extreme + 1) / (n_resamples + 1), is_exact=False, n_resamples=n_resamples
+        difference=difference, pvalue=(whole + beyond) / 2.0, pvalue_whole=whole, is_exact=True, n_resamples=0
+    )
+
+
+def _drawn(difference: float, extremities: FloatArray, observed: float, slack: float) -> ResamplingResult:
+    """From random patterns and the observed one, which counts whole."""
+    n_whole = np.count_nonzero(extremities >= observed - slack)
+    n_beyond = np.count_nonzero(extremities > observed + slack)
+    n_all = extremities.size + 1
+    return ResamplingResult(
+        difference=difference,
+        pvalue=((n_whole + n_beyond) / 2.0 + 1.0) / n_all,
+        pvalue_whole=(n_whole + 1.0) / n_all,
+        is_exact=False,
+        n_resamples=extremities.size,
     )
 
 
@@ -80,8 +109,8 @@ def _extremity(sums: FloatArray, alternative: Alternative) -> FloatArray:
     return np.abs(sums) if alternative is Alternative.TWO_SIDED else -sums
 
 
-def _exact_tail(steps: FloatArray, threshold: float, alternative: Alternative) -> float | None:
-    """The probability of a sum at least as extreme, over all sign patterns; None where there are too many sums."""
+def _exact_sums(steps: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+    """The sums over all sign patterns with their probabilities; None where there are too many."""
     sizes, counts = np.unique(np.abs(steps[steps != 0.0]), return_counts=True)
     if _work(sizes, counts) > _MOST_WORK:
         return None
@@ -92,7 +121,7 @@ def _exact_tail(steps: FloatArray, threshold: float, alternative: Alternative) -
         support, inverse = np.unique(np.add.outer(support, size * (2.0 * ups - count)), return_inverse=True)
         products = np.multiply.outer(weights, chances).ravel()
         weights = np.asarray(np.bincount(inverse.ravel(), weights=products), dtype=np.float64)
-    return float(min(1.0, weights[_extremity(support, alternative) >= threshold].sum()))
+    return support, weights
 
 
 def _work(sizes: FloatArray, counts: IntArray) -> float:
@@ -134,12 +163,7 @@ def global_sign_flip(
         raise InvalidValue("Each metric needs its number of items", hint="Give items × metrics, a number a metric.")
     contributions = np.sort(table / sizes, axis=1).sum(axis=1)
     found = sign_flip(contributions, cluster=cluster, alternative=alternative, n_resamples=n_resamples, rng=rng)
-    return ResamplingResult(
-        difference=found.difference * len(table) / sizes.size,
-        pvalue=found.pvalue,
-        is_exact=found.is_exact,
-        n_resamples=found.n_resamples,
-    )
+    return replace(found, difference=found.difference * len(table) / sizes.size)
 
 
 def swap_test(
@@ -178,13 +202,12 @@ def swap_test(
 
     observed = float(gap(steps.sum(axis=0)[None, :])[0])
     groups = patterns(steps)
+    if not groups.n_rows:
+        return ResamplingResult(difference=observed, pvalue=1.0, pvalue_whole=1.0, is_exact=True, n_resamples=0)
     gaps = np.abs(gap(signed_sums(groups, n_resamples=n_resamples, rng=rng)))
-    extreme = int(np.count_nonzero(gaps >= abs(observed) - _TIE))
     if groups.is_enumerable:
-        return ResamplingResult(difference=observed, pvalue=extreme / gaps.size, is_exact=True, n_resamples=0)
-    return ResamplingResult(
-        difference=observed, pvalue=(extreme + 1) / (n_resamples + 1), is_exact=False, n_resamples=n_resamples
-    )
+        return _exact(observed, gaps, abs(observed), _TIE, np.full(gaps.size, 1.0 / gaps.size))
+    return _drawn(observed, gaps, abs(observed), _TIE)
 
 
 def paired_features(baseline: npt.ArrayLike, candidate: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:

@@ -151,6 +151,7 @@ def test_an_analysis_under_another_margin_is_marked_as_made_after_the_data(compa
         ({"margin": True}, "margin"),
         ({"alpha": 0.7}, "alpha"),
         ({"objective": "win"}, "objective"),
+        ({"strict": "perhaps"}, "strict"),
         ({"margins": {"nothing": 0.1}}, "margins"),
         ({"margins": {"sums": "x"}}, "margins"),
         ({"margins": [1]}, "margins"),

@@ -7,10 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qualab.app.analysis.bounds import Bounds
+from qualab.app.analysis.bounds import Bounds, with_items_needed
+from qualab.app.analysis.family import Tested as Member
+from qualab.app.analysis.family import adjusted
 from qualab.app.analysis.judge import conclude, is_equivalent, judge, policy_result
 from qualab.app.analysis.means import mean_bounds, mean_evidence
 from qualab.app.analysis.missing import lost_pairs, tipping_point
+from qualab.app.analysis.ruling import is_changed
 from qualab.app.analysis.samples import MeanSample, MissingCount
 from qualab.app.experiment import make_plan
 from qualab.domain.comparison import (
@@ -24,6 +27,9 @@ from qualab.domain.comparison import (
 )
 from qualab.domain.names import ArmName, EvidenceKind, MetricKind, MissingPolicy, Verdict
 from qualab.domain.plan import DecisionRule
+from qualab.stats import mcnemar, tally
+from qualab.stats.interval import clopper_pearson
+from qualab.stats.sizing import items_needed
 from tests.app.fakes import FakeTasks, experiment
 
 RULE = DecisionRule(margin=0.02)
@@ -58,9 +64,10 @@ def verdict_of(found: MeanSample) -> tuple[Verdict, str]:
     [
         (sample(1319, 5, 6), Verdict.EQUIVALENT, "inside ±2.00 pp and the exact test agrees"),
         (sample(600, 17, 19), Verdict.INCONCLUSIVE, "these 600 items prove"),
-        (sample(600, 2, 30), Verdict.REGRESSION, "below −2.00 pp"),
-        (sample(5000, 10, 40), Verdict.REGRESSION, "within the margin"),
-        (sample(600, 5, 22), Verdict.REGRESSION, "candidate is worse"),
+        (sample(600, 2, 30), Verdict.REGRESSION, "the candidate is worse by more than 2.00 pp (adjusted p"),
+        (sample(5000, 10, 40), Verdict.EQUIVALENT, "a loss of 0.60 pp (0.38 to 0.85) is real and inside the margin"),
+        (sample(5000, 40, 10), Verdict.EQUIVALENT, "a gain of 0.60 pp (0.38 to 0.85) is real and inside the margin"),
+        (sample(600, 5, 22), Verdict.REGRESSION, "the candidate is worse (adjusted p"),
         (sample(600, 22, 5), Verdict.IMPROVEMENT, "candidate is better"),
         (sample(1319, lost_on=40), Verdict.INCONCLUSIVE, "missing counted as wrong"),
         (sample(0), Verdict.INCONCLUSIVE, "no item was answered"),
@@ -153,7 +160,7 @@ def test_swapping_the_arms_negates_the_difference_and_keeps_the_p_values() -> No
 def test_more_than_two_hundred_thousand_items_is_said_as_that() -> None:
     evidence = evidence_of(sample(100, 30, 30), DecisionRule(margin=0.001))
     assert evidence is not None
-    assert evidence.items_needed is None
+    assert with_items_needed(evidence, DecisionRule(margin=0.001)).items_needed is None
     reason = judge(evidence, (), DecisionRule(margin=0.001))[1]
     assert "needs more than 200,000 items" in reason
 
@@ -283,6 +290,93 @@ def test_reasons_come_primaries_first_then_by_adjusted_p() -> None:
     ]
     _, reasons = conclude(PLAN, rows, [arm(name) for name in ArmName], PAIRS)
     assert [reason.partition(":")[0] for reason in reasons] == ["primary", "strong", "weak"]
+
+
+def test_a_change_inside_the_margin_is_the_first_sentence_of_the_comparison() -> None:
+    base = evidence_of(sample(10_000, 30, 60))
+    assert base is not None
+    verdict, reason = judge(base, (), RULE)
+    assert (verdict, reason) == (Verdict.EQUIVALENT, "a loss of 0.30 pp (0.15 to 0.46) is real and inside the margin")
+    rows = [
+        replace(EQUAL, id="even"),
+        row(verdict, id="other", is_primary=False, evidence=base, reason=reason),
+        row(verdict, id="main", evidence=base, reason=reason),
+    ]
+    arms = [arm(name) for name in ArmName]
+    given, reasons = conclude(PLAN, rows, arms, PAIRS)
+    assert given is Verdict.EQUIVALENT
+    assert reasons == (f"main: {reason}", f"other: {reason}", "all 2 primary metrics are equivalent within ±2.00 pp")
+    assert conclude(PLAN, [EQUAL], arms, PAIRS)[1] == ("the primary metric is equivalent within ±2.00 pp",)
+
+
+def test_a_loss_that_a_way_of_treating_missing_answers_does_not_prove_is_a_regression() -> None:
+    found = sample(5000, 10, 40, lost_on=90)
+    evidence = evidence_of(found)
+    assert evidence is not None
+    results = [policy_result(*one, RULE) for one in policies_of(found).items()]
+    assert is_equivalent(evidence, RULE)
+    assert judge(evidence, results, RULE)[0] is Verdict.REGRESSION
+
+
+def test_items_needed_come_with_their_range_and_at_the_observed_difference() -> None:
+    open_one = evidence_of(sample(900, 24, 33))
+    assert open_one is not None
+    sized = with_items_needed(open_one, RULE)
+    assert sized.items_needed is not None
+    assert sized.items_needed_range is not None
+    assert sized.items_needed_range.low is not None
+    assert sized.items_needed_range.high is not None
+    assert sized.items_needed_range.low < sized.items_needed < sized.items_needed_range.high
+    assert sized.items_needed == items_needed(discordance=57 / 900, margin=0.02, power=0.8, is_guarded=True)
+    low, high = clopper_pearson(57, 900, confidence_level=0.9)
+    for share, n in ((low, sized.items_needed_range.low), (high, sized.items_needed_range.high)):
+        assert n == items_needed(discordance=share, margin=0.02, power=0.8, is_guarded=True)
+    assert sized.items_needed_observed == items_needed(
+        discordance=57 / 900, difference=-0.01, margin=0.02, power=0.8, is_guarded=True
+    )
+    said = judge(open_one, (), RULE)[1]
+    assert "needs about 1,397 (1,128 to 1,706) items at this discordance and no true difference, about 3,9" in said
+    assert said.endswith(" if the difference of −1.00 pp is real")
+    lost = evidence_of(sample(80, 0, 4))
+    assert lost is not None
+    assert with_items_needed(lost, RULE).items_needed_observed is None
+    assert judge(lost, (), RULE)[1].endswith("; more items will not prove it if the difference of −5.00 pp is real")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("discordance", "margin"), [(0.2, 0.02), (0.1, 0.01)])
+def test_many_metrics_without_a_loss_are_seldom_called_a_regression(
+    discordance: float, margin: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """18 metrics of 300 items of their own. Intervals below −margin alone were false alarms in 7 and 15 %."""
+    monkeypatch.setattr("qualab.app.analysis.family.N_RESAMPLES", 999)
+    n_runs, n_metrics, n_items, rng = 250, 18, 300, np.random.default_rng(8)
+    rule, units = DecisionRule(margin=margin), np.arange(300)
+    template = evidence_of(sample(n_items, 3, 3), rule)
+    assert template is not None
+    n_wrong = 0
+    for _ in range(n_runs):
+        tested = []
+        for metric in range(n_metrics):
+            shares = [discordance / 2, 1 - discordance, discordance / 2]
+            gained = rng.choice([-1.0, 0.0, 1.0], p=shares, size=n_items)
+            off = np.where(gained > 0, 0.0, 1.0)
+            number = units + n_items * metric
+            found = MeanSample(number=number, unit=number, baseline=off, candidate=off + gained)
+            counts = tally(found.baseline, found.candidate)
+            evidence = replace(template, difference=counts.difference, pvalue=mcnemar(counts).pvalue)
+            spec = replace(PLAN.metrics[0], task=f"t{metric}")
+            tested.append(Member(spec=spec, sample=found, evidence=evidence))
+        family = adjusted(tested, n_metrics * n_items, rng).evidence
+        n_wrong += any(
+            judge(replace(whole, pvalue_adjusted=family[one.spec.id].pvalue_adjusted), (), rule)[0]
+            is Verdict.REGRESSION
+            for one in tested
+            if isinstance(one.sample, MeanSample) and is_changed(family[one.spec.id], rule)
+            for whole in [mean_evidence(one.sample, rule, rng)]
+        )
+    assert n_wrong / n_runs <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / n_runs)
+    assert n_wrong > 0
 
 
 def suite(difference: float, pvalue: float) -> SuiteEvidence:

@@ -13,6 +13,7 @@ import pytest
 
 from qualab.adapters.memory import MemoryStore
 from qualab.app.analyse import analyse
+from qualab.app.analysis.bounds import with_items_needed
 from qualab.app.reporting.words.sentences import in_korean
 from qualab.app.summaries import Summary
 from qualab.domain.canonical import plan_hash
@@ -149,9 +150,7 @@ def test_items_without_clusters_get_mcnemar_and_tango() -> None:
     assert evidence.pvalue == mcnemar(counts).pvalue
     assert evidence.pvalue_exact == mcnemar(counts).pvalue_exact
     assert evidence.interval.low == tango(counts, confidence_level=0.95).low
-    assert evidence.pvalue_adjusted == pytest.approx(
-        evidence.pvalue_exact
-    )  # max-T of one metric is the exact conditional test
+    assert evidence.pvalue_adjusted == evidence.pvalue  # one metric needs no adjustment
     assert evidence.pvalue_holm == evidence.pvalue
 
 
@@ -163,11 +162,12 @@ def test_clusters_of_one_item_are_no_clusters() -> None:
 
 
 def test_items_of_a_cluster_flip_together() -> None:
-    # four passages of two questions; all of the first three lost: 2 of 2**3 patterns of the changed ones are as extreme
+    # four passages of two questions, all of the first three lost: 2 of 2**3 patterns of the changed ones tie with that
     off, on = [1.0] * 8, [0.0] * 6 + [1.0] * 2
     row = only(analysis_of(Column(task="t", off=off, on=on, clusters=list("aabbccdd"))))
     assert row.evidence.kind is EvidenceKind.CLUSTERS
-    assert row.evidence.pvalue == pytest.approx(2 / 8)
+    assert row.evidence.pvalue == pytest.approx(1 / 8)
+    assert row.evidence.pvalue_exact == pytest.approx(2 / 8)
     assert (row.evidence.n_items, row.evidence.n_clusters, row.evidence.losses) == (8, 4, 6)
     assert row.evidence.difference == -0.75
 
@@ -208,7 +208,8 @@ def test_shared_passages_prove_less_than_independent_items() -> None:
     tied = only(analysis_of(Column(task="t", off=off, on=on, clusters=[str(n // 4) for n in range(1200)]))).evidence
     assert tied.design_effect > 3
     assert tied.provable_margin > 1.5 * free.provable_margin
-    assert tied.items_needed > 3 * free.items_needed
+    needed = [with_items_needed(one, DecisionRule()).items_needed for one in (tied, free)]
+    assert needed[0] > 3 * needed[1]
 
 
 def test_repeats_of_an_item_are_one_cluster_and_never_more_items() -> None:
@@ -218,7 +219,8 @@ def test_repeats_of_an_item_are_one_cluster_and_never_more_items() -> None:
     assert (five.n_items, five.n_clusters) == (500, 100)
     assert five.difference == once.difference
     assert five.design_effect == pytest.approx(5.0, rel=0.02)
-    assert five.pvalue == pytest.approx(once.pvalue_exact)
+    assert five.pvalue == pytest.approx(once.pvalue)
+    assert five.pvalue_exact == pytest.approx(once.pvalue_exact)
     assert five.provable_margin == pytest.approx(once.provable_margin, rel=0.1)
 
 
@@ -229,7 +231,8 @@ def test_list_entries_are_scores_in_the_cluster_of_their_prompt() -> None:
     assert (row.evidence.n_items, row.evidence.n_clusters) == (7, 4)
     assert (row.evidence.gains, row.evidence.losses) == (1, 2)
     assert row.evidence.difference == pytest.approx(-1 / 7)  # of all entries, not the mean of the prompts' means
-    assert row.evidence.pvalue == 1.0  # sums −2 and +1: every pattern is at least as extreme as −1
+    # sums −2 and +1: two patterns of four tie with −1, the others are more extreme
+    assert (row.evidence.pvalue, row.evidence.pvalue_exact) == (0.75, 1.0)
 
 
 def test_macro_f1_is_swapped_item_by_item() -> None:
@@ -247,7 +250,8 @@ def test_macro_f1_is_swapped_item_by_item() -> None:
     )
     assert row.evidence.kind is EvidenceKind.LABELS
     assert row.evidence.difference == pytest.approx(macro_f1(truth, after) - macro_f1(truth, before))
-    assert row.evidence.pvalue == 0.5  # both swapped or none of them, of four patterns
+    # both swapped or none of them, of four patterns
+    assert (row.evidence.pvalue, row.evidence.pvalue_exact) == (0.25, 0.5)
     assert (row.evidence.gains, row.evidence.losses, row.evidence.n_changed) == (0, 2, 2)
 
 
@@ -486,7 +490,8 @@ def test_degenerate_comparisons_end_in_a_decision(
     assert row.reason
     assert (row.evidence is None) is (n == 0 or None in (off, on))
     if row.evidence is not None:
-        assert row.evidence.pvalue_adjusted == pytest.approx(2 / 2**6 if all_six_lost else 1.0)
+        n_changed = 0 if off == on else 1 if cluster else n
+        assert row.evidence.pvalue_adjusted == pytest.approx(0.5**n_changed)
 
 
 def test_all_items_lost_is_a_regression_even_without_spread() -> None:
@@ -595,7 +600,7 @@ def test_missing_repeats_of_one_item_are_one_piece_of_evidence() -> None:
     on[0] = [None] * 8
     missing = analysis_of(Column(task="t", off=[[1.0] * 8] * 50, on=on), repeats=8).suite.missing
     assert missing.candidate_only == 8
-    assert missing.pvalue == 1.0
+    assert missing.pvalue == 0.5
 
 
 def test_the_seed_comes_from_the_plan() -> None:

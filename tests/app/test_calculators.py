@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from qualab.app.analysis.bounds import with_zero
 from qualab.app.calculators import early_looks, paired_test, powers, size, smallest_effects
 from qualab.app.published import DISCORDANCES, PUBLISHED, Reproduction, reproduce, reproduce_row
 from qualab.domain.names import Verdict
 from qualab.errors import InsufficientData, InvalidValue
+from qualab.stats import PairedCounts, mcnemar, mcnemar_sides, tango
 from qualab.stats.unpaired import items_unpaired_equivalence, mde_unpaired, power_unpaired
 
 SHARED = os.environ.get("QUALAB_SHARED")
@@ -98,9 +100,9 @@ def test_no_changed_item_is_no_evidence_of_a_difference() -> None:
         (5, 6, 1319, Verdict.EQUIVALENT, True),
         (17, 19, 600, Verdict.INCONCLUSIVE, False),
         (2, 30, 600, Verdict.REGRESSION, False),
-        (10, 40, 5000, Verdict.REGRESSION, True),
+        (10, 40, 5000, Verdict.EQUIVALENT, True),
         (1, 8, 200, Verdict.REGRESSION, False),
-        (40, 10, 5000, Verdict.IMPROVEMENT, True),
+        (40, 10, 5000, Verdict.EQUIVALENT, True),
         (30, 2, 600, Verdict.IMPROVEMENT, False),
         (0, 0, 10, Verdict.INCONCLUSIVE, False),
     ],
@@ -108,6 +110,46 @@ def test_no_changed_item_is_no_evidence_of_a_difference() -> None:
 def test_verdicts(gains: int, losses: int, n_items: int, verdict: Verdict, is_equivalent: bool) -> None:
     found = paired_test(gains=gains, losses=losses, n_items=n_items, margin=0.02)
     assert (found.verdict, found.is_equivalent) == (verdict, is_equivalent)
+
+
+def test_strict_counts_do_not_pass_with_a_loss_inside_the_margin() -> None:
+    for gains, losses, verdict in ((10, 40, Verdict.REGRESSION), (40, 10, Verdict.IMPROVEMENT)):
+        found = paired_test(gains=gains, losses=losses, n_items=5000, margin=0.02, is_strict=True)
+        assert (found.verdict, found.is_equivalent) == (verdict, True)
+
+
+def test_interval_and_p_leave_0_out_together() -> None:
+    """Score intervals alone leave 0 out where mid-p does not: 0 gained and 4 lost, 2 and 7, 6 and 15."""
+    for gains in (*range(9), 29):
+        for losses in (*range(gains, gains + 15), 43, 46):
+            counts = PairedCounts(n_items=1000, gains=gains, losses=losses)
+            p, loss = mcnemar(counts).pvalue, mcnemar_sides(gains, losses)[0]
+            for level in (0.025, 0.05, 0.1):
+                interval = with_zero(tango(counts, confidence_level=1.0 - 2.0 * level), p, level)
+                assert (interval.high < 0.0) == (loss <= level), (gains, losses)
+    found = paired_test(gains=0, losses=4, n_items=80, margin=0.02)
+    assert (found.interval.high, found.pvalue) == (0.0, 0.0625)
+    assert found.equivalence_interval.high < 0.0 < found.pvalue_loss < 0.05
+
+
+@pytest.mark.parametrize(
+    ("case", "margin", "verdict"),
+    [
+        ((0, 5, 1000), 0.02, Verdict.EQUIVALENT),
+        ((0, 4, 80), 0.02, Verdict.INCONCLUSIVE),
+        ((30, 60, 10_000), 0.02, Verdict.EQUIVALENT),
+        ((24, 33, 1123), 0.02, Verdict.EQUIVALENT),
+        ((0, 40, 1000), 0.05, Verdict.REGRESSION),
+    ],
+)
+def test_items_needed_are_given_where_nothing_is_decided_alone(
+    case: tuple[int, int, int], margin: float, verdict: Verdict
+) -> None:
+    gains, losses, n_items = case
+    found = paired_test(gains=gains, losses=losses, n_items=n_items, margin=margin)
+    assert found.verdict is verdict
+    assert (found.items_needed is None) == (verdict is not Verdict.INCONCLUSIVE)
+    assert (found.items_needed_range is None) == (verdict is not Verdict.INCONCLUSIVE)
 
 
 def test_swapped_arms_negate_the_difference() -> None:

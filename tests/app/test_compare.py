@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from qualab.app.compare import compare_again, with_rule
+from qualab.app.reporting.after_data import under_its_plan
 from qualab.app.run import start
 from qualab.domain.canonical import canonical_json
 from qualab.domain.comparison import Analysis
@@ -45,6 +46,21 @@ async def test_a_margin_after_the_data_is_marked_and_stored_beside_the_original(
     assert (comparison.status, comparison.verdict) == (ComparisonStatus.FINISHED, Verdict.INCONCLUSIVE)
     assert bench.store.analysis(first.comparison_id) == first
     assert bench.store.analysis(first.comparison_id, plan_hash=again.analysis.plan_hash) == again.analysis
+
+
+async def test_a_loss_inside_the_margin_passes_and_under_a_strict_plan_does_not() -> None:
+    bench = Bench(harness=FakeHarness(FakeTasks(n_items=3_000)))
+    bench.candidate.answer = lambda p, s: reply("no") if int(p[4:]) % 250 == 3 else echo_number(p, s)
+    first = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    assert first.verdict is Verdict.EQUIVALENT
+    assert first.reasons[0] == f"{first.metrics[0].id}: a loss of 0.40 pp (0.25 to 0.64) is real and inside the margin"
+    assert first.metrics[0].evidence is not None
+    assert first.metrics[0].evidence.items_needed is None
+    plan = bench.store.get(first.comparison_id).plan
+    again = compare_again(bench.services, first.comparison_id, other=with_rule(plan, {"strict": True}))
+    assert "(changed: strict False to True)" in again.analysis.reasons[0]
+    assert again.analysis.metrics[0].verdict is Verdict.REGRESSION
+    assert under_its_plan(again.comparison, again.analysis).plan.rule.strict
 
 
 async def test_a_rule_that_is_the_same_is_the_own_plan() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from qualab.app.analysis.bounds import with_items_needed
 from qualab.app.analysis.judge import conclude, judge
 from qualab.app.calculators import paired_test
 from qualab.app.experiment import make_plan
@@ -25,10 +26,10 @@ BETTER = DecisionRule(margin=0.02, objective=Objective.NON_INFERIORITY)
     [
         (5, 6, 1319, Verdict.NON_INFERIOR),
         (22, 12, 800, Verdict.NON_INFERIOR),  # the upper limit sticks out of +2 pp
-        (40, 12, 800, Verdict.IMPROVEMENT),
+        (40, 12, 800, Verdict.NON_INFERIOR),  # a real gain, said in its reason
         (17, 19, 600, Verdict.INCONCLUSIVE),
         (2, 30, 600, Verdict.REGRESSION),
-        (10, 40, 5000, Verdict.REGRESSION),
+        (10, 40, 5000, Verdict.NON_INFERIOR),
     ],
 )
 def test_non_inferiority_looks_at_a_loss_alone(gains: int, losses: int, n_items: int, verdict: Verdict) -> None:
@@ -46,9 +47,8 @@ def test_what_a_loss_bound_proves_and_needs_is_one_sided() -> None:
     assert one is not None
     assert two is not None
     assert one.provable_margin == two.provable_margin  # the loss is the farther side here
-    assert one.items_needed is not None
-    assert two.items_needed is not None
-    assert one.items_needed < two.items_needed
+    needed = [with_items_needed(*both).items_needed for both in ((one, BETTER), (two, DecisionRule(margin=0.02)))]
+    assert needed[0] < needed[1]  # type: ignore[operator]
     reason = judge(one, (), BETTER)[1]
     assert "prove −2.0" in reason or "prove −1." in reason
     assert "−2.00 pp needs about" in reason
@@ -121,12 +121,42 @@ async def test_a_metric_is_judged_by_its_own_margin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gains", "losses", "n_items"), [(0, 0, 149), (0, 0, 148), (7, 12, 600), (22, 5, 600), (2, 30, 600)]
+    ("gains", "losses", "n_items"),
+    [(0, 0, 149), (0, 0, 148), (7, 12, 600), (22, 5, 600), (2, 30, 600), (0, 5, 1000), (0, 4, 80), (30, 60, 10_000)],
 )
-def test_a_terminal_and_a_comparison_judge_alike(gains: int, losses: int, n_items: int) -> None:
-    rule = DecisionRule(margin=0.02)
-    at_terminal = paired_test(gains=gains, losses=losses, n_items=n_items, margin=0.02)
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_terminal_and_a_comparison_judge_alike(gains: int, losses: int, n_items: int, strict: bool) -> None:
+    rule = DecisionRule(margin=0.02, strict=strict)
+    at_terminal = paired_test(gains=gains, losses=losses, n_items=n_items, margin=0.02, is_strict=strict)
     evidence = evidence_of(sample(n_items, gains, losses), rule)
     assert evidence is not None
-    assert judge(evidence, (), rule)[0] is at_terminal.verdict
-    assert (evidence.items_needed, evidence.provable_margin) == (at_terminal.items_needed, at_terminal.provable_margin)
+    assert judge(evidence, (), rule) == (at_terminal.verdict, at_terminal.reason)
+    for here, there in (
+        (evidence.interval, at_terminal.interval),
+        (evidence.equivalence_interval, at_terminal.equivalence_interval),
+    ):
+        assert here is not None
+        assert (here.low, here.high, here.confidence_level) == pytest.approx(
+            (there.low, there.high, there.confidence_level)
+        )
+    names = ("pvalue", "pvalue_exact", "pvalue_equivalence", "pvalue_equivalence_exact", "provable_margin")
+    assert [getattr(evidence, name) for name in names] == [getattr(at_terminal, name) for name in names]
+
+
+def test_a_real_gain_is_said_beside_non_inferiority_without_a_margin_that_it_has_not() -> None:
+    evidence = evidence_of(sample(800, 40, 12), BETTER)
+    assert evidence is not None
+    assert judge(evidence, (), BETTER)[1].startswith("a gain of 3.50 pp (")
+    assert judge(evidence, (), BETTER)[1].endswith(" is real")
+    assert judge(evidence, (), replace(BETTER, strict=True))[0] is Verdict.IMPROVEMENT
+
+
+def test_where_less_is_better_a_rise_is_the_loss_inside_the_margin() -> None:
+    evidence = evidence_of(sample(5000, 40, 10))
+    assert evidence is not None
+    rule = DecisionRule(margin=0.02)
+    said = "a loss of 0.60 pp (0.38 to 0.85) is real and inside the margin"
+    assert judge(evidence, (), rule, higher_is_better=False) == (Verdict.EQUIVALENT, said)
+    strict = judge(evidence, (), replace(rule, strict=True), higher_is_better=False)
+    assert strict[0] is Verdict.REGRESSION
+    assert "the plan is strict" in strict[1]

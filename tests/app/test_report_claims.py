@@ -18,6 +18,7 @@ from qualab.domain.comparison import PolicyResult
 from qualab.domain.engine import EngineKind
 from qualab.domain.imported import Imported
 from qualab.domain.names import Language, MissingPolicy, Objective, Verdict
+from qualab.domain.numbers import signed
 from qualab.domain.report import Bullets, Excerpt, Forest, Histogram, ReportModel, Table, Tone
 from qualab.domain.report import SignOff as Lines
 from qualab.domain.signoffs import SignOff
@@ -58,10 +59,18 @@ def test_a_large_p_is_never_left_to_be_read_as_equality() -> None:
     assert "A large p does not show that the drafter adds nothing" in said(found, "methods")
 
 
-def test_the_interval_that_decides_is_named_beside_the_one_that_is_shown() -> None:
-    (table,) = blocks(model(full()), "metrics", Table)
-    assert "95 % interval" in [column.title for column in table.columns]
-    assert any("goes by its 90 % interval" in text for text in table.legend)
+def test_the_interval_that_is_shown_is_the_one_that_decides() -> None:
+    source = full()
+    (table,) = blocks(model(source), "metrics", Table)
+    titles = [column.title for column in table.columns]
+    assert "90 % interval" in titles
+    assert "95 % interval" not in titles
+    evidence = source.analysis.metrics[0].evidence
+    assert evidence is not None
+    assert evidence.equivalence_interval is not None
+    low, high = (signed(limit) for limit in (evidence.equivalence_interval.low, evidence.equivalence_interval.high))
+    assert table.rows[0].cells[titles.index("90 % interval")].text == f"{low} to {high}"
+    assert any("proves the objective where it lies inside the margin" in text for text in table.legend)
     assert any("over all looks" in text for text in table.legend)
     assert "90 % confidence interval over all looks together" in said(model(full()), "forest")
     assert "over all looks" not in said(model(bare()), "forest") + said(model(bare()), "metrics")
@@ -75,8 +84,40 @@ def test_no_cell_of_any_table_is_blank(language: Language) -> None:
                 assert all(cell.text for row in table.rows for cell in row.cells), section.id
 
 
-def test_where_interval_and_p_may_disagree_is_said() -> None:
-    assert "the score interval may leave 0 out while p stays above α" in said(model(bare()), "methods")
+def test_interval_and_p_are_said_to_be_of_one_test() -> None:
+    assert "an interval leaves 0 out only where this test does" in said(model(bare()), "methods")
+
+
+@pytest.mark.parametrize("language", Language)
+@pytest.mark.parametrize(("n_changed", "n_named"), [(1, 1), (2, 2), (4, 2)])
+def test_a_real_loss_inside_the_margin_is_in_the_first_sentence(
+    language: Language, n_changed: int, n_named: int
+) -> None:
+    source = judged(bare(), Verdict.EQUIVALENT)
+    evidence = next(row.evidence for row in source.analysis.metrics if row.evidence)
+    reason = "a loss of 0.30 pp (0.15 to 0.46) is real and inside the margin"
+    rows = tuple(
+        replace(
+            row,
+            verdict=Verdict.EQUIVALENT,
+            evidence=replace(evidence, difference=-0.003, pvalue_adjusted=0.002 if n < n_changed else 0.2),
+            reason=reason,
+            equals="",
+        )
+        for n, row in enumerate(source.analysis.metrics)
+    )
+    found = model(replace(source, analysis=replace(source.analysis, metrics=rows)), language)
+    assert found.headline.count("0.15") == n_named
+    more = f"{n_changed - n_named} more metrics" if language is Language.ENGLISH else f"지표 {n_changed - n_named}개"
+    assert (more in found.headline) == (n_changed > n_named)
+
+
+def test_a_strict_plan_says_so() -> None:
+    source = bare()
+    rule = replace(source.plan.rule, strict=True)
+    strict = replace(source, comparison=replace(source.comparison, plan=replace(source.plan, rule=rule)))
+    assert "strict: a loss inside the margin is a regression too" in said(model(strict), "running")
+    assert "strict" not in said(model(source), "running")
 
 
 def test_the_band_says_its_margin() -> None:

@@ -151,6 +151,30 @@ NOT_SENTENCES: frozenset[str] = frozenset({"mmd noise floor", "mmd candidate"})
             "두 서버의 ‘시간 초과’ 빈도가 다릅니다: 기준만 문항 0개, 후보만 10개 (p 0.002).",
         ),
         (
+            "gsm8k/em,none: these 40 items prove ±7.22 pp; ±2.00 pp needs about 751 (548 to 1,039) items at this "
+            "discordance and no true difference, about 1,582 (1,148 to 2,192) if the difference of −0.83 pp is real",
+            "gsm8k/em,none: 문항 40개로 ±7.22%p까지 입증. 지금의 불일치율 기준으로 "
+            "±2.00%p를 입증하려면, 실제 차이가 없을 때 "
+            "약 751개(548 ~ 1,039개), −0.83%p의 차이가 실제일 때 약 1,582개(1,148 ~ 2,192개) 필요",
+        ),
+        (
+            "gsm8k/em,none: these 4 items prove no margin; −2.00 pp needs about 751 (548 to more than 200,000) items "
+            "at this discordance and no true difference; more items will not prove it if the difference of −5.00 pp is "
+            "real",
+            "gsm8k/em,none: 문항 4개로는 어떤 한계도 입증되지 않음. 지금의 불일치율 "
+            "기준으로 −2.00%p를 입증하려면, 실제 차이가 없을 때 "
+            "약 751개(548개 ~ 200,000개 초과) 필요. −5.00%p의 차이가 실제라면 문항을 늘려도 입증할 수 없음",
+        ),
+        (
+            "gsm8k/em,none: a loss of 0.30 pp (0.15 to 0.46) is real and inside the margin",
+            "gsm8k/em,none: 0.30%p의 저하(0.15 ~ 0.46)가 실제로 있으나 허용 한계 안",
+        ),
+        (
+            "a/b: the candidate is worse (adjusted p 0.0021), inside the margin: the plan is strict",
+            "a/b: 후보가 더 나쁨. 허용 한계 안이지만 엄격한 계획이므로 품질 저하 (보정 p 0.0021)",
+        ),
+        ("the candidate is worse by more than 2.00 pp (adjusted p 1e-09)", "후보가 2.00%p 넘게 더 나쁨 (보정 p 1e-09)"),
+        (
             "Unpinned: no image is named: not for sign-off.",
             "고정되지 않음: 이미지가 지정되지 않음. 승인에 쓸 수 없습니다.",
         ),

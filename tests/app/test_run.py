@@ -60,7 +60,7 @@ async def test_equal_arms_are_inconclusive_when_there_are_too_few_items() -> Non
     assert (
         analysis.reasons[0] == "sums/exact_match,none: both arms are at 1, as a broken scorer or filter would have them"
     )
-    assert "149 items" in analysis.reasons[1]
+    assert "about 149 (149 to 5,547) items" in analysis.reasons[1]
 
 
 async def test_a_candidate_that_loses_items_is_a_regression() -> None:

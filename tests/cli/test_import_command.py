@@ -58,6 +58,63 @@ def test_a_run_exported_and_imported_gives_the_same_analysis(qualab: Command, ar
     check_parity(qualab, tmp_path / "out", first)
 
 
+Case = tuple[str, tuple[object, ...], int, str, str, tuple[int, int, int] | None]
+CASES: list[Case] = [
+    # file, flags, exit code, verdict, first reason, gains and losses of it
+    ("many.csv", ("--margin", 0.01), 3, "INCONCLUSIVE", "t00/score,none: these 160 items prove ±6.46 pp; ", None),
+    (
+        "c0_5.csv",
+        (),
+        0,
+        "EQUIVALENT",
+        "t/score,none: a loss of 0.50 pp (0.23 to 1.02) is real and inside",
+        (0, 5, 1_000),
+    ),
+    ("c0_4.csv", (), 3, "INCONCLUSIVE", "t/score,none: these 80 items prove ±11.09 pp; ", (0, 4, 80)),
+    ("within.csv", (), 0, "EQUIVALENT", "t/score,none: a loss of 0.30 pp (0.15 to 0.46) is real", (30, 60, 10_000)),
+    (
+        "within.csv",
+        ("--strict",),
+        1,
+        "REGRESSION",
+        "t/score,none: the candidate is worse (adjusted p",
+        (30, 60, 10_000),
+    ),
+    ("cross.csv", (), 0, "EQUIVALENT", "the primary metric is equivalent within ±2.00 pp", (24, 33, 1_123)),
+    ("big0_40.csv", ("--margin", 0.05), 1, "REGRESSION", "t/score,none: the candidate is worse (adj", (0, 40, 1_000)),
+]
+"""Tables that once got a wrong verdict, or two."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, (case[0], *case[1]))))
+def test_a_table_gets_one_right_verdict_and_the_calculator_the_same(qualab: Command, case: Case) -> None:
+    name, flags, code, verdict, reason, counts = case
+    folder = os.environ.get("QUALAB_SHARED")
+    if not folder:
+        pytest.skip("needs the tables: QUALAB_SHARED is not set")
+    outcome = qualab("import", Path(folder) / "cases" / "statistics" / name, *flags, "--format", "json")
+    analysis = json.loads(outcome.out)["analysis"]
+    assert (outcome.code, analysis["verdict"]) == (code, verdict)
+    assert analysis["reasons"][0].startswith(reason)
+    assert not any(row["verdict"] == "REGRESSION" for row in analysis["metrics"]) or verdict == "REGRESSION"
+    if counts is None:
+        return
+    evidence = analysis["metrics"][0]["evidence"]
+    assert (evidence["items_needed"] is None) == (verdict != "INCONCLUSIVE")
+    assert (evidence["items_needed_range"] is None) == (verdict != "INCONCLUSIVE")
+    assert evidence["pvalue_adjusted"] == evidence["pvalue"]
+    options = dict(zip(("--gains", "--losses", "--items"), counts, strict=True)) | {"--margin": 0.02}
+    given = [part for option in options.items() for part in option]
+    found = json.loads(qualab("stats", "test", *given, *flags, "--format", "json").out)
+    assert found["verdict"] == verdict
+    assert found["reason"] == analysis["metrics"][0]["reason"]
+    for part in ("pvalue", "pvalue_exact", "pvalue_equivalence", "provable_margin", "items_needed", "interval"):
+        assert found[part] == pytest.approx(evidence[part]), part
+    assert found["equivalence_interval"] == pytest.approx(evidence["equivalence_interval"])
+    assert found["pvalue_equivalence"] == max(found["pvalue_lower"], found["pvalue_upper"])
+    assert found["pvalue"] == pytest.approx(2 * min(found["pvalue_loss"], found["pvalue_gain"]))
+
+
 @pytest.fixture
 def shared_data() -> Path:
     """The published data sets; tests are skipped where they are not."""

@@ -97,6 +97,16 @@ def test_another_plan_does_not_replace_a_file_unless_told_to(qualab: Command) ->
     assert yaml.safe_load(Path("plan.yaml").read_text(encoding="utf-8"))["plan"]["rule"]["margin"] == 0.03
 
 
+def test_a_strict_plan_says_so_and_is_another_plan(qualab: Command) -> None:
+    plain = qualab("plan", "--tasks", "demo_arithmetic", *MODEL)
+    strict = qualab("plan", "--tasks", "demo_arithmetic", *MODEL, "--strict", "--output", "strict.yaml")
+    assert "Strict: a loss inside the margin is a REGRESSION too." in " ".join(strict.out.split())
+    assert "Strict" not in plain.out
+    documents = [yaml.safe_load(Path(name).read_text(encoding="utf-8")) for name in ("plan.yaml", "strict.yaml")]
+    assert [document["plan"]["rule"]["strict"] for document in documents] == [False, True]
+    assert documents[0]["hash"] != documents[1]["hash"]
+
+
 def test_a_plan_keeps_the_places_that_were_said_and_other_ones_beat_them(
     qualab: Command, pair: Pair, tmp_path: Path
 ) -> None:

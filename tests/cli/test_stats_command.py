@@ -32,12 +32,15 @@ def as_json(outcome: Outcome) -> dict[str, object]:
 def test_counts_in_words(qualab: Command) -> None:
     found = lines(qualab("stats", "test", *COUNTS, "--margin", 0.02))
     assert "difference −0.83 pp candidate minus baseline" in found
-    assert "95 % interval −2.44 to +0.65 pp Tango's score interval" in found
-    assert "90 % interval −2.15 to +0.39 pp has to lie inside ±2 pp" in found
+    assert "90 % interval −2.15 to +0.39 pp Tango's score interval; has to lie inside ±2 pp" in found
+    assert not any(line.startswith("95 % interval") for line in found)
     assert any(line.startswith("p (mid-p) 0.263 ") for line in found)
     assert any(line.startswith("p (exact) 0.359 ") for line in found)
     assert found[-1].startswith("INCONCLUSIVE: no difference is shown, but none is ruled out either")
-    assert "about 751 items" in found[-1]
+    needed = found.index(
+        "items needed about 751 (548 to 1,039) for ±2 pp with 80 % power at this discordance, if nothing is lost"
+    )
+    assert found[needed + 1].endswith("if the difference of −0.83 pp is real")
     assert "unpaired" not in " ".join(found)
 
 
@@ -48,9 +51,10 @@ def test_the_margin_said_to_be_proven_is_rounded_up(qualab: Command) -> None:
 
 
 def test_items_right_in_both_arms_add_what_needs_them(qualab: Command) -> None:
-    found = lines(qualab("stats", "test", *COUNTS, "--margin", 0.02, "--both-right", 300))
+    found = lines(qualab("stats", "test", *COUNTS, "--margin", 0.02, "--both-right", 300, "--confidence", 0.95))
+    assert "95 % interval −2.44 to +0.65 pp the same at another level, which decides nothing" in found
     assert "right 51.2 % of the candidate; 52.0 % of the baseline" in found
-    assert "−2.29 to +0.62 pp Newcombe's, as a cross-check" in found
+    assert "95 % interval −2.29 to +0.62 pp Newcombe's, as a cross-check" in found
     assert any(line.startswith("p (unpaired) 0.773 ") for line in found)
 
 
@@ -59,7 +63,7 @@ def test_items_right_in_both_arms_add_what_needs_them(qualab: Command) -> None:
     [
         ((0, 0, 600), "EQUIVALENT: these counts prove that the drafter changes the score by less than 2 pp."),
         ((2, 30, 600), "REGRESSION: the candidate is worse by more than 2 pp."),
-        ((10, 40, 5000), "REGRESSION: the candidate is worse, though by less than 2 pp."),
+        ((10, 40, 5000), "EQUIVALENT: a loss of 0.60 pp (0.38 to 0.85) is real and inside the margin."),
         ((1, 8, 200), "REGRESSION: the candidate is worse; by more or by less than 2 pp is open."),
         ((30, 2, 600), "IMPROVEMENT: the candidate is better: a drafter that loses nothing"),
         ((0, 0, 10), "INCONCLUSIVE: no difference is shown"),
@@ -85,7 +89,7 @@ def test_counts_as_json(qualab: Command) -> None:
 
 def test_alpha_moves_the_equivalence_interval(qualab: Command) -> None:
     found = " ".join(lines(qualab("stats", "test", *COUNTS, "--margin", 0.02, "--alpha", 0.025)))
-    assert "95 % interval −2.44 to +0.65 pp has to lie inside ±2 pp" in found
+    assert "95 % interval −2.44 to +0.65 pp Tango's score interval; has to lie inside ±2 pp" in found
 
 
 def test_power_in_words(qualab: Command) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from qualab.adapters.render.gate_markdown import gate_markdown
 from qualab.adapters.render.junit import junit, junit_of_error
+from qualab.domain.comparison import IntervalOf
 from qualab.domain.gate import GateResult
 from qualab.domain.names import Verdict
 from tests.store.samples import make_analysis
@@ -59,6 +60,21 @@ def test_every_primary_and_every_other_metric_that_got_worse_is_a_case() -> None
     names = [case.get("name") for case in suite.findall("testcase")]
     assert names == ["comparison", metric.id, "other/x"]
     assert suite.get("failures") == "2"
+
+
+def test_the_interval_that_decides_is_shown_with_its_level() -> None:
+    (metric, *_) = make_analysis().metrics
+    assert metric.evidence is not None
+    inner, outer = (
+        IntervalOf(low=-0.01 * k, high=0.02 * k, confidence_level=level) for k, level in ((1, 0.9), (2, 0.95))
+    )
+    evidence = replace(metric.evidence, interval=outer, equivalence_interval=inner)
+    result = make_result(metrics=(replace(metric, evidence=evidence),))
+    markdown = gate_markdown(result)
+    assert "| difference | 90 % interval | adjusted p |" in markdown
+    assert "| −1.00 to +2.00 |" in markdown
+    assert ", 90 % interval −1.00 to +2.00, " in junit(result).decode()
+    assert "95 %" not in markdown + junit(result).decode()
 
 
 def test_hostile_text_stays_text_in_xml() -> None:

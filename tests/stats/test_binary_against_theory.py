@@ -14,12 +14,12 @@ from qualab.errors import InvalidValue
 from qualab.stats import (
     McNemarMethod,
     PairedCounts,
-    conditional_sides,
     equivalence,
     fay_lumbard,
     items_needed,
     items_needed_mcnemar,
     mcnemar,
+    mcnemar_sides,
     mcnemar_unconditional,
     mde,
     mde_beyond_noise,
@@ -281,16 +281,20 @@ def test_unpaired_test_is_the_pooled_z() -> None:
 
 
 @pytest.mark.parametrize(("gains", "losses"), [(0, 0), (3, 9), (9, 3), (0, 40), (5, 5), (1, 0)])
-def test_conditional_sides_are_binomial_tails(gains: int, losses: int) -> None:
-    loss, gain = conditional_sides(gains, losses)
-    assert loss == pytest.approx(scipy.stats.binom.cdf(gains, gains + losses, 0.5), rel=1e-12)
-    assert gain == pytest.approx(scipy.stats.binom.cdf(losses, gains + losses, 0.5), rel=1e-12)
+def test_one_sided_mid_p_values_are_binomial_tails_less_half_of_the_observed(gains: int, losses: int) -> None:
+    total = gains + losses
+    half = scipy.stats.binom.pmf(gains, total, 0.5) / 2 if total else 0.0
+    loss, gain = mcnemar_sides(gains, losses)
+    assert loss == pytest.approx(scipy.stats.binom.cdf(gains, total, 0.5) - half, rel=1e-11)
+    assert gain == pytest.approx(scipy.stats.binom.cdf(losses, total, 0.5) - half, rel=1e-11)
+    both = mcnemar(PairedCounts(n_items=total or 1, gains=gains, losses=losses)).pvalue
+    assert both == pytest.approx(min(1.0, 2 * min(loss, gain)) if gains != losses else both, rel=1e-11)
 
 
-def test_conditional_sides_of_parts_of_a_count_lie_between_those_of_whole_ones() -> None:
-    between = [conditional_sides(gains, 8.0)[0] for gains in (2.0, 2.25, 2.5, 2.75, 3.0)]
+def test_one_sided_mid_p_values_of_parts_of_a_count_lie_between_those_of_whole_ones() -> None:
+    between = [mcnemar_sides(gains, 8.0)[0] for gains in (2.0, 2.25, 2.5, 2.75, 3.0)]
     assert between == sorted(between)
-    assert conditional_sides(2.5, 8.5)[0] > conditional_sides(5.0, 17.0)[0]
+    assert mcnemar_sides(2.5, 8.5)[0] > mcnemar_sides(5.0, 17.0)[0]
     for wrong in (-0.1, math.nan, math.inf):
         with pytest.raises(InvalidValue):
-            conditional_sides(wrong, 1.0)
+            mcnemar_sides(wrong, 1.0)

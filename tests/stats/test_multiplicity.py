@@ -19,7 +19,7 @@ def rng(seed: int = 1) -> np.random.Generator:
 
 
 def enumerated(table: np.ndarray, *, one_sided: bool = False) -> np.ndarray:
-    """Step-down adjusted p-values over all sign patterns, straight from the definition."""
+    """Step-down adjusted mid-p values over all sign patterns, straight from the definition."""
     scales = np.sqrt((table**2).sum(axis=0))
     scales[scales == 0] = 1.0
 
@@ -34,7 +34,8 @@ def enumerated(table: np.ndarray, *, one_sided: bool = False) -> np.ndarray:
     running = 0.0
     for position, metric in enumerate(order):
         largest = flips[:, order[position:]].max(axis=1)
-        running = max(running, float(np.mean(largest >= observed[metric] - 1e-9)))
+        beyond = largest > observed[metric] + (1e-9 if table[:, metric].any() else -1e-9)
+        running = max(running, float(np.mean(largest >= observed[metric] - 1e-9) + np.mean(beyond)) / 2)
         adjusted[metric] = running
     return adjusted
 

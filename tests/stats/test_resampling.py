@@ -36,7 +36,7 @@ def rng(seed: int = 1) -> np.random.Generator:
 
 
 def enumerated(values: list[Fraction], *, one_sided: bool = False) -> float:
-    """Sign-flip p-value in exact arithmetic over all sign patterns."""
+    """Sign-flip p-value in exact arithmetic over all sign patterns, ties counting half."""
 
     def extremity(signs: tuple[int, ...]) -> Fraction:
         total = sum(s * v for s, v in zip(signs, values, strict=True))
@@ -44,7 +44,9 @@ def enumerated(values: list[Fraction], *, one_sided: bool = False) -> float:
 
     observed = extremity((1,) * len(values))
     patterns = list(product((1, -1), repeat=len(values)))
-    return sum(extremity(signs) >= observed for signs in patterns) / len(patterns)
+    if not any(values):
+        return 1.0
+    return sum((extremity(signs) >= observed) + (extremity(signs) > observed) for signs in patterns) / len(patterns) / 2
 
 
 fractions = st.fractions(min_value=-1, max_value=1, max_denominator=12)
@@ -67,12 +69,13 @@ def test_ties_of_thirds_are_ties() -> None:
     assert sign_flip([float(v) for v in values], rng=rng()).pvalue == pytest.approx(enumerated(values), abs=1e-12)
 
 
-def test_sign_flip_of_zeros_and_ones_is_the_exact_mcnemar_test() -> None:
+def test_sign_flip_of_zeros_and_ones_is_the_mid_p_mcnemar_test() -> None:
     values = [1.0] * 400 + [-1.0] * 460 + [0.0] * 5000
-    exact = mcnemar(PairedCounts(n_items=5860, gains=400, losses=460)).pvalue_exact
+    expected = mcnemar(PairedCounts(n_items=5860, gains=400, losses=460))
     result = sign_flip(values, rng=rng())
     assert result.is_exact
-    assert result.pvalue == pytest.approx(exact, abs=1e-12)
+    assert result.pvalue == pytest.approx(expected.pvalue, abs=1e-12)
+    assert result.pvalue_whole == pytest.approx(expected.pvalue_exact, abs=1e-12)
     assert result.difference == pytest.approx(-60 / 5860)
 
 
@@ -98,12 +101,12 @@ def test_clusters_flip_together() -> None:
     result = sign_flip(values, cluster=["a", "a", "a", "b", "c", "c"], rng=rng())
     assert result.pvalue == enumerated([Fraction(3), Fraction(-1), Fraction(2)])
     copied = sign_flip(np.repeat([1.0, 1.0, -1.0], 40), cluster=np.repeat([0, 1, 2], 40), rng=rng())
-    assert copied.pvalue == 1.0
+    assert copied.pvalue == enumerated([Fraction(1), Fraction(1), Fraction(-1)]) == 0.625
 
 
 def test_no_difference_is_no_evidence() -> None:
     assert sign_flip([0.0, 0.0], rng=rng()).pvalue == 1.0
-    assert sign_flip([1.0], rng=rng()).pvalue == 1.0
+    assert (sign_flip([1.0], rng=rng()).pvalue, sign_flip([1.0], rng=rng()).pvalue_whole) == (0.5, 1.0)
     with pytest.raises(InsufficientData):
         sign_flip([], rng=rng())
     with pytest.raises(InvalidValue):
@@ -159,7 +162,8 @@ def test_macro_f1_is_tested_by_every_swap(rows: list[tuple[int, int, int]]) -> N
         extreme += abs(macro_f1(truth, b) - macro_f1(truth, a)) >= abs(observed) - 1e-12
     result = compare_macro_f1([LabelledAnswers(truth=truth, baseline=baseline, candidate=candidate)], rng=rng())
     assert result.swap.difference == pytest.approx(observed)
-    assert result.swap.pvalue == pytest.approx(extreme / 2 ** len(rows))
+    assert result.swap.pvalue_whole == pytest.approx(extreme / 2 ** len(rows))
+    assert result.swap.pvalue <= result.swap.pvalue_whole <= 2 * result.swap.pvalue
 
 
 def answers(n_items: int, seed: int, *, changed: float, clusters: int | None = None) -> LabelledAnswers:
@@ -192,7 +196,8 @@ def test_swapping_the_arms_mirrors_the_f1_comparison() -> None:
 def test_f1_swaps_of_clusters_move_together() -> None:
     truth, baseline, candidate = [0, 1] * 20, [0, 1] * 20, [1, 0] * 10 + [0, 1] * 10
     task = LabelledAnswers(truth=truth, baseline=baseline, candidate=candidate, cluster=["a"] * 20 + ["b"] * 20)
-    assert compare_macro_f1([task], rng=rng()).swap.pvalue == 1.0
+    swap = compare_macro_f1([task], rng=rng()).swap
+    assert (swap.pvalue, swap.pvalue_whole) == (0.5, 1.0)  # one cluster changed: swapped or not, as extreme
     alone = LabelledAnswers(truth=truth, baseline=baseline, candidate=candidate)
     assert compare_macro_f1([alone], n_resamples=999, rng=rng()).swap.pvalue < 0.01
 

@@ -103,6 +103,9 @@ def test_a_look_judges_both_sides_and_harm() -> None:
     assert look(worse, margin=0.02, boundary=2.0, harm_boundary=2.5).decision is Decision.HARM
     assert look(worse, margin=0.02, boundary=2.0).decision is Decision.CONTINUE
     assert look(worse.swapped(), margin=0.02, boundary=2.0, harm_boundary=2.5).decision is Decision.CONTINUE
+    assert look(worse, margin=0.08, boundary=9.0, harm_boundary=2.5).decision is Decision.CONTINUE  # may be proven yet
+    assert look(worse, margin=0.08, boundary=9.0, harm_boundary=2.5, is_last=True).decision is Decision.HARM
+    assert look(worse, margin=0.15, boundary=2.0, harm_boundary=2.5, is_last=True).decision is Decision.EQUIVALENT
     with pytest.raises(InsufficientData):
         look(PairedCounts.zero(), margin=0.02, boundary=2.0)
 

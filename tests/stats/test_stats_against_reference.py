@@ -244,7 +244,7 @@ def check_paired(inputs: Inputs) -> Found:
         "p": found.pvalue,
         "ci95": [found.interval.low, found.interval.high],
         "tost_p": {str(margin): mean_equivalence(differences, margin=margin).pvalue for margin in inputs["margin"]},
-        "signflip_p": sign_flip(differences, rng=rng()).pvalue,
+        "signflip_p": sign_flip(differences, rng=rng()).pvalue_whole,
     }
 
 
@@ -278,7 +278,7 @@ def check_adjustment(inputs: Inputs) -> Found:
 
 
 def check_max_t(inputs: Inputs) -> Found:
-    result = max_t(inputs["diff"], rng=rng())
+    result = max_t(inputs["diff"], is_midp=False, rng=rng())
     assert result.is_exact
     return {
         "abs_z": np.abs(result.statistics),
@@ -292,7 +292,7 @@ def check_randomisation(inputs: Inputs) -> Found:
     answers = LabelledAnswers(truth=inputs["y"], baseline=inputs["off"], candidate=inputs["on"])
     result = compare_macro_f1([answers], rng=rng()).swap
     assert result.is_exact
-    return {"delta": result.difference, "p_two_sided": result.pvalue}
+    return {"delta": result.difference, "p_two_sided": result.pvalue_whole}
 
 
 def boundaries(method: Callable[..., Any], spending: Spending) -> Callable[[Inputs], Found]:
@@ -394,7 +394,7 @@ CHECKS: dict[str, Callable[[Inputs], Found]] = {
     "pooled two-proportion z from counts": check_unpaired,
     "pooled two-proportion z from 4-decimal proportions": check_published,
     "cluster sign-flip (all 2^8)": lambda inputs: {
-        "p": sign_flip(inputs["diff"], cluster=inputs["cluster"], rng=rng()).pvalue
+        "p": sign_flip(inputs["diff"], cluster=inputs["cluster"], rng=rng()).pvalue_whole
     },
     "unbiased A/A flip rate from k samples": lambda inputs: {"flip_rate": flip_rate(inputs["X"])},
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from qualab.errors import InsufficientData
 from qualab.stats import (
@@ -21,7 +22,9 @@ from qualab.stats import (
     equivalence,
     excess_discordance,
     first_proof,
+    looks_at,
     max_t,
+    mcnemar_sides,
     mean_difference,
     odd_ones_out,
     power_equivalence,
@@ -173,6 +176,30 @@ def test_ten_looks_ask_as_many_items_as_planned_and_hold_their_level(discordance
     for sign in (-1, 1):
         edge = simulate_looks(design, discordance=discordance, difference=sign * 0.02, rng=rng(9))
         assert edge.equivalent <= at_most(0.05, edge.n_resamples)
+
+
+@pytest.mark.parametrize("n_looks", [2, 5, 10])
+def test_looks_stop_for_harm_no_more_often_than_they_may_and_prove_small_losses(n_looks: int) -> None:
+    design = looks_at(most_items=1_500, margin=0.02, n_looks=n_looks)
+    for discordance in (0.01, 0.03, 0.08):
+        same = simulate_looks(design, discordance=discordance, rng=rng(11))
+        assert same.harm <= at_most(0.025, same.n_resamples)
+    small = simulate_looks(design, discordance=0.012, difference=-0.006, rng=rng(12))
+    assert small.equivalent > 0.9
+    assert small.harm < 0.1
+
+
+@pytest.mark.parametrize("level", [0.025, 0.005, 0.0005])
+def test_one_sided_mid_p_keeps_its_level_whatever_the_discordance(level: float) -> None:
+    """What is harm at a look: the probability under no difference, over numbers of changed items (Poisson)."""
+    totals = np.arange(1, 600)
+    gains = [np.arange(total // 2 + 1) for total in totals]
+    reject = [
+        scipy.stats.binom.cdf(g, m, 0.5)[[mcnemar_sides(float(k), float(m - k))[0] <= level for k in g]].max(initial=0)
+        for g, m in zip(gains, totals, strict=True)
+    ]
+    for mean in (3, 5, 8, 13, 20, 40, 80, 160, 300):
+        assert scipy.stats.poisson.pmf(totals, mean) @ np.array(reject) <= 1.1 * level
 
 
 def test_peeking_at_a_fixed_test_every_fifty_items_is_wrong_far_too_often() -> None:

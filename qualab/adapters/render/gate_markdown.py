@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from qualab.domain.comparison import MetricResult
 from qualab.domain.gate import GateResult
-from qualab.domain.numbers import proven, pvalue, signed
+from qualab.domain.numbers import percent, proven, pvalue, signed
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|!&~@])")
 """Signs that would be markup, a reference, or a mention."""
-HEAD = "| metric | difference | 95 % interval | adjusted p | proven within | verdict |"
+HEAD = "| metric | difference | {level}interval | adjusted p | proven within | verdict |"
 RULE = "| --- | ---: | ---: | ---: | ---: | --- |"
 
 
@@ -34,7 +34,8 @@ def _lines(result: GateResult) -> Iterator[str]:
     for reason in result.reasons:
         yield f"- {plain_text(reason)}"
     yield ""
-    yield HEAD
+    level = result.confidence_level
+    yield HEAD.format(level="" if level is None else f"{percent(level)} ")
     yield RULE
     for metric in (*result.primaries, *result.alarms):
         yield _row(metric)
@@ -56,7 +57,8 @@ def _numbers(metric: MetricResult) -> tuple[str, str, str, str]:
     found = metric.evidence
     if found is None:
         return "", "", "", ""
-    interval = f"{signed(found.interval.low)} to {signed(found.interval.high)}" if found.interval else ""
+    between = found.equivalence_interval
+    interval = f"{signed(between.low)} to {signed(between.high)}" if between else ""
     within = f"±{proven(found.provable_margin)}" if found.provable_margin is not None else "nothing"
     return f"{signed(found.difference)} pp", interval, pvalue(found.pvalue_adjusted), within
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as Xml
 from qualab.domain.comparison import MetricResult
 from qualab.domain.gate import GateResult
 from qualab.domain.names import Verdict
-from qualab.domain.numbers import signed
+from qualab.domain.numbers import percent, signed
 
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 cannot hold, not even escaped."""
@@ -63,8 +63,10 @@ def _line(metric: MetricResult) -> str:
     found = metric.evidence
     if found is None:
         return metric.reason
-    between = found.interval
-    interval = f", 95 % interval {signed(between.low)} to {signed(between.high)}" if between else ""
+    between = found.equivalence_interval
+    interval = ""
+    if between:
+        interval = f", {percent(between.confidence_level)} interval {signed(between.low)} to {signed(between.high)}"
     return f"{metric.reason}\ndifference {signed(found.difference)} pp{interval}, {found.n_items} pairs"
 
 

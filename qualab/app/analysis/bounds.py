@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
-from qualab.app.analysis.ruling import MAX_ITEMS, is_one_sided, sides
-from qualab.domain.comparison import IntervalOf
+from qualab.app.analysis.ruling import MAX_ITEMS, is_one_sided, is_out_of_reach, sides
+from qualab.domain.comparison import Evidence, IntervalOf, ItemsRange
+from qualab.domain.names import EvidenceKind
 from qualab.domain.plan import DecisionRule
 from qualab.errors import InsufficientData
 from qualab.stats.bounded import BoundedMean
 from qualab.stats.distributions import normal_quantile
 from qualab.stats.guard import forget_guard
-from qualab.stats.interval import ConfidenceInterval
+from qualab.stats.interval import ConfidenceInterval, clopper_pearson
 from qualab.stats.sizing import items_needed, items_wald_equivalence
+
+EXACT_ITEMS = 10_000
+"""Up to so many, items needed are found by exact power."""
+_HAIR = 1e-9
+"""Counts times a design effect of 1 must not be rounded up."""
+
+AnyInterval = TypeVar("AnyInterval", IntervalOf, IntervalOf | None, ConfidenceInterval)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +78,14 @@ def farther(interval: IntervalOf, rule: DecisionRule, *, higher_is_better: bool 
     return min(1.0, max(0.0, limit))
 
 
-def needed(discordance: float, rule: DecisionRule) -> int | None:
-    """Independent items that prove the margin at this discordance; None where more than MAX_ITEMS would be."""
-    return _needed(discordance, rule.margin, rule.alpha, rule.power, is_one_sided(rule))
+def with_zero(interval: AnyInterval, pvalue: float, level: float) -> AnyInterval:
+    """The interval, with 0 in it where the test of no difference does not exclude 0 at this one-sided level.
+
+    `pvalue` is two-sided. Score intervals leave 0 out a little before mid-p does (0 gained and 4 lost: p is 0.062).
+    """
+    if interval is None or pvalue / 2.0 <= level:
+        return interval
+    return replace(interval, low=min(interval.low, 0.0), high=max(interval.high, 0.0))
 
 
 def halves(pvalue: float, difference: float) -> tuple[float, float]:
@@ -82,17 +96,64 @@ def halves(pvalue: float, difference: float) -> tuple[float, float]:
     return (half, 1.0 - half) if difference < 0.0 else (1.0 - half, half)
 
 
-@lru_cache(maxsize=256)
-def _needed(discordance: float, margin: float, alpha: float, power: float, is_one_sided: bool) -> int | None:
+def with_items_needed(
+    evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool = True, bound: BoundedMean | None = None
+) -> Evidence:
+    """The evidence with the pairs that would prove the margin: at no true difference, and at the observed one.
+
+    `bound`: of the same pairs, where Gaffke's bound decides or has to agree.
+    """
+    seen = evidence.difference if higher_is_better else -evidence.difference
+
+    def bounded(difference: float) -> int | None:
+        assert bound is not None
+        own = difference if higher_is_better else -difference
+        error = evidence.standard_error or 0.0
+        return needed_by_bound(bound, error, rule, higher_is_better=higher_is_better, difference=own)
+
+    if evidence.kind not in (EvidenceKind.COUNTS, EvidenceKind.CLUSTERS):
+        by_error = partial(_needed_by_error, evidence, rule)
+        find = by_error if bound is None else bounded
+        return replace(evidence, items_needed=find(0.0), items_needed_observed=find(seen))
+    goal: Any = {"margin": rule.margin, "alpha": rule.alpha, "power": rule.power, "is_one_sided": is_one_sided(rule)}
+    effect, changed = evidence.design_effect, evidence.gains + evidence.losses
+    over = clopper_pearson(changed / effect, evidence.n_items / effect, confidence_level=1.0 - 2.0 * rule.alpha)
+
+    def sizes(difference: float) -> tuple[int | None, ...]:
+        """At the lower limit of the discordance, at the observed one, at the upper limit."""
+        shares = (max(share, abs(difference)) for share in (over[0], changed / evidence.n_items, over[1]))
+        found = [_needed(share, difference, **goal) for share in shares]
+        low, at, high = (None if n is None else math.ceil(n * effect - _HAIR) for n in found)
+        if bound is None or at is None:
+            return low, at, high
+        least = bounded(difference)
+        return low, least and max(at, least), high and least and max(high, least)
+
+    (low, at, high), (low_seen, at_seen, high_seen) = sizes(0.0), sizes(seen)
+    is_reached = not is_out_of_reach(evidence, rule, higher_is_better=higher_is_better)
+    return replace(
+        evidence,
+        items_needed=at,
+        items_needed_range=ItemsRange(low=low, high=high),
+        items_needed_observed=at_seen,
+        items_needed_observed_range=ItemsRange(low=low_seen, high=high_seen) if is_reached else None,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _needed(
+    discordance: float, difference: float, *, margin: float, alpha: float, power: float, is_one_sided: bool
+) -> int | None:
+    """Exact up to EXACT_ITEMS; beyond by the closed form, which is right to a percent there."""
+    goal: Any = {"margin": margin, "alpha": alpha, "power": power, "is_one_sided": is_one_sided}
+    if (-difference if is_one_sided else abs(difference)) >= margin:
+        return None
+    found = items_wald_equivalence(discordance=discordance, difference=difference, **goal)
+    if found > EXACT_ITEMS:
+        return math.ceil(found) if found <= MAX_ITEMS else None
     try:
         return items_needed(
-            discordance=discordance,
-            margin=margin,
-            alpha=alpha,
-            power=power,
-            is_one_sided=is_one_sided,
-            is_guarded=True,
-            max_items=MAX_ITEMS,
+            discordance=discordance, difference=difference, is_guarded=True, max_items=MAX_ITEMS, **goal
         )
     except InsufficientData:
         return None
@@ -104,15 +165,22 @@ def forget() -> None:
     forget_guard()
 
 
-def needed_by_error(standard_error: float, n_items: int, rule: DecisionRule) -> int | None:
-    """The same from a standard error at `n_items`, in closed form: it falls with the square root of the items."""
-    found = items_wald_equivalence(
-        discordance=n_items * standard_error**2,
-        margin=rule.margin,
-        alpha=rule.alpha,
-        power=rule.power,
-        is_one_sided=is_one_sided(rule),
-    )
+def _needed_by_error(evidence: Evidence, rule: DecisionRule, difference: float) -> int | None:
+    """From the standard error, in closed form: it falls with the square root of the items. A counted limit as 1 / n."""
+    limit, room = evidence.provable_margin, rule.margin - (-difference if is_one_sided(rule) else abs(difference))
+    if room <= 0.0 or limit is None:
+        return None
+    if evidence.standard_error is None:
+        found = evidence.n_items * limit / room if limit < 1.0 else math.inf
+    else:
+        found = items_wald_equivalence(
+            discordance=evidence.n_items * evidence.standard_error**2 + difference**2,
+            difference=difference,
+            margin=rule.margin,
+            alpha=rule.alpha,
+            power=rule.power,
+            is_one_sided=is_one_sided(rule),
+        )
     return math.ceil(found) if found <= MAX_ITEMS else None
 
 

@@ -66,8 +66,9 @@ def adjusted(tested: Sequence[Tested], n_units: int, rng: np.random.Generator) -
     means = [one for one in tested if isinstance(one.sample, MeanSample)]
     others = [one for one in tested if not isinstance(one.sample, MeanSample)]
     table, _ = difference_table(means, n_units)
-    found = max_t(table, n_resamples=N_RESAMPLES, rng=rng) if means else None
-    first = found.pvalues if found else np.zeros(0)
+    found = max_t(table, n_resamples=N_RESAMPLES, rng=rng) if len(means) > 1 else None
+    # alone a metric needs no adjustment: its p is its own test's
+    first = found.pvalues if found else np.array([one.evidence.pvalue for one in means])
     second = holm([one.evidence.pvalue for one in others])
     pvalues = np.concatenate(_shared(first, second))
     checks = holm([one.evidence.pvalue for one in (*means, *others)])

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
-from qualab.app.analysis.bounds import Bounds, is_inside
+from qualab.app.analysis.bounds import Bounds, is_inside, with_items_needed
 from qualab.app.analysis.endings import ending_troubles
 from qualab.app.analysis.missing import too_many_missing
-from qualab.app.analysis.ruling import MAX_ITEMS, PASSING, PROVEN, bounds_of, is_one_sided, ruling
+from qualab.app.analysis.ruling import (
+    MAX_ITEMS,
+    PASSING,
+    PROVEN,
+    bounds_of,
+    changes_inside,
+    is_changed,
+    is_one_sided,
+    is_out_of_reach,
+    ruling,
+)
 from qualab.domain.comparison import (
     ArmSummary,
     Evidence,
-    IntervalOf,
+    ItemsRange,
     MetricResult,
     PairSummary,
     PolicyResult,
     SuiteEvidence,
 )
 from qualab.domain.names import EvidenceKind, MissingPolicy, Objective, Verdict
-from qualab.domain.numbers import count, points
+from qualab.domain.numbers import MINUS, count, points, signed
 from qualab.domain.plan import DecisionRule, Plan
 from qualab.domain.treatment import Treatment
+from qualab.stats.bounded import BoundedMean
 
 Judgement = tuple[Verdict, str]
 
@@ -33,26 +43,25 @@ def judge(
     *,
     higher_is_better: bool = True,
     missing_cost: str = "",
+    bound: BoundedMean | None = None,
 ) -> Judgement:
-    """One metric's verdict and why. `policies` are those of missing answers, empty where none is missing."""
+    """One metric's verdict and why. `policies` are those of missing answers, empty where none is missing.
+
+    `missing_cost` says what they cost; `bound` is of scores that are not 0/1 or in clusters, for the items needed.
+    """
     if evidence is None:
         return Verdict.INCONCLUSIVE, "no item was answered by both arms"
-    is_proven = is_equivalent(evidence, rule, higher_is_better=higher_is_better)
-    better = evidence if higher_is_better else _mirrored(evidence)
-    verdict = ruling(
-        difference=better.difference,
-        high=better.equivalence_interval.high if better.equivalence_interval else None,
-        pvalue=evidence.pvalue_adjusted,
-        is_proven=is_proven,
-        margin=rule.margin,
-        alpha=rule.alpha,
-        objective=rule.objective,
-    )
-    if verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
-        return verdict, _changed(better, verdict, rule, is_proven=is_proven)
-    if verdict is Verdict.INCONCLUSIVE or not all(one.is_equivalent for one in policies):
-        reason = why_open(evidence, policies, rule, higher_is_better=higher_is_better, missing_cost=missing_cost)
-        return Verdict.INCONCLUSIVE, reason
+    proven = is_equivalent(evidence, rule, higher_is_better=higher_is_better)
+    proven = proven and all(one.is_equivalent for one in policies)
+    verdict = ruling(evidence, rule, is_proven=proven, higher_is_better=higher_is_better)
+    if verdict is Verdict.INCONCLUSIVE:
+        return verdict, why_open(
+            evidence, policies, rule, higher_is_better=higher_is_better, missing_cost=missing_cost, bound=bound
+        )
+    if verdict is not PROVEN[rule.objective]:
+        return verdict, _changed(evidence, rule, is_proven=proven, higher_is_better=higher_is_better)
+    if is_changed(evidence, rule):
+        return verdict, change_inside(evidence, rule, higher_is_better=higher_is_better)
     where = "above" if is_one_sided(rule) else "inside"
     return verdict, f"the interval lies {where} {bounds_of(rule)}{_agreeing(evidence)}"
 
@@ -64,13 +73,30 @@ def why_open(
     *,
     higher_is_better: bool = True,
     missing_cost: str = "",
+    bound: BoundedMean | None = None,
 ) -> str:
     """What a metric lacks whose objective is not proven: items, or answers."""
     dissent = next((one for one in policies if not one.is_equivalent), None)
     if dissent and is_equivalent(evidence, rule, higher_is_better=higher_is_better):
         cost = f"; {missing_cost}" if missing_cost else ""
         return f"proven over complete pairs, but not with this policy: {dissent.policy}{cost}"
-    return _still_needed(evidence, rule)
+    return _still_needed(
+        with_items_needed(evidence, rule, higher_is_better=higher_is_better, bound=bound),
+        rule,
+        higher_is_better=higher_is_better,
+    )
+
+
+def change_inside(evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool = True) -> str:
+    """The real loss or gain of a metric that proves the objective, with its 1 − 2 alpha interval."""
+    interval = evidence.equivalence_interval
+    assert interval is not None  # nothing is proven without one
+    limits = (interval.low, interval.high) if evidence.difference > 0.0 else (-interval.high, -interval.low)
+    low, high = (f"{100 * limit:.2f}".replace("-", MINUS) for limit in limits)
+    is_gain = (evidence.difference > 0.0) == higher_is_better
+    inside = "" if is_gain and is_one_sided(rule) else " and inside the margin"
+    what = "gain" if is_gain else "loss"
+    return f"a {what} of {points(abs(evidence.difference))} ({low} to {high}) is real{inside}"
 
 
 def is_equivalent(evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool = True) -> bool:
@@ -118,24 +144,16 @@ def _agreeing(evidence: Evidence) -> str:
     return f" ({evidence.note})" if evidence.note else ""
 
 
-def _mirrored(evidence: Evidence) -> Evidence:
-    """As if the score were turned over: for metrics where less is better."""
-    interval = evidence.equivalence_interval
-    turned = interval and IntervalOf(low=-interval.high, high=-interval.low, confidence_level=interval.confidence_level)
-    return replace(evidence, difference=-evidence.difference, equivalence_interval=turned)
+def _changed(evidence: Evidence, rule: DecisionRule, *, is_proven: bool, higher_is_better: bool) -> str:
+    interval, is_rise = evidence.equivalence_interval, evidence.difference > 0.0
+    least = 0.0 if interval is None else interval.low if is_rise else -interval.high
+    more = f" by more than {points(rule.margin)}" if least > rule.margin else ""
+    strict = ", inside the margin: the plan is strict" if is_proven else ""
+    better = "better" if is_rise == higher_is_better else "worse"
+    return f"the candidate is {better}{more} (adjusted p {evidence.pvalue_adjusted:.2g}){strict}"
 
 
-def _changed(better: Evidence, verdict: Verdict, rule: DecisionRule, *, is_proven: bool) -> str:
-    interval = better.equivalence_interval
-    if interval is not None and interval.high < -rule.margin:
-        return f"the interval lies below −{points(rule.margin)}"
-    adjusted = f"adjusted p {better.pvalue_adjusted:.2g}"
-    if verdict is Verdict.IMPROVEMENT:
-        return f"the candidate is better ({adjusted})"
-    return f"the candidate is worse ({adjusted}){', within the margin' if is_proven else ''}"
-
-
-def _still_needed(evidence: Evidence, rule: DecisionRule) -> str:
+def _still_needed(evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool) -> str:
     if evidence.provable_margin is None:
         return f"nothing is proven: {evidence.note}"
     prove = "this 1 item proves" if evidence.n_items == 1 else f"these {_what(evidence)} prove"
@@ -143,10 +161,24 @@ def _still_needed(evidence: Evidence, rule: DecisionRule) -> str:
     note = f" ({evidence.note})" if evidence.note else ""
     if evidence.provable_margin >= 1.0:
         proven = f"{prove} no margin"
-    wanted = (
-        f"more than {count(MAX_ITEMS)}" if evidence.items_needed is None else f"about {count(evidence.items_needed)}"
-    )
-    return f"{proven}{note}; {bounds_of(rule)} needs {wanted} {_circumstances(evidence)}"
+    needed = items_text(evidence.items_needed, evidence.items_needed_range)
+    said = f"{proven}{note}; {bounds_of(rule)} needs {needed} {_circumstances(evidence)} and no true difference"
+    if evidence.difference == 0.0:
+        return said
+    if is_out_of_reach(evidence, rule, higher_is_better=higher_is_better):
+        return f"{said}; more items will not prove it if the difference of {signed(evidence.difference)} pp is real"
+    observed = items_text(evidence.items_needed_observed, evidence.items_needed_observed_range)
+    return f"{said}, {observed} if the difference of {signed(evidence.difference)} pp is real"
+
+
+def items_text(needed: int | None, over: ItemsRange | None) -> str:
+    """A number of items with its range, as "about 1,138 (922 to 1,389)"."""
+    if needed is None:
+        return f"more than {count(MAX_ITEMS)}"
+    if over is None:
+        return f"about {count(needed)}"
+    high = f"more than {count(MAX_ITEMS)}" if over.high is None else count(over.high)
+    return f"about {count(needed)} ({count(over.low or 0)} to {high})"
 
 
 def _what(evidence: Evidence) -> str:
@@ -189,7 +221,8 @@ def _of_rows(plan: Plan, rows: Sequence[MetricResult]) -> tuple[Verdict, tuple[s
     if open_rows or not primaries:
         reasons = tuple(_open_reason(row, objective) for row in open_rows)
         return Verdict.INCONCLUSIVE, reasons or ("no primary metric",)
-    return PROVEN[objective], (_all_proven(plan, primaries),)
+    changes = (_open_reason(row, objective) for row in changes_inside(rows, plan.rule))
+    return PROVEN[objective], (*changes, _all_proven(plan, primaries))
 
 
 def _all_proven(plan: Plan, primaries: Sequence[MetricResult]) -> str:
@@ -209,7 +242,7 @@ def _weight(row: MetricResult) -> tuple[bool, float]:
 
 def _everywhere(rule: DecisionRule, suite: SuiteEvidence | None) -> Iterable[str]:
     found = suite.global_test if suite else None
-    if found and found.pvalue <= rule.alpha and found.difference < 0.0:
+    if found and found.n_metrics > 1 and found.pvalue <= rule.alpha and found.difference < 0.0:
         yield (
             f"over all {found.n_metrics} metrics together the candidate is worse by {points(-found.difference)} on "
             f"average (global test, p {found.pvalue:.2g})"

@@ -5,14 +5,12 @@ Where fewer than ten answers changed, resampling them says little about the rest
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from qualab.app.analysis.bounds import Bounds, farther, halves, interval_of, needed_by_error
-from qualab.app.analysis.ruling import MAX_ITEMS
+from qualab.app.analysis.bounds import Bounds, farther, halves, interval_of, with_zero
 from qualab.app.analysis.samples import LabelSample
 from qualab.domain.comparison import Evidence, IntervalOf
 from qualab.domain.names import EvidenceKind
@@ -57,10 +55,10 @@ def label_evidence(
         losses=data.losses,
         n_changed=data.n_changed,
         difference=bounds.difference,
-        interval=bounds.interval,
-        equivalence_interval=bounds.equivalence_interval,
+        interval=with_zero(bounds.interval, found.swap.pvalue, at_level.alpha / 2.0),
+        equivalence_interval=with_zero(bounds.equivalence_interval, found.swap.pvalue, at_level.alpha),
         pvalue=found.swap.pvalue,
-        pvalue_exact=found.swap.pvalue if found.swap.is_exact else None,
+        pvalue_exact=found.swap.pvalue_whole if found.swap.is_exact else None,
         pvalue_adjusted=found.swap.pvalue,
         pvalue_holm=found.swap.pvalue,
         pvalue_unpaired=None,
@@ -71,7 +69,7 @@ def label_evidence(
         degrees_of_freedom=None,
         design_effect=1.0,
         provable_margin=limit,
-        items_needed=_items_needed(bounds, limit, data.n_items, rule),
+        items_needed=None,
         n_resamples=found.swap.n_resamples,
         note=bounds.note,
     )
@@ -88,17 +86,6 @@ def label_sides(sample: LabelSample, rng: np.random.Generator) -> tuple[float, f
     """One-sided p-values of a loss and of a gain: half that of the swaps, which is no smaller than 1 in 10,000."""
     found = _Data(sample).comparison(rng).swap
     return halves(found.pvalue, found.difference)
-
-
-def _items_needed(bounds: Bounds, limit: float | None, n_items: int, rule: DecisionRule) -> int | None:
-    if limit is None:
-        return None
-    if bounds.standard_error is not None:
-        return needed_by_error(bounds.standard_error, n_items, rule)
-    if limit >= 1.0:
-        return None
-    wanted = math.ceil(n_items * limit / rule.margin)  # a counted limit falls about as 1 / n
-    return wanted if wanted <= MAX_ITEMS else None
 
 
 @dataclass(frozen=True, slots=True)

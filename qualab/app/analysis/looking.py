@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from qualab.app.analysis.bounds import Bounds
+from qualab.app.analysis.bounds import Bounds, with_zero
 from qualab.app.analysis.judge import policy_result
 from qualab.app.analysis.missing import lost_pairs, missing_summary
 from qualab.app.analysis.samples import Sample, Untestable, members_of, missing_of, sample_of
 from qualab.app.analysis.scores import Layout, Scores
 from qualab.app.analysis.streams import Streams
 from qualab.app.analysis.testing import sample_bounds, sample_sides
-from qualab.domain.comparison import IntervalOf, Look, MetricLook
+from qualab.domain.comparison import Look, MetricLook
 from qualab.domain.names import LookDecision, MissingPolicy
 from qualab.domain.plan import DecisionRule, LookPlan, MetricSpec, Plan
 from qualab.stats.distributions import normal_quantile, normal_sf
@@ -32,7 +32,6 @@ LEAST_LEVEL = 1e-8
 """Below this level exact tails are not exact enough to stop on."""
 LEAST_SHOWN = 1e-12
 """No interval is drawn at a smaller level."""
-_SETTLED = (LookDecision.PROVEN, LookDecision.IMPROVEMENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +109,16 @@ def _look_at(spec: MetricSpec, data: LookData) -> MetricLook:
     so_far = fractions[-1] if fractions else 0.0
     fraction = 1.0 if data.is_last else max(so_far, n_pairs / _planned(members, data.plan))
     sample = sample_of(members, data.scores, data.layout, data.plan)
-    found = None
+    found, last = None, next((one for look in data.before[-1:] for one in look.metrics if one.metric == spec.id), None)
+    was_proven = last is not None and last.decision is LookDecision.PROVEN
     if fraction > so_far and n_pairs and not isinstance(sample, Untestable):
         fractions = (*fractions, fraction)
-        found = _tested(spec, sample, fractions, data)
-    decision, decided_at = _standing(spec.id, found, data)
+        found = _tested(spec, sample, fractions, data, was_proven=was_proven)
+    decision, decided_at = LookDecision.CONTINUE, None
+    if last and (found is None or (was_proven and found.decision is not LookDecision.HARM)):
+        decision, decided_at = last.decision, last.decided_at
+    elif found and found.decision is not LookDecision.CONTINUE:
+        decision, decided_at = found.decision, data.number
     return MetricLook(
         metric=spec.id,
         n_pairs=n_pairs,
@@ -142,7 +146,10 @@ def harm_alpha(plan: Plan, looks: LookPlan) -> float:
     return looks.harm_alpha / max(1, len(plan.primaries))
 
 
-def _tested(spec: MetricSpec, sample: Sample, fractions: tuple[float, ...], data: LookData) -> _Found:
+def _tested(
+    spec: MetricSpec, sample: Sample, fractions: tuple[float, ...], data: LookData, *, was_proven: bool
+) -> _Found:
+    """The tests at this look's boundaries. A small loss or gain goes on, so that it can be proven inside the margin."""
     rule, name, better = data.plan.rule_for(spec), f"look {data.number} {spec.id}", spec.higher_is_better
     complete = sample.under(MissingPolicy.COMPLETE, right=1.0)
     level = level_of(fractions, rule.alpha)
@@ -150,26 +157,22 @@ def _tested(spec: MetricSpec, sample: Sample, fractions: tuple[float, ...], data
     bounds = sample_bounds(complete, at_level, data.streams.rng(name), higher_is_better=better)
     low, high = sample_sides(complete, data.streams.rng(f"{name} sides"))
     loss, gain = (low, high) if better else (high, low)
-    harm_level = level_of(fractions, harm_alpha(data.plan, data.looks))
+    is_changed = min(loss, gain) <= level_of(fractions, harm_alpha(data.plan, data.looks))
+    is_final = fractions[-1] >= 1.0 and not was_proven
+    is_proven = level >= LEAST_LEVEL and _proves(bounds, at_level, spec) and _all_agree(spec, sample, at_level, data)
     decision = LookDecision.CONTINUE
-    if loss <= harm_level or _is_beyond(bounds.equivalence_interval, rule, higher_is_better=better):
-        decision = LookDecision.HARM
-    elif gain <= harm_level:
-        decision = LookDecision.IMPROVEMENT
-    elif level >= LEAST_LEVEL and _proves(MissingPolicy.COMPLETE, bounds, at_level, spec):
-        decision = LookDecision.PROVEN if _all_agree(spec, sample, at_level, data) else LookDecision.CONTINUE
+    if is_proven and not (is_changed and rule.strict):
+        decision = LookDecision.PROVEN
+    elif is_changed and (is_final or rule.strict or abs(bounds.difference) >= rule.margin):
+        decision = LookDecision.HARM if loss < gain else LookDecision.IMPROVEMENT
+    interval = with_zero(bounds.equivalence_interval, 2.0 * min(loss, gain), at_level.alpha)
+    bounds = replace(bounds, equivalence_interval=interval)
     return _Found(bounds=bounds, loss=loss, gain=gain, statistic=_statistic(bounds), decision=decision)
 
 
-def _proves(policy: MissingPolicy, bounds: Bounds, rule: DecisionRule, spec: MetricSpec) -> bool:
+def _proves(bounds: Bounds, rule: DecisionRule, spec: MetricSpec) -> bool:
+    policy = MissingPolicy.COMPLETE  # named in the result alone
     return policy_result(policy, bounds, rule, higher_is_better=spec.higher_is_better).is_equivalent
-
-
-def _is_beyond(interval: IntervalOf | None, rule: DecisionRule, *, higher_is_better: bool) -> bool:
-    """Whether the whole interval is a loss of more than the margin."""
-    if interval is None:
-        return False
-    return interval.high < -rule.margin if higher_is_better else interval.low > rule.margin
 
 
 def _all_agree(spec: MetricSpec, sample: Sample, rule: DecisionRule, data: LookData) -> bool:
@@ -186,9 +189,7 @@ def _all_agree(spec: MetricSpec, sample: Sample, rule: DecisionRule, data: LookD
         rng = data.streams.rng(f"{name} {policy}")
         return sample_bounds(sample.under(policy, right=right, n_lost=n_lost), rule, rng, higher_is_better=better)
 
-    return all(
-        _proves(policy, bounds(policy), rule, spec) for policy in MissingPolicy if policy is not MissingPolicy.COMPLETE
-    )
+    return all(_proves(bounds(policy), rule, spec) for policy in MissingPolicy if policy is not MissingPolicy.COMPLETE)
 
 
 def _statistic(bounds: Bounds) -> float | None:
@@ -200,16 +201,3 @@ def _statistic(bounds: Bounds) -> float | None:
 def _adjusted(found: _Found, fractions: tuple[float, ...], data: LookData) -> float:
     one_sided = sequential_pvalue(min(found.loss, found.gain, 1.0), fractions)
     return min(1.0, 2.0 * one_sided * max(1, len(data.plan.primaries)))
-
-
-def _standing(metric: str, found: _Found | None, data: LookData) -> tuple[LookDecision, int | None]:
-    """What holds from this look on, and since which look."""
-    if found and found.decision is LookDecision.HARM:
-        return LookDecision.HARM, data.number
-    if data.before:
-        last = next(one for one in data.before[-1].metrics if one.metric == metric)
-        if last.decision in _SETTLED:
-            return last.decision, last.decided_at
-    if found and found.decision is not LookDecision.CONTINUE:
-        return found.decision, data.number
-    return LookDecision.CONTINUE, None

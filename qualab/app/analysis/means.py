@@ -13,9 +13,8 @@ from qualab.app.analysis.bounds import (
     farther,
     halves,
     interval_of,
-    needed,
-    needed_by_bound,
     of_sides,
+    with_zero,
 )
 from qualab.app.analysis.ruling import is_one_sided, sides
 from qualab.app.analysis.samples import MeanSample
@@ -33,7 +32,7 @@ from qualab.stats.clustered import (
     design_effect,
 )
 from qualab.stats.counts import PairedCounts, tally
-from qualab.stats.difference import conditional_sides, mcnemar, two_proportion_z
+from qualab.stats.difference import mcnemar, mcnemar_sides, two_proportion_z
 from qualab.stats.equivalence import EquivalenceResult, equivalence, provable_margin
 from qualab.stats.interval import tango
 from qualab.stats.mean import MeanDifference, cluster_codes, mean_difference
@@ -68,8 +67,8 @@ def mean_evidence(
         losses=int(np.sum(gained < 0.0)),
         n_changed=int(np.count_nonzero(sample.differences)),
         difference=bounds.difference,
-        interval=bounds.interval,
-        equivalence_interval=bounds.equivalence_interval,
+        interval=with_zero(bounds.interval, tests.pvalue, at_level.alpha / 2.0),
+        equivalence_interval=with_zero(bounds.equivalence_interval, tests.pvalue, at_level.alpha),
         pvalue=tests.pvalue,
         pvalue_exact=tests.exact,
         pvalue_adjusted=tests.pvalue,
@@ -83,15 +82,30 @@ def mean_evidence(
         degrees_of_freedom=bounds.degrees_of_freedom,
         design_effect=bounds.design_effect,
         provable_margin=data.provable_margin(bounds, at_level),
-        items_needed=data.items_needed(bounds, rule),
+        items_needed=None,
         n_resamples=tests.n_resamples,
         note=bounds.note,
     )
 
 
+def sample_of_counts(counts: PairedCounts) -> MeanSample:
+    """Independent 0/1 scores with these gains and losses. Which of the other items are right does not matter."""
+    order, baseline = np.arange(counts.n_items), np.zeros(counts.n_items)
+    candidate = baseline.copy()
+    candidate[: counts.gains] = 1.0
+    baseline[counts.gains : counts.n_discordant] = 1.0
+    return MeanSample(number=order, unit=order, baseline=baseline, candidate=candidate)
+
+
 def mean_bounds(sample: MeanSample, rule: DecisionRule, *, higher_is_better: bool = True) -> Bounds:
     """What a sample of at least one score says of the size of the difference."""
     return _Data(sample, higher_is_better=higher_is_better).bounds(rule)
+
+
+def bounded_mean(sample: MeanSample) -> BoundedMean | None:
+    """What Gaffke's bound is made from; None for independent 0/1 scores, which it does not decide."""
+    data = _Data(sample, higher_is_better=True)
+    return None if data.kind is EvidenceKind.COUNTS else data.bounded
 
 
 def mean_sides(sample: MeanSample) -> tuple[float, float]:
@@ -233,23 +247,24 @@ class _Data:
             return _Tests(pvalue=found.pvalue, exact=found.pvalue_exact)
         flips = sign_flip(self.sample.differences, cluster=self.codes, rng=rng)
         return _Tests(
-            pvalue=flips.pvalue,
-            exact=flips.pvalue if flips.is_exact else None,
+            # the interval's own test has to agree: signs may flip rarely where one unseen score could turn the mean
+            pvalue=max(flips.pvalue, min(1.0, 2.0 * min(self.sides()))),
+            exact=flips.pvalue_whole if flips.is_exact else None,
             clustered_mcnemar=self._clustered_mcnemar(),
             n_resamples=flips.n_resamples,
         )
 
     def sides(self) -> tuple[float, float]:
-        """Exact conditional tests of the counts, else Gaffke's bound against 0.
+        """McNemar's mid-p of the counts, else Gaffke's bound against 0.
 
         Of 0/1 scores in clusters the largest p of that, the counts over the design effect, and CR2's t-test.
         """
         if self.kind is EvidenceKind.COUNTS:
-            return conditional_sides(self.counts.gains, self.counts.losses)
+            return mcnemar_sides(self.counts.gains, self.counts.losses)
         found = [(self.bounded.pvalue_below(0.0), self.bounded.pvalue_above(0.0))]
         if self.kind is EvidenceKind.CLUSTERS:
             effect = design_effect(self.sample.baseline, self.sample.candidate, cluster=self.codes)
-            found.append(conditional_sides(self.counts.gains / effect, self.counts.losses / effect))
+            found.append(mcnemar_sides(self.counts.gains / effect, self.counts.losses / effect))
             if spread := self._spread():
                 found.append(halves(spread.pvalue, spread.difference))
         return max(loss for loss, _ in found), max(gain for _, gain in found)
@@ -276,13 +291,3 @@ class _Data:
             return limit
         counts = self.counts if self.higher_is_better else self.counts.swapped()
         return max(limit, provable_margin(counts, alpha=rule.alpha, is_one_sided=is_one_sided(rule)).margin)
-
-    def items_needed(self, bounds: Bounds, rule: DecisionRule) -> int | None:
-        if self.kind is EvidenceKind.COUNTS:
-            return needed(self.counts.discordance, rule)
-        error = bounds.standard_error or 0.0
-        by_bound = needed_by_bound(self.bounded, error, rule, higher_is_better=self.higher_is_better)
-        if self.kind is EvidenceKind.SCORES or by_bound is None:
-            return by_bound
-        independent = needed(self.counts.discordance, rule)
-        return None if independent is None else max(by_bound, math.ceil(independent * bounds.design_effect - _HAIR))

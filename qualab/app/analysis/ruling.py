@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from qualab.domain.comparison import Evidence, MetricResult
 from qualab.domain.names import Objective, Verdict
 from qualab.domain.numbers import points, proven
 from qualab.domain.plan import DecisionRule
@@ -36,23 +39,29 @@ def sides(objective: Objective, *, higher_is_better: bool = True) -> tuple[bool,
     return higher_is_better, not higher_is_better
 
 
-def ruling(
-    *,
-    difference: float,
-    high: float | None,
-    pvalue: float,
-    is_proven: bool,
-    margin: float,
-    alpha: float,
-    objective: Objective,
-) -> Verdict:
-    """A metric's verdict, where more is better.
+def is_out_of_reach(evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool = True) -> bool:
+    """Whether no number of items proves the margin if the observed difference is the true one."""
+    lower, upper = sides(rule.objective, higher_is_better=higher_is_better)
+    return (lower and evidence.difference <= -rule.margin) or (upper and evidence.difference >= rule.margin)
 
-    `high` is the upper limit of the 1 − 2 alpha interval, None where there is none; `pvalue` is two-sided, adjusted
-    where there are other metrics; `is_proven` says that interval and tests prove the objective.
-    """
-    if high is not None and high < -margin:
-        return Verdict.REGRESSION
-    if pvalue <= alpha and difference != 0.0:
-        return Verdict.REGRESSION if difference < 0.0 else Verdict.IMPROVEMENT
-    return PROVEN[objective] if is_proven else Verdict.INCONCLUSIVE
+
+def is_changed(evidence: Evidence, rule: DecisionRule) -> bool:
+    """Whether the adjusted p-value shows a loss or a gain, of whatever size."""
+    return evidence.pvalue_adjusted <= rule.alpha and evidence.difference != 0.0
+
+
+def ruling(evidence: Evidence, rule: DecisionRule, *, is_proven: bool, higher_is_better: bool = True) -> Verdict:
+    """A metric's verdict. `is_proven`: intervals, tests and missing-answer policies all prove the objective."""
+    changed = is_changed(evidence, rule)
+    if is_proven and not (changed and rule.strict):
+        return PROVEN[rule.objective]
+    if not changed:
+        return Verdict.INCONCLUSIVE
+    return Verdict.IMPROVEMENT if (evidence.difference > 0.0) == higher_is_better else Verdict.REGRESSION
+
+
+def changes_inside(rows: Sequence[MetricResult], rule: DecisionRule) -> list[MetricResult]:
+    """Metrics that prove the objective with a real loss or gain, the primary ones first. Each is said up front."""
+    proven = (row for row in rows if row.verdict is PROVEN[rule.objective] and not row.equals)
+    changed = [row for row in proven if row.evidence and is_changed(row.evidence, rule)]
+    return sorted(changed, key=lambda row: not row.is_primary)

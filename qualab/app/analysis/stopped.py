@@ -1,7 +1,7 @@
 """The final analysis of a run with looks: what its primary metrics get, adjusted for the looks that were taken.
 
-Intervals are at the level of the boundary of the last look (repeated confidence intervals: Jennison & Turnbull 1989),
-p-values the smallest over the looks at which they would have stopped the run (Liu & Anderson 2008).
+Intervals and p-values are those of the last look: intervals at the level of its boundary (repeated confidence
+intervals: Jennison & Turnbull 1989), p-values the level at which it would have stopped the run (Liu & Anderson 2008).
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qualab.app.analysis.judge import Judgement, why_open
+from qualab.app.analysis.bounds import with_zero
+from qualab.app.analysis.judge import Judgement, change_inside, why_open
 from qualab.app.analysis.looking import LEAST_SHOWN, history, level_of
-from qualab.app.analysis.ruling import PROVEN, bounds_of, is_one_sided
+from qualab.app.analysis.ruling import PROVEN, bounds_of, is_changed, is_one_sided
 from qualab.app.analysis.samples import Sample
 from qualab.app.analysis.streams import Streams
 from qualab.app.analysis.testing import sample_bounds, sample_evidence
@@ -26,6 +27,7 @@ from qualab.domain.comparison import (
 from qualab.domain.items import Item
 from qualab.domain.names import ArmName, LookDecision, Verdict
 from qualab.domain.plan import DecisionRule, MetricSpec, Plan
+from qualab.stats.bounded import BoundedMean
 
 NOT_ADJUSTED = (
     "Only the primary metrics are adjusted for the looks: "
@@ -64,7 +66,7 @@ def evidence_at(
     bounds = sample_bounds(complete, replace(rule, alpha=outer), streams.rng(f"bounds {name}"), higher_is_better=better)
     return replace(
         found,
-        interval=_named(bounds.equivalence_interval, 1.0 - rule.alpha),
+        interval=_named(with_zero(bounds.equivalence_interval, found.pvalue, outer), 1.0 - rule.alpha),
         equivalence_interval=_named(found.equivalence_interval, 1.0 - 2.0 * rule.alpha),
     )
 
@@ -77,7 +79,7 @@ def _named(interval: IntervalOf | None, confidence_level: float) -> IntervalOf |
 def adjusted_for(name: str, evidence: Evidence, looks: Sequence[Look]) -> Evidence:
     """The same evidence with the p-value over all looks and primaries in place of the family's."""
     found = [one.pvalue_adjusted for one in _of(name, looks) if one.pvalue_adjusted is not None]
-    return replace(evidence, pvalue_adjusted=min(found, default=1.0))
+    return replace(evidence, pvalue_adjusted=found[-1] if found else 1.0)
 
 
 def _of(metric: str, looks: Sequence[Look]) -> list[MetricLook]:
@@ -93,6 +95,7 @@ def judge_at(
     *,
     higher_is_better: bool,
     missing_cost: str = "",
+    bound: BoundedMean | None = None,
 ) -> Judgement:
     """A primary metric's verdict: what the looks decided, and nothing else."""
     steps = _of(name, looks.looks)
@@ -105,10 +108,14 @@ def judge_at(
     if last.decision is LookDecision.IMPROVEMENT:
         return Verdict.IMPROVEMENT, f"the candidate is better: {at} crossed the boundary{_adjusted(evidence)}"
     if last.decision is LookDecision.PROVEN:
+        if is_changed(evidence, rule):
+            return PROVEN[rule.objective], change_inside(evidence, rule, higher_is_better=higher_is_better)
         where = "above" if is_one_sided(rule) else "inside"
         return PROVEN[rule.objective], f"proven at {at}: the interval at its boundary lies {where} {bounds_of(rule)}"
     at_level = rule_at(name, rule, looks.looks)
-    reason = why_open(evidence, policies, at_level, higher_is_better=higher_is_better, missing_cost=missing_cost)
+    reason = why_open(
+        evidence, policies, at_level, higher_is_better=higher_is_better, missing_cost=missing_cost, bound=bound
+    )
     return Verdict.INCONCLUSIVE, reason
 
 

@@ -16,6 +16,7 @@ CHANGED: Mapping[str, Callable[[str], object]] = {
     "max_missing_share": lambda text: None if text == "None" else float(text),
     "missing_lost": lambda text: None if text == "None" else float(text),
     "objective": Objective,
+    "strict": lambda text: text == "True",
 }
 """Parts of a rule that the first reason of such an analysis names where they changed, as "alpha 0.05 to 0.1"."""
 

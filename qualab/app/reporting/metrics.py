@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from qualab.app.reporting.words import Words
-from qualab.domain.comparison import Analysis, Evidence, IntervalOf, MetricResult, SuiteEvidence
+from qualab.domain.comparison import Analysis, Evidence, MetricResult, SuiteEvidence
 from qualab.domain.names import Verdict
 from qualab.domain.numbers import count, percent, pvalue, score, signed
 from qualab.domain.report import TONES, Block, Bullets, Cell, Column, Paragraph, Row, Section, Table
@@ -54,25 +54,20 @@ def metric_columns(analysis: Analysis, words: Words) -> Iterator[Column]:
 
 
 def _interval_title(analysis: Analysis, words: Words) -> str:
-    level = _level(row.evidence.interval for row in analysis.metrics if row.evidence)
+    level = interval_level(analysis.metrics)
     return words("interval at", level=level) if level else words("interval")
 
 
-def _level(intervals: Iterable[IntervalOf | None]) -> str:
-    """The level that all of them have; empty where they have none, or several."""
-    levels = {one.confidence_level for one in intervals if one}
+def interval_level(rows: Iterable[MetricResult]) -> str:
+    """The level of the intervals that decide, which are those that are shown; empty without them."""
+    found = (row.evidence.equivalence_interval for row in rows if row.evidence)
+    levels = {one.confidence_level for one in found if one}
     return percent(levels.pop()) if len(levels) == 1 else ""
-
-
-def deciding_level(analysis: Analysis) -> str:
-    """The level of the intervals that decide, which are narrower than those that are shown; empty without them."""
-    return _level(row.evidence.equivalence_interval for row in analysis.metrics if row.evidence)
 
 
 def _legend(analysis: Analysis, words: Words) -> Iterator[str]:
     yield words("legend primary")
-    if level := deciding_level(analysis):
-        yield words("legend interval", level=level)
+    yield words("legend interval")
     yield words("legend gains")
     if not all(row.exercises_drafter for row in analysis.metrics):
         yield words("legend drafter")
@@ -121,7 +116,7 @@ def _evidence_cells(evidence: Evidence, words: Words) -> dict[str, Cell]:
     }
     if evidence.n_clusters < evidence.n_items:
         cells["clusters"] = Cell(text=count(evidence.n_clusters), value=evidence.n_clusters)
-    if found := evidence.interval:
+    if found := evidence.equivalence_interval:
         cells["interval"] = Cell(text=words.interval(found.low, found.high))
     if evidence.pvalue_unpaired is not None:
         cells["unpaired"] = pvalue_cell(evidence.pvalue_unpaired)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from qualab.app.analysis.ruling import MAX_ITEMS, bounds_of, is_one_sided
+from qualab.app.analysis.ruling import MAX_ITEMS, bounds_of, is_one_sided, is_out_of_reach
 from qualab.app.reporting.source import Source, columns
 from qualab.app.reporting.words import Words
-from qualab.domain.comparison import Evidence, LooksTaken, MetricResult
-from qualab.domain.names import EvidenceKind, MetricKind
+from qualab.domain.comparison import Evidence, ItemsRange, LooksTaken, MetricResult
+from qualab.domain.names import EvidenceKind, MetricKind, Verdict
 from qualab.domain.numbers import count, percent, share, tokens
 from qualab.domain.plan import DecisionRule, MetricSpec
 from qualab.domain.report import Block, Cell, Column, Paragraph, Row, Section, Table
 
 _HAIR = 1e-9
 PLANNED = ("planned discordance", "planned effect", "planned power")
-ACHIEVED = ("n", "seen discordance", "seen effect", "proven margin", "items needed")
+ACHIEVED = ("n", "seen discordance", "seen effect", "proven margin", "items needed", "needed observed")
 NOTHING = Cell(text="–")
 
 
@@ -48,6 +48,8 @@ def _row(row: MetricResult, shown: tuple[Column, ...], source: Source, words: Wo
     found |= _planned(row, spec, rule, source, words)
     if row.evidence:
         found |= dict(_achieved(row.evidence, rule, words))
+    if row.evidence and row.verdict is Verdict.INCONCLUSIVE:
+        found |= _needed(row.evidence, rule, words, higher_is_better=spec.higher_is_better)
     return Row(cells=tuple(found.get(one.id, NOTHING) for one in shown))
 
 
@@ -90,11 +92,28 @@ def _achieved(evidence: Evidence, rule: DecisionRule, words: Words) -> Iterator[
         yield "seen discordance", Cell(text=words.units(share(discordance, 2)), value=discordance)
         yield "seen effect", Cell(text=tokens(evidence.design_effect), value=evidence.design_effect)
     yield "proven margin", _margin(evidence.provable_margin, rule, words)
-    if evidence.items_needed is None:
-        text = words("no bound") if evidence.provable_margin is None else words("more than", n=count(MAX_ITEMS))
-        yield "items needed", Cell(text=text)
-    else:
-        yield "items needed", Cell(text=count(evidence.items_needed), value=evidence.items_needed)
+
+
+def _needed(evidence: Evidence, rule: DecisionRule, words: Words, *, higher_is_better: bool) -> dict[str, Cell]:
+    """Items to prove the margin, of a metric that is open: at no true difference, and at the observed one."""
+    if evidence.provable_margin is None:
+        return {"items needed": Cell(text=words("no bound"))}
+    found = {"items needed": _items(evidence.items_needed, evidence.items_needed_range, words)}
+    if is_out_of_reach(evidence, rule, higher_is_better=higher_is_better):
+        return found | {"needed observed": Cell(text=words("out of reach"))}
+    observed, over = evidence.items_needed_observed, evidence.items_needed_observed_range
+    if observed is None and over is None:
+        return found  # of an earlier version
+    return found | {"needed observed": _items(observed, over, words)}
+
+
+def _items(needed: int | None, over: ItemsRange | None, words: Words) -> Cell:
+    def said(n: int | None) -> str:
+        return words("more than", n=count(MAX_ITEMS)) if n is None else count(n)
+
+    if over is None or needed is None:
+        return Cell(text=said(needed), value=needed)
+    return Cell(text=words("items range", n=said(needed), low=said(over.low), high=said(over.high)), value=needed)
 
 
 def _margin(margin: float | None, rule: DecisionRule, words: Words) -> Cell:

@@ -51,7 +51,8 @@ def _facts(source: Source, words: Words) -> Iterator[tuple[str, str]]:
     yield "times", _times(source, words)
     yield "suite", plan.suite if plan.requested == (plan.suite,) else f"{plan.suite} ({', '.join(plan.requested)})"
     rule = plan.rule
-    yield "objective", words(f"objective {rule.objective}", bounds=bounds_text(plan), alpha=f"{rule.alpha:g}")
+    objective = words(f"objective {rule.objective}", bounds=bounds_text(plan), alpha=f"{rule.alpha:g}")
+    yield "objective", f"{objective}; {words('strict')}" if rule.strict else objective
     yield "sampling", _sampling(source, words)
     if plan.imported is None:
         policy = plan.policy

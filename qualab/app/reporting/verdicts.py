@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qualab.app.analysis.ruling import PASSING, bounds_of
+from qualab.app.analysis.ruling import PASSING, PROVEN, bounds_of, changes_inside
 from qualab.app.analysis.suspect import suspicions
 from qualab.app.reporting.source import Source
 from qualab.app.reporting.words import Words
@@ -21,6 +21,8 @@ LIMITED = (Verdict.EQUIVALENT, Verdict.NON_INFERIOR, Verdict.INCONCLUSIVE, Verdi
 
 MOST_REASONS = 8
 """Metrics whose reasons are said one by one."""
+MOST_IN_HEADLINE = 2
+"""Real losses and gains inside the margin that the first sentence names."""
 
 
 def headline(source: Source, words: Words) -> str:
@@ -40,13 +42,19 @@ def _headline(source: Source, words: Words) -> str:
     worse = [row for row in rows if row.verdict is Verdict.REGRESSION]
     undecided = [row for row in primaries if row.verdict not in PASSING[source.plan.rule.objective]]
     bounds = bounds_text(source.plan)
-    return words(
+    said = words(
         source.key(f"headline {verdict}"),
         primaries=words(f"primaries {number}{lost}", n=len(primaries)),
         bounds=bounds.replace(MINUS, "") if lost else bounds,  # a loss of so much
         n=len(worse if verdict is Verdict.REGRESSION else undecided),
         total=len(rows if verdict is Verdict.REGRESSION else primaries),
     )
+    inside = changes_inside(rows, source.plan.rule) if verdict is PROVEN[source.plan.rule.objective] else []
+    if not inside:
+        return said
+    more = (words("more reasons", n=len(inside) - MOST_IN_HEADLINE),) if len(inside) > MOST_IN_HEADLINE else ()
+    changes = (words.sentence(f"{row.id}: {row.reason}") for row in inside[:MOST_IN_HEADLINE])
+    return words("headline changed", headline=said, changes="; ".join((*changes, *more)))
 
 
 def bounds_text(plan: Plan) -> str:

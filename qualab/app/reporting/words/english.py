@@ -38,6 +38,7 @@ TEXTS = {
     "verdict": "Verdict",
     "headline EQUIVALENT": "With the drafter on, quality is equivalent: {primaries} shown to lie within {bounds} of the baseline.",
     "headline NON_INFERIOR": "With the drafter on, quality is non-inferior: a loss of {bounds} or more is ruled out in {primaries}.",
+    "headline changed": "{headline} {changes}.",
     "headline REGRESSION": "With the drafter on, quality is worse in {n} of {total} metrics.",
     "headline EQUIVALENT of logs": "The candidate's quality is equivalent: {primaries} shown to lie within {bounds} of the baseline.",
     "headline NON_INFERIOR of logs": "The candidate's quality is non-inferior: a loss of {bounds} or more is ruled out in {primaries}.",
@@ -149,7 +150,7 @@ TEXTS = {
     "gains": "+/−",
     "verdict column": "verdict",
     "legend primary": "* primary metric, which decides; another metric's verdict is for itself alone",
-    "legend interval": "interval: of the difference, in pp; whether a metric proves the objective goes by its {level} interval",
+    "legend interval": "interval: of the difference, in pp; a metric proves the objective where it lies inside the margin",
     "legend gains": "+/− scores gained and lost by the candidate",
     "legend drafter": "† drafter not exercised",
     "legend adjusted": "adj. p: adjusted for all metrics; a large p is no evidence of equality",
@@ -170,15 +171,18 @@ TEXTS = {
     "proven margin": "margin proven",
     "items needed": "items needed",
     "more than": ">{n}",
+    "items range": "{n} ({low} to {high})",
+    "needed observed": "needed if diff is real",
+    "out of reach": "none is enough",
     "no bound": "no bound",
     "none proven": "none",
     "joint power": "Planned power to prove every primary metric at once: {power}.",
     "no joint power": "No joint power: {why}.",
     "not planned": "The plan was not made by “qualab plan”: no discordance was assumed, and no power was planned.",
     "power legend": "margin proven: the smallest margin that these answers would have proven, to the interval and the exact "
-    "test alike. items needed: for the planned margin with {power} power if the arms do not differ, taking the observed "
-    "discordance, itself an estimate, for the true one. Power at the observed difference is "
-    "never given: it says nothing that p does not.",
+    "test alike. items needed: where neither is proven, for the planned margin with {power} power if the arms do not differ "
+    "and the observed discordance is the true one, in brackets over its interval; then the same if the observed difference "
+    "is real. Power at the observed difference is never given: it says nothing that p does not.",
     "looks stopped": "Stopped at look {look} of {planned}, after {n} of {total} items: {saved} requests saved.",
     "looks to the end": "{planned} looks were planned; the run went to its end ({n} of {total} items).",
     # 6
@@ -317,6 +321,7 @@ TEXTS = {
     "objective": "objective",
     "objective equivalence": "equivalence within {bounds}, α = {alpha} a side",
     "objective non_inferiority": "non-inferiority, above {bounds}, α = {alpha}",
+    "strict": "strict: a loss inside the margin is a regression too",
     "sampling": "sampling",
     "sampling of": "route {api}, seed {seed}, answers per item: {repeats}, settings: {settings}",
     "task settings": "those of the tasks",
@@ -382,8 +387,8 @@ TEXTS = {
     # 12
     "methods": "Methods",
     "method difference": "Difference of 0/1 scores: mid-p McNemar test on the discordant items (Fagerland, Lydersen & Laake 2013). "
-    "No discordant item means p = 1. With few of them the score interval may leave 0 out while p stays above α: worse is called "
-    "what the adjusted p, or an interval wholly beyond the margin, shows.",
+    "No discordant item means p = 1. Worse is called what the adjusted p shows and the margin does not hold; an interval "
+    "leaves 0 out only where this test does at the same level.",
     "method interval": "Interval: Tango's score interval (1998). Equivalence: two one-sided score tests at ±margin (Tango 1998; "
     "Liu et al. 2002), guarded by an exact unconditional test (Hsueh, Liu & Chen 2001).",
     "method interval one-sided": "Interval: Tango's score interval (1998). Non-inferiority: a one-sided score test at −margin (Tango "
@@ -397,7 +402,7 @@ TEXTS = {
     "answers changed.",
     "method all": "The objective as a whole: every primary metric has to prove it, each tested at α, which needs no adjustment "
     "(intersection–union test, Berger 1982).",
-    "method family": "Adjusted p: step-down max-T over all metrics that are means (Westfall & Young 1993), others by Holm (1979).",
+    "method family": "Adjusted p: step-down max-T with mid-p over all metrics that are means (Westfall & Young 1993), others by Holm (1979).",
     "method looks": "Early stopping: O'Brien–Fleming-type spending (Lan & DeMets 1983); repeated confidence intervals (Jennison & "
     "Turnbull 1989).",
     "method noise": "Noise floor: of items on which exactly one of three runs stands out, one-sided exact binomial test at 1/3. A large p "

@@ -38,6 +38,7 @@ TEXTS = {
     "verdict": "판정",
     "headline EQUIVALENT": "드래프터를 켜도 품질은 동등합니다: {primaries} 기준 대비 {bounds} 안에 있음이 입증되었습니다.",
     "headline NON_INFERIOR": "드래프터를 켜도 품질은 비열등합니다: {primaries} {bounds} 이상의 저하가 없음이 입증되었습니다.",
+    "headline changed": "{headline} {changes}.",
     "headline REGRESSION": "드래프터를 켜면 품질이 떨어집니다: 지표 {total}개 중 {n}개에서 저하가 확인되었습니다.",
     "headline EQUIVALENT of logs": "후보의 품질은 동등합니다: {primaries} 기준 대비 {bounds} 안에 있음이 입증되었습니다.",
     "headline NON_INFERIOR of logs": "후보의 품질은 비열등합니다: {primaries} {bounds} 이상의 저하가 없음이 입증되었습니다.",
@@ -149,7 +150,7 @@ TEXTS = {
     "gains": "+/−",
     "verdict column": "판정",
     "legend primary": "* 판정을 결정하는 주 지표, 다른 지표의 판정은 그 지표에만 해당",
-    "legend interval": "신뢰구간: 차이의 구간(%p), 목표 입증 여부는 {level} 신뢰구간으로 판정",
+    "legend interval": "신뢰구간: 차이의 구간(%p), 이 구간이 허용 한계 안에 들면 목표가 입증됨",
     "legend gains": "+/− 후보가 새로 맞힌 수 / 새로 틀린 수",
     "legend drafter": "† 드래프터가 쓰이지 않는 지표",
     "legend adjusted": "보정 p: 전체 지표에 대한 다중 비교 보정, p값이 크다고 동등한 것은 아님",
@@ -170,13 +171,17 @@ TEXTS = {
     "proven margin": "입증된 한계",
     "items needed": "필요 문항 수",
     "more than": ">{n}",
+    "items range": "{n} ({low} ~ {high})",
+    "needed observed": "차이가 실제일 때",
+    "out of reach": "문항을 늘려도 불가",
     "no bound": "한계 없음",
     "none proven": "없음",
     "joint power": "모든 주 지표를 한꺼번에 입증할 검정력(계획): {power}.",
     "no joint power": "결합 검정력 없음: {why}.",
     "not planned": "“qualab plan”으로 만든 계획이 아니어서, 가정한 불일치율도 계획한 검정력도 없습니다.",
-    "power legend": "입증된 한계: 이 답변들로 신뢰구간과 정확 검정 모두에서 입증할 수 있었던 가장 작은 허용 한계. 필요 문항 수: 실제 차이가 "
-    "없고 실제 불일치율이 관측값(추정치)과 같다고 볼 때, 계획한 한계를 검정력 {power}로 입증하는 데 드는 문항 수. 관측된 차이에서의 검정력은 p값 이상의 정보가 없으므로 표시하지 않습니다.",
+    "power legend": "입증된 한계: 이 답변들로 신뢰구간과 정확 검정 모두에서 입증할 수 있었던 가장 작은 허용 한계. 필요 문항 수: 아직 "
+    "입증되지 않은 지표에서, 실제 차이가 없고 실제 불일치율이 관측값과 같다고 볼 때 계획한 한계를 검정력 {power}로 입증하는 데 드는 문항 수(괄호 안은 불일치율 신뢰구간에 따른 범위)와, "
+    "관측된 차이가 실제 차이일 때의 문항 수. 관측된 차이에서의 검정력은 p값 이상의 정보가 없으므로 표시하지 않습니다.",
     "looks stopped": "중간 분석 {planned}회 중 {look}회째, 문항 {total}개 중 {n}개에서 멈췄습니다. 요청 {saved}건을 줄였습니다.",
     "looks to the end": "중간 분석을 {planned}회 계획했고, 끝까지 진행했습니다 (문항 {total}개 중 {n}개).",
     # 6
@@ -311,6 +316,7 @@ TEXTS = {
     "objective": "목표",
     "objective equivalence": "{bounds} 안의 동등성, 단측 α = {alpha}",
     "objective non_inferiority": "{bounds}를 한계로 하는 비열등성, α = {alpha}",
+    "strict": "엄격: 허용 한계 안의 저하도 품질 저하로 판정",
     "sampling": "샘플링",
     "sampling of": "API 경로 {api}, 시드 {seed}, 문항당 답변 {repeats}개, 설정: {settings}",
     "task settings": "과제별 기본값",
@@ -374,8 +380,8 @@ TEXTS = {
     "releaser": "출시 승인",
     # 12
     "methods": "분석 방법",
-    "method difference": "0/1 점수의 차이: 불일치 문항에 대한 mid-p McNemar 검정 (Fagerland, Lydersen & Laake 2013). 불일치 문항이 없으면 p = 1. 불일치 "
-    "문항이 적으면 p값이 α보다 커도 점수 구간이 0을 포함하지 않을 수 있음. 저하 판정은 보정 p 또는 허용 한계를 완전히 벗어난 신뢰구간으로만 함.",
+    "method difference": "0/1 점수의 차이: 불일치 문항에 대한 mid-p McNemar 검정 (Fagerland, Lydersen & Laake 2013). 불일치 문항이 없으면 p = 1. 보정 "
+    "p에서 저하가 나타나고 목표가 입증되지 않았을 때만 저하로 판정. 신뢰구간은 같은 수준의 이 검정이 0을 배제할 때만 0을 포함하지 않음.",
     "method interval": "신뢰구간: Tango 점수 구간 (1998). 동등성: ±허용 한계에서 단측 점수 검정 두 개 (Tango 1998; Liu 외 2002), 여기에 "
     "비조건부 정확 검정 (Hsueh, Liu & Chen 2001)도 일치해야 함.",
     "method interval one-sided": "신뢰구간: Tango 점수 구간 (1998). 비열등성: −허용 한계에서 단측 점수 검정 (Tango 1998), 여기에 비조건부 정확 "
@@ -388,7 +394,7 @@ TEXTS = {
     "method labels": "Macro-F1: 문항의 두 답을 맞바꾸는 검정 (Noreen 1989). 신뢰구간은 BCa 부트스트랩, 바뀐 답이 적으면 개수로 구한 한계.",
     "method all": "전체 판정: 모든 주 지표가 각각 α 수준에서 목표를 입증해야 하며, 다중 비교 보정은 필요 없음 (intersection–union 검정, Berger "
     "1982).",
-    "method family": "보정 p: 평균인 지표 전체는 step-down max-T (Westfall & Young 1993), 그 밖은 Holm (1979).",
+    "method family": "보정 p: 평균인 지표 전체는 mid-p를 쓰는 step-down max-T (Westfall & Young 1993), 그 밖은 Holm (1979).",
     "method looks": "조기 종료: O'Brien–Fleming형 유의 수준 배분 (Lan & DeMets 1983), 반복 신뢰구간 (Jennison & Turnbull 1989).",
     "method noise": "노이즈 플로어: 세 실행 중 하나만 다른 문항에 대한 단측 정확 이항 검정 (1/3). p값이 크다고 드래프터의 영향이 없다는 뜻은 "
     "아님.",
