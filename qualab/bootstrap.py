@@ -98,11 +98,11 @@ def now() -> datetime:
     return SystemClock().now()
 
 
-def harness() -> Harness:
-    """lm-evaluation-harness, with the tasks that ship beside the package."""
-    from qualab.adapters.harness import LmEvalHarness
+def harness_of(settings: Settings) -> Harness:
+    """lm-evaluation-harness in processes of its own, with the tasks that ship beside the package."""
+    from qualab.adapters.harness import SeparateHarness
 
-    return LmEvalHarness(tasks_dir=share("tasks"))
+    return SeparateHarness(tasks_dir=share("tasks"), item_timeout_s=settings.scoring_timeout)
 
 
 def services_of(settings: Settings, *, keeps_nothing: bool = False, store: Store | None = None) -> Services:
@@ -115,7 +115,7 @@ def services_of(settings: Settings, *, keeps_nothing: bool = False, store: Store
 
     return Services(
         store=MemoryStore() if keeps_nothing else store or store_of(settings),
-        harness=harness(),
+        harness=harness_of(settings),
         open_endpoint=open_endpoint,
         named_tokenizer=named_tokenizer,
         is_same_server=same_server,

@@ -50,6 +50,8 @@ class ServiceSettings(BaseSettings):
     heartbeat_s: float = Field(15.0, gt=0)
     planning_timeout_s: float = Field(30.0, gt=0)
     """How long a request waits for tasks to be loaded."""
+    max_tasks: int = Field(250, ge=1)
+    """Of one plan, groups counted by what they hold."""
     threads: int = Field(16, ge=1)
     """Requests that may use the database at once."""
     host_concurrency: int = Field(64, ge=1)

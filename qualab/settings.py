@@ -161,6 +161,7 @@ class Settings(BaseSettings):
     timeout: float = 300.0
     max_attempts: int = 5
     max_failed_share: float = 0.1
+    scoring_timeout: float = Field(30.0, gt=0)
     data_dir: Path | None = None
     db: str = ""
     api_key_file: Path | None = None
@@ -213,6 +214,7 @@ PLACE_FIELDS = (
     "api_key_file",
     "baseline_api_key_file",
     "candidate_api_key_file",
+    "scoring_timeout",
 )
 """Where things are and go: what may differ between runs of one plan."""
 KEY_FIELDS = ("api_key", "baseline_api_key", "candidate_api_key")

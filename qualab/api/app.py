@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter
 from anyio.to_thread import current_default_thread_limiter
@@ -46,7 +47,7 @@ from qualab.service_settings import ServiceSettings
 
 FAILURES_A_SECOND, FAILURES_AT_ONCE = 1.0, 30
 """Tries without a valid token, of one address."""
-HEAVY_AT_ONCE = 4
+HEAVY_AT_ONCE = 8
 """Plans and analyses."""
 
 Schema = Callable[[], tuple[str | None, str]]
@@ -79,6 +80,7 @@ def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema) -> FastAPI:
         reads=Together(partial(verdicts_of, desk)),
         schema=schema,
         heavy=CapacityLimiter(HEAVY_AT_ONCE),
+        heavy_by_caller=WeakValueDictionary(),
     )
 
     @asynccontextmanager

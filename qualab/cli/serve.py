@@ -63,7 +63,10 @@ def serve(
     bootstrap.allow_open_files()
     services = bootstrap.services_of(common, store=store)
     database = bootstrap.database_url(common.db)
-    with worker_bootstrap.queueing_desk(services, registry, settings, database=database, works=worker) as desk:
+    apart = bootstrap.harness_of(common)
+    with worker_bootstrap.queueing_desk(
+        services, registry, settings, database=database, works=worker, harness=apart
+    ) as desk:
         app = app_of(desk, settings, schema=lambda: bootstrap.current_revision(common))
         _collect_often()
         server_of(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()

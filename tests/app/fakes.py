@@ -142,6 +142,8 @@ class FakeHarness:
         self.seen.append(options)
         return self.tasks
 
+    def stop(self) -> None: ...
+
 
 Answerer = Callable[[str, int], Reply]
 """(prompt, seed) -> reply"""

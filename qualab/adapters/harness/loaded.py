@@ -11,6 +11,7 @@ from lm_eval.api.metrics import mean
 
 from qualab.adapters.harness.building import Built
 from qualab.adapters.harness.exporting import results_document, sample_rows
+from qualab.adapters.harness.harness import Note, unnoted
 from qualab.adapters.harness.metrics import table_order
 from qualab.adapters.harness.patching import quiet
 from qualab.adapters.harness.rendering import LoadedTask, render
@@ -33,6 +34,7 @@ class LmEvalTasks:
         applies_chat_template: bool,
         seed: int,
         system_instruction: str,
+        note: Note = unnoted,
     ) -> None:
         self._suite = suite
         self._loaded = dict(loaded)
@@ -41,7 +43,7 @@ class LmEvalTasks:
         self._applies_chat_template = applies_chat_template
         self._seed = seed
         self._system_instruction = system_instruction
-        self._scorers = {name: Scorer(task) for name, task in self._loaded.items()}
+        self._scorers = {name: Scorer(task, note) for name, task in self._loaded.items()}
 
     @property
     def suite(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from qualab.adapters.harness.building import Built, build, shots
 from qualab.adapters.harness.catalog import Catalog, TaskHints, hints_from_metadata, read_catalog
+from qualab.adapters.harness.harness import Note, unnoted
 from qualab.adapters.harness.hashing import config_hash, data_hash
 from qualab.adapters.harness.loaded import LmEvalTasks
 from qualab.adapters.harness.metrics import metric_specs, with_primaries
@@ -38,7 +39,7 @@ _one_at_a_time = threading.RLock()
 """Loading replaces functions of lm-eval for its time."""
 
 
-def load_tasks(options: TaskOptions, *, tasks_dir: Path) -> LmEvalTasks:
+def load_tasks(options: TaskOptions, *, tasks_dir: Path, note: Note = unnoted) -> LmEvalTasks:
     """Raises what `LmEvalHarness.load` says."""
     _check(options)
     catalog = read_catalog(tasks_dir)
@@ -48,7 +49,8 @@ def load_tasks(options: TaskOptions, *, tasks_dir: Path) -> LmEvalTasks:
         reseed(str(options.seed))  # a task's process_docs may shuffle
         names = catalog.expand(options.names)
         manager = index(names, catalog=catalog, tasks_dir=tasks_dir, include_paths=options.include_paths)
-        built = build(manager, resolve(manager, names), sources=sources, num_fewshot=options.num_fewshot)
+        found = resolve(manager, names)
+        built = build(manager, found, sources=sources, num_fewshot=options.num_fewshot, most_tasks=options.most_tasks)
         hints = {name: _hints(name, task, catalog) for name, task in built.tasks.items()}
         loaded = {
             name: _loaded(task, options, hints[name], sources, asked_as=built.asked_as[name])
@@ -56,7 +58,7 @@ def load_tasks(options: TaskOptions, *, tasks_dir: Path) -> LmEvalTasks:
         }
         for one in loaded.values():
             check_scoring(one.task, one.docs, data_dir=options.data_dir)
-    return _assembled(options, catalog, built, loaded, hints)
+    return _assembled(options, catalog, built, loaded, hints, note=note)
 
 
 def _check(options: TaskOptions) -> None:
@@ -158,6 +160,8 @@ def _assembled(
     built: Built,
     loaded: Mapping[str, LoadedTask],
     hints: Mapping[str, TaskHints],
+    *,
+    note: Note,
 ) -> LmEvalTasks:
     specs = {name: one.spec for name, one in loaded.items()}
     suite = _suite(options.names, catalog)
@@ -170,6 +174,7 @@ def _assembled(
         applies_chat_template=by_suite if options.apply_chat_template is None else options.apply_chat_template,
         seed=options.seed,
         system_instruction=options.system_instruction,
+        note=note,
     )
 
 
