@@ -43,6 +43,13 @@ def database_url(db: str) -> str:
     return db or str(default_database())
 
 
+def is_server(db: str) -> bool:
+    """Whether this database is a server's, which may be away for a while."""
+    from qualab.adapters.store.location import locate
+
+    return locate(database_url(db)).path is None
+
+
 def default_database() -> Path:
     """The embedded database in the user's data directory."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"

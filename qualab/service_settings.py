@@ -33,6 +33,8 @@ class ServiceSettings(BaseSettings):
     """Environment variables that "env:NAME" may lead to; * stands for anything."""
     secret_dir: Path | None = None
     """The folder of the files that "file:/path" may lead to."""
+    token_file: Path | None = None
+    """Holds a token with the scope admin, beside those of the database."""
     may_verify_pins: bool = False
     """Whether requests may name pods and containers, at which kubectl and docker look with the service's rights."""
     max_body_bytes: int = Field(2 << 20, ge=1)

@@ -26,6 +26,23 @@ from qualab.errors import InvalidValue, UnknownSetting, UsageError
 ENV_PREFIX = "QUALAB_"
 
 
+class _Twice(yaml.MarkedYAMLError):
+    """A key that a mapping holds twice."""
+
+
+class _SaidOnce(yaml.SafeLoader):
+    """YAML itself silently takes the last of two equal keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise _Twice(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _listed(value: Any) -> Any:
     """A comma-separated text, or one value, as a list."""
     if isinstance(value, str):
@@ -47,9 +64,9 @@ def parse_gen_kwargs(value: Any) -> Any:
 
 def _yaml(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader=_SaidOnce)
     except yaml.YAMLError as exc:
-        raise ValueError(f"'{text}' is neither JSON nor YAML") from exc
+        raise ValueError(f"'{text}' is neither JSON nor YAML, or says a thing twice") from exc
 
 
 def parse_shares(text: str) -> dict[str, float]:
@@ -267,14 +284,15 @@ def _shown(name: str, value: object) -> str:
 def read_document(path: Path) -> dict[str, Any]:
     """A YAML file's mapping. Raises UsageError naming the line."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_SaidOnce)
     except OSError as exc:
         raise UsageError(f"Cannot read {path}: {exc.strerror}", hint="`qualab init` writes an example") from exc
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
         mark = getattr(exc, "problem_mark", None)
         place = f"{path}, line {mark.line + 1}" if mark else str(path)
         problem = getattr(exc, "problem", None) or str(exc)
-        raise UsageError(f"{place} is not YAML: {problem}", hint="`qualab init` writes an example") from exc
+        what = f"{place}: {problem}" if isinstance(exc, _Twice) else f"{place} is not YAML: {problem}"
+        raise UsageError(what, hint="`qualab init` writes an example") from exc
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no settings", hint="`qualab init` writes an example")
     return {str(key): value for key, value in content.items()}

@@ -77,9 +77,9 @@ def _working(
     )
     consumer = DbosConsumer(place, runner=desk.services.runner, poll_s=settings.queue_poll_s)
     worker.begin()
-    consumer.begin(worker.deliver)
-    worker.watch()
     try:
+        consumer.begin(worker.deliver)
+        worker.watch()
         yield
     finally:
         worker.close()

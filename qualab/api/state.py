@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -26,7 +27,7 @@ from qualab.app.service.reading import VerdictOf
 from qualab.app.viewing.kept import Reports
 from qualab.domain.access import Scope
 from qualab.domain.items import JsonObject
-from qualab.errors import Unauthenticated
+from qualab.errors import InvalidValue, Unauthenticated
 from qualab.service_settings import ServiceSettings
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ COOKIE = "qualab_token"
 """Holds the token of a person who has signed in. Other sites' pages do not send it, and scripts do not see it."""
 HEAVY_OF_A_CALLER = 2
 READING = ("GET", "HEAD")
+LONGEST_NAME = 60
 MOST_LEVELS = 50
 """Of a body, in which nothing needs ten: what is checked and hashed goes through it by recursion."""
 BEARER = HTTPBearer(auto_error=False, description="A token of `qualab token create`")
@@ -182,7 +184,7 @@ def by(request: Request, caller: Caller) -> By:
 
 
 async def json_object(request: Request) -> JsonObject:
-    """The request's body. Raises HttpProblem."""
+    """The request's body. Raises HttpProblem, InvalidValue."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise HttpProblem(415, f"The body's type is {kind or 'not said'}, and must be application/json")
@@ -194,7 +196,18 @@ async def json_object(request: Request) -> JsonObject:
         raise HttpProblem(400, "The body is no JSON object")
     if _is_deeper(found, MOST_LEVELS):
         raise HttpProblem(400, f"The body is nested more than {MOST_LEVELS} levels deep")
+    json.loads(await request.body(), object_pairs_hook=_check_said_once, parse_int=float)
     return found
+
+
+def _check_said_once(pairs: list[tuple[str, object]]) -> None:
+    """Raises InvalidValue for a key that an object holds twice: parsers silently take the last."""
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            name = key if len(key) <= LONGEST_NAME else f"{key[:LONGEST_NAME]}..."
+            raise InvalidValue.must_be(name, "given once")
+        seen.add(key)
 
 
 def _is_deeper(value: object, most: int) -> bool:

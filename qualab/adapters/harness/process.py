@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import mmap
+import os
 import signal
 import socket
 import subprocess
@@ -64,7 +65,7 @@ class SeparateHarness:
         process = _spare.take() or _Process()
         self._busy.add(process)
         try:
-            facts = process.call("load", self._tasks_dir, self._item_timeout_s, options)
+            facts = process.call("load", self._tasks_dir, _current_directory(), self._item_timeout_s, options)
         except BaseException:
             _spare.put(process)
             raise
@@ -113,9 +114,7 @@ class _Process:
                 is_value, value = self._connection.recv()
             except (EOFError, OSError):
                 raise self.end(self._lost()) from None
-            except (
-                BaseException
-            ) as exc:  # KeyboardInterrupt: an answer that nobody waits for would be taken for the next
+            except BaseException as exc:  # after KeyboardInterrupt its answer would be taken for that of the next call
                 self.end(exc if isinstance(exc, QualabError) else None)
                 raise
         if is_value:
@@ -163,6 +162,13 @@ class _Process:
         return HarnessError(
             f"lm-eval's process ended with code {self._process.poll()}{at}", hint="The answers are kept"
         )
+
+
+def _current_directory() -> str:
+    """Data files are looked for there; the root where it is gone."""
+    with suppress(FileNotFoundError):
+        return os.getcwd()
+    return os.sep
 
 
 class _Spare:
@@ -279,8 +285,8 @@ def _unpacked(packed: Sequence[tuple[Any, ...]]) -> Answered:
 
 def _read(note: bytes) -> tuple[str, str]:
     """The item and the step that a note names."""
-    _, item, step = note.rstrip(b"\0").decode(errors="replace").split("\n") if note.strip(b"\0") else ("", "", "")
-    return item, step
+    _, item, step = (note.rstrip(b"\0").decode(errors="replace") + "\n\n").split("\n", 2)
+    return item, step.strip()
 
 
 class _Server:
@@ -328,7 +334,8 @@ class _Server:
         text = f"{self._n_notes}\n{item}\n{step}".encode()[:NOTE_BYTES]
         self._page[:] = text.ljust(NOTE_BYTES, b"\0")
 
-    def _load(self, tasks_dir: Path, item_timeout_s: float, options: TaskOptions) -> dict[str, Any]:
+    def _load(self, tasks_dir: Path, here: str, item_timeout_s: float, options: TaskOptions) -> dict[str, Any]:
+        os.chdir(here)
         self._item_timeout_s = item_timeout_s
         self._tasks = LmEvalHarness(tasks_dir=tasks_dir, note=self.note).load(options)
         gc.freeze()
