@@ -196,7 +196,7 @@ async def json_object(request: Request) -> JsonObject:
         raise HttpProblem(400, "The body is no JSON object")
     if _is_deeper(found, MOST_LEVELS):
         raise HttpProblem(400, f"The body is nested more than {MOST_LEVELS} levels deep")
-    json.loads(await request.body(), object_pairs_hook=_check_said_once, parse_int=float)
+    json.loads(await request.body(), object_pairs_hook=_check_said_once)
     return found
 
 

@@ -344,3 +344,21 @@ def test_a_plan_of_many_tasks_needs_the_scope_run(make: Make) -> None:
     few = make(max_tasks=20, bench=service.bench, registry=service.registry)
     refused = few.client.post("/v1/plans", json=body, headers=service.token(Scope.RUN))
     assert (refused.status_code, refused.json()["code"]) == (422, "too-many-tasks")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "key"),
+    [
+        ("/v1/comparisons", '{"margin": 0.01, "tasks": "sums", "margin": 0.5}', "margin"),
+        ("/v1/comparisons", '{"gen_kwargs": {"temperature": 0, "temperature": 1}}', "temperature"),
+        ("/v1/comparisons", '{"margin": 0.01, "m\\u0061rgin": 0.5}', "margin"),
+        ("/v1/plans", '{"tasks": "sums", "assume": [{"rate": 1, "rate": 2}]}', "rate"),
+        ("/v1/comparisons/x/resume", '{"retry_failed": true, "retry_failed": false}', "retry_failed"),
+        ("/v1/comparisons/x/analyses", '{"margin": 0.01, "margin": 0.5}', "margin"),
+        ("/v1/comparisons/x/signoffs", '{"signed_by": "a", "signed_by": "b"}', "signed_by"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused(idle: Service, path: str, body: str, key: str) -> None:
+    sent = idle.client.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert (sent.status_code, sent.json()["code"]) == (422, "invalid-value")
+    assert sent.json()["errors"] == [{"field": key, "allowed": "must be given once"}]

@@ -7,18 +7,11 @@ from pathlib import Path
 
 from qualab.ports import LoadedTasks, TaskOptions
 
-Note = Callable[[str, str], None]
-"""Is told each item and each step of its scoring before it begins."""
-
-
-def unnoted(item: str, step: str) -> None:
-    """A note that nobody reads."""
-
 
 class LmEvalHarness:
     """Loads tasks of lm-eval, of qualab (`tasks_dir`, with its catalog) and of a user's include paths."""
 
-    def __init__(self, *, tasks_dir: Path, note: Note = unnoted) -> None:
+    def __init__(self, *, tasks_dir: Path, note: Callable[[str, str], None] | None = None) -> None:
         self._tasks_dir = tasks_dir
         self._note = note
 

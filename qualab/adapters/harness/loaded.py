@@ -11,11 +11,10 @@ from lm_eval.api.metrics import mean
 
 from qualab.adapters.harness.building import Built
 from qualab.adapters.harness.exporting import results_document, sample_rows
-from qualab.adapters.harness.harness import Note, unnoted
 from qualab.adapters.harness.metrics import table_order
 from qualab.adapters.harness.patching import quiet
 from qualab.adapters.harness.rendering import LoadedTask, render
-from qualab.adapters.harness.scoring import Scorer
+from qualab.adapters.harness.scoring import Note, Scorer, unnoted
 from qualab.domain.items import Item, JsonObject, Reply
 from qualab.domain.plan import MetricSpec, TaskSpec
 from qualab.errors import HarnessError

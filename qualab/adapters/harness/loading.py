@@ -12,7 +12,6 @@ from typing import Any
 
 from qualab.adapters.harness.building import Built, build, shots
 from qualab.adapters.harness.catalog import Catalog, TaskHints, hints_from_metadata, read_catalog
-from qualab.adapters.harness.harness import Note, unnoted
 from qualab.adapters.harness.hashing import config_hash, data_hash
 from qualab.adapters.harness.loaded import LmEvalTasks
 from qualab.adapters.harness.metrics import metric_specs, with_primaries
@@ -20,6 +19,7 @@ from qualab.adapters.harness.naming import index, resolve
 from qualab.adapters.harness.patching import keep_compiled_templates, quiet, reseed, restored_randomness
 from qualab.adapters.harness.rendering import LoadedTask, overridden
 from qualab.adapters.harness.requirements import check_scoring
+from qualab.adapters.harness.scoring import Note, unnoted
 from qualab.adapters.harness.sources import Sources, label
 from qualab.domain.items import JsonObject
 from qualab.domain.names import RequestKind
@@ -39,7 +39,7 @@ _one_at_a_time = threading.RLock()
 """Loading replaces functions of lm-eval for its time."""
 
 
-def load_tasks(options: TaskOptions, *, tasks_dir: Path, note: Note = unnoted) -> LmEvalTasks:
+def load_tasks(options: TaskOptions, *, tasks_dir: Path, note: Note | None = None) -> LmEvalTasks:
     """Raises what `LmEvalHarness.load` says."""
     _check(options)
     catalog = read_catalog(tasks_dir)
@@ -58,7 +58,7 @@ def load_tasks(options: TaskOptions, *, tasks_dir: Path, note: Note = unnoted) -
         }
         for one in loaded.values():
             check_scoring(one.task, one.docs, data_dir=options.data_dir)
-    return _assembled(options, catalog, built, loaded, hints, note=note)
+    return _assembled(options, catalog, built, loaded, hints, note=note or unnoted)
 
 
 def _check(options: TaskOptions) -> None:

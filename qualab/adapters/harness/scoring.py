@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 
-from qualab.adapters.harness.harness import Note, unnoted
 from qualab.adapters.harness.patching import quiet, replaced, reseed, restored_randomness
 from qualab.adapters.harness.rendering import LoadedTask
 from qualab.domain.items import Item, JsonObject, Reply
@@ -22,7 +21,14 @@ Values = dict[str, Any]
 Key = tuple[int, Hashable, int | None]
 """Document, its answers, and the place in the call of an item that is not the loaded one: it is never remembered."""
 
+Note = Callable[[str, str], None]
+"""Is told each item, and each step of its scoring, before it begins."""
+
 LANGDETECT_SEED = 0
+
+
+def unnoted(item: str, step: str) -> None:
+    """A note that nobody reads."""
 
 
 class Answer:
