@@ -70,14 +70,15 @@ def worker(
 def _with_patience(work: Callable[[], None], ended: threading.Event, *, may_be_away: bool) -> None:
     """Tries again where the database is away, slow or locked when the worker starts, as it does later."""
     pause_s = FIRST_PAUSE_S
-    while not ended.is_set():
+    while True:
         try:
-            work()
+            return work()
         except (StoreUnavailable, StoreLocked) as error:
             if not may_be_away and isinstance(error, StoreUnavailable):
                 raise
             complain(f"qualab: {error.message}; trying again in {pause_s:g} s")
-            ended.wait(pause_s)
+            if ended.wait(pause_s):
+                return None
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
