@@ -196,7 +196,7 @@ def test_a_process_that_waited_for_long_is_not_used(
     assert not is_there(pid)
 
 
-@pytest.mark.parametrize("names", [("kobest",), ("kobest_*",), ("gsm8k", "kobest_copa", "ifeval")])
+@pytest.mark.parametrize("names", [("*",), ("kobest",), ("kobest_*",), ("gsm8k", "kobest_copa", "ifeval")])
 def test_more_tasks_than_the_bound_are_refused(
     separate: SeparateHarness, tiny_data: Path, names: tuple[str, ...]
 ) -> None:

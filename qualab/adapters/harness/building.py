@@ -12,10 +12,11 @@ from typing import Any
 import lm_eval.api.task
 from lm_eval.api.task import ConfigurableTask, Task
 
+from qualab.adapters.harness.naming import too_many
 from qualab.adapters.harness.patching import get_metric_lazily, no_nltk_downloads, replaced
 from qualab.adapters.harness.requirements import missing_package
 from qualab.adapters.harness.sources import Sources
-from qualab.errors import BrokenTask, EmptyDataset, QualabError, TooManyTasks
+from qualab.errors import BrokenTask, EmptyDataset, QualabError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +47,7 @@ class _Current:
     def check(self, n_tasks: int) -> None:
         """Raises TooManyTasks."""
         if self.most_tasks is not None and n_tasks > self.most_tasks:
-            raise TooManyTasks(
-                f"These are more than {self.most_tasks} tasks",
-                hint="Name fewer tasks, or groups that hold fewer",
-                fields={"tasks": f"must be at most {self.most_tasks} tasks"},
-            )
+            raise too_many(self.most_tasks)
 
     def name(self, default: str) -> str:
         return str(getattr(self.task, "task_name", None) or default) if self.task is not None else default

@@ -48,7 +48,13 @@ def load_tasks(options: TaskOptions, *, tasks_dir: Path, note: Note | None = Non
     with _one_at_a_time, quiet(), restored_randomness():
         reseed(str(options.seed))  # a task's process_docs may shuffle
         names = catalog.expand(options.names)
-        manager = index(names, catalog=catalog, tasks_dir=tasks_dir, include_paths=options.include_paths)
+        manager = index(
+            names,
+            catalog=catalog,
+            tasks_dir=tasks_dir,
+            include_paths=options.include_paths,
+            most_tasks=options.most_tasks,
+        )
         found = resolve(manager, names)
         built = build(manager, found, sources=sources, num_fewshot=options.num_fewshot, most_tasks=options.most_tasks)
         hints = {name: _hints(name, task, catalog) for name, task in built.tasks.items()}
