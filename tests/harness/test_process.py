@@ -186,6 +186,16 @@ def test_a_process_is_used_again_and_its_tasks_are_dropped(separate: SeparateHar
     assert separate.load(options)._process._process.pid == pid  # type: ignore[attr-defined]
 
 
+def test_who_is_stopped_ends_no_process_that_it_gave_back(separate: SeparateHarness, tiny_data: Path) -> None:
+    options = TaskOptions(names=("gsm8k",), data_dir=tiny_data)
+    other = SeparateHarness(tasks_dir=TASKS_DIR)
+    pid = other.load(options)._process._process.pid  # type: ignore[attr-defined]
+    tasks = separate.load(options)
+    assert tasks._process._process.pid == pid  # type: ignore[attr-defined]
+    other.stop()
+    assert len(list(tasks.render())) == tasks.tasks[0].n_items
+
+
 def test_a_process_that_waited_for_long_is_not_used(
     separate: SeparateHarness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,10 +67,10 @@ class SeparateHarness:
         try:
             facts = process.call("load", self._tasks_dir, _current_directory(), self._item_timeout_s, options)
         except BaseException:
-            _spare.put(process)
+            _give_back(self._busy, process)
             raise
         tasks = SeparateTasks(process, facts, self._item_timeout_s)
-        weakref.finalize(tasks, _spare.put, process)  # at exit, too
+        weakref.finalize(tasks, _give_back, self._busy, process)  # at exit, too
         return tasks
 
     def stop(self) -> None:
@@ -123,9 +123,9 @@ class _Process:
         raise error_class(code, HarnessError)(message, hint=hint, **details)
 
     def drop_tasks(self) -> bool:
-        """Whether it can be given others."""
+        """Whether it can be given others: not where it is in a call, which nobody waits for as the command ends."""
         with suppress(EOFError, OSError):
-            if self.is_alive:
+            if self.is_alive and not self._lock.locked():
                 self._connection.send(("drop", ()))
                 return True
         return False
@@ -197,6 +197,11 @@ class _Spare:
 
 
 _spare = _Spare()
+
+
+def _give_back(busy: weakref.WeakSet[_Process], process: _Process) -> None:
+    busy.discard(process)
+    _spare.put(process)
 
 
 class SeparateTasks:
