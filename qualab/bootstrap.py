@@ -43,6 +43,13 @@ def database_url(db: str) -> str:
     return db or str(default_database())
 
 
+def is_server(db: str) -> bool:
+    """Whether this database is a server's, which may be away for a while."""
+    from qualab.adapters.store.location import locate
+
+    return locate(database_url(db)).path is None
+
+
 def default_database() -> Path:
     """The embedded database in the user's data directory."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -98,11 +105,11 @@ def now() -> datetime:
     return SystemClock().now()
 
 
-def harness() -> Harness:
-    """lm-evaluation-harness, with the tasks that ship beside the package."""
-    from qualab.adapters.harness import LmEvalHarness
+def harness_of(settings: Settings) -> Harness:
+    """lm-evaluation-harness in processes of its own, with the tasks that ship beside the package."""
+    from qualab.adapters.harness import SeparateHarness
 
-    return LmEvalHarness(tasks_dir=share("tasks"))
+    return SeparateHarness(tasks_dir=share("tasks"), item_timeout_s=settings.scoring_timeout)
 
 
 def services_of(settings: Settings, *, keeps_nothing: bool = False, store: Store | None = None) -> Services:
@@ -115,7 +122,7 @@ def services_of(settings: Settings, *, keeps_nothing: bool = False, store: Store
 
     return Services(
         store=MemoryStore() if keeps_nothing else store or store_of(settings),
-        harness=harness(),
+        harness=harness_of(settings),
         open_endpoint=open_endpoint,
         named_tokenizer=named_tokenizer,
         is_same_server=same_server,

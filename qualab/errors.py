@@ -52,6 +52,12 @@ class UnknownTask(UsageError):
     code = "unknown-task"
 
 
+class TooManyTasks(UsageError):
+    """More tasks than the service loads for a plan, or for this caller's."""
+
+    code = "too-many-tasks"
+
+
 class BrokenTask(UsageError):
     code = "broken-task"
 
@@ -234,6 +240,12 @@ class GateTimedOut(InfrastructureError):
 
 class HarnessError(InfrastructureError):
     code = "harness"
+
+
+class ScoringTimedOut(HarnessError):
+    """A filter or metric did not come to an end on one answer."""
+
+    code = "scoring-timed-out"
 
 
 class StillLoading(InfrastructureError):

@@ -45,6 +45,8 @@ class TaskOptions:
     apply_chat_template: bool | None = None
     """None leaves it to the suite."""
     system_instruction: str = ""
+    most_tasks: int | None = None
+    """More raise TooManyTasks; None is no bound."""
 
 
 class ScoredTasks(Protocol):
@@ -106,7 +108,12 @@ class Harness(Protocol):
     """lm-evaluation-harness behind a seam."""
 
     def load(self, options: TaskOptions) -> LoadedTasks:
-        """Raises UnknownTask, BrokenTask, DatasetUnavailable, BadDataFile, EmptyDataset, ScoringUnavailable."""
+        """Raises UnknownTask, BrokenTask, DatasetUnavailable, BadDataFile, EmptyDataset, ScoringUnavailable,
+        TooManyTasks."""
+        ...
+
+    def stop(self) -> None:
+        """Ends what is under way here, from any thread: who waits for it gets HarnessError."""
         ...
 
 

@@ -29,8 +29,8 @@ from qualab.settings import FIELDS, KEY_FIELDS, PLACE_FIELDS, PLAN_FIELDS, PLAN_
 ACCEPT = "accept_underpowered"
 PLAN_PARTS = (PLAN_FORMAT, "hash", "frozen_at", "figures", "experiment", "plan")
 KEY_FILES = tuple(f"{name}_file" for name in KEY_FIELDS)
-NEVER = ("db", "output_path", *KEY_FILES)
-"""Places of the service's machine that no request names."""
+NEVER = ("db", "output_path", "scoring_timeout", *KEY_FILES)
+"""The operator's: no request names them."""
 PATHS = ("data_dir", "include_path", "tokenizer", "checkpoint")
 VERIFIED = ("pods", "containers")
 RULE_FIELDS = ("margin", "margins", "score_bounds", "objective", "strict", "alpha", "max_missing_share", "missing_lost")
@@ -50,7 +50,7 @@ def desk_of(services: Services, registry: Registry, jobs: Jobs, settings: Servic
         read_rule=read_rule,
         check_endpoint=allowed.check,
         secrets=secrets,
-        planner=Planner(services.harness, timeout_s=settings.planning_timeout_s),
+        planner=Planner(services.harness, timeout_s=settings.planning_timeout_s, max_tasks=settings.max_tasks),
         host_concurrency=settings.host_concurrency,
     )
 

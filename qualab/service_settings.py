@@ -33,6 +33,8 @@ class ServiceSettings(BaseSettings):
     """Environment variables that "env:NAME" may lead to; * stands for anything."""
     secret_dir: Path | None = None
     """The folder of the files that "file:/path" may lead to."""
+    token_file: Path | None = None
+    """Holds a token with the scope admin, beside those of the database."""
     may_verify_pins: bool = False
     """Whether requests may name pods and containers, at which kubectl and docker look with the service's rights."""
     max_body_bytes: int = Field(2 << 20, ge=1)
@@ -50,6 +52,8 @@ class ServiceSettings(BaseSettings):
     heartbeat_s: float = Field(15.0, gt=0)
     planning_timeout_s: float = Field(30.0, gt=0)
     """How long a request waits for tasks to be loaded."""
+    max_tasks: int = Field(250, ge=1)
+    """Of one plan, groups counted by what they hold."""
     threads: int = Field(16, ge=1)
     """Requests that may use the database at once."""
     host_concurrency: int = Field(64, ge=1)

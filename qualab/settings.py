@@ -26,6 +26,23 @@ from qualab.errors import InvalidValue, UnknownSetting, UsageError
 ENV_PREFIX = "QUALAB_"
 
 
+class _Twice(yaml.MarkedYAMLError):
+    """A key that a mapping holds twice."""
+
+
+class _SaidOnce(yaml.SafeLoader):
+    """YAML itself silently takes the last of two equal keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise _Twice(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _listed(value: Any) -> Any:
     """A comma-separated text, or one value, as a list."""
     if isinstance(value, str):
@@ -63,9 +80,9 @@ def _parts(text: str) -> list[str]:
 
 def _yaml(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader=_SaidOnce)
     except yaml.YAMLError as exc:
-        raise ValueError(f"'{text}' is neither JSON nor YAML") from exc
+        raise ValueError(f"'{text}' is neither JSON nor YAML, or says a thing twice") from exc
 
 
 def parse_shares(text: str) -> dict[str, float]:
@@ -199,6 +216,7 @@ class Settings(BaseSettings):
     max_attempts: int = 5
     max_wait: float = 600.0
     max_failed_share: float = 0.1
+    scoring_timeout: float = Field(30.0, gt=0)
     data_dir: Path | None = None
     db: str = ""
     api_key_file: Path | None = None
@@ -251,6 +269,7 @@ PLACE_FIELDS = (
     "api_key_file",
     "baseline_api_key_file",
     "candidate_api_key_file",
+    "scoring_timeout",
 )
 """Where things are and go: what may differ between runs of one plan."""
 KEY_FIELDS = ("api_key", "baseline_api_key", "candidate_api_key")
@@ -303,14 +322,15 @@ def _shown(name: str, value: object) -> str:
 def read_document(path: Path) -> dict[str, Any]:
     """A YAML file's mapping. Raises UsageError naming the line."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_SaidOnce)
     except OSError as exc:
         raise UsageError(f"Cannot read {path}: {exc.strerror}", hint="`qualab init` writes an example") from exc
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
         mark = getattr(exc, "problem_mark", None)
         place = f"{path}, line {mark.line + 1}" if mark else str(path)
         problem = getattr(exc, "problem", None) or str(exc)
-        raise UsageError(f"{place} is not YAML: {problem}", hint="`qualab init` writes an example") from exc
+        what = f"{place}: {problem}" if isinstance(exc, _Twice) else f"{place} is not YAML: {problem}"
+        raise UsageError(what, hint="`qualab init` writes an example") from exc
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no settings", hint="`qualab init` writes an example")
     return {str(key): value for key, value in content.items()}

@@ -14,7 +14,7 @@ from qualab.app.service.queued import QueuedJobs
 from qualab.app.service.working import Worker
 from qualab.app.services import Services
 from qualab.bootstrap import new_loop
-from qualab.ports import Registry
+from qualab.ports import Harness, Registry
 from qualab.service_bootstrap import desk_of, pulse_of
 from qualab.service_settings import ServiceSettings
 
@@ -24,10 +24,17 @@ END_WITHIN_S = 20
 
 @contextmanager
 def queueing_desk(
-    services: Services, registry: Registry, settings: ServiceSettings, *, database: str, works: bool
+    services: Services,
+    registry: Registry,
+    settings: ServiceSettings,
+    *,
+    database: str,
+    works: bool,
+    harness: Harness | None = None,
 ) -> Iterator[Desk]:
     """A desk whose jobs go to the queue beside the database; with `works`, a worker of this process takes them, too.
 
+    A `harness` of the worker's own is needed where others use that of the services: a cancelled run stops its harness.
     Raises StoreError where the queue cannot be made.
     """
     place = QueuePlace(url=locate(database).url, path=locate(database).path)
@@ -39,7 +46,9 @@ def queueing_desk(
     desk = desk_of(services, registry, jobs, settings)
     try:
         if works:
-            with _working(desk, place, queue, settings, set_clock=clock.look if clock else lambda: None):
+            with _working(
+                desk, place, queue, settings, harness=harness, set_clock=clock.look if clock else lambda: None
+            ):
                 yield desk
         else:
             yield desk
@@ -50,10 +59,16 @@ def queueing_desk(
 
 @contextmanager
 def _working(
-    desk: Desk, place: QueuePlace, queue: DbosQueue, settings: ServiceSettings, *, set_clock: Callable[[], None]
+    desk: Desk,
+    place: QueuePlace,
+    queue: DbosQueue,
+    settings: ServiceSettings,
+    *,
+    harness: Harness | None,
+    set_clock: Callable[[], None],
 ) -> Iterator[None]:
     worker = Worker(
-        desk,
+        replace(desk, services=replace(desk.services, harness=harness)) if harness else desk,
         queue,
         sweep_s=settings.sweep_s,
         host_wait_s=settings.host_wait_s,
@@ -62,9 +77,9 @@ def _working(
     )
     consumer = DbosConsumer(place, runner=desk.services.runner, poll_s=settings.queue_poll_s)
     worker.begin()
-    consumer.begin(worker.deliver)
-    worker.watch()
     try:
+        consumer.begin(worker.deliver)
+        worker.watch()
         yield
     finally:
         worker.close()

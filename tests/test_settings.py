@@ -82,6 +82,10 @@ def test_lists_are_separated_by_commas() -> None:
         ("- a list", UsageError, "qualab init"),
         ("a: [1", UsageError, "line 1"),
         ("seed: 1\nmargin: : 2", UsageError, "line 2"),
+        ("seed: 1\nmargin: 0.1\nmargin: 0.2", UsageError, "line 3: margin is given twice"),
+        ("pins:\n  image: a\n  image: b", UsageError, "line 3: image is given twice"),
+        ('{"qualab_plan": 1, "experiment": {"seed": 1, "seed": 2}}', UsageError, "line 1: seed is given twice"),
+        ('gen_kwargs: \'{"top_p": 1, "top_p": 2}\'', InvalidValue, "says a thing twice"),
     ],
 )
 def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, text: str, kind: type[UsageError], says: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter
 from anyio.to_thread import current_default_thread_limiter
@@ -40,13 +41,14 @@ from qualab.app.service.progress import Followers
 from qualab.app.service.reading import verdicts_of
 from qualab.app.services import Services
 from qualab.app.viewing.kept import Reports
+from qualab.domain.access import Token
 from qualab.ports import Jobs, Registry
 from qualab.service_bootstrap import desk_of
 from qualab.service_settings import ServiceSettings
 
 FAILURES_A_SECOND, FAILURES_AT_ONCE = 1.0, 30
 """Tries without a valid token, of one address."""
-HEAVY_AT_ONCE = 4
+HEAVY_AT_ONCE = 8
 """Plans and analyses."""
 
 Schema = Callable[[], tuple[str | None, str]]
@@ -64,12 +66,12 @@ def create_app(
     return app_of(desk_of(services, registry, jobs, settings), settings, schema=schema)
 
 
-def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema) -> FastAPI:
-    """The app on a desk."""
+def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema, own_token: Token | None = None) -> FastAPI:
+    """The app on a desk. `own_token` opens it beside those of the database."""
     state = State(
         desk=desk,
         settings=settings,
-        door=Door(desk.registry, desk.services.clock),
+        door=Door(desk.registry, desk.services.clock, own=own_token),
         limit=RateLimit(rate=settings.rate, burst=settings.burst),
         failures=RateLimit(rate=FAILURES_A_SECOND, burst=FAILURES_AT_ONCE),
         broadcast=Broadcast(desk, poll_s=settings.poll_s, heartbeat_s=settings.heartbeat_s, most=settings.max_streams),
@@ -79,6 +81,7 @@ def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema) -> FastAPI:
         reads=Together(partial(verdicts_of, desk)),
         schema=schema,
         heavy=CapacityLimiter(HEAVY_AT_ONCE),
+        heavy_by_caller=WeakValueDictionary(),
     )
 
     @asynccontextmanager

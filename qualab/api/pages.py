@@ -165,7 +165,7 @@ async def plan(request: Request, asked: Annotated[Power, Query()]) -> Response:
 @router.get("/static/{name}")
 async def static(request: Request, name: str) -> Response:
     """What pages load."""
-    found = await slowly(request, partial(bootstrap.static_file, name))
+    found = await run_in_threadpool(bootstrap.static_file, name)
     if found is None:
         raise HttpProblem(404, "There is no such file")
     body, media_type = found

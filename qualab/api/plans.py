@@ -8,7 +8,7 @@ from qualab.api import samples
 from qualab.api.answers import answer
 from qualab.api.docs import body, example, plans_schema, problems
 from qualab.api.shapes import PlanComputed
-from qualab.api.state import READ, Body, TheDesk, slowly
+from qualab.api.state import Body, Reader, TheDesk, slowly
 from qualab.app.service.planned import compute_plan
 from qualab.domain.canonical import plain
 
@@ -17,16 +17,15 @@ router = APIRouter(prefix="/v1/plans", tags=["plans"])
 
 @router.post(
     "",
-    dependencies=READ,
     response_model=PlanComputed,
     responses=problems(400, 404, 413, 415) | example(samples.PLANNED),
     openapi_extra=body(plans_schema(), samples.PLAN_REQUEST),
 )
-async def compute(request: Request, desk: TheDesk, document: Body) -> Response:
+async def compute(request: Request, desk: TheDesk, caller: Reader, document: Body) -> Response:
     """Power, provable margins, and the items that the margins need. Nothing is stored, and no endpoint is asked."""
 
     def job() -> Response:
-        found = compute_plan(desk, document)
+        found = compute_plan(desk, document, caller=caller)
         shown = PlanComputed(plan_hash=found.plan_hash, document=found.document, planning=plain(found.planning))
         return answer(request, shown)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Annotated, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import orjson
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, Semaphore, to_thread
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 from starlette.concurrency import run_in_threadpool
@@ -25,7 +27,7 @@ from qualab.app.service.reading import VerdictOf
 from qualab.app.viewing.kept import Reports
 from qualab.domain.access import Scope
 from qualab.domain.items import JsonObject
-from qualab.errors import Unauthenticated
+from qualab.errors import InvalidValue, Unauthenticated
 from qualab.service_settings import ServiceSettings
 
 T = TypeVar("T")
@@ -33,7 +35,9 @@ FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwa
 """Headers of proxies: what comes through one does not come from this machine."""
 COOKIE = "qualab_token"
 """Holds the token of a person who has signed in. Other sites' pages do not send it, and scripts do not see it."""
+HEAVY_OF_A_CALLER = 2
 READING = ("GET", "HEAD")
+LONGEST_NAME = 60
 MOST_LEVELS = 50
 """Of a body, in which nothing needs ten: what is checked and hashed goes through it by recursion."""
 BEARER = HTTPBearer(auto_error=False, description="A token of `qualab token create`")
@@ -59,7 +63,9 @@ class State:
     schema: Callable[[], tuple[str | None, str]]
     """The database's schema, and this version's."""
     heavy: CapacityLimiter
-    """Of what takes long: it has threads of its own, so that nothing small waits for it."""
+    """Thread limit for slow jobs, so that they cannot starve fast requests."""
+    heavy_by_caller: WeakValueDictionary[str, Semaphore]
+    """The same for the slow jobs of one caller."""
 
 
 def state_of(request: Request) -> State:
@@ -99,7 +105,8 @@ def remembered(request: Request) -> Caller | None:
 
 def take_turn(request: Request, caller: Caller) -> None:
     """Raises TooManyRequests."""
-    state_of(request).limit.take(caller.token_id or _address(request))
+    request.state.caller = caller.token_id or _address(request)
+    state_of(request).limit.take(request.state.caller)
 
 
 def _address(request: Request) -> str:
@@ -154,14 +161,18 @@ async def _admin(caller: Annotated[Caller, Depends(recognised)], _: Annotated[ob
 
 READ = [Depends(_reader)]
 ADMINISTER = [Depends(_admin)]
+Reader = Annotated[Caller, Depends(_reader)]
 Runner = Annotated[Caller, Depends(_runner)]
 Admin = Annotated[Caller, Depends(_admin)]
 TheDesk = Annotated[Desk, Depends(_desk)]
 
 
 async def slowly(request: Request, job: Callable[[], T]) -> T:
-    """What takes long, in a thread; few at once."""
-    return await to_thread.run_sync(job, limiter=state_of(request).heavy)
+    """Runs a slow job in a thread: few at once, and of one caller fewer, so that others have their turn."""
+    state = state_of(request)
+    own = state.heavy_by_caller.setdefault(request.state.caller, Semaphore(HEAVY_OF_A_CALLER))
+    async with own:  # forgotten with its last request
+        return await to_thread.run_sync(job, limiter=state.heavy)
 
 
 def by(request: Request, caller: Caller) -> By:
@@ -173,7 +184,7 @@ def by(request: Request, caller: Caller) -> By:
 
 
 async def json_object(request: Request) -> JsonObject:
-    """The request's body. Raises HttpProblem."""
+    """The request's body. Raises HttpProblem, InvalidValue."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise HttpProblem(415, f"The body's type is {kind or 'not said'}, and must be application/json")
@@ -185,7 +196,18 @@ async def json_object(request: Request) -> JsonObject:
         raise HttpProblem(400, "The body is no JSON object")
     if _is_deeper(found, MOST_LEVELS):
         raise HttpProblem(400, f"The body is nested more than {MOST_LEVELS} levels deep")
+    json.loads(await request.body(), object_pairs_hook=_check_said_once)
     return found
+
+
+def _check_said_once(pairs: list[tuple[str, object]]) -> None:
+    """Raises InvalidValue for a key that an object holds twice: parsers silently take the last."""
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            name = key if len(key) <= LONGEST_NAME else f"{key[:LONGEST_NAME]}..."
+            raise InvalidValue.must_be(name, "given once")
+        seen.add(key)
 
 
 def _is_deeper(value: object, most: int) -> bool:

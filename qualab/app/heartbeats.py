@@ -1,14 +1,18 @@
-"""Signs of life of a running comparison, so that no other process takes it over."""
+"""What goes on beside the event loop of a run: signs of life, and whatever loads, renders or scores."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from qualab.app.services import Services
 from qualab.errors import QualabError
+
+T = TypeVar("T")
+STOP_EVERY_S = 0.1
 
 
 async def beat(services: Services, comparison_id: str) -> None:
@@ -20,7 +24,7 @@ async def beat(services: Services, comparison_id: str) -> None:
 
 @contextmanager
 def kept_alive(services: Services, comparison_id: str) -> Iterator[None]:
-    """Beats from a thread of its own while the event loop is busy with scoring, which may take minutes."""
+    """Beats from a thread of its own while something else takes minutes."""
     ended = threading.Event()
 
     def beats() -> None:
@@ -37,6 +41,19 @@ def kept_alive(services: Services, comparison_id: str) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+async def in_thread(services: Services, job: Callable[[], T]) -> T:
+    """Runs what uses the harness beside the event loop. A cancellation ends the harness's processes, and so the job."""
+    running = asyncio.get_running_loop().run_in_executor(None, job)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            services.harness.stop()
+            await asyncio.wait([running], timeout=STOP_EVERY_S)
+        running.exception()  # is not missed
+        raise
 
 
 def _beat(services: Services, comparison_id: str) -> None:

@@ -13,7 +13,7 @@ from qualab.app.analysis.looking import LookData, take_look
 from qualab.app.analysis.scores import Scores, layout_of, scores_hash
 from qualab.app.analysis.streams import Streams
 from qualab.app.asking import Pause
-from qualab.app.heartbeats import kept_alive
+from qualab.app.heartbeats import in_thread, kept_alive
 from qualab.app.preparing import stage_ends
 from qualab.app.scoring import scores_between
 from qualab.app.services import Run, Services
@@ -67,32 +67,32 @@ class _Looking:
     async def goes_on(self, number: int) -> bool:
         """Whether there is anything left to ask after this stage; takes its look where it has not been taken."""
         if number > len(self.taken):
-            with kept_alive(self.services, self.run.comparison.id):
-                self._take(number)
+            look = await in_thread(self.services, partial(self._taken_now, number))
+            self.services.store.add_look(self.run.comparison.id, look, now=self.services.clock.now())
+            self.taken.append(look)
+            self.run.progress.phase(
+                f"Look {number} of {self.looks.n_looks} after {look.n_items:,} of {len(self.run.items):,} items: "
+                f"{SAYS[look.decision]}"
+            )
         return self.taken[number - 1].decision is LookDecision.CONTINUE
 
-    def _take(self, number: int) -> None:
-        store, run = self.services.store, self.run
-        while self.n_scored < number:  # stage by stage: a resumed run reads the same scores in the same order
-            self._score_next()
-        items = run.items[: self.ends[number - 1]]
-        layout = layout_of(run.comparison.plan, items, left_out=self.unanswered.same_in_both)
-        data = LookData(
-            plan=run.comparison.plan,
-            looks=self.looks,
-            scores=self.scores,
-            layout=layout,
-            streams=Streams.of(run.comparison.plan_hash),
-            number=number,
-            before=self.taken,
-        )
-        look = take_look(data, n_items=len(items), input_hash=scores_hash(self.scores, layout).hexdigest())
-        store.add_look(run.comparison.id, look, now=self.services.clock.now())
-        self.taken.append(look)
-        run.progress.phase(
-            f"Look {number} of {self.looks.n_looks} after {look.n_items:,} of {len(run.items):,} items: "
-            f"{SAYS[look.decision]}"
-        )
+    def _taken_now(self, number: int) -> Look:
+        run = self.run
+        with kept_alive(self.services, run.comparison.id):
+            while self.n_scored < number:  # stage by stage: a resumed run reads the same scores in the same order
+                self._score_next()
+            items = run.items[: self.ends[number - 1]]
+            layout = layout_of(run.comparison.plan, items, left_out=self.unanswered.same_in_both)
+            data = LookData(
+                plan=run.comparison.plan,
+                looks=self.looks,
+                scores=self.scores,
+                layout=layout,
+                streams=Streams.of(run.comparison.plan_hash),
+                number=number,
+                before=self.taken,
+            )
+            return take_look(data, n_items=len(items), input_hash=scores_hash(self.scores, layout).hexdigest())
 
     def _score_next(self) -> None:
         start = self.ends[self.n_scored - 1] if self.n_scored else 0

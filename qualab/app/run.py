@@ -16,7 +16,7 @@ from qualab.app.asking import Arm, Pause, ask_all
 from qualab.app.checks import check_again, check_pair, stop_at
 from qualab.app.experiment import Experiment, check, local_of, make_plan, planned_options, task_options
 from qualab.app.frozen import check_frozen, check_unchanged, refuse_imported
-from qualab.app.heartbeats import kept_alive
+from qualab.app.heartbeats import in_thread, kept_alive
 from qualab.app.hints import resume_hint, way_on
 from qualab.app.looks import look_pauses, looked_to
 from qualab.app.noise import ask_noise, tell_progress
@@ -104,7 +104,7 @@ async def resume(
     if plan.sequential:
         raise takes_turns()
     here = {**comparison.local, **(local or {})}
-    tasks, items = stored_tasks(services, comparison, here, progress)
+    tasks, items = await stored_tasks(services, comparison, here, progress)
     urls = {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url}
     async with open_arms(services, urls, policy=plan.policy, keys=keys) as endpoints:
         progress.phase("Checking both endpoints")
@@ -132,25 +132,25 @@ async def planned_tasks(
     services: Services, experiment: Experiment, frozen: Plan | None, progress: Progress
 ) -> tuple[LoadedTasks, Plan]:
     """The tasks of a new comparison and its plan. Raises PlanChanged where that is not the `frozen` one."""
-    tasks = load_tasks(services, task_options(experiment, frozen), progress)
+    tasks = await load_tasks(services, task_options(experiment, frozen), progress)
     return tasks, await _plan(services, experiment, tasks, frozen, progress)
 
 
-def stored_tasks(
+async def stored_tasks(
     services: Services, comparison: Comparison, here: Mapping[str, str], progress: Progress
 ) -> tuple[LoadedTasks, list[Item]]:
     """A stored comparison's tasks, loaded again, and its items. Raises PlanChanged."""
-    tasks = load_tasks(services, planned_options(comparison.plan, here), progress)
+    tasks = await load_tasks(services, planned_options(comparison.plan, here), progress)
     check_unchanged(comparison.plan, tasks)
     with lasting():
         return tasks, list(services.store.items(comparison.id))
 
 
-def load_tasks(services: Services, options: TaskOptions, progress: Progress) -> LoadedTasks:
+async def load_tasks(services: Services, options: TaskOptions, progress: Progress) -> LoadedTasks:
     """Tasks with their documents."""
     progress.phase("Loading tasks")
     importlib.import_module("scipy.special")  # the analysis needs it: a broken installation should show here
-    return services.harness.load(options)
+    return await in_thread(services, lambda: services.harness.load(options))
 
 
 async def _plan(
@@ -202,7 +202,8 @@ async def prepared_items(
     if any(task.kind is RequestKind.LOGLIKELIHOOD for task in plan.tasks):
         named = services.named_tokenizer(experiment.tokenizer) if experiment.tokenizer else None
         tokens = token_source(endpoints[baseline], infos[baseline], model=experiment.model, named=named)
-    ordered = in_random_order(tasks.render(), seed=experiment.seed, n_stages=experiment.looks or 1)
+    seed, n_stages = experiment.seed, experiment.looks or 1
+    ordered = await in_thread(services, lambda: in_random_order(tasks.render(), seed=seed, n_stages=n_stages))
     return await with_requests(ordered, sampling=plan.sampling, tokens=tokens)
 
 
@@ -246,7 +247,7 @@ async def _carry_out(services: Services, run: Run, *, keys: Keys, retry_failed: 
             store.drop_failures(comparison_id, from_position=looked_to(store.looks(comparison_id)))
         await ask_arms(services, run, keys)
         store.set_status(comparison_id, ComparisonStatus.ANSWERED, now=clock.now())
-        return conclude_run(services, run)
+        return await conclude_run(services, run)
 
 
 async def ask_arms(services: Services, run: Run, keys: Keys) -> None:
@@ -288,12 +289,16 @@ async def _pauses(services: Services, run: Run, arms: Sequence[Arm]) -> Sequence
     return sorted(pauses, key=lambda pause: pause.end)
 
 
-def conclude_run(services: Services, run: Run) -> Analysis:
-    """Scores and analyses what is stored, and stores the result."""
+async def conclude_run(services: Services, run: Run) -> Analysis:
+    """Scores and analyses what is stored, and stores the result. Raises ScoringTimedOut."""
     run.progress.phase("Scoring and analysing")
-    with kept_alive(services, run.comparison.id):
-        summary = score_answers(services.store, run.comparison.id, run.tasks, run.items)
-        analysis = analyse(services.store, run.comparison, run.tasks, run.items, summary)
+
+    def analysed() -> Analysis:
+        with kept_alive(services, run.comparison.id):
+            summary = score_answers(services.store, run.comparison.id, run.tasks, run.items)
+            return analyse(services.store, run.comparison, run.tasks, run.items, summary)
+
+    analysis = await in_thread(services, analysed)
     services.store.put_analysis(analysis, now=services.clock.now())
     return analysis
 

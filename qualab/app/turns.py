@@ -101,7 +101,7 @@ async def take_turn(
     """
     comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
     here = {**comparison.local, **(local or {})}
-    tasks, items = stored_tasks(services, comparison, here, progress)
+    tasks, items = await stored_tasks(services, comparison, here, progress)
     url = comparison.baseline_url if arm is BASELINE else comparison.candidate_url
     async with open_arm(services, arm, url, policy=comparison.plan.policy, keys=keys) as endpoints:
         run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
@@ -112,7 +112,7 @@ async def take_turn(
                 return None
             await ask_arms(services, run, keys)
             services.store.set_status(comparison.id, ComparisonStatus.ANSWERED, now=services.clock.now())
-            return conclude_run(services, run)
+            return await conclude_run(services, run)
 
 
 async def _ask_baseline(services: Services, run: Run, keys: Keys) -> None:

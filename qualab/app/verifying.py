@@ -17,7 +17,7 @@ from qualab.domain.comparison import Analysis
 from qualab.domain.items import Score
 from qualab.domain.names import ArmName
 from qualab.domain.seals import SealedAnalysis, seal_of
-from qualab.errors import HarnessError, QualabError, StoreDamaged
+from qualab.errors import HarnessError, QualabError, ScoringTimedOut, StoreDamaged
 from qualab.ports import Registry, ScoredTasks
 
 UNREADABLE = (StoreDamaged, HarnessError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -73,9 +73,11 @@ def _checks(stored: Stored) -> Iterator[Check]:
 
 
 def _looked(name: str, look: Callable[[], Check]) -> Check:
-    """What cannot even be read was not stored so."""
+    """What cannot even be read was not stored so; what cannot be scored again in time is no alteration."""
     try:
         return look()
+    except ScoringTimedOut as error:
+        return Check(name=name, is_ok=None, detail=f"cannot be made again: {error.message}")
     except UNREADABLE as error:
         return Check(name=name, is_ok=False, detail=f"what is stored cannot be read: {error or type(error).__name__}")
 

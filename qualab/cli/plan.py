@@ -133,7 +133,7 @@ def _planned(settings: Settings, beliefs: Given, pilot: str | None) -> Planning:
     wanted = bootstrap.experiment_of(settings, needed=())
     check(wanted)
     seen = pilot_of(bootstrap.store_of(settings), pilot) if pilot else None
-    tasks = bootstrap.harness().load(task_options(wanted))
+    tasks = bootstrap.harness_of(settings).load(task_options(wanted))
     named = planned_hash(bootstrap.pin_source(), wanted.places, None, say=complain)
     return plan_comparison(wanted, tasks, beliefs, seen, checkpoint_hash=bootstrap.run_async(named))
 

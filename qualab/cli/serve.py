@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qualab.cli.options import AllowEndpoint, AllowPath, Database, DataDir, SecretDir, SecretEnv
 from qualab.cli.output import complain
-from qualab.errors import UsageError
+from qualab.errors import InvalidValue, UsageError
 
 if TYPE_CHECKING:
+    from qualab.domain.access import Token
     from qualab.ports import Registry
     from qualab.service_settings import ServiceSettings
 
@@ -29,6 +31,10 @@ def serve(
         list[str] | None, typer.Option(help="A name that the Host header may hold. Repeat it for more.")
     ] = None,
     allow_path: AllowPath = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="File with an admin token (`qualab token generate`), beside those of the database."),
+    ] = None,
     secret_env: SecretEnv = None,
     secret_dir: SecretDir = None,
     worker: Annotated[
@@ -51,10 +57,12 @@ def serve(
         allowed_paths=allow_path or None,
         secret_env=secret_env or None,
         secret_dir=secret_dir,
+        token_file=token_file,
         data_dir=common.data_dir,
     )
     store, registry = bootstrap.stores_of(common)
-    _check_closed(settings, registry)
+    own_token = _own_token(settings)
+    _check_closed(settings, registry, own_token)
     from qualab.api.app import app_of
     from qualab.api.logs import begin_logging
     from qualab.api.serving import server_of
@@ -63,8 +71,11 @@ def serve(
     bootstrap.allow_open_files()
     services = bootstrap.services_of(common, store=store)
     database = bootstrap.database_url(common.db)
-    with worker_bootstrap.queueing_desk(services, registry, settings, database=database, works=worker) as desk:
-        app = app_of(desk, settings, schema=lambda: bootstrap.current_revision(common))
+    apart = bootstrap.harness_of(common)
+    with worker_bootstrap.queueing_desk(
+        services, registry, settings, database=database, works=worker, harness=apart
+    ) as desk:
+        app = app_of(desk, settings, schema=lambda: bootstrap.current_revision(common), own_token=own_token)
         _collect_often()
         server_of(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
 
@@ -75,13 +86,29 @@ def _collect_often() -> None:
     gc.set_threshold(5_000, 20, 50)
 
 
-def _check_closed(settings: ServiceSettings, registry: Registry) -> None:
+def _own_token(settings: ServiceSettings) -> Token | None:
+    """That of the token file. Raises InvalidValue."""
+    from qualab import bootstrap
+    from qualab.app.service.access import token_of
+    from qualab.domain.access import Scope
+
+    path = settings.token_file
+    if path is None:
+        return None
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise InvalidValue(f"Cannot read the token file {path}", hint="Change --token-file") from exc
+    return token_of(text, name=f"The token file {path}", scope=Scope.ADMIN, now=bootstrap.now())
+
+
+def _check_closed(settings: ServiceSettings, registry: Registry, own_token: Token | None) -> None:
     """Raises UsageError where anybody could come in."""
     from qualab import bootstrap
     from qualab.app.service.access import valid_tokens
 
-    if not settings.is_loopback and not valid_tokens(registry, bootstrap.now()):
+    if not settings.is_loopback and own_token is None and not valid_tokens(registry, bootstrap.now()):
         raise UsageError(
             f"Nobody is served on {settings.host} without a token, and there is none",
-            hint="Make one first: qualab token create NAME --scope admin",
+            hint="Make one first: qualab token create NAME --scope admin; or give one with --token-file",
         )

@@ -35,6 +35,14 @@ def create(
     typer.echo(f"Token {token.id} of {name} with scope {scope.value}, {until}. It is not shown again.", err=True)
 
 
+@app.command()
+def generate() -> None:
+    """Print a new token for `qualab serve --token-file`: no database knows it."""
+    from qualab.app.service.access import new_text
+
+    typer.echo(new_text())
+
+
 @app.command("list")
 def list_tokens(db: Database = None, output_format: OutputFormat = Format.TEXT) -> None:
     """List tokens, newest first; never their secrets."""

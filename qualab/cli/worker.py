@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Annotated
 
@@ -13,9 +14,10 @@ import typer
 
 from qualab.cli.options import AllowEndpoint, AllowPath, Database, DataDir, SecretDir, SecretEnv
 from qualab.cli.output import complain
-from qualab.errors import InvalidValue
+from qualab.errors import InvalidValue, StoreLocked, StoreUnavailable
 
 LOOK_S = 0.2
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 
 
 def register(app: typer.Typer) -> None:
@@ -53,12 +55,31 @@ def worker(
     begin_logging()
     bootstrap.allow_open_files()
     ended = _ended_by_signals()
-    store, registry = bootstrap.stores_of(common)
-    services = bootstrap.services_of(common, store=store)
     database = bootstrap.database_url(common.db)
-    with worker_bootstrap.queueing_desk(services, registry, settings, database=database, works=True):
-        complain(f"qualab works as {services.runner} (Ctrl-C stops it)")
-        ended.wait()
+
+    def work() -> None:
+        store, registry = bootstrap.stores_of(common)
+        services = bootstrap.services_of(common, store=store)
+        with worker_bootstrap.queueing_desk(services, registry, settings, database=database, works=True):
+            complain(f"qualab works as {services.runner} (Ctrl-C stops it)")
+            ended.wait()
+
+    _with_patience(work, ended, may_be_away=bootstrap.is_server(common.db))
+
+
+def _with_patience(work: Callable[[], None], ended: threading.Event, *, may_be_away: bool) -> None:
+    """Tries again where the database is away, slow or locked when the worker starts, as it does later."""
+    pause_s = FIRST_PAUSE_S
+    while True:
+        try:
+            return work()
+        except (StoreUnavailable, StoreLocked) as error:
+            if not may_be_away and isinstance(error, StoreUnavailable):
+                raise
+            complain(f"qualab: {error.message}; trying again in {pause_s:g} s")
+            if ended.wait(pause_s):
+                return None
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def _ended_by_signals() -> threading.Event:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from qualab.app.experiment import Experiment
 from qualab.app.planning.beliefs import Given
 from qualab.app.service.planning import Planner
-from qualab.errors import StillLoading, UnknownTask
+from qualab.domain.access import Scope
+from qualab.errors import StillLoading, TooManyRequests, TooManyTasks, UnknownTask
 from qualab.ports import TaskOptions
 from tests.api.conftest import EXPERIMENT, OFF, ON, Service, make_bench
 from tests.app.fakes import FakeHarness, FakeTasks
@@ -305,8 +307,72 @@ def test_tasks_are_loaded_once_and_errors_are_not_kept() -> None:
 def test_not_everybody_can_wait_for_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qualab.app.service.planning.MOST_WAITING", 1)
     planner = Planner(SlowHarness(FakeTasks()), timeout_s=0.01)
-    for model in ("a", "b"):
+    for model in ("runs", "waits"):
         with pytest.raises(StillLoading):
-            planner.planned(Experiment(model=model, tasks=("sums",)), Given())
-    assert len(planner._plans) == 1
+            planner.planned(Experiment(model=model, tasks=("sums",)), Given(), caller="ci")
+    with pytest.raises(TooManyRequests) as refused:
+        planner.planned(Experiment(model="one more", tasks=("sums",)), Given(), caller="ci")
+    assert refused.value.details["retry_after_s"] > 0
+    assert len(planner._plans) == 2
     planner.close()
+
+
+def test_plans_of_one_caller_keep_nobody_else_waiting() -> None:
+    """One caller asks for slow plans, several at once; another's is computed meanwhile."""
+    bench = FakeHarness(FakeTasks())
+    may_end = threading.Event()
+
+    class Blocked(FakeHarness):
+        def load(self, options: TaskOptions) -> FakeTasks:
+            if options.limit is None:
+                may_end.wait(20.0)
+            return bench.load(options)
+
+    planner = Planner(Blocked(FakeTasks()), timeout_s=1.0)
+    for number in range(3):
+        with pytest.raises(StillLoading):
+            planner.planned(Experiment(model=f"slow {number}", tasks=("sums",)), Given(), caller="greedy")
+    quick = Experiment(model="quick", tasks=("sums",), limit=5)
+    assert planner.planned(quick, Given(), caller="other").n_items == 10
+    may_end.set()
+    planner.close()
+
+
+def test_a_plan_of_many_tasks_needs_the_scope_run(make: Make) -> None:
+    service = make(max_tasks=60)
+    seen = service.bench.harness.seen
+
+    def load(options: TaskOptions) -> FakeTasks:
+        seen.append(options)
+        if options.most_tasks is not None and options.most_tasks < 55:
+            raise TooManyTasks(f"These are more than {options.most_tasks} tasks")
+        return service.bench.harness.tasks
+
+    service.bench.harness.load = load  # type: ignore[method-assign]
+    body = {"model": "m", "tasks": "sums"}
+    refused = service.client.post("/v1/plans", json=body, headers=service.token(Scope.READ))
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    assert "more than 50 tasks needs the scope run" in refused.json()["detail"]
+    assert service.client.post("/v1/plans", json=body, headers=service.token(Scope.RUN)).status_code == 200
+    assert [one.most_tasks for one in seen] == [50, 60]
+    few = make(max_tasks=20, bench=service.bench, registry=service.registry)
+    refused = few.client.post("/v1/plans", json=body, headers=service.token(Scope.RUN))
+    assert (refused.status_code, refused.json()["code"]) == (422, "too-many-tasks")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "key"),
+    [
+        ("/v1/comparisons", '{"margin": 0.01, "tasks": "sums", "margin": 0.5}', "margin"),
+        ("/v1/comparisons", '{"gen_kwargs": {"temperature": 0, "temperature": 1}}', "temperature"),
+        ("/v1/comparisons", '{"margin": 0.01, "m\\u0061rgin": 0.5}', "margin"),
+        ("/v1/plans", '{"tasks": "sums", "assume": [{"rate": 1, "rate": 2}]}', "rate"),
+        ("/v1/comparisons/x/resume", '{"retry_failed": true, "retry_failed": false}', "retry_failed"),
+        ("/v1/comparisons/x/analyses", '{"margin": 0.01, "margin": 0.5}', "margin"),
+        ("/v1/comparisons/x/signoffs", '{"signed_by": "a", "signed_by": "b"}', "signed_by"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused(idle: Service, path: str, body: str, key: str) -> None:
+    sent = idle.client.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert (sent.status_code, sent.json()["code"]) == (422, "invalid-value")
+    assert sent.json()["errors"] == [{"field": key, "allowed": "must be given once"}]

@@ -147,6 +147,8 @@ class FakeHarness:
         self.seen.append(options)
         return self.tasks
 
+    def stop(self) -> None: ...
+
 
 Answerer = Callable[[str, int], Reply]
 """(prompt, seed) -> reply"""

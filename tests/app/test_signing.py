@@ -22,7 +22,7 @@ from qualab.domain.canonical import canonical_json, sha256
 from qualab.domain.names import Verdict
 from qualab.domain.plan import DecisionRule
 from qualab.domain.seals import seal_of
-from qualab.errors import ComparisonBusy, InvalidValue, NotYet, SignOffRefused
+from qualab.errors import ComparisonBusy, InvalidValue, NotYet, ScoringTimedOut, SignOffRefused
 from tests.app.fakes import START, Bench, FakeEndpoint, FakeHarness, FakeTasks, QuietProgress, experiment
 from tests.store.samples import make_comparison, make_items
 
@@ -276,3 +276,20 @@ async def test_a_run_of_a_version_that_did_not_tokenize_is_verified_whole(finish
         seal = seal_of(text, previous=comparison.plan_hash)
         connection.exec_driver_sql("UPDATE analysis SET body = ?, seal = ?", (text, seal))
     assert {check.is_ok for check in done.verify().checks if check.name in ("seals", "answers", "analysis")} == {True}
+
+
+async def test_scores_that_take_too_long_to_make_again_are_no_alteration(
+    finish: Finish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = await finish()
+
+    def hangs(*_: Any) -> Any:
+        raise ScoringTimedOut("Scoring item sums/3 took more than 30 s in filter none of task sums")
+
+    monkeypatch.setattr(FakeTasks, "score", hangs)
+    found = done.verify()
+    checks = {check.name: check for check in found.checks}
+    assert not found.is_altered
+    assert checks["scores"].is_ok is None
+    assert "sums/3 took more than 30 s" in checks["scores"].detail
+    assert checks["analysis"].is_ok

@@ -63,6 +63,32 @@ def test_nobody_is_served_elsewhere_without_a_token(qualab: Command, host: str) 
     assert "qualab token create" in refused.err
 
 
+def test_a_token_of_a_file_opens_the_service_and_no_database_knows_it(qualab: Command, tmp_path: Path) -> None:
+    generated = qualab("token", "generate")
+    token = generated.out.strip()
+    assert (generated.code, len(generated.out.splitlines())) == (0, 1)
+    (tmp_path / "token").write_text(f"{token}\n")
+    with serving(tmp_path, "--no-worker", QUALAB_SERVE_TOKEN_FILE=str(tmp_path / "token")) as (url, _):
+        right = {"Authorization": f"Bearer {token}"}
+        assert httpx2.get(f"{url}/v1/audit", headers=right).status_code == 200  # the scope admin
+        assert httpx2.get(f"{url}/v1/comparisons").status_code == 401  # from this machine, too
+        wrong = {"Authorization": f"Bearer {token[:-1]}{'x' if token[-1] != 'x' else 'y'}"}
+        assert httpx2.get(f"{url}/v1/comparisons", headers=wrong).status_code == 401
+    assert "No tokens" in qualab("token", "list").out
+
+
+@pytest.mark.parametrize("text", ["", "secret-canary", "qlb_short.secret-canary"])
+def test_a_file_without_a_token_is_refused_and_its_content_not_repeated(
+    qualab: Command, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "token").write_text(text)
+    for path in (tmp_path / "token", tmp_path / "none"):
+        refused = qualab("serve", "--port", "0", "--token-file", path)
+        assert refused.code == 2
+        assert str(path) in refused.err
+        assert "canary" not in refused.err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [("--port", "99999"), ("--allow-endpoint", "http://x"), ("--allow-endpoint", "10.0.0.0/99")],

@@ -168,6 +168,48 @@ def test_the_jobs_without_a_service_run(ci: Ci) -> None:
     assert (ci.folder / "run-summary").read_text().startswith("### qualab: INVALID\n")
 
 
+@pytest.mark.parametrize("kind", ["gitlab", "github"])
+def test_a_service_that_is_busy_is_asked_again_with_the_same_key(tmp_path: Path, kind: str) -> None:
+    """The first tries fail, with a body that must not get into the way of the last."""
+    (tmp_path / "qualab.json").write_text("{}")
+    statuses, keys = iter([503, 502, 202]), []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            keys.append((self.headers["Idempotency-Key"], self.headers["Authorization"]))
+            status = next(statuses)
+            body = (
+                b'{"id":"20260101-000000-abcd","x":1}'
+                if status == 202
+                else b'{"id_of_no":"comparison", "longer": "body"}'
+            )
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        environment = {"PATH": os.environ["PATH"], "QUALAB_SERVER": url, "QUALAB_TOKEN": "qlb"} | OF_THE_CI
+        ci = Ci(folder=tmp_path, off="", on="", environment=environment)
+        if kind == "gitlab":
+            code, said = ci.gitlab("qualab-ask")
+            found = (tmp_path / "qualab.env").read_text()
+        else:
+            code, said = ci.github("ask", GITHUB_OUTPUT=str(tmp_path / "output"))
+            found = (tmp_path / "output").read_text()
+        server.shutdown()
+    assert code == 0, said
+    assert found.strip().endswith("=20260101-000000-abcd"), said
+    assert len(keys) == 3
+    assert set(keys) == {(keys[0][0], "Bearer qlb")}
+
+
 class Notes:
     """Takes notes as GitLab does."""
 

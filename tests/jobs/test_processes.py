@@ -24,6 +24,7 @@ from tests.store.conftest import url_of
 pytestmark = pytest.mark.slow
 FIRST, SECOND = "20260101-000000-aaaaaaaa", "20260101-000001-bbbbbbbb"
 POISON = "20260101-000002-cccccccc"
+LATE = "20260101-000003-dddddddd"
 SLOW_S = 1.0
 N_ITEMS = 120
 
@@ -145,3 +146,19 @@ def test_what_kills_its_workers_is_given_up(site: Site) -> None:
         wait_for(lambda: site.store.get(POISON).status is ComparisonStatus.STOPPED, within_s=20.0)
         assert site.n_answered(POISON) == 0
         assert [worker.process.poll() for worker in living] == [None, None]
+
+
+def test_a_worker_that_finds_no_database_at_its_start_waits(site: Site, restartable: str) -> None:
+    postgresql.stop(restartable)
+    worker = site.start("worker")
+    wait_for(lambda: worker.said.count("trying again in") >= 2, or_say=lambda: worker.said)
+    assert worker.process.poll() is None
+    stopped = site.start("worker")
+    wait_for(lambda: "trying again in" in stopped.said, or_say=lambda: stopped.said)
+    stopped.send(signal.SIGTERM)
+    assert stopped.wait() == 0
+    postgresql.start(restartable)
+    wait_for(lambda: "qualab works as " in worker.said, or_say=lambda: worker.said)
+    with pair_of_servers() as servers:
+        site.submit(LATE, servers.experiment(limit=3))
+        wait_for(lambda: site.status(LATE) is SubmissionStatus.DONE, or_say=lambda: worker.said)

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from qualab.adapters.harness.harness import LmEvalHarness
+from qualab.adapters.harness.process import SeparateHarness
 
-__all__ = ["LmEvalHarness"]
+__all__ = ["LmEvalHarness", "SeparateHarness"]

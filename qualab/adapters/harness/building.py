@@ -12,6 +12,7 @@ from typing import Any
 import lm_eval.api.task
 from lm_eval.api.task import ConfigurableTask, Task
 
+from qualab.adapters.harness.naming import too_many
 from qualab.adapters.harness.patching import get_metric_lazily, no_nltk_downloads, replaced
 from qualab.adapters.harness.requirements import missing_package
 from qualab.adapters.harness.sources import Sources
@@ -31,20 +32,41 @@ class Built:
 
 @dataclass(slots=True)
 class _Current:
-    """The task that is being built, to name it when building fails."""
+    """The task that is being built, to name it when building fails; and how many there may be."""
 
     task: Any = None
+    most_tasks: int | None = None
+    n_tasks: int = 0
+
+    def begin(self, task: Any) -> None:
+        """Raises TooManyTasks."""
+        self.task = task
+        self.n_tasks += 1
+        self.check(self.n_tasks)
+
+    def check(self, n_tasks: int) -> None:
+        """Raises TooManyTasks."""
+        if self.most_tasks is not None and n_tasks > self.most_tasks:
+            raise too_many(self.most_tasks)
 
     def name(self, default: str) -> str:
         return str(getattr(self.task, "task_name", None) or default) if self.task is not None else default
 
 
-def build(manager: Any, names: tuple[str, ...], *, sources: Sources, num_fewshot: int | None) -> Built:
+def build(
+    manager: Any,
+    names: tuple[str, ...],
+    *,
+    sources: Sources,
+    num_fewshot: int | None,
+    most_tasks: int | None = None,
+) -> Built:
     """Builds each name; a task that several names hold is kept once.
 
-    Raises BrokenTask, ScoringUnavailable (a Python package that a task needs), and what the sources raise.
+    Raises BrokenTask, ScoringUnavailable (a Python package that a task needs), TooManyTasks, and as the sources.
     """
-    built, current = Built(), _Current()
+    built, current = Built(), _Current(most_tasks=most_tasks)
+    current.check(len(names))  # each holds a task, or names what another holds
     with _replacements(sources, num_fewshot, current):
         for name in names:
             if name in built.tasks or name in built.groups:
@@ -106,7 +128,7 @@ def _replacements(sources: Sources, num_fewshot: int | None, current: _Current) 
 
 def _download(sources: Sources, current: _Current) -> Callable[..., None]:
     def download(task: Any, dataset_kwargs: Mapping[str, Any] | None = None, *_args: Any, **_kwargs: Any) -> None:
-        current.task = task
+        current.begin(task)
         options = dataset_options(dataset_kwargs)
         config = getattr(task, "config", None)
         metadata = getattr(config, "metadata", None) or {}

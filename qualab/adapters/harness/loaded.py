@@ -14,7 +14,7 @@ from qualab.adapters.harness.exporting import results_document, sample_rows
 from qualab.adapters.harness.metrics import table_order
 from qualab.adapters.harness.patching import quiet
 from qualab.adapters.harness.rendering import LoadedTask, render
-from qualab.adapters.harness.scoring import Scorer
+from qualab.adapters.harness.scoring import Note, Scorer, unnoted
 from qualab.domain.items import Item, JsonObject, Reply
 from qualab.domain.plan import MetricSpec, TaskSpec
 from qualab.errors import HarnessError
@@ -33,6 +33,7 @@ class LmEvalTasks:
         applies_chat_template: bool,
         seed: int,
         system_instruction: str,
+        note: Note = unnoted,
     ) -> None:
         self._suite = suite
         self._loaded = dict(loaded)
@@ -41,7 +42,7 @@ class LmEvalTasks:
         self._applies_chat_template = applies_chat_template
         self._seed = seed
         self._system_instruction = system_instruction
-        self._scorers = {name: Scorer(task) for name, task in self._loaded.items()}
+        self._scorers = {name: Scorer(task, note) for name, task in self._loaded.items()}
 
     @property
     def suite(self) -> str:

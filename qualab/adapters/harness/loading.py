@@ -19,6 +19,7 @@ from qualab.adapters.harness.naming import index, resolve
 from qualab.adapters.harness.patching import keep_compiled_templates, quiet, reseed, restored_randomness
 from qualab.adapters.harness.rendering import LoadedTask, overridden
 from qualab.adapters.harness.requirements import check_scoring
+from qualab.adapters.harness.scoring import Note, unnoted
 from qualab.adapters.harness.sources import Sources, label
 from qualab.domain.items import JsonObject
 from qualab.domain.names import RequestKind
@@ -38,7 +39,7 @@ _one_at_a_time = threading.RLock()
 """Loading replaces functions of lm-eval for its time."""
 
 
-def load_tasks(options: TaskOptions, *, tasks_dir: Path) -> LmEvalTasks:
+def load_tasks(options: TaskOptions, *, tasks_dir: Path, note: Note | None = None) -> LmEvalTasks:
     """Raises what `LmEvalHarness.load` says."""
     _check(options)
     catalog = read_catalog(tasks_dir)
@@ -47,8 +48,15 @@ def load_tasks(options: TaskOptions, *, tasks_dir: Path) -> LmEvalTasks:
     with _one_at_a_time, quiet(), restored_randomness():
         reseed(str(options.seed))  # a task's process_docs may shuffle
         names = catalog.expand(options.names)
-        manager = index(names, catalog=catalog, tasks_dir=tasks_dir, include_paths=options.include_paths)
-        built = build(manager, resolve(manager, names), sources=sources, num_fewshot=options.num_fewshot)
+        manager = index(
+            names,
+            catalog=catalog,
+            tasks_dir=tasks_dir,
+            include_paths=options.include_paths,
+            most_tasks=options.most_tasks,
+        )
+        found = resolve(manager, names)
+        built = build(manager, found, sources=sources, num_fewshot=options.num_fewshot, most_tasks=options.most_tasks)
         hints = {name: _hints(name, task, catalog) for name, task in built.tasks.items()}
         loaded = {
             name: _loaded(task, options, hints[name], sources, asked_as=built.asked_as[name])
@@ -56,7 +64,7 @@ def load_tasks(options: TaskOptions, *, tasks_dir: Path) -> LmEvalTasks:
         }
         for one in loaded.values():
             check_scoring(one.task, one.docs, data_dir=options.data_dir)
-    return _assembled(options, catalog, built, loaded, hints)
+    return _assembled(options, catalog, built, loaded, hints, note=note or unnoted)
 
 
 def _check(options: TaskOptions) -> None:
@@ -159,6 +167,8 @@ def _assembled(
     built: Built,
     loaded: Mapping[str, LoadedTask],
     hints: Mapping[str, TaskHints],
+    *,
+    note: Note,
 ) -> LmEvalTasks:
     specs = {name: one.spec for name, one in loaded.items()}
     suite = _suite(options.names, catalog)
@@ -171,6 +181,7 @@ def _assembled(
         applies_chat_template=by_suite if options.apply_chat_template is None else options.apply_chat_template,
         seed=options.seed,
         system_instruction=options.system_instruction,
+        note=note,
     )
 
 

@@ -13,7 +13,7 @@ import lm_eval.tasks
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from qualab.adapters.harness.catalog import Catalog
-from qualab.errors import BrokenTask, UnknownTask
+from qualab.errors import BrokenTask, TooManyTasks, UnknownTask
 
 LM_EVAL_TASKS = Path(lm_eval.tasks.__file__).parent
 
@@ -23,11 +23,22 @@ DECLARATION = re.compile(rb"""^[ \t]*["']?(?:task|group)["']?[ \t]*:[ \t]*["']?(
 """A line of a YAML that names its task or group."""
 
 
-def index(names: Sequence[str], *, catalog: Catalog, tasks_dir: Path, include_paths: Sequence[Path]) -> Any:
+def index(
+    names: Sequence[str],
+    *,
+    catalog: Catalog,
+    tasks_dir: Path,
+    include_paths: Sequence[Path],
+    most_tasks: int | None = None,
+) -> Any:
     """lm-eval's TaskManager over the folders that these names need; later folders win, the user's last.
 
-    Raises UnknownTask (within a second or two) and BrokenTask.
+    Raises UnknownTask and TooManyTasks (within a second or two) and BrokenTask.
     """
+    if most_tasks is not None and any(
+        len(fnmatch.filter(_declared(), name)) > 2 * most_tasks for name in names if is_pattern(name)
+    ):  # "*": the index alone would take half a minute. What is near the bound is counted when it is loaded
+        raise too_many(most_tasks)
     own = (tasks_dir, *include_paths)
     folders = [LM_EVAL_TASKS / folder for folder in catalog.folders(names)]
     manager = lm_eval.tasks.TaskManager(include_defaults=False, include_path=[str(path) for path in (*folders, *own)])
@@ -73,11 +84,22 @@ def _yaml_files(root: Path) -> Iterator[Path]:
     return (file for file in root.rglob("*") if file.name.endswith("yaml") and file.is_file())
 
 
+def _declared() -> set[str]:
+    """Tasks and groups that lm-eval's YAMLs seem to name."""
+    return {match.decode() for file in _yaml_files(LM_EVAL_TASKS) for match in DECLARATION.findall(file.read_bytes())}
+
+
+def too_many(most_tasks: int) -> TooManyTasks:
+    """The error for more tasks than may be loaded."""
+    return TooManyTasks(
+        f"These are more than {most_tasks} tasks",
+        hint="Name fewer tasks, or groups that hold fewer",
+        fields={"tasks": f"must be at most {most_tasks} tasks"},
+    )
+
+
 def _unknown(names: Sequence[str], catalog: Catalog, manager: Any) -> UnknownTask:
-    declared = {
-        match.decode() for file in _yaml_files(LM_EVAL_TASKS) for match in DECLARATION.findall(file.read_bytes())
-    }
-    known = sorted({*catalog.names, *manager.all_tasks, *declared})
+    known = sorted({*catalog.names, *manager.all_tasks, *_declared()})
     near = list(dict.fromkeys(match for name in names for match in _nearest(name, known)))
     return UnknownTask(
         f"There is no task, group or suite named {', '.join(names)}",

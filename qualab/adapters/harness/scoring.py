@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -21,7 +21,14 @@ Values = dict[str, Any]
 Key = tuple[int, Hashable, int | None]
 """Document, its answers, and the place in the call of an item that is not the loaded one: it is never remembered."""
 
+Note = Callable[[str, str], None]
+"""Is told each item, and each step of its scoring, before it begins."""
+
 LANGDETECT_SEED = 0
+
+
+def unnoted(item: str, step: str) -> None:
+    """A note that nobody reads."""
 
 
 class Answer:
@@ -38,8 +45,9 @@ class Answer:
 class Scorer:
     """Scores one task's answers. Remembers the last answer to each item: two arms often give the same."""
 
-    def __init__(self, loaded: LoadedTask) -> None:
+    def __init__(self, loaded: LoadedTask, note: Note = unnoted) -> None:
         self._task = loaded.task
+        self._note = note
         self._name = loaded.spec.name
         self._is_generation = loaded.spec.kind is RequestKind.GENERATION
         self._is_custom = callable(getattr(loaded.task.config, "process_results", None))
@@ -82,6 +90,7 @@ class Scorer:
         values: list[Values] = [{} for _ in answered]
         for name, groups in self._filtered(answered):
             for (item, _), results, own in zip(answered, groups, values, strict=True):
+                self._note(item.id, f"the metrics of task {self._name}, after filter {name}")
                 for metric, value in self._process(item, results).items():
                     own[f"{metric},{name}"] = plain_value(value)
         return values
@@ -89,13 +98,16 @@ class Scorer:
     def _filtered(self, answered: Sequence[Answered]) -> Iterator[tuple[str, list[list[Any]]]]:
         """Each filter's name and what it makes of every item's answers."""
         answers = [[Answer(item.doc, self._response(reply)) for reply in replies] for item, replies in answered]
-        flat = [answer for group in answers for answer in group]
         for ensemble in self._task._filters:
-            try:
-                ensemble.apply(flat)
-            except Exception as exc:  # whatever a task's filters raise
-                raise _failed(f"Filter {ensemble.name} of task {self._name}", exc) from exc
-            yield ensemble.name, [[answer.filtered_resps[ensemble.name] for answer in group] for group in answers]
+            name, groups = ensemble.name, list[list[Any]]()
+            for (item, _), group in zip(answered, answers, strict=True):  # each by itself: one may never end
+                self._note(item.id, f"filter {name} of task {self._name}")
+                try:
+                    ensemble.apply(group)
+                except Exception as exc:  # whatever a task's filters raise
+                    raise _failed(f"Filter {name} of task {self._name}", exc) from exc
+                groups.append([answer.filtered_resps[name] for answer in group])
+            yield name, groups
 
     def extracted(self, answered: Sequence[Answered]) -> Iterator[tuple[str, Sequence[Any]]]:
         """Each filter's name, and what it makes of every entry's answers. Draws nothing at random and changes nothing

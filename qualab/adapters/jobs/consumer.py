@@ -44,7 +44,7 @@ class DbosConsumer:
             )
 
     def close(self, *, within_s: int) -> None:
-        """Takes nothing more, and waits for what is under way."""
+        """Takes nothing more, and waits for what is under way. After a `begin` that failed, another may be tried."""
         DBOS.destroy(workflow_completion_timeout_sec=within_s, destroy_registry=True)
 
     def _config(self) -> DBOSConfig:

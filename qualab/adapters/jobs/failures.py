@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
 from qualab.adapters.jobs.library import error
-from qualab.errors import StoreError
+from qualab.errors import StoreError, StoreUnavailable
 
 
 @contextmanager
@@ -18,6 +18,7 @@ def translated() -> Iterator[None]:
         yield
     except DBAPIError as exc:
         said = str(exc.orig).strip().splitlines()
-        raise StoreError(f"the queue's database failed: {said[0] if said else type(exc.orig).__name__}") from exc
+        kind = StoreUnavailable if isinstance(exc, OperationalError | InterfaceError) else StoreError
+        raise kind(f"the queue's database failed: {said[0] if said else type(exc.orig).__name__}") from exc
     except (SQLAlchemyError, error.DBOSException) as exc:
         raise StoreError(f"the queue failed: {type(exc).__name__}") from exc

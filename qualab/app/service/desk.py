@@ -66,6 +66,11 @@ class By:
     at: datetime
     details: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def caller(self) -> str:
+        """Tells this caller from others."""
+        return self.details.get("token", self.who)
+
     def entry(self, action: str, subject: str, **details: str) -> AuditEntry:
         """The record of a change."""
         return AuditEntry(at=self.at, who=self.who, action=action, subject=subject, details=self.details | details)

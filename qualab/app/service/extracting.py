@@ -47,7 +47,7 @@ def extracted_of(desk: Desk, comparison: Comparison, item: Item, answers: Sequen
         check_unchanged(plan, tasks)
         return tuple(_by_filter(tasks, item, answers))
 
-    return desk.planner.with_tasks(options, job, timeout_s=WAIT_S)
+    return desk.planner.with_tasks(options, job, name=f"{comparison.id}/{item.id}", timeout_s=WAIT_S)
 
 
 def _by_filter(tasks: LoadedTasks, item: Item, answers: Sequence[Answer]) -> Iterator[Extracted]:

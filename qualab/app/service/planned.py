@@ -11,12 +11,16 @@ from qualab.app.frozen import FrozenPlan, to_document
 from qualab.app.planning.beliefs import EVERYWHERE, Given
 from qualab.app.planning.pilot import pilot_of
 from qualab.app.planning.suite import Planning
+from qualab.app.service.access import Caller
 from qualab.app.service.desk import Desk
 from qualab.app.service.reading import comparison_of
+from qualab.domain.access import Scope
 from qualab.domain.canonical import plan_hash
 from qualab.domain.items import JsonObject
-from qualab.errors import InvalidValue
+from qualab.errors import Forbidden, InvalidValue, TooManyTasks
 
+MOST_TO_READ = 50
+"""Tasks of a plan whose caller may only read: every suite has fewer."""
 ASSUMED = ("discordance", "design_effect", "noise")
 ASSUME_RULE = "a number, or an object of numbers by benchmark, task or metric"
 
@@ -31,8 +35,9 @@ class Computed:
     planning: Planning
 
 
-def compute_plan(desk: Desk, body: JsonObject) -> Computed:
-    """Of an experiment's settings, with `assume` and `pilot` beside them. Raises as `submit` without its endpoints."""
+def compute_plan(desk: Desk, body: JsonObject, *, caller: Caller) -> Computed:
+    """Of an experiment's settings, with `assume` and `pilot` beside them. Raises as `submit` without its endpoints, and
+    Forbidden for many tasks where the caller may only read."""
     said = dict(body)
     given, pilot_id = _given(said.pop("assume", None)), said.pop("pilot", None)
     if pilot_id is not None and not isinstance(pilot_id, str):
@@ -40,7 +45,22 @@ def compute_plan(desk: Desk, body: JsonObject) -> Computed:
     wanted = desk.read_plan(said)
     check(wanted.experiment)
     pilot = pilot_of(desk.services.store, comparison_of(desk, pilot_id).id) if pilot_id else None
-    found = desk.planner.planned(wanted.experiment, given, pilot)
+    may_run = caller.scope.allows(Scope.RUN)
+    try:
+        found = desk.planner.planned(
+            wanted.experiment,
+            given,
+            pilot,
+            caller=caller.token_id or caller.name,
+            most_tasks=None if may_run else MOST_TO_READ,
+        )
+    except TooManyTasks as exc:
+        if may_run:
+            raise
+        raise Forbidden(
+            f"A plan of more than {MOST_TO_READ} tasks needs the scope run; the token has read",
+            hint="Name fewer tasks, or send a token with the scope run",
+        ) from exc
     digest = plan_hash(found.plan)
     frozen = FrozenPlan(
         plan=found.plan, plan_hash=digest, frozen_at=desk.services.clock.now(), settings=dict(wanted.settings)

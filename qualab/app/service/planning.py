@@ -1,12 +1,13 @@
-"""Plans computed in the service: one thread loads tasks, keeps them for a while, and is not waited for endlessly."""
+"""Plans computed in the service: callers in turn, tasks kept for a while, and nothing waited for endlessly."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -14,47 +15,75 @@ from qualab.app.experiment import Experiment, task_options
 from qualab.app.planning.beliefs import Given
 from qualab.app.planning.pilot import Pilot
 from qualab.app.planning.suite import Planning, plan_comparison
+from qualab.app.service.limits import Turns
 from qualab.domain.canonical import canonical_json
 from qualab.domain.pins import PinPlaces
 from qualab.domain.plan import Plan
-from qualab.errors import StillLoading, UsageError
+from qualab.errors import ScoringTimedOut, StillLoading, UsageError
 from qualab.ports import Harness, LoadedTasks, TaskOptions
 
 KEPT_S = 300.0
-"""Data of the service's machine may change: then tasks are loaded anew."""
+"""Data of the service's machine may change: then a plan is computed anew."""
+TASKS_KEPT_S = 60.0
+"""Loaded tasks are most of the memory."""
 KEPT_TASKS = 2
-KEPT_SINGLE = 8
+KEPT_SINGLE = 2
 """Tasks that are loaded one by one, for pages of items."""
 KEPT_PLANS = 256
-MOST_WAITING = 16
+AT_ONCE = 2
+MOST_WAITING = 4
+"""Plans of one caller."""
 RETRY_AFTER_S = 5
+MAX_TASKS = 250
+PAGES = "pages"
+"""The caller who stands for all pages of items."""
 T = TypeVar("T")
 Shelf = OrderedDict[str, tuple[float, LoadedTasks]]
-"""Tasks by their options, and when they were loaded."""
+"""Tasks by their options, and when they were loaded; not those that are in use."""
 
 
 class Planner:
-    """Says what items can prove. lm-eval loads one at a time, so that one thread does it all."""
+    """Says what items can prove. Two plans are computed at once, and of each caller one."""
 
     def __init__(
-        self, harness: Harness, *, timeout_s: float = 30.0, monotonic_s: Callable[[], float] = time.monotonic
+        self,
+        harness: Harness,
+        *,
+        timeout_s: float = 30.0,
+        max_tasks: int = MAX_TASKS,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._harness = harness
         self._timeout_s = timeout_s
+        self._max_tasks = max_tasks
         self._monotonic_s = monotonic_s
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="planning")
-        self._lock = threading.Lock()
+        self._turns = Turns(n_threads=AT_ONCE, most_waiting=MOST_WAITING, name="planning")
+        self._lock = threading.RLock()
         self._plans: OrderedDict[str, tuple[float, Future[Any]]] = OrderedDict()
         self._tasks: Shelf = OrderedDict()
         self._single: Shelf = OrderedDict()
 
     def planned(
-        self, experiment: Experiment, given: Given, pilot: Pilot | None = None, *, checkpoint_hash: str = ""
+        self,
+        experiment: Experiment,
+        given: Given,
+        pilot: Pilot | None = None,
+        *,
+        checkpoint_hash: str = "",
+        caller: str = "",
+        most_tasks: int | None = None,
     ) -> Planning:
-        """Raises what loading and planning raise; StillLoading where that takes longer than may be waited for."""
+        """Raises what loading and planning raise, TooManyTasks; StillLoading where that takes longer than may be
+        waited for, or the caller has too many plans waiting."""
         plain = replace(experiment, baseline="", candidate="", label="", places=PinPlaces())
-        key = canonical_json([plain, given, pilot, checkpoint_hash])
-        future = self._begun(key, lambda: self._plan(plain, given, pilot, checkpoint_hash))
+        options = replace(task_options(plain), most_tasks=min(self._max_tasks, most_tasks or self._max_tasks))
+        key = canonical_json([plain, options, given, pilot, checkpoint_hash])
+
+        def plan() -> Planning:
+            with self._loaded(options, self._tasks, KEPT_TASKS) as tasks:
+                return plan_comparison(plain, tasks, given, pilot, checkpoint_hash=checkpoint_hash)
+
+        future = self._begun(key, caller, plan)
         try:
             return future.result(self._timeout_s)
         except TimeoutError as exc:
@@ -63,36 +92,39 @@ class Planner:
             self._forget(key, future)
             raise
 
-    def with_tasks(self, options: TaskOptions, job: Callable[[LoadedTasks], T], *, timeout_s: float) -> T:
-        """What `job` makes of these tasks, on the thread that loads them. Raises what loading and the job raise;
-        StillLoading where loading takes longer than this, and goes on."""
-        key = canonical_json(["tasks", options])
-        loading = self._begun(key, lambda: self._ready(options))
+    def with_tasks(self, options: TaskOptions, job: Callable[[LoadedTasks], T], *, name: str, timeout_s: float) -> T:
+        """What `job`, which `name` tells from others, makes of these tasks. Raises what loading and the job raise;
+        StillLoading where that takes longer than this, and goes on."""
+        key = canonical_json(["tasks", options, name])
+
+        def with_loaded() -> T:
+            with self._loaded(options, self._single, KEPT_SINGLE) as tasks:
+                return job(tasks)
+
+        future = self._begun(key, PAGES, with_loaded)
         try:
-            loading.result(timeout_s)
-            return self._thread.submit(lambda: job(self._loaded(options, self._single, KEPT_SINGLE))).result(timeout_s)
+            found = future.result(timeout_s)
         except TimeoutError as exc:
             raise _still_loading(options.names) from exc
-        except UsageError:
-            self._forget(key, loading)
+        except ScoringTimedOut:  # is not tried again for a while
             raise
-
-    def _ready(self, options: TaskOptions) -> None:
-        self._loaded(options, self._single, KEPT_SINGLE)
+        except Exception:
+            self._forget(key, future)
+            raise
+        self._forget(key, future)
+        return found
 
     def close(self) -> None:
         """Begins nothing more."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._turns.close()
 
-    def _begun(self, key: str, plan: Callable[[], T]) -> Future[T]:
+    def _begun(self, key: str, caller: str, job: Callable[[], T]) -> Future[T]:
         with self._lock:
             now = self._monotonic_s()
             kept = self._plans.get(key)
             if kept is not None and now - kept[0] < KEPT_S and not _has_failed(kept[1]):
                 return kept[1]
-            if sum(not future.done() for _, future in self._plans.values()) >= MOST_WAITING:
-                raise StillLoading("Too many plans are being computed", hint="Try again", retry_after_s=RETRY_AFTER_S)
-            future = self._thread.submit(plan)
+            future = self._turns.submit(caller, job)
             self._plans[key] = (now, future)
             self._plans.move_to_end(key)
             while len(self._plans) > KEPT_PLANS:
@@ -104,19 +136,29 @@ class Planner:
             if key in self._plans and self._plans[key][1] is future:
                 del self._plans[key]
 
-    def _plan(self, experiment: Experiment, given: Given, pilot: Pilot | None, checkpoint_hash: str) -> Planning:
-        tasks = self._loaded(task_options(experiment), self._tasks, KEPT_TASKS)
-        return plan_comparison(experiment, tasks, given, pilot, checkpoint_hash=checkpoint_hash)
+    @contextmanager
+    def _loaded(self, options: TaskOptions, shelf: Shelf, most: int) -> Iterator[LoadedTasks]:
+        """Tasks that nobody else uses meanwhile. Those of a job that failed are not kept."""
+        key = canonical_json(options)
+        with self._lock:
+            loaded_at, tasks = shelf.pop(key, (0.0, None))
+        if tasks is None or self._monotonic_s() - loaded_at >= TASKS_KEPT_S:
+            loaded_at, tasks = self._monotonic_s(), self._harness.load(options)
+        yield tasks
+        with self._lock:
+            shelf[key] = (loaded_at, tasks)
+            while len(shelf) > most:
+                shelf.popitem(last=False)
+        timer = threading.Timer(TASKS_KEPT_S, self._drop_old)
+        timer.daemon = True
+        timer.start()
 
-    def _loaded(self, options: TaskOptions, shelf: Shelf, most: int) -> LoadedTasks:
-        key, now = canonical_json(options), self._monotonic_s()
-        loaded_at, tasks = shelf.pop(key, (0.0, None))
-        if tasks is None or now - loaded_at >= KEPT_S:
-            loaded_at, tasks = now, self._harness.load(options)
-        shelf[key] = (loaded_at, tasks)
-        while len(shelf) > most:
-            shelf.popitem(last=False)
-        return tasks
+    def _drop_old(self) -> None:
+        with self._lock:
+            for shelf in (self._tasks, self._single):
+                for key, (loaded_at, _) in list(shelf.items()):
+                    if self._monotonic_s() - loaded_at >= TASKS_KEPT_S:
+                        del shelf[key]
 
 
 def beliefs_of(frozen: Plan) -> Given:
@@ -128,7 +170,8 @@ def beliefs_of(frozen: Plan) -> Given:
 
 
 def _has_failed(future: Future[Any]) -> bool:
-    return future.done() and (future.cancelled() or future.exception() is not None)
+    """Whether another try may do better."""
+    return future.done() and (future.cancelled() or not isinstance(future.exception(), ScoringTimedOut | type(None)))
 
 
 def _still_loading(names: tuple[str, ...]) -> StillLoading:

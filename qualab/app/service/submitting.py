@@ -34,7 +34,7 @@ def submit(desk: Desk, body: JsonObject, *, by: By, key: str = "") -> tuple[Subm
         raise InvalidValue.must_be("Idempotency-Key", KEY_RULE)
     wanted = desk.read_document(body)
     check_wanted(desk, wanted)
-    _check_power(planned(desk, wanted), accepted=wanted.accept_underpowered)
+    _check_power(planned(desk, wanted, caller=by.caller), accepted=wanted.accept_underpowered)
     submission = Submission(
         id=new_id(by.at),
         experiment=wanted.document,
@@ -74,12 +74,12 @@ def _check_endpoint(desk: Desk, name: str, url: str) -> None:
         raise type(exc)(exc.message, hint=exc.hint, fields={name: exc.message}) from exc
 
 
-def planned(desk: Desk, wanted: Wanted) -> Planning:
+def planned(desk: Desk, wanted: Wanted, *, caller: str) -> Planning:
     """What the items can prove. Raises PlanChanged where a frozen plan would not be what is run."""
     frozen = wanted.frozen.plan if wanted.frozen else None
     given = beliefs_of(frozen) if frozen else Given()
     hashed = frozen.pins.checkpoint_hash if frozen else ""
-    found = desk.planner.planned(wanted.experiment, given, checkpoint_hash=hashed)
+    found = desk.planner.planned(wanted.experiment, given, checkpoint_hash=hashed, caller=caller)
     if frozen:
         check_frozen(frozen, replace(found.plan, assumptions=frozen.assumptions))
     return found

@@ -13,7 +13,7 @@ from qualab.domain.comparison import Comparison
 from qualab.domain.items import Answer, Item
 from qualab.domain.names import ArmName
 from qualab.domain.text import visible_text
-from qualab.errors import QualabError, StillLoading
+from qualab.errors import QualabError, StillLoading, TooManyRequests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ def extraction(desk: Desk, comparison: Comparison, item: Item, answers: Sequence
     """Never raises for what stands in the way: that is said on the page."""
     try:
         found = extracted_of(desk, comparison, item, answers)
-    except StillLoading:
+    except (StillLoading, TooManyRequests):
         return Extraction(is_awaited=True)
     except QualabError as error:
         return Extraction(trouble=trouble(error.code, error.message, error.hint, words))

@@ -60,6 +60,8 @@ TEXTS = {
     "error render": "The report cannot be drawn",
     "error gate-timed-out": "No verdict came in time",
     "error harness": "lm-eval failed",
+    "error scoring-timed-out": "Scoring an answer took too long",
+    "error too-many-tasks": "These are too many tasks",
     "error still-loading": "Tasks are being loaded",
     "error store": "The database failed",
     "error store-unavailable": "The database cannot be reached",

@@ -60,6 +60,8 @@ TEXTS = {
     "error render": "보고서를 만들 수 없습니다",
     "error gate-timed-out": "제한 시간 안에 판정이 나오지 않았습니다",
     "error harness": "lm-eval에서 오류가 났습니다",
+    "error scoring-timed-out": "답 하나를 채점하는 데 시간이 너무 오래 걸렸습니다",
+    "error too-many-tasks": "과제가 너무 많습니다",
     "error still-loading": "과제를 불러오는 중입니다",
     "error store": "데이터베이스 오류입니다",
     "error store-unavailable": "데이터베이스에 연결할 수 없습니다",

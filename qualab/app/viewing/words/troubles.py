@@ -73,6 +73,11 @@ FORMS = {
     "These items cannot prove the plan's margins": "이 문항 수로는 계획의 허용 한계를 입증할 수 없습니다",
     "The prompts or items of {tasks} are not those of the plan any more": "{tasks} 과제의 프롬프트나 문항이 계획과 달라졌습니다",
     "What would be run now is not the frozen plan: {said} differ": "지금 실행하면 고정한 계획과 달라집니다. 다른 것: {said}",
+    # scoring
+    "Scoring item {said} took more than {n} s in {part}": "문항 {said}: {part} 단계가 {n}초 안에 끝나지 않았습니다",
+    "filter {said} of task {task}": "{task} 과제의 필터 {said}",
+    "the metrics of task {task}, after filter {said}": "{task} 과제의 지표 계산(필터 {said} 다음)",
+    "The answers are kept. Correct what backtracks or waits there; QUALAB_SCORING_TIMEOUT gives an item more seconds": "답은 저장되어 있습니다. 그 단계에서 백트래킹하거나 기다리는 부분을 고치세요. QUALAB_SCORING_TIMEOUT으로 문항당 제한 시간을 늘릴 수 있습니다",
     # what pages are asked for
     "There is no comparison {said}": "{said}: 비교를 찾을 수 없습니다",
     "Comparison {id} has no item {n}": "비교 {id}에는 {n}번 문항이 없습니다",

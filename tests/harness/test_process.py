@@ -1,0 +1,216 @@
+"""lm-eval in a process of its own: it scores as it does in this one, and what hangs there is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from qualab.adapters.harness import LmEvalHarness, SeparateHarness, process
+from qualab.domain.items import Item, Reply
+from qualab.domain.names import AnswerStatus, RequestKind
+from qualab.errors import HarnessError, ScoringTimedOut, TooManyTasks, UnknownTask
+from qualab.ports import LoadedTasks, TaskOptions
+from tests.harness.conftest import TASKS_DIR
+from tests.harness.test_own_tasks import PLAIN, own
+
+HANGING = """
+    filter_list:
+      - name: strict
+        filter: [{function: regex, regex_pattern: "#### (.+)"}, {function: take_first}]
+      - name: backtracking
+        filter: [{function: regex, regex_pattern: "(a+)+ ####"}, {function: take_first}]
+"""
+ENDLESS = "a" * 60
+LIMIT_S = 1.0
+SCORE_FOR_EVER = """
+import sys
+from pathlib import Path
+from qualab.adapters.harness import SeparateHarness
+from qualab.ports import TaskOptions
+from tests.harness.test_process import ENDLESS, entries
+folder = Path(sys.argv[1])
+tasks = SeparateHarness(tasks_dir=Path(sys.argv[2]), item_timeout_s=0.5).load(
+    TaskOptions(names=("mine",), include_paths=(folder,)))
+items = list(tasks.render())
+print(tasks._process._process.pid, flush=True)
+tasks._scoring = tasks._process.call  # nobody watches
+tasks.score("mine", entries(items, ENDLESS))
+"""
+
+
+def entries(items: list[Item], text: str) -> list[tuple[Item, list[Reply]]]:
+    return [(item, [_reply(item, text, choice) for choice in range(len(item.prompts))]) for item in items]
+
+
+def _reply(item: Item, text: str, choice: int) -> Reply:
+    is_text = item.kind is RequestKind.GENERATION
+    return Reply(
+        status=AnswerStatus.OK,
+        text=text if is_text else None,
+        loglikelihood=None if is_text else -1.0 - choice * (item.doc_id % 3),
+        is_greedy=None if is_text else choice == 0,
+        finish_reason="stop",
+        prompt_tokens=1,
+        completion_tokens=1,
+        attempts=1,
+        latency_s=0.1,
+        sent_at=datetime.now(UTC),
+        system_fingerprint="",
+        error="",
+    )
+
+
+@pytest.fixture
+def separate() -> Iterator[SeparateHarness]:
+    harness = SeparateHarness(tasks_dir=TASKS_DIR, item_timeout_s=LIMIT_S)
+    yield harness
+    harness.stop()
+
+
+@pytest.fixture
+def hanging(separate: SeparateHarness, tmp_path: Path) -> LoadedTasks:
+    own(tmp_path, f"{PLAIN.rstrip()}{HANGING}")
+    return separate.load(TaskOptions(names=("mine",), include_paths=(tmp_path,)))
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_everything_is_as_in_this_process(
+    harness: LmEvalHarness, separate: SeparateHarness, tiny_data: Path, tmp_path: Path
+) -> None:
+    own(tmp_path, f"{PLAIN.rstrip()}{HANGING}")
+    names = ("mine", "kobest_copa", "ifeval", "gsm8k")
+    options = TaskOptions(names=names, data_dir=tiny_data, include_paths=(tmp_path,), seed=3)
+    here, there = harness.load(options), separate.load(options)
+    for name in ("suite", "applies_chat_template", "tasks", "metrics", "harness_version"):
+        assert getattr(there, name) == getattr(here, name)
+    items = list(there.render())
+    assert items == list(here.render())
+    answered = {name: entries([one for one in items if one.task == name], "2 #### 18\n") for name in names}
+    for name, own_entries in answered.items():
+        assert own_entries
+        assert there.score(name, own_entries) == here.score(name, own_entries)
+        assert list(there.extracted(name, own_entries)) == list(here.extracted(name, own_entries))
+        assert list(there.samples(name, own_entries)) == list(here.samples(name, own_entries))
+    documents = [tasks.results(answered) for tasks in (here, there)]
+    for document in documents:
+        del document["configs"]  # functions stand there with their addresses
+    assert documents[0] == documents[1]
+    columns = {"mine": {"exact_match,strict": [1.0, 0.0, 1.0]}}
+    assert there.aggregate(columns) == here.aggregate(columns)
+
+
+def test_an_answer_on_which_a_filter_hangs_is_named_and_its_process_killed(
+    hanging: LoadedTasks, separate: SeparateHarness, tmp_path: Path
+) -> None:
+    items = list(hanging.render())
+    answered = [*entries(items[:3], "#### 1"), *entries(items[3:4], ENDLESS), *entries(items[4:], "#### 1")]
+    pid = hanging._process._process.pid  # type: ignore[attr-defined]
+    began = time.monotonic()
+    with pytest.raises(ScoringTimedOut, match=r"item mine/3 took more than 1 s in filter backtracking of task mine"):
+        hanging.score("mine", answered)
+    assert time.monotonic() - began < LIMIT_S + 5.0
+    assert not is_there(pid)
+    with pytest.raises(ScoringTimedOut, match="mine/3"):  # for whoever asks it next, too
+        hanging.score("mine", answered[:1])
+    again = separate.load(TaskOptions(names=("mine",), include_paths=(tmp_path,)))
+    assert len(again.score("mine", answered[:3])) == 3
+
+
+def test_what_hangs_can_be_stopped_at_any_moment(hanging: LoadedTasks, separate: SeparateHarness) -> None:
+    answered = entries(list(hanging.render()), ENDLESS)
+    hanging._scoring = hanging._process.call  # type: ignore[attr-defined]  # without a limit
+    pid = hanging._process._process.pid  # type: ignore[attr-defined]
+    timer = threading.Timer(0.5, separate.stop)
+    timer.start()
+    with pytest.raises(HarnessError, match="was stopped"):
+        hanging.score("mine", answered)
+    timer.join()
+    assert not is_there(pid)
+
+
+def test_a_process_that_ends_by_itself_says_where(hanging: LoadedTasks) -> None:
+    answered = entries(list(hanging.render()), ENDLESS)
+    pid = hanging._process._process.pid  # type: ignore[attr-defined]
+    timer = threading.Timer(0.5, os.kill, (pid, signal.SIGKILL))
+    timer.start()
+    with pytest.raises(HarnessError, match=r"ended with code -9 at item mine/0, in filter backtracking of task mine"):
+        hanging.score("mine", answered)
+    timer.join()
+
+
+def test_a_process_whose_caller_was_killed_ends_by_itself(tmp_path: Path) -> None:
+    own(tmp_path, f"{PLAIN.rstrip()}{HANGING}")
+    command = [sys.executable, "-c", SCORE_FOR_EVER, str(tmp_path), str(TASKS_DIR)]
+    with subprocess.Popen(command, cwd=TASKS_DIR.parent, stdout=subprocess.PIPE, text=True) as caller:
+        assert caller.stdout is not None
+        pid = int(caller.stdout.readline())
+        time.sleep(0.3)
+        caller.kill()
+    assert is_there(pid), "it hangs"
+    ends_at = time.monotonic() + 60.0
+    while is_there(pid) and time.monotonic() < ends_at:
+        time.sleep(0.1)
+    assert not is_there(pid)
+
+
+def test_errors_are_those_of_the_harness(separate: SeparateHarness, tiny_data: Path) -> None:
+    with pytest.raises(UnknownTask) as unknown:
+        separate.load(TaskOptions(names=("gsm8",), data_dir=tiny_data))
+    assert "gsm8k" in unknown.value.hint
+    assert "gsm8k" in unknown.value.details["nearest"]  # type: ignore[operator]
+
+
+def test_a_process_is_used_again_and_its_tasks_are_dropped(separate: SeparateHarness, tiny_data: Path) -> None:
+    options = TaskOptions(names=("gsm8k",), data_dir=tiny_data)
+    first = separate.load(options)
+    pid = first._process._process.pid  # type: ignore[attr-defined]
+    second = separate.load(options)
+    assert second._process._process.pid != pid, "the first is in use"  # type: ignore[attr-defined]
+    del first
+    assert separate.load(options)._process._process.pid == pid  # type: ignore[attr-defined]
+
+
+def test_who_is_stopped_ends_no_process_that_it_gave_back(separate: SeparateHarness, tiny_data: Path) -> None:
+    options = TaskOptions(names=("gsm8k",), data_dir=tiny_data)
+    other = SeparateHarness(tasks_dir=TASKS_DIR)
+    pid = other.load(options)._process._process.pid  # type: ignore[attr-defined]
+    tasks = separate.load(options)
+    assert tasks._process._process.pid == pid  # type: ignore[attr-defined]
+    other.stop()
+    assert len(list(tasks.render())) == tasks.tasks[0].n_items
+
+
+def test_a_process_that_waited_for_long_is_not_used(
+    separate: SeparateHarness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = TaskOptions(names=("gsm8k",), data_dir=tiny_data)
+    pid = separate.load(options)._process._process.pid  # type: ignore[attr-defined]
+    monkeypatch.setattr(process, "IDLE_S", 0.0)
+    assert separate.load(options)._process._process.pid != pid  # type: ignore[attr-defined]
+    assert not is_there(pid)
+
+
+@pytest.mark.parametrize("names", [("*",), ("kobest",), ("kobest_*",), ("gsm8k", "kobest_copa", "ifeval")])
+def test_more_tasks_than_the_bound_are_refused(
+    separate: SeparateHarness, tiny_data: Path, names: tuple[str, ...]
+) -> None:
+    with pytest.raises(TooManyTasks, match="more than 2 tasks") as refused:
+        separate.load(TaskOptions(names=names, data_dir=tiny_data, most_tasks=2))
+    assert refused.value.details == {"fields": {"tasks": "must be at most 2 tasks"}}
+    assert len(separate.load(TaskOptions(names=("kobest",), data_dir=tiny_data, most_tasks=5)).tasks) == 5
