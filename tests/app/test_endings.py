@@ -12,13 +12,21 @@ from qualab.app.run import start
 from qualab.domain.comparison import Analysis
 from qualab.domain.items import Reply
 from qualab.domain.names import AnswerStatus, Verdict
+from qualab.domain.plan import DecisionRule
 from tests.app.fakes import Answerer, Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, reply
 
 
-async def compared(candidate: Answerer, baseline: Answerer = echo_number, n_items: int = 200) -> Analysis:
+async def compared(
+    candidate: Answerer, baseline: Answerer = echo_number, n_items: int = 200, max_missing_share: float | None = None
+) -> Analysis:
     bench = Bench(harness=FakeHarness(FakeTasks(n_items=n_items)))
     bench.baseline.answer, bench.candidate.answer = baseline, candidate
-    return await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    return await start(
+        bench.services,
+        experiment(rule=DecisionRule(max_missing_share=max_missing_share)),
+        keys={},
+        progress=QuietProgress(),
+    )
 
 
 def first(n: int, **changes: Any) -> Answerer:
@@ -40,7 +48,7 @@ def said(analysis: Analysis, part: str) -> str:
 
 @pytest.mark.parametrize("reason", ["content_filter", "tool_calls", "{'type': 'stop'}", "new\nline"])
 async def test_an_odd_finish_reason_is_a_caveat(reason: str) -> None:
-    analysis = await compared(first(7, finish_reason=reason))
+    analysis = await compared(first(7, finish_reason=reason), max_missing_share=0.05)
     assert analysis.verdict is Verdict.EQUIVALENT
     shown = reason.replace("\n", "\\n")
     assert said(analysis, "7 answers of the candidate ended neither") == (
@@ -56,9 +64,9 @@ async def test_a_usual_finish_reason_is_not_said(reason: str) -> None:
 
 
 async def test_odd_finish_reasons_beyond_the_cap_of_missing_answers_are_invalid() -> None:
-    analysis = await compared(first(11, finish_reason="content_filter"))
+    analysis = await compared(first(2, finish_reason="content_filter"))
     assert analysis.verdict is Verdict.INVALID
-    assert said(analysis, "content_filter (11)").endswith("more than the plan allows (5 %)")
+    assert said(analysis, "content_filter (2)").endswith("more than the plan allows (0.5 %)")
 
 
 def thinking(characters: int, **changes: Any) -> Callable[[str, int], Reply]:

@@ -14,6 +14,7 @@ import pytest
 
 from qualab.app.analysis.missing import lost_pairs
 from qualab.app.analysis.samples import MeanSample, MissingCount
+from qualab.app.calculators import verdict_power
 from qualab.app.experiment import make_plan
 from qualab.app.frozen import FrozenPlan, check_frozen, from_document, to_document
 from qualab.app.planning.beliefs import Given
@@ -30,7 +31,7 @@ from qualab.stats.counts import PairedCounts
 from qualab.stats.equivalence import equivalence
 from qualab.stats.looks import looks_at, simulate_looks
 from qualab.stats.power import power_equivalence, power_non_inferiority
-from qualab.stats.sizing import items_needed, power_to_prove, smallest_margin
+from qualab.stats.sizing import items_needed, smallest_margin
 from tests.app.fakes import (
     START,
     Bench,
@@ -127,11 +128,11 @@ def test_repeats_divide_run_noise_and_nothing_else() -> None:
     unknown = planned({"a": 600}, **sampled).metrics[0]  # type: ignore[arg-type]
     once = planned({"a": 600}).metrics[0]
     assert unknown.variance == 0.05
-    assert unknown.power == power_to_prove(n_items=600, discordance=0.05, margin=0.02, n_clusters=600)
+    assert unknown.power == verdict_power(n_items=600, discordance=0.05, margin=0.02, alpha=0.05, n_clusters=600)
     assert unknown.power < once.power  # all repeats of an item may be lost together: the bound allows for it
     half = planned({"a": 600}, Given(discordance={"": 0.05}, noise={"": 0.03}), **sampled).metrics[0]  # type: ignore[arg-type]
     assert half.variance == pytest.approx(0.02 + 0.03 / 4)
-    assert once.power < half.power < power_to_prove(n_items=2400, discordance=0.05, margin=0.02)
+    assert once.power < half.power < verdict_power(n_items=2400, discordance=0.05, margin=0.02, alpha=0.05)
 
 
 def test_noise_beyond_the_discordance_is_refused() -> None:
@@ -149,7 +150,7 @@ def test_clusters_count_as_items_over_the_design_effect_and_an_unknown_one_is_sa
     assert told.effective_items == 600
     assert 1123 * 1.5 < told.items_needed < 1123 * 1.5 * 1.15  # the bound over clusters takes some more
     effective, n_clusters = round(told.items_needed / 1.5), told.items_needed / 2
-    power = power_to_prove(n_items=effective, discordance=0.05, margin=0.02, n_clusters=n_clusters)
+    power = verdict_power(n_items=effective, discordance=0.05, margin=0.02, alpha=0.05, n_clusters=n_clusters)
     assert power == pytest.approx(0.8, abs=0.01)
 
 

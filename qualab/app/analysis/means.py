@@ -247,12 +247,15 @@ class _Data:
             return _Tests(pvalue=found.pvalue, exact=found.pvalue_exact)
         flips = sign_flip(self.sample.differences, cluster=self.codes, rng=rng)
         return _Tests(
-            # the interval's own test has to agree: signs may flip rarely where one unseen score could turn the mean
-            pvalue=max(flips.pvalue, min(1.0, 2.0 * min(self.sides()))),
+            pvalue=max(flips.pvalue, self._pvalue_of_bound()),
             exact=flips.pvalue_whole if flips.is_exact else None,
             clustered_mcnemar=self._clustered_mcnemar(),
             n_resamples=flips.n_resamples,
         )
+
+    def _pvalue_of_bound(self) -> float:
+        """Two-sided p of the test whose interval is shown: where scores are not 0/1, one unseen could turn the mean."""
+        return min(1.0, 2.0 * min(self.sides())) if self.kind is EvidenceKind.SCORES else 0.0
 
     def sides(self) -> tuple[float, float]:
         """McNemar's mid-p of the counts, else Gaffke's bound against 0.
