@@ -14,8 +14,8 @@ import os
 import time
 
 from benchmarks.made_up import MadeUp, Stored, stored
-from qualab.app.analysis.bounds import forget
-from qualab.domain.names import ArmName
+from qualab.analysis.bounds import forget
+from qualab.model.names import ArmName
 
 TARGET_S = 1.0
 SIZES = {"real sizes": 1.0, "11,000 items": 1.3077}

@@ -26,12 +26,11 @@ from typing import NamedTuple
 import aiohttp
 import orjson
 
-from qualab.adapters.endpoints.client import open_endpoint
-from qualab.domain.bodies import generation_request, loglikelihood_request
-from qualab.domain.canonical import encode_body
-from qualab.domain.items import Prompt, Request
-from qualab.domain.names import Api
-from qualab.domain.plan import RequestPolicy, SamplingPlan
+from qualab.endpoints.client import open_endpoint
+from qualab.model.canonical import encode_body
+from qualab.model.items import Prompt, Request, generation_request, loglikelihood_request
+from qualab.model.names import Api
+from qualab.model.plan import RequestPolicy, SamplingPlan
 
 CONCURRENCY = 128
 GENERATIONS, LOGLIKELIHOODS = 2_000, 8_000

@@ -21,12 +21,12 @@ from sqlalchemy import Connection, create_engine, insert
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from qualab.adapters.store import open_store, upgrade
-from qualab.adapters.store.location import locate
-from qualab.adapters.store.tables import comparison, submission
 from qualab.bootstrap import share
-from qualab.domain.ordering import ORDERS, ListOrder
-from qualab.ports import ComparisonFilter, Registry
+from qualab.model.ports import ComparisonFilter, Registry
+from qualab.model.registry import ORDERS, ListOrder
+from qualab.store import open_store, upgrade
+from qualab.store.location import locate
+from qualab.store.tables import comparison, submission
 
 BEGAN_US = 1_700_000_000_000_000
 UNDER_WAY = 20

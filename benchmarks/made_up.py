@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qualab.adapters.memory import MemoryStore
-from qualab.app.analyse import analyse
-from qualab.app.summaries import Summary
-from qualab.domain.canonical import plan_hash
-from qualab.domain.comparison import Analysis, Comparison
-from qualab.domain.items import Answer, Item, Reply, Request, Score
-from qualab.domain.names import AnswerStatus, Api, ArmName, ComparisonStatus, MetricKind, RequestKind
-from qualab.domain.plan import DecisionRule, MetricSpec, Plan, RequestPolicy, SamplingPlan, TaskSpec
+from qualab.analysis.analyse import analyse
+from qualab.analysis.summaries import Summary
+from qualab.model.canonical import plan_hash
+from qualab.model.comparison import Analysis, Comparison
+from qualab.model.items import Answer, Item, Reply, Request, Score
+from qualab.model.names import AnswerStatus, Api, ArmName, ComparisonStatus, MetricKind, RequestKind
+from qualab.model.plan import DecisionRule, MetricSpec, Plan, RequestPolicy, SamplingPlan, TaskSpec
 from qualab.stats.f1 import macro_f1
+from qualab.store.memory import MemoryStore
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.made_up import SHAPES
 from benchmarks.verdicts import serve
-from qualab.adapters.store import open_store, upgrade
 from qualab.bootstrap import share
+from qualab.store import open_store, upgrade
 from tests.web.made import publish
 
 ID = "20260301-214000-5ca1ab1e"

@@ -31,18 +31,18 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from benchmarks.client import bare_client, mock_server, reset
-from qualab.adapters.endpoints.client import open_endpoint
-from qualab.app import run as use_case
-from qualab.app.experiment import Experiment
-from qualab.app.services import Services
 from qualab.bootstrap import run_async, services_of
-from qualab.domain.canonical import encode_body
-from qualab.domain.comparison import Analysis, Comparison
-from qualab.domain.engine import Engine, EngineKind
-from qualab.domain.items import Item, Reply, Request
-from qualab.domain.names import ArmName
-from qualab.domain.plan import DecisionRule, RequestPolicy
-from qualab.ports import Endpoint, EndpointInfo
+from qualab.endpoints.client import open_endpoint
+from qualab.model.canonical import encode_body
+from qualab.model.comparison import Analysis, Comparison
+from qualab.model.engine import Engine, EngineKind
+from qualab.model.items import Item, Reply, Request
+from qualab.model.names import ArmName
+from qualab.model.plan import DecisionRule, RequestPolicy
+from qualab.model.ports import Endpoint, EndpointInfo
+from qualab.run import run as use_case
+from qualab.run.experiment import Experiment
+from qualab.run.services import Services
 from qualab.settings import load
 
 CONCURRENCY = 128

@@ -36,12 +36,11 @@ import psycopg
 from benchmarks.client import _free_port
 from benchmarks.load import Followed, Seen, Target, ask, dawdle, follow, serve_empty
 from benchmarks.made_up import MadeUp, Stored, stored
-from qualab.adapters.store import SqlStore, codes, open_store, upgrade
-from qualab.domain.canonical import plan_hash
-from qualab.domain.comparison import Comparison
-from qualab.domain.items import Answer, Item, Reply
-from qualab.domain.names import AnswerStatus, ArmName, ComparisonStatus
-from qualab.domain.outcomes import Change, Outcome
+from qualab.model.canonical import plan_hash
+from qualab.model.comparison import Comparison
+from qualab.model.items import Answer, Change, Item, Outcome, Reply
+from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus
+from qualab.store import SqlStore, codes, open_store, upgrade
 from tests.store import postgresql
 
 MIGRATIONS = Path(__file__).parents[1] / "migrations"

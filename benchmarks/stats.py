@@ -22,9 +22,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.special
 
-from qualab.stats import PairedCounts, equivalence, items_needed, max_t, power_equivalence, provable_margin
-from qualab.stats.guard import critical_gains
-from qualab.stats.score import score_statistic
+from qualab.stats.counts import PairedCounts
+from qualab.stats.equivalence import critical_gains, equivalence, provable_margin
+from qualab.stats.interval import score_statistic
+from qualab.stats.multiplicity import max_t
+from qualab.stats.power import power_equivalence
+from qualab.stats.sizing import items_needed
 
 Array = npt.NDArray[np.float64]
 

@@ -30,15 +30,14 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from qualab.adapters.store import SqlStore, open_store, upgrade
-from qualab.adapters.store.bulk import chunks
-from qualab.adapters.store.engine import PAGE_BYTES
-from qualab.domain.canonical import plan_hash
-from qualab.domain.comparison import Comparison
-from qualab.domain.items import Answer, Item, Prompt, Reply, Request, Score
-from qualab.domain.names import AnswerStatus, Api, ArmName, ComparisonStatus, RequestKind
-from qualab.domain.outcomes import Change, Outcome
-from qualab.domain.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
+from qualab.model.canonical import plan_hash
+from qualab.model.comparison import Comparison
+from qualab.model.items import Answer, Change, Item, Outcome, Prompt, Reply, Request, Score
+from qualab.model.names import AnswerStatus, Api, ArmName, ComparisonStatus, RequestKind
+from qualab.model.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
+from qualab.store import SqlStore, open_store, upgrade
+from qualab.store.bulk import chunks
+from qualab.store.engine import PAGE_BYTES
 from tests.store import postgresql
 
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
@@ -247,8 +246,8 @@ def measure_processes(directory: Path, shared: str, rounds: int) -> None:
     code = f"import sys; sys.path.insert(0, {str(this.parent)!r}); import store; store.create_many(*sys.argv[1:])"
     subprocess.run([sys.executable, "-c", code, str(directory / "many.db"), shared], check=True)
     listing = (
-        "import sys; from pathlib import Path; from qualab.adapters.store import open_store;"
-        "from qualab.ports import ComparisonFilter;"
+        "import sys; from pathlib import Path; from qualab.store import open_store;"
+        "from qualab.model.ports import ComparisonFilter;"
         "assert open_store(sys.argv[1], migrations=Path(sys.argv[2])).list(ComparisonFilter())"
     )
     for title, source in {"import sqlalchemy": "import sqlalchemy", "import, open, list": listing}.items():

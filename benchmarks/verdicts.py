@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from qualab.adapters.store import open_store, upgrade
 from qualab.bootstrap import share
+from qualab.store import open_store, upgrade
 from tests.store import postgresql
 from tests.store.samples import NOW, make_analysis, make_comparison, make_items
 

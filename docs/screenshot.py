@@ -23,8 +23,8 @@ import manimgx_fonts_cjk
 from playwright.sync_api import sync_playwright
 
 from qualab import bootstrap
-from qualab.app.reporting.model import report_model
-from qualab.domain.names import Language, ReportFormat
+from qualab.model.names import Language, ReportFormat
+from qualab.report.model import report_model
 from qualab.settings import load
 
 HERE = Path(__file__).parent

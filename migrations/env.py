@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import context
 
-from qualab.adapters.store import partial  # noqa: F401  part of the schema
-from qualab.adapters.store.tables import metadata
+from qualab.store import partial  # noqa: F401  part of the schema
+from qualab.store.tables import metadata
 
 connection = context.config.attributes["connection"]
 context.configure(

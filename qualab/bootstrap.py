@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import qualab
-from qualab.adapters.clock import SystemClock
-from qualab.app.experiment import Experiment
-from qualab.app.services import Services
-from qualab.domain.gate import GateResult
-from qualab.domain.names import ArmName
-from qualab.domain.pair import ServedPair
-from qualab.domain.pins import PinPlaces
-from qualab.domain.plan import DecisionRule, DrafterCosts, NoisePlan, RequestPolicy
+from qualab.clock import SystemClock
 from qualab.errors import InvalidValue
-from qualab.ports import Clock, Harness, PinSource, Registry, RemoteService, Renderer, Store
+from qualab.model.names import ArmName
+from qualab.model.pair import ServedPair
+from qualab.model.plan import DecisionRule, DrafterCosts, NoisePlan, PinPlaces, RequestPolicy
+from qualab.model.ports import Clock, Harness, PinSource, Registry, RemoteService, Renderer, Store
+from qualab.model.report import GateResult
+from qualab.run.experiment import Experiment
+from qualab.run.services import Services
 
 if TYPE_CHECKING:
-    from qualab.app.import_ import ImportServices
+    from qualab.imports.import_ import ImportServices
     from qualab.settings import Settings
+
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def database_url(db: str) -> str:
 
 def is_server(db: str) -> bool:
     """Whether this database is a server's, which may be away for a while."""
-    from qualab.adapters.store.location import locate
+    from qualab.store.location import locate
 
     return locate(database_url(db)).path is None
 
@@ -76,13 +76,13 @@ def _named(db: str | None) -> str:
 
 def database_shown(db: str | None) -> str:
     """Where that store is, for a person: without a password."""
-    from qualab.adapters.store.location import locate
+    from qualab.store.location import locate
 
     return str(locate(database_url(_named(db))))
 
 
 def _store_at(db: str) -> Store:
-    from qualab.adapters.store import open_store
+    from qualab.store import open_store
 
     return open_store(database_url(db), migrations=share("migrations"))
 
@@ -94,7 +94,7 @@ def registry_of(settings: Settings) -> Registry:
 
 def stores_of(settings: Settings) -> tuple[Store, Registry]:
     """Both, on the same connections."""
-    from qualab.adapters.store import open_store
+    from qualab.store import open_store
 
     store = open_store(database_url(settings.db), migrations=share("migrations"))
     return store, store.registry
@@ -107,18 +107,18 @@ def now() -> datetime:
 
 def harness_of(settings: Settings) -> Harness:
     """lm-evaluation-harness in processes of its own, with the tasks that ship beside the package."""
-    from qualab.adapters.harness import SeparateHarness
+    from qualab.harness import SeparateHarness
 
     return SeparateHarness(tasks_dir=share("tasks"), item_timeout_s=settings.scoring_timeout)
 
 
 def services_of(settings: Settings, *, keeps_nothing: bool = False, store: Store | None = None) -> Services:
     """Everything that a run needs: without a database (`keeps_nothing`), or on a `store` that is open already."""
-    from qualab.adapters.endpoints.client import open_endpoint
-    from qualab.adapters.endpoints.tokenizing import named_tokenizer
-    from qualab.adapters.endpoints.urls import same_server
-    from qualab.adapters.memory import MemoryStore
-    from qualab.adapters.render.lm_eval_files import write_lm_eval_files
+    from qualab.endpoints.client import open_endpoint
+    from qualab.endpoints.tokenizing import named_tokenizer
+    from qualab.endpoints.urls import same_server
+    from qualab.harness.exporting import write_lm_eval_files
+    from qualab.store.memory import MemoryStore
 
     return Services(
         store=MemoryStore() if keeps_nothing else store or store_of(settings),
@@ -136,29 +136,28 @@ def services_of(settings: Settings, *, keeps_nothing: bool = False, store: Store
 def renderer(name: str) -> Renderer:
     """What draws a report as pdf, html, md or json."""
     if name == "pdf":
-        from qualab.adapters.render.pdf import render_pdf
+        from qualab.report.pdf import render_pdf
 
         return render_pdf
     if name == "html":
-        from qualab.adapters.render.html import render_html
+        from qualab.report.html import render_html
 
         return render_html
-    from qualab.adapters.render.json_text import render_json
-    from qualab.adapters.render.markdown import render_markdown
+    from qualab.report.markdown import render_json, render_markdown
 
     return {"md": render_markdown, "json": render_json}[name]
 
 
 def page_renderer() -> Callable[[str, Mapping[str, object]], bytes]:
     """What draws a web page of this name with these values."""
-    from qualab.adapters.render.web import render_page
+    from qualab.report.web import render_page
 
     return render_page
 
 
 def static_file(name: str) -> tuple[bytes, str] | None:
     """A file that web pages load, and its media type; None where there is none."""
-    from qualab.adapters.render.web import static_file
+    from qualab.report.web import static_file
 
     return static_file(name)
 
@@ -170,23 +169,21 @@ def clock() -> Clock:
 
 def remote_service(url: str, *, token: str) -> AbstractAsyncContextManager[RemoteService]:
     """A server of `qualab serve`."""
-    from qualab.adapters.endpoints.service import open_service
+    from qualab.endpoints.remote import open_service
 
     return open_service(url, token=token)
 
 
 def gate_renderer(kind: str) -> Callable[[GateResult], bytes]:
     """How a gate's result is written. `kind` is "junit" or "markdown"."""
-    from qualab.adapters.render.gate_markdown import gate_markdown
-    from qualab.adapters.render.junit import junit
+    from qualab.report.gate import gate_markdown, junit
 
     return {"junit": junit, "markdown": lambda found: gate_markdown(found).encode()}[kind]
 
 
 def gate_error_renderer(kind: str) -> Callable[..., bytes]:
     """How it is written that a gate has no result: of a name, `code=` and `message=`. `kind` as before."""
-    from qualab.adapters.render.gate_markdown import gate_markdown_of_error
-    from qualab.adapters.render.junit import junit_of_error
+    from qualab.report.gate import gate_markdown_of_error, junit_of_error
 
     return {"junit": junit_of_error, "markdown": lambda name, **said: gate_markdown_of_error(name, **said).encode()}[
         kind
@@ -195,9 +192,9 @@ def gate_error_renderer(kind: str) -> Callable[..., bytes]:
 
 def import_services_of(settings: Settings) -> ImportServices:
     """Everything that an import needs; lm-eval is not loaded."""
-    from qualab.adapters.harness.catalog import read_catalog
-    from qualab.adapters.imports import LogFiles
-    from qualab.app.import_ import ImportServices
+    from qualab.harness.catalog import read_catalog
+    from qualab.imports.import_ import ImportServices
+    from qualab.imports.opening import LogFiles
 
     knows = read_catalog(share("tasks")).facts
     return ImportServices(store=store_of(settings), logs=LogFiles(), knows=knows, clock=SystemClock())
@@ -222,7 +219,7 @@ def rule_of(settings: Settings) -> DecisionRule:
 
 def pin_source() -> PinSource:
     """What tells what the arms really run: kubectl, docker, and this machine's folders."""
-    from qualab.adapters.pins import LocalPins
+    from qualab.run.pin_sources import LocalPins
 
     return LocalPins()
 
@@ -276,7 +273,7 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
 
 def places_here(settings: Settings) -> dict[str, str]:
     """What is said of where the arms run now, for a comparison that is resumed."""
-    from qualab.app.pinning import places_text
+    from qualab.run.pins import places_text
 
     said = places_text(_places(settings))
     left_out = {"checkpoint"} if settings.checkpoint == "" else set()
@@ -311,22 +308,22 @@ def keys_of(settings: Settings, *, managed: bool = False) -> dict[ArmName, str |
 
 def upgrade_database(settings: Settings) -> None:
     """Brings the database to this version's schema."""
-    from qualab.adapters.store import upgrade
+    from qualab.store import upgrade
 
     upgrade(database_url(settings.db), migrations=share("migrations"))
 
 
 def current_revision(settings: Settings) -> tuple[str | None, str]:
     """The database's schema revision and this version's."""
-    from qualab.adapters.store import current
+    from qualab.store import current
 
     return current(database_url(settings.db), migrations=share("migrations"))
 
 
 def copy_database(source: str, target: str, *, say: Callable[[str, int], None]) -> None:
     """Copies everything into another database; `say` is told each table and its rows."""
-    from qualab.adapters.store.copying import copy_database as copy
-    from qualab.domain.claims import STALE_AFTER_S
+    from qualab.model.registry import STALE_AFTER_S
+    from qualab.store.copying import copy_database as copy
 
     copy(source, target, migrations=share("migrations"), now=now(), stale_after_s=STALE_AFTER_S, say=say)
 
@@ -360,15 +357,15 @@ def allow_open_files() -> None:
 
 def embedded_pair(*, say: Callable[[str], None], log_dir: Path) -> AbstractContextManager[Any]:
     """The demo's own pair of servers; yields (baseline URL, candidate URL)."""
-    from qualab.adapters.endpoints.embedded import embedded_pair as pair
-    from qualab.adapters.endpoints.embedded import prepare_models
+    from qualab.managed.embedded import embedded_pair as pair
+    from qualab.managed.embedded import prepare_models
 
     return pair(prepare_models(say=say), drafter="draft", log_dir=log_dir, say=say)
 
 
 def read_pair(path: Path) -> ServedPair:
     """The pair that a file describes. Raises UsageError, UnknownSetting or InvalidValue with the file's line."""
-    from qualab.adapters.pair.reading import read_pair as read
+    from qualab.managed.reading import read_pair as read
 
     return read(path)
 
@@ -377,13 +374,13 @@ def served_pair(
     pair: ServedPair, *, arms: Sequence[ArmName], say: Callable[[str], None]
 ) -> AbstractContextManager[Sequence[Any]]:
     """Serves these arms; yields the servers, each with `check()`."""
-    from qualab.adapters.pair.serving import serve
+    from qualab.managed.serving import serve
 
     return serve(pair, arms=arms, say=say)
 
 
 def render_pair(pair: ServedPair, kind: str) -> dict[str, str]:
     """The pair as manifests: text by file name. `kind` is "kubernetes" or "compose"."""
-    from qualab.adapters.pair.manifests import render_compose, render_kubernetes
+    from qualab.managed.manifests import render_compose, render_kubernetes
 
     return {"kubernetes": render_kubernetes, "compose": render_compose}[kind](pair)

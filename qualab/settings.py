@@ -19,9 +19,9 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from qualab.domain.names import ArmName, Objective
-from qualab.domain.pins import by_arm
 from qualab.errors import InvalidValue, UnknownSetting, UsageError
+from qualab.model.names import ArmName, Objective
+from qualab.model.plan import by_arm
 
 ENV_PREFIX = "QUALAB_"
 

@@ -6,15 +6,15 @@ import asyncio
 import threading
 from concurrent.futures import Future
 
-from qualab.app.service.desk import Desk
-from qualab.app.service.running import Unseen, carry_out
+from qualab.service.desk import Desk
+from qualab.service.worker import Unseen, carry_out
 
 HOST_WAIT_S = 0.05
 LONGEST_END_S = 30.0
 
 
 class InlineJobs:
-    """`qualab.ports.Jobs`; one comparison at a time. `begin` is called once the desk is there."""
+    """`qualab.model.ports.Jobs`; one comparison at a time. `begin` is called once the desk is there."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

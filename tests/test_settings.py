@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from qualab.bootstrap import experiment_of, keys_of, store_named, store_of
-from qualab.domain.names import ArmName
 from qualab.errors import InvalidValue, UnknownSetting, UsageError
+from qualab.model.names import ArmName
 from qualab.settings import FIELDS, Settings, load
 
 
@@ -131,7 +131,7 @@ def test_what_a_run_cannot_do_without_is_asked_for(missing: str) -> None:
 
 
 def test_the_example_file_holds_only_known_settings_and_loads(tmp_path: Path) -> None:
-    from qualab.cli.example import EXPERIMENT
+    from qualab.cli.run import EXPERIMENT
 
     settings = load(file=experiment(tmp_path, EXPERIMENT))
     assert isinstance(settings, Settings)

@@ -52,12 +52,12 @@ def _serve() -> None:
 
 def _compare(db: str | None) -> None:
     from qualab import bootstrap
-    from qualab.app import run as use_case
     from qualab.cli.options import Format
     from qualab.cli.progress import TerminalProgress
     from qualab.cli.query import print_result
     from qualab.cli.run import print_next, run_to_end
     from qualab.cli.tables import make_console
+    from qualab.run import run as use_case
     from qualab.settings import load
 
     progress = TerminalProgress(make_console(is_error=True))

@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from qualab.app.flips import Flips, Pair, TextPairs
-from qualab.domain.names import ArmName
-from qualab.domain.text import line_text
+from qualab.analysis.flips import Flips, Pair, TextPairs
+from qualab.model.names import ArmName
+from qualab.model.wording import line_text
 
 BEFORE, AFTER = 60, 160
 """Characters of an answer that are shown before and after its first difference."""

@@ -16,8 +16,9 @@ from qualab.cli.output import output_may_fail
 from qualab.errors import InvalidValue, QualabError, Unauthenticated, UsageError
 
 if TYPE_CHECKING:
-    from qualab.app.gate import Source
-    from qualab.domain.gate import GateResult
+    from qualab.model.report import GateResult
+    from qualab.run.gate import Source
+
 
 ONE_TOKEN = "It holds one token and nothing else"
 NO_TOKEN = "Set QUALAB_TOKEN, or name its file with --token-file; `qualab token create NAME --scope read` makes one"
@@ -53,7 +54,7 @@ def gate(
     0 equivalent, 1 regression, 2 usage, 3 inconclusive, 4 invalid, 5 no verdict.
     """
     from qualab import bootstrap
-    from qualab.cli.exits import OF_VERDICT
+    from qualab.cli.output import OF_VERDICT
     from qualab.cli.times import duration
 
     _check_named(comparison, latest=latest, label=label)
@@ -103,8 +104,8 @@ def _checked(token: str, where: str) -> str:
 async def _waited(
     server: str, token: str, db: str | None, *, comparison: str, label: str, timeout_s: float, poll_s: float
 ) -> GateResult:
-    from qualab.app.gate import gate as wait
     from qualab.cli.output import complain
+    from qualab.run.gate import gate as wait
 
     async with _source(server, token, db) as source:
         chosen = comparison or await source.latest(label)
@@ -114,7 +115,7 @@ async def _waited(
 @asynccontextmanager
 async def _source(server: str, token: str, db: str | None) -> AsyncIterator[Source]:
     from qualab import bootstrap
-    from qualab.app.gate import ServedVerdicts, StoredVerdicts
+    from qualab.run.gate import ServedVerdicts, StoredVerdicts
     from qualab.settings import load
 
     if server:
@@ -154,7 +155,7 @@ def _put(path: Path, content: bytes) -> None:
 
 
 def _json(found: GateResult) -> str:
-    from qualab.domain.canonical import plain
+    from qualab.model.canonical import plain
 
     return _text(plain(found))
 
@@ -167,7 +168,7 @@ def _print(found: GateResult, output_format: Format) -> None:
     if output_format is Format.JSON:
         sys.stdout.write(_json(found))
         return
-    from qualab.domain.text import line_text
+    from qualab.model.wording import line_text
 
     said = f" ({line_text(found.label)})" if found.label else ""
     typer.echo(f"{found.verdict.value}: {found.id}{said}, plan {found.plan_hash[:12]}")

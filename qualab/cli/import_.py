@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qualab.cli import experiment_options as o
-from qualab.cli.exits import OF_VERDICT
+from qualab.cli import options as o
 from qualab.cli.options import Database, Format, OutputFormat
-from qualab.cli.output import output_may_fail
-from qualab.domain.names import ArmName
+from qualab.cli.output import OF_VERDICT, output_may_fail
 from qualab.errors import UsageError
+from qualab.model.names import ArmName
 
 if TYPE_CHECKING:
-    from qualab.app.import_ import Wanted
+    from qualab.imports.import_ import Wanted
     from qualab.settings import Settings
+
 
 Logs = Annotated[Path | None, typer.Option(help="Folder or file with this arm's logs.")]
 
@@ -58,8 +58,8 @@ def import_(
     rule |= {"strict": strict, "score_bounds": score_bounds}
     changes = {name: value for name, value in rule.items() if value is not None}
     from qualab import bootstrap
-    from qualab.app.import_ import import_logs
     from qualab.cli.query import print_result
+    from qualab.imports.import_ import import_logs
     from qualab.settings import load
 
     settings = load(command_line={"db": db, "label": label, **changes})
@@ -80,7 +80,7 @@ def _wanted(
     allow: str,
 ) -> Wanted:
     from qualab import bootstrap
-    from qualab.app.import_ import Wanted
+    from qualab.imports.import_ import Wanted
 
     table, baseline, candidate = given
     if table is not None and (baseline or candidate):
@@ -100,7 +100,7 @@ def _wanted(
 
 def _runs(text: str) -> dict[ArmName, str]:
     """ "baseline=A,candidate=B", or one text for both."""
-    from qualab.domain.pins import by_arm
+    from qualab.model.plan import by_arm
 
     if "=" in text:
         try:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-
-# imports make many objects that live on: looking through them again and again is a fifth of a short command's time
-gc.set_threshold(300_000, 20, 20)
-
 import sys
 import traceback
 from typing import Annotated
@@ -34,9 +30,12 @@ from qualab.cli import (
     token,
     worker,
 )
-from qualab.cli.exits import INTERRUPTED, UNEXPECTED, of_error
-from qualab.cli.output import NO_ROOM, complain, keep_meaning, say_unwritten, silence
+from qualab.cli.output import INTERRUPTED, NO_ROOM, UNEXPECTED, complain, keep_meaning, of_error, say_unwritten, silence
 from qualab.errors import QualabError
+
+# imports make many objects that live on: looking through them again and again is a fifth of a short command's time
+gc.set_threshold(300_000, 20, 20)
+
 
 app = typer.Typer(
     name="qualab",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import getpass
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +14,9 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, TextIO
 
-from qualab.domain.text import visible_text
+from qualab.errors import InfrastructureError, InsufficientData, PairDiffers, QualabError, UsageError
+from qualab.model.names import Verdict
+from qualab.model.wording import visible_text
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -94,3 +98,39 @@ def output_may_fail() -> Iterator[None]:
         yield
     except OSError as error:
         say_unwritten(error)
+
+
+INTERRUPTED = 130
+UNEXPECTED = 5
+
+OF_VERDICT = {
+    Verdict.EQUIVALENT: 0,
+    Verdict.NON_INFERIOR: 0,
+    Verdict.REGRESSION: 1,
+    Verdict.IMPROVEMENT: 3,
+    Verdict.INCONCLUSIVE: 3,
+    Verdict.NOT_TESTED: 3,
+    Verdict.INVALID: 4,
+}
+
+OF_ERROR: tuple[tuple[type[QualabError], int], ...] = (
+    (UsageError, 2),
+    (InsufficientData, 2),
+    (PairDiffers, 4),
+    (InfrastructureError, 5),
+    (QualabError, UNEXPECTED),
+)
+
+
+def of_error(error: QualabError) -> int:
+    """The exit code of the first class in the table that fits."""
+    return next(code for kind, code in OF_ERROR if isinstance(error, kind))
+
+
+def who() -> str:
+    """As "user@host"."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):  # no name for this user id, as in many containers
+        name = "unknown"
+    return f"{name}@{socket.gethostname()}"

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qualab.cli import experiment_options as o
+from qualab.cli import options as o
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
 from qualab.cli.output import complain
 from qualab.errors import UsageError
 
 if TYPE_CHECKING:
-    from qualab.app.frozen import FrozenPlan
-    from qualab.app.planning.beliefs import Given
-    from qualab.app.planning.suite import Planning
+    from qualab.planning.suite import Given, Planning
+    from qualab.run.experiment import FrozenPlan
     from qualab.settings import Settings
+
 
 NOT_SETTINGS = {
     *("experiment", "output_format", "output", "force"),
@@ -104,7 +104,7 @@ def plan(
 ) -> None:
     """Say what the items can prove before anything is asked of an endpoint, and freeze the plan for `qualab run`."""
     given = {name: value for name, value in locals().items() if name not in NOT_SETTINGS}
-    from qualab.app.planning.beliefs import Given
+    from qualab.planning.suite import Given
     from qualab.settings import load, parse_shares
 
     beliefs = Given(
@@ -125,10 +125,9 @@ def plan(
 
 def _planned(settings: Settings, beliefs: Given, pilot: str | None) -> Planning:
     from qualab import bootstrap
-    from qualab.app.experiment import check, task_options
-    from qualab.app.pinning import planned_hash
-    from qualab.app.planning.pilot import pilot_of
-    from qualab.app.planning.suite import plan_comparison
+    from qualab.planning.suite import pilot_of, plan_comparison
+    from qualab.run.experiment import check, task_options
+    from qualab.run.pins import planned_hash
 
     wanted = bootstrap.experiment_of(settings, needed=())
     check(wanted)
@@ -141,7 +140,7 @@ def _planned(settings: Settings, beliefs: Given, pilot: str | None) -> Planning:
 def _print(found: Planning, output_format: Format) -> None:
     from qualab.cli.plan_text import planning_text
     from qualab.cli.tables import make_console
-    from qualab.domain.canonical import plain, plan_hash
+    from qualab.model.canonical import plain, plan_hash
 
     if output_format is Format.JSON:
         everything = {"plan_hash": plan_hash(found.plan), **plain(found)}
@@ -161,9 +160,9 @@ def _said(experiment: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
 def _freeze(found: Planning, settings: Settings, said: Mapping[str, Any], output: Path, *, force: bool) -> str:
     """Writes the plan file and says what was done. Raises UsageError where the file holds something else."""
     from qualab import bootstrap
-    from qualab.app.frozen import FrozenPlan, to_document
     from qualab.cli.planfile import experiment_settings, write_plan_file
-    from qualab.domain.canonical import plan_hash
+    from qualab.model.canonical import plan_hash
+    from qualab.run.experiment import FrozenPlan, to_document
 
     digest = plan_hash(found.plan)
     before = _before(output)

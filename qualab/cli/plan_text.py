@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from qualab.cli.columns import table_in_parts, wrapped
-from qualab.domain.names import Objective
-from qualab.domain.numbers import percent, pp, proven, share
+from qualab.model.names import Objective
+from qualab.model.wording import percent, pp, proven, share
 
 if TYPE_CHECKING:
-    from qualab.app.planning.figures import Figures
-    from qualab.app.planning.suite import Planning
+    from qualab.planning.suite import Figures, Planning
+
 
 WIDTH = 120
 """Of text, at most; a table may be wider where its reader is no terminal."""

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from qualab.domain.pins import arms_text
 from qualab.errors import InvalidValue, UsageError
+from qualab.model.plan import arms_text
 from qualab.settings import ENV_PREFIX, PLACE_FIELDS, PLAN_FIELDS, PLAN_FORMAT, Settings, load, read_document
 
 if TYPE_CHECKING:
-    from qualab.app.frozen import FrozenPlan
+    from qualab.run.experiment import FrozenPlan
+
 
 HEAD = """\
 # A comparison's plan, frozen before its data. Run it: qualab run {name} --baseline URL --candidate URL
@@ -52,7 +53,7 @@ def read_frozen(path: Path | None) -> FrozenPlan | None:
     """The frozen plan in a file, None where it is an experiment file. Raises UsageError, PlanChanged."""
     if path is None or PLAN_FORMAT not in (document := read_document(path)):
         return None
-    from qualab.app.frozen import from_document
+    from qualab.run.experiment import from_document
 
     return from_document(document, where=str(path))
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qualab.cli import experiment_options as o
+from qualab.cli import options as o
 from qualab.cli.options import DataDir, Format, OutputFormat
 
 CANNOT = 4
@@ -50,13 +50,13 @@ def preflight(
     """
     given = {name: value for name, value in locals().items() if name not in ("experiment", "output_format")}
     from qualab import bootstrap
-    from qualab.app import run as use_case
+    from qualab.cli.drafter_text import print_preflight
     from qualab.cli.planfile import load_frozen, read_frozen
     from qualab.cli.progress import TerminalProgress
     from qualab.cli.query import print_json
     from qualab.cli.tables import make_console
-    from qualab.cli.treatment_text import print_preflight
-    from qualab.domain.canonical import plain
+    from qualab.model.canonical import plain
+    from qualab.run import run as use_case
     from qualab.settings import load
 
     frozen = read_frozen(experiment)

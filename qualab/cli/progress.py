@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from qualab.domain.comparison import Comparison
-from qualab.domain.items import Reply
-from qualab.domain.names import ArmName
+from qualab.model.comparison import Comparison
+from qualab.model.items import Reply
+from qualab.model.names import ArmName
 
 LINE_EVERY_S = 10.0
 

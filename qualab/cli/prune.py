@@ -14,7 +14,7 @@ from qualab.cli.options import Database, Format, OutputFormat
 from qualab.cli.times import before, duration
 
 if TYPE_CHECKING:
-    from qualab.app.pruning import Pruned
+    from qualab.run.prune import Pruned
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def prune(
 ) -> None:
     """Delete old comparisons with everything that belongs to them; never those that are signed off, run or wait."""
     from qualab import bootstrap
-    from qualab.app.pruning import prune as delete_old
+    from qualab.run.prune import prune as delete_old
     from qualab.settings import load
 
     now = bootstrap.now()

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from qualab.cli import experiment_options as o
-from qualab.cli.exits import OF_VERDICT
+from qualab.cli import options as o
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
-from qualab.cli.output import complain, is_unicode, output_may_fail
+from qualab.cli.output import OF_VERDICT, complain, is_unicode, output_may_fail
 from qualab.cli.times import moment_of
-from qualab.domain.names import ComparisonStatus, Verdict
 from qualab.errors import UsageError
+from qualab.model.names import ComparisonStatus, Verdict
 
 if TYPE_CHECKING:
-    from qualab.app.compare import Reanalysis
-    from qualab.domain.comparison import Analysis, Comparison
-    from qualab.domain.plan import Plan
-    from qualab.ports import Store
+    from qualab.model.comparison import Analysis, Comparison
+    from qualab.model.plan import Plan
+    from qualab.model.ports import Store
+    from qualab.run.compare import Reanalysis
     from qualab.settings import Settings
+
 
 NONE_YET = "No comparisons yet in {}\n  Start one: qualab run --help, or try: qualab demo; --db names another database"
 NONE_FOUND = "No comparison is like that"
@@ -50,10 +50,10 @@ def list_comparisons(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """List comparisons, newest first."""
-    from qualab.app.standing import find_all
     from qualab.bootstrap import database_shown, now, store_named
     from qualab.cli.tables import comparison_table, make_console
-    from qualab.ports import ComparisonFilter
+    from qualab.model.ports import ComparisonFilter
+    from qualab.run.prune import find_all
 
     begin = None if since is None else moment_of(since, option="--since", now=now())
     wanted = ComparisonFilter(status=status, verdict=verdict, label=label, model=model, since=begin, limit=limit)
@@ -134,7 +134,7 @@ def compare(
     rule |= {"strict": strict, "score_bounds": score_bounds}
     changes = {name: value for name, value in rule.items() if value is not None}
     from qualab import bootstrap
-    from qualab.app.compare import compare_again, with_rule
+    from qualab.run.compare import compare_again, with_rule
     from qualab.settings import load
 
     settings = load(command_line={"db": db, "data_dir": data_dir, **changes})
@@ -159,7 +159,7 @@ def _compare_runs(
 ) -> NoReturn:
     """Two runs of the store, joined as two logs are."""
     from qualab import bootstrap
-    from qualab.app.import_ import Wanted, compare_runs
+    from qualab.imports.import_ import Wanted, compare_runs
 
     if plan is not None:
         raise UsageError("A plan judges one comparison", hint="Give --margin and the like for two runs")
@@ -210,7 +210,7 @@ def export(
 ) -> None:
     """Write lm-eval compatible results_*.json and samples_*.jsonl for each arm."""
     from qualab import bootstrap
-    from qualab.app.export import export as use_case
+    from qualab.run.export import export as use_case
     from qualab.settings import load
 
     services = bootstrap.services_of(load(command_line={"db": db, "data_dir": data_dir}))
@@ -221,8 +221,8 @@ def export(
 
 def print_result(store: Store, comparison_id: str, output_format: Format, *, plan_hash: str | None = None) -> None:
     """One comparison with its newest analysis, under its own plan unless another is named."""
-    from qualab.app.standing import find
     from qualab.bootstrap import now
+    from qualab.run.prune import find
 
     comparison = find(store, comparison_id, now=now())
     analysis = store.analysis(comparison.id, plan_hash=plan_hash)
@@ -234,9 +234,9 @@ def print_result(store: Store, comparison_id: str, output_format: Format, *, pla
 
 def _print_standing(store: Store, comparison: Comparison) -> None:
     """Of a comparison without an analysis: what it is at, and who runs it or how to go on."""
-    from qualab.app.hints import resume_hint
-    from qualab.app.standing import runner_of
     from qualab.bootstrap import now
+    from qualab.run.hints import resume_hint
+    from qualab.run.prune import runner_of
 
     typer.echo(f"Comparison {comparison.id} is {comparison.status.value}: no analysis yet.")
     if comparison.stop_reason:
@@ -248,10 +248,10 @@ def _print_standing(store: Store, comparison: Comparison) -> None:
 def _print_pairs(
     store: Store, comparison_id: str, output_format: Format, *, flips: bool, leaks: bool, task: str, limit: int
 ) -> None:
-    from qualab.app import flips as use_case
+    from qualab.analysis import flips as use_case
     from qualab.cli.flip_text import print_flips, print_text_pairs
     from qualab.cli.tables import make_console
-    from qualab.domain.canonical import plain
+    from qualab.model.canonical import plain
 
     flipped = use_case.flips(store, comparison_id, task=task, limit=limit) if flips else None
     if output_format is Format.TEXT and flipped and not flipped.shown:
@@ -268,8 +268,8 @@ def _print_pairs(
 
 
 def _print_rounds(store: Store, comparison_id: str, plan_hash: str | None) -> None:
+    from qualab.cli.drafter_text import print_histograms
     from qualab.cli.tables import make_console
-    from qualab.cli.treatment_text import print_histograms
 
     analysis = store.analysis(store.get(comparison_id).id, plan_hash=plan_hash)
     if analysis and analysis.treatment:
@@ -278,7 +278,7 @@ def _print_rounds(store: Store, comparison_id: str, plan_hash: str | None) -> No
 
 def _print_analysis(comparison: Comparison, analysis: Analysis | None, output_format: Format) -> None:
     from qualab.cli.tables import make_console, print_analysis
-    from qualab.domain.canonical import plain
+    from qualab.model.canonical import plain
 
     if output_format is Format.JSON:
         shown = {"comparison": plain(comparison), "analysis": plain(analysis) if analysis else None}
@@ -288,14 +288,14 @@ def _print_analysis(comparison: Comparison, analysis: Analysis | None, output_fo
 
 
 def _signoff(comparison: Comparison, analysis: Analysis) -> dict[str, Any]:
-    from qualab.app.signoff import signoff_obstacles
+    from qualab.run.sign import signoff_obstacles
 
     obstacles = signoff_obstacles(analysis, comparison)
     return {"is_possible": not obstacles, "obstacles": list(obstacles)}
 
 
 def _summary(comparison: Comparison) -> dict[str, Any]:
-    from qualab.domain.canonical import plain
+    from qualab.model.canonical import plain
 
     everything: dict[str, Any] = plain(comparison)
     plan = everything.pop("plan")

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from qualab.cli.options import Database
-from qualab.domain.names import Language, ReportFormat
 from qualab.errors import UsageError
+from qualab.model.names import Language, ReportFormat
 
 STANDARD_OUTPUT = Path("-")
 SUFFIXES = {".pdf": ReportFormat.PDF, ".html": ReportFormat.HTML, ".htm": ReportFormat.HTML}
@@ -41,8 +41,8 @@ def report(
 ) -> None:
     """Write a report on a comparison, to be read before a release is signed off."""
     from qualab import bootstrap
-    from qualab.app.reporting.model import report_model
     from qualab.cli.query import whole_hash
+    from qualab.report.model import report_model
     from qualab.settings import load
 
     chosen = report_format or SUFFIXES.get(output.suffix.lower() if output else "", ReportFormat.PDF)

@@ -10,7 +10,7 @@ import typer
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
 
 if TYPE_CHECKING:
-    from qualab.app.rescore import ChangedScore, MetricChange, Rescored
+    from qualab.run.rescore import ChangedScore, MetricChange, Rescored
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +30,7 @@ def rescore(
 ) -> None:
     """Score stored answers again with the installed tasks, and show what changed, metric by metric and item by item."""
     from qualab import bootstrap
-    from qualab.app.rescore import rescore as use_case
+    from qualab.run.rescore import rescore as use_case
     from qualab.settings import load
 
     settings = load(command_line={"db": db, "data_dir": data_dir})
@@ -47,7 +47,7 @@ def rescore(
 
 
 def _document(found: Rescored) -> dict[str, Any]:
-    from qualab.domain.canonical import plain
+    from qualab.model.canonical import plain
 
     everything: dict[str, Any] = plain(found)
     return {**everything, "comparison": found.comparison.id}

@@ -1,4 +1,4 @@
-"""`qualab run`, `resume` and `init`: the main job from a terminal."""
+"""The experiment file that `qualab init` writes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,79 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from qualab.cli import experiment_options as o
-from qualab.cli.exits import INTERRUPTED, OF_VERDICT
+from qualab.cli import options as o
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
-from qualab.cli.output import complain, output_may_fail, program
+from qualab.cli.output import INTERRUPTED, OF_VERDICT, complain, output_may_fail, program
 from qualab.cli.pair import Managed, while_served, with_managed, with_pins
-from qualab.domain.names import ArmName
 from qualab.errors import QualabError, UsageError
+from qualab.model.names import ArmName
 
 if TYPE_CHECKING:
-    from qualab.app.experiment import Experiment
-    from qualab.app.preflight import Keys
-    from qualab.app.services import Services
     from qualab.cli.progress import TerminalProgress
-    from qualab.domain.comparison import Analysis
-    from qualab.domain.plan import Plan
+    from qualab.model.comparison import Analysis
+    from qualab.model.plan import Plan
+    from qualab.run.experiment import Experiment
+    from qualab.run.preflight import Keys
+    from qualab.run.services import Services
+
+
+EXPERIMENT = """\
+# A comparison of two endpoints that differ in the drafter alone.  Run it with: qualab run experiment.yaml
+# Command-line flags and QUALAB_* environment variables win over this file.
+
+baseline: http://127.0.0.1:8000/v1     # drafter off
+candidate: http://127.0.0.1:8001/v1    # drafter on
+model: my-model                        # as both endpoints serve it
+
+# Suites: release (default: generative, exercises the drafter), published-34 (lm-eval's official forms), demo.
+# Or names of lm-eval's tasks and groups.
+tasks: [release]
+
+# What will count as equal, fixed before the run.
+margin: 0.02          # 2 percentage points
+# margins: {gsm8k: 0.03}          # others by benchmark, task or metric; the narrower name wins
+# score_bounds: {reward: [-1, 1]} # lowest and highest score, where they are not 0 and 1
+# objective: non_inferiority      # only a loss matters; default: equivalence
+# strict: true                    # a loss inside the margin is a REGRESSION too: for a drafter said to be lossless
+alpha: 0.05           # level of each one-sided test
+# allow_unobserved: true          # let a verdict stand though neither /metrics nor answers tell that the drafter ran
+# drafter_costs: {draft: 0.2, overhead: 0.05}   # in steps of the model: shows from which length on drafting pays
+# power: 0.8                      # chance of proving the margin that `qualab plan` sizes for
+# expected_missing: 0.001         # share of each arm's answers that `qualab plan` expects to be missing
+# missing_lost: 0.25              # share of the pairs without an answer that the worst case takes as lost; default: all
+
+# What both arms are made of. Without a digest and a commit (or a folder) nothing is signed off: docs/pinning.md
+# pins:
+#   image: vllm/vllm-openai@sha256:DIGEST   # `docker buildx imagetools inspect NAME:TAG` prints the digest
+#   revision: COMMIT                        # of the checkpoint, not a branch
+#   checkpoint: /models/my-model            # or its folder here: the plan holds its hash
+# pods: {baseline: serving/off-0, candidate: serving/on-0}    # kubectl verifies their image; or, for docker:
+# containers: {baseline: off, candidate: on}
+
+# How requests are sent; the same in both arms.
+concurrency: 8        # in flight in each arm
+timeout: 300          # seconds an attempt may take
+# max_attempts: 5
+# max_wait: 600       # seconds that a request waits where its server asks for it (429, Retry-After)
+
+# data_dir: /data/qualab        # data sets as local JSONL, where there is no hub (docs/tasks.md)
+# apply_chat_template: true     # chat completions (true) or completions (false); default: as the suite says
+# num_fewshot: 5                # default: as each task says
+# gen_kwargs: {temperature: 0.7}    # unknown names are refused, unless allow_extra: true
+# repeats: 1                    # answers an item; needs a temperature
+# limit: 40                     # items a task, to try things out; never signed off
+# noise_floor: {runs: 1, concurrency: 16}   # how much the baseline differs from itself, at another load
+# looks: 5                      # stop at one of so many looks if all is proven, or harm is plain; default: never
+# sequential: true              # the candidate after the baseline, on one device (--managed PAIR); never signed off
+# seed: 1234
+# label: my-release-1.2
+# output_path: out              # also write lm-eval's files
+# db: postgresql://user@host/qualab
+
+# Keys never stand here: set QUALAB_API_KEY (or QUALAB_BASELINE_API_KEY, QUALAB_CANDIDATE_API_KEY), or
+# api_key_file: /run/secrets/qualab
+"""
+
 
 T = TypeVar("T")
 NOT_SETTINGS = ("experiment", "managed", "output_format")
@@ -92,9 +150,9 @@ def run(
     """Compare two endpoints: ask both every item, score, test, and say whether quality is equivalent."""
     given = {name: value for name, value in locals().items() if name not in NOT_SETTINGS}
     from qualab import bootstrap
-    from qualab.app.experiment import check
-    from qualab.app.run import takes_turns
     from qualab.cli.planfile import load_frozen, read_frozen
+    from qualab.run.experiment import check
+    from qualab.run.run import takes_turns
     from qualab.settings import load
 
     frozen = read_frozen(experiment)
@@ -115,9 +173,9 @@ def run(
 def _started(
     services: Services, wanted: Experiment, managed: Path | None, *, keys: Keys, frozen: Plan | None
 ) -> Analysis:
-    from qualab.app import run as use_case
-    from qualab.app.interleaving import LOST
-    from qualab.app.turns import begin
+    from qualab.analysis.interleaving import LOST
+    from qualab.run import run as use_case
+    from qualab.run.run import begin
 
     progress = _progress()
     if not (wanted.sequential and managed):
@@ -147,10 +205,10 @@ def resume(
 ) -> None:
     """Go on with a comparison that was stopped, interrupted or killed; asks only what is missing."""
     from qualab import bootstrap
-    from qualab.app import run as use_case
-    from qualab.app.standing import check_free
-    from qualab.app.turns import turns_left
-    from qualab.domain.lookup import signed_off
+    from qualab.model.registry import signed_off
+    from qualab.run import run as use_case
+    from qualab.run.prune import check_free
+    from qualab.run.run import turns_left
     from qualab.settings import load
 
     pins = {"checkpoint": checkpoint, "pods": pods, "containers": containers}
@@ -187,7 +245,7 @@ def _took_turns(
     local: Mapping[str, str] | None = None,
 ) -> Analysis:
     """Serves one arm after the other and lets it be asked. The last turn ends with the analysis."""
-    from qualab.app.turns import take_turn
+    from qualab.run.run import take_turn
 
     progress.comparison_id = comparison_id  # for the way on, should a server fail before anything is asked
     for arm in turns:
@@ -203,7 +261,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
 ) -> None:
     """Write a commented experiment.yaml."""
-    from qualab.cli.example import EXPERIMENT
+    pass
 
     if path.exists() and not force:
         raise UsageError(f"{path} is there already", hint="Give another path, or --force to overwrite it")
@@ -227,8 +285,8 @@ def run_to_end(job: Coroutine[Any, Any, T], progress: TerminalProgress) -> T:
     """Runs a job; whatever ends it early, Ctrl-C and SIGTERM too, says how to go on."""
     import asyncio
 
-    from qualab.app.hints import resume_hint
     from qualab.bootstrap import run_async
+    from qualab.run.hints import resume_hint
 
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -292,7 +350,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _export(services: Services, comparison_id: str, folder: Path) -> None:
-    from qualab.app.export import export
+    from qualab.run.export import export
 
     try:
         for path in export(services, comparison_id, folder):

@@ -13,9 +13,9 @@ from qualab.cli.output import complain
 from qualab.errors import InvalidValue, UsageError
 
 if TYPE_CHECKING:
-    from qualab.domain.access import Token
-    from qualab.ports import Registry
-    from qualab.service_settings import ServiceSettings
+    from qualab.model.ports import Registry
+    from qualab.model.registry import Token
+    from qualab.service.settings import ServiceSettings
 
 
 def register(app: typer.Typer) -> None:
@@ -44,8 +44,9 @@ def serve(
     db: Database = None,
 ) -> None:
     """Serve the REST API and web pages, with a worker. Every setting can be given as QUALAB_SERVE_NAME, too."""
-    from qualab import bootstrap, worker_bootstrap
-    from qualab.service_settings import load_service
+    from qualab import bootstrap
+    from qualab.service import worker_bootstrap
+    from qualab.service.settings import load_service
     from qualab.settings import load
 
     common = load(command_line={"db": db, "data_dir": data_dir})
@@ -63,9 +64,8 @@ def serve(
     store, registry = bootstrap.stores_of(common)
     own_token = _own_token(settings)
     _check_closed(settings, registry, own_token)
-    from qualab.api.app import app_of
-    from qualab.api.logs import begin_logging
-    from qualab.api.serving import server_of
+    from qualab.service.api.app import app_of
+    from qualab.service.api.server import begin_logging, server_of
 
     begin_logging()
     bootstrap.allow_open_files()
@@ -89,8 +89,8 @@ def _collect_often() -> None:
 def _own_token(settings: ServiceSettings) -> Token | None:
     """That of the token file. Raises InvalidValue."""
     from qualab import bootstrap
-    from qualab.app.service.access import token_of
-    from qualab.domain.access import Scope
+    from qualab.model.registry import Scope
+    from qualab.service.access import token_of
 
     path = settings.token_file
     if path is None:
@@ -105,7 +105,7 @@ def _own_token(settings: ServiceSettings) -> Token | None:
 def _check_closed(settings: ServiceSettings, registry: Registry, own_token: Token | None) -> None:
     """Raises UsageError where anybody could come in."""
     from qualab import bootstrap
-    from qualab.app.service.access import valid_tokens
+    from qualab.service.access import valid_tokens
 
     if not settings.is_loopback and own_token is None and not valid_tokens(registry, bootstrap.now()):
         raise UsageError(

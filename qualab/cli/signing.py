@@ -10,7 +10,8 @@ import typer
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
 
 if TYPE_CHECKING:
-    from qualab.app.verified import Verification
+    from qualab.run.verify import Verification
+
 
 ALTERED = 4
 MARKS = {True: "ok", False: "ALTERED", None: "-"}
@@ -39,9 +40,9 @@ def sign_off(
     below chance in both arms, unless a reason to override that is given.
     """
     from qualab import bootstrap
-    from qualab.app.signing import sign_off as sign
-    from qualab.cli.actor import who
-    from qualab.domain.canonical import plain
+    from qualab.cli.output import who
+    from qualab.model.canonical import plain
+    from qualab.run.sign import sign_off as sign
     from qualab.settings import load
 
     settings = load(command_line={"db": db})
@@ -68,8 +69,8 @@ def verify(
 ) -> None:
     """Make hashes, scores and the analysis again from stored answers. Exit code 4 where anything was altered."""
     from qualab import bootstrap
-    from qualab.app.verifying import verify as verify_stored
-    from qualab.domain.canonical import plain
+    from qualab.model.canonical import plain
+    from qualab.run.verify import verify as verify_stored
     from qualab.settings import load
 
     settings = load(command_line={"db": db, "data_dir": data_dir})

@@ -56,8 +56,8 @@ def of_counts(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Is there a difference, and is it smaller than the margin? From the counts of one right/wrong metric."""
-    from qualab.app.calculators import paired_test
     from qualab.cli.stats_text import paired_test_text
+    from qualab.planning.calculators import paired_test
 
     found = paired_test(
         gains=gains,
@@ -83,8 +83,8 @@ def power(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """How likely are so many items to prove the margin, and to find a loss?"""
-    from qualab.app.calculators import powers
     from qualab.cli.stats_text import powers_text
+    from qualab.planning.calculators import powers
 
     found = powers(
         n_items=items,
@@ -107,8 +107,8 @@ def mde(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """How small a loss (minimal detectable effect), and how narrow a margin, can so many items show?"""
-    from qualab.app.calculators import smallest_effects
     from qualab.cli.stats_text import smallest_effects_text
+    from qualab.planning.calculators import smallest_effects
 
     found = smallest_effects(n_items=items, discordance=discordance, alpha=alpha, power=power, accuracy=accuracy)
     _print(found, output_format, smallest_effects_text)
@@ -130,8 +130,8 @@ def size(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """How many items prove the margin, if there is no true difference?"""
-    from qualab.app import calculators
     from qualab.cli.stats_text import size_text
+    from qualab.planning import calculators
 
     found = calculators.size(
         margin=margin,
@@ -150,8 +150,8 @@ def size(
 @app.command(short_help="Recompute a published drafter off/on table.")
 def reproduce(output_format: OutputFormat = Format.TEXT) -> None:
     """Recompute a published drafter off/on table, and show what pairing its items would have given."""
-    from qualab.app import published
     from qualab.cli.stats_text import reproduction_text
+    from qualab.planning import calculators as published
 
     _print(published.reproduce(), output_format, reproduction_text)
 

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from qualab.app.analysis.judge import items_text
+from qualab.analysis.judge import items_text
 from qualab.cli.columns import annotated, table_in_parts, wrapped
-from qualab.domain.names import Verdict
-from qualab.domain.numbers import percent, pp, pvalue, share, signed
+from qualab.model.names import Verdict
+from qualab.model.wording import percent, pp, pvalue, share, signed
 
 if TYPE_CHECKING:
-    from qualab.app.calculators import PairedTest, Powers, Size, SmallestEffects
-    from qualab.app.published import Reproduction
+    from qualab.planning.calculators import PairedTest, Powers, Reproduction, Size, SmallestEffects
+
 
 Line = tuple[str, str, str]
 """A label, a value and what it means."""

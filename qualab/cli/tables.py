@@ -1,4 +1,4 @@
-"""What a terminal shows of a comparison."""
+"""What a terminal shows of the noise floor and of repeats: the primary metrics; JSON has all."""
 
 from __future__ import annotations
 
@@ -8,28 +8,160 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from qualab.app.reporting import metrics
-from qualab.app.reporting.words import ENGLISH
-from qualab.app.signoff import signoff_line
+from qualab.cli.drafter_text import pin_lines, print_treatment
 from qualab.cli.fitting import fit_columns, fits, headers, print_hanging
-from qualab.cli.import_text import import_lines
-from qualab.cli.noise_text import noise_lines
 from qualab.cli.output import silence
-from qualab.cli.pin_text import pin_lines
-from qualab.cli.token_text import token_lines
-from qualab.cli.treatment_text import print_treatment
-from qualab.domain.comparison import (
+from qualab.imports.findings import left_over
+from qualab.model.comparison import (
     Analysis,
     ArmSummary,
     Comparison,
     LeakSummary,
     LooksTaken,
     MetricLook,
+    MetricNoise,
+    NoiseFloor,
+    OddOneOut,
     PairSummary,
+    RepeatNoise,
+    RepeatSummary,
+    SampledTexts,
+    TextsCompared,
 )
-from qualab.domain.names import LookDecision, Verdict
-from qualab.domain.numbers import pvalue, seconds, share, signed
-from qualab.domain.text import line_text
+from qualab.model.names import LookDecision, Verdict
+from qualab.model.plan import Imported, Plan, TaskJoin
+from qualab.model.wording import line_text, pvalue, seconds, share, signed
+from qualab.report import metrics
+from qualab.report.tokens import TokenRow, token_notes, token_rows
+from qualab.report.words import ENGLISH
+from qualab.run.sign import signoff_line
+
+_INDENT = " " * 9
+
+
+def noise_lines(analysis: Analysis) -> Iterator[str]:
+    """The baseline against itself, beside the candidate; then the repeats of each item."""
+    primaries = {row.id for row in analysis.metrics if row.is_primary}
+    if analysis.noise:
+        yield from _floor_lines(analysis.noise, primaries)
+    if analysis.repeats:
+        yield from _repeat_lines(analysis.repeats, primaries)
+
+
+def _floor_lines(found: NoiseFloor, primaries: set[str]) -> Iterator[str]:
+    runs = "1 more run" if found.n_runs == 1 else f"{found.n_runs} more runs"
+    yield (
+        f"{'noise':<9} {runs} of the baseline at concurrency {found.concurrency}, "
+        f"{found.n_answered:,} of {found.n_asked:,} answered"
+    )
+    if found.note:
+        yield f"{_INDENT} {found.note}"
+    if found.baseline and found.candidate:
+        yield f"{_INDENT} texts of the baseline's runs: {_texts(found.baseline)}"
+        yield f"{_INDENT} texts of the arms: {_texts(found.candidate)}{_odd(found.odd_texts)}"
+    if found.sampled:
+        yield f"{_INDENT} are texts of the baseline's runs drawn alike? {_mmd(found.sampled)}"
+    yield from (f"{_INDENT} {one.metric}: {_flips(one)}" for one in found.metrics if one.metric in primaries)
+
+
+def _texts(found: TextsCompared) -> str:
+    first = found.first_difference
+    at = "" if first is None else f", first difference at character {first:,.0f} (median)"
+    return f"{found.same_text:,} of {found.n_pairs:,} the same, {found.changed:,} changed beyond white space{at}"
+
+
+def _odd(found: OddOneOut | None) -> str:
+    if found is None:
+        return ""
+    if not found.n_odd:
+        return "; no odd one out, so no test"
+    return (
+        f"; odd one out the candidate in {found.n_candidate_odd} of {found.n_odd} (a third by chance), "
+        f"p {pvalue(found.pvalue)}"
+    )
+
+
+def _flips(found: MetricNoise) -> str:
+    if found.flip_rate_baseline is None or found.flip_rate_candidate is None:
+        return "no answer that both arms and all runs have"
+    return (
+        f"scores flip in {share(found.flip_rate_baseline)} between runs of the baseline, "
+        f"{share(found.flip_rate_candidate)} between the arms{_odd(found.odd)}"
+    )
+
+
+def _repeat_lines(found: RepeatSummary, primaries: set[str]) -> Iterator[str]:
+    head = "repeats"
+    for one in found.metrics:
+        if one.metric in primaries:
+            yield f"{head:<9} {one.metric}, {one.arm}: {', '.join(_repeat_facts(one))}"
+            head = ""
+    if found.sampled:
+        yield f"{head:<9} are texts of the arms drawn alike? {_mmd(found.sampled)}"
+
+
+def _repeat_facts(one: RepeatNoise) -> Iterator[str]:
+    if one.flip_rate is None:
+        yield f"no item has all its {one.n_repeats} scores"
+        return
+    yield f"two of an item's {one.n_repeats} differ in {share(one.flip_rate)}"
+    if one.icc is None or one.icc_mean is None:
+        yield "no variance to share"
+        return
+    yield f"{share(one.icc)} of the variance between items, {share(1.0 - one.icc)} within"
+    yield f"ICC(1) {one.icc:.2f}, ICC({one.n_repeats}) {one.icc_mean:.2f}"
+
+
+def _mmd(found: SampledTexts) -> str:
+    return f"p {pvalue(found.pvalue)} over {found.n_prompts:,} prompts (permutation MMD); small where they are not"
+
+
+def token_lines(plan: Plan, analysis: Analysis) -> Iterator[str]:
+    """All tasks, then each where there are several; then whose tokens they are, or why there are none."""
+    texts = [*map(_said, token_rows(analysis.tokens, ENGLISH)), *token_notes(plan, analysis, ENGLISH)]
+    yield from (f"{'' if number else 'tokens':<9} {text}" for number, text in enumerate(texts))
+
+
+def _said(row: TokenRow) -> str:
+    arms = f"{row.label}: {row.candidate.text} between the arms"
+    return arms if row.baseline is None else f"{arms}, {row.baseline.text} between runs of the baseline"
+
+
+def import_lines(imported: Imported, analysis: Analysis) -> Iterator[str]:
+    """Each arm's log, the join over all tasks, and what of the answers themselves is known."""
+    yield ""
+    logs = (("baseline", imported.baseline, imported.baseline_model),)
+    for name, log, model in (*logs, ("candidate", imported.candidate, imported.candidate_model)):
+        yield f"{name:<9} {log}{f', {model}' if model else ''}{_answers(analysis, name)}"
+    total = _total(imported)
+    more = "".join(f", {fact}" for fact in left_over(total))
+    yield f"{'joined':<9} {total.paired:,} answers paired{more}"
+    if analysis.pairs.n_pairs:
+        yield f"{'pairs':<9} same text {analysis.pairs.same_text} of {analysis.pairs.n_pairs}"
+
+
+def _answers(analysis: Analysis, name: str) -> str:
+    (arm,) = (arm for arm in analysis.arms if arm.arm == name)
+    if not arm.n_requests:
+        return ""
+    n_missing = arm.n_requests - arm.n_answers
+    missing = f", {n_missing:,} without an answer" if n_missing else ""
+    return f": {arm.n_answers:,} answers, {arm.empty_answers} empty{missing}"
+
+
+def _total(imported: Imported) -> TaskJoin:
+    joins = imported.joins
+    return TaskJoin(
+        task="",
+        paired=sum(join.paired for join in joins),
+        only_baseline=sum(join.only_baseline for join in joins),
+        only_candidate=sum(join.only_candidate for join in joins),
+        prompt_differs=sum(join.prompt_differs for join in joins),
+        target_differs=sum(join.target_differs for join in joins),
+        duplicated=sum(join.duplicated for join in joins),
+        lost=sum(join.lost for join in joins),
+    )
+
 
 GAINS_LOSSES = "+/−"
 DECISIONS = {

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qualab.cli.options import Database, Format, OutputFormat
-from qualab.domain.access import Scope
+from qualab.model.registry import Scope
 
 if TYPE_CHECKING:
-    from qualab.app.service.desk import By
-    from qualab.domain.access import Token
-    from qualab.ports import Registry
+    from qualab.model.ports import Registry
+    from qualab.model.registry import Token
+    from qualab.service.desk import By
+
 
 app = typer.Typer(help="Tokens of the service.", no_args_is_help=True)
 
@@ -26,7 +27,7 @@ def create(
     db: Database = None,
 ) -> None:
     """Make a token, and print it: once, it is kept nowhere."""
-    from qualab.app.service.access import create_token
+    from qualab.service.access import create_token
 
     lifetime = _lifetime(expires)
     token, text = create_token(_registry(db), name=name, scope=scope, lifetime=lifetime, by=_by())
@@ -38,7 +39,7 @@ def create(
 @app.command()
 def generate() -> None:
     """Print a new token for `qualab serve --token-file`: no database knows it."""
-    from qualab.app.service.access import new_text
+    from qualab.service.access import new_text
 
     typer.echo(new_text())
 
@@ -67,7 +68,7 @@ def revoke(
     token: Annotated[str, typer.Argument(help="Id of a token, as `qualab token list` shows it.")], db: Database = None
 ) -> None:
     """Revoke a token: within seconds nobody gets in with it."""
-    from qualab.app.service.access import revoke_token
+    from qualab.service.access import revoke_token
 
     revoke_token(_registry(db), token, by=_by())
     typer.echo(f"Token {token} is revoked.")
@@ -82,8 +83,8 @@ def _registry(db: str | None) -> Registry:
 
 def _by() -> By:
     from qualab import bootstrap
-    from qualab.app.service.desk import By
-    from qualab.cli.actor import who
+    from qualab.cli.output import who
+    from qualab.service.desk import By
 
     return By(who=who(), at=bootstrap.now())
 

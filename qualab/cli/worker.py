@@ -39,9 +39,10 @@ def worker(
         raise InvalidValue("concurrency must be 1 or more", hint="Change --concurrency")
     if concurrency > 1:
         raise typer.Exit(_several(concurrency, sys.argv[1:]))
-    from qualab import bootstrap, worker_bootstrap
-    from qualab.api.logs import begin_logging
-    from qualab.service_settings import load_service
+    from qualab import bootstrap
+    from qualab.service import worker_bootstrap
+    from qualab.service.api.server import begin_logging
+    from qualab.service.settings import load_service
     from qualab.settings import load
 
     common = load(command_line={"db": db, "data_dir": data_dir})

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats.checks import FloatArray, IntArray, check_confidence_level, finite
-from qualab.stats.distributions import normal_cdf, normal_quantile
+from qualab.stats.checks import FloatArray, IntArray, check_confidence_level, finite, normal_cdf, normal_quantile
 from qualab.stats.interval import ConfidenceInterval
 from qualab.stats.mean import Labels, cluster_codes, cluster_sums
 from qualab.stats.resampling import Statistic, paired_features

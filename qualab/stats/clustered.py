@@ -9,11 +9,9 @@ import numpy.typing as npt
 
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.stats.bounded import bounded_equivalence
-from qualab.stats.checks import FloatArray, check_alpha, check_items, check_margin, finite
-from qualab.stats.distributions import chi_square_sf, normal_sf
-from qualab.stats.interval import ConfidenceInterval, score_interval
+from qualab.stats.checks import FloatArray, check_alpha, check_items, check_margin, chi_square_sf, finite, normal_sf
+from qualab.stats.interval import ConfidenceInterval, score_interval, score_statistic
 from qualab.stats.mean import Labels, cluster_codes, mean_difference, mean_equivalence, paired_differences
-from qualab.stats.score import score_statistic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,19 +8,27 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from qualab.errors import InvalidValue
-from qualab.stats.checks import FloatArray, check_items
-from qualab.stats.counts import PairedCounts
-from qualab.stats.distributions import (
+from qualab.errors import InsufficientData, InvalidValue
+from qualab.stats.checks import (
+    FloatArray,
     binomial_cdf,
     binomial_cdfs,
     binomial_pmf,
     binomial_weights,
+    bisect,
+    check_alpha,
+    check_confidence_level,
+    check_items,
+    check_margin,
+    check_power,
     chi_square_sf,
     likely_totals,
+    normal_cdf,
+    normal_quantile,
 )
-from qualab.stats.interval import clopper_pearson
-from qualab.stats.supremum import supremum
+from qualab.stats.counts import PairedCounts
+from qualab.stats.equivalence import supremum
+from qualab.stats.interval import ConfidenceInterval, clopper_pearson
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,3 +176,83 @@ def two_proportion_z(*, baseline: float, candidate: float, n_baseline: int, n_ca
         return TwoProportionResult(difference=difference, statistic=0.0, pvalue=1.0)
     z = difference / math.sqrt(variance)
     return TwoProportionResult(difference=difference, statistic=z, pvalue=chi_square_sf(z * z))
+
+
+def power_unpaired(*, n_items: int, baseline: float, difference: float, alpha: float = 0.05) -> float:
+    """Probability that the pooled two-proportion z-test sees a difference, with `n_items` in each arm.
+
+    Normal approximation with the pooled variance under "no difference" and the arms' own otherwise (Fleiss, Levin &
+    Paik 2003, chapter 4); the chance of rejecting on the wrong side is left out.
+
+    Raises:
+        InsufficientData: there is no item.
+        InvalidValue: a proportion is outside 0..1, or alpha is not between 0 and 0.5.
+    """
+    z = normal_quantile(1.0 - check_alpha(alpha) / 2.0)
+    candidate = _proportion(baseline + difference)
+    pooled = (_proportion(baseline) + candidate) / 2.0
+    of_none = math.sqrt(2.0 * pooled * (1.0 - pooled) / check_items(n_items))
+    of_arms = math.sqrt((baseline * (1.0 - baseline) + candidate * (1.0 - candidate)) / n_items)
+    if of_arms == 0.0:  # both arms constant: seen for certain where they differ, never where they do not
+        return float(difference != 0.0)
+    return normal_cdf((abs(difference) - z * of_none) / of_arms)
+
+
+def mde_unpaired(*, n_items: int, baseline: float, alpha: float = 0.05, power: float = 0.8) -> float:
+    """The smallest loss that the pooled two-proportion z-test sees with this power, with `n_items` in each arm.
+
+    Raises:
+        InsufficientData: there is no item, or not even a fall to 0 is seen with this power.
+        InvalidValue: an argument cannot be.
+    """
+    check_power(power)
+
+    def is_seen(loss: float) -> bool:
+        return power_unpaired(n_items=n_items, baseline=baseline, difference=-loss, alpha=alpha) >= power
+
+    if not is_seen(_proportion(baseline)):
+        raise InsufficientData(
+            f"{n_items} items an arm find no loss with a power of {power:g} without pairing", hint="Add items."
+        )
+    return bisect(is_seen, 0.0, baseline)
+
+
+def items_unpaired_equivalence(*, baseline: float, margin: float, alpha: float = 0.05, power: float = 0.8) -> float:
+    """Items in each arm at which two one-sided z-tests prove ±margin, both arms at `baseline`, not rounded up.
+
+    2 p (1 − p) (z₁₋α + z₍₁₊power₎/₂)² / margin² (Chow, Shao & Wang 2008, section 4.2).
+
+    Raises:
+        InvalidValue: an argument cannot be.
+    """
+    z = normal_quantile(1.0 - check_alpha(alpha)) + normal_quantile((1.0 + check_power(power)) / 2.0)
+    return 2.0 * _proportion(baseline) * (1.0 - baseline) * (z / check_margin(margin)) ** 2
+
+
+def _proportion(value: float) -> float:
+    if not 0.0 <= value <= 1.0:
+        raise InvalidValue(f"A share of right answers must lie between 0 and 1, not {value:g}", hint="Give a fraction.")
+    return value
+
+
+def wald(counts: PairedCounts, *, confidence_level: float = 0.95) -> ConfidenceInterval:
+    """Wald interval of the paired difference (Fagerland, Lydersen & Laake 2014, section 4.1)."""
+    return _wald(counts.gains, counts.losses, counts.n_items, confidence_level)
+
+
+def bonett_price(counts: PairedCounts, *, confidence_level: float = 0.95) -> ConfidenceInterval:
+    """Wald interval after adding one gain and one loss (Bonett & Price 2012)."""
+    return _wald(counts.gains + 1, counts.losses + 1, counts.n_items + 2, confidence_level)
+
+
+def agresti_min(counts: PairedCounts, *, confidence_level: float = 0.95) -> ConfidenceInterval:
+    """Wald interval after adding half an item to each of the four cells (Agresti & Min 2005)."""
+    return _wald(counts.gains + 0.5, counts.losses + 0.5, counts.n_items + 2, confidence_level)
+
+
+def _wald(gains: float, losses: float, n_items: int, confidence_level: float) -> ConfidenceInterval:
+    check_items(n_items)
+    z = normal_quantile(0.5 + check_confidence_level(confidence_level) / 2.0)
+    difference = (gains - losses) / n_items
+    half = z * math.sqrt(gains + losses - (gains - losses) ** 2 / n_items) / n_items
+    return ConfidenceInterval(low=difference - half, high=difference + half, confidence_level=confidence_level)

@@ -10,9 +10,8 @@ import numpy.typing as npt
 import scipy
 
 from qualab.errors import InvalidValue
-from qualab.stats.checks import check_alpha, check_margin, check_rates, finite
+from qualab.stats.checks import bisect, check_alpha, check_margin, check_rates, finite
 from qualab.stats.counts import PairedCounts
-from qualab.stats.distributions import bisect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,16 +14,21 @@ from enum import StrEnum
 import numpy as np
 import scipy
 
-from qualab.stats.checks import FloatArray, IntArray, check_alpha, check_items, check_margin, check_rates
-from qualab.stats.distributions import (
+from qualab.stats.checks import (
+    FloatArray,
+    IntArray,
     binomial_cdfs,
+    check_alpha,
+    check_items,
+    check_margin,
+    check_rates,
     largest_integers,
     likely_totals,
     log_factorials,
     normal_quantile,
     safe_log,
 )
-from qualab.stats.guard import critical_gains, guard_threshold
+from qualab.stats.equivalence import critical_gains, guard_threshold
 
 
 class McNemarMethod(StrEnum):

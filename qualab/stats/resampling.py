@@ -13,9 +13,8 @@ import numpy.typing as npt
 import scipy
 
 from qualab.errors import InvalidValue
-from qualab.stats.checks import FloatArray, IntArray, check_items, finite
+from qualab.stats.checks import FloatArray, IntArray, check_items, finite, lattice
 from qualab.stats.flips import patterns, signed_sums
-from qualab.stats.lattice import lattice
 from qualab.stats.mean import Labels, cluster_codes, cluster_sums
 from qualab.stats.multiplicity import Alternative
 

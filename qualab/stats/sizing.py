@@ -14,17 +14,23 @@ import numpy as np
 
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.stats.bounded import bound_cost
-from qualab.stats.checks import FloatArray, IntArray, check_alpha, check_items, check_margin, check_power, check_rates
-from qualab.stats.distributions import bisect, likely_totals, log_factorials, normal_quantile, safe_log
-from qualab.stats.guard import first_accepted, is_accepted
-from qualab.stats.power import (
-    McNemarMethod,
-    equivalence_powers,
-    mcnemar_powers,
-    non_inferiority_powers,
-    power_mcnemar,
+from qualab.stats.checks import (
+    FloatArray,
+    IntArray,
+    bisect,
+    check_alpha,
+    check_items,
+    check_margin,
+    check_power,
+    check_rates,
+    likely_totals,
+    log_factorials,
+    normal_quantile,
+    safe_log,
 )
-from qualab.stats.score import score_statistic
+from qualab.stats.equivalence import first_accepted, is_accepted
+from qualab.stats.interval import score_statistic
+from qualab.stats.power import McNemarMethod, equivalence_powers, mcnemar_powers, non_inferiority_powers, power_mcnemar
 
 MAX_ITEMS = 1_000_000
 _STAYS = 25

@@ -14,15 +14,15 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from qualab.adapters.memory import MemoryRegistry, MemoryStore
-from qualab.api.app import app_of
-from qualab.api.serving import server_of
-from qualab.app.service.access import create_token
-from qualab.app.service.desk import By, Desk
-from qualab.domain.access import Scope
-from qualab.ports import Registry
-from qualab.service_bootstrap import desk_of
-from qualab.service_settings import ServiceSettings
+from qualab.model.ports import Registry
+from qualab.model.registry import Scope
+from qualab.service.access import create_token
+from qualab.service.api.app import app_of
+from qualab.service.api.server import server_of
+from qualab.service.bootstrap import desk_of
+from qualab.service.desk import By, Desk
+from qualab.service.settings import ServiceSettings
+from qualab.store.memory import MemoryRegistry, MemoryStore
 from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, FakeTasks
 from tests.inline_jobs import InlineJobs
 

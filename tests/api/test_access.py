@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from qualab.app.service.access import FRESH_S, Door, create_token, digest_of, revoke_token
-from qualab.app.service.desk import By
-from qualab.domain.access import Scope
 from qualab.errors import InvalidValue, Unauthenticated
+from qualab.model.registry import Scope
+from qualab.service.access import FRESH_S, Door, create_token, digest_of, revoke_token
+from qualab.service.desk import By
 from tests.api.conftest import EXPERIMENT, Service, make_service
 from tests.app.fakes import START
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from qualab.app.service.progress import Follower
-from qualab.domain.names import ArmName
-from qualab.domain.submissions import SubmissionStatus
+from qualab.model.names import ArmName
+from qualab.model.registry import SubmissionStatus
+from qualab.service.reading import Follower
 from tests.api.conftest import EXPERIMENT, OFF, ON, Service, make_bench
 from tests.app.fakes import echo_number, failure
 from tests.inline_jobs import InlineJobs

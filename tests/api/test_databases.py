@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.store import open_store
+from qualab.store import open_store
 from tests.api.conftest import EXPERIMENT, Service, make_bench, make_service
 from tests.inline_jobs import InlineJobs
 from tests.store.conftest import (
@@ -28,7 +28,7 @@ def stored(request: pytest.FixtureRequest) -> Iterator[tuple[Service, str]]:
     """A service with a worker on a database, and the database's URL."""
     url = request.getfixturevalue(request.param)
     if request.param != "sqlite_url":
-        from qualab.adapters.store import upgrade
+        from qualab.store import upgrade
 
         upgrade(url, MIGRATIONS)
     bench, jobs = make_bench(), InlineJobs()
@@ -84,7 +84,7 @@ def clean(value: Any) -> Any:
 
 def test_a_database_that_goes_away_and_comes_back(server: str) -> None:
     execute(server, "CREATE DATABASE away")
-    from qualab.adapters.store import upgrade
+    from qualab.store import upgrade
     from tests.store.conftest import url_of
 
     url = url_of(server, "away")

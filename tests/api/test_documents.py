@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from qualab.app.experiment import Experiment
-from qualab.app.planning.beliefs import Given
-from qualab.app.service.planning import Planner
-from qualab.domain.access import Scope
 from qualab.errors import StillLoading, TooManyRequests, TooManyTasks, UnknownTask
-from qualab.ports import TaskOptions
+from qualab.model.ports import TaskOptions
+from qualab.model.registry import Scope
+from qualab.planning.suite import Given
+from qualab.run.experiment import Experiment
+from qualab.service.planner import Planner
 from tests.api.conftest import EXPERIMENT, OFF, ON, Service, make_bench
 from tests.app.fakes import FakeHarness, FakeTasks
 
@@ -305,7 +305,7 @@ def test_tasks_are_loaded_once_and_errors_are_not_kept() -> None:
 
 
 def test_not_everybody_can_wait_for_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qualab.app.service.planning.MOST_WAITING", 1)
+    monkeypatch.setattr("qualab.service.planner.MOST_WAITING", 1)
     planner = Planner(SlowHarness(FakeTasks()), timeout_s=0.01)
     for model in ("runs", "waits"):
         with pytest.raises(StillLoading):

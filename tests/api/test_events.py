@@ -10,8 +10,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from qualab.api.streams import Broadcast
-from qualab.domain.submissions import SubmissionStatus
+from qualab.model.registry import SubmissionStatus
+from qualab.service.api.streams import Broadcast
 from tests.api.conftest import Service, make_service, on_a_socket
 from tests.inline_jobs import InlineJobs
 

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from qualab.api.logs import JsonLines
 from qualab.errors import StoreError, StoreFull
+from qualab.service.api.server import JsonLines
 from tests.api.conftest import EXPERIMENT, Service
 
 Make = Callable[..., Service]

@@ -21,8 +21,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from qualab.api.docs import plans_schema
-from qualab.api.samples import EXPERIMENT as SAMPLE
+from qualab.service.api.docs import plans_schema
+from qualab.service.api.samples import EXPERIMENT as SAMPLE
 from tests.api.conftest import BASE_URL, EXPERIMENT, IdleJobs, Service, make_service
 from tests.inline_jobs import InlineJobs
 

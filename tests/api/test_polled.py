@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from qualab.api import polled
-from qualab.domain.access import Scope
+from qualab.model.registry import Scope
+from qualab.service.api import polled
 from tests.api.conftest import Service
 from tests.inline_jobs import InlineJobs
 
@@ -35,7 +35,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 seen.append(scope["path"])
             return answer
 
-    monkeypatch.setattr("qualab.api.app.Polled", Counting)
+    monkeypatch.setattr("qualab.service.api.app.Polled", Counting)
     return seen
 
 

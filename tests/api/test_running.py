@@ -6,9 +6,9 @@ import asyncio
 import time
 from datetime import timedelta
 
-from qualab.app.service.running import Unseen, carry_out
-from qualab.domain.names import ArmName, ComparisonStatus
-from qualab.domain.submissions import SubmissionStatus
+from qualab.model.names import ArmName, ComparisonStatus
+from qualab.model.registry import SubmissionStatus
+from qualab.service.worker import Unseen, carry_out
 from tests.api.conftest import Service, make_bench, make_service
 from tests.inline_jobs import InlineJobs
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.secrets import ReferencedSecrets
-from qualab.app.service.running import keys_of
-from qualab.domain.names import ArmName
 from qualab.errors import SecretForbidden
+from qualab.model.names import ArmName
+from qualab.service.access import ReferencedSecrets
+from qualab.service.worker import keys_of
 from tests.api.conftest import EXPERIMENT, OFF, ON, Service, make_bench, make_service
 from tests.inline_jobs import InlineJobs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qualab.domain.access import Scope
+from qualab.model.registry import Scope
 from tests.api.conftest import Service
 
 

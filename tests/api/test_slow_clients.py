@@ -14,7 +14,7 @@ import httpx2
 import orjson
 import pytest
 
-from qualab.ports import TaskOptions
+from qualab.model.ports import TaskOptions
 from tests.api.conftest import EXPERIMENT, Service, make_bench, make_service, on_a_socket
 from tests.app.fakes import FakeHarness, FakeTasks
 

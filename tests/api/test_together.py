@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from qualab.api.together import Together
 from qualab.errors import StoreError
+from qualab.service.api.state import Together
 
 
 class Source:

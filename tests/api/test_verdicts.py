@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from qualab.api.verdicts import FRESH_S, KEPT, VerdictCache
+from qualab.service.api.verdicts import FRESH_S, KEPT, VerdictCache
 from tests.api.conftest import Service
 
 

@@ -11,17 +11,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from qualab.adapters.memory import MemoryStore
-from qualab.app.experiment import Experiment
-from qualab.app.services import Services
-from qualab.app.trials import PROBE_TOKENS, TRIAL_TOKENS
-from qualab.domain.claims import Pulse
-from qualab.domain.comparison import Comparison
-from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
-from qualab.domain.items import Item, Prompt, Reply, Request
-from qualab.domain.names import AnswerStatus, Api, ArmName, MetricKind, RequestKind
-from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
-from qualab.ports import EndpointInfo, TaskOptions
+from qualab.model.comparison import Comparison
+from qualab.model.engine import Counters, Drafting, Engine, EngineKind
+from qualab.model.items import Item, Prompt, Reply, Request
+from qualab.model.names import AnswerStatus, Api, ArmName, MetricKind, RequestKind
+from qualab.model.plan import MetricSpec, RequestPolicy, TaskSpec
+from qualab.model.ports import EndpointInfo, TaskOptions
+from qualab.model.registry import Pulse
+from qualab.run.experiment import Experiment
+from qualab.run.preflight import PROBE_TOKENS, TRIAL_TOKENS
+from qualab.run.services import Services
+from qualab.store.memory import MemoryStore
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from qualab.domain.report import Excerpt
+from qualab.model.report import Excerpt
 
 FOUR_WORDS = re.compile(r"[A-Za-z]{3,}(?: [A-Za-z']{2,}){3,}")
 """Four English words in a row."""

@@ -8,19 +8,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from qualab.adapters.clock import SystemClock
-from qualab.adapters.endpoints.client import open_endpoint
-from qualab.adapters.endpoints.urls import same_server
-from qualab.adapters.memory import MemoryStore
-from qualab.app.run import look_before, resume, start
-from qualab.app.services import Services
-from qualab.domain.comparison import Analysis, Comparison
-from qualab.domain.items import Item, Prompt, Reply
-from qualab.domain.names import ArmName, RequestKind
-from qualab.domain.plan import MetricSpec, RequestPolicy, TaskSpec
-from qualab.domain.preflight import Preflight
-from qualab.domain.treatment import TaskDrafting, Treatment
-from qualab.ports import ComparisonFilter
+from qualab.clock import SystemClock
+from qualab.endpoints.client import open_endpoint
+from qualab.endpoints.urls import same_server
+from qualab.model.comparison import Analysis, Comparison
+from qualab.model.engine import Preflight, TaskDrafting, Treatment
+from qualab.model.items import Item, Prompt, Reply
+from qualab.model.names import ArmName, RequestKind
+from qualab.model.plan import MetricSpec, RequestPolicy, TaskSpec
+from qualab.model.ports import ComparisonFilter
+from qualab.run.run import look_before, resume, start
+from qualab.run.services import Services
+from qualab.store.memory import MemoryStore
 from tests.app.fakes import FakeHarness, FakePins, FakeTasks, QuietProgress, experiment, metric_spec, task_spec
 from tests.scripted_engine import EngineScript
 from tests.scripted_server import MODEL, Script, ScriptedServer

@@ -7,16 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qualab.app.analysis.bounds import Bounds, with_items_needed
-from qualab.app.analysis.family import Tested as Member
-from qualab.app.analysis.family import adjusted
-from qualab.app.analysis.judge import conclude, is_equivalent, judge, policy_result
-from qualab.app.analysis.means import mean_bounds, mean_evidence
-from qualab.app.analysis.missing import lost_pairs, tipping_point
-from qualab.app.analysis.ruling import is_changed
-from qualab.app.analysis.samples import MeanSample, MissingCount
-from qualab.app.experiment import make_plan
-from qualab.domain.comparison import (
+from qualab.analysis.bounds import Bounds, with_items_needed
+from qualab.analysis.family import Tested as Member
+from qualab.analysis.family import adjusted
+from qualab.analysis.judge import conclude, is_equivalent, judge, policy_result
+from qualab.analysis.means import mean_bounds, mean_evidence
+from qualab.analysis.missing import lost_pairs, tipping_point
+from qualab.analysis.ruling import is_changed
+from qualab.analysis.samples import MeanSample, MissingCount
+from qualab.model.comparison import (
     ArmSummary,
     Evidence,
     GlobalTest,
@@ -25,9 +24,11 @@ from qualab.domain.comparison import (
     PairSummary,
     SuiteEvidence,
 )
-from qualab.domain.names import ArmName, EvidenceKind, MetricKind, MissingPolicy, Verdict
-from qualab.domain.plan import DecisionRule
-from qualab.stats import mcnemar, tally
+from qualab.model.names import ArmName, EvidenceKind, MetricKind, MissingPolicy, Verdict
+from qualab.model.plan import DecisionRule
+from qualab.run.experiment import make_plan
+from qualab.stats.counts import tally
+from qualab.stats.difference import mcnemar
 from qualab.stats.interval import clopper_pearson
 from qualab.stats.sizing import items_needed
 from tests.app.fakes import FakeTasks, experiment
@@ -349,7 +350,7 @@ def test_many_metrics_without_a_loss_are_seldom_called_a_regression(
     discordance: float, margin: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """18 metrics of 300 items of their own. Intervals below −margin alone were false alarms in 7 and 15 %."""
-    monkeypatch.setattr("qualab.app.analysis.family.N_RESAMPLES", 999)
+    monkeypatch.setattr("qualab.analysis.family.N_RESAMPLES", 999)
     n_runs, n_metrics, n_items, rng = 250, 18, 300, np.random.default_rng(8)
     rule, units = DecisionRule(margin=margin), np.arange(300)
     template = evidence_of(sample(n_items, 3, 3), rule)

@@ -11,21 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qualab.adapters.memory import MemoryStore
-from qualab.app.analyse import analyse
-from qualab.app.analysis.bounds import with_items_needed
-from qualab.app.reporting.words.sentences import in_korean
-from qualab.app.summaries import Summary
-from qualab.domain.canonical import plan_hash
-from qualab.domain.comparison import Analysis, MetricResult
-from qualab.domain.items import Item, Score
-from qualab.domain.names import ArmName, EvidenceKind, MetricKind, MissingPolicy, Objective, RequestKind, Verdict
-from qualab.domain.plan import DecisionRule, MetricSpec, Plan
-from qualab.stats import PairedCounts, mcnemar, mean_difference, tango
+from qualab.analysis.analyse import analyse
+from qualab.analysis.bounds import with_items_needed
+from qualab.analysis.summaries import Summary
+from qualab.model.canonical import plan_hash
+from qualab.model.comparison import Analysis, MetricResult
+from qualab.model.items import Item, Score
+from qualab.model.names import ArmName, EvidenceKind, MetricKind, MissingPolicy, Objective, RequestKind, Verdict
+from qualab.model.plan import DecisionRule, MetricSpec, Plan
+from qualab.report.words.sentences import in_korean
 from qualab.stats.bounded import bounded_equivalence
 from qualab.stats.clustered import clustered_equivalence
+from qualab.stats.counts import PairedCounts
+from qualab.stats.difference import mcnemar
 from qualab.stats.f1 import macro_f1
-from qualab.stats.interval import score_interval
+from qualab.stats.interval import score_interval, tango
+from qualab.stats.mean import mean_difference
+from qualab.store.memory import MemoryStore
 from tests.app.fakes import metric_spec, task_spec
 from tests.store.samples import make_comparison, make_plan
 

@@ -11,13 +11,24 @@ from typing import Any
 
 import pytest
 
-from qualab.app.analysis.bounds import with_zero
-from qualab.app.calculators import early_looks, paired_test, powers, size, smallest_effects
-from qualab.app.published import DISCORDANCES, PUBLISHED, Reproduction, reproduce, reproduce_row
-from qualab.domain.names import Verdict
+from qualab.analysis.bounds import with_zero
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats import PairedCounts, mcnemar, mcnemar_sides, tango
-from qualab.stats.unpaired import items_unpaired_equivalence, mde_unpaired, power_unpaired
+from qualab.model.names import Verdict
+from qualab.planning.calculators import (
+    DISCORDANCES,
+    PUBLISHED,
+    Reproduction,
+    early_looks,
+    paired_test,
+    powers,
+    reproduce,
+    reproduce_row,
+    size,
+    smallest_effects,
+)
+from qualab.stats.counts import PairedCounts
+from qualab.stats.difference import items_unpaired_equivalence, mcnemar, mcnemar_sides, mde_unpaired, power_unpaired
+from qualab.stats.interval import tango
 
 SHARED = os.environ.get("QUALAB_SHARED")
 PROBABLE_MISPRINT = ("KoBEST", "mde90")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from qualab.app import trials
-from qualab.domain.names import ArmName
 from qualab.errors import InvalidValue, PairDiffers
+from qualab.model.names import ArmName
+from qualab.run import preflight as trials
 from tests.app.scripted_pair import pair, stops
 from tests.scripted_engine import SPEC_DECODE_REFUSES, EngineScript
 

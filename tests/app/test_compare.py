@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from qualab.app.compare import compare_again, with_rule
-from qualab.app.reporting.after_data import under_its_plan
-from qualab.app.run import start
-from qualab.domain.canonical import canonical_json
-from qualab.domain.comparison import Analysis
-from qualab.domain.names import ComparisonStatus, Verdict
 from qualab.errors import InvalidValue, PlanChanged, RunStopped
+from qualab.model.canonical import canonical_json
+from qualab.model.comparison import Analysis
+from qualab.model.names import ComparisonStatus, Verdict
+from qualab.report.source import under_its_plan
+from qualab.run.compare import compare_again, with_rule
+from qualab.run.run import start
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, failure, reply
 
 

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.imports import LogFiles
-from qualab.app.compare import compare_again
-from qualab.app.import_ import ImportServices, Wanted, compare_runs
-from qualab.app.run import start
-from qualab.app.signoff import signoff_obstacles
-from qualab.domain.imported import FindingCode
-from qualab.domain.names import ArmName, Verdict
-from qualab.domain.plan import DecisionRule
 from qualab.errors import ComparisonNotFound, InvalidValue, PairDiffers, RunStopped
+from qualab.imports.import_ import ImportServices, Wanted, compare_runs
+from qualab.imports.opening import LogFiles
+from qualab.model.names import ArmName, Verdict
+from qualab.model.plan import DecisionRule, FindingCode
+from qualab.run.compare import compare_again
+from qualab.run.run import start
+from qualab.run.sign import signoff_obstacles
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, failure, reply
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from qualab.adapters.endpoints.engines import vllm_engine
-from qualab.app.differences import ABSENT, differences
-from qualab.domain.engine import Engine, EngineKind
+from qualab.analysis.drafter import ABSENT, differences
+from qualab.endpoints.engines import vllm_engine
+from qualab.model.engine import Engine, EngineKind
 
 RECORDED = Path(__file__).parents[1] / "endpoints" / "recorded"
 CARD = {"owned_by": "vllm", "root": "/models/smollm2-135m", "max_model_len": 2048}

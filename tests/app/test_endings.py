@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from qualab.app.reporting.words.sentences import in_korean
-from qualab.app.run import start
-from qualab.domain.comparison import Analysis
-from qualab.domain.items import Reply
-from qualab.domain.names import AnswerStatus, Verdict
-from qualab.domain.plan import DecisionRule
+from qualab.model.comparison import Analysis
+from qualab.model.items import Reply
+from qualab.model.names import AnswerStatus, Verdict
+from qualab.model.plan import DecisionRule
+from qualab.report.words.sentences import in_korean
+from qualab.run.run import start
 from tests.app.fakes import Answerer, Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, reply
 
 

@@ -12,18 +12,17 @@ from typing import Any
 
 import pytest
 
-from qualab.app import tokenizing
-from qualab.app.analyse import analyse
-from qualab.app.flips import flips
-from qualab.app.run import resume, start
-from qualab.app.scoring import summary_of
-from qualab.domain.comparison import Analysis, Comparison
-from qualab.domain.first_tokens import FirstTokenSummary, PairKind, TokenizedBy, TokensLack
-from qualab.domain.names import ComparisonStatus
-from qualab.domain.observations import FirstTokensSeen
-from qualab.domain.plan import RequestPolicy
+from qualab.analysis.analyse import analyse
+from qualab.analysis.flips import flips
+from qualab.analysis.scoring import summary_of
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable, QualabError
-from qualab.ports import ComparisonFilter
+from qualab.model.comparison import Analysis, Comparison
+from qualab.model.engine import FirstTokensSeen, FirstTokenSummary, PairKind, TokenizedBy, TokensLack
+from qualab.model.names import ComparisonStatus
+from qualab.model.plan import RequestPolicy
+from qualab.model.ports import ComparisonFilter
+from qualab.run import tokens as tokenizing
+from qualab.run.run import resume, start
 from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, QuietProgress, experiment, failure, reply
 from tests.app.scripted_pair import MadeUpTasks, Talker, pair, treatment
 from tests.app.test_noise_floor import ONE, WithChoices

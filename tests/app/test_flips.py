@@ -7,10 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
-from qualab.app.flips import Flip, Flips, flips
-from qualab.app.run import start
+from qualab.analysis.flips import Flip, Flips, flips
 from qualab.cli.flip_text import around, print_flips, visible
 from qualab.errors import InvalidValue
+from qualab.run.run import start
 from qualab.stats.noise import first_difference
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, reply
 

@@ -8,10 +8,6 @@ from typing import Any
 
 import pytest
 
-from qualab.app.gate import ServedVerdicts, gate
-from qualab.app.service.reading import MetricsOf, VerdictOf
-from qualab.domain.names import ComparisonStatus, Verdict
-from qualab.domain.submissions import SubmissionStatus
 from qualab.errors import (
     EndpointMisconfigured,
     EndpointUnreachable,
@@ -22,6 +18,10 @@ from qualab.errors import (
     TooManyRequests,
     error_class,
 )
+from qualab.model.names import ComparisonStatus, Verdict
+from qualab.model.registry import SubmissionStatus
+from qualab.run.gate import ServedVerdicts, gate
+from qualab.service.reading import MetricsOf, VerdictOf
 
 WAITING = VerdictOf(
     id="c-1",

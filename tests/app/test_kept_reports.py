@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from qualab.app.reporting.model import report_model
-from qualab.app.viewing import kept
-from qualab.app.viewing.kept import Reports
-from qualab.domain.access import AuditEntry
-from qualab.domain.names import Language, Verdict
-from qualab.domain.signoffs import SignOff
 from qualab.errors import ComparisonNotFound, InvalidValue
+from qualab.model.comparison import SignOff
+from qualab.model.names import Language, Verdict
+from qualab.model.registry import AuditEntry
+from qualab.report.model import report_model
+from qualab.service.viewing import comparison as kept
+from qualab.service.viewing.comparison import Reports
 from tests.api.conftest import InlineJobs, Service, make_service
 from tests.app.fakes import START
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from qualab.app.flips import text_pairs
-from qualab.app.leaks import LeakCount, LeakTrace, leak_reasons, leaks_in
-from qualab.app.reporting.words.sentences import in_korean
-from qualab.app.run import start
-from qualab.domain.comparison import Analysis
-from qualab.domain.items import Reply, Request
-from qualab.domain.names import AnswerStatus, Api, LeakKind, Verdict
+from qualab.analysis.endings import LeakCount, LeakTrace, leak_reasons, leaks_in
+from qualab.analysis.flips import text_pairs
+from qualab.model.comparison import Analysis
+from qualab.model.items import Reply, Request
+from qualab.model.names import AnswerStatus, Api, LeakKind, Verdict
+from qualab.report.words.sentences import in_korean
+from qualab.run.run import start
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, experiment, reply
 from tests.store.samples import make_item
 

@@ -11,20 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qualab.app.analysis.bounds import with_zero
-from qualab.app.analysis.looking import LookData, boundary_of, level_of, take_look
-from qualab.app.analysis.scores import layout_of, read_scores
-from qualab.app.analysis.streams import Streams
-from qualab.app.calculators import Missing, power_at_looks
-from qualab.app.compare import compare_again, with_rule
-from qualab.app.preparing import in_random_order, stage_ends
-from qualab.app.run import resume, start
-from qualab.domain.comparison import Analysis, Evidence, Look, MetricLook
-from qualab.domain.items import Item, Prompt, Reply
-from qualab.domain.names import ComparisonStatus, LookDecision, MetricKind, Objective, RequestKind, Verdict
-from qualab.domain.plan import DecisionRule, LookPlan, MetricSpec, RequestPolicy, TaskSpec
+from qualab.analysis.bounds import with_zero
+from qualab.analysis.looks import LookData, boundary_of, level_of, take_look
+from qualab.analysis.samples import Streams, layout_of, read_scores
 from qualab.errors import InvalidValue, PlanChanged, RunStopped, StoreFull
-from qualab.stats import Decision, PairedCounts, look, mcnemar_sides, spending_boundaries, tango
+from qualab.model.comparison import Analysis, Evidence, Look, MetricLook
+from qualab.model.items import Item, Prompt, Reply
+from qualab.model.names import ComparisonStatus, LookDecision, MetricKind, Objective, RequestKind, Verdict
+from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, RequestPolicy, TaskSpec
+from qualab.planning.calculators import Missing, power_at_looks
+from qualab.run.compare import compare_again, with_rule
+from qualab.run.prepare import in_random_order, stage_ends
+from qualab.run.run import resume, start
+from qualab.stats.counts import PairedCounts
+from qualab.stats.difference import mcnemar_sides
+from qualab.stats.interval import tango
+from qualab.stats.looks import Decision, look, spending_boundaries
 from tests.app.fakes import (
     Answerer,
     Bench,

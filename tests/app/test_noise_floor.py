@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from qualab.app.run import resume, start
-from qualab.cli.noise_text import noise_lines
-from qualab.domain.canonical import canonical_json, plan_hash
-from qualab.domain.comparison import Analysis, NoiseFloor
-from qualab.domain.items import Item, Prompt, Reply
-from qualab.domain.names import MetricKind, RequestKind, Verdict
-from qualab.domain.plan import MetricSpec, NoisePlan, RequestPolicy, TaskSpec
+from qualab.cli.tables import noise_lines
 from qualab.errors import InvalidValue, RunStopped
-from qualab.stats import excess_discordance, flip_rate, variance_components
+from qualab.model.canonical import canonical_json, plan_hash
+from qualab.model.comparison import Analysis, NoiseFloor
+from qualab.model.items import Item, Prompt, Reply
+from qualab.model.names import MetricKind, RequestKind, Verdict
+from qualab.model.plan import MetricSpec, NoisePlan, RequestPolicy, TaskSpec
+from qualab.run.run import resume, start
+from qualab.stats.noise import excess_discordance, flip_rate, variance_components
 from tests.app.fakes import (
     BASELINE,
     CANDIDATE,

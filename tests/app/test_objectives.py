@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from qualab.app.analysis.bounds import with_items_needed
-from qualab.app.analysis.judge import conclude, judge
-from qualab.app.calculators import paired_test
-from qualab.app.experiment import make_plan
-from qualab.app.run import start
-from qualab.domain.names import ArmName, MissingPolicy, Objective, Verdict
-from qualab.domain.plan import DecisionRule
+from qualab.analysis.bounds import with_items_needed
+from qualab.analysis.judge import conclude, judge
+from qualab.model.names import ArmName, MissingPolicy, Objective, Verdict
+from qualab.model.plan import DecisionRule
+from qualab.planning.calculators import paired_test
+from qualab.run.experiment import make_plan
+from qualab.run.run import start
 from qualab.stats.counts import PairedCounts
 from qualab.stats.equivalence import non_inferiority
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, failure, reply
@@ -57,7 +57,7 @@ def test_what_a_loss_bound_proves_and_needs_is_one_sided() -> None:
 def test_where_less_is_better_the_loss_is_a_rise() -> None:
     import numpy as np
 
-    from qualab.app.analysis.means import mean_evidence
+    from qualab.analysis.means import mean_evidence
 
     risen = sample(800, 12, 22).under(MissingPolicy.COMPLETE, right=1.0)
     for higher_is_better, verdict in ((True, Verdict.INCONCLUSIVE), (False, Verdict.NON_INFERIOR)):

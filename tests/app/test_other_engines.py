@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from qualab.app import trials
-from qualab.app.analysis import drafter_signs as signs
-from qualab.app.checks import TELLING
-from qualab.domain.comparison import Analysis
-from qualab.domain.engine import EngineKind
-from qualab.domain.names import ArmName, Verdict
-from qualab.domain.plan import DecisionRule
+from qualab.analysis import drafter as signs
 from qualab.errors import PairDiffers
+from qualab.model.comparison import Analysis
+from qualab.model.engine import EngineKind
+from qualab.model.names import ArmName, Verdict
+from qualab.model.plan import DecisionRule
+from qualab.run import preflight as trials
+from qualab.run.preflight import TELLING
 from tests.app.scripted_pair import ROUNDS, drafting, pair, stops, treatment
 from tests.scripted_engine import SPEC_TOKENS, EngineScript
 

@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.memory import MemoryRegistry
-from qualab.app.flips import flips
-from qualab.app.outcomes import Outcomes, have_outcomes
-from qualab.app.reporting.flips import find_flips
-from qualab.app.run import start
-from qualab.domain.comparison import Comparison
-from qualab.domain.items import Item, Reply, Score
-from qualab.domain.names import AnswerStatus, ArmName, MetricKind, RequestKind
-from qualab.domain.outcomes import Change, Outcome, OutcomeFilter
-from qualab.domain.plan import MetricSpec, deciding_metrics
+from qualab.analysis.flips import Outcomes, flips, have_outcomes
 from qualab.errors import RunStopped
+from qualab.model.comparison import Comparison
+from qualab.model.items import Change, Item, Outcome, OutcomeFilter, Reply, Score
+from qualab.model.names import AnswerStatus, ArmName, MetricKind, RequestKind
+from qualab.model.plan import MetricSpec, deciding_metrics
+from qualab.report.evidence import find_flips
+from qualab.run.run import start
+from qualab.store.memory import MemoryRegistry
 from tests.app.fakes import (
     Bench,
     FakeHarness,

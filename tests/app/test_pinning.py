@@ -8,19 +8,17 @@ from typing import Any
 
 import pytest
 
-from qualab.app.compare import compare_again, with_rule
-from qualab.app.pinning import check_pins, places_of, places_text
-from qualab.app.run import look_before, resume, start
-from qualab.app.signoff import signoff_line, signoff_obstacles
-from qualab.domain.canonical import plan_hash
-from qualab.domain.comparison import Analysis
-from qualab.domain.names import ComparisonStatus, Verdict
-from qualab.domain.observations import pins_seen
-from qualab.domain.pins import PinPart, PinPlaces, Pins, arms_text, by_arm
-from qualab.domain.plan import DecisionRule
-from qualab.domain.preflight import Finding, Preflight
 from qualab.errors import InvalidValue, PairDiffers, PlanChanged
-from qualab.ports import ComparisonFilter
+from qualab.model.canonical import plan_hash
+from qualab.model.comparison import Analysis
+from qualab.model.engine import Finding, Preflight, pins_seen
+from qualab.model.names import ComparisonStatus, Verdict
+from qualab.model.plan import DecisionRule, PinPart, PinPlaces, Pins, arms_text, by_arm
+from qualab.model.ports import ComparisonFilter
+from qualab.run.compare import compare_again, with_rule
+from qualab.run.pins import check_pins, places_of, places_text
+from qualab.run.run import look_before, resume, start
+from qualab.run.sign import signoff_line, signoff_obstacles
 from tests.app.fakes import (
     BASELINE,
     CANDIDATE,

@@ -12,21 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qualab.app.analysis.missing import lost_pairs
-from qualab.app.analysis.samples import MeanSample, MissingCount
-from qualab.app.calculators import verdict_power
-from qualab.app.experiment import make_plan
-from qualab.app.frozen import FrozenPlan, check_frozen, from_document, to_document
-from qualab.app.planning.beliefs import Given
-from qualab.app.planning.pilot import pilot_of
-from qualab.app.planning.suite import Planning, plan_comparison
-from qualab.app.run import look_before, start
-from qualab.domain.canonical import plain, plan_hash
-from qualab.domain.comparison import MissingSummary
-from qualab.domain.items import Item, Reply
-from qualab.domain.names import MetricKind, MissingPolicy, Objective
-from qualab.domain.plan import DecisionRule, LookPlan, MetricSpec, NoisePlan, TaskSpec
+from qualab.analysis.missing import lost_pairs
+from qualab.analysis.samples import MeanSample, MissingCount
 from qualab.errors import InvalidValue, PlanChanged, UsageError
+from qualab.model.canonical import plain, plan_hash
+from qualab.model.comparison import MissingSummary
+from qualab.model.items import Item, Reply
+from qualab.model.names import MetricKind, MissingPolicy, Objective
+from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, NoisePlan, TaskSpec
+from qualab.planning.calculators import verdict_power
+from qualab.planning.suite import Given, Planning, pilot_of, plan_comparison
+from qualab.run.experiment import FrozenPlan, check_frozen, from_document, make_plan, to_document
+from qualab.run.run import look_before, start
 from qualab.stats.counts import PairedCounts
 from qualab.stats.equivalence import equivalence
 from qualab.stats.looks import looks_at, simulate_looks

@@ -11,15 +11,15 @@ import pytest
 from rich.console import Console
 
 from benchmarks.made_up import GROUPS, MadeUp, stored
-from qualab.app.analyse import analyse
-from qualab.app.run import start
-from qualab.app.summaries import Summary
+from qualab.analysis.analyse import analyse
+from qualab.analysis.summaries import Summary
 from qualab.cli.tables import metric_table, print_analysis
-from qualab.domain.canonical import canonical_json
-from qualab.domain.comparison import Analysis
-from qualab.domain.items import Item
-from qualab.domain.names import ArmName, EvidenceKind, MetricKind, Verdict
-from qualab.domain.plan import DecisionRule, TaskSpec
+from qualab.model.canonical import canonical_json
+from qualab.model.comparison import Analysis
+from qualab.model.items import Item
+from qualab.model.names import ArmName, EvidenceKind, MetricKind, Verdict
+from qualab.model.plan import DecisionRule, TaskSpec
+from qualab.run.run import start
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, reply
 
 SMALL = 0.12

@@ -7,11 +7,11 @@ import gc
 import time
 from collections.abc import Sequence
 
-from qualab.app.recording import Recorder
-from qualab.app.run import start
-from qualab.domain.items import Answer, Reply
-from qualab.domain.names import ArmName
-from qualab.ports import ComparisonFilter
+from qualab.model.items import Answer, Reply
+from qualab.model.names import ArmName
+from qualab.model.ports import ComparisonFilter
+from qualab.run.ask import Recorder
+from qualab.run.run import start
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, reply
 
 

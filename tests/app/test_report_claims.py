@@ -8,20 +8,19 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.memory import MemoryRegistry
-from qualab.app.reporting.flips import extracted
-from qualab.app.reporting.model import report_model
-from qualab.app.reporting.source import Source
-from qualab.app.reporting.verdicts import MOST_REASONS
-from qualab.domain.access import AuditEntry
-from qualab.domain.comparison import PolicyResult
-from qualab.domain.engine import EngineKind
-from qualab.domain.imported import Imported
-from qualab.domain.names import Language, MissingPolicy, Objective, Verdict
-from qualab.domain.numbers import signed
-from qualab.domain.report import Bullets, Excerpt, Forest, Histogram, ReportModel, Table, Tone
-from qualab.domain.report import SignOff as Lines
-from qualab.domain.signoffs import SignOff
+from qualab.model.comparison import PolicyResult, SignOff
+from qualab.model.engine import EngineKind
+from qualab.model.names import Language, MissingPolicy, Objective, Verdict
+from qualab.model.plan import Imported
+from qualab.model.registry import AuditEntry
+from qualab.model.report import Bullets, Excerpt, Forest, Histogram, ReportModel, Table, Tone
+from qualab.model.report import SignOff as Lines
+from qualab.model.wording import signed
+from qualab.report.evidence import extracted
+from qualab.report.model import report_model
+from qualab.report.source import Source
+from qualab.report.summary import MOST_REASONS
+from qualab.store.memory import MemoryRegistry
 from tests.app.fakes import START
 from tests.app.test_report_model import DRAFTING, PRIMARY, bare, blocks, full, model, said
 from tests.render.samples import report, sample

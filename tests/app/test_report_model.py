@@ -10,13 +10,8 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.memory import MemoryRegistry
-from qualab.app.reporting.flips import AFTER, BEFORE
-from qualab.app.reporting.model import model_of, report_model
-from qualab.app.reporting.source import Source
-from qualab.app.reporting.words import Words
-from qualab.domain.access import AuditEntry
-from qualab.domain.comparison import (
+from qualab.errors import InvalidValue
+from qualab.model.comparison import (
     Look,
     LooksTaken,
     MetricNoise,
@@ -27,18 +22,32 @@ from qualab.domain.comparison import (
     RepeatNoise,
     RepeatSummary,
     SampledTexts,
+    SignOff,
     TextsCompared,
 )
-from qualab.domain.engine import Engine, EngineKind
-from qualab.domain.first_tokens import FirstTokenSummary, TaskTokens, TokenizedBy, TokensCompared, TokensLack
-from qualab.domain.names import ArmName, Language, LookDecision, MissingPolicy, Verdict
-from qualab.domain.observations import EngineSeen
-from qualab.domain.pins import PinFound, Pinning, PinPart
-from qualab.domain.plan import Assumptions, LookPlan
-from qualab.domain.report import Bullets, Excerpt, Forest, Histogram, ReportModel, Table
-from qualab.domain.signoffs import SignOff
-from qualab.domain.treatment import EngineSummary, LengthBin, TaskDrafting, Treatment
-from qualab.errors import InvalidValue
+from qualab.model.engine import (
+    Engine,
+    EngineKind,
+    EngineSeen,
+    EngineSummary,
+    FirstTokenSummary,
+    LengthBin,
+    TaskDrafting,
+    TaskTokens,
+    TokenizedBy,
+    TokensCompared,
+    TokensLack,
+    Treatment,
+)
+from qualab.model.names import ArmName, Language, LookDecision, MissingPolicy, Verdict
+from qualab.model.plan import Assumptions, LookPlan, PinFound, Pinning, PinPart
+from qualab.model.registry import AuditEntry
+from qualab.model.report import Bullets, Excerpt, Forest, Histogram, ReportModel, Table
+from qualab.report.evidence import AFTER, BEFORE
+from qualab.report.model import model_of, report_model
+from qualab.report.source import Source
+from qualab.report.words import Words
+from qualab.store.memory import MemoryRegistry
 from tests.app.fakes import START
 from tests.app.report_texts import english_in, texts
 from tests.render.samples import report, sample

@@ -8,16 +8,15 @@ from dataclasses import replace
 import pytest
 from pypdf import PdfReader
 
-from qualab.adapters.render.html import render_html
-from qualab.adapters.render.json_text import render_json
-from qualab.adapters.render.markdown import render_markdown
-from qualab.adapters.render.pdf import render_pdf
-from qualab.app.reporting.words import Words
-from qualab.cli.token_text import token_lines
-from qualab.domain.first_tokens import TokensLack
-from qualab.domain.imported import Imported
-from qualab.domain.names import Language, RequestKind
-from qualab.domain.report import Table
+from qualab.cli.tables import token_lines
+from qualab.model.engine import TokensLack
+from qualab.model.names import Language, RequestKind
+from qualab.model.plan import Imported
+from qualab.model.report import Table
+from qualab.report.html import render_html
+from qualab.report.markdown import render_json, render_markdown
+from qualab.report.pdf import render_pdf
+from qualab.report.words import Words
 from tests.app.report_texts import english_in
 from tests.app.test_report_model import bare, blocks, full, model, said
 

@@ -11,40 +11,30 @@ from string import Formatter
 import pytest
 
 import qualab
-from qualab.app.reporting.words import CATALOGUES, ENGLISH, Words
-from qualab.app.reporting.words.sentences import FORMS, WORDS, in_korean
-from qualab.domain.names import Language
+from qualab.model.names import Language
+from qualab.report.words import CATALOGUES, ENGLISH, Words
+from qualab.report.words.sentences import FORMS, WORDS, in_korean
 from tests.app.report_texts import english_in, texts
 from tests.render.samples import report
 
 PACKAGE = Path(qualab.__file__).parent
 KOREAN = Words(language=Language.KOREAN)
 PRODUCERS = (
-    "app/analyse.py",
-    "app/compare.py",
-    "app/importing/findings.py",
-    "app/importing/kinds.py",
-    "app/importing/metrics.py",
-    "app/importing/planning.py",
-    "app/importing/wording.py",
-    "app/rescore.py",
-    "app/signoff.py",
-    "app/interleaving.py",
-    "app/leaks.py",
-    "app/analysis/judge.py",
-    "app/analysis/stopped.py",
-    "app/analysis/missing.py",
-    "app/analysis/endings.py",
-    "app/analysis/noise.py",
-    "app/analysis/means.py",
-    "app/analysis/labels.py",
-    "app/analysis/samples.py",
-    "app/analysis/suspect.py",
-    "app/analysis/drafter_signs.py",
-    "app/analysis/traffic.py",
-    "app/analysis/treatment.py",
-    "app/differences.py",
-    "domain/pins.py",
+    "analysis/analyse.py",
+    "run/compare.py",
+    "imports/findings.py",
+    "run/rescore.py",
+    "analysis/interleaving.py",
+    "analysis/judge.py",
+    "analysis/looks.py",
+    "analysis/missing.py",
+    "analysis/endings.py",
+    "analysis/noise.py",
+    "analysis/means.py",
+    "analysis/labels.py",
+    "analysis/samples.py",
+    "analysis/suspect.py",
+    "analysis/drafter.py",
 )
 """Modules that make sentences which analyses keep."""
 ERRORS = frozenset({"InvalidValue", "PairDiffers", "PlanChanged", "ValueError"})
@@ -88,13 +78,13 @@ def test_both_languages_have_the_same_texts_with_the_same_places() -> None:
 
 
 def test_every_text_is_used() -> None:
-    used = {text for path in (PACKAGE / "app/reporting").glob("*.py") for text in constants(path)}
+    used = {text for path in (PACKAGE / "report").glob("*.py") for text in constants(path)}
     used |= {
         text
-        for path in (PACKAGE / "app/reporting/words/__init__.py", PACKAGE / "cli/treatment_text.py")
+        for path in (PACKAGE / "report/words/__init__.py", PACKAGE / "cli/drafter_text.py")
         for text in constants(path)
     }
-    vocabularies = [PACKAGE / f"domain/{name}.py" for name in ("names", "pins", "first_tokens")]
+    vocabularies = [PACKAGE / f"model/{name}.py" for name in ("names", "plan", "engine")]
     words = {text for path in vocabularies for text in constants(path)}
     made = {
         f"{head}{word}{tail}"
@@ -121,7 +111,7 @@ def test_every_sentence_that_an_analysis_keeps_is_known_in_korean(name: str) -> 
     assert [piece for piece in unknown if piece not in NOT_SENTENCES] == []
 
 
-NOT_SENTENCES: frozenset[str] = frozenset({"mmd noise floor", "mmd candidate"})
+NOT_SENTENCES: frozenset[str] = frozenset({"mmd noise floor", "mmd candidate", "analysis of"})
 """Names of random streams."""
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from qualab.app.rescore import rescore
-from qualab.app.run import start
-from qualab.domain.items import Item, Reply
-from qualab.domain.names import ArmName, Verdict
+from qualab.model.items import Item, Reply
+from qualab.model.names import ArmName, Verdict
+from qualab.run.rescore import rescore
+from qualab.run.run import start
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, reply
 
 

@@ -11,17 +11,16 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.memory import MemoryStore
-from qualab.app.asking import Arm, Tally, feed
-from qualab.app.recording import Recorder
-from qualab.app.run import resume, start
-from qualab.app.services import Run
-from qualab.domain.claims import Pulse
-from qualab.domain.items import Reply
-from qualab.domain.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
-from qualab.domain.plan import DecisionRule, RequestPolicy
 from qualab.errors import ComparisonBusy, InvalidValue, PlanChanged, RunStopped, StoreFull, StoreLocked
-from qualab.ports import ComparisonFilter
+from qualab.model.items import Reply
+from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
+from qualab.model.plan import DecisionRule, RequestPolicy
+from qualab.model.ports import ComparisonFilter
+from qualab.model.registry import Pulse
+from qualab.run.ask import Arm, Recorder, Tally, feed
+from qualab.run.run import resume, start
+from qualab.run.services import Run
+from qualab.store.memory import MemoryStore
 from tests.app.fakes import (
     BASELINE,
     CANDIDATE,

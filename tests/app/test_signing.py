@@ -10,19 +10,18 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.store import SqlStore, open_store
-from qualab.app.analyse import analyse
-from qualab.app.run import start
-from qualab.app.scoring import summary_of
-from qualab.app.signing import sign_off
-from qualab.app.verified import Verification
-from qualab.app.verifying import verify
+from qualab.analysis.analyse import analyse
+from qualab.analysis.scoring import summary_of
 from qualab.bootstrap import share
-from qualab.domain.canonical import canonical_json, sha256
-from qualab.domain.names import Verdict
-from qualab.domain.plan import DecisionRule
-from qualab.domain.seals import seal_of
 from qualab.errors import ComparisonBusy, InvalidValue, NotYet, ScoringTimedOut, SignOffRefused
+from qualab.model.canonical import canonical_json, sha256
+from qualab.model.comparison import seal_of
+from qualab.model.names import Verdict
+from qualab.model.plan import DecisionRule
+from qualab.run.run import start
+from qualab.run.sign import sign_off
+from qualab.run.verify import Verification, verify
+from qualab.store import SqlStore, open_store
 from tests.app.fakes import START, Bench, FakeEndpoint, FakeHarness, FakeTasks, QuietProgress, experiment
 from tests.store.samples import make_comparison, make_items
 

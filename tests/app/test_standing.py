@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from qualab.app import standing
-from qualab.app.run import resume
-from qualab.domain.claims import STALE_AFTER_S
-from qualab.domain.names import ComparisonStatus
 from qualab.errors import ComparisonBusy
-from qualab.ports import ComparisonFilter
+from qualab.model.names import ComparisonStatus
+from qualab.model.ports import ComparisonFilter
+from qualab.model.registry import STALE_AFTER_S
+from qualab.run import prune as standing
+from qualab.run.run import resume
 from tests.app.fakes import START, Bench, QuietProgress
 from tests.app.test_run import run
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from qualab.adapters.harness.catalog import Catalog, read_catalog
-from qualab.app.analysis.suspect import chances_of, suspicions
-from qualab.app.reporting.words.sentences import in_korean
+from qualab.analysis.suspect import chances_of, suspicions
 from qualab.bootstrap import share
-from qualab.domain.names import MetricKind
+from qualab.harness.catalog import Catalog, read_catalog
+from qualab.model.names import MetricKind
+from qualab.report.words.sentences import in_korean
 from tests.app.fakes import metric_spec, task_spec
 from tests.store.samples import make_analysis, make_choices, make_comparison, make_item
 

@@ -9,20 +9,17 @@ from typing import Any
 
 import pytest
 
-from qualab.app import trials
-from qualab.app.analysis import drafter_signs as signs
-from qualab.app.analysis.treatment import treatment_of
-from qualab.app.drafting import DraftedAnswers
-from qualab.app.experiment import make_plan
-from qualab.app.summaries import Summary
-from qualab.app.viewing.words.troubles import in_korean
-from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
-from qualab.domain.items import Answer, Drafted
-from qualab.domain.names import ArmName, Verdict
-from qualab.domain.observations import EngineSeen, Observation, Segment
-from qualab.domain.plan import DecisionRule, DrafterCosts, Plan
-from qualab.domain.treatment import Treatment
+from qualab.analysis import drafter as signs
+from qualab.analysis.drafter import DraftedAnswers, treatment_of
+from qualab.analysis.summaries import Summary
 from qualab.errors import PairDiffers
+from qualab.model.engine import Counters, Drafting, Engine, EngineKind, EngineSeen, Observation, Segment, Treatment
+from qualab.model.items import Answer, Drafted
+from qualab.model.names import ArmName, Verdict
+from qualab.model.plan import DecisionRule, DrafterCosts, Plan
+from qualab.run import preflight as trials
+from qualab.run.experiment import make_plan
+from qualab.service.words.korean import in_korean
 from tests.app.fakes import BASELINE, CANDIDATE, START, FakeTasks, experiment, reply
 from tests.app.scripted_pair import ROUNDS, drafting, pair, treatment
 from tests.scripted_engine import SPEC_TOKENS, EngineScript

@@ -11,11 +11,11 @@ import pytest
 
 import qualab
 from qualab import errors
-from qualab.app.viewing.troubles import trouble
-from qualab.app.viewing.words import Wording
-from qualab.app.viewing.words.troubles import FORMS, in_korean
-from qualab.domain.names import Language
 from qualab.errors import QualabError
+from qualab.model.names import Language
+from qualab.service.viewing.listing import trouble
+from qualab.service.words import Wording
+from qualab.service.words.korean import FORMS, in_korean
 
 ENGLISH, KOREAN = (Wording(language=language) for language in Language)
 PLACE = re.compile(r"\{\w+\}")

@@ -13,17 +13,15 @@ from typing import Any
 
 import pytest
 
-from qualab.app import trials
-from qualab.app.interleaving import LOST, NOT_INTERLEAVED
-from qualab.app.run import resume, start
-from qualab.app.signoff import signoff_obstacles
-from qualab.app.turns import begin, take_turn, turns_left
-from qualab.domain.comparison import Analysis
-from qualab.domain.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
-from qualab.domain.pins import PinPlaces
-from qualab.domain.plan import DecisionRule, NoisePlan
+from qualab.analysis.interleaving import LOST, NOT_INTERLEAVED
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue, PairDiffers, RunStopped, UsageError
-from qualab.ports import ComparisonFilter
+from qualab.model.comparison import Analysis
+from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
+from qualab.model.plan import DecisionRule, NoisePlan, PinPlaces
+from qualab.model.ports import ComparisonFilter
+from qualab.run import preflight as trials
+from qualab.run.run import begin, resume, start, take_turn, turns_left
+from qualab.run.sign import signoff_obstacles
 from tests.app.fakes import BASELINE, CANDIDATE, Bench, FakeHarness, FakeTasks, QuietProgress, experiment, failure
 from tests.app.scripted_pair import ROUNDS, Ending, Pair, Talker, drafting, pair, treatment
 from tests.scripted_engine import SPEC_DECODE_REFUSES, EngineScript
@@ -256,7 +254,7 @@ def test_another_tokenizer_in_the_candidate(turns: Turns, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
 def test_every_process_takes_the_same_samples(seed: str) -> None:
     code = (
-        "from qualab.app.checks import samples; from tests.app.fakes import FakeTasks; "
+        "from qualab.run.preflight import samples; from tests.app.fakes import FakeTasks; "
         "print(*samples(list(FakeTasks(n_items=99).render())), sep=',')"
     )
     done = subprocess.run(

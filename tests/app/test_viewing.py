@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from qualab.adapters.render.charts import draw
-from qualab.app.calculators import powers
-from qualab.app.viewing.power import Asked, power_page
-from qualab.app.viewing.sides import Sides, SideShown, sides_of
-from qualab.app.viewing.words import Wording
-from qualab.domain.items import Answer
-from qualab.domain.names import ArmName, Language, Objective
+from qualab.model.items import Answer
+from qualab.model.names import ArmName, Language, Objective
+from qualab.planning.calculators import powers
+from qualab.report.charts import draw
+from qualab.service.viewing.items import Sides, SideShown, sides_of
+from qualab.service.viewing.power import Asked, power_page
+from qualab.service.words import Wording
 from qualab.stats.sizing import items_needed
 from tests.app.fakes import failure, reply
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from qualab.bootstrap import share
-from qualab.cli.exits import OF_VERDICT
-from qualab.domain.names import Verdict
+from qualab.cli.output import OF_VERDICT
+from qualab.model.names import Verdict
 from tests.cli.conftest import Command
 from tests.cli.test_serve_command import serving
 from tests.scripted_server import Script, ScriptedServer

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.made_up import START, MadeUp, stored
 from qualab.bootstrap import store_of
-from qualab.domain.names import Verdict
+from qualab.model.names import Verdict
 from qualab.settings import load
 from tests.cli.conftest import Command
 

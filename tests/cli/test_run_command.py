@@ -19,12 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from qualab.adapters.store import SqlStore
 from qualab.bootstrap import store_named
 from qualab.cli.run import print_next
-from qualab.domain.items import Answer
-from qualab.domain.names import ArmName
 from qualab.errors import StoreFull
+from qualab.model.items import Answer
+from qualab.model.names import ArmName
+from qualab.store import SqlStore
 from tests.app.scripted_pair import Talker
 from tests.cli.conftest import Command
 from tests.scripted_server import Script, ScriptedServer

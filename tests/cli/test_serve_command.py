@@ -17,9 +17,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from qualab import worker_bootstrap
-from qualab.adapters import store
+from qualab import store
 from qualab.errors import StoreError
+from qualab.service import worker_bootstrap
 from tests.cli.conftest import Command
 from tests.scripted_server import MODEL, Script, ScriptedServer
 
@@ -113,7 +113,7 @@ def test_a_command_opens_its_database_once(
 
     monkeypatch.setattr(store, "open_store", counted)
     monkeypatch.setattr(worker_bootstrap, "queueing_desk", no_queue)
-    monkeypatch.setattr("qualab.api.logs.begin_logging", lambda: None)
+    monkeypatch.setattr("qualab.service.api.server.begin_logging", lambda: None)
     monkeypatch.setattr("qualab.cli.worker._ended_by_signals", lambda: None)
     assert qualab(*command).code != 0
     assert len(opened) == 1

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from qualab.adapters.store import SqlStore, open_store
 from qualab.bootstrap import share
-from qualab.domain.names import ComparisonStatus, Verdict
-from qualab.domain.submissions import SubmissionStatus
+from qualab.model.names import ComparisonStatus, Verdict
+from qualab.model.registry import SubmissionStatus
+from qualab.store import SqlStore, open_store
 from tests.cli.conftest import Command
 from tests.store.samples import (
     make_answer,
@@ -107,7 +107,7 @@ def test_prune_keeps_what_is_signed_off_what_runs_and_what_waits(qualab: Command
 
 
 def test_more_than_a_page_is_pruned(qualab: Command, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qualab.app.pruning.PAGE", 2)
+    monkeypatch.setattr("qualab.run.prune.PAGE", 2)
     for number in range(5):
         store.create(make_comparison(f"c-{number}", created_at=NOW - OLD), [])
     assert qualab("prune", "--older-than", "90d").out.endswith("deleted 5, kept 0\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qualab.app import trials
+from qualab.run import preflight as trials
 from tests.cli.conftest import Command
 from tests.scripted_engine import SPEC_DECODE_REFUSES, EngineScript
 from tests.scripted_server import Script, ScriptedServer

@@ -14,7 +14,7 @@ from check_jsonschema.builtin_schemas import get_builtin_schema
 from jsonschema import Draft202012Validator
 
 from qualab import __version__
-from qualab.service_settings import ServiceSettings
+from qualab.service.settings import ServiceSettings
 from qualab.settings import Settings
 from tests.house.modules import ROOT
 

@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qualab.adapters.endpoints.embedded import EmbeddedModels, models, prepare_models
 from qualab.errors import InfrastructureError, UsageError
+from qualab.managed.embedded import EmbeddedModels, models, prepare_models
 
 gguf = pytest.importorskip("gguf", reason="needs the extra `demo`")
 pytest.importorskip("xllamacpp", reason="needs the extra `demo`")
 
 from gguf.quants import dequantize  # noqa: E402
 
-from qualab.adapters.endpoints.embedded.requantize import requantize  # noqa: E402
+from qualab.managed.embedded.requantize import requantize  # noqa: E402
 from tests.embedded import tiny  # noqa: E402
 
 

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from qualab.adapters.endpoints.embedded import EmbeddedModels, embedded_pair, pair, prepare_models
 from qualab.errors import InfrastructureError
+from qualab.managed.embedded import EmbeddedModels, embedded_pair, pair, prepare_models
 
 ROOT = Path(__file__).parents[2]
 NO_MODELS = EmbeddedModels(model=Path("no-model.gguf"), drafter=Path("no-drafter.gguf"))
@@ -26,7 +26,7 @@ KEEPER = """
 import sys, time
 from collections.abc import Iterator
 from pathlib import Path
-from qualab.adapters.endpoints.embedded import embedded_pair, EmbeddedModels
+from qualab.managed.embedded import embedded_pair, EmbeddedModels
 model, drafter, logs = map(Path, sys.argv[1:])
 with embedded_pair(EmbeddedModels(model=model, drafter=drafter), drafter="off", log_dir=logs, parallel=1) as urls:
     print(*urls, flush=True)

@@ -6,8 +6,8 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 from aiohttp import web
 
-from qualab.adapters.endpoints.client import HttpEndpoint, open_endpoint
-from qualab.domain.plan import RequestPolicy
+from qualab.endpoints.client import HttpEndpoint, open_endpoint
+from qualab.model.plan import RequestPolicy
 from tests.endpoints.scripted import FakeTime, ScriptedServer
 
 Open = Callable[..., AbstractAsyncContextManager[HttpEndpoint]]

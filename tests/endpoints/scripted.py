@@ -12,9 +12,9 @@ from typing import Any
 
 from aiohttp import web
 
-from qualab.adapters.endpoints.retrying import Timing
-from qualab.domain.items import Request
-from qualab.domain.names import Api
+from qualab.endpoints.transport import Timing
+from qualab.model.items import Request
+from qualab.model.names import Api
 
 Step = Callable[[web.Request], Awaitable[web.StreamResponse]]
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.endpoints.allowing import AllowedEndpoints, allowed_opening, parse_pattern
-from qualab.domain.plan import RequestPolicy
+from qualab.endpoints.allowing import AllowedEndpoints, allowed_opening, parse_pattern
 from qualab.errors import EndpointForbidden, InvalidValue
+from qualab.model.plan import RequestPolicy
 from tests.scripted_server import MODEL, ScriptedServer
 
 NAMES = {

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.endpoints.client import open_endpoint
-from qualab.adapters.endpoints.retrying import Timing
-from qualab.domain.items import Drafted
-from qualab.domain.names import AnswerStatus
-from qualab.domain.plan import RequestPolicy
+from qualab.endpoints.client import open_endpoint
+from qualab.endpoints.transport import Timing
 from qualab.errors import InvalidValue
+from qualab.model.items import Drafted
+from qualab.model.names import AnswerStatus
+from qualab.model.plan import RequestPolicy
 from tests.endpoints.conftest import Open
 from tests.endpoints.scripted import (
     CHAT,

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from qualab.domain.bodies import check_gen_kwargs, generation_request, loglikelihood_parts, loglikelihood_request
-from qualab.domain.canonical import encode_body
-from qualab.domain.items import Prompt
-from qualab.domain.names import Api
-from qualab.domain.plan import SamplingPlan
 from qualab.errors import BrokenTask, InvalidValue
+from qualab.model.canonical import encode_body
+from qualab.model.items import Prompt, check_gen_kwargs, generation_request, loglikelihood_parts, loglikelihood_request
+from qualab.model.names import Api
+from qualab.model.plan import SamplingPlan
 
 COMPLETIONS = SamplingPlan(model="m", api=Api.COMPLETIONS)
 CHAT = SamplingPlan(model="m", api=Api.CHAT)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyreqwest.exceptions import ConnectError
 
-from qualab.adapters.endpoints.transport import Transport
+from qualab.endpoints.transport import Transport
 from tests.endpoints.scripted import ScriptedServer
 
 

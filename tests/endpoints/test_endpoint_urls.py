@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from qualab.adapters.endpoints.urls import Routes, alternatives, normalize_url, same_server
+from qualab.endpoints.urls import Routes, alternatives, normalize_url, same_server
 from qualab.errors import InvalidValue
 
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.endpoints import engines
-from qualab.adapters.endpoints.counters import CounterReader, Speculation, read_metrics
-from qualab.adapters.endpoints.engines import EngineProbe
-from qualab.adapters.endpoints.transport import Transport
-from qualab.adapters.endpoints.urls import Routes
-from qualab.domain.engine import Counters, Drafting, DraftSource, Engine, EngineKind
+from qualab.endpoints import engines
+from qualab.endpoints.engines import CounterReader, EngineProbe, Speculation, read_metrics
+from qualab.endpoints.transport import Transport
+from qualab.endpoints.urls import Routes
 from qualab.errors import EndpointUnreachable
+from qualab.model.engine import Counters, Drafting, DraftSource, Engine, EngineKind
 from tests.endpoints.scripted import ScriptedServer, after, reply
 
 RECORDED = Path(__file__).parent / "recorded"

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.endpoints.transport import PROBE_TIMEOUT_S
-from qualab.domain.names import Api
+from qualab.endpoints.transport import PROBE_TIMEOUT_S
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable
+from qualab.model.names import Api
 from tests.endpoints.conftest import Open
 from tests.endpoints.scripted import FakeTime, ScriptedServer, models, reply, wire
 
@@ -231,7 +231,7 @@ async def test_a_server_that_says_nothing_is_given_up_within_seconds(
     server: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert PROBE_TIMEOUT_S <= 5.0
-    monkeypatch.setattr("qualab.adapters.endpoints.inspection.PROBE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("qualab.endpoints.inspection.PROBE_TIMEOUT_S", 0.2)
 
     async def silent(_: Any) -> Any:
         await asyncio.sleep(30)

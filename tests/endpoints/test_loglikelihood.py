@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from qualab.domain.bodies import loglikelihood_request
-from qualab.domain.canonical import encode_body
-from qualab.domain.names import AnswerStatus
+from qualab.model.canonical import encode_body
+from qualab.model.items import loglikelihood_request
+from qualab.model.names import AnswerStatus
 from tests.endpoints.conftest import Open
 from tests.endpoints.scripted import FakeTime, ScriptedServer, reply
 

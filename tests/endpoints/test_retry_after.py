@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from qualab.adapters.endpoints.retrying import MAX_RETRY_AFTER_S, Failure, Sending, Timing, pause_s, retry_after_s
-from qualab.domain.names import AnswerStatus
-from qualab.domain.plan import RequestPolicy
+from qualab.endpoints.transport import MAX_RETRY_AFTER_S, Failure, Sending, Timing, pause_s, retry_after_s
+from qualab.model.names import AnswerStatus
+from qualab.model.plan import RequestPolicy
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 

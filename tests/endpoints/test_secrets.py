@@ -9,9 +9,9 @@ import traceback
 
 import pytest
 
-from qualab.adapters.endpoints.redaction import Redactor, checked_key
-from qualab.domain.names import AnswerStatus
+from qualab.endpoints.transport import Redactor, checked_key
 from qualab.errors import InvalidValue, QualabError
+from qualab.model.names import AnswerStatus
 from tests.endpoints.conftest import Open
 from tests.endpoints.scripted import COMPLETION, ScriptedServer, completion, models, reply, wire
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from qualab.adapters.harness.catalog import hints_from_metadata, read_catalog
-from qualab.domain.names import MetricKind
 from qualab.errors import BrokenTask
+from qualab.harness.catalog import hints_from_metadata, read_catalog
+from qualab.model.names import MetricKind
 from tests.harness.conftest import TASKS_DIR
 
 

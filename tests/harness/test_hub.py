@@ -15,7 +15,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 
-from qualab.adapters.harness import hub as seam
+from qualab.harness import sources as seam
 from tests.harness.conftest import TASKS_DIR
 from tests.harness.scripted_hub import ScriptedHub
 from tests.harness.tiny_data import haerae
@@ -23,9 +23,9 @@ from tests.harness.tiny_data import haerae
 LOADS = """
 import json, sys
 from pathlib import Path
-from qualab.adapters.harness import LmEvalHarness
+from qualab.harness import LmEvalHarness
 from qualab.errors import QualabError
-from qualab.ports import TaskOptions
+from qualab.model.ports import TaskOptions
 harness = LmEvalHarness(tasks_dir=Path(sys.argv[1]))
 for line in sys.stdin:
     names, folder, revisions = json.loads(line)

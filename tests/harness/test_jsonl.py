@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from qualab.adapters.harness.jsonl import read_table
 from qualab.errors import BadDataFile, DatasetUnavailable, EmptyDataset
+from qualab.harness.sources import read_table
 
 
 def file_of(folder: Path, content: str | bytes) -> Path:

@@ -10,17 +10,11 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.harness import LmEvalHarness
-from qualab.adapters.harness.catalog import read_catalog
-from qualab.domain.names import MetricKind, RequestKind
-from qualab.errors import (
-    BadDataFile,
-    DatasetUnavailable,
-    EmptyDataset,
-    InvalidValue,
-    UnknownTask,
-)
-from qualab.ports import LoadedTasks, TaskOptions
+from qualab.errors import BadDataFile, DatasetUnavailable, EmptyDataset, InvalidValue, UnknownTask
+from qualab.harness import LmEvalHarness
+from qualab.harness.catalog import read_catalog
+from qualab.model.names import MetricKind, RequestKind
+from qualab.model.ports import LoadedTasks, TaskOptions
 from tests.harness.conftest import TASKS_DIR
 from tests.harness.tiny_data import KOBEST, belebele, gsm8k, haerae, write_jsonl
 
@@ -224,7 +218,7 @@ def test_without_a_data_directory_the_hub_is_read_at_the_pinned_revision(
 ) -> None:
     import datasets
 
-    from qualab.adapters.harness import hub
+    from qualab.harness import sources as hub
 
     asked = []
 
@@ -288,7 +282,7 @@ def test_hashes_change_with_what_they_cover_and_with_nothing_else(harness: LmEva
 def test_hashes_are_the_same_in_another_process(harness: LmEvalHarness, tiny_data: Path) -> None:
     program = (
         "import json, sys; from pathlib import Path\n"
-        "from qualab.adapters.harness import LmEvalHarness; from qualab.ports import TaskOptions\n"
+        "from qualab.harness import LmEvalHarness; from qualab.model.ports import TaskOptions\n"
         "loaded = LmEvalHarness(tasks_dir=Path(sys.argv[1])).load("
         "TaskOptions(names=('published-34', 'release'), data_dir=Path(sys.argv[2])))\n"
         "print(json.dumps({task.name: [task.config_hash, task.data_hash] for task in loaded.tasks}))"
@@ -314,7 +308,7 @@ def test_loading_prints_nothing(harness: LmEvalHarness, tiny_data: Path, capfd: 
 
 def test_importing_the_package_imports_neither_lm_eval_nor_datasets() -> None:
     program = (
-        "import sys, qualab.adapters.harness as h; h.LmEvalHarness\n"
+        "import sys, qualab.harness as h; h.LmEvalHarness\n"
         "print(sorted({'lm_eval', 'datasets', 'numpy', 'nltk'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

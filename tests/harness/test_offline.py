@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from qualab.adapters.harness import LmEvalHarness
-from qualab.adapters.harness.requirements import NEEDS_SENTENCES
 from qualab.errors import ScoringUnavailable
-from qualab.ports import TaskOptions
+from qualab.harness import LmEvalHarness
+from qualab.harness.building import NEEDS_SENTENCES
+from qualab.model.ports import TaskOptions
 from tests.harness.conftest import TASKS_DIR
 from tests.harness.tiny_data import IFEVAL, instruction, write_jsonl
 
 LOAD = """
 import sys, time
 from pathlib import Path
-from qualab.adapters.harness import LmEvalHarness
+from qualab.harness import LmEvalHarness
 from qualab.errors import QualabError
-from qualab.ports import TaskOptions
+from qualab.model.ports import TaskOptions
 tasks_dir, data_dir, *names = sys.argv[1:]
 before = time.monotonic()
 try:

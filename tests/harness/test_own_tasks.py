@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.harness import LmEvalHarness
-from qualab.domain.names import MetricKind, RequestKind
 from qualab.errors import BadDataFile, BrokenTask, DatasetUnavailable, EmptyDataset, ScoringUnavailable
-from qualab.ports import LoadedTasks, TaskOptions
+from qualab.harness import LmEvalHarness
+from qualab.model.names import MetricKind, RequestKind
+from qualab.model.ports import LoadedTasks, TaskOptions
 from tests.harness.conftest import TASKS_DIR
 from tests.harness.tiny_data import write_jsonl
 

@@ -17,12 +17,11 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.harness import LmEvalHarness
-from qualab.domain.bodies import generation_request, loglikelihood_parts, loglikelihood_request
-from qualab.domain.items import Item, Reply
-from qualab.domain.names import AnswerStatus, Api, MetricKind, RequestKind
-from qualab.domain.plan import SamplingPlan
-from qualab.ports import LoadedTasks, TaskOptions
+from qualab.harness import LmEvalHarness
+from qualab.model.items import Item, Reply, generation_request, loglikelihood_parts, loglikelihood_request
+from qualab.model.names import AnswerStatus, Api, MetricKind, RequestKind
+from qualab.model.plan import SamplingPlan
+from qualab.model.ports import LoadedTasks, TaskOptions
 from tests.imports.conftest import Importer
 from tests.scripted_server import MODEL, Script, ScriptedServer
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from qualab.adapters.harness import LmEvalHarness, SeparateHarness, process
-from qualab.domain.items import Item, Reply
-from qualab.domain.names import AnswerStatus, RequestKind
 from qualab.errors import HarnessError, ScoringTimedOut, TooManyTasks, UnknownTask
-from qualab.ports import LoadedTasks, TaskOptions
+from qualab.harness import LmEvalHarness, SeparateHarness, process
+from qualab.model.items import Item, Reply
+from qualab.model.names import AnswerStatus, RequestKind
+from qualab.model.ports import LoadedTasks, TaskOptions
 from tests.harness.conftest import TASKS_DIR
 from tests.harness.test_own_tasks import PLAIN, own
 
@@ -34,8 +34,8 @@ LIMIT_S = 1.0
 SCORE_FOR_EVER = """
 import sys
 from pathlib import Path
-from qualab.adapters.harness import SeparateHarness
-from qualab.ports import TaskOptions
+from qualab.harness import SeparateHarness
+from qualab.model.ports import TaskOptions
 from tests.harness.test_process import ENDLESS, entries
 folder = Path(sys.argv[1])
 tasks = SeparateHarness(tasks_dir=Path(sys.argv[2]), item_timeout_s=0.5).load(

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.harness import LmEvalHarness
-from qualab.adapters.harness.rendering import as_json, overridden, resolved
-from qualab.domain.clusters import cluster_of
-from qualab.domain.items import Item
-from qualab.domain.names import RequestKind
 from qualab.errors import InvalidValue
-from qualab.ports import LoadedTasks, TaskOptions
+from qualab.harness import LmEvalHarness
+from qualab.harness.rendering import as_json, overridden, resolved
+from qualab.model.items import Item, cluster_of
+from qualab.model.names import RequestKind
+from qualab.model.ports import LoadedTasks, TaskOptions
 
 
 def load(harness: LmEvalHarness, data: Path | None, *names: str, **options: Any) -> LoadedTasks:

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qualab.adapters.harness import LmEvalHarness
-from qualab.adapters.harness.scoring import plain_value
-from qualab.domain.items import Item, Reply
-from qualab.domain.names import AnswerStatus
 from qualab.errors import HarnessError
-from qualab.ports import LoadedTasks, TaskOptions
+from qualab.harness import LmEvalHarness
+from qualab.harness.scoring import plain_value
+from qualab.model.items import Item, Reply
+from qualab.model.names import AnswerStatus
+from qualab.model.ports import LoadedTasks, TaskOptions
 from tests.harness.test_own_tasks import CUSTOM, POINTS, own
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.harness.catalog import read_catalog
-from qualab.adapters.imports import LogFiles
-from qualab.adapters.memory import FixedClock, MemoryStore
-from qualab.app.import_ import ImportServices, Wanted, import_logs
 from qualab.bootstrap import share
-from qualab.domain.comparison import Analysis, Comparison
-from qualab.domain.imported import Imported, TaskJoin
-from qualab.domain.names import ArmName
-from qualab.ports import ComparisonFilter
+from qualab.harness.catalog import read_catalog
+from qualab.imports.import_ import ImportServices, Wanted, import_logs
+from qualab.imports.opening import LogFiles
+from qualab.model.comparison import Analysis, Comparison
+from qualab.model.names import ArmName
+from qualab.model.plan import Imported, TaskJoin
+from qualab.model.ports import ComparisonFilter
+from qualab.store.memory import FixedClock, MemoryStore
 from tests.imports.lm_eval_files import Row, Run
 
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from qualab.app.compare import compare_again
-from qualab.app.services import Services
-from qualab.app.signoff import signoff_obstacles
-from qualab.domain.canonical import canonical_json
-from qualab.domain.imported import FindingCode
-from qualab.domain.names import ComparisonStatus, MetricKind, Verdict
-from qualab.domain.plan import DecisionRule
 from qualab.errors import BadLog, InvalidValue, PairDiffers
+from qualab.model.canonical import canonical_json
+from qualab.model.names import ComparisonStatus, MetricKind, Verdict
+from qualab.model.plan import DecisionRule, FindingCode
+from qualab.run.compare import compare_again
+from qualab.run.services import Services
+from qualab.run.sign import signoff_obstacles
 from tests.imports.conftest import Importer
 from tests.imports.lm_eval_files import Row, Run, binary_rows, row
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from qualab.domain.names import ArmName, EvidenceKind, MetricKind, RequestKind, Verdict
 from qualab.errors import BadLog
+from qualab.model.names import ArmName, EvidenceKind, MetricKind, RequestKind, Verdict
 from tests.imports.conftest import BASELINE, CANDIDATE, Importer
 from tests.imports.lm_eval_files import DATE, Row, Run, binary_rows, row, sha
 

@@ -11,10 +11,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from qualab.adapters.imports.inspect_logs import _Archive, _row
-from qualab.domain.names import AnswerStatus, MetricKind, RequestKind, Verdict
-from qualab.domain.plan import DecisionRule
 from qualab.errors import BadLog, InvalidValue
+from qualab.imports.inspect_logs import _Archive, _row
+from qualab.model.names import AnswerStatus, MetricKind, RequestKind, Verdict
+from qualab.model.plan import DecisionRule
 from tests.imports.conftest import BASELINE, CANDIDATE, Importer
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from qualab.app.signoff import signoff_obstacles
-from qualab.domain.imported import FindingCode
-from qualab.domain.names import AnswerStatus, ArmName, Verdict
 from qualab.errors import BadLog, PairDiffers, UsageError
+from qualab.model.names import AnswerStatus, ArmName, Verdict
+from qualab.model.plan import FindingCode
+from qualab.run.sign import signoff_obstacles
 from tests.imports.conftest import BASELINE, CANDIDATE, Importer
 from tests.imports.lm_eval_files import DATE, Row, Run, binary_rows, row
 

@@ -17,12 +17,11 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from qualab.adapters.store import SqlStore, open_store, upgrade
-from qualab.domain.access import AuditEntry
-from qualab.domain.canonical import encode_body
-from qualab.domain.names import ArmName
-from qualab.domain.submissions import Submission, SubmissionStatus
-from qualab.ports import Registry, Store
+from qualab.model.canonical import encode_body
+from qualab.model.names import ArmName
+from qualab.model.ports import Registry, Store
+from qualab.model.registry import AuditEntry, Submission, SubmissionStatus
+from qualab.store import SqlStore, open_store, upgrade
 from tests.scripted_server import MODEL, Script, ScriptedServer
 from tests.store import postgresql
 from tests.store.conftest import MIGRATIONS, execute, url_of

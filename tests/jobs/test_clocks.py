@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from qualab import bootstrap, worker_bootstrap
-from qualab.adapters.clock import SharedClock, SystemClock
+from qualab import bootstrap
+from qualab.clock import SharedClock, SystemClock
 from qualab.errors import StoreError
-from qualab.ports import Clock
-from qualab.service_settings import load_service
+from qualab.model.ports import Clock
+from qualab.service import worker_bootstrap
+from qualab.service.settings import load_service
 from qualab.settings import load
 from tests.store.conftest import url_of
 

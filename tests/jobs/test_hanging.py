@@ -11,8 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from qualab.domain.names import ArmName, ComparisonStatus
-from qualab.domain.submissions import SubmissionStatus
+from qualab.model.names import ArmName, ComparisonStatus
+from qualab.model.registry import SubmissionStatus
 from tests.harness.test_own_tasks import PLAIN, ROWS, own
 from tests.harness.test_process import ENDLESS, HANGING
 from tests.jobs.conftest import Process, Servers, Site, site_at, wait_for

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from qualab import bootstrap
-from qualab.app.run import start
-from qualab.app.service.running import Unseen
-from qualab.domain.comparison import Analysis
-from qualab.domain.names import ArmName, ComparisonStatus
-from qualab.domain.submissions import SubmissionStatus
+from qualab.model.comparison import Analysis
+from qualab.model.names import ArmName, ComparisonStatus
+from qualab.model.registry import SubmissionStatus
+from qualab.run.run import start
+from qualab.service.worker import Unseen
 from qualab.settings import load
 from tests.jobs.conftest import Process, Servers, Site, bodies_of, pair_of_servers, site_at, wait_for
 from tests.store import postgresql

@@ -17,11 +17,10 @@ import pytest
 from sqlalchemy import create_engine, func, inspect, select
 from sqlalchemy import table as sql_table
 
-from qualab.adapters.jobs import DbosConsumer, DbosQueue, QueuePlace
-from qualab.adapters.jobs.places import SCHEMA
-from qualab.adapters.store.location import locate
 from qualab.errors import StoreError
-from qualab.ports import Delivery
+from qualab.model.ports import Delivery
+from qualab.service.jobs import SCHEMA, DbosConsumer, DbosQueue, QueuePlace
+from qualab.store.location import locate
 from tests.jobs.conftest import wait_for
 from tests.store.conftest import url_of
 
@@ -170,6 +169,6 @@ def test_nothing_calls_out_and_nothing_is_left(
 
 
 def test_no_environment_makes_it_part_of_a_cloud() -> None:
-    script = "import qualab.adapters.jobs; from dbos._utils import GlobalParams; print(GlobalParams.dbos_cloud)"
+    script = "import qualab.service.jobs; from dbos._utils import GlobalParams; print(GlobalParams.dbos_cloud)"
     environment = os.environ | {"DBOS__CLOUD": "true", "DBOS__CONDUCTOR_KEY": "key"}
     assert subprocess.check_output([sys.executable, "-c", script], env=environment, text=True) == "False\n"

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from qualab.app.service.progress import PHASES
-from qualab.domain.names import ArmName, ComparisonStatus
-from qualab.domain.submissions import SubmissionStatus
+from qualab.model.names import ArmName, ComparisonStatus
+from qualab.model.registry import SubmissionStatus
+from qualab.service.reading import PHASES
 from tests.jobs.conftest import Process, Servers, Site, bodies_of, pair_of_servers, site_at, wait_for
 
 N_ITEMS = 45

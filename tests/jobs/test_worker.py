@@ -12,16 +12,13 @@ from typing import Any
 
 import pytest
 
-from qualab.app.service import hosts
-from qualab.app.service.desk import Desk
-from qualab.app.service.queued import QueuedJobs
-from qualab.app.service.sweeping import sweep
-from qualab.app.service.working import Worker
-from qualab.domain.claims import Pulse
-from qualab.domain.names import ArmName, ComparisonStatus
-from qualab.domain.submissions import SubmissionStatus
 from qualab.errors import PairDiffers, StoreError, StoreFull
-from qualab.ports import Delivery
+from qualab.model.names import ArmName, ComparisonStatus
+from qualab.model.ports import Delivery
+from qualab.model.registry import Pulse, SubmissionStatus
+from qualab.service import desk as hosts
+from qualab.service.desk import Desk, QueuedJobs
+from qualab.service.worker import Worker, sweep
 from tests.api.conftest import Service, make_bench, make_service
 from tests.app.fakes import Bench
 from tests.store.samples import make_answer, make_comparison, make_items
@@ -252,7 +249,7 @@ def test_what_kept_it_from_running_is_stored(shop: Shop, monkeypatch: pytest.Mon
     async def differs(*_: object, **__: object) -> None:
         raise PairDiffers("the arms differ", hint="serve the same model")
 
-    monkeypatch.setattr("qualab.app.service.running.start", differs)
+    monkeypatch.setattr("qualab.service.worker.start", differs)
     comparison_id = shop.service.create()
     shop.work()
     assert shop.status(comparison_id) is SubmissionStatus.FAILED
@@ -267,7 +264,7 @@ def test_a_bug_is_a_failure_and_not_tried_for_ever(shop: Shop, monkeypatch: pyte
     async def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("qualab.app.service.running.start", broken)
+    monkeypatch.setattr("qualab.service.worker.start", broken)
     comparison_id = shop.service.create()
     shop.work()
     assert shop.status(comparison_id) is SubmissionStatus.FAILED
@@ -276,7 +273,7 @@ def test_a_bug_is_a_failure_and_not_tried_for_ever(shop: Shop, monkeypatch: pyte
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qualab.app.service.running.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("qualab.service.worker.FIRST_PAUSE_S", 0.01)
 
 
 @pytest.mark.usefixtures("no_pauses")
@@ -338,7 +335,7 @@ def test_what_changes_at_the_last_moment_keeps_no_host(shop: Shop, monkeypatch: 
         shop.service.registry.set_submission(comparison_id, SubmissionStatus.CANCELLED)
         return took
 
-    monkeypatch.setattr("qualab.app.service.running.take_hosts", take_hosts)
+    monkeypatch.setattr("qualab.service.worker.take_hosts", take_hosts)
     comparison_id = shop.service.create()
     shop.work()
     assert shop.status(comparison_id) is SubmissionStatus.CANCELLED

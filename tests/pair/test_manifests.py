@@ -11,10 +11,10 @@ import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 from jsonschema import Draft202012Validator
 
-from qualab.adapters.pair.manifests import render_compose, render_kubernetes
-from qualab.domain.names import ArmName
-from qualab.domain.pair import Placement, ServedPair
 from qualab.errors import InvalidValue
+from qualab.managed.manifests import render_compose, render_kubernetes
+from qualab.model.names import ArmName
+from qualab.model.pair import Placement, ServedPair
 
 IMAGE = "vllm/vllm-openai@sha256:" + "0123456789abcdef" * 4
 DRAFTER = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}']

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.pair.reading import read_pair
-from qualab.cli.pair_example import PAIR
-from qualab.domain.names import ArmName
+from qualab.cli.pair import PAIR
 from qualab.errors import InvalidValue, QualabError, UnknownSetting, UsageError
+from qualab.managed.reading import read_pair
+from qualab.model.names import ArmName
 
 SMALL = """\
 model: org/model

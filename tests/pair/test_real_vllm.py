@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from qualab.adapters.pair.reading import read_pair
-from qualab.adapters.pair.serving import serve
+from qualab.managed.reading import read_pair
+from qualab.managed.serving import serve
 from tests.cli.conftest import Command, qualab
 from tests.pair.conftest import free_ports, lives
 

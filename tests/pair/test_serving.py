@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.pair.reading import read_pair
-from qualab.adapters.pair.serving import Server, serve
-from qualab.domain.names import ArmName
 from qualab.errors import InfrastructureError, InvalidValue, UsageError
+from qualab.managed.reading import read_pair
+from qualab.managed.serving import Server, serve
+from qualab.model.names import ArmName
 from tests.pair.conftest import FakePair, eventually, lives
 
 DRAFTER = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}']

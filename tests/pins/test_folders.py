@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from qualab.adapters.pins import LocalPins, folders
 from qualab.errors import InvalidValue, PinUnreadable
+from qualab.run import pin_sources as folders
+from qualab.run.pin_sources import LocalPins
 
 COMMIT, OTHER = "0123456789abcdef" * 2 + "01234567", "f" * 40
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from qualab.adapters.pins import LocalPins
-from qualab.adapters.pins.commands import ask_json
 from qualab.errors import PinUnreadable
+from qualab.run.pin_sources import LocalPins, ask_json
 from tests.pins.conftest import A, B, C, Command, pod
 
 GET = "get pod off-0 --namespace serving --output json"

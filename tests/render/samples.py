@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from functools import cache
 
 from benchmarks.made_up import MadeUp, Stored, stored
-from qualab.adapters.memory import MemoryRegistry
-from qualab.app.reporting.model import report_model
-from qualab.domain.comparison import Analysis
-from qualab.domain.items import Answer, Reply
-from qualab.domain.names import AnswerStatus, ArmName, Language
-from qualab.domain.report import ReportModel, Table
+from qualab.model.comparison import Analysis
+from qualab.model.items import Answer, Reply
+from qualab.model.names import AnswerStatus, ArmName, Language
+from qualab.model.report import ReportModel, Table
+from qualab.report.model import report_model
+from qualab.store.memory import MemoryRegistry
 
 ENDED = datetime(2026, 3, 1, 23, 5, 7, tzinfo=UTC)
 TEXTS = ("So the answer is 12.\nFinal answer: 12", "So the answer is 13.\nFinal answer: 13")

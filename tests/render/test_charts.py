@@ -9,8 +9,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from qualab.adapters.render.charts import draw
-from qualab.domain.report import Bar, Cell, Forest, ForestRow, Histogram, Tone
+from qualab.model.report import Bar, Cell, Forest, ForestRow, Histogram, Tone
+from qualab.report.charts import draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROW = ForestRow(

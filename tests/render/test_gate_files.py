@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.render.gate_markdown import gate_markdown
-from qualab.adapters.render.junit import junit, junit_of_error
-from qualab.domain.comparison import IntervalOf
-from qualab.domain.gate import GateResult
-from qualab.domain.names import Verdict
+from qualab.model.comparison import IntervalOf
+from qualab.model.names import Verdict
+from qualab.model.report import GateResult
+from qualab.report.gate import gate_markdown, junit, junit_of_error
 from tests.store.samples import make_analysis
 
 HOSTILE = 'a\x00b\x1b[31m </testsuite> & "q" ]]> |x| @team #1 `c` <script>\n\nend'

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from qualab.adapters.render.html import render_html
-from qualab.domain.names import Language
+from qualab.model.names import Language
+from qualab.report.html import render_html
 from tests.render.samples import HOSTILE, hostile_report, report
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qualab.adapters.render.markdown import escaped, render_markdown
-from qualab.domain.names import Language
+from qualab.model.names import Language
+from qualab.report.markdown import escaped, render_markdown
 from tests.render.samples import hostile_report, report
 
 

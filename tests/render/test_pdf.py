@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from pypdf import PdfReader
 
-from qualab.adapters.render import pdf
-from qualab.adapters.render.fonts import ordered_files
-from qualab.adapters.render.glyphs import SIGNS, SURE, characters, shown
-from qualab.adapters.render.pdf import ATTEMPTS, render_pdf, typeset
-from qualab.domain.names import Language
-from qualab.domain.report import Cell, Column, Paragraph, ReportModel, Row, Table
+from qualab.model.names import Language
+from qualab.model.report import Cell, Column, Paragraph, ReportModel, Row, Table
+from qualab.report import pdf
+from qualab.report.fonts import SIGNS, SURE, characters, ordered_files, shown
+from qualab.report.pdf import ATTEMPTS, render_pdf, typeset
 from tests.render.samples import hostile_report, metrics_of, report
 
 LARGEST = 300 * 1024

@@ -10,13 +10,12 @@ import pytest
 from pypdf import PdfReader
 from rich.console import Console
 
-from qualab.adapters.render.html import render_html
-from qualab.adapters.render.json_text import render_json
-from qualab.adapters.render.markdown import escaped, render_markdown
-from qualab.adapters.render.pdf import render_pdf
 from qualab.cli.tables import metric_table
-from qualab.domain.names import Language
-from qualab.domain.report import MARKS, ReportModel
+from qualab.model.names import Language
+from qualab.model.report import MARKS, ReportModel
+from qualab.report.html import render_html
+from qualab.report.markdown import escaped, render_json, render_markdown
+from qualab.report.pdf import render_pdf
 from tests.render.samples import metrics_of, report, sample
 
 Rows = list[list[str]]

@@ -9,11 +9,11 @@ import time
 
 from fontTools.ttLib import TTFont
 
-from qualab.adapters.render.webfonts import faces, korean_font
-from qualab.app.reporting.words import CATALOGUES as REPORTED
-from qualab.app.viewing.words import CATALOGUES as SHOWN
-from qualab.app.viewing.words.troubles import FORMS
-from qualab.domain.names import Language
+from qualab.model.names import Language
+from qualab.report.fonts import faces, korean_font
+from qualab.report.words import CATALOGUES as REPORTED
+from qualab.service.words import CATALOGUES as SHOWN
+from qualab.service.words.korean import FORMS
 
 RULE = re.compile(r"base64,([^)]+)\) format\('woff'\); unicode-range: ([^;]+);")
 

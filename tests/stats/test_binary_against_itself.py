@@ -6,21 +6,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from qualab.stats import (
-    PairedCounts,
-    equivalence,
-    fay_lumbard,
-    holm,
-    mcnemar,
-    mcnemar_unconditional,
-    newcombe,
-    non_inferiority,
-    power_equivalence,
-    power_mcnemar,
-    provable_margin,
-    tally,
-    tango,
-)
+from qualab.stats.counts import PairedCounts, tally
+from qualab.stats.difference import mcnemar, mcnemar_unconditional
+from qualab.stats.equivalence import equivalence, non_inferiority, provable_margin
+from qualab.stats.interval import fay_lumbard, newcombe, tango
+from qualab.stats.multiplicity import holm
+from qualab.stats.power import power_equivalence, power_mcnemar
 
 
 @st.composite

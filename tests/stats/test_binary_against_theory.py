@@ -11,30 +11,12 @@ import scipy.optimize
 import scipy.stats
 
 from qualab.errors import InvalidValue
-from qualab.stats import (
-    McNemarMethod,
-    PairedCounts,
-    equivalence,
-    fay_lumbard,
-    items_needed,
-    items_needed_mcnemar,
-    mcnemar,
-    mcnemar_sides,
-    mcnemar_unconditional,
-    mde,
-    mde_beyond_noise,
-    newcombe,
-    non_inferiority,
-    power_equivalence,
-    power_mcnemar,
-    power_non_inferiority,
-    provable_margin,
-    smallest_margin,
-    tango,
-    two_proportion_z,
-)
-from qualab.stats.guard import guard_threshold
-from qualab.stats.score import score_statistic
+from qualab.stats.counts import PairedCounts
+from qualab.stats.difference import mcnemar, mcnemar_sides, mcnemar_unconditional, two_proportion_z
+from qualab.stats.equivalence import equivalence, guard_threshold, non_inferiority, provable_margin
+from qualab.stats.interval import fay_lumbard, newcombe, score_statistic, tango
+from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar, power_non_inferiority
+from qualab.stats.sizing import items_needed, items_needed_mcnemar, mde, mde_beyond_noise, smallest_margin
 
 
 def counts_of(n_items: int, gains: int, losses: int) -> PairedCounts:

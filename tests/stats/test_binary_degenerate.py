@@ -7,26 +7,13 @@ import math
 import pytest
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats import (
-    PairedCounts,
-    equivalence,
-    fay_lumbard,
-    holm,
-    items_needed,
-    items_needed_mcnemar,
-    mcnemar,
-    mcnemar_unconditional,
-    mde,
-    mde_beyond_noise,
-    newcombe,
-    non_inferiority,
-    power_equivalence,
-    power_mcnemar,
-    provable_margin,
-    smallest_margin,
-    tango,
-    two_proportion_z,
-)
+from qualab.stats.counts import PairedCounts
+from qualab.stats.difference import mcnemar, mcnemar_unconditional, two_proportion_z
+from qualab.stats.equivalence import equivalence, non_inferiority, provable_margin
+from qualab.stats.interval import fay_lumbard, newcombe, tango
+from qualab.stats.multiplicity import holm
+from qualab.stats.power import power_equivalence, power_mcnemar
+from qualab.stats.sizing import items_needed, items_needed_mcnemar, mde, mde_beyond_noise, smallest_margin
 
 NOTHING = PairedCounts.zero()
 UNCHANGED = PairedCounts(n_items=600, gains=0, losses=0, both_right=590)

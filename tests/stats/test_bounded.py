@@ -10,10 +10,13 @@ import pytest
 import scipy
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats import BoundedMean, bounded_equivalence, clustered_equivalence, equivalence, mean_equivalence, tally
 from qualab.stats import bounded as module
-from qualab.stats.bounded import gamma_sum_cdf
+from qualab.stats.bounded import BoundedMean, bounded_equivalence, gamma_sum_cdf
 from qualab.stats.checks import FloatArray
+from qualab.stats.clustered import clustered_equivalence
+from qualab.stats.counts import tally
+from qualab.stats.equivalence import equivalence
+from qualab.stats.mean import mean_equivalence
 from qualab.stats.sizing import power_to_prove
 
 

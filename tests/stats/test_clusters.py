@@ -10,18 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats import (
-    PairedCounts,
-    cluster_cells,
-    cluster_errors,
-    clustered_equivalence,
-    clustered_mcnemar,
-    equivalence,
-    mcnemar,
-    mean_difference,
-    mean_equivalence,
-    paired_differences,
-)
+from qualab.stats.clustered import cluster_cells, clustered_equivalence, clustered_mcnemar
+from qualab.stats.counts import PairedCounts
+from qualab.stats.difference import mcnemar
+from qualab.stats.equivalence import equivalence
+from qualab.stats.mean import cluster_errors, mean_difference, mean_equivalence, paired_differences
 
 RNG = np.random.default_rng(3)
 

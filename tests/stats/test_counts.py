@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats import PairedCounts, tally
+from qualab.stats.counts import PairedCounts, tally
 
 pairs = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=60)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats import LabelledAnswers, bootstrap_macro_f1, bound_macro_f1, compare_macro_f1, macro_f1
+from qualab.stats.f1 import LabelledAnswers, bootstrap_macro_f1, bound_macro_f1, compare_macro_f1, macro_f1
 
 
 @pytest.mark.parametrize("truth", [(0, 0, 1, 1), (0, 1, 1, 1), (0, 0, 1, 1, 2)])

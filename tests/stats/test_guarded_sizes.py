@@ -5,17 +5,10 @@ from __future__ import annotations
 import pytest
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats import (
-    PairedCounts,
-    equivalence,
-    items_needed,
-    non_inferiority,
-    power_equivalence,
-    power_non_inferiority,
-    power_to_prove,
-    provable_margin,
-    smallest_margin,
-)
+from qualab.stats.counts import PairedCounts
+from qualab.stats.equivalence import equivalence, non_inferiority, provable_margin
+from qualab.stats.power import power_equivalence, power_non_inferiority
+from qualab.stats.sizing import items_needed, power_to_prove, smallest_margin
 
 
 @pytest.mark.parametrize(

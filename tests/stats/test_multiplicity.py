@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qualab.errors import InvalidValue
-from qualab.stats import Alternative, holm, max_t, sign_flip
 from qualab.stats.flips import patterns, signed_sums
+from qualab.stats.multiplicity import Alternative, holm, max_t
+from qualab.stats.resampling import sign_flip
 
 
 def rng(seed: int = 1) -> np.random.Generator:

@@ -13,19 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats import (
+from qualab.stats.noise import (
     disagreement,
-    discordance_with_repeats,
     excess_discordance,
     first_difference,
     flip_rate,
-    joint_power,
     mmd_test,
     odd_ones_out,
-    power_for_joint,
     variance_components,
     weighted_median,
 )
+from qualab.stats.sizing import discordance_with_repeats, joint_power, power_for_joint
 
 
 def rng(seed: int = 1) -> np.random.Generator:

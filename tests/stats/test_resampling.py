@@ -13,22 +13,13 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats import (
-    Alternative,
-    BootstrapMethod,
-    LabelledAnswers,
-    PairedCounts,
-    bootstrap_macro_f1,
-    bootstrap_mean,
-    compare_macro_f1,
-    global_sign_flip,
-    macro_f1,
-    mcnemar,
-    paired_bootstrap,
-    sign_flip,
-    swap_test,
-)
-from qualab.stats.lattice import lattice
+from qualab.stats.bootstrap import BootstrapMethod, bootstrap_mean, paired_bootstrap
+from qualab.stats.checks import lattice
+from qualab.stats.counts import PairedCounts
+from qualab.stats.difference import mcnemar
+from qualab.stats.f1 import LabelledAnswers, bootstrap_macro_f1, compare_macro_f1, macro_f1
+from qualab.stats.multiplicity import Alternative
+from qualab.stats.resampling import global_sign_flip, sign_flip, swap_test
 
 
 def rng(seed: int = 1) -> np.random.Generator:

@@ -11,17 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats import (
+from qualab.stats.counts import PairedCounts
+from qualab.stats.evidence import best_bet, equivalence_e_values, first_proof, mcnemar_log_e
+from qualab.stats.looks import (
     Decision,
-    PairedCounts,
     Spending,
-    best_bet,
     classical_boundaries,
     crossing_probability,
-    equivalence_e_values,
-    first_proof,
     look,
-    mcnemar_log_e,
     sequential_pvalue,
     spending_boundaries,
     spent,

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from qualab.stats import LabelledAnswers, PairedCounts, bootstrap, bootstrap_macro_f1, equivalence, non_inferiority
-from qualab.stats.f1 import JoinedAnswers
-from qualab.stats.guard import critical_gains, guard_pvalue, is_accepted
+from qualab.stats import bootstrap
+from qualab.stats.counts import PairedCounts
+from qualab.stats.equivalence import critical_gains, equivalence, guard_pvalue, is_accepted, non_inferiority
+from qualab.stats.f1 import JoinedAnswers, LabelledAnswers, bootstrap_macro_f1
+from qualab.stats.interval import score_statistic
 from qualab.stats.mean import cluster_codes
-from qualab.stats.score import score_statistic
 
 sizes = st.integers(1, 300)
 margins = st.floats(1e-4, 0.999)

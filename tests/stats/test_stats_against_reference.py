@@ -12,51 +12,29 @@ import numpy as np
 import pytest
 
 from qualab.errors import InsufficientData
-from qualab.stats import (
-    LabelledAnswers,
-    McNemarMethod,
-    PairedCounts,
-    Spending,
-    benjamini_hochberg,
-    benjamini_yekutieli,
-    classical_boundaries,
-    cluster_errors,
-    clustered_mcnemar,
-    compare_macro_f1,
-    equivalence,
-    equivalence_e_values,
-    excess_discordance,
-    fay_lumbard,
-    flip_rate,
-    holm,
+from qualab.stats.clustered import clustered_mcnemar
+from qualab.stats.counts import PairedCounts
+from qualab.stats.difference import agresti_min, bonett_price, mcnemar, mcnemar_unconditional, two_proportion_z, wald
+from qualab.stats.equivalence import equivalence, non_inferiority
+from qualab.stats.evidence import equivalence_e_values, mcnemar_log_e
+from qualab.stats.f1 import LabelledAnswers, compare_macro_f1
+from qualab.stats.interval import fay_lumbard, melded_cdf, newcombe, newcombe_uncorrected, tango
+from qualab.stats.looks import Spending, classical_boundaries, spending_boundaries
+from qualab.stats.mean import cluster_errors, mean_difference, mean_equivalence, paired_differences
+from qualab.stats.multiplicity import benjamini_hochberg, benjamini_yekutieli, holm, max_t
+from qualab.stats.noise import excess_discordance, flip_rate, variance_components
+from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar
+from qualab.stats.resampling import sign_flip
+from qualab.stats.sizing import (
     items_connor,
     items_miettinen,
     items_needed,
     items_wald,
     items_wald_equivalence,
-    max_t,
-    mcnemar,
-    mcnemar_log_e,
-    mcnemar_unconditional,
     mde,
     mde_beyond_noise,
-    mean_difference,
-    mean_equivalence,
-    newcombe,
-    newcombe_uncorrected,
-    non_inferiority,
-    paired_differences,
-    power_equivalence,
-    power_mcnemar,
-    sign_flip,
     smallest_margin,
-    spending_boundaries,
-    tango,
-    two_proportion_z,
-    variance_components,
 )
-from qualab.stats.interval import melded_cdf
-from qualab.stats.legacy import agresti_min, bonett_price, wald
 
 SHARED = os.environ.get("QUALAB_SHARED")
 NEEDS_SHARED = "needs QUALAB_SHARED, the directory with reference/statistics_cases.json"

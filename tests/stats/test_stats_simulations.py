@@ -7,33 +7,20 @@ import pytest
 import scipy.stats
 
 from qualab.errors import InsufficientData
-from qualab.stats import (
-    Alternative,
-    BootstrapMethod,
-    LabelledAnswers,
-    PairedCounts,
-    best_bet,
-    bootstrap_macro_f1,
-    cluster_cells,
-    clustered_equivalence,
-    clustered_mcnemar,
-    compare_macro_f1,
-    design_looks,
-    equivalence,
-    excess_discordance,
-    first_proof,
-    looks_at,
-    max_t,
-    mcnemar_sides,
-    mean_difference,
-    odd_ones_out,
-    power_equivalence,
-    sign_flip,
-    simulate_looks,
-    tally,
-    tango,
-)
-from qualab.stats.score import score_statistic
+from qualab.stats.bootstrap import BootstrapMethod
+from qualab.stats.clustered import cluster_cells, clustered_equivalence, clustered_mcnemar
+from qualab.stats.counts import PairedCounts, tally
+from qualab.stats.difference import mcnemar_sides
+from qualab.stats.equivalence import equivalence
+from qualab.stats.evidence import best_bet, first_proof
+from qualab.stats.f1 import LabelledAnswers, bootstrap_macro_f1, compare_macro_f1
+from qualab.stats.interval import score_statistic, tango
+from qualab.stats.looks import design_looks, looks_at, simulate_looks
+from qualab.stats.mean import mean_difference
+from qualab.stats.multiplicity import Alternative, max_t
+from qualab.stats.noise import excess_discordance, odd_ones_out
+from qualab.stats.power import power_equivalence
+from qualab.stats.resampling import sign_flip
 
 pytestmark = pytest.mark.slow
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from qualab.adapters.memory import MemoryRegistry, MemoryStore
-from qualab.adapters.store import SqlStore, open_store, upgrade
-from qualab.adapters.store.tables import metadata
-from qualab.ports import Registry, Store
+from qualab.model.ports import Registry, Store
+from qualab.store import SqlStore, open_store, upgrade
+from qualab.store.memory import MemoryRegistry, MemoryStore
+from qualab.store.tables import metadata
 from tests.store import postgresql
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"

@@ -8,9 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from qualab.domain.access import AuditEntry, Scope, Token
-from qualab.domain.canonical import plan_hash
-from qualab.domain.comparison import (
+from qualab.model.canonical import plan_hash
+from qualab.model.comparison import (
     Analysis,
     ArmSummary,
     Comparison,
@@ -30,11 +29,12 @@ from qualab.domain.comparison import (
     RepeatNoise,
     RepeatSummary,
     SampledTexts,
+    SignOff,
     SuiteEvidence,
     TextsCompared,
 )
-from qualab.domain.items import Answer, Item, Prompt, Reply, Request, Score
-from qualab.domain.names import (
+from qualab.model.items import Answer, Change, Item, Outcome, Prompt, Reply, Request, Score
+from qualab.model.names import (
     AnswerStatus,
     Api,
     ArmName,
@@ -46,10 +46,8 @@ from qualab.domain.names import (
     RequestKind,
     Verdict,
 )
-from qualab.domain.outcomes import Change, Outcome
-from qualab.domain.plan import DecisionRule, MetricSpec, Plan, RequestPolicy, SamplingPlan, TaskSpec
-from qualab.domain.signoffs import SignOff
-from qualab.domain.submissions import Submission
+from qualab.model.plan import DecisionRule, MetricSpec, Plan, RequestPolicy, SamplingPlan, TaskSpec
+from qualab.model.registry import AuditEntry, Scope, Submission, Token
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 123_457, tzinfo=UTC)
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE

@@ -11,11 +11,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qualab.adapters.memory import MemoryStore
-from qualab.adapters.store import open_store
-from qualab.domain.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
 from qualab.errors import QualabError
-from qualab.ports import ComparisonFilter, Store
+from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
+from qualab.model.ports import ComparisonFilter, Store
+from qualab.store import open_store
+from qualab.store.memory import MemoryStore
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import (
     NOW,

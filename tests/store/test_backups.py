@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from qualab.adapters.store import open_store
-from qualab.adapters.store.engine import writing
-from qualab.ports import Store
+from qualab.model.ports import Store
+from qualab.store import open_store
+from qualab.store.engine import writing
 from tests.store import postgresql
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import BASELINE, make_answer

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from qualab.domain.items import Answer, Drafted
-from qualab.domain.names import AnswerStatus, ArmName
 from qualab.errors import StoreError
-from qualab.ports import Store
+from qualab.model.items import Answer, Drafted
+from qualab.model.names import AnswerStatus, ArmName
+from qualab.model.ports import Store
 from tests.store.samples import (
     BASELINE,
     CANDIDATE,

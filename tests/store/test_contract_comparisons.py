@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from qualab.domain.canonical import canonical_json, plan_hash
-from qualab.domain.items import Item
-from qualab.domain.names import ComparisonStatus, Verdict
 from qualab.errors import ComparisonNotFound, StoreError
-from qualab.ports import ComparisonFilter, Store
+from qualab.model.canonical import canonical_json, plan_hash
+from qualab.model.items import Item
+from qualab.model.names import ComparisonStatus, Verdict
+from qualab.model.ports import ComparisonFilter, Store
 from tests.store.samples import (
     NOW,
     after,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from qualab.domain.names import ComparisonStatus, LookDecision
-from qualab.domain.plan import LookPlan, NoisePlan
 from qualab.errors import StoreError
-from qualab.ports import Store
+from qualab.model.names import ComparisonStatus, LookDecision
+from qualab.model.plan import LookPlan, NoisePlan
+from qualab.model.ports import Store
 from tests.store.samples import NOW, make_analysis, make_comparison, make_items, make_look, make_plan
 
 

@@ -6,21 +6,27 @@ from dataclasses import replace
 
 import pytest
 
-from qualab.domain.engine import Counters, Drafting, Engine, EngineKind
-from qualab.domain.first_tokens import FirstTokens, PairKind, TokenizedBy, TokensLack
-from qualab.domain.names import ArmName
-from qualab.domain.observations import (
+from qualab.model.engine import (
+    Counters,
+    Drafting,
+    Engine,
+    EngineKind,
     EngineSeen,
+    FirstTokens,
     FirstTokensSeen,
     Observation,
+    PairKind,
     PinsSeen,
     Segment,
+    TokenizedBy,
+    TokensLack,
     engines_seen,
     first_tokens_seen,
     pins_seen,
 )
-from qualab.domain.pins import PinFound, PinPart, Pins
-from qualab.ports import Store
+from qualab.model.names import ArmName
+from qualab.model.plan import PinFound, PinPart, Pins
+from qualab.model.ports import Store
 from tests.store.samples import NOW, make_analysis, make_comparison, make_items, make_plan
 
 COUNTERS = Counters(

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from qualab.errors import ComparisonBusy
-from qualab.ports import Store
+from qualab.model.ports import Store
 from tests.store.samples import after, make_comparison
 
 HOST = socket.gethostname()

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from qualab.domain.items import Score
 from qualab.errors import StoreError
-from qualab.ports import Store
+from qualab.model.items import Score
+from qualab.model.ports import Store
 from tests.store.samples import BASELINE, CANDIDATE, make_answer, make_comparison, make_items, make_score
 
 

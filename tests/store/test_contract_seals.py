@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from qualab.domain.canonical import canonical_json
-from qualab.domain.seals import seal_of
-from qualab.ports import Store
+from qualab.model.canonical import canonical_json
+from qualab.model.comparison import seal_of
+from qualab.model.ports import Store
 from tests.store.samples import after, make_analysis, make_comparison, make_items
 
 

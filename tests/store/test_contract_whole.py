@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from qualab.domain.comparison import Analysis
-from qualab.domain.items import Answer
-from qualab.domain.names import ComparisonStatus
 from qualab.errors import StoreError
-from qualab.ports import ComparisonFilter, Store
+from qualab.model.comparison import Analysis
+from qualab.model.items import Answer
+from qualab.model.names import ComparisonStatus
+from qualab.model.ports import ComparisonFilter, Store
 from tests.store.samples import BASELINE, CANDIDATE, NOW, make_analysis, make_answer, make_comparison, make_items
 from tests.store.samples import make_score as score
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from qualab.adapters.store import SqlStore, copying, open_store, upgrade
-from qualab.adapters.store.engine import connect
-from qualab.adapters.store.location import locate
-from qualab.adapters.store.tables import metadata
-from qualab.domain.names import ArmName
-from qualab.domain.outcomes import OutcomeFilter
 from qualab.errors import ComparisonBusy, InvalidValue, SchemaMismatch, StoreError
-from qualab.ports import ComparisonFilter
+from qualab.model.items import OutcomeFilter
+from qualab.model.names import ArmName
+from qualab.model.ports import ComparisonFilter
+from qualab.store import SqlStore, copying, open_store, upgrade
+from qualab.store.engine import connect
+from qualab.store.location import locate
+from qualab.store.tables import metadata
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import (
     CANDIDATE,

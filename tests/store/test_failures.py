@@ -16,18 +16,11 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from qualab.adapters.store import SqlStore, open_store, upgrade
-from qualab.domain.items import Item
-from qualab.domain.names import ComparisonStatus
-from qualab.errors import (
-    ComparisonNotFound,
-    StoreError,
-    StoreFull,
-    StoreLocked,
-    StoreReadOnly,
-    StoreUnavailable,
-)
-from qualab.ports import ComparisonFilter
+from qualab.errors import ComparisonNotFound, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
+from qualab.model.items import Item
+from qualab.model.names import ComparisonStatus
+from qualab.model.ports import ComparisonFilter
+from qualab.store import SqlStore, open_store, upgrade
 from tests.store import postgresql
 from tests.store.conftest import DATABASE, MIGRATIONS, execute, url_of
 from tests.store.samples import (

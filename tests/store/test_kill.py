@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from qualab.adapters.store import open_store
-from qualab.ports import ComparisonFilter
+from qualab.model.ports import ComparisonFilter
+from qualab.store import open_store
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import BASELINE, CANDIDATE, make_comparison, make_items
 from tests.store.writer import BATCH, text_of

@@ -16,15 +16,15 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 
-from qualab.adapters.store import SqlStore, codes, current, open_store, upgrade
-from qualab.adapters.store.engine import connect, writing
-from qualab.adapters.store.location import locate
-from qualab.adapters.store.partial import FLIPPED_OUTCOMES, WAITING_SUBMISSIONS
-from qualab.adapters.store.schema import read_lineage
-from qualab.adapters.store.tables import metadata
-from qualab.domain.names import ArmName
 from qualab.errors import SchemaMismatch
-from qualab.ports import ComparisonFilter
+from qualab.model.names import ArmName
+from qualab.model.ports import ComparisonFilter
+from qualab.store import SqlStore, codes, current, open_store, upgrade
+from qualab.store.engine import connect, writing
+from qualab.store.location import locate
+from qualab.store.partial import FLIPPED_OUTCOMES, WAITING_SUBMISSIONS
+from qualab.store.schema import read_lineage
+from qualab.store.tables import metadata
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import (
     BASELINE,
@@ -328,8 +328,8 @@ def test_sqlite_keeps_answers_and_scores_without_a_row_id_in_a_log(sqlite_url: s
 
 def test_programs_that_make_the_same_database_take_turns(empty_url: str) -> None:
     code = (
-        "import sys; from pathlib import Path; from qualab.adapters.store import upgrade, open_store;"
-        "from qualab.ports import ComparisonFilter;"
+        "import sys; from pathlib import Path; from qualab.store import upgrade, open_store;"
+        "from qualab.model.ports import ComparisonFilter;"
         "upgrade(sys.argv[1], Path(sys.argv[2]));"
         "assert open_store(sys.argv[1], migrations=Path(sys.argv[2])).list(ComparisonFilter()) == []"
     )

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from qualab.adapters.store import current, open_store, upgrade
-from qualab.adapters.store.engine import connect, reading, writing
-from qualab.adapters.store.location import locate
-from qualab.adapters.store.schema import read_lineage
 from qualab.errors import InvalidValue, SchemaMismatch, StoreError
-from qualab.ports import ComparisonFilter
+from qualab.model.ports import ComparisonFilter
+from qualab.store import current, open_store, upgrade
+from qualab.store.engine import connect, reading, writing
+from qualab.store.location import locate
+from qualab.store.schema import read_lineage
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import make_comparison
 
@@ -192,8 +192,8 @@ def test_a_copy_that_lost_its_log_gets_it_back(sqlite_url: str, tmp_path: Path) 
 
 def test_opening_and_listing_needs_no_alembic(sqlite_url: str) -> None:
     code = (
-        "import sys; from pathlib import Path; from qualab.adapters.store import open_store;"
-        "from qualab.ports import ComparisonFilter;"
+        "import sys; from pathlib import Path; from qualab.store import open_store;"
+        "from qualab.model.ports import ComparisonFilter;"
         "open_store(sys.argv[1], migrations=Path(sys.argv[2])).list(ComparisonFilter());"
         "heavy = {'alembic', 'lm_eval', 'scipy', 'datasets', 'psycopg', 'numpy'} & set(sys.modules);"
         "assert not heavy, heavy"
@@ -203,7 +203,7 @@ def test_opening_and_listing_needs_no_alembic(sqlite_url: str) -> None:
 
 def test_the_log_goes_into_the_file_when_the_process_ends(tmp_path: Path) -> None:
     code = (
-        "import gc, sys; from pathlib import Path; from qualab.adapters.store import open_store;"
+        "import gc, sys; from pathlib import Path; from qualab.store import open_store;"
         "store = open_store(sys.argv[1], migrations=Path(sys.argv[2]));"
         "store.cycle = store; gc.disable(); gc.freeze()"
     )

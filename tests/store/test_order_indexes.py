@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from qualab.adapters.store import open_store
-from qualab.domain.ordering import ORDERS
-from qualab.ports import ComparisonFilter
+from qualab.model.ports import ComparisonFilter
+from qualab.model.registry import ORDERS
+from qualab.store import open_store
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import after, make_comparison
 

@@ -7,11 +7,10 @@ from datetime import timedelta, timezone
 
 import pytest
 
-from qualab.domain.access import Scope
-from qualab.domain.names import Verdict
-from qualab.domain.paging import encode_cursor
 from qualab.errors import ComparisonNotFound, InvalidValue, StoreError, TokenNotFound
-from qualab.ports import Registry, Store
+from qualab.model.names import Verdict
+from qualab.model.ports import Registry, Store
+from qualab.model.registry import Scope, encode_cursor
 from tests.store.samples import after, make_comparison, make_entry, make_signoff, make_token
 
 

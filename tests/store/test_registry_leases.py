@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from qualab.domain.leases import HostLease, host_of
-from qualab.domain.submissions import SubmissionStatus
 from qualab.errors import InvalidValue
-from qualab.ports import Registry
+from qualab.model.ports import Registry
+from qualab.model.registry import HostLease, SubmissionStatus, host_of
 from tests.store.samples import NOW, after, make_entry, make_submission
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from qualab.domain.names import RequestKind
-from qualab.domain.outcomes import Change, Outcome, OutcomeFilter
-from qualab.domain.paging import encode_cursor
 from qualab.errors import ComparisonNotFound, InvalidValue, ItemNotFound, StoreError
-from qualab.ports import Registry, Store
+from qualab.model.items import Change, Outcome, OutcomeFilter
+from qualab.model.names import RequestKind
+from qualab.model.ports import Registry, Store
+from qualab.model.registry import encode_cursor
 from tests.store.samples import (
     BASELINE,
     CANDIDATE,

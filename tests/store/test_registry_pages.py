@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from qualab.domain.names import ComparisonStatus, LookDecision, Verdict
-from qualab.domain.ordering import ORDERS, ListOrder
-from qualab.domain.paging import encode_cursor
-from qualab.domain.submissions import ComparisonSummary, SubmissionStatus
 from qualab.errors import ComparisonNotFound, InvalidValue
-from qualab.ports import ComparisonFilter, Registry, Store
+from qualab.model.names import ComparisonStatus, LookDecision, Verdict
+from qualab.model.ports import ComparisonFilter, Registry, Store
+from qualab.model.registry import ORDERS, ComparisonSummary, ListOrder, SubmissionStatus, encode_cursor
 from tests.store.samples import (
     NOW,
     after,

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from qualab.domain.names import ComparisonStatus
-from qualab.domain.submissions import SubmissionStatus
 from qualab.errors import (
     ComparisonBusy,
     ComparisonNotFound,
@@ -16,7 +14,9 @@ from qualab.errors import (
     StoreError,
     VersionConflict,
 )
-from qualab.ports import ComparisonFilter, Registry, Store
+from qualab.model.names import ComparisonStatus
+from qualab.model.ports import ComparisonFilter, Registry, Store
+from qualab.model.registry import SubmissionStatus
 from tests.store.samples import (
     NOW,
     after,

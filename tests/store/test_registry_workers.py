@@ -6,7 +6,7 @@ import os
 import socket
 from datetime import UTC, datetime, timedelta
 
-from qualab.ports import Registry
+from qualab.model.ports import Registry
 from tests.store.samples import NOW
 
 ELSEWHERE = ("elsewhere:1:a", "elsewhere:2:b")

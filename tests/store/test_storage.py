@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from qualab.adapters.store import SqlStore, open_store, upgrade
-from qualab.adapters.store.engine import connect
-from qualab.adapters.store.location import locate
-from qualab.domain.items import Prompt
-from qualab.domain.names import ArmName
+from qualab.model.items import Prompt
+from qualab.model.names import ArmName
+from qualab.store import SqlStore, open_store, upgrade
+from qualab.store.engine import connect
+from qualab.store.location import locate
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import BASELINE, CANDIDATE, make_answer, make_comparison, make_item, make_items, make_score
 from tests.store.test_texts import ENGLISH, KOREAN, sentence

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qualab.adapters.store.texts import ASCII, OTHER, TextCodec, script_of
-from qualab.adapters.store.training import DictionarySampler
-from qualab.domain.items import Prompt
-from qualab.domain.names import RequestKind
-from qualab.domain.text import storable_text, valid_text
+from qualab.model.items import Prompt
+from qualab.model.names import RequestKind
+from qualab.model.wording import storable_text, valid_text
+from qualab.store.texts import ASCII, OTHER, TextCodec, script_of
+from qualab.store.training import DictionarySampler
 from tests.store.samples import HARD_TEXTS, make_item
 
 ENGLISH = "the quick brown fox jumps over lazy dogs while counting apples and oranges in seven baskets"

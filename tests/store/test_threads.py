@@ -9,13 +9,13 @@ from contextlib import suppress
 
 from sqlalchemy import text
 
-from qualab.adapters.store import SqlStore, open_store
-from qualab.adapters.store.engine import writing
-from qualab.domain.items import Score
-from qualab.domain.names import ArmName
-from qualab.domain.submissions import SubmissionStatus
 from qualab.errors import ComparisonBusy, ComparisonNotFound, VersionConflict
-from qualab.ports import ComparisonFilter
+from qualab.model.items import Score
+from qualab.model.names import ArmName
+from qualab.model.ports import ComparisonFilter
+from qualab.model.registry import SubmissionStatus
+from qualab.store import SqlStore, open_store
+from qualab.store.engine import writing
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import (
     BASELINE,

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
 
-from qualab.adapters.store import failures
-from qualab.adapters.store.failures import translated
-from qualab.adapters.store.location import locate
-from qualab.adapters.store.times import from_us, to_us
 from qualab.bootstrap import database_shown
-from qualab.domain.claims import process_on
 from qualab.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
+from qualab.model.registry import process_on
+from qualab.store import failures
+from qualab.store.failures import translated
+from qualab.store.location import locate
+from qualab.store.times import from_us, to_us
 
 
 def test_a_drivers_reason_is_said_in_one_line_without_tabs() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from qualab.adapters.store import open_store
+from qualab.store import open_store
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import BASELINE, CANDIDATE, make_answer, make_comparison, make_items
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from qualab.domain.items import Item, Reply
-from qualab.domain.names import AnswerStatus
-from qualab.ports import LoadedTasks
+from qualab.model.items import Item, Reply
+from qualab.model.names import AnswerStatus
+from qualab.model.ports import LoadedTasks
 
 
 def reply(text: str) -> Reply:

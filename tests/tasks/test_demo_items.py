@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from lm_eval.tasks import TaskManager
 
-from qualab.domain.items import Item
-from qualab.ports import LoadedTasks
+from qualab.model.items import Item
+from qualab.model.ports import LoadedTasks
 from tests.tasks.conftest import TASKS_DIR, Load, demo, read_jsonl
 from tests.tasks.scoring import items_of, scores
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from qualab.domain.items import Item
-from qualab.domain.names import MetricKind, RequestKind
-from qualab.ports import LoadedTasks
+from qualab.model.items import Item
+from qualab.model.names import MetricKind, RequestKind
+from qualab.model.ports import LoadedTasks
 from tests.tasks.conftest import TASKS_DIR, Load
 from tests.tasks.scoring import items_of, scores
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.store import SqlStore, open_store, upgrade
 from qualab.bootstrap import share
-from qualab.domain.items import Reply
+from qualab.model.items import Reply
+from qualab.store import SqlStore, open_store, upgrade
 from tests.api.conftest import IdleJobs, Service, make_service, on_a_socket
 from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, FakeTasks, failure, reply
 from tests.inline_jobs import InlineJobs

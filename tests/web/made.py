@@ -8,15 +8,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from benchmarks.made_up import MadeUp, stored
-from qualab.app.outcomes import Outcomes
-from qualab.domain.canonical import body_hash, encode_body
-from qualab.domain.comparison import Comparison
-from qualab.domain.engine import EngineKind
-from qualab.domain.items import Answer, Drafted, Item, Prompt, Reply, Request, Score
-from qualab.domain.names import AnswerStatus, Api, ArmName, ComparisonStatus, RequestKind
-from qualab.domain.plan import MetricSpec, deciding_metrics
-from qualab.domain.treatment import EngineSummary, TaskDrafting, Treatment
-from qualab.ports import Store
+from qualab.analysis.flips import Outcomes
+from qualab.model.canonical import body_hash, encode_body
+from qualab.model.comparison import Comparison
+from qualab.model.engine import EngineKind, EngineSummary, TaskDrafting, Treatment
+from qualab.model.items import Answer, Drafted, Item, Prompt, Reply, Request, Score
+from qualab.model.names import AnswerStatus, Api, ArmName, ComparisonStatus, RequestKind
+from qualab.model.plan import MetricSpec, deciding_metrics
+from qualab.model.ports import Store
 
 OFF, ON = "http://127.0.0.1:8001/v1", "http://127.0.0.1:8002/v1"
 AT = datetime(2026, 3, 1, 21, 40, tzinfo=UTC)

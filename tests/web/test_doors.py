@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from qualab.api.html import safe_path
-from qualab.app.viewing.curl import command
-from qualab.app.viewing.words import CATALOGUES
-from qualab.domain.access import Scope
-from qualab.domain.names import Language
-from qualab.domain.submissions import SubmissionStatus
+from qualab.model.names import Language
+from qualab.model.registry import Scope, SubmissionStatus
+from qualab.service.api.html import safe_path
+from qualab.service.viewing.items import command
+from qualab.service.words import CATALOGUES
 from tests.api.conftest import EXPERIMENT, Service, make_service
 from tests.web.conftest import Site
 

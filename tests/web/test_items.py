@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.memory import MemoryStore
-from qualab.domain.names import ArmName
 from qualab.errors import DatasetUnavailable, StillLoading
+from qualab.model.names import ArmName
+from qualab.store.memory import MemoryStore
 from tests.api.conftest import InlineJobs, Service, make_service
 from tests.web.conftest import (
     GAINS,

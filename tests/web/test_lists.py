@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from qualab.domain.access import AuditEntry
-from qualab.domain.submissions import Submission, SubmissionStatus
+from qualab.model.registry import AuditEntry, Submission, SubmissionStatus
 from tests.api.conftest import make_service, on_a_socket
 from tests.app.fakes import START
 from tests.web.conftest import GAINS, LOSSES, Site, Watched, watch

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qualab.domain.access import Scope
+from qualab.model.registry import Scope
 from tests.api.conftest import Service, make_service, on_a_socket
 from tests.inline_jobs import InlineJobs
 from tests.web.conftest import Site, Watched, make_site_bench, open_database, watch

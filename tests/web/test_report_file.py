@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from qualab.adapters.render.html import render_html
-from qualab.domain.names import Language
+from qualab.model.names import Language
+from qualab.report.html import render_html
 from tests.render.samples import hostile_report, report
 
 

@@ -1,6 +1,0 @@
-"""A real pair of endpoints out of two wheels: llama.cpp's server and a small model, drafter off and drafter on."""
-
-from qualab.adapters.endpoints.embedded.models import EmbeddedModels, prepare_models
-from qualab.adapters.endpoints.embedded.pair import Drafter, embedded_pair
-
-__all__ = ["Drafter", "EmbeddedModels", "embedded_pair", "prepare_models"]

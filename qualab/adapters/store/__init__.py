@@ -1,9 +1,0 @@
-"""Comparisons in SQLite or PostgreSQL. The only SQL of the project is in here and in `migrations/`."""
-
-from __future__ import annotations
-
-from qualab.adapters.store.opening import open_store
-from qualab.adapters.store.schema import current, upgrade
-from qualab.adapters.store.sql import SqlStore
-
-__all__ = ["SqlStore", "current", "open_store", "upgrade"]

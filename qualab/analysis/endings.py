@@ -1,0 +1,265 @@
+"""How answers end, and what is thought before them: compared between the arms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qualab.model.comparison import ArmSummary, LeakSummary, ReasoningSummary, Thoughts
+from qualab.model.items import Answer, Item, Reply
+from qualab.model.names import AnswerStatus, ArmName, LeakKind
+from qualab.model.plan import OTHERS_CAP, Plan
+from qualab.model.wording import count, line_text, percent
+from qualab.stats.counts import PairedCounts
+from qualab.stats.difference import mcnemar
+from qualab.stats.resampling import sign_flip
+
+KNOWN_ENDINGS = frozenset(
+    {"stop", "length", "eos", "eos_token", "stop_sequence", "stop_token", "end_turn", "max_tokens", "model_length"}
+)
+"""Finish reasons of an answer that ended by itself or at a limit; any other one cut it, or is not known."""
+MOST_ENDINGS = 3
+MOST_CHARACTERS = 40
+OPENS = re.compile(r"<think(?:ing)?>|<reasoning>|<thought>|\[THINK\]|◁think▷|<\|channel\|>analysis", re.IGNORECASE)
+CLOSES = re.compile(r"</think(?:ing)?>|</reasoning>|</thought>|\[/THINK\]|◁/think▷|<\|channel\|>final", re.IGNORECASE)
+"""The marks of models around what they think, where no reasoning parser takes it out of the text."""
+
+Place = tuple[int, int]
+"""Position and repeat."""
+
+
+@dataclass(slots=True)
+class _ArmThoughts:
+    n_tagged: int = 0
+    n_apart: int = 0
+    characters: dict[Place, int] = field(default_factory=dict)
+    """Of every generation that came back, with thoughts or without."""
+    cut: set[Place] = field(default_factory=set)
+
+    def add(self, reply: Reply, place: Place) -> None:
+        if not reply.status.is_answer and reply.status is not AnswerStatus.NO_FINAL_ANSWER:
+            return
+        text = reply.text or ""
+        closes, opens = CLOSES.search(text), OPENS.search(text)
+        self.n_tagged += bool(closes or opens)
+        self.n_apart += reply.reasoning_characters > 0
+        in_text = closes.end() if closes else len(text) if opens else 0
+        self.characters[place] = reply.reasoning_characters + in_text
+        has_begun = reply.status.is_answer and (closes is not None or opens is None)
+        if not has_begun and reply.finish_reason == "length":
+            self.cut.add(place)
+
+    @property
+    def told(self) -> Thoughts:
+        lengths = [length for length in self.characters.values() if length]
+        return Thoughts(
+            n_answers=len(self.characters),
+            in_text=self.n_tagged,
+            apart=self.n_apart,
+            mean_characters=sum(lengths) / len(lengths) if lengths else None,
+            cut=len(self.cut),
+        )
+
+
+class ThoughtCount:
+    """Counts what generations hold of reasoning, as answers go by, in any order."""
+
+    def __init__(self) -> None:
+        self._arms = {arm: _ArmThoughts() for arm in ArmName}
+
+    def add(self, answer: Answer) -> None:
+        self._arms[answer.arm].add(answer.reply, (answer.position, answer.repeat))
+
+    @property
+    def summary(self) -> ReasoningSummary | None:
+        """None where no answer of either arm holds any."""
+        baseline, candidate = (self._arms[arm] for arm in ArmName)
+        if not any(one.n_tagged or one.n_apart or one.cut for one in (baseline, candidate)):
+            return None
+        places = baseline.characters.keys() & candidate.characters.keys()
+        lengths = [(place[0], candidate.characters[place] - baseline.characters[place]) for place in places]
+        cuts = [(place[0], (place in candidate.cut) - (place in baseline.cut)) for place in places]
+        return ReasoningSummary(
+            baseline=baseline.told,
+            candidate=candidate.told,
+            n_pairs=len(places),
+            pvalue_length=_sign_test(lengths),
+            pvalue_cut=_sign_test(cuts),
+        )
+
+
+def _sign_test(changes: Sequence[tuple[int, int]]) -> float:
+    """Two-sided mid-p of as many items with more as with less; repeats of an item are summed. 1 without any."""
+    of_items: dict[int, int] = {}
+    for position, change in changes:
+        of_items[position] = of_items.get(position, 0) + change
+    more, less = (sum(sign * change > 0 for change in of_items.values()) for sign in (1, -1))
+    return mcnemar(PairedCounts(n_items=len(of_items), gains=more, losses=less)).pvalue if more + less else 1.0
+
+
+def thought_caveats(found: ReasoningSummary | None, plan: Plan) -> Iterator[str]:
+    """What a reader of accuracies should know of the thinking before them."""
+    if found is None:
+        return
+    for arm, own, other in (
+        (ArmName.BASELINE, found.baseline, found.candidate),
+        (ArmName.CANDIDATE, found.candidate, found.baseline),
+    ):
+        if own.in_text and not other.in_text:
+            yield (
+                f"Reasoning stands in the text of {count(own.in_text)} answers of the {arm} alone, where it is scored "
+                "too: start both arms with the same reasoning parser (vLLM, SGLang: --reasoning-parser; llama.cpp: "
+                "--reasoning-format)."
+            )
+        if own.apart and not other.apart:
+            yield (
+                f"Reasoning came beside {count(own.apart)} answers of the {arm} alone: thinking, or the reasoning "
+                "parser, is on in one arm alone."
+            )
+    if found.baseline.cut or found.candidate.cut:
+        yield (
+            f"Thoughts were cut by the limit on tokens: {count(found.baseline.cut)} in the baseline, "
+            f"{count(found.candidate.cut)} in the candidate (p {found.pvalue_cut:.2g}); give more room (max_gen_toks), "
+            "or thinking a budget."
+        )
+    means = (found.baseline.mean_characters, found.candidate.mean_characters)
+    if found.pvalue_length <= plan.rule.alpha and None not in means:
+        yield (
+            f"The arms think at different length: {means[0]:.0f} characters on average in the baseline, "
+            f"{means[1]:.0f} in the candidate (p {found.pvalue_length:.2g})."
+        )
+
+
+def _odd(arm: ArmSummary) -> dict[str, int]:
+    return {reason: n for reason, n in arm.finish_reasons.items() if reason not in KNOWN_ENDINGS}
+
+
+def _odd_sentence(arm: ArmSummary) -> str:
+    found = sorted(_odd(arm).items(), key=lambda entry: (-entry[1], entry[0]))[:MOST_ENDINGS]
+    said = ", ".join(f"{line_text(reason)[:MOST_CHARACTERS]} ({count(n)})" for reason, n in found)
+    n_odd = count(sum(_odd(arm).values()))
+    return f"{n_odd} answers of the {arm.arm} ended neither by themselves nor at the limit: {said}"
+
+
+def _cap(plan: Plan) -> float:
+    return min((plan.rule_for(metric).missing_cap(is_primary=True) for metric in plan.primaries), default=OTHERS_CAP)
+
+
+def _is_beyond(arm: ArmSummary, plan: Plan) -> bool:
+    """What ended so is no less in doubt than what is missing: the same cap."""
+    return sum(_odd(arm).values()) > _cap(plan) * arm.n_requests
+
+
+def ending_caveats(arms: Sequence[ArmSummary], plan: Plan) -> Iterator[str]:
+    """Answers that a filter, or something unknown, ended: fewer than the plan's cap of missing ones."""
+    for arm in arms:
+        if _odd(arm) and not _is_beyond(arm, plan):
+            yield f"{_odd_sentence(arm)}. They are scored as they came."
+
+
+def ending_troubles(arms: Sequence[ArmSummary], plan: Plan) -> Iterator[str]:
+    """The same where they are more than the cap, which makes a comparison INVALID."""
+    for arm in arms:
+        if _odd(arm) and _is_beyond(arm, plan):
+            yield f"{_odd_sentence(arm)}; more than the plan allows ({percent(_cap(plan))})"
+
+
+Leaks = frozenset[LeakKind]
+NO_LEAK: Leaks = frozenset()
+SPECIAL_TOKEN = re.compile(
+    r"<[|｜][^\s<>]{1,40}[|｜]>|\[\|[a-z]{2,20}\|\]|\[/?INST\]|</?s>"
+    r"|<(?:pad|unk|bos|eos|(?:start|end)_of_turn|unused\d+|extra_id_\d+|0x[0-9A-F]{2})>"
+)
+"""Control tokens of chat templates and tokenizers, as they look where an engine writes them out."""
+BROKEN = "\N{REPLACEMENT CHARACTER}"
+SAYS = {
+    LeakKind.STOP_STRING: "go on past a stop string",
+    LeakKind.SPECIAL_TOKEN: "hold special tokens",
+    LeakKind.BROKEN_CHARACTER: "hold broken characters (U+FFFD)",
+    LeakKind.CUT_SHORT: "end by themselves before the other arm's text does",
+    LeakKind.LENGTH_LIMIT: "were cut at the length limit",
+}
+
+
+def stop_strings(item: Item) -> tuple[str, ...]:
+    """The stop strings of a generation's request; empty where there is no request, as in imported comparisons."""
+    return tuple(item.requests[0].payload.get("stop") or ()) if item.requests else ()
+
+
+def leaks_in(reply: Reply, item: Item) -> Leaks:
+    """What one answer shows by itself."""
+    text = reply.text or ""
+    found = {
+        LeakKind.STOP_STRING: any(stop in text for stop in stop_strings(item)),
+        LeakKind.SPECIAL_TOKEN: SPECIAL_TOKEN.search(text) is not None,
+        LeakKind.BROKEN_CHARACTER: BROKEN in text,
+        LeakKind.LENGTH_LIMIT: reply.status is AnswerStatus.TRUNCATED,
+    }
+    return frozenset(kind for kind, holds in found.items() if holds) if any(found.values()) else NO_LEAK
+
+
+@dataclass(frozen=True, slots=True)
+class LeakTrace:
+    """One answer's text with what it shows by itself."""
+
+    text: str
+    leaks: Leaks
+
+    def beside(self, other: LeakTrace) -> Leaks:
+        """The same, and whether it stops where the other arm's text goes on, neither at a limit nor by a leak."""
+        if self.text == other.text or other.leaks or LeakKind.LENGTH_LIMIT in self.leaks:
+            return self.leaks
+        own, whole = self.text.rstrip(), other.text.rstrip()
+        return self.leaks | {LeakKind.CUT_SHORT} if own != whole and whole.startswith(own) else self.leaks
+
+
+@dataclass(slots=True)
+class LeakCount:
+    """Counts kinds of leaks over pairs as they go by."""
+
+    n_pairs: int = 0
+    n: dict[tuple[ArmName, LeakKind], int] = field(default_factory=dict)
+    in_one_arm: dict[LeakKind, list[tuple[int, int]]] = field(default_factory=dict)
+    """Position, and +1 where the candidate alone leaks, -1 where the baseline alone does."""
+
+    def add(self, position: int, baseline: LeakTrace, candidate: LeakTrace) -> None:
+        self.n_pairs += 1
+        off, on = baseline.beside(candidate), candidate.beside(baseline)
+        for arm, leaks in zip(ArmName, (off, on), strict=True):
+            for kind in leaks:
+                self.n[arm, kind] = self.n.get((arm, kind), 0) + 1
+        for kind in off ^ on:
+            self.in_one_arm.setdefault(kind, []).append((position, 1 if kind in on else -1))
+
+    def summaries(self, rng: np.random.Generator, *, repeats: int) -> tuple[LeakSummary, ...]:
+        """Of each kind that there is: its numbers, and a paired test of the arms' rates."""
+        return tuple(self._summary(kind, rng, repeats) for kind in LeakKind if any(kind is one for _, one in self.n))
+
+    def _summary(self, kind: LeakKind, rng: np.random.Generator, repeats: int) -> LeakSummary:
+        signs = sorted(self.in_one_arm.get(kind, ()))
+        candidate_only = sum(sign > 0 for _, sign in signs)
+        if not signs:
+            pvalue = 1.0
+        elif repeats == 1:
+            losses = len(signs) - candidate_only
+            pvalue = mcnemar(PairedCounts(n_items=self.n_pairs, gains=candidate_only, losses=losses)).pvalue
+        else:  # repeats of an item are no items of their own
+            positions, values = np.array(signs).T
+            pvalue = sign_flip(values, cluster=positions, rng=rng).pvalue
+        off, on = (self.n.get((arm, kind), 0) for arm in ArmName)
+        return LeakSummary(
+            kind=kind, n_pairs=self.n_pairs, n_baseline=off, n_candidate=on, n_both=on - candidate_only, pvalue=pvalue
+        )
+
+
+def leak_reasons(found: tuple[LeakSummary, ...], alpha: float) -> Iterator[str]:
+    """A sentence for each kind in which the arms differ, at alpha over all kinds together (Bonferroni)."""
+    for one in found:
+        if one.pvalue <= alpha / len(LeakKind):
+            yield (
+                f"{count(one.n_candidate)} answers of the candidate and {count(one.n_baseline)} of the baseline "
+                f"{SAYS[one.kind]} (p {one.pvalue:.2g}): `qualab show --leaks` lists them"
+            )

@@ -1,0 +1,163 @@
+"""Missing answers: how many a plan allows, what they cost, and whether one arm left out more than the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+
+from qualab.analysis.ruling import is_one_sided
+from qualab.analysis.samples import Layout, MissingCount, Scores
+from qualab.analysis.summaries import Unanswered
+from qualab.model.comparison import ArmSummary, Comparison, MetricResult, MissingSummary, StatusMissing
+from qualab.model.names import AnswerStatus, ArmName
+from qualab.model.plan import DecisionRule, Plan
+from qualab.model.wording import count, percent, points
+from qualab.stats.counts import PairedCounts
+from qualab.stats.difference import mcnemar
+from qualab.stats.resampling import sign_flip
+
+_HAIR = 1e-9
+
+
+def lost_pairs(rule: DecisionRule, missing: MissingCount, summary: MissingSummary) -> int | None:
+    """How many pairs without an answer the worst cases take as lost; None takes all.
+
+    All where the arms' missing shares differ, in this metric or over all: these answers are not missing at random.
+    """
+    if rule.missing_lost is None or summary.pvalue <= rule.alpha or _share_pvalue(missing) <= rule.alpha:
+        return None
+    return math.ceil(rule.missing_lost * missing.either - _HAIR)
+
+
+def _share_pvalue(missing: MissingCount) -> float:
+    off, on = missing.either - missing.candidate, missing.either - missing.baseline
+    return mcnemar(PairedCounts(n_items=max(1, off + on), gains=off, losses=on)).pvalue
+
+
+def tipping_point(proves: Callable[[int], bool], most: int) -> int:
+    """The most pairs of `most` that may be lost with the objective still proven, where all of them may not."""
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if proves(middle) else (low, middle)
+    return low
+
+
+def remedy_of(comparison: Comparison, arms: Sequence[ArmSummary]) -> str:
+    """The command that asks again for missing answers; empty where asking again is not possible or does not help."""
+    failed = any(AnswerStatus(status).is_failure for arm in arms for status in arm.statuses)
+    if not failed or comparison.plan.imported or comparison.plan.looks:
+        return ""
+    return f"qualab resume {comparison.id} --retry-failed"
+
+
+def missing_cost(row: MetricResult, plan: Plan, remedy: str) -> str:
+    """What a metric's missing answers cost, how many of them may be lost, and what to do."""
+    n_missing, n_asked = row.n_missing, asked_of(row, plan)
+    at_worst = n_missing if row.n_lost is None else row.n_lost
+    pairs = (
+        "1 pair without an answer alone costs" if n_missing == 1 else f"{n_missing} pairs without an answer alone cost"
+    )
+    said = f"{pairs} {'−' if is_one_sided(plan.rule) else '±'}{points(at_worst / n_asked)}"
+    if row.tipping_point is not None:
+        said = f"{said} (holds unless more than {row.tipping_point} of these {n_missing} were lost)"
+    return f"{said}: `{remedy}`" if remedy else said
+
+
+def asked_of(row: MetricResult, plan: Plan) -> int:
+    """Pairs of answers that a metric's tests expect."""
+    return max(1, row.n_items * plan.sampling.repeats - row.n_left_out)
+
+
+def too_many_missing(plan: Plan, rows: Sequence[MetricResult], remedy: str) -> Iterator[str]:
+    """A sentence for each metric with more pairs without an answer than the plan allows."""
+    for row in rows:
+        n_asked = asked_of(row, plan)
+        margin = plan.rule.margin if row.margin is None else row.margin
+        cap = replace(plan.rule, margin=margin).missing_cap(is_primary=row.is_primary)
+        if row.n_missing > cap * n_asked + _HAIR:
+            yield (
+                f"{row.id}: {count(row.n_missing)} of {count(n_asked)} pairs lack an answer, more than the plan allows "
+                f"({percent(cap)}); {missing_cost(row, plan, remedy)}"
+            )
+
+
+def missing_summary(
+    plan: Plan,
+    scores: Scores,
+    layout: Layout,
+    rng: np.random.Generator,
+    *,
+    unanswered: Unanswered | None = None,
+    left_out: Set[tuple[int, int]] = frozenset(),
+) -> MissingSummary:
+    """Answers without any score, by arm, and a paired test of the arms' rates. `layout` is without those left out."""
+    off, on = (
+        np.array(
+            [key not in scores.answered[arm] for places in layout.tasks.values() for key in places.keys], dtype=np.bool_
+        )
+        for arm in ArmName
+    )
+    only_off, only_on = int(np.sum(off & ~on)), int(np.sum(on & ~off))
+    if not only_off + only_on:
+        pvalue = 1.0
+    elif plan.sampling.repeats == 1:
+        pvalue = mcnemar(PairedCounts(n_items=off.size, gains=only_off, losses=only_on)).pvalue
+    else:
+        items = np.concatenate([places.numbers for places in layout.tasks.values()]) // plan.sampling.repeats
+        pvalue = sign_flip(on.astype(np.float64) - off, cluster=items, rng=rng).pvalue
+    return MissingSummary(
+        n_asked=off.size,
+        baseline_only=only_off,
+        candidate_only=only_on,
+        both=int(np.sum(off & on)),
+        pvalue=pvalue,
+        left_out=len(left_out),
+        by_status=tuple(_by_status(unanswered)) if unanswered else (),
+    )
+
+
+def _by_status(unanswered: Unanswered) -> Iterator[StatusMissing]:
+    for status, places in unanswered.by_status.items():
+        off, on = places[ArmName.BASELINE], places[ArmName.CANDIDATE]
+        gains, losses = len(off - on), len(on - off)
+        yield StatusMissing(
+            status=status.value,
+            baseline_only=gains,
+            candidate_only=losses,
+            both=len(off & on),
+            pvalue=mcnemar(PairedCounts(n_items=len(off | on), gains=gains, losses=losses)).pvalue,
+        )
+
+
+def missing_caveats(found: MissingSummary, rows: Sequence[MetricResult], rule: DecisionRule) -> Iterator[str]:
+    """Says where the arms differ in what they leave out, what is left out, and what the worst case takes as lost."""
+    off, on = found.baseline_only, found.candidate_only
+    if found.pvalue <= rule.alpha:
+        yield (
+            f"The {ArmName.CANDIDATE if on > off else ArmName.BASELINE} left more unanswered: {off} answers are "
+            f"missing in the baseline alone, {on} in the candidate alone (p {found.pvalue:.2g})."
+        )
+    for one in found.by_status:
+        off, on, pvalue = one.baseline_only, one.candidate_only, min(1.0, one.pvalue * len(found.by_status))
+        if pvalue <= rule.alpha:
+            yield (
+                f"The arms differ in how often the status is {one.status.replace('_', ' ')}: {off} items in the "
+                f"baseline alone, {on} in the candidate alone (p {pvalue:.2g})."
+            )
+    if found.left_out:
+        yield f"Left out: {count(found.left_out)} answers that both arms lack for the same reason."
+    missing = [row for row in rows if row.n_missing]
+    if rule.missing_lost is not None and missing:
+        n_whole = sum(row.n_lost is None for row in missing)
+        if n_whole < len(missing):
+            lost = percent(rule.missing_lost)
+            yield f"The worst case takes {lost} of the pairs without an answer as lost, as planned."
+        if n_whole:
+            yield (
+                "The arms' missing shares differ: the worst case takes all pairs without an answer as lost in "
+                f"{n_whole} of {len(missing)} metrics."
+            )

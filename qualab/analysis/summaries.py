@@ -1,0 +1,252 @@
+"""How the arms answered, before any scoring: statuses, lengths, and whether the two texts of a pair agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import NamedTuple
+
+from qualab.analysis.drafter import DraftedAnswers
+from qualab.analysis.endings import LeakCount, LeakTrace, ThoughtCount, leaks_in
+from qualab.model.comparison import ArmSummary, PairSummary
+from qualab.model.items import Answer, Item
+from qualab.model.names import AnswerStatus, ArmName, LeakKind, RequestKind
+
+
+@dataclass(slots=True)
+class _ArmCount:
+    statuses: Counter[str] = field(default_factory=Counter)
+    finish_reasons: Counter[str] = field(default_factory=Counter)
+    fingerprints: Counter[str] = field(default_factory=Counter)
+    models: Counter[str] = field(default_factory=Counter)
+    generations: int = 0
+    truncated: int = 0
+    empty: int = 0
+    with_stop_string: int = 0
+    retries: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    latencies: list[float] = field(default_factory=list)
+
+    def add(self, answer: Answer, text: LeakTrace | None) -> None:
+        reply = answer.reply
+        self.statuses[reply.status.value] += 1
+        self.retries += reply.attempts - 1
+        self.prompt_tokens += reply.prompt_tokens or 0
+        self.completion_tokens += reply.completion_tokens or 0
+        if reply.finish_reason:
+            self.finish_reasons[reply.finish_reason] += 1
+        if reply.system_fingerprint:
+            self.fingerprints[reply.system_fingerprint] += 1
+        if reply.status.is_answer:
+            self.models.update([reply.model] if reply.model else ())
+            self.latencies.append(reply.latency_s)
+            if text is not None:
+                self._add_text(text)
+
+    def _add_text(self, found: LeakTrace) -> None:
+        self.generations += 1
+        self.truncated += LeakKind.LENGTH_LIMIT in found.leaks
+        self.empty += not found.text.strip()
+        self.with_stop_string += LeakKind.STOP_STRING in found.leaks
+
+    def summary(self, arm: ArmName) -> ArmSummary:
+        ordered = sorted(self.latencies)
+        return ArmSummary(
+            arm=arm,
+            n_requests=self.statuses.total(),
+            n_answers=len(ordered),
+            statuses=dict(sorted(self.statuses.items())),
+            finish_reasons=dict(sorted(self.finish_reasons.items())),
+            truncated_share=self.truncated / self.generations if self.generations else None,
+            empty_answers=self.empty,
+            stop_string_answers=self.with_stop_string,
+            retries=self.retries,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            latency_p50_s=_quantile(ordered, 0.5),
+            latency_p99_s=_quantile(ordered, 0.99),
+            fingerprints=dict(sorted(self.fingerprints.items())),
+            models=dict(sorted(self.models.items())),
+        )
+
+
+class Unanswered:
+    """Collects which answers (by position and repeat) an arm lacks, and why."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[tuple[int, int], dict[ArmName, set[_Reason]]] = {}
+
+    def add(self, answer: Answer) -> None:
+        reply = answer.reply
+        if not reply.status.is_answer:
+            arms = self._reasons.setdefault((answer.position, answer.repeat), {})
+            arms.setdefault(answer.arm, set()).add(
+                _Reason(answer.choice, reply.status, reply.finish_reason, reply.error)
+            )
+
+    @property
+    def same_in_both(self) -> frozenset[tuple[int, int]]:
+        """Answers that both arms lack with the same status and reason, where asking again does not help."""
+        return frozenset(
+            key
+            for key, arms in self._reasons.items()
+            if len(arms) == len(ArmName)
+            and arms[ArmName.BASELINE] == arms[ArmName.CANDIDATE]
+            and not any(reason.status.is_failure for reason in arms[ArmName.BASELINE])
+        )
+
+    @property
+    def by_status(self) -> dict[AnswerStatus, dict[ArmName, set[int]]]:
+        """Positions of the items that an arm lacks, in whole or in part."""
+        found: dict[AnswerStatus, dict[ArmName, set[int]]] = {}
+        for (position, _), arms in self._reasons.items():
+            for arm, reasons in arms.items():
+                for reason in reasons:
+                    places = found.setdefault(reason.status, {arm: set() for arm in ArmName})
+                    places[arm].add(position)
+        return {status: found[status] for status in AnswerStatus if status in found}
+
+
+class _Reason(NamedTuple):
+    choice: int
+    status: AnswerStatus
+    finish_reason: str
+    error: str
+
+
+class _Trace(NamedTuple):
+    """What one arm's answer leaves behind to be compared with the other arm's. A tuple: there is one an answer."""
+
+    request_hash: bytes
+    prompt_tokens: int | None
+    finish_reason: str
+    text: LeakTrace | None
+    """None where there is no generated text."""
+
+
+Key = tuple[int, int]
+"""Position and repeat."""
+
+
+@dataclass(slots=True)
+class _PairCount:
+    n_pairs: int = 0
+    same_text: int = 0
+    finish_reasons_differ: int = 0
+    prompt_tokens_differ: int = 0
+    request_hashes_differ: int = 0
+
+    def add(self, one: _Trace, other: _Trace) -> None:
+        self.request_hashes_differ += one.request_hash != other.request_hash
+        if one.prompt_tokens is not None and other.prompt_tokens is not None:
+            self.prompt_tokens_differ += one.prompt_tokens != other.prompt_tokens
+        if one.text is not None and other.text is not None:
+            self.n_pairs += 1
+            self.same_text += one.text.text == other.text.text
+            self.finish_reasons_differ += one.finish_reason != other.finish_reason
+
+    def summary(self) -> PairSummary:
+        return PairSummary(
+            n_pairs=self.n_pairs,
+            same_text=self.same_text,
+            finish_reasons_differ=self.finish_reasons_differ,
+            prompt_tokens_differ=self.prompt_tokens_differ,
+            request_hashes_differ=self.request_hashes_differ,
+        )
+
+
+class Summary:
+    """Counts both arms' answers as they go by, in any order; answers whose pair is missing stay unpaired."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        """`items` by position."""
+        self._items = items
+        self._arms = {arm: _ArmCount() for arm in ArmName}
+        self._pairs = _PairCount()
+        self._waiting: dict[tuple[int, int, int], _Trace] = {}
+        self._is_same: dict[Key, bool] = {}
+        self.drafted = DraftedAnswers()
+        self.thoughts = ThoughtCount()
+        self.unanswered = Unanswered()
+        self.leaks = LeakCount()
+        self._hashes = 0
+        for item in items:
+            self._add_hash(repr((item.position, item.task, item.doc_id, item.cluster)).encode())
+
+    def add(self, answer: Answer) -> None:
+        item = self._items[answer.position]
+        self._add_hash(_content(answer))
+        self.unanswered.add(answer)
+        text = None
+        if item.kind is RequestKind.GENERATION:
+            self.drafted.add(answer, item.task)
+            self.thoughts.add(answer)
+            if answer.reply.status.is_answer:
+                text = LeakTrace(answer.reply.text or "", leaks_in(answer.reply, item))
+        self._arms[answer.arm].add(answer, text)
+        trace = _Trace(answer.request_hash, answer.reply.prompt_tokens, answer.reply.finish_reason, text)
+        place = (answer.position, answer.choice, answer.repeat)
+        other = self._waiting.pop(place, None)
+        if other is None:
+            self._waiting[place] = trace
+            return
+        self._pairs.add(trace, other)
+        is_same = False
+        if text is not None and other.text is not None:
+            baseline, candidate = (text, other.text) if answer.arm is ArmName.BASELINE else (other.text, text)
+            self.leaks.add(answer.position, baseline, candidate)
+            is_same = answer.reply.text is not None and text.text == other.text.text
+        key = (answer.position, answer.repeat)
+        self._is_same[key] = is_same and self._is_same.get(key, True)
+
+    @property
+    def same_texts(self) -> set[Key]:
+        """Where both arms generated the same texts."""
+        return {key for key, is_same in self._is_same.items() if is_same}
+
+    @property
+    def arms(self) -> tuple[ArmSummary, ...]:
+        return tuple(self._arms[arm].summary(arm) for arm in ArmName)
+
+    @property
+    def pairs(self) -> PairSummary:
+        return self._pairs.summary()
+
+    @property
+    def data_hash(self) -> str:
+        """Of the items' places and clusters and of all answers, in whatever order they went by: the sum of their
+        SHA-256, hexadecimal."""
+        return f"{self._hashes:064x}"
+
+    def _add_hash(self, content: bytes) -> None:
+        self._hashes = (self._hashes + int.from_bytes(sha256(content).digest())) % 2**256
+
+
+def _content(answer: Answer) -> bytes:
+    """Everything of an answer, in a spelling that stays."""
+    reply = answer.reply
+    place = (answer.arm.value, answer.position, answer.choice, answer.repeat, answer.request_hash, reply.status.value)
+    said = (
+        reply.text,
+        reply.loglikelihood,
+        reply.is_greedy,
+        reply.finish_reason,
+        reply.system_fingerprint,
+        reply.error,
+    )
+    counts = (reply.prompt_tokens, reply.completion_tokens, reply.reasoning_characters, reply.attempts)
+    seen = (reply.latency_s, reply.sent_at.timestamp(), reply.system_fingerprint)
+    drafted = reply.drafted and (reply.drafted.draft_tokens, reply.drafted.accepted_tokens, reply.drafted.rounds)
+    more = [
+        (name, text) for name in ("model", "reasoning") if (text := getattr(reply, name))
+    ]  # not kept by version 0.1.0
+    return repr((place, said, counts, seen, drafted, *more)).encode(errors="surrogatepass")
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float | None:
+    if not ordered:
+        return None
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

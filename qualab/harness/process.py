@@ -1,0 +1,370 @@
+"""lm-eval in a process of its own: what hangs there is killed, and its memory goes back when it ends.
+
+A task's filters and metrics are foreign code over foreign text: one backtracking regular expression never returns, and
+no thread can interrupt it. `SeparateHarness` starts a process for each set of tasks, calls it over a pipe, and watches
+a note that the process writes before each step: where the note stands still for longer than an item may take, the
+process is killed, and the note tells what it was at.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import math
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from qualab.errors import HarnessError, QualabError, ScoringTimedOut, error_class
+from qualab.harness.harness import LmEvalHarness
+from qualab.model.items import Item, JsonObject, Reply
+from qualab.model.plan import MetricSpec, TaskSpec
+from qualab.model.ports import LoadedTasks, TaskOptions
+
+ITEM_TIMEOUT_S = 30.0
+LOOK_S = 0.2
+"""How often the note is looked at."""
+IDLE_S = 60.0
+"""How long a process without tasks waits for others: the next load need not import lm-eval again."""
+RENDERED_AT_ONCE = 500
+NOTE_BYTES = 512
+START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from qualab.harness.process import main; main(*sys.argv[2:])"
+)
+"""The process imports what this one does, whatever the current directory holds."""
+Answered = Sequence[tuple[Item, Sequence[Reply]]]
+log = logging.getLogger("qualab.harness")
+
+
+class SeparateHarness:
+    """`qualab.model.ports.Harness`, each load in a process of its own. Thread-safe."""
+
+    def __init__(self, *, tasks_dir: Path, item_timeout_s: float = ITEM_TIMEOUT_S) -> None:
+        self._tasks_dir = tasks_dir
+        self._item_timeout_s = item_timeout_s
+        self._busy = weakref.WeakSet[_Process]()
+
+    def load(self, options: TaskOptions) -> LoadedTasks:
+        """Raises what `LmEvalHarness.load` raises, and HarnessError where the process ends."""
+        process = _spare.take() or _Process()
+        self._busy.add(process)
+        try:
+            facts = process.call("load", self._tasks_dir, _current_directory(), self._item_timeout_s, options)
+        except BaseException:
+            _give_back(self._busy, process)
+            raise
+        tasks = SeparateTasks(process, facts, self._item_timeout_s)
+        weakref.finalize(tasks, _give_back, self._busy, process)  # at exit, too
+        return tasks
+
+    def stop(self) -> None:
+        """Ends what is under way, from any thread: who waits for it gets HarnessError."""
+        for process in list(self._busy):
+            process.end(HarnessError("lm-eval was stopped"))
+
+
+class _Process:
+    """One process of lm-eval, from this side. A call after its end raises what ended it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended_by: QualabError | None = None
+        here, there = socket.socketpair()
+        with there, tempfile.TemporaryFile() as note:
+            note.truncate(NOTE_BYTES)
+            self._note = mmap.mmap(note.fileno(), NOTE_BYTES)
+            passed = (there.fileno(), note.fileno())
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", START, json.dumps(sys.path), *map(str, passed)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=passed,
+                start_new_session=True,  # Ctrl-C is for the command, which ends this process itself
+            )
+        self._connection = Connection(here.detach())
+
+    @property
+    def is_alive(self) -> bool:
+        return self._ended_by is None and self._process.poll() is None
+
+    def call(self, name: str, *given: Any, item_timeout_s: float = math.inf) -> Any:
+        """What the call returns there. Raises what it raises there, ScoringTimedOut and HarnessError."""
+        with self._lock:
+            try:
+                if self._ended_by is not None:
+                    raise self._ended_by
+                self._connection.send((name, given))
+                self._wait(item_timeout_s)
+                is_value, value = self._connection.recv()
+            except (EOFError, OSError):
+                raise self.end(self._lost()) from None
+            except BaseException as exc:  # after KeyboardInterrupt its answer would be taken for that of the next call
+                self.end(exc if isinstance(exc, QualabError) else None)
+                raise
+        if is_value:
+            return value
+        code, message, hint, details = value
+        raise error_class(code, HarnessError)(message, hint=hint, **details)
+
+    def drop_tasks(self) -> bool:
+        """Whether it can be given others: not where it is in a call, which nobody waits for as the command ends."""
+        with suppress(EOFError, OSError):
+            if self.is_alive and not self._lock.locked():
+                self._connection.send(("drop", ()))
+                return True
+        return False
+
+    def end(self, error: QualabError | None = None) -> QualabError:
+        """Kills it; who waits for it, or calls it later, gets the error that ended it first."""
+        if self._ended_by is None:
+            self._ended_by = error or HarnessError("lm-eval's process has ended")
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        return self._ended_by
+
+    def _wait(self, item_timeout_s: float) -> None:
+        seen, since = b"", time.monotonic()
+        while not self._connection.poll(LOOK_S):
+            now, note = time.monotonic(), bytes(self._note)
+            if note != seen:
+                seen, since = note, now
+            elif now - since > item_timeout_s:
+                item, step = _read(note)
+                raise ScoringTimedOut(
+                    f"Scoring item {item} took more than {item_timeout_s:g} s in {step}",
+                    hint="The answers are kept. Correct what backtracks or waits there; "
+                    "QUALAB_SCORING_TIMEOUT gives an item more seconds",
+                )
+
+    def _lost(self) -> HarnessError:
+        """The error for a process that ended by itself, or was ended by the system."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(5.0)
+        item, step = _read(bytes(self._note))
+        at = f" at item {item}, in {step}" if item else ""
+        return HarnessError(
+            f"lm-eval's process ended with code {self._process.poll()}{at}", hint="The answers are kept"
+        )
+
+
+def _current_directory() -> str:
+    """Data files are looked for there; the root where it is gone."""
+    with suppress(FileNotFoundError):
+        return os.getcwd()
+    return os.sep
+
+
+class _Spare:
+    """One process without tasks, for the next load."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # the garbage collector may put one at any moment
+        self._kept: tuple[float, _Process] | None = None
+
+    def take(self) -> _Process | None:
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is None:
+            return None
+        if time.monotonic() - kept[0] < IDLE_S / 2 and kept[1].is_alive:
+            return kept[1]
+        kept[1].end()
+        return None
+
+    def put(self, process: _Process) -> None:
+        with self._lock:
+            if self._kept is None and process.drop_tasks():
+                self._kept = (time.monotonic(), process)
+            else:
+                process.end()
+
+
+_spare = _Spare()
+
+
+def _give_back(busy: weakref.WeakSet[_Process], process: _Process) -> None:
+    busy.discard(process)
+    _spare.put(process)
+
+
+class SeparateTasks:
+    """`qualab.model.ports.LoadedTasks` that are in another process."""
+
+    def __init__(self, process: _Process, facts: Mapping[str, Any], item_timeout_s: float) -> None:
+        self._process = process
+        self._facts = facts
+        self._scoring = partial(process.call, item_timeout_s=item_timeout_s)
+
+    @property
+    def suite(self) -> str:
+        return self._facts["suite"]  # type: ignore[no-any-return]
+
+    @property
+    def applies_chat_template(self) -> bool:
+        return self._facts["applies_chat_template"]  # type: ignore[no-any-return]
+
+    @property
+    def tasks(self) -> tuple[TaskSpec, ...]:
+        return self._facts["tasks"]  # type: ignore[no-any-return]
+
+    @property
+    def metrics(self) -> tuple[MetricSpec, ...]:
+        return self._facts["metrics"]  # type: ignore[no-any-return]
+
+    @property
+    def harness_version(self) -> str:
+        return self._facts["harness_version"]  # type: ignore[no-any-return]
+
+    def render(self) -> Iterator[Item]:
+        """As `LmEvalTasks`; one at a time."""
+        self._process.call("begin_rendering")
+        while items := self._process.call("rendered", RENDERED_AT_ONCE):
+            yield from items
+
+    def score(self, task: str, answered: Answered) -> list[dict[str, Any]]:
+        """As `LmEvalTasks`. Raises ScoringTimedOut, too."""
+        return self._scoring("score", task, _packed(answered))  # type: ignore[no-any-return]
+
+    def aggregate(self, values: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, dict[str, float]]:
+        """As `LmEvalTasks`."""
+        return self._process.call("aggregate", values)  # type: ignore[no-any-return]
+
+    def extracted(self, task: str, answered: Answered) -> Iterator[tuple[str, Sequence[Any]]]:
+        """As `LmEvalTasks`. Raises ScoringTimedOut, too."""
+        yield from self._scoring("extracted", task, _packed(answered))
+
+    def samples(self, task: str, answered: Answered) -> Iterator[JsonObject]:
+        """As `LmEvalTasks`. Raises ScoringTimedOut, too."""
+        yield from self._scoring("samples", task, answered)
+
+    def results(self, answered: Mapping[str, Answered]) -> JsonObject:
+        """As `LmEvalTasks`. Raises ScoringTimedOut, too."""
+        return self._scoring("results", answered)  # type: ignore[no-any-return]
+
+
+class _Item(NamedTuple):
+    """What scoring reads of an item; a tenth of the time on its way, compared with the whole."""
+
+    doc_id: int
+    doc: JsonObject
+    id: str
+
+
+class _Reply(NamedTuple):
+    """What scoring reads of a reply."""
+
+    text: str | None
+    loglikelihood: float | None
+    is_greedy: bool | None
+
+
+def _packed(answered: Answered) -> list[tuple[Any, ...]]:
+    """Plain tuples: what pickle is fast at."""
+    return [
+        (item.doc_id, item.doc, item.id, [(one.text, one.loglikelihood, one.is_greedy) for one in replies])
+        for item, replies in answered
+    ]
+
+
+def _unpacked(packed: Sequence[tuple[Any, ...]]) -> Answered:
+    entries = [(_Item(*item), [_Reply(*one) for one in replies]) for *item, replies in packed]
+    return cast("Answered", entries)
+
+
+def _read(note: bytes) -> tuple[str, str]:
+    """The item and the step that a note names."""
+    _, item, step = (note.rstrip(b"\0").decode(errors="replace") + "\n\n").split("\n", 2)
+    return item, step.strip()
+
+
+class _Server:
+    """The other side: one set of tasks, one call at a time."""
+
+    def __init__(self, page: mmap.mmap) -> None:
+        self._page = page
+        self._n_notes = 0
+        self._item_timeout_s = 0.0
+        self._tasks: LoadedTasks | None = None
+        self._rendering: Iterator[Item] = iter(())
+
+    @property
+    def has_tasks(self) -> bool:
+        return self._tasks is not None
+
+    def answer(self, name: str, given: Sequence[Any]) -> tuple[bool, Any]:
+        """Whether it went well; then the value, or the error's parts."""
+        own: dict[str, Callable[..., Any]] = {
+            "load": self._load,
+            "begin_rendering": self._begin_rendering,
+            "rendered": self._rendered,
+        }
+        try:
+            if name in ("score", "extracted"):
+                given = (given[0], _unpacked(given[1]))
+            found = (own.get(name) or getattr(self._tasks, name))(*given)
+            return True, list(found) if isinstance(found, Iterator) else found
+        except QualabError as error:
+            return False, (error.code, error.message, error.hint, error.details)
+        except Exception as error:
+            log.exception("%s failed", name)
+            reason = " ".join(str(error).split())
+            return False, (HarnessError.code, f"lm-eval failed: {type(error).__name__}: {reason}", "", {})
+
+    def drop(self) -> None:
+        self._tasks, self._rendering = None, iter(())
+        gc.unfreeze()
+        gc.collect()
+
+    def note(self, item: str, step: str) -> None:
+        """Tells the watching process what comes next; without one, the system ends what takes too long."""
+        signal.setitimer(signal.ITIMER_PROF, 2 * self._item_timeout_s if item else 0.0)
+        self._n_notes += 1
+        text = f"{self._n_notes}\n{item}\n{step}".encode()[:NOTE_BYTES]
+        self._page[:] = text.ljust(NOTE_BYTES, b"\0")
+
+    def _load(self, tasks_dir: Path, here: str, item_timeout_s: float, options: TaskOptions) -> dict[str, Any]:
+        os.chdir(here)
+        self._item_timeout_s = item_timeout_s
+        self._tasks = LmEvalHarness(tasks_dir=tasks_dir, note=self.note).load(options)
+        gc.freeze()
+        names = ("suite", "applies_chat_template", "tasks", "metrics", "harness_version")
+        return {name: getattr(self._tasks, name) for name in names}
+
+    def _begin_rendering(self) -> None:
+        assert self._tasks is not None
+        self._rendering = self._tasks.render()
+
+    def _rendered(self, most: int) -> list[Item]:
+        return list(islice(self._rendering, most))
+
+
+def main(connection: str, note: str) -> None:
+    """Answers calls until nobody is there to call, or there has been nothing to do for a while."""
+    gc.set_threshold(300_000, 20, 20)
+    link, server = Connection(int(connection)), _Server(mmap.mmap(int(note), NOTE_BYTES))
+    with suppress(EOFError, OSError):  # the caller is gone
+        while link.poll(None if server.has_tasks else IDLE_S):
+            name, given = link.recv()
+            if name == "drop":
+                server.drop()
+                continue
+            found = server.answer(name, given)
+            server.note("", "")
+            link.send(found)

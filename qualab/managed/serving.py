@@ -1,0 +1,213 @@
+"""Starts the servers of a pair, waits until they are ready, and stops them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from qualab.errors import InfrastructureError, InvalidValue, UsageError
+from qualab.managed import keeper
+from qualab.model.names import ArmName
+from qualab.model.pair import ServedPair
+
+STOP_TIMEOUT_S = 20.0
+"""How long a server may take to end by itself before it is killed."""
+KEEPER_MARGIN_S = 5.0
+ASK_EVERY_S = 0.25
+LOG_TAIL_LINES = 20
+LOG_TAIL_BYTES = 16_384
+KILLED = 128 + signal.SIGKILL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """One arm's server, held by its keeper."""
+
+    arm: ArmName
+    keeper: subprocess.Popen[bytes]
+    pid: int
+    """Of the server, and of the group that its children are in. 0 where it could not be started."""
+    log: Path
+    address: tuple[str, int]
+
+    def check(self) -> None:
+        """Raises InfrastructureError with the end of the log when the server has ended."""
+        code = self.keeper.poll()
+        if code is not None:
+            why = " (killed: was there enough memory?)" if code == KILLED else ""
+            raise self.failure(f"ended with code {code}{why}")
+
+    def failure(self, what: str) -> InfrastructureError:
+        return InfrastructureError(f"The {self.arm} server {what}", hint=f"Its log {self.log} ends:\n{_tail(self.log)}")
+
+
+@contextmanager
+def serve(
+    pair: ServedPair,
+    *,
+    arms: Sequence[ArmName] = tuple(ArmName),
+    say: Callable[[str], None] = lambda _: None,
+    stop_timeout_s: float = STOP_TIMEOUT_S,
+) -> Iterator[tuple[Server, ...]]:
+    """Serves these arms and yields when all of them are ready. One arm after the other on one device: call it twice.
+
+    Each server's output goes to `pair.log_dir`, as `baseline.log` and `candidate.log`. On leaving, each server and its
+    children are asked to end and, after `stop_timeout_s`, killed. They also end when this process is killed: a keeper
+    beside each server sees to that. (Should the keeper be killed, too, Linux still asks the server to end.)
+    Raises UsageError for a command or a port that cannot be used, InfrastructureError with the end of the log when a
+    server ends or is not ready in time.
+    """
+    _check_startable(pair, arms)
+    servers: list[Server] = []
+    try:
+        for arm in arms:
+            say(f"starting the {arm} server ({pair.url(arm)}, log {_log(pair, arm)})")
+            servers.append(_start(pair, arm, stop_timeout_s=stop_timeout_s))
+            if pair.shares_a_device:
+                _wait_until_ready(servers, timeout_s=pair.ready_timeout_s)
+        _wait_until_ready(servers, timeout_s=pair.ready_timeout_s)
+        say(f"ready: {', '.join(arms)}")
+        yield tuple(servers)
+    finally:
+        _stop(servers, timeout_s=stop_timeout_s, say=say)
+
+
+def _check_startable(pair: ServedPair, arms: Sequence[ArmName]) -> None:
+    if shutil.which(pair.command[0]) is None:
+        raise UsageError(
+            f"There is no program {pair.command[0]} to serve the pair with",
+            hint="Install vLLM (qualab's extra `vllm`), or name its program: command: [path/to/vllm, serve]",
+        )
+    ports = [pair.placement(arm).port for arm in arms]
+    if len(set(ports)) < len(ports):
+        raise InvalidValue(f"Both servers would be on port {ports[0]}", hint="Give baseline and candidate a port each")
+    for arm in arms:
+        _check_free(pair, arm)
+    try:
+        pair.log_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageError(f"Cannot make the folder {pair.log_dir}: {exc.strerror}", hint="Set log_dir") from exc
+
+
+def _check_free(pair: ServedPair, arm: ArmName) -> None:
+    """Now and not when vLLM finds out: it does so after loading the model, or not at all where ports may be shared."""
+    port = pair.placement(arm).port
+    family = socket.AF_INET6 if ":" in pair.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that waits for late packets is no server
+        try:
+            probe.bind((pair.host, port))
+        except OSError as exc:
+            raise UsageError(
+                f"The {arm} server cannot have port {port} of {pair.host}: {exc.strerror}",
+                hint=f"Stop what listens there, or change {arm}.port",
+            ) from exc
+
+
+def _log(pair: ServedPair, arm: ArmName) -> Path:
+    return pair.log_dir / f"{arm}.log"
+
+
+def _start(pair: ServedPair, arm: ArmName, *, stop_timeout_s: float) -> Server:
+    log, port = _log(pair, arm), pair.placement(arm).port
+    command = [*pair.command, *pair.arguments(arm, host=pair.host, port=port)]
+    order = {"command": command, "env": pair.variables(arm), "stop_timeout_s": stop_timeout_s}
+    process = _start_keeper(arm, log)
+    try:
+        pid = _give(process, json.dumps(order).encode() + b"\n")
+    except BaseException:
+        process.terminate()
+        raise
+    return Server(arm=arm, keeper=process, pid=pid, log=log, address=pair.reached_at(arm))
+
+
+def _start_keeper(arm: ArmName, log: Path) -> subprocess.Popen[bytes]:
+    try:
+        with log.open("wb") as log_file:
+            # its own session: Ctrl-C is for this process, which still has answers to take from the servers
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", keeper.__name__],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log_file,
+                start_new_session=True,
+            )
+    except OSError as exc:
+        raise UsageError(f"Cannot start the {arm} server: {exc.strerror}", hint=f"Its log would be {log}") from exc
+
+
+def _give(process: subprocess.Popen[bytes], order: bytes) -> int:
+    """The server's process id, or 0 where the keeper could not start it: then the log says why."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(BrokenPipeError):
+        process.stdin.write(order)
+    return int(process.stdout.readline() or 0)
+
+
+def _wait_until_ready(servers: Sequence[Server], *, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    waiting = list(servers)
+    while waiting := [server for server in waiting if not _is_healthy(server.address)]:
+        for server in servers:
+            server.check()
+        if time.monotonic() > deadline:
+            raise waiting[0].failure(f"was not ready after {timeout_s:g} s (ready_timeout)")
+        time.sleep(ASK_EVERY_S)
+
+
+def _is_healthy(address: tuple[str, int]) -> bool:
+    connection = http.client.HTTPConnection(*address, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _tail(log: Path) -> str:
+    """Its last lines, indented."""
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+    return "\n".join(f"  {line}" for line in lines or ["(empty)"])
+
+
+def _stop(servers: Sequence[Server], *, timeout_s: float, say: Callable[[str], None]) -> None:
+    """All at once. One that had ended before is named: its log may say why a run failed."""
+    for server in servers:
+        if server.keeper.poll() is not None:
+            say(f"the {server.arm} server had ended by itself, with code {server.keeper.returncode}: see {server.log}")
+        server.keeper.terminate()
+        if server.keeper.stdin is not None:
+            server.keeper.stdin.close()
+    for server in servers:
+        _wait_for(server, timeout_s=timeout_s + KEEPER_MARGIN_S)
+    if servers:
+        say(f"stopped: {', '.join(server.arm for server in servers)}")
+
+
+def _wait_for(server: Server, *, timeout_s: float) -> None:
+    try:
+        server.keeper.wait(timeout_s)
+    except subprocess.TimeoutExpired:  # the keeper hangs: do what it should have done
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.keeper.kill()
+        server.keeper.wait()
+    if server.keeper.stdout is not None:
+        server.keeper.stdout.close()

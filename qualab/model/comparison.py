@@ -1,0 +1,563 @@
+"""A stored comparison and what the analysis found in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from qualab.model.canonical import sha256
+from qualab.model.engine import FirstTokenSummary, Treatment
+from qualab.model.names import (
+    ArmName,
+    ComparisonStatus,
+    EvidenceKind,
+    LeakKind,
+    LookDecision,
+    MetricKind,
+    MissingPolicy,
+    Verdict,
+)
+from qualab.model.plan import Pinning, Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One plan being carried out, or carried out."""
+
+    id: str
+    plan: Plan
+    plan_hash: str
+    status: ComparisonStatus
+    label: str
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    verdict: Verdict | None
+    stop_reason: str
+    """Why a run stopped early; empty otherwise."""
+    duplicates: int
+    """Late answers that were counted and not stored."""
+    baseline_url: str = ""
+    candidate_url: str = ""
+    local: dict[str, str] = field(default_factory=dict)
+    """Where this machine found things, as "data_dir" and "pods": for a resume, not in the plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalOf:
+    """A confidence interval of a difference, in fractions."""
+
+    low: float
+    high: float
+    confidence_level: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemsRange:
+    """Pairs needed at the limits of the discordance's interval. None is more than 200,000."""
+
+    low: int | None
+    high: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What one metric's complete pairs say. A value that the kind of metric does not have is None."""
+
+    kind: EvidenceKind
+    n_items: int
+    """Pairs of scores: one for each item and repeat, and for each entry of a list."""
+    n_clusters: int
+    """Groups of pairs that stand and fall together; `n_items` where each pair is its own."""
+    gains: int
+    """Pairs that only the candidate got right (or better: lower where that is better)."""
+    losses: int
+    n_changed: int
+    """Pairs that differ; more than gains + losses where a wrong label became another wrong one."""
+    difference: float
+    """Candidate - baseline."""
+    interval: IntervalOf | None
+    """At 95 % (1 - alpha)."""
+    equivalence_interval: IntervalOf | None
+    """At 1 - 2 alpha, the one to show: inside the margin (above -margin) means proven, where the exact guard agrees."""
+    pvalue: float
+    """Two-sided: mid-p McNemar, sign flips of clusters, or swaps of an item's two answers."""
+    pvalue_exact: float | None
+    """Exact McNemar, or the sign-flip p-value where every pattern was counted."""
+    pvalue_adjusted: float
+    """In the family of all metrics: step-down max-T, combined with what it cannot carry."""
+    pvalue_holm: float
+    """The same family by Holm, as a cross-check."""
+    pvalue_unpaired: float | None
+    """Only for comparison with older reports."""
+    pvalue_clustered_mcnemar: float | None
+    """Yang, Sun & Hardin (2010), beside the sign flips."""
+    pvalue_equivalence: float | None
+    """Of the tests at the margin that the plan's objective takes: the larger of two, or the one against a loss."""
+    pvalue_equivalence_exact: float | None
+    """The exact unconditional guard of 0/1 scores without clusters, likewise."""
+    standard_error: float | None
+    """CR2 where there are clusters; of the bootstrap for labels."""
+    degrees_of_freedom: float | None
+    """Satterthwaite's."""
+    design_effect: float
+    """Variance over that of independent items, at least 1."""
+    provable_margin: float | None
+    """The smallest margin that these answers would have proven; None where there is no bound."""
+    items_needed: int | None
+    """Pairs that would prove the margin with the plan's power, at this discordance and no true difference. None where
+    the verdict is not INCONCLUSIVE, and where too many or unknown."""
+    n_resamples: int
+    """Random sign patterns or swaps behind the p-value; 0 where it is exact."""
+    note: str
+    """What a person must know of how the bounds came about; empty otherwise."""
+    pvalue_equivalence_bounded: float | None = None
+    """Of Gaffke's bound for means of bounded scores, likewise: it decides alone where scores are not 0/1, and has to
+    agree where 0/1 scores stand in clusters. None for other kinds, and in analyses of 0.1."""
+    items_needed_range: ItemsRange | None = None
+    """The same over the 1 - 2 alpha interval of the discordance; None where there is no discordance."""
+    items_needed_observed: int | None = None
+    """If the observed difference is the true one; None also where that is the margin or more."""
+    items_needed_observed_range: ItemsRange | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyResult:
+    """What one way of treating missing answers says about the plan's objective."""
+
+    policy: MissingPolicy
+    difference: float
+    interval: IntervalOf | None
+    """At 1 - 2 alpha."""
+    is_equivalent: bool
+    """Or non-inferior, as planned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricResult:
+    """One row of the result table."""
+
+    id: str
+    task: str
+    metric: str
+    kind: MetricKind
+    is_primary: bool
+    exercises_drafter: bool
+    baseline: float | None
+    """The arm's value over complete pairs; None where no pair is complete."""
+    candidate: float | None
+    n_items: int
+    """Items that were asked."""
+    n_missing: int
+    """Answers (items times repeats) that at least one arm lacks."""
+    n_missing_baseline: int
+    n_missing_candidate: int
+    verdict: Verdict
+    reason: str
+    """Why, in one sentence for a person."""
+    evidence: Evidence | None
+    """None where there is no complete pair, or no test."""
+    equals: str = ""
+    """The metric that has the same scores on the same items: both are one member of the family."""
+    policies: tuple[PolicyResult, ...] = ()
+    """Filled where answers are missing and the complete pairs prove the objective."""
+    margin: float | None = None
+    """The metric's own margin in the plan; None in analyses that were stored before there were any."""
+    n_left_out: int = 0
+    """Answers that both arms lack for the same reason: in neither `n_missing` nor any test."""
+    n_lost: int | None = None
+    """Pairs without an answer that the worst cases take as lost; None takes all."""
+    tipping_point: int | None = None
+    """Most of the pairs without an answer that may be lost (or gained) with the objective still proven; None where all
+    of them may, or where the complete pairs do not prove it."""
+    chance: float | None = None
+    """What guessing among the choices gets; None where these are unknown, or nothing is chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricLook:
+    """One primary metric at one look."""
+
+    metric: str
+    """The metric's id."""
+    n_pairs: int
+    """Answers (items times repeats) that both arms have."""
+    fraction: float
+    """Information so far: pairs over those that are planned; 1 at the last look."""
+    difference: float | None
+    interval: IntervalOf | None
+    """At the level of the boundary: a repeated confidence interval."""
+    statistic: float | None
+    """Of the weaker test against ±margin, exact guard included, as a standard normal quantile."""
+    boundary: float | None
+    """What the statistic must reach; None where there is nothing new to look at, or no level to spend yet."""
+    pvalue_loss: float | None
+    """One-sided: small where the candidate is worse."""
+    pvalue_gain: float | None
+    harm_boundary: float | None
+    """The standard normal quantile that `pvalue_loss` must reach."""
+    pvalue_adjusted: float | None
+    """Two-sided, for all looks and all primary metrics."""
+    decision: LookDecision
+    """What holds from this look on; what an earlier look proved stays proven, and harm goes before it."""
+    decided_at: int | None
+    """The look that decided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What was decided when every request up to some position had come back."""
+
+    number: int
+    """From 1."""
+    n_items: int
+    """Items asked so far, of all tasks."""
+    input_hash: str
+    """SHA-256 over the scores that were looked at."""
+    metrics: tuple[MetricLook, ...]
+    decision: LookDecision
+    """CONTINUE goes on, where there are items left."""
+
+    def ended_at(self, n_items: int) -> int | None:
+        """Items that were asked where this look ended a run of `n_items` early; None where it did not."""
+        return self.n_items if self.decision is not LookDecision.CONTINUE and self.n_items < n_items else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LooksTaken:
+    """How a run with looks went."""
+
+    n_planned: int
+    looks: tuple[Look, ...]
+    n_items: int
+    """Items asked."""
+    n_items_planned: int
+    n_requests_saved: int
+    """Requests of both arms, over all repeats, that were not needed."""
+
+    @property
+    def stopped_early(self) -> bool:
+        return self.n_items < self.n_items_planned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmSummary:
+    """How an arm answered."""
+
+    arm: ArmName
+    n_requests: int
+    n_answers: int
+    statuses: dict[str, int]
+    finish_reasons: dict[str, int]
+    truncated_share: float | None
+    """Of generations that were answered."""
+    empty_answers: int
+    stop_string_answers: int
+    """Answers that hold one of their own stop strings."""
+    retries: int
+    prompt_tokens: int
+    completion_tokens: int
+    latency_p50_s: float | None
+    latency_p99_s: float | None
+    fingerprints: dict[str, int]
+    models: dict[str, int] = field(default_factory=dict)
+    """Answers by the model that they say they come from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairSummary:
+    """How the two arms' answers to the same requests compare, before any scoring."""
+
+    n_pairs: int
+    """Generations that both arms answered."""
+    same_text: int
+    finish_reasons_differ: int
+    prompt_tokens_differ: int
+    request_hashes_differ: int
+    """Must be 0: the arms got other bytes otherwise."""
+    same_text_other_score: int = 0
+    """Items with the same texts and another score in the arms. Must be 0: it is the scoring that differs otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thoughts:
+    """What an arm's generations hold of reasoning before the answer."""
+
+    n_answers: int
+    """Generations that came back, with an answer or with thoughts alone."""
+    in_text: int
+    """Answers whose text holds the marks of thinking, as <think>."""
+    apart: int
+    """Those that came with reasoning beside the text."""
+    mean_characters: float | None
+    """Of the thoughts, over those that thought; None where none did."""
+    cut: int
+    """Thoughts that the limit on tokens ended before any answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningSummary:
+    """How both arms think before they answer."""
+
+    baseline: Thoughts
+    candidate: Thoughts
+    n_pairs: int
+    pvalue_length: float
+    """Sign test over items: which arm's thoughts are longer. Two-sided, mid-p; 1 where none differs."""
+    pvalue_cut: float
+    """The same: which arm's thoughts are cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeakSummary:
+    """How often each arm's answers leak in one way, over generations that both arms answered."""
+
+    kind: LeakKind
+    n_pairs: int
+    n_baseline: int
+    n_candidate: int
+    n_both: int
+    """Pairs in which both answers do."""
+    pvalue: float
+    """Two-sided: mid-p McNemar; sign flips of items where they were asked repeatedly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextsCompared:
+    """Texts of two runs, answer by answer."""
+
+    n_pairs: int
+    same_text: int
+    """Byte by byte."""
+    changed: int
+    """Different in more than white space."""
+    first_difference: float | None
+    """Median character (from 0) at which texts that differ first do; None where none does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OddOneOut:
+    """Items on which exactly one of three runs stands out: two of the baseline, one of the candidate."""
+
+    n_items: int
+    """Items that all three runs have."""
+    n_odd: int
+    n_candidate_odd: int
+    """Expected to be a third of `n_odd` where the drafter adds nothing."""
+    pvalue: float
+    """Exact, one-sided; 1 without an odd item: no evidence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricNoise:
+    """How often a metric's scores change between runs of the baseline, and between the arms."""
+
+    metric: str
+    n_answers: int
+    """Answers (items times repeats) that both arms and all runs have."""
+    flip_rate_baseline: float | None
+    """Share of pairs of the baseline's runs in which a score changes; None where there is no answer to compare."""
+    flip_rate_candidate: float | None
+    """Share of the same answers whose score differs between the arms."""
+    odd: OddOneOut | None
+    """Of scores; of each item its first repeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTexts:
+    """Whether two runs sample their texts from one distribution: permutation MMD within prompts, over characters."""
+
+    statistic: float
+    pvalue: float
+    n_prompts: int
+    n_resamples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseFloor:
+    """How much runs of the baseline differ by themselves, beside what the candidate changes."""
+
+    n_runs: int
+    concurrency: int
+    n_asked: int
+    """Requests of all these runs."""
+    n_answered: int
+    baseline: TextsCompared | None
+    """The baseline's own run against the first of these; None where no answer can be compared."""
+    candidate: TextsCompared | None
+    """The two arms, on the same answers."""
+    odd_texts: OddOneOut | None
+    """Of texts; of each item its first repeat."""
+    metrics: tuple[MetricNoise, ...]
+    """Metrics whose tasks generate."""
+    sampled: SampledTexts | None
+    """The baseline against the first of these runs; None unless texts are drawn at random, repeatedly."""
+    note: str
+    """What could not be compared; empty otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatNoise:
+    """How repeats of one item differ within an arm, for a metric that is a mean of 0/1 scores."""
+
+    metric: str
+    arm: ArmName
+    n_items: int
+    """Items with all their repeats."""
+    n_repeats: int
+    flip_rate: float | None
+    """Probability that two repeats of an item disagree; None where no item has all its repeats."""
+    variance_between: float | None
+    """Between items; None with fewer than two of them."""
+    variance_within: float | None
+    """Between repeats of one item."""
+    icc: float | None
+    """ICC(1), the share of a score's variance that is between items; None where scores do not vary."""
+    icc_mean: float | None
+    """ICC(k): the same for the mean of an item's repeats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatSummary:
+    """What asking every item repeatedly shows."""
+
+    metrics: tuple[RepeatNoise, ...]
+    sampled: SampledTexts | None
+    """The arms against each other; None where no prompt has all its texts in both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusMissing:
+    """Items that an arm lacks with one status."""
+
+    status: str
+    baseline_only: int
+    candidate_only: int
+    both: int
+    pvalue: float
+    """Two-sided mid-p McNemar."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingSummary:
+    """Which arm left answers (items times repeats) without a score."""
+
+    n_asked: int
+    baseline_only: int
+    candidate_only: int
+    both: int
+    pvalue: float
+    """Two-sided: mid-p McNemar on "is missing"; sign flips of items where they were asked repeatedly."""
+    left_out: int = 0
+    """Answers that both arms lack for the same reason, as a prompt longer than the context; not counted above."""
+    by_status: tuple[StatusMissing, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalTest:
+    """Sign-flip test of the mean, over the family's metrics, of their differences: it sees a small loss everywhere."""
+
+    n_metrics: int
+    difference: float
+    """The mean difference; negative where the candidate is worse."""
+    pvalue: float
+    n_resamples: int
+    """0 where every sign pattern was counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteEvidence:
+    """What all metrics say together."""
+
+    n_family: int
+    """Different metrics that were tested."""
+    n_max_t: int
+    """Those of them whose p-values max-T adjusts; the others are not means over items."""
+    n_resamples: int
+    """Sign patterns behind max-T."""
+    global_test: GlobalTest | None
+    """None where no metric is a mean over items."""
+    missing: MissingSummary
+    joint_power: float | None
+    joint_power_reason: str
+    """Why there is no joint power; empty otherwise."""
+    seed: int
+    """Every random stream of the analysis derives from it; it derives from the plan's hash."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """What a comparison came to. Recomputable from what is stored; the same inputs give the same bytes."""
+
+    comparison_id: str
+    plan_hash: str
+    input_hash: str
+    """SHA-256 over what was answered: scores, clusters, statuses, looks, noise floor and repeats. Not over what was
+    seen of engines, so that resuming leaves no trace in it."""
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    """In order of weight, each one sentence."""
+    caveats: tuple[str, ...]
+    """What the verdict does not prove, or was not checked."""
+    metrics: tuple[MetricResult, ...]
+    suite: SuiteEvidence
+    arms: tuple[ArmSummary, ...]
+    pairs: PairSummary
+    versions: dict[str, str]
+    looks: LooksTaken | None = None
+    """None where the plan has no looks."""
+    treatment: Treatment | None = None
+    """None in analyses of versions that did not look into engines."""
+    pinning: Pinning | None = None
+    """None in analyses of versions that knew no pins."""
+    noise: NoiseFloor | None = None
+    """None where no noise floor was measured."""
+    repeats: RepeatSummary | None = None
+    """None where every item was asked once."""
+    data_hash: str = ""
+    """Of the items and every stored answer; empty in analyses of versions that did not hash them."""
+    tokens: FirstTokenSummary | None = None
+    """Where texts that differ begin to; None in imported comparisons, where nothing generates, and in analyses of
+    versions that did not tokenize."""
+    reasoning: ReasoningSummary | None = None
+    """None where no answer holds any reasoning."""
+    leaks: tuple[LeakSummary, ...] = ()
+    """Kinds of leaks that there are; empty in analyses of versions that did not look for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignOff:
+    """Who accepted which verdict of which plan. Added, never changed."""
+
+    comparison_id: str
+    plan_hash: str
+    analysis_hash: str
+    """Of the analysis that was accepted (its seal)."""
+    verdict: Verdict
+    signed_by: str
+    note: str
+    override: str
+    """The reason why it was accepted in spite of `obstacles`; empty where there were none."""
+    obstacles: tuple[str, ...]
+    signed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedAnalysis:
+    """One stored analysis as it stands there."""
+
+    plan_hash: str
+    body: str
+    """Its canonical JSON."""
+    previous: str
+    """The seal before it, or the hash of the comparison's plan. Empty in analyses of versions without seals."""
+    seal: str
+
+    @property
+    def is_sealed(self) -> bool:
+        return bool(self.seal)
+
+
+def seal_of(body: str, *, previous: str) -> str:
+    """The seal of an analysis."""
+    return sha256(f"{previous}\n{body}")

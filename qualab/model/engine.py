@@ -1,0 +1,482 @@
+"""What an inference engine says of itself: its configuration, and what its drafter has done so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from qualab.model.names import ArmName
+from qualab.model.plan import PinFound
+
+
+class EngineKind(StrEnum):
+    """The engines that qualab can look into."""
+
+    VLLM = "vLLM"
+    SGLANG = "SGLang"
+    TENSORRT_LLM = "TensorRT-LLM"
+    TGI = "TGI"
+    LLAMA_CPP = "llama.cpp"
+    UNKNOWN = "unknown"
+
+
+TELLS_IN_PART = frozenset({EngineKind.TENSORRT_LLM, EngineKind.TGI})
+"""Engines whose routes tell some settings, and not what else they were started with."""
+
+
+class DraftSource(StrEnum):
+    """Where an engine's counts of drafting come from."""
+
+    COUNTERS = "counters"
+    GAUGES = "gauges"
+    """Estimated from mean acceptance lengths, as of an SGLang that counts no rounds."""
+    STATISTICS = "statistics"
+    """Added up since the first look, from statistics that can be read once (TensorRT-LLM)."""
+    NOTHING = "nothing"
+    """The metrics are open and tell nothing of drafting: neither that there is a drafter nor that there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """What a drafter did over a stretch of time."""
+
+    drafts: int = 0
+    """Rounds: times that draft tokens were put before the model."""
+    draft_tokens: int | None = 0
+    """None where the engine counts accepted tokens alone (TGI)."""
+    accepted_tokens: int = 0
+    accepted_at: tuple[int, ...] = ()
+    """Rounds that accepted the first draft token, the second, ...: the survival function of accepted tokens a round,
+    times `drafts`. Empty where the engine does not count by position."""
+
+    def __add__(self, other: Drafting) -> Drafting:
+        length = max(len(self.accepted_at), len(other.accepted_at))
+        return Drafting(
+            drafts=self.drafts + other.drafts,
+            draft_tokens=_sum(self.draft_tokens, other.draft_tokens),
+            accepted_tokens=self.accepted_tokens + other.accepted_tokens,
+            accepted_at=tuple(a + b for a, b in zip(self._padded(length), other._padded(length), strict=True)),
+        )
+
+    def __sub__(self, other: Drafting) -> Drafting:
+        return self + Drafting(
+            drafts=-other.drafts,
+            draft_tokens=None if other.draft_tokens is None else -other.draft_tokens,
+            accepted_tokens=-other.accepted_tokens,
+            accepted_at=tuple(-count for count in other.accepted_at),
+        )
+
+    def _padded(self, length: int) -> tuple[int, ...]:
+        return self.accepted_at + (0,) * (length - len(self.accepted_at))
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether no count is negative, as it would be where counters began anew in between."""
+        return min(self.drafts, self.draft_tokens or 0, self.accepted_tokens, *self.accepted_at) >= 0
+
+    @property
+    def least_drafted(self) -> int:
+        """Draft tokens, at least: all that were counted, else those that were accepted."""
+        return self.accepted_tokens if self.draft_tokens is None else self.draft_tokens
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """An engine's counters at one moment. None where it has no such counter."""
+
+    drafting: Drafting | None
+    """None where the engine counts no drafts, as vLLM without a drafter: that is not a drafter that did nothing."""
+    source: DraftSource = DraftSource.COUNTERS
+    finished_requests: int | None = None
+    prompt_tokens: int | None = None
+    generated_tokens: int | None = None
+    decode_s: float | None = None
+    """Seconds that requests spent between their first token and their last, summed over requests."""
+    decode_steps: int | None = None
+    """Steps in that time: each gives a request one token, or what a draft round yields."""
+    started_at_s: float | None = None
+    """When the server's process started, seconds since 1970: another one is another process."""
+
+    def has_restarted_since(self, earlier: Counters) -> bool:
+        """Whether these counters began anew after `earlier`."""
+        if self.started_at_s != earlier.started_at_s:
+            return True
+        if self.source is earlier.source is DraftSource.COUNTERS:
+            if (self.drafting is None) is not (earlier.drafting is None):
+                return True
+            if self.drafting and earlier.drafting and not (self.drafting - earlier.drafting).is_possible:
+                return True
+        pairs = (
+            (self.finished_requests, earlier.finished_requests),
+            (self.prompt_tokens, earlier.prompt_tokens),
+            (self.generated_tokens, earlier.generated_tokens),
+            (self.decode_s, earlier.decode_s),
+        )
+        return any(now is not None and before is not None and now < before for now, before in pairs)
+
+    @property
+    def tells_drafting(self) -> bool:
+        """Whether these say what was drafted, or that there is no drafter."""
+        return self.source is not DraftSource.NOTHING
+
+    def drafting_since(self, earlier: Counters) -> Drafting | None:
+        """What was drafted since `earlier`; None where that cannot be told. Series may begin with the first draft."""
+        if self.drafting is None or (earlier.drafting is None and earlier.tells_drafting):
+            return None
+        return self.drafting - (earlier.drafting or Drafting())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """An engine's identity and configuration. Empty or None where it does not say."""
+
+    kind: EngineKind
+    version: str = ""
+    model_root: str = ""
+    """The checkpoint as the engine names it: a path or a hub name."""
+    max_model_len: int | None = None
+    kv_cache_tokens: int | None = None
+    drafter: str = ""
+    """The drafter as configured, as "ngram, 4 tokens"; empty where none is configured or the engine does not say."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """The engine's configuration, flat: "scheduler_config.max_num_seqs" -> "8"."""
+    counters: Counters | None = None
+    """At the time of asking; None where the metrics are closed, or no known engine's."""
+    has_metrics: bool = False
+    """Whether /metrics answers, whatever it tells."""
+    names: tuple[str, ...] = ()
+    """What its answers may call the model: as it was asked for, as the engine lists it, as it answered trials."""
+
+    @property
+    def tells_drafter(self) -> bool:
+        """Whether its configuration says that there is a drafter, or that there is none."""
+        if self.kind is EngineKind.TENSORRT_LLM:
+            return "speculative_config.spec_enabled" in self.config
+        return self.kind in (EngineKind.VLLM, EngineKind.SGLANG) and bool(self.config)
+
+    @property
+    def has_drafted(self) -> bool:
+        """Whether its counters show a drafter. vLLM's are there only with one; llama.cpp's are there always."""
+        drafting = self.counters.drafting if self.counters else None
+        return drafting is not None and (self.kind is EngineKind.VLLM or drafting.least_drafted > 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that a person should know, or that stops the comparison."""
+
+    stops: bool
+    what: str
+    mend: str
+    """What to do about it; empty for what is only said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight:
+    """Both engines, and what was found about them."""
+
+    engines: dict[ArmName, Engine]
+    findings: tuple[Finding, ...]
+    """Those that stop first."""
+    pins: tuple[PinFound, ...] = ()
+
+    @property
+    def stopping(self) -> tuple[Finding, ...]:
+        return tuple(one for one in self.findings if one.stops)
+
+
+class PairKind(StrEnum):
+    """Whose two answers to the same request are laid side by side."""
+
+    ARMS = "arms"
+    """The baseline's and the candidate's."""
+    NOISE = "noise"
+    """The baseline's own, and that of the noise floor's first run."""
+
+
+class TokenizedBy(StrEnum):
+    """Whose tokenizer made the tokens."""
+
+    BASELINE = "baseline"
+    """The baseline's engine."""
+    CANDIDATE = "candidate"
+    """The candidate's engine, where the baseline's was not there any more."""
+    NAMED = "named"
+    """The one that `--tokenizer` names."""
+
+
+class TokensLack(StrEnum):
+    """Why texts were left without tokens."""
+
+    FAILED = "failed"
+    """Nothing tokenizes, or it refused a text or did not answer."""
+    TIME = "time"
+    """It would have taken too long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstTokens:
+    """One task's pairs of texts that differ."""
+
+    task: str
+    pairs: PairKind
+    n_differ: int
+    places: tuple[tuple[int, int, int | None], ...]
+    """Of those that were tokenized: the item's position, the repeat, and the first token (from 0) that is another; None
+    where all tokens are the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokensCompared:
+    """Texts of two runs."""
+
+    n_differ: int
+    """Pairs whose texts differ."""
+    n_tokenized: int
+    """Those of them that were tokenized."""
+    n_same_tokens: int
+    """Those of these whose tokens are the same."""
+    first_difference: float | None
+    """Median token (from 0) that is another; None where none is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTokens:
+    """One task's texts, compared."""
+
+    task: str
+    baseline: TokensCompared | None
+    """The baseline's own run against the noise floor's first; None where there is none."""
+    candidate: TokensCompared
+    """The two arms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstTokenSummary:
+    """All tasks' texts, compared."""
+
+    by: TokenizedBy
+    lack: TokensLack | None
+    baseline: TokensCompared | None
+    """The baseline's own run against the noise floor's first; None where there is none."""
+    candidate: TokensCompared
+    """The two arms."""
+    tasks: tuple[TaskTokens, ...]
+    """Those that generate, in the plan's order."""
+
+
+class ObservationKind(StrEnum):
+    ENGINE = "engine"
+    SEGMENT = "segment"
+    PINS = "pins"
+    FIRST_TOKENS = "first_tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSeen:
+    """An arm's engine as a run, or its resumption, found it."""
+
+    arm: ArmName
+    seen_at: datetime
+    engine: Engine
+    tokens: str = ""
+    """The hash of what its tokenizer makes of a few prompts, where the other arm is seen at another time."""
+
+    @property
+    def kind(self) -> ObservationKind:
+        return ObservationKind.ENGINE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A stretch of a run in one arm: requests of one task, with the engine's counters before and after."""
+
+    arm: ArmName
+    task: str
+    part: int
+    """Which third of the task's items, from 0."""
+    began_at: datetime
+    ended_at: datetime
+    before: Counters | None
+    after: Counters | None
+    """None where the engine's metrics are closed."""
+    attempts: int
+    """Requests that this run sent to the arm meanwhile, repeated attempts included."""
+    prompt_tokens: int
+    """Prompt tokens of the answers that came meanwhile, as far as the engine counts them."""
+
+    @property
+    def kind(self) -> ObservationKind:
+        return ObservationKind.SEGMENT
+
+    @property
+    def has_restarted(self) -> bool:
+        """Whether the counters began anew in between."""
+        return bool(self.before and self.after and self.after.has_restarted_since(self.before))
+
+    @property
+    def drafting(self) -> Drafting | None:
+        """What the drafter did meanwhile; None where that cannot be told."""
+        if not self.before or not self.after or self.has_restarted:
+            return None
+        return self.after.drafting_since(self.before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinsSeen:
+    """What both arms are made of, as a run, or its resumption, found or took it."""
+
+    seen_at: datetime
+    pins: tuple[PinFound, ...]
+
+    @property
+    def kind(self) -> ObservationKind:
+        return ObservationKind.PINS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstTokensSeen:
+    """What a tokenizer made, after a run, of generated texts that differ."""
+
+    seen_at: datetime
+    by: TokenizedBy
+    tasks: tuple[FirstTokens, ...]
+    lack: TokensLack | None
+    """Why some of the texts that should have been tokenized were not."""
+
+    @property
+    def kind(self) -> ObservationKind:
+        return ObservationKind.FIRST_TOKENS
+
+    def places(self, pairs: PairKind) -> dict[tuple[int, int], int | None]:
+        """The first token that is another, by position and repeat."""
+        found = (place for one in self.tasks if one.pairs is pairs for place in one.places)
+        return {(position, repeat): token for position, repeat, token in found}
+
+
+Observation = EngineSeen | Segment | PinsSeen | FirstTokensSeen
+
+
+def engines_seen(observations: Iterable[Observation]) -> dict[ArmName, Engine]:
+    """Each arm's engine as last seen."""
+    return {one.arm: one.engine for one in observations if isinstance(one, EngineSeen)}
+
+
+def model_names(observations: Iterable[Observation], arm: ArmName) -> set[str]:
+    """What an arm's answers may call the model, as all looks at its engine found it."""
+    return {name for one in observations if isinstance(one, EngineSeen) and one.arm is arm for name in one.engine.names}
+
+
+def tokens_seen(observations: Iterable[Observation]) -> dict[ArmName, str]:
+    """Each arm's hash of tokens, as last seen; without an arm of which none was kept."""
+    return {one.arm: one.tokens for one in observations if isinstance(one, EngineSeen) and one.tokens}
+
+
+def pins_seen(observations: Iterable[Observation]) -> tuple[PinFound, ...]:
+    """Both arms' pins as last seen."""
+    return next((one.pins for one in reversed(list(observations)) if isinstance(one, PinsSeen)), ())
+
+
+def first_tokens_seen(observations: Iterable[Observation]) -> FirstTokensSeen | None:
+    """As last seen; None where nothing was to be tokenized, or nobody tried."""
+    return next((one for one in reversed(list(observations)) if isinstance(one, FirstTokensSeen)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDrafting:
+    """What the candidate's drafter did in one task that generates. None where it cannot be told."""
+
+    task: str
+    n_answers: int
+    """Generations that were answered."""
+    rounds: int | None
+    draft_tokens: int | None
+    """None also where the engine counts accepted tokens alone."""
+    accepted_tokens: int | None
+    accepted_share: float | None
+    """Of the draft tokens."""
+    mean_length: float | None
+    """Tokens a round yields: 1 + accepted tokens / rounds. Over all rounds, so that long answers weigh more."""
+    median_length: float | None
+    p10_length: float | None
+    zero_share: float | None
+    """Of the rounds: no draft token was accepted."""
+    histogram: tuple[int, ...]
+    """Rounds with 0, 1, ... accepted tokens."""
+    request_mean_length: float | None
+    """The mean over answers of each answer's own mean length."""
+    first_third: float | None
+    """Mean length in the first third of the task's items ..."""
+    last_third: float | None
+    """... and in the last."""
+    break_even_margin: float | None = None
+    """Mean length minus break-even length: drafting pays above 0. By the plan's costs, else by `round_cost`."""
+    round_cost: float | None = None
+    """What a round costs beyond a step of the baseline, in such steps: draft cost and overhead together, as estimated
+    from both engines' decode times in this task. None where these are not told."""
+
+    @property
+    def least_drafted(self) -> int | None:
+        """Draft tokens, at least; None where nothing tells."""
+        return self.accepted_tokens if self.draft_tokens is None else self.draft_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthBin:
+    """The candidate's answers to prompts of a length, where answers say what was drafted."""
+
+    from_tokens: int
+    to_tokens: int
+    n_answers: int
+    draft_tokens: int | None
+    """None where answers tell accepted tokens alone."""
+    accepted_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSummary:
+    """An arm's engine, as last seen."""
+
+    arm: ArmName
+    kind: EngineKind
+    version: str
+    model_root: str
+    max_model_len: int | None
+    kv_cache_tokens: int | None
+    drafter: str
+
+    @classmethod
+    def of(cls, arm: ArmName, engine: Engine) -> EngineSummary:
+        return cls(
+            arm=arm,
+            kind=engine.kind,
+            version=engine.version,
+            model_root=engine.model_root,
+            max_model_len=engine.max_model_len,
+            kv_cache_tokens=engine.kv_cache_tokens,
+            drafter=engine.drafter,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Treatment:
+    """The drafter's part in a comparison."""
+
+    is_observed: bool
+    """Whether counters or answers tell what the candidate drafted."""
+    engines: tuple[EngineSummary, ...]
+    tasks: tuple[TaskDrafting, ...]
+    bins: tuple[LengthBin, ...]
+    troubles: tuple[str, ...]
+    """What makes the comparison INVALID."""
+    notes: tuple[str, ...]
+    """What a person should know."""
+    break_even_length: float | None = None
+    """Tokens a round must yield for drafting to pay: 1 + draft cost + overhead, where the plan names them. Else each
+    task's 1 + `round_cost` is taken."""

@@ -1,0 +1,413 @@
+"""What is asked and what came back, an item at a time."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from qualab.errors import BrokenTask, InvalidValue
+from qualab.model.names import AnswerStatus, Api, ArmName, RequestKind
+from qualab.model.plan import SamplingPlan
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One request of an item as the harness renders it, before it is a body."""
+
+    text: str
+    """Prompt text, or the JSON of the chat messages where `is_chat`."""
+    is_chat: bool = False
+    continuation: str = ""
+    """Log-likelihood requests only: the text whose log-likelihood is asked."""
+    gen_kwargs: dict[str, Any] | None = None
+    """Generations only: resolved generation settings in lm-eval's names (until, max_gen_toks, temperature ...)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request of an item, ready to send but for its seed."""
+
+    choice: int
+    """0 for a generation; the index of the choice for a log-likelihood."""
+    api: Api
+    payload: JsonObject
+    """The JSON body without its seed. Both arms get the same bytes."""
+    context_tokens: int | None = None
+    """Log-likelihood requests only: tokens of the prompt that are context."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One document of a task. `position` is its place in the plan's random order."""
+
+    position: int
+    task: str
+    doc_id: int
+    kind: RequestKind
+    doc: JsonObject
+    target: str
+    """str() of lm-eval's doc_to_target."""
+    prompts: tuple[Prompt, ...]
+    requests: tuple[Request, ...] = ()
+    """Empty until the prompts have been turned into bodies."""
+    cluster: str = ""
+
+    @property
+    def id(self) -> str:
+        """Unique within a comparison, as "gsm8k/17"."""
+        return f"{self.task}/{self.doc_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemHead:
+    """What an item is, without what it holds."""
+
+    position: int
+    task: str
+    doc_id: int
+    kind: RequestKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafted:
+    """What a drafter did for one request, where the engine says so in its answer."""
+
+    draft_tokens: int | None
+    """None where the engine says what was accepted alone."""
+    accepted_tokens: int
+    rounds: tuple[int, ...] = ()
+    """Rounds with 0, 1, ... accepted tokens; empty where the engine does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What an endpoint made of one request, after all its attempts."""
+
+    status: AnswerStatus
+    text: str | None
+    """Generated text; None where there is none (an empty text is "")."""
+    loglikelihood: float | None
+    is_greedy: bool | None
+    finish_reason: str
+    """As the server says it; empty where it says none."""
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    attempts: int
+    """Requests sent, 1 or more."""
+    latency_s: float
+    """Of the last attempt, from sending to the whole body."""
+    sent_at: datetime
+    """When the last attempt was sent, UTC."""
+    system_fingerprint: str
+    error: str
+    """What went wrong, for a person; empty for an answer. Never holds a key."""
+    reasoning_characters: int = 0
+    drafted: Drafted | None = None
+    """None where the engine says nothing of drafting in its answers."""
+    model: str = ""
+    """The model that the answer says it comes from; empty where it does not say."""
+    reasoning: str = ""
+    """What the model thought before its answer, where the server tells it apart; empty in answers of versions that
+    kept its length alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A reply in its place: one row for each (comparison, run, arm, item, choice, repeat)."""
+
+    arm: ArmName
+    position: int
+    """The item's position."""
+    choice: int
+    repeat: int
+    request_hash: bytes
+    """First 16 bytes of the SHA-256 of the body that was sent."""
+    reply: Reply
+    run: int = 0
+    """0 is the comparison itself; 1 and up are the noise floor's runs, of the baseline alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """One metric of one answered item in one arm."""
+
+    arm: ArmName
+    position: int
+    repeat: int
+    metric: str
+    """lm-eval's key, as "exact_match,strict-match"."""
+    value: float
+    """The number itself; for a list its mean; for (target, prediction) whether they agree."""
+    detail: tuple[Any, ...] | None = None
+    """The list, or the pair, where the score is not one number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreFlip:
+    """A score that differs between the arms."""
+
+    position: int
+    repeat: int
+    metric: str
+    baseline: float
+    candidate: float
+
+
+class Change(StrEnum):
+    """How the candidate's score of an item stands to the baseline's, by its task's deciding metric."""
+
+    SAME = "same"
+    GAIN = "gain"
+    LOSS = "loss"
+    UNKNOWN = "unknown"
+    """A score is missing in an arm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One item and repeat."""
+
+    position: int
+    repeat: int
+    task: str
+    doc_id: int
+    kind: RequestKind
+    change: Change
+    baseline: float | None
+    """Its score; None where it is missing."""
+    candidate: float | None
+    different_text: bool
+    """Whether both arms answered, and not with the same bytes. Always False for log-likelihoods."""
+    length: int
+    """Characters of the longer answer; 0 for log-likelihoods."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeFilter:
+    """Which items a page shows; every condition that is set must hold."""
+
+    task: str | None = None
+    flipped: bool | None = None
+    """True: gains and losses."""
+    change: Change | None = None
+    missing: bool | None = None
+    different_text: bool | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+
+
+LONGEST_CLUSTER = 64
+"""Characters of a document field that is its own cluster name; longer ones are hashed."""
+
+
+def cluster_of(doc: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """What items of one cluster share: the field's text where it is one short field, else a hash of all of them."""
+    if not fields:
+        return ""
+    values = [str(doc[name]) for name in fields]
+    if len(values) == 1 and len(values[0]) <= LONGEST_CLUSTER:
+        return values[0]
+    return hashlib.sha256(json.dumps(values, ensure_ascii=False).encode()).hexdigest()[:16]
+
+
+DEFAULT_MAX_TOKENS = 256
+MAX_CHAT_STOPS = 4
+"""Stop strings that a chat server must accept; lm-eval sends the first four as well."""
+
+RESERVED = {
+    "seed": "Set the seed with --seed",
+    "n": "Ask for several answers with --repeats",
+    "best_of": "Ask for several answers with --repeats",
+    "stream": "Answers are read whole: leave it out",
+    "echo": "The prompt would become part of the answer: leave it out",
+    "model": "Name the model with --model",
+    "prompt": "The prompt comes from the task: leave it out",
+    "messages": "The messages come from the task: leave it out",
+}
+"""Generation settings that would change what is asked or how it is read, and what to do instead."""
+
+LM_EVAL_SETTINGS = frozenset({"until", "max_gen_toks", "max_new_tokens", "do_sample"})
+"""lm-eval's own names: they are sent under others, or not at all."""
+SENT_SETTINGS = frozenset({"max_tokens", "temperature", "stop"})
+"""What is always sent, or made of lm-eval's names."""
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+OPENAI_SETTINGS = SENT_SETTINGS | _names(
+    "frequency_penalty logit_bias logprobs max_completion_tokens presence_penalty reasoning_effort "
+    "response_format top_logprobs top_p user verbosity"
+)
+ENGINE_SETTINGS = {
+    "vLLM": _names(
+        "add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt chat_template "
+        "chat_template_kwargs continue_final_message documents guided_choice guided_grammar guided_json "
+        "guided_regex ignore_eos include_reasoning include_stop_str_in_output length_penalty "
+        "logprob_token_ids min_p min_tokens priority prompt_logprobs repetition_detection repetition_penalty "
+        "return_token_ids return_tokens_as_token_ids skip_special_tokens spaces_between_special_tokens "
+        "stop_token_ids structured_outputs thinking_token_budget top_k truncate_prompt_tokens truncation_side "
+        "use_beam_search vllm_xargs watermarking"
+    ),
+    "SGLang": _names(
+        "cache_salt chat_template_kwargs continue_final_message custom_logit_processor custom_params ebnf "
+        "ignore_eos json_schema lora_path min_p min_tokens no_stop_trim priority reasoning regex "
+        "repetition_penalty return_token_ids separate_reasoning skip_special_tokens stop_regex stop_token_ids "
+        "top_k"
+    ),
+    "llama.cpp": _names(
+        "add_generation_prompt cache_prompt chat_template_kwargs dry_allowed_length dry_base dry_multiplier "
+        "dry_penalty_last_n dry_sequence_breakers dynatemp_exponent dynatemp_range grammar id_slot ignore_eos "
+        "json_schema lora min_keep min_p mirostat mirostat_eta mirostat_tau n_indent n_keep n_predict n_probs "
+        "post_sampling_probs reasoning_budget_tokens reasoning_format repeat_last_n repeat_penalty "
+        "return_tokens samplers t_max_predict_ms thinking_budget_tokens timings_per_token top_k top_n_sigma "
+        "typical_p xtc_probability xtc_threshold"
+    ),
+    "TensorRT-LLM": _names(
+        "add_generation_prompt add_special_tokens chat_template chat_template_kwargs detokenize "
+        "early_stopping ignore_eos include_stop_str_in_output length_penalty min_p min_tokens "
+        "repetition_penalty skip_special_tokens spaces_between_special_tokens stop_token_ids top_k top_p_min "
+        "truncate_prompt_tokens use_beam_search"
+    ),
+    "TGI": _names("repetition_penalty"),
+}
+"""Settings beside OpenAI's, by the kind of engine that takes them."""
+KNOWN_SETTINGS = LM_EVAL_SETTINGS | OPENAI_SETTINGS | frozenset().union(*ENGINE_SETTINGS.values())
+
+
+def check_gen_kwargs(gen_kwargs: Mapping[str, Any], *, allow_extra: bool) -> None:
+    """Raises InvalidValue for settings that are reserved, or that neither lm-eval nor an engine knows.
+
+    `allow_extra` lets unknown ones be sent as they are.
+    """
+    _check_settings(gen_kwargs)
+    for name in gen_kwargs:
+        if name not in KNOWN_SETTINGS and not allow_extra:
+            near = difflib.get_close_matches(name, sorted(KNOWN_SETTINGS), n=1, cutoff=0.6)
+            meant = f"Did you mean {near[0]}? " if near else ""
+            hint = f"{meant}To send it as it is: --allow-extra (allow_extra: true)"
+            raise _refused_setting(name, f"Generation setting {name!r} is not known", hint)
+    if gen_kwargs.get("do_sample") and "temperature" not in gen_kwargs:
+        what = "do_sample without a temperature would run greedily"
+        raise _refused_setting("do_sample", what, "Set the temperature, as temperature=0.7")
+
+
+def _refused_setting(name: str, what: str, hint: str) -> InvalidValue:
+    return InvalidValue(what, hint=hint, fields={f"gen_kwargs.{name}": f"{what}. {hint}"})
+
+
+def sent_name(name: str) -> str:
+    """The name under which a generation setting is sent; empty where it is not."""
+    limits = dict.fromkeys(("max_gen_toks", "max_new_tokens", "max_completion_tokens"), "max_tokens")
+    return {"until": "stop", "do_sample": "", **limits}.get(name, name)
+
+
+def generation_request(prompt: Prompt, *, sampling: SamplingPlan) -> Request:
+    """The request of one generation. `prompt.gen_kwargs` are the resolved settings, overrides applied.
+
+    Raises InvalidValue where the prompt does not fit the route or a setting is reserved, BrokenTask where the
+    settings or the messages are malformed.
+    """
+    settings = dict(prompt.gen_kwargs or {})
+    _check_settings(settings)
+    max_tokens = settings.pop("max_gen_toks", DEFAULT_MAX_TOKENS)
+    limits = {
+        "model": sampling.model,
+        "max_tokens": settings.pop("max_tokens", max_tokens),
+        "temperature": settings.pop("temperature", 0),
+    }
+    settings.pop("do_sample", None)
+    stop = _stop_strings(settings.pop("until", None))
+    if sampling.api is Api.CHAT:
+        stop = stop[:MAX_CHAT_STOPS]
+    rest = {name: settings[name] for name in sorted(settings)}
+    payload = {**_question(prompt, sampling.api), **limits, **({"stop": stop} if stop else {}), **rest}
+    return Request(choice=0, api=sampling.api, payload=payload)
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        if name in RESERVED:
+            what = f"Generation setting {name!r} cannot be set in gen_kwargs"
+            raise _refused_setting(name, what, RESERVED[name])
+        if isinstance(value, float) and not math.isfinite(value):
+            what = f"Generation setting {name!r} is {value}"
+            raise _refused_setting(name, what, "JSON has finite numbers only")
+
+
+def _stop_strings(until: object) -> list[str]:
+    if until is None:
+        return []
+    if isinstance(until, str):
+        return [until]
+    if isinstance(until, list | tuple) and all(isinstance(stop, str) for stop in until):
+        return list(until)
+    raise BrokenTask(f"Generation setting 'until' is {until!r}", hint="It must be a string or a list of strings")
+
+
+def _question(prompt: Prompt, api: Api) -> JsonObject:
+    if prompt.is_chat is not (api is Api.CHAT):
+        form = "chat messages" if prompt.is_chat else "plain text"
+        raise InvalidValue(
+            f"A prompt of {form} cannot go to the {api} route",
+            hint="Apply the chat template for the chat route, and only there",
+        )
+    return {"messages": _messages(prompt.text)} if prompt.is_chat else {"prompt": prompt.text}
+
+
+def _messages(text: str) -> list[JsonObject]:
+    try:
+        messages = json.loads(text)
+    except ValueError as exc:
+        raise BrokenTask("The chat messages of a prompt are not JSON", hint="Check the task's template") from exc
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise BrokenTask("The chat messages of a prompt are not a list of objects", hint="Check the task's template")
+    return messages
+
+
+def loglikelihood_parts(prompt: Prompt) -> tuple[str, str]:
+    """The two texts whose token ids a log-likelihood request needs: the context, and context and continuation together.
+
+    As in lm-eval, white space at the end of the context belongs to the continuation. Raises BrokenTask for an empty
+    context, which leaves nothing to condition on.
+    """
+    if prompt.is_chat:
+        raise BrokenTask(
+            "A log-likelihood request cannot be made of chat messages",
+            hint="Run this task without the chat template, or its generative form",
+        )
+    context = prompt.text.rstrip()
+    if not context:
+        raise BrokenTask(
+            "The context of a log-likelihood request is empty", hint="Check the task's doc_to_text and description"
+        )
+    return context, prompt.text + prompt.continuation
+
+
+def loglikelihood_request(*, choice: int, context_ids: Sequence[int], whole_ids: Sequence[int], model: str) -> Request:
+    """The request of one choice, from the token ids (without special tokens) of `loglikelihood_parts`.
+
+    As in lm-eval, what the whole has beyond the context's length is the continuation, even where the tokenizer joins
+    characters across the seam. Raises BrokenTask for a context without tokens.
+    """
+    if not context_ids:
+        raise BrokenTask("The context of a log-likelihood request has no tokens", hint="Check the task's doc_to_text")
+    payload = {
+        "model": model,
+        "prompt": [*context_ids, *whole_ids[len(context_ids) :]],
+        "temperature": 0,
+        "max_tokens": 1,
+        "logprobs": 1,
+        "echo": True,
+    }
+    return Request(choice=choice, api=Api.COMPLETIONS, payload=payload, context_tokens=len(context_ids))

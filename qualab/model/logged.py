@@ -1,0 +1,137 @@
+"""What the logs of an evaluation that somebody else ran say: its settings, and a row for each scored item."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from qualab.model.items import JsonObject, Prompt
+from qualab.model.names import AnswerStatus, MetricKind, RequestKind
+from qualab.model.plan import MetricSpec
+
+NO_ANSWER = "the log has no answer"
+"""The error of an answer that a log holds as null."""
+
+
+@dataclass(slots=True, kw_only=True)  # not frozen: made by the hundred thousand, and that takes three times as long
+class LoggedReply:
+    """One answer as a log has it. What it does not tell is None, or empty."""
+
+    text: str | None = None
+    loglikelihood: float | None = None
+    is_greedy: bool | None = None
+    status: AnswerStatus = AnswerStatus.OK
+    finish_reason: str = ""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    error: str = ""
+
+
+@dataclass(slots=True, kw_only=True)  # nor is this one
+class LoggedRow:
+    """One item, scored after one filter."""
+
+    task: str
+    filter: str
+    doc_id: int | None
+    name: str = ""
+    """What the log calls the item; empty where only its document tells which it is."""
+    doc: JsonObject
+    target: str
+    prompts: tuple[Prompt, ...]
+    """Empty where the log does not have them."""
+    prompt_hash: str = ""
+    """As the log says it; counts where there are no prompts."""
+    replies: tuple[LoggedReply, ...]
+    has_more_answers: bool = False
+    """The scores come from more than `replies`: from several answers to one request, or tool calls."""
+    scores: Mapping[str, Any]
+    """By metric: a number, a list of numbers (IFEval) or a pair (f1). Empty where the item was not scored."""
+    repeat: int = 0
+    cluster: str = ""
+    """Where the log names it; otherwise fields of the document do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutLine:
+    """A file ends in the middle of a line: whoever wrote it was killed."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedTask:
+    """A task's settings. Empty, or None, where the log does not tell."""
+
+    name: str
+    version: str = ""
+    num_fewshot: int | None = None
+    n_available: int | None = None
+    n_evaluated: int | None = None
+    """Items that its own values are of."""
+    dataset: str = ""
+    config: JsonObject = field(default_factory=dict)
+    """As the tool wrote it."""
+    generation: JsonObject = field(default_factory=dict)
+    """Generation settings of its requests."""
+    scoring: str = ""
+    """What decides its scores, as text that can be compared."""
+    kind: RequestKind | None = None
+    higher_is_better: Mapping[str, bool] = field(default_factory=dict)
+    """By metric."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRun:
+    """One run of an evaluation tool."""
+
+    format: str
+    """For a person, as "lm-eval"."""
+    name: str
+    """Tells it from the other runs of its folder."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each file with rows of this arm alone, by its absolute path."""
+    others: int = 0
+    """Older runs in the same folder."""
+    harness_version: str = ""
+    date: datetime | None = None
+    model: str = ""
+    is_chat: bool = False
+    limit: float | None = None
+    seed: int | None = None
+    gen_kwargs: JsonObject = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What else was set for the whole run, as "chat template"."""
+    tasks: Mapping[str, LoggedTask] = field(default_factory=dict)
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Tasks (not groups) of each group."""
+    reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The run's own aggregates: by task or group, then by "metric,filter"."""
+    metrics: Mapping[str, MetricSpec] = field(default_factory=dict)
+    """By id, where it is known how they come about."""
+    plan: JsonObject | None = None
+    """The plan of the comparison that these files were exported from."""
+    plan_hash: str = ""
+    exported_from: str = ""
+    """As "ID/baseline": which run of which comparison this is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFacts:
+    """What is known of a task beyond its log."""
+
+    benchmark: str
+    kinds: Mapping[str, MetricKind]
+    """By metric, or by "metric,filter"."""
+    cluster: tuple[str, ...]
+    """Fields of a document that the items of one cluster share."""
+    primary: tuple[str, ...]
+    """Ids of the benchmark's deciding metrics, the preferred first."""
+    n_choices: int | None = None
+
+    def kind(self, key: str) -> MetricKind | None:
+        """Of a metric by its full key ("exact_match,none"), or by its name alone."""
+        return self.kinds.get(key, self.kinds.get(key.partition(",")[0]))

@@ -1,0 +1,114 @@
+"""Numbers as everything that people read writes them: terminal, JSON, Markdown, HTML and PDF show the same digits.
+
+Fractions come in; percent and percentage points (pp) go out.
+"""
+
+from __future__ import annotations
+
+import math
+from unicodedata import category
+
+MINUS = "−"
+
+
+def percent(fraction: float) -> str:
+    """An assumed share in percent, as short as it is exact."""
+    return f"{100 * fraction:.6g} %"
+
+
+def share(fraction: float, decimals: int = 1) -> str:
+    """A computed share in percent, rounded; what is not quite 0 or all is never rounded to it."""
+    least = 10.0**-decimals
+    if 0.0 < 100 * fraction < least / 2:
+        return f"<{least:g} %"
+    if 100 - least / 2 <= 100 * fraction < 100:
+        return f">{100 - least:g} %"
+    return f"{100 * fraction:.{decimals}f} %"
+
+
+def pp(fraction: float) -> str:
+    """A size in percentage points, as short as it is exact."""
+    return f"{100 * fraction:.6g} pp"
+
+
+def points(fraction: float) -> str:
+    """A size in percentage points, rounded."""
+    return f"{100 * fraction:.2f} pp"
+
+
+def proven(margin: float) -> str:
+    """A margin that is proven, in percentage points, rounded up: a narrower one would not be."""
+    return f"{math.ceil(1e4 * margin - 1e-6) / 100:.2f} pp"
+
+
+def signed(fraction: float) -> str:
+    """Percentage points with a sign, without the unit."""
+    text = f"{100 * fraction:+.2f}"
+    return "0.00" if text in ("+0.00", "-0.00") else text.replace("-", MINUS)
+
+
+def pvalue(p: float) -> str:
+    """A p-value as people write it."""
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def score(value: float) -> str:
+    """A metric's value, as lm-eval prints it."""
+    return f"{value:.4f}"
+
+
+def count(number: int) -> str:
+    """A whole number, in groups of three digits."""
+    return f"{number:,}"
+
+
+def tokens(length: float) -> str:
+    """A mean number of tokens."""
+    return f"{length:.2f}"
+
+
+def seconds(duration_s: float) -> str:
+    """A latency."""
+    return f"{duration_s:.2f} s"
+
+
+def valid_text(text: str) -> str:
+    """The text with every lone surrogate replaced by U+FFFD, so that UTF-8 can say it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def storable_text(text: str) -> str:
+    """Valid text without NUL, which PostgreSQL's text cannot hold: U+FFFD stands in its place."""
+    return valid_text(text).replace("\x00", "\ufffd")
+
+
+def visible_text(text: str) -> str:
+    """The text with everything that has no shape of its own, or turns the direction of others, named by its code.
+
+    Tabs, line ends, and what joins emoji stay.
+    """
+    return "".join(character if _has_shape(character) else f"‹U+{ord(character):04X}›" for character in text)
+
+
+def line_text(text: str) -> str:
+    """The same on one line: line ends and tabs are named, too."""
+    return visible_text(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def is_one_line(text: str) -> bool:
+    """Whether every character has a shape, and none begins another line: what lists and terminals can show."""
+    return line_text(text) == text
+
+
+_KEPT = "\n\t\u200d\ufe0f"
+_SHAPELESS = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+
+
+def _has_shape(character: str) -> bool:
+    return (
+        (character.isascii() and character.isprintable()) or character in _KEPT or category(character) not in _SHAPELESS
+    )

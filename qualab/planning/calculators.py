@@ -1,0 +1,718 @@
+"""Small calculators for a person with counts, or with a plan in mind: plain functions that return frozen values.
+
+Differences are candidate − baseline; every share, margin and difference is a fraction. Where an answer does not exist
+the value is None, never a number that stands for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from qualab.analysis.bounds import with_items_needed, with_zero
+from qualab.analysis.judge import is_equivalent, judge
+from qualab.analysis.means import mean_evidence, sample_of_counts
+from qualab.errors import InsufficientData, InvalidValue
+from qualab.model.comparison import ItemsRange
+from qualab.model.names import Verdict
+from qualab.model.plan import DecisionRule
+from qualab.stats.bounded import bound_cost
+from qualab.stats.checks import check_alpha, check_items, check_margin, check_power, check_rates, normal_quantile
+from qualab.stats.counts import PairedCounts
+from qualab.stats.difference import (
+    items_unpaired_equivalence,
+    mcnemar_sides,
+    mcnemar_unconditional,
+    mde_unpaired,
+    power_unpaired,
+    two_proportion_z,
+)
+from qualab.stats.equivalence import equivalence
+from qualab.stats.interval import ConfidenceInterval, newcombe, tango
+from qualab.stats.looks import MOST_GUARDED, LookDesign, LookPerformance, design_looks, looks_at, simulate_looks
+from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar, power_non_inferiority
+from qualab.stats.sizing import (
+    MAX_ITEMS,
+    discordance_with_repeats,
+    is_guard_counted,
+    items_needed,
+    joint_power,
+    mde,
+    mde_beyond_noise,
+    power_for_joint,
+    smallest_margin,
+)
+
+PLANNING_POWER = 0.8
+"""Of the items needed that go with a test, as in a comparison's analysis."""
+SIMULATED_ITEMS = 10_000
+"""Up to so many items a design with looks is simulated."""
+SIMULATED_RUNS = 10_000
+MOST_LOOKS = 50
+SEED = 20_240_501
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedTest:
+    """Everything that the counts of one 0/1 metric say."""
+
+    n_items: int
+    gains: int
+    losses: int
+    both_right: int | None
+    margin: float
+    alpha: float
+    difference: float
+    discordance: float
+    baseline: float | None
+    """Share right; None where the items right in both arms were not given. So is `candidate`."""
+    candidate: float | None
+    interval: ConfidenceInterval
+    """Tango's at the level that was asked for: decides nothing."""
+    interval_newcombe: ConfidenceInterval | None
+    """As a cross-check, at the same level; None without the items right in both arms."""
+    pvalue: float
+    """Mid-p McNemar: the one that decides."""
+    pvalue_loss: float
+    """One-sided mid-p: small where the candidate is worse."""
+    pvalue_gain: float
+    pvalue_exact: float
+    """A cross-check, which decides nothing; so is the next."""
+    pvalue_unconditional: float
+    pvalue_unpaired: float | None
+    """For comparison with older reports only; None without the items right in both arms."""
+    equivalence_interval: ConfidenceInterval
+    """Tango's at 1 − 2 alpha: the one that decides."""
+    pvalue_lower: float
+    """Of the score test against −margin."""
+    pvalue_upper: float
+    """Of the score test against +margin."""
+    pvalue_equivalence: float
+    """The larger one of the two."""
+    pvalue_equivalence_exact: float
+    """The larger one of their exact guards."""
+    is_equivalent: bool
+    """Both p-values of equivalence are at most alpha: within the margin, whatever the verdict says besides."""
+    is_strict: bool
+    verdict: Verdict
+    reason: str
+    provable_margin: float
+    """The smallest margin that these counts prove; 1 where they prove none."""
+    items_needed: int | None
+    """For the margin at this discordance, no true difference and a power of 0.8; None where the verdict is not
+    INCONCLUSIVE, and where more than 200,000 would be."""
+    items_needed_range: ItemsRange | None
+    """The same over the 1 − 2 alpha interval of the discordance."""
+    items_needed_observed: int | None
+    """If the observed difference is the true one; None also where that is the margin or more."""
+    items_needed_observed_range: ItemsRange | None
+
+
+def paired_test(
+    *,
+    gains: int,
+    losses: int,
+    n_items: int,
+    margin: float,
+    alpha: float = 0.05,
+    confidence_level: float = 0.95,
+    both_right: int | None = None,
+    is_strict: bool = False,
+) -> PairedTest:
+    """Test the counts of one metric for a difference and for equivalence within ±margin, as a comparison does.
+
+    Raises:
+        InsufficientData: there is no item.
+        InvalidValue: counts, margin, alpha or confidence level cannot be, or there are more than a million items.
+    """
+    counts = PairedCounts(n_items=n_items, gains=gains, losses=losses, both_right=both_right)
+    _check_offered(n_items)
+    baseline, candidate = (None, None) if both_right is None else counts.accuracies
+    equal = equivalence(counts, margin=margin, alpha=alpha)
+    rule = DecisionRule(margin=margin, alpha=alpha, power=PLANNING_POWER, strict=is_strict)
+    evidence = mean_evidence(sample_of_counts(counts), rule, np.random.default_rng(SEED))
+    verdict, reason = judge(evidence, (), rule)
+    if verdict is Verdict.INCONCLUSIVE:
+        evidence = with_items_needed(evidence, rule)
+    exact, outer, inner = evidence.pvalue_exact, tango(counts, confidence_level=confidence_level), equal.interval
+    assert exact is not None
+    loss, gain = mcnemar_sides(gains, losses)
+    return PairedTest(
+        n_items=n_items,
+        gains=gains,
+        losses=losses,
+        both_right=both_right,
+        margin=margin,
+        alpha=alpha,
+        difference=counts.difference,
+        discordance=counts.discordance,
+        baseline=baseline,
+        candidate=candidate,
+        interval=with_zero(outer, evidence.pvalue, (1.0 - confidence_level) / 2.0),
+        interval_newcombe=None if both_right is None else newcombe(counts, confidence_level=confidence_level),
+        pvalue=evidence.pvalue,
+        pvalue_loss=loss,
+        pvalue_gain=gain,
+        pvalue_exact=exact,
+        pvalue_unconditional=mcnemar_unconditional(counts).pvalue,
+        pvalue_unpaired=_unpaired(baseline, candidate, n_items),
+        equivalence_interval=with_zero(inner, evidence.pvalue, alpha),
+        pvalue_lower=equal.pvalue_lower,
+        pvalue_upper=equal.pvalue_upper,
+        pvalue_equivalence=equal.pvalue,
+        pvalue_equivalence_exact=equal.pvalue_exact,
+        is_equivalent=is_equivalent(evidence, rule),
+        is_strict=is_strict,
+        verdict=verdict,
+        reason=reason,
+        provable_margin=1.0 if evidence.provable_margin is None else evidence.provable_margin,
+        items_needed=evidence.items_needed,
+        items_needed_range=evidence.items_needed_range,
+        items_needed_observed=evidence.items_needed_observed,
+        items_needed_observed_range=evidence.items_needed_observed_range,
+    )
+
+
+def _check_offered(n_items: int) -> None:
+    """A terminal waits no minutes, as exact tests of many millions of items take."""
+    if check_items(n_items) > MAX_ITEMS:
+        raise InvalidValue(
+            f"{n_items:,} items are more than the {MAX_ITEMS:,} that exact tests are offered for",
+            hint="Divide items and changes by the same number: what fewer items prove, more prove as well.",
+        )
+
+
+def _unpaired(baseline: float | None, candidate: float | None, n_items: int) -> float | None:
+    if baseline is None or candidate is None:
+        return None
+    return two_proportion_z(baseline=baseline, candidate=candidate, n_baseline=n_items, n_candidate=n_items).pvalue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Powers:
+    """What a number of items is likely to show at an assumed truth: probabilities."""
+
+    n_items: int
+    discordance: float
+    difference: float
+    margin: float
+    alpha: float
+    n_metrics: int
+    equivalence: float
+    """That both one-sided score tests prove ±margin."""
+    equivalence_guarded: float | None
+    """That the exact guard agrees as well: of the verdict; None above 20,000 items, where it takes too long."""
+    joint: float
+    """That so many independent metrics like this one are all proven, guard included where it was found."""
+    power_for_joint: float
+    """What each of them would need for a joint power of 0.8."""
+    detection: float
+    """That mid-p McNemar finds the assumed difference; with a difference of 0, the rate of false alarms."""
+    detection_exact: float
+    """The same for the exact McNemar test."""
+    detection_of_margin: float | None
+    """That mid-p McNemar finds a loss as large as the margin that comes on top of the assumed discordance; None where
+    the two are more than all items."""
+
+
+def powers(
+    *,
+    n_items: int,
+    discordance: float,
+    margin: float,
+    difference: float = 0.0,
+    alpha: float = 0.05,
+    n_metrics: int = 5,
+) -> Powers:
+    """What `n_items` are likely to show, exactly, by enumeration.
+
+    Raises:
+        InsufficientData: there is no item.
+        InvalidValue: an argument cannot be.
+    """
+    _check_offered(n_items)
+    for_joint = power_for_joint(n_metrics=n_metrics, power=PLANNING_POWER)
+    proven = power_equivalence(
+        n_items=n_items, discordance=discordance, difference=difference, margin=margin, alpha=alpha
+    )
+    guarded = _guarded_power(n_items, discordance, difference, margin, alpha)
+    midp, exact = (
+        power_mcnemar(n_items=n_items, discordance=discordance, difference=difference, alpha=alpha, method=method)
+        for method in (McNemarMethod.MIDP, McNemarMethod.EXACT)
+    )
+    return Powers(
+        n_items=n_items,
+        discordance=discordance,
+        difference=difference,
+        margin=margin,
+        alpha=alpha,
+        n_metrics=n_metrics,
+        equivalence=proven,
+        equivalence_guarded=guarded,
+        joint=joint_power([proven if guarded is None else guarded] * n_metrics),
+        power_for_joint=for_joint,
+        detection=midp,
+        detection_exact=exact,
+        detection_of_margin=_detection_of(margin, n_items, discordance, alpha),
+    )
+
+
+def _guarded_power(n_items: int, discordance: float, difference: float, margin: float, alpha: float) -> float | None:
+    if n_items > MOST_GUARDED:
+        return None
+    return power_equivalence(
+        n_items=n_items, discordance=discordance, difference=difference, margin=margin, alpha=alpha, is_guarded=True
+    )
+
+
+def _detection_of(loss: float, n_items: int, noise: float, alpha: float) -> float | None:
+    if noise + loss > 1.0:
+        return None
+    return power_mcnemar(
+        n_items=n_items, discordance=noise + loss, difference=-loss, alpha=alpha, method=McNemarMethod.MIDP
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallestEffects:
+    """How small a loss, and how narrow a margin, a number of items can show."""
+
+    n_items: int
+    discordance: float
+    alpha: float
+    power: float
+    accuracy: float
+    mde: float | None
+    """Smallest difference that exact McNemar finds with this power, the discordance fixed; None: there is none."""
+    mde_beyond_noise: float | None
+    """The same where the discordance is noise and the loss comes on top of it."""
+    smallest_margin: float | None
+    """Narrowest margin that the two one-sided score tests prove with this power, if there is no true difference."""
+    mde_unpaired: float | None
+    """Of the unpaired z-test at the assumed accuracy: for comparison with older reports."""
+
+
+def smallest_effects(
+    *, n_items: int, discordance: float, alpha: float = 0.05, power: float = PLANNING_POWER, accuracy: float = 0.5
+) -> SmallestEffects:
+    """The minimal detectable effect in both forms, and the narrowest provable margin.
+
+    Raises:
+        InsufficientData: there is no item.
+        InvalidValue: an argument cannot be.
+    """
+    _check_offered(n_items)
+    check_rates(discordance=discordance, difference=0.0)
+    level, target = check_alpha(alpha), check_power(power)
+    return SmallestEffects(
+        n_items=n_items,
+        discordance=discordance,
+        alpha=alpha,
+        power=power,
+        accuracy=accuracy,
+        mde=_if_any(lambda: mde(n_items=n_items, discordance=discordance, alpha=level, power=target)),
+        mde_beyond_noise=_if_any(
+            lambda: mde_beyond_noise(n_items=n_items, noise=discordance, alpha=level, power=target)
+        ),
+        smallest_margin=_if_any(
+            lambda: smallest_margin(n_items=n_items, discordance=discordance, alpha=level, power=target)
+        ),
+        mde_unpaired=_if_any(lambda: mde_unpaired(n_items=n_items, baseline=accuracy, alpha=level, power=target)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyLooks:
+    """A design that may stop at planned looks."""
+
+    n_looks: int
+    most_items: int
+    expected_items: float | None
+    """On average if there is no true difference, by simulation; None above 10,000 items, where it takes too long."""
+    power: float | None
+    """Share of the simulated runs that end in EQUIVALENT."""
+    harm: float | None
+    """Share of the simulated runs that stop for harm though there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """Items that prove ±margin, if there is no true difference."""
+
+    margin: float
+    discordance: float
+    alpha: float
+    power: float
+    n_metrics: int
+    n_items: int
+    power_guarded: float | None
+    """Power of the verdict at these items, the exact guard included; None above 20,000 items."""
+    power_each: float
+    """What each of `n_metrics` independent metrics needs for this joint power."""
+    n_items_joint: int
+    """Items of each metric for it."""
+    looks: EarlyLooks | None
+    """None where one look, at the end, was asked for."""
+    repeats: int
+    """Answers an item and arm."""
+    noise: float | None
+    """Discordance of two runs of the same arm; None without repeats. So are the next two."""
+    discordance_repeated: float | None
+    """Variance of an item's difference with repeats: what stands in for the discordance."""
+    n_items_repeated: int | None
+    """Items of one metric with repeats."""
+    accuracy: float
+    n_items_unpaired: int
+    """In each arm, had the items not been paired, at this accuracy of both arms."""
+
+
+def size(
+    *,
+    margin: float,
+    discordance: float,
+    alpha: float = 0.05,
+    power: float = 0.9,
+    n_looks: int = 10,
+    n_metrics: int = 5,
+    repeats: int = 1,
+    noise: float | None = None,
+    accuracy: float = 0.5,
+) -> Size:
+    """How many items prove ±margin with this power, with and without early looks, repeats and pairing.
+
+    Raises:
+        InsufficientData: no number of items within reach does.
+        InvalidValue: an argument cannot be, or repeats come without the noise that they divide.
+    """
+    power_each = power_for_joint(n_metrics=n_metrics, power=power)
+    needed = partial(items_needed, margin=margin, alpha=alpha, is_guarded=True)
+    n_items = needed(discordance=discordance, power=power)
+    left = _repeated_discordance(repeats, noise, discordance)
+    return Size(
+        margin=margin,
+        discordance=discordance,
+        alpha=alpha,
+        power=power,
+        n_metrics=n_metrics,
+        n_items=n_items,
+        power_guarded=_guarded_power(n_items, discordance, 0.0, margin, alpha),
+        power_each=power_each,
+        n_items_joint=needed(discordance=discordance, power=power_each),
+        looks=None
+        if n_looks == 1
+        else early_looks(margin=margin, discordance=discordance, alpha=alpha, power=power, n_looks=n_looks),
+        repeats=repeats,
+        noise=noise,
+        discordance_repeated=left,
+        n_items_repeated=None if left is None else needed(discordance=left, power=power),
+        accuracy=accuracy,
+        n_items_unpaired=math.ceil(
+            items_unpaired_equivalence(baseline=accuracy, margin=margin, alpha=alpha, power=power)
+        ),
+    )
+
+
+def early_looks(
+    *,
+    margin: float,
+    discordance: float,
+    alpha: float = 0.05,
+    power: float = 0.9,
+    harm_alpha: float = 0.025,
+    n_looks: int = 10,
+) -> EarlyLooks:
+    """Items with equally spaced O'Brien–Fleming-type looks, at most and on average.
+
+    Raises:
+        InsufficientData: no number of items within reach gives the power.
+        InvalidValue: an argument cannot be.
+    """
+    if not 2 <= n_looks <= MOST_LOOKS:
+        raise InvalidValue(
+            f"A design with looks has 2 to {MOST_LOOKS} of them, not {n_looks}",
+            hint="5 to 10 looks are usual; 1 is the look at the end alone.",
+        )
+    design = design_looks(
+        discordance=discordance, margin=margin, alpha=alpha, power=power, harm_alpha=harm_alpha, n_looks=n_looks
+    )
+    most = design.n_items[-1]
+    seen = _simulated(design, discordance) if most <= SIMULATED_ITEMS else None
+    return EarlyLooks(
+        n_looks=n_looks,
+        most_items=most,
+        expected_items=seen.expected_items if seen else None,
+        power=seen.equivalent if seen else None,
+        harm=seen.harm if seen else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """Answers that are expected to be missing, and how the worst case takes them."""
+
+    share: float = 0.0
+    """Of each arm's answers."""
+    lost: float | None = None
+    """Share of the pairs without an answer that is taken as lost; None takes all."""
+
+    @property
+    def shift(self) -> float:
+        """By how much they move the difference on average, in the worst case of either side."""
+        pairs = 1.0 - (1.0 - self.share) ** 2
+        return self.share if self.lost is None else min(self.share, self.lost * pairs)
+
+
+NONE_MISSING = Missing()
+
+
+def verdict_power(
+    *,
+    n_items: int,
+    discordance: float,
+    margin: float,
+    alpha: float,
+    is_one_sided: bool = False,
+    missing: Missing = NONE_MISSING,
+    is_guarded: bool = True,
+    n_clusters: float | None = None,
+) -> float:
+    """Chance of the verdict without a true difference: score tests, exact guard, every way of taking missing answers.
+
+    Exact by enumeration where no answer is missing, else simulated. The guard, which takes long, is left out above
+    20,000 items; without `is_guarded`, for curves, also where ten or more changed items are to be expected. With
+    `n_clusters`, where items stand in clusters, `n_items` is their effective number, and the margin is narrowed by what
+    the bound over clusters costs.
+
+    Raises:
+        InsufficientData: there is no item.
+        InvalidValue: an argument cannot be.
+    """
+    check_items(n_items)
+    if n_clusters is not None:
+        margin -= bound_cost(n_clusters=n_clusters, variance=discordance / n_items, alpha=check_alpha(alpha))
+        if margin <= 0.0:
+            return 0.0
+    is_guarded = (is_guarded and n_items <= MOST_GUARDED) or is_guard_counted(n_items, discordance)
+    if not missing.share:
+        power = power_non_inferiority if is_one_sided else power_equivalence
+        return power(n_items=n_items, discordance=discordance, margin=margin, alpha=alpha, is_guarded=is_guarded)
+    one_look = LookDesign(
+        margin=check_margin(margin),
+        alpha=check_alpha(alpha),
+        n_items=(n_items,),
+        boundaries=(normal_quantile(1.0 - alpha),),
+        harm_boundaries=(math.inf,),
+    )
+    return _simulated(one_look, discordance, missing, is_one_sided=is_one_sided, is_guarded=is_guarded).equivalent
+
+
+def power_at_looks(
+    *,
+    n_items: int,
+    margin: float,
+    discordance: float,
+    alpha: float,
+    harm_alpha: float,
+    n_looks: int,
+    missing: Missing = NONE_MISSING,
+) -> float | None:
+    """Share of simulated runs of at most so many items that end in EQUIVALENT, without a true difference.
+
+    None above 10,000 items, where it takes too long, and where there are fewer items than looks.
+    """
+    if not n_looks <= n_items <= SIMULATED_ITEMS:
+        return None
+    design = looks_at(most_items=n_items, margin=margin, alpha=alpha, harm_alpha=harm_alpha, n_looks=n_looks)
+    return _simulated(design, discordance, missing).equivalent
+
+
+def _simulated(
+    design: LookDesign,
+    discordance: float,
+    missing: Missing = NONE_MISSING,
+    *,
+    is_one_sided: bool = False,
+    is_guarded: bool = True,
+) -> LookPerformance:
+    return simulate_looks(
+        design,
+        discordance=discordance,
+        missing=missing.share,
+        missing_lost=missing.lost,
+        is_one_sided=is_one_sided,
+        is_guarded=is_guarded,
+        n_resamples=SIMULATED_RUNS,
+        rng=np.random.default_rng(SEED),
+    )
+
+
+def _repeated_discordance(repeats: int, noise: float | None, discordance: float) -> float | None:
+    if repeats == 1 and noise is None:
+        return None
+    if repeats == 1 or noise is None:
+        raise InvalidValue(
+            "Repeats and the noise that they divide go together",
+            hint="Give --repeats of at least 2 and --noise: the discordance of two runs of the same arm.",
+        )
+    return discordance_with_repeats(discordance=discordance, noise=noise, repeats=repeats)
+
+
+def _if_any(find: Callable[[], T]) -> T | None:
+    """What is found, or None where it does not exist. Arguments that cannot be still raise."""
+    try:
+        return find()
+    except InsufficientData:
+        return None
+
+
+PAIRED_ITEMS = 600
+DISCORDANCES = (0.01, 0.02, 0.05, 0.1, 0.2)
+MARGINS = (0.01, 0.02, 0.03)
+APART = 0.04
+"""A loss that a reader of the table would want to have seen."""
+PLANNED_MARGIN = 0.02
+PLANNED_POWER = 0.9
+PLANNED_DISCORDANCES = (0.02, 0.05, 0.1)
+ACCURACIES = (0.5, 0.76)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRow:
+    """One benchmark as published: shares right, and the p-value that was printed."""
+
+    metric: str
+    n_items: int
+    off: float
+    on: float
+    pvalue: float
+
+
+PUBLISHED = (
+    PublishedRow(metric="GSM8K strict", n_items=600, off=0.5100, on=0.5017, pvalue=0.774),
+    PublishedRow(metric="HAERAE", n_items=600, off=0.7617, on=0.7626, pvalue=0.971),
+    PublishedRow(metric="KoBEST", n_items=600, off=0.6700, on=0.6715, pvalue=0.956),
+    PublishedRow(metric="belebele-ko", n_items=600, off=0.9000, on=0.8983, pvalue=0.922),
+    PublishedRow(metric="IFEval prompt-strict", n_items=541, off=0.3087, on=0.3068, pvalue=0.946),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReproducedRow:
+    published: PublishedRow
+    pvalue: float
+    """Of the pooled two-proportion z-test on the published figures."""
+    mde80: float
+    """Smallest loss that this test sees with a power of 0.8."""
+    mde90: float
+    power_at_4pp: float
+    """That it sees two arms 0.04 apart, around the mean of the published two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedRow:
+    """What 600 paired items show at one discordance, two-sided 0.05 or 0.05 a side."""
+
+    discordance: float
+    mde80: float | None
+    """Exact McNemar, the total discordance fixed; None: there is none."""
+    mde_beyond_noise80: float | None
+    margin80: float | None
+    """Narrowest margin proven by the score tests with a power of 0.8."""
+    margin90: float | None
+    items_for_1pp: int
+    """Items for ±0.01 with a power of 0.8; so the next two for ±0.02 and ±0.03."""
+    items_for_2pp: int
+    items_for_3pp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningRow:
+    """Items for ±0.02 with a power of 0.9 at one discordance."""
+
+    discordance: float
+    fixed_items: int
+    looks: EarlyLooks
+    """The same with ten looks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpairedPlanningRow:
+    """Items an arm for ±0.02 with a power of 0.9 by unpaired tests."""
+
+    accuracy: float
+    n_items: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduction:
+    published: tuple[ReproducedRow, ...]
+    paired_items: int
+    paired: tuple[PairedRow, ...]
+    planned_margin: float
+    planned_power: float
+    planning: tuple[PlanningRow, ...]
+    planning_unpaired: tuple[UnpairedPlanningRow, ...]
+
+
+def reproduce() -> Reproduction:
+    """The published table with its p-values recomputed, and what paired tests give: a few seconds of computing."""
+    return Reproduction(
+        published=tuple(map(reproduce_row, PUBLISHED)),
+        paired_items=PAIRED_ITEMS,
+        paired=tuple(map(paired_row, DISCORDANCES)),
+        planned_margin=PLANNED_MARGIN,
+        planned_power=PLANNED_POWER,
+        planning=tuple(map(planning_row, PLANNED_DISCORDANCES)),
+        planning_unpaired=tuple(map(unpaired_planning_row, ACCURACIES)),
+    )
+
+
+def reproduce_row(row: PublishedRow) -> ReproducedRow:
+    """One published row, by the unpaired test that it was made with."""
+    n = row.n_items
+    found = two_proportion_z(baseline=row.off, candidate=row.on, n_baseline=n, n_candidate=n)
+    return ReproducedRow(
+        published=row,
+        pvalue=found.pvalue,
+        mde80=mde_unpaired(n_items=n, baseline=row.off, power=0.8),
+        mde90=mde_unpaired(n_items=n, baseline=row.off, power=0.9),
+        power_at_4pp=power_unpaired(n_items=n, baseline=(row.off + row.on + APART) / 2.0, difference=-APART),
+    )
+
+
+def paired_row(discordance: float) -> PairedRow:
+    """What pairing gives at the published number of items."""
+    found = smallest_effects(n_items=PAIRED_ITEMS, discordance=discordance)
+    one, two, three = (items_needed(discordance=discordance, margin=margin, power=PLANNING_POWER) for margin in MARGINS)
+    return PairedRow(
+        discordance=discordance,
+        mde80=found.mde,
+        mde_beyond_noise80=found.mde_beyond_noise,
+        margin80=found.smallest_margin,
+        margin90=smallest_margin(n_items=PAIRED_ITEMS, discordance=discordance, power=0.9),
+        items_for_1pp=one,
+        items_for_2pp=two,
+        items_for_3pp=three,
+    )
+
+
+def planning_row(discordance: float) -> PlanningRow:
+    """Items for ±2 pp, with and without looks."""
+    return PlanningRow(
+        discordance=discordance,
+        fixed_items=items_needed(discordance=discordance, margin=PLANNED_MARGIN, power=PLANNED_POWER),
+        looks=early_looks(discordance=discordance, margin=PLANNED_MARGIN, power=PLANNED_POWER),
+    )
+
+
+def unpaired_planning_row(accuracy: float) -> UnpairedPlanningRow:
+    """The same, had the arms not answered the same items."""
+    needed = items_unpaired_equivalence(baseline=accuracy, margin=PLANNED_MARGIN, power=PLANNED_POWER)
+    return UnpairedPlanningRow(accuracy=accuracy, n_items=math.ceil(needed))

@@ -1,0 +1,872 @@
+"""What planning says in sentences: what cannot be proven, and what the figures rest on."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+
+from qualab.analysis.interleaving import lost_interleaving
+from qualab.analysis.looks import harm_alpha
+from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
+from qualab.analysis.samples import MeanSample, layout_of, members_of, read_scores, sample_of
+from qualab.errors import InsufficientData, InvalidValue
+from qualab.model.comparison import Analysis, Comparison
+from qualab.model.names import ArmName, MetricKind, MissingPolicy, RequestKind
+from qualab.model.plan import Assumptions, DecisionRule, LookPlan, MetricSpec, Plan
+from qualab.model.ports import LoadedTasks, Store
+from qualab.model.wording import percent, pp, proven, share
+from qualab.planning.calculators import EarlyLooks, Missing, early_looks, power_at_looks, verdict_power
+from qualab.run.experiment import Experiment, check_names, make_plan
+from qualab.run.pins import unpinned_sentence
+from qualab.stats.bounded import bound_cost
+from qualab.stats.checks import FloatArray, IntArray
+from qualab.stats.mean import mean_difference
+from qualab.stats.noise import variance_components
+from qualab.stats.sizing import (
+    discordance_with_repeats,
+    items_needed,
+    joint_power,
+    mde,
+    mde_beyond_noise,
+    power_for_joint,
+    smallest_margin,
+)
+
+_NEAR = 0.025
+"""Powers with looks are simulated, and sizes with looks are right to about two percentage points of them."""
+
+
+def unproven(
+    figures: Sequence[Figures], rule: DecisionRule, *, power_each: float | None, joint: float | None
+) -> Iterator[str]:
+    """A sentence or two for each metric whose items have too little power as planned.
+
+    None where all together have the power that is aimed at, though one has less than its part of it.
+    """
+    target = power_each or rule.power
+    if joint is not None and joint >= rule.power:
+        return
+    for one in figures:
+        if one.items_needed is None or one.asked.n_items < one.items_needed:
+            yield " ".join(
+                filter(None, (_short_of(one, rule, target), _cost_of_missing(one, target), _what_helps(one)))
+            )
+        elif one.power_looks is not None and one.power_looks < target - _NEAR:
+            yield _short_with_looks(one, target)
+
+
+def _short_with_looks(one: Figures, target: float) -> str:
+    needed = "" if one.looks is None else f": they need up to {one.looks.most_items:,} items"
+    return (
+        f"{one.name}: these items have {share(_at_the_end(one))} power in one look at the end, but "
+        f"{share(one.planned_power)} with the looks of this plan, short of {percent(round(target, 3))}{needed}, "
+        "or no looks."
+    )
+
+
+def _at_the_end(one: Figures) -> float:
+    return one.power if one.power_missing is None else one.power_missing
+
+
+def _cost_of_missing(one: Figures, target: float) -> str:
+    """Where missing answers alone take the power."""
+    if one.power_missing is None or one.power < target:
+        return ""
+    return f"Without a missing answer these have {share(one.power)}."
+
+
+def _short_of(one: Figures, rule: DecisionRule, target: float) -> str:
+    goal = f"rule out a loss of {pp(one.margin)}" if is_one_sided(rule) else f"prove ±{pp(one.margin)}"
+    n_items = one.asked.n_items
+    what = "1 item" if n_items == 1 else f"{n_items:,} items"
+    needed = f"{one.items_needed:,} are" if one.items_needed else f"more than {MAX_ITEMS:,} would be"
+    sign = "−" if is_one_sided(rule) else "±"
+    own = "no margin at all" if one.provable_margin is None else f"{sign}{proven(one.provable_margin)}"
+    with_looks = "" if one.power_looks is None else f" ({share(one.power_looks)} with looks)"
+    together = "" if target == rule.power else f", so that all metrics together have {percent(rule.power)}"
+    these = f"These have {share(_at_the_end(one))}{with_looks}, and prove {own}."
+    return (
+        f"{one.name}: {what} cannot {goal} at {percent(one.belief.discordance)} discordance: {needed} needed for "
+        f"{percent(round(target, 3))} power{together}. {these}"
+    )
+
+
+def _what_helps(one: Figures) -> str:
+    said = []
+    if one.items_needed:
+        said.append(f"A second set of {one.items_needed - one.asked.n_items:,} more items would do.")
+    if one.exercises_drafter and one.asked.repeats == 1:
+        at_best = one.items_needed_repeated
+        if at_best and at_best <= one.asked.n_items:
+            said.append(f"{BEST_REPEATS} answers an item would do if nearly all of the discordance were run noise.")
+        else:
+            enough = f"{at_best:,} items would still be needed" if at_best else "they would still be too few"
+            said.append(f"{BEST_REPEATS} answers an item would not: even if all discordance were run noise, {enough}.")
+    return " ".join(said)
+
+
+def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate_is_given: bool) -> Iterator[str]:
+    """What the figures rest on, a sentence each."""
+    yield from _of_discordance(figures, pilot)
+    yield from _of_missing(figures, plan)
+    yield from _of_clusters(figures)
+    yield from _of_noise_floors(figures, plan)
+    yield from _of_repeats(figures, plan)
+    yield from _of_joint_power(plan)
+    if plan.looks and is_one_sided(plan.rule):
+        yield "What early looks save is planned for equivalence only: no figures for non-inferiority."
+    if pilot and pilot.rate and not rate_is_given:
+        yield f"The rate is that of pilot {pilot.id}: at its concurrency, with its mix of tasks."
+    if quiet := [one.name for one in figures if not one.exercises_drafter]:
+        yield f"Log-likelihoods draft no token, so that these say nothing about a drafter: {_listed(quiet)}."
+    if plan.is_limited:
+        yield f"Limited to {plan.limit:g} items a task: not for sign-off."
+    if sentence := unpinned_sentence(plan.pins):
+        yield sentence
+    yield from lost_interleaving(plan)
+
+
+def _of_discordance(figures: Sequence[Figures], pilot: Pilot | None) -> Iterator[str]:
+    if any(one.belief.discordance_source.startswith("assumed") for one in figures):
+        measured = "" if pilot else "; --pilot ID takes it from a comparison that has run"
+        yield f"Discordance is the share of items right in exactly one arm. It is assumed, not measured{measured}."
+    for one in figures:
+        seen = pilot and pilot.metrics.get(one.id)
+        if pilot and not seen:
+            yield f"Pilot {pilot.id} has no {one.id}: its discordance is {one.belief.discordance_source}."
+        if seen and not seen.n_changed and one.belief.discordance_source.startswith("pilot"):
+            most = 1.0 - 0.05 ** (1.0 / seen.n_scores)  # Clopper and Pearson's upper limit, 95 %
+            yield (
+                f"No item of {one.name} changed in the pilot: of {seen.n_scores:,}, that fits a discordance of up to "
+                f"{share(most)} as well; plan for more with --discordance."
+            )
+
+
+def _of_missing(figures: Sequence[Figures], plan: Plan) -> Iterator[str]:
+    missing = plan.assumptions.missing if plan.assumptions else 0.0
+    if figures and not missing:
+        yield "No answer is expected to be missing: --expected-missing 0.005 shows what half a percent an arm costs."
+    if over := [one.name for one in figures if _is_above_cap(one, plan.rule, missing)]:
+        yield (
+            f"With {percent(missing)} of each arm's answers missing, more pairs lack an answer than the plan allows: "
+            f"INVALID until they are asked again, or with a higher --max-missing-share: {_listed(over)}."
+        )
+
+
+def _is_above_cap(one: Figures, rule: DecisionRule, missing: float) -> bool:
+    return 1.0 - (1.0 - missing) ** 2 > replace(rule, margin=one.margin).missing_cap(is_primary=True)
+
+
+def _of_clusters(figures: Sequence[Figures]) -> Iterator[str]:
+    for one in figures:
+        if one.belief.design_effect_source == "not known":
+            yield (
+                f"{one.name}: {one.asked.n_items:,} items in {one.asked.n_clusters:,} clusters count as independent "
+                "(design effect 1). Changes that come together need more: --design-effect, or a pilot."
+            )
+
+
+def _of_noise_floors(figures: Sequence[Figures], plan: Plan) -> Iterator[str]:
+    if plan.sampling.repeats == 1:
+        for one in figures:
+            if (floor := one.belief.floor) is not None:
+                yield (
+                    f"{one.name}: two runs of the baseline alone differ in {share(floor)} of the scores: "
+                    '"noise + loss" counts from there.'
+                )
+
+
+def _of_repeats(figures: Sequence[Figures], plan: Plan) -> Iterator[str]:
+    repeats = plan.sampling.repeats
+    if repeats == 1:
+        return
+    yield (
+        f"{repeats} answers an item divide run noise by {repeats}, and never what differs between items: "
+        "discordance − noise + noise / answers stands in for the discordance."
+    )
+    if unknown := [one.name for one in figures if one.belief.noise_source == "not known"]:
+        yield (
+            f"How much of the discordance is run noise is not known for {_listed(unknown)}: repeats count for nothing "
+            "there. --noise says it, or a pilot with repeats."
+        )
+
+
+def _of_joint_power(plan: Plan) -> Iterator[str]:
+    if len(plan.primaries) < 2:
+        return
+    if _share_items(plan):
+        yield "Primary metrics share items: their joint power is given as if they did not, which is a guess."
+    else:
+        yield "Joint power is the product of the powers: primary metrics share no items, and are taken as independent."
+
+
+def _share_items(plan: Plan) -> bool:
+    tasks = [task for metric in plan.primaries for task in _tasks(metric)]
+    return len(set(tasks)) < len(tasks)
+
+
+def _tasks(metric: MetricSpec) -> Sequence[str]:
+    return metric.members or (metric.task,)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+DEFAULT_DISCORDANCE = 0.05
+EVERYWHERE = ""
+"""The name under which a value is given for all metrics."""
+
+Shares = Mapping[str, float]
+"""Values by benchmark, task or metric id; under EVERYWHERE for the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What the user says beside the experiment."""
+
+    discordance: Shares = field(default_factory=dict)
+    design_effect: Shares = field(default_factory=dict)
+    noise: Shares = field(default_factory=dict)
+    """Discordance of two runs of the same arm."""
+    rate: float | None = None
+    """Requests a second, of both arms together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belief:
+    """One metric's assumptions."""
+
+    discordance: float
+    discordance_source: str
+    design_effect: float
+    design_effect_source: str
+    noise: float
+    """0 where nothing is known of it: repeats then count for nothing."""
+    noise_source: str
+    floor: float | None
+    """Discordance of two runs of the baseline as a pilot measured it; None where none did."""
+
+
+def check_given(given: Given, plan: Plan) -> None:
+    """Raises InvalidValue for names that the plan does not have and values that cannot be."""
+    demands = [
+        (given.discordance, "discordance", 0.0, 1.0, "a fraction from 0 to 1, as 0.05"),
+        (given.noise, "noise", 0.0, 1.0, "a fraction from 0 to 1, as 0.02"),
+        (given.design_effect, "design-effect", 1.0, float("inf"), "1 or more"),
+    ]
+    for values, name, least, most, allowed in demands:
+        check_names({key: value for key, value in values.items() if key != EVERYWHERE}, plan, what=name)
+        for key, value in values.items():
+            if not least <= value <= most:
+                raise InvalidValue(
+                    f"{name}{f' of {key}' if key else ''} must be {allowed}",
+                    hint=f"Given: {value:g}",
+                    fields={name.replace("-", "_"): f"must be {allowed}"},
+                )
+    if given.rate is not None and not given.rate > 0.0:
+        allowed = "must be a number of requests a second above 0"
+        raise InvalidValue(f"rate {allowed}", hint="Leave --rate out to say nothing", fields={"rate": allowed})
+
+
+def belief_of(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None, *, is_clustered: bool) -> Belief:
+    """The assumptions about one metric: what is said of it by name, then what the pilot saw, then what is said of all.
+
+    Raises InvalidValue where more of the discordance is said to be noise than there is.
+    """
+    discordance, source = _discordance(metric, plan, given, pilot)
+    effect, effect_source = _design_effect(metric, plan, given, pilot, is_clustered=is_clustered)
+    noise, noise_source = _noise(metric, plan, given, pilot)
+    if noise > discordance:
+        raise InvalidValue(
+            f"The noise of {metric.id} ({noise:g}) is more than its discordance ({discordance:g})",
+            hint="Noise is the part of the discordance that two runs of the same arm have too",
+        )
+    return Belief(
+        discordance=discordance,
+        discordance_source=source,
+        design_effect=effect,
+        design_effect_source=effect_source,
+        noise=noise,
+        noise_source=noise_source,
+        floor=pilot.metrics[metric.id].floor if pilot and metric.id in pilot.metrics else None,
+    )
+
+
+def _discordance(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None) -> tuple[float, str]:
+    named = plan.named(metric, given.discordance)
+    if named is not None:
+        return named, "assumed"
+    if pilot and (seen := pilot.metrics.get(metric.id)):
+        return seen.discordance, f"pilot {pilot.id}, {seen.n_changed} of {seen.n_scores}"
+    if EVERYWHERE in given.discordance:
+        return given.discordance[EVERYWHERE], "assumed"
+    return DEFAULT_DISCORDANCE, "assumed by default"
+
+
+def _design_effect(
+    metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None, *, is_clustered: bool
+) -> tuple[float, str]:
+    named = plan.named(metric, given.design_effect)
+    if named is not None:
+        return named, "assumed"
+    if not is_clustered:
+        return 1.0, ""
+    if pilot and (seen := pilot.metrics.get(metric.id)) and seen.design_effect is not None:
+        return seen.design_effect, f"pilot {pilot.id}"
+    return given.design_effect.get(EVERYWHERE, 1.0), "assumed" if EVERYWHERE in given.design_effect else "not known"
+
+
+def _noise(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None) -> tuple[float, str]:
+    if plan.sampling.repeats == 1:
+        return 0.0, ""
+    named = plan.named(metric, given.noise)
+    if named is not None:
+        return named, "assumed"
+    if pilot and (seen := pilot.metrics.get(metric.id)) and seen.noise is not None:
+        return seen.noise, f"pilot {pilot.id}"
+    return given.noise.get(EVERYWHERE, 0.0), "assumed" if EVERYWHERE in given.noise else "not known"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotMetric:
+    """One metric's complete pairs in a pilot."""
+
+    n_scores: int
+    n_changed: int
+    discordance: float
+    """Mean square of a pair's difference: the share of changed ones where scores are 0 or 1."""
+    design_effect: float | None
+    """Of items in clusters, repeats averaged; at least 1. None where fewer than two clusters changed."""
+    noise: float | None
+    """Variance of the difference within an item, over its repeats; None without repeats."""
+    floor: float | None
+    """Share of scores that differ between runs of the baseline alone; None without a noise floor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pilot:
+    """What planning takes from a stored comparison."""
+
+    id: str
+    metrics: Mapping[str, PilotMetric]
+    """Metrics that are means, by id."""
+    rate: float | None
+    """Requests a second, both arms together, without the time in which nothing was asked."""
+
+
+def pilot_of(store: Store, comparison_id: str) -> Pilot:
+    """Reads stored scores and times. Raises ComparisonNotFound, and InvalidValue where nothing is scored yet."""
+    comparison = store.get(comparison_id)
+    items = list(store.items(comparison.id))
+    scores, layout = read_scores(store.scores(comparison.id), items), layout_of(comparison.plan, items)
+    if not any(scores.answered.values()):
+        raise InvalidValue(
+            f"Comparison {comparison.id} has no scores to plan from",
+            hint=f"Finish it first: qualab resume {comparison.id}",
+        )
+    found, floors = {}, _floors(store.analysis(comparison.id))
+    for metric in comparison.plan.metrics:
+        sample = sample_of(members_of(metric, comparison.plan), scores, layout, comparison.plan)
+        if isinstance(sample, MeanSample):
+            complete = sample.under(MissingPolicy.COMPLETE, right=1.0)
+            if complete.n_items:
+                found[metric.id] = _metric(complete, comparison.plan.sampling.repeats, floors.get(metric.id))
+    return Pilot(id=comparison.id, metrics=found, rate=_rate(store, comparison))
+
+
+def _floors(analysis: Analysis | None) -> dict[str, float | None]:
+    """Flip rates between runs of the baseline, by metric."""
+    noise = analysis.noise if analysis else None
+    return {one.metric: one.flip_rate_baseline for one in noise.metrics} if noise else {}
+
+
+def _metric(sample: MeanSample, repeats: int, floor: float | None) -> PilotMetric:
+    differences, items = sample.differences, sample.number // repeats
+    return PilotMetric(
+        n_scores=sample.n_items,
+        n_changed=int(np.count_nonzero(differences)),
+        discordance=float(np.mean(differences**2)),
+        design_effect=_pilot_design_effect(differences, items, sample.unit),
+        noise=_pilot_noise(differences, items, repeats),
+        floor=floor,
+    )
+
+
+def _pilot_design_effect(differences: FloatArray, items: IntArray, units: IntArray) -> float | None:
+    """Of the items' mean differences."""
+    _, first, codes = np.unique(items, return_index=True, return_inverse=True)
+    means = np.bincount(codes, weights=differences) / np.bincount(codes)
+    clusters = units[first]
+    if np.unique(clusters[means != 0.0]).size < 2:
+        return None
+    try:
+        return max(1.0, mean_difference(means, cluster=clusters).design_effect)
+    except InsufficientData:
+        return None
+
+
+def _pilot_noise(differences: FloatArray, items: IntArray, repeats: int) -> float | None:
+    """From the items all of whose repeats are complete."""
+    _, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
+    whole = differences[counts[codes] == repeats]
+    if repeats < 2 or whole.size < 2 * repeats:
+        return None
+    return min(variance_components(whole.reshape(-1, repeats)).variance_within, float(np.mean(differences**2)))
+
+
+def _rate(store: Store, comparison: Comparison) -> float | None:
+    """Over the time from the first request to the last, without pauses longer than an attempt may take."""
+    answers = (answer for arm in ArmName for answer in store.answers(comparison.id, arm=arm))
+    times = sorted(answer.reply.sent_at.timestamp() for answer in answers)
+    longest = comparison.plan.policy.timeout_s
+    busy_s = sum(gap for before, after in pairwise(times) if (gap := after - before) <= longest)
+    return (len(times) - 1) / busy_s if busy_s > 0.0 else None
+
+
+_HAIR = 1e-9
+_SHORTFALL = 0.005
+"""Simulated powers that fall no more than so far short of a target reach it."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a metric's items are."""
+
+    n_items: int
+    n_clusters: int
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Which metric it is."""
+
+    id: str
+    name: str
+    exercises_drafter: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One primary metric. Powers are chances without a true difference; None is "does not exist" or "too many"."""
+
+    id: str
+    name: str
+    """For a person: the benchmark where it has one primary metric, else the id."""
+    exercises_drafter: bool
+    asked: Asked
+    belief: Belief
+    margin: float
+    variance: float
+    """Of an item's mean difference: what stands in for the discordance. The discordance itself without repeats."""
+    effective_items: int
+    """Items over the design effect."""
+    power: float
+    """Of the verdict, with one look at the end and no answer missing: score tests and exact guard."""
+    power_missing: float | None
+    """The same with the expected missing answers, by simulation; None where none are expected."""
+    power_looks: float | None
+    """With them and the plan's looks at these items, by simulation. None without looks, for non-inferiority, and above
+    10,000 items."""
+    provable_margin: float | None
+    """Proven with the power that each primary metric needs, like the items needed, expected missing answers counted."""
+    mde: float | None
+    """Smallest loss found with that power, the discordance fixed; of the two-sided test, not adjusted."""
+    mde_beyond_noise: float | None
+    """The same where noise is there anyway, a pilot's noise floor or else the discordance, and the loss on top."""
+    items_needed: int | None
+    """For all primary metrics together to have the power that is aimed at: each of them a higher one."""
+    items_needed_alone: int | None
+    """For this metric alone to have the power that is aimed at."""
+    items_needed_repeated: int | None
+    """As `items_needed`, with four answers an item, if all of the discordance were run noise: what repeats can help at
+    best."""
+    looks: EarlyLooks | None
+    """Items with early looks; None where none are planned for, or for non-inferiority, which has no such design."""
+
+    @property
+    def planned_power(self) -> float:
+        """Of the run as it is planned: with looks and missing answers where there are any."""
+        powers = (self.power_looks, self.power_missing, self.power)
+        return next(power for power in powers if power is not None)
+
+
+BEST_REPEATS = 4
+
+
+def figures_of(
+    metric: Named,
+    asked: Asked,
+    belief: Belief,
+    *,
+    rule: DecisionRule,
+    power_each: float,
+    looks: LookPlan | None,
+    missing: float = 0.0,
+) -> Figures:
+    """Everything that planning says of one metric.
+
+    `power_each` is what it needs for the joint power; `looks` has the level of a loss that is this metric's share;
+    `missing` is the expected share of each arm's answers.
+    """
+    expected = Missing(share=missing, lost=rule.missing_lost)
+    variance = discordance_with_repeats(discordance=belief.discordance, noise=belief.noise, repeats=asked.repeats)
+    effective = max(1, math.floor(asked.n_items / belief.design_effect + _HAIR))
+    one_sided, alpha, target = is_one_sided(rule), rule.alpha, rule.power
+
+    n_clusters = asked.n_clusters if asked.n_clusters < asked.n_items or asked.repeats > 1 else None
+    clusters_per_item = None if n_clusters is None else belief.design_effect * n_clusters / asked.n_items
+
+    def needed(discordance: float, power: float) -> int | None:
+        n_items = sufficient_items(discordance, power, rule=rule, missing=expected, clusters_per_item=clusters_per_item)
+        return None if n_items is None else math.ceil(n_items * belief.design_effect - _HAIR)
+
+    power = partial(
+        verdict_power,
+        n_items=effective,
+        discordance=variance,
+        margin=rule.margin,
+        alpha=alpha,
+        is_one_sided=one_sided,
+        n_clusters=n_clusters,
+    )
+    cost = 0.0
+    if n_clusters is not None:
+        cost = bound_cost(n_clusters=n_clusters, variance=variance / effective, alpha=alpha)
+    narrowed = replace(rule, margin=rule.margin - cost)
+    provable = narrowest_margin(effective, variance, power_each, rule=rule, missing=expected)
+    return Figures(
+        id=metric.id,
+        name=metric.name,
+        exercises_drafter=metric.exercises_drafter,
+        asked=asked,
+        belief=belief,
+        margin=rule.margin,
+        variance=variance,
+        effective_items=effective,
+        power=power(),
+        power_missing=power(missing=expected) if missing else None,
+        power_looks=_power_looks(variance, narrowed, looks, effective, expected),
+        provable_margin=None if provable is None or provable + cost >= 1.0 else provable + cost,
+        mde=_if_any(lambda: mde(n_items=effective, discordance=variance, alpha=alpha, power=target)),
+        mde_beyond_noise=_if_any(
+            lambda: mde_beyond_noise(
+                n_items=effective,
+                noise=variance if belief.floor is None or asked.repeats > 1 else belief.floor,
+                alpha=alpha,
+                power=target,
+            )
+        ),
+        items_needed=needed(variance, power_each),
+        items_needed_alone=needed(variance, target),
+        items_needed_repeated=needed(belief.discordance / BEST_REPEATS, power_each),
+        looks=_looks(_worst(variance, expected), _shifted(narrowed, expected, power_each), looks, belief.design_effect),
+    )
+
+
+def sufficient_items(
+    discordance: float,
+    power: float,
+    *,
+    rule: DecisionRule,
+    missing: Missing,
+    clusters_per_item: float | None = None,
+) -> int | None:
+    """Items that prove the rule's margin with this power; None where more than MAX_ITEMS would be needed.
+
+    `clusters_per_item`: clusters for each effective item; None where items are independent.
+    Where answers are expected to be missing: from the shifted margin on, the first size whose power is enough.
+    """
+    at_worst = _shifted(rule, missing, power)
+    if at_worst is None:
+        return None
+    n_items = _if_any(
+        lambda: items_needed(
+            discordance=_worst(discordance, missing),
+            margin=at_worst.margin,
+            alpha=rule.alpha,
+            power=power,
+            is_one_sided=is_one_sided(rule),
+            is_guarded=True,
+            max_items=MAX_ITEMS,
+        )
+    )
+    if n_items is None or not (missing.share or clusters_per_item):
+        return n_items
+
+    def is_enough(n_items: int) -> bool:
+        found = verdict_power(
+            n_items=n_items,
+            discordance=discordance,
+            margin=rule.margin,
+            alpha=rule.alpha,
+            is_one_sided=is_one_sided(rule),
+            missing=missing,
+            n_clusters=clusters_per_item and n_items * clusters_per_item,
+        )
+        return found >= power - (_SHORTFALL if missing.share else 0.0)
+
+    low = high = n_items
+    while not is_enough(high):
+        low, high = high, math.ceil(1.1 * high)
+        if high > MAX_ITEMS:
+            return None
+    while high > 1.005 * low + 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
+def narrowest_margin(
+    n_items: int, discordance: float, power: float, *, rule: DecisionRule, missing: Missing
+) -> float | None:
+    """The smallest margin that the items prove with this power; None where they prove none."""
+    margin = _if_any(
+        lambda: smallest_margin(
+            n_items=n_items,
+            discordance=_worst(discordance, missing),
+            alpha=rule.alpha,
+            power=power,
+            is_one_sided=is_one_sided(rule),
+            is_guarded=True,
+        )
+    )
+    return None if margin is None or margin + missing.shift >= 1.0 else margin + missing.shift
+
+
+def _worst(discordance: float, missing: Missing) -> float:
+    """With the pairs without an answer that the worst case counts as changed."""
+    return min(1.0, discordance + missing.shift)
+
+
+def _shifted(rule: DecisionRule, missing: Missing, power: float) -> DecisionRule | None:
+    """The rule with what the worst case leaves of its margin, for a power; None where it leaves nothing."""
+    left = rule.margin - missing.shift
+    return replace(rule, margin=left, power=power) if left > 0.0 else None
+
+
+def _power_looks(
+    discordance: float, rule: DecisionRule, looks: LookPlan | None, n_items: int, missing: Missing
+) -> float | None:
+    if looks is None or is_one_sided(rule):
+        return None
+    if rule.margin <= 0.0:
+        return 0.0
+    return power_at_looks(
+        n_items=n_items,
+        margin=rule.margin,
+        discordance=discordance,
+        alpha=rule.alpha,
+        harm_alpha=looks.harm_alpha,
+        n_looks=looks.n_looks,
+        missing=missing,
+    )
+
+
+def _looks(discordance: float, rule: DecisionRule | None, looks: LookPlan | None, effect: float) -> EarlyLooks | None:
+    if looks is None or rule is None or is_one_sided(rule):
+        return None
+    found = _early_looks(rule.margin, discordance, rule.alpha, rule.power, looks)
+    return found and EarlyLooks(
+        n_looks=looks.n_looks,
+        most_items=math.ceil(found.most_items * effect - _HAIR),
+        expected_items=None if found.expected_items is None else found.expected_items * effect,
+        power=found.power,
+        harm=found.harm,
+    )
+
+
+@lru_cache(maxsize=32)
+def _early_looks(margin: float, discordance: float, alpha: float, power: float, looks: LookPlan) -> EarlyLooks | None:
+    """Simulated once for metrics with the same assumptions."""
+    return _if_any(
+        lambda: early_looks(
+            margin=margin,
+            discordance=discordance,
+            alpha=alpha,
+            power=power,
+            harm_alpha=looks.harm_alpha,
+            n_looks=looks.n_looks,
+        )
+    )
+
+
+def _if_any(find: Callable[[], T]) -> T | None:
+    """What is found, or None where it does not exist. Arguments that cannot be still raise."""
+    try:
+        return find()
+    except InsufficientData:
+        return None
+
+
+_NOT_OFFERED = {
+    MetricKind.MEAN: "how much scores other than 0 and 1 differ is known only once there are some",
+    MetricKind.LIST_MEAN: "how many scores an answer has is known only once there is one",
+    MetricKind.MACRO_F1: "macro-F1 is no mean over items, and its power depends on the labels",
+    MetricKind.OTHER: "the task does not declare how this metric comes from its items",
+    MetricKind.GROUP_MEAN: "the group mixes metrics of different kinds",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unplanned:
+    """A primary metric that planning has no figures for."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planning:
+    """A frozen plan with what its items can prove."""
+
+    plan: Plan
+    metrics: tuple[Figures, ...]
+    """Primary metrics, in the plan's order."""
+    unplanned: tuple[Unplanned, ...]
+    n_items: int
+    power_each: float | None
+    """What each primary metric needs for all of them to reach the power that is aimed at; None without a metric."""
+    joint_power: float | None
+    """Product of the powers as planned; None where a primary metric has none."""
+    expected_missing: float
+    """Share of each arm's answers."""
+    n_requests: int
+    """Of both arms together, and of the noise floor; early looks may save some."""
+    rate: float | None
+    """Requests a second."""
+    duration_s: float | None
+    unproven: tuple[str, ...]
+    """What these items cannot prove, a sentence each."""
+    caveats: tuple[str, ...]
+    """On what the figures rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """How many items, clusters and requests the tasks have."""
+
+    items: Mapping[str, int]
+    clusters: Mapping[str, int]
+    n_requests: int
+
+
+def plan_comparison(
+    experiment: Experiment,
+    tasks: LoadedTasks,
+    given: Given,
+    pilot: Pilot | None = None,
+    *,
+    checkpoint_hash: str = "",
+) -> Planning:
+    """Freezes a plan and says what its items can prove; no endpoint is asked anything. Raises InvalidValue."""
+    plan = make_plan(experiment, tasks, checkpoint_hash=checkpoint_hash)
+    check_given(given, plan)
+    sizes = _sizes(tasks, plan)
+    beliefs = {metric.id: _belief(metric, plan, given, pilot, sizes) for metric in plan.primaries}
+    unplanned = tuple(
+        Unplanned(id=metric.id, reason=f"planning is not offered: {reason}")
+        for metric in plan.primaries
+        if (reason := _reason_against(metric, plan))
+    )
+    planned = [metric for metric in plan.primaries if metric.id not in {one.id for one in unplanned}]
+    power_each = power_for_joint(n_metrics=len(plan.primaries), power=plan.rule.power) if plan.primaries else None
+    figures = tuple(
+        figures_of(
+            _named(metric, plan),
+            _asked(metric, plan, sizes),
+            beliefs[metric.id],
+            rule=plan.rule_for(metric),
+            power_each=power_each or plan.rule.power,
+            looks=replace(plan.looks, harm_alpha=harm_alpha(plan, plan.looks)) if plan.looks else None,
+            missing=experiment.expected_missing,
+        )
+        for metric in planned
+    )
+    joint = joint_power([one.planned_power for one in figures]) if figures and not unplanned else None
+    rate = given.rate if given.rate is not None or pilot is None else pilot.rate
+    missing = experiment.expected_missing
+    plan = replace(plan, assumptions=_assumptions(figures, joint, missing, has_repeats=plan.sampling.repeats > 1))
+    return Planning(
+        plan=plan,
+        metrics=figures,
+        unplanned=unplanned,
+        n_items=sum(sizes.items.values()),
+        power_each=power_each,
+        joint_power=joint,
+        expected_missing=missing,
+        n_requests=sizes.n_requests,
+        rate=rate,
+        duration_s=sizes.n_requests / rate if rate else None,
+        unproven=tuple(unproven(figures, plan.rule, power_each=power_each, joint=joint)),
+        caveats=tuple(caveats(figures, plan, pilot, rate_is_given=given.rate is not None)),
+    )
+
+
+def _sizes(tasks: LoadedTasks, plan: Plan) -> _Sizes:
+    items: Counter[str] = Counter()
+    clusters: dict[str, set[str]] = {}
+    n_prompts = n_generations = 0
+    for item in tasks.render():
+        items[item.task] += 1
+        n_prompts += len(item.prompts)
+        n_generations += len(item.prompts) if item.kind is RequestKind.GENERATION else 0
+        clusters.setdefault(item.task, set()).add(item.cluster or f"item {item.doc_id}")
+    noise_runs = plan.noise_floor.runs if plan.noise_floor else 0
+    return _Sizes(
+        items=items,
+        clusters={task: len(found) for task, found in clusters.items()},
+        n_requests=(n_prompts * len(ArmName) + n_generations * noise_runs) * plan.sampling.repeats,
+    )
+
+
+def _asked(metric: MetricSpec, plan: Plan, sizes: _Sizes) -> Asked:
+    """A group's metric is over the items of all its members."""
+    names = {member.task for member in members_of(metric, plan)}
+    return Asked(
+        n_items=sum(sizes.items[name] for name in names),
+        n_clusters=sum(sizes.clusters[name] for name in names),
+        repeats=plan.sampling.repeats,
+    )
+
+
+def _belief(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None, sizes: _Sizes) -> Belief:
+    asked = _asked(metric, plan, sizes)
+    return belief_of(metric, plan, given, pilot, is_clustered=asked.n_clusters < asked.n_items)
+
+
+def _reason_against(metric: MetricSpec, plan: Plan) -> str:
+    """Why a metric has no figures; empty where it has."""
+    kinds = {member.kind for member in members_of(metric, plan)}
+    if kinds == {MetricKind.BINARY_MEAN}:
+        return ""
+    return _NOT_OFFERED[next(iter(kinds)) if len(kinds) == 1 else MetricKind.GROUP_MEAN]
+
+
+def _named(metric: MetricSpec, plan: Plan) -> Named:
+    return Named(id=metric.id, name=_name(metric, plan), exercises_drafter=metric.exercises_drafter)
+
+
+def _name(metric: MetricSpec, plan: Plan) -> str:
+    benchmarks = plan.benchmarks_of(metric)
+    sharing = [other for other in plan.primaries if plan.benchmarks_of(other) & benchmarks]
+    return next(iter(benchmarks)) if len(benchmarks) == 1 and len(sharing) == 1 else metric.id
+
+
+def _assumptions(figures: Sequence[Figures], joint: float | None, missing: float, *, has_repeats: bool) -> Assumptions:
+    return Assumptions(
+        discordance={one.id: one.belief.discordance for one in figures},
+        design_effect={one.id: one.belief.design_effect for one in figures},
+        noise={one.id: one.belief.noise for one in figures} if has_repeats else {},
+        joint_power=joint,
+        missing=missing,
+    )

@@ -1,0 +1,253 @@
+"""The gate: waits for a comparison's verdict, wherever it is kept, so that a pipeline goes on or stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+from urllib.parse import quote, urlencode
+
+from pydantic import TypeAdapter, ValidationError
+
+from qualab.errors import (
+    ComparisonNotFound,
+    EndpointMisconfigured,
+    GateTimedOut,
+    InfrastructureError,
+    QualabError,
+    RunStopped,
+    TooManyRequests,
+    error_class,
+)
+from qualab.model.comparison import Analysis, Comparison
+from qualab.model.names import ComparisonStatus
+from qualab.model.ports import Clock, ComparisonFilter, Registry, RemoteService, Store
+from qualab.model.registry import SubmissionStatus, not_found
+from qualab.model.report import GateResult
+from qualab.run.prune import find
+from qualab.service.reading import MetricsOf, VerdictOf
+
+T = TypeVar("T")
+Say = Callable[[str], None]
+PASSING = (InfrastructureError, TooManyRequests, EndpointMisconfigured)
+"""Of a service that has answered before: it is away, busy, or a proxy speaks in its place for a while."""
+NO_SERVICE = "Name a server of `qualab serve`, of this version or a newer one"
+
+
+class Source(Protocol):
+    """Where a gate reads."""
+
+    async def latest(self, label: str) -> str:
+        """The id of the newest comparison with a label. Raises ComparisonNotFound."""
+        ...
+
+    async def verdict(self, comparison_id: str) -> VerdictOf:
+        """Where it stands. Raises ComparisonNotFound."""
+        ...
+
+    async def metrics(self, comparison_id: str) -> MetricsOf:
+        """What a finished comparison came to."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredVerdicts:
+    """A database that this process opens itself."""
+
+    store: Store
+    registry: Registry
+    clock: Clock
+
+    async def latest(self, label: str) -> str:
+        """The id of the newest comparison with a label. Raises ComparisonNotFound."""
+        found = self.registry.page(ComparisonFilter(label=label, limit=1)).entries
+        if not found:
+            raise _nothing_labelled(label)
+        return found[0].id
+
+    async def verdict(self, comparison_id: str) -> VerdictOf:
+        """Raises ComparisonNotFound."""
+        try:
+            comparison = find(self.store, comparison_id, now=self.clock.now())
+        except ComparisonNotFound:
+            summary = self.registry.summary(comparison_id)
+            sent = self.registry.submission(summary.id)
+            ended = sent is None or sent.status in (SubmissionStatus.FAILED, SubmissionStatus.CANCELLED)
+            return _waiting(summary.id, summary.status, ended=ended, error=sent.error if sent else {})
+        return _standing(comparison, self.registry)
+
+    async def metrics(self, comparison_id: str) -> MetricsOf:
+        """Raises ComparisonNotFound."""
+        analysis = self.store.analysis(comparison_id)
+        if analysis is None:
+            raise not_found(comparison_id)
+        return _metrics(analysis)
+
+
+def _waiting(
+    comparison_id: str,
+    status: ComparisonStatus | SubmissionStatus,
+    *,
+    ended: bool,
+    error: Mapping[str, str],
+) -> VerdictOf:
+    return VerdictOf(
+        id=comparison_id,
+        status=status,
+        has_ended=ended,
+        verdict=None,
+        plan_hash="",
+        label="",
+        model="",
+        finished_at=None,
+        stop_reason="",
+        error=error,
+    )
+
+
+def _standing(comparison: Comparison, registry: Registry) -> VerdictOf:
+    sent = registry.submission(comparison.id)
+    going = (SubmissionStatus.QUEUED, SubmissionStatus.RUNNING)
+    waits = sent is not None and sent.status in going
+    halted = comparison.status in (ComparisonStatus.INTERRUPTED, ComparisonStatus.STOPPED)
+    return VerdictOf(
+        id=comparison.id,
+        status=comparison.status,
+        has_ended=not waits and (halted or comparison.status is ComparisonStatus.FINISHED),
+        verdict=comparison.verdict,
+        plan_hash=comparison.plan_hash,
+        label=comparison.label,
+        model=comparison.plan.sampling.model,
+        finished_at=comparison.finished_at,
+        stop_reason=comparison.stop_reason,
+        error=sent.error if sent else {},
+    )
+
+
+def _metrics(analysis: Analysis) -> MetricsOf:
+    return MetricsOf(
+        comparison_id=analysis.comparison_id,
+        plan_hash=analysis.plan_hash,
+        verdict=analysis.verdict,
+        reasons=analysis.reasons,
+        caveats=analysis.caveats,
+        metrics=analysis.metrics,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listed:
+    """What is read of a list of comparisons."""
+
+    entries: tuple[_Named, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedVerdicts:
+    """A server of `qualab serve`."""
+
+    remote: RemoteService
+
+    async def latest(self, label: str) -> str:
+        """The id of the newest comparison with a label. Raises ComparisonNotFound."""
+        page = await self.remote.get(f"/comparisons?{urlencode({'label': label, 'limit': 1})}")
+        entries = _read(_Listed, page).entries
+        if not entries:
+            raise _nothing_labelled(label)
+        return entries[0].id
+
+    async def verdict(self, comparison_id: str) -> VerdictOf:
+        """Raises ComparisonNotFound."""
+        return _read(VerdictOf, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/verdict"))
+
+    async def metrics(self, comparison_id: str) -> MetricsOf:
+        """Raises ComparisonNotFound."""
+        return _read(MetricsOf, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/metrics"))
+
+
+def _read(kind: type[T], content: Mapping[str, object]) -> T:
+    try:
+        return TypeAdapter(kind).validate_python(content)
+    except ValidationError as exc:
+        raise EndpointMisconfigured("The server's answer is none of a qualab service", hint=NO_SERVICE) from exc
+
+
+async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: float, say: Say) -> GateResult:
+    """Waits for the verdict and tells it. `say` is told where the comparison stands, each time that changes.
+
+    Raises GateTimedOut; ComparisonNotFound; what kept the comparison from running, or RunStopped where it ended without
+    a verdict.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            state = await _ended(source, comparison_id, poll_s=poll_s, say=say)
+            if state.verdict is None:
+                raise _unfinished(state)
+            found = await _patiently(lambda: source.metrics(state.id), poll_s=poll_s, say=say)
+    except TimeoutError as exc:
+        raise GateTimedOut(
+            f"Comparison {comparison_id} had no verdict after {timeout_s:g} s",
+            hint="Give it longer with --timeout; the comparison itself goes on",
+        ) from exc
+    return GateResult(
+        id=state.id,
+        label=state.label,
+        model=state.model,
+        plan_hash=found.plan_hash,
+        verdict=found.verdict,
+        reasons=found.reasons,
+        caveats=found.caveats,
+        metrics=found.metrics,
+    )
+
+
+async def _ended(source: Source, comparison_id: str, *, poll_s: float, say: Say) -> VerdictOf:
+    """A server that is away for a while is waited for, except at the very first."""
+    look, said = partial(source.verdict, comparison_id), ""
+
+    def tell(news: str) -> None:
+        nonlocal said
+        if news != said:
+            say(news)
+        said = news
+
+    state = await _patiently(look, poll_s=poll_s, say=tell, passing=(TooManyRequests,))
+    while not state.has_ended:
+        tell(f"{state.id} is {state.status.value}")
+        await asyncio.sleep(poll_s)
+        state = await _patiently(look, poll_s=poll_s, say=tell)
+    return state
+
+
+async def _patiently(
+    look: Callable[[], Awaitable[T]], *, poll_s: float, say: Say, passing: tuple[type[QualabError], ...] = PASSING
+) -> T:
+    """What is looked at, once it can be."""
+    while True:
+        try:
+            return await look()
+        except passing as error:
+            say(f"Still waiting: {error.message}")
+        await asyncio.sleep(poll_s)
+
+
+def _unfinished(state: VerdictOf) -> QualabError:
+    if state.error:
+        message, hint = state.error.get("message", ""), state.error.get("hint", "")
+        kind = error_class(state.error.get("code", ""), RunStopped)
+        return kind(f"Comparison {state.id} did not run: {message}", hint=hint)
+    why = f": {state.stop_reason}" if state.stop_reason else ""
+    return RunStopped(
+        f"Comparison {state.id} is {state.status.value}, without a verdict{why}", hint=f"qualab resume {state.id}"
+    )
+
+
+def _nothing_labelled(label: str) -> ComparisonNotFound:
+    return ComparisonNotFound(f"There is no comparison labelled '{label}'", hint="Labels are listed by: qualab list")

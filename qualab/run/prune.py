@@ -1,0 +1,104 @@
+"""Where comparisons stand now. A run that was killed cannot say so itself: it stands as running, and nobody runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from qualab.errors import ComparisonBusy, ComparisonNotFound, ComparisonSignedOff
+from qualab.model.comparison import Comparison
+from qualab.model.names import ComparisonStatus
+from qualab.model.ports import ComparisonFilter, Registry, Store
+from qualab.model.registry import STALE_AFTER_S, AuditEntry, Claim, ComparisonSummary, SubmissionStatus, busy
+
+_RUNNING, _INTERRUPTED = ComparisonStatus.RUNNING, ComparisonStatus.INTERRUPTED
+
+
+def find(store: Store, comparison_id: str, *, now: datetime) -> Comparison:
+    """By id or by an unambiguous beginning of one, as it stands now. Raises ComparisonNotFound."""
+    return _as_they_stand(store, [store.get(comparison_id)], now)[0]
+
+
+def find_all(store: Store, wanted: ComparisonFilter, *, now: datetime) -> list[Comparison]:
+    """Newest first, as they stand now."""
+    if wanted.status not in (_RUNNING, _INTERRUPTED):
+        return _as_they_stand(store, store.list(wanted), now)
+    stored = [one for status in (_RUNNING, _INTERRUPTED) for one in store.list(replace(wanted, status=status))]
+    standing = [one for one in _as_they_stand(store, stored, now) if one.status is wanted.status]
+    return sorted(standing, key=lambda one: one.created_at, reverse=True)[: wanted.limit]
+
+
+def runner_of(store: Store, comparison_id: str, *, now: datetime) -> Claim | None:
+    """Who runs a comparison now."""
+    return store.runners([comparison_id], now=now, stale_after_s=STALE_AFTER_S).get(comparison_id)
+
+
+def check_free(store: Store, comparison_id: str, *, runner: str, now: datetime) -> Comparison:
+    """A comparison that `runner` may resume. Raises ComparisonNotFound, and ComparisonBusy where another runs it."""
+    comparison = store.get(comparison_id)
+    holder = runner_of(store, comparison.id, now=now)
+    if holder and holder.runner != runner:
+        raise busy(comparison.id, holder)
+    return comparison
+
+
+def _as_they_stand(store: Store, stored: Sequence[Comparison], now: datetime) -> list[Comparison]:
+    running = [one.id for one in stored if one.status is _RUNNING]
+    alive = store.runners(running, now=now, stale_after_s=STALE_AFTER_S) if running else {}
+    return [
+        replace(one, status=_INTERRUPTED) if one.status is _RUNNING and one.id not in alive else one for one in stored
+    ]
+
+
+PAGE = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What became of an old comparison."""
+
+    summary: ComparisonSummary
+    kept: str
+    """Why it stays; empty where it is deleted, or would be."""
+
+
+def prune(
+    registry: Registry, *, before: datetime, label: str | None, who: str, now: datetime, dry_run: bool = False
+) -> Iterator[Pruned]:
+    """Deletes what was created before a time, newest first, telling each. A dry run only tells."""
+    for summary in _old(registry, before, label):
+        kept = _reason(summary)
+        if not kept and not dry_run:
+            kept = _delete(registry, summary, who=who, now=now)
+        yield Pruned(summary=summary, kept=kept)
+
+
+def _old(registry: Registry, before: datetime, label: str | None) -> Iterator[ComparisonSummary]:
+    wanted, cursor = ComparisonFilter(until=before, label=label, limit=PAGE), None
+    while True:
+        page = registry.page(wanted, cursor=cursor)
+        yield from page.entries
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
+
+def _reason(summary: ComparisonSummary) -> str:
+    if summary.is_signed_off:
+        return "signed off"
+    return "waits to be run" if summary.status is SubmissionStatus.QUEUED else ""
+
+
+def _delete(registry: Registry, summary: ComparisonSummary, *, who: str, now: datetime) -> str:
+    details = {"created_at": summary.created_at.isoformat(), "label": summary.label}
+    entry = AuditEntry(at=now, who=who, action="comparison.prune", subject=summary.id, details=details)
+    try:
+        registry.delete(summary.id, entry=entry, stale_after_s=STALE_AFTER_S)
+    except ComparisonSignedOff:
+        return "signed off"
+    except ComparisonBusy:
+        return "runs, or waits to be run"
+    except ComparisonNotFound:
+        return "was deleted meanwhile"
+    return ""

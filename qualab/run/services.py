@@ -1,0 +1,53 @@
+"""What every use case is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from qualab.model.comparison import Comparison
+from qualab.model.items import Item
+from qualab.model.names import ArmName
+from qualab.model.ports import (
+    Clock,
+    Endpoint,
+    Harness,
+    LoadedTasks,
+    OpenEndpoint,
+    PinSource,
+    Progress,
+    Store,
+    Tokenize,
+    WriteResults,
+)
+from qualab.model.registry import Pulse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The ports, joined by `bootstrap`."""
+
+    store: Store
+    harness: Harness
+    open_endpoint: OpenEndpoint
+    named_tokenizer: Callable[[str], Tokenize]
+    is_same_server: Callable[[str, str], bool]
+    write_results: WriteResults
+    pins: PinSource
+    clock: Clock
+    runner: str
+    """Names this process in claims, as "host:pid:nonce"."""
+    pulse: Pulse = field(default_factory=Pulse)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One comparison being carried out: what its steps share."""
+
+    comparison: Comparison
+    tasks: LoadedTasks
+    items: Sequence[Item]
+    """In order of position."""
+    endpoints: Mapping[ArmName, Endpoint]
+    """Of both arms, or of the one whose turn it is."""
+    progress: Progress

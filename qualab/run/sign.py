@@ -1,0 +1,146 @@
+"""What keeps a result from being signed off, whoever asks: one list of conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from qualab.analysis.interleaving import NOT_INTERLEAVED
+from qualab.analysis.ruling import PASSING
+from qualab.analysis.suspect import suspicions
+from qualab.errors import InvalidValue, NotYet, SignOffRefused
+from qualab.model.canonical import canonical_json, sha256
+from qualab.model.comparison import Analysis, Comparison, SignOff
+from qualab.model.names import RequestKind
+from qualab.model.plan import FindingCode
+from qualab.model.ports import Registry, Store
+from qualab.model.registry import AuditEntry
+from qualab.model.wording import storable_text
+
+
+def signoff_obstacles(analysis: Analysis, comparison: Comparison) -> tuple[str, ...]:
+    """Why this analysis may not stand for a release, a phrase each; empty where it may.
+
+    A noise floor that was not measured is no obstacle: it is a note of the analysis.
+    """
+    return tuple(_obstacles(analysis, comparison))
+
+
+def signoff_line(analysis: Analysis, comparison: Comparison) -> str:
+    """For a person."""
+    obstacles = signoff_obstacles(analysis, comparison)
+    return f"Sign-off: no ({'; '.join(obstacles)})" if obstacles else "Sign-off: possible"
+
+
+def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[str]:
+    plan = comparison.plan
+    if analysis.verdict not in PASSING[plan.rule.objective]:
+        yield f"the verdict is {analysis.verdict}"
+    yield from suspicions(analysis.metrics)
+    if analysis.plan_hash != comparison.plan_hash:
+        yield "the plan was made after the data"
+    if plan.imported:
+        what = "made of two runs" if plan.imported.is_of_store else "imported from logs"
+        yield f"{what}: what was run cannot be checked"
+        if any(finding.code is FindingCode.SAME_RUN for finding in plan.imported.findings):
+            yield "both logs may be of one run"
+        if not plan.imported.plan_hash or plan.imported.is_rule_changed:
+            yield "the margin was chosen after the data"
+    if plan.limit is not None:
+        yield f"limited to {plan.limit:g} items a task"
+    if plan.pins.unpinned:
+        yield f"unpinned: {', '.join(plan.pins.unpinned)}"
+    if plan.sequential:
+        yield NOT_INTERLEAVED
+    if not any(task.kind is RequestKind.GENERATION for task in plan.tasks):
+        yield "no task exercises the drafter"
+    elif analysis.treatment is None or not analysis.treatment.is_observed:
+        yield "nothing tells that the drafter ran"
+
+
+ACTION = "comparison.sign-off"
+"""In the record of changes."""
+HASH = "sha256"
+"""In its details: of everything that the sign-off says."""
+MOST_CHARACTERS = {"signed_by": 200, "note": 2_000, "override": 2_000}
+
+
+def sign_off(
+    store: Store,
+    registry: Registry,
+    comparison_id: str,
+    *,
+    signed_by: str,
+    note: str = "",
+    override: str = "",
+    who: str,
+    at: datetime,
+    details: Mapping[str, str] | None = None,
+) -> SignOff:
+    """Accepts the newest analysis under the comparison's own plan. `who` and `details` stand in the record of changes.
+
+    Raises ComparisonNotFound; NotYet where there is no verdict; SignOffRefused, naming every obstacle, unless
+    `override` gives a reason; InvalidValue without a name, for text that cannot be shown, and for a reason where
+    nothing stands in the way.
+    """
+    _check_texts(signed_by=signed_by, note=note, override=override)
+    comparison = store.get(comparison_id)
+    analysis = store.analysis(comparison.id)
+    if analysis is None:
+        raise NotYet(
+            f"Comparison {comparison.id} is {comparison.status.value}: there is no verdict to sign off",
+            hint=f"Finish it first: qualab resume {comparison.id}",
+        )
+    obstacles = signoff_obstacles(analysis, comparison)
+    if obstacles and not override.strip():
+        raise SignOffRefused(
+            f"Comparison {comparison.id} may not be signed off: {'; '.join(obstacles)}",
+            hint="Where it is to be accepted all the same, give the reason "
+            "(`override`; in a terminal --override): the report shows it",
+        )
+    if override.strip() and not obstacles:
+        raise InvalidValue(
+            f"Nothing stands in the way of signing off {comparison.id}: there is nothing to override",
+            hint="Leave the override out",
+            fields={"override": "must be empty here"},
+        )
+    signed = SignOff(
+        comparison_id=comparison.id,
+        plan_hash=comparison.plan_hash,
+        analysis_hash=newest_seal(store, comparison),
+        verdict=analysis.verdict,
+        signed_by=signed_by.strip(),
+        note=note.strip(),
+        override=override.strip(),
+        obstacles=obstacles,
+        signed_at=at,
+    )
+    said = {**(details or {}), **details_of(signed)}
+    entry = AuditEntry(at=at, who=who, action=ACTION, subject=comparison.id, details=said)
+    registry.sign_off(signed, entry=entry)
+    return signed
+
+
+def _check_texts(**texts: str) -> None:
+    if not texts["signed_by"].strip():
+        raise InvalidValue(
+            "Nobody is named who signs off", hint="Give a name", fields={"signed_by": "must not be empty"}
+        )
+    if not texts["signed_by"].strip().isprintable():
+        raise InvalidValue.must_be("signed_by", "a name on one line, without control characters")
+    for name, text in texts.items():
+        if len(text) > MOST_CHARACTERS[name] or storable_text(text) != text:
+            raise InvalidValue.must_be(name, f"at most {MOST_CHARACTERS[name]:,} characters, without NUL")
+
+
+def details_of(signed: SignOff) -> dict[str, str]:
+    """What stands in the record of changes, so that a sign-off which is altered or taken away is found."""
+    said = {"as": signed.signed_by, "verdict": signed.verdict.value, "override": signed.override}
+    return said | {HASH: sha256(canonical_json(signed))}
+
+
+def newest_seal(store: Store, comparison: Comparison, *, plan_hash: str | None = None) -> str:
+    """Of the newest analysis under the comparison's own plan, or another; empty where it was stored without a seal."""
+    wanted = plan_hash or comparison.plan_hash
+    own = (one for one in reversed(store.seals(comparison.id)) if one.plan_hash == wanted)
+    return next((one.seal for one in own), "")

@@ -1,0 +1,162 @@
+"""After a run: at which token texts that differ begin to.
+
+Answers are stored as texts, so their texts are tokenized again; that may give other tokens than were generated. It is
+done when no counter of the engines is read any more, and it is bounded: some pairs of each task, a few requests at
+once, no second attempt, a time after which it ends. Whatever the tokenizer does, the run goes on to its analysis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import zip_longest
+
+from qualab.analysis.noise import generated_texts
+from qualab.errors import QualabError
+from qualab.model.comparison import Comparison
+from qualab.model.engine import FirstTokens, FirstTokensSeen, PairKind, TokenizedBy, TokensLack, first_tokens_seen
+from qualab.model.items import Item
+from qualab.model.names import ArmName, RequestKind
+from qualab.model.ports import Store
+from qualab.run.ask import kept_alive
+from qualab.run.preflight import Keys
+from qualab.run.prepare import TokenSource
+from qualab.run.services import Run, Services
+from qualab.stats.noise import first_difference
+
+MOST_PAIRS = 200
+"""Pairs of a task that are tokenized, of the arms and of the noise floor each."""
+CHUNK = 50
+"""Pairs that are tokenized before it is noted how far it is."""
+CONCURRENCY = 8
+"""At most, and not above the plan's."""
+TIMEOUT_S = 10.0
+"""For one text."""
+LIMIT_S = 30.0
+"""For all."""
+
+Place = tuple[PairKind, int, int]
+"""Whose answers, the item's position and the repeat."""
+Places = dict[Place, int | None]
+"""The first token that is another; None where none is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two texts that differ."""
+
+    place: Place
+    task: str
+    texts: tuple[str, str]
+
+
+async def count_tokens(services: Services, run: Run, *, keys: Keys) -> None:
+    """Tokenizes texts that differ, and stores where; nothing where that is stored already, or where nothing generates.
+
+    Raises what the store raises, and nothing of what the tokenizer does.
+    """
+    comparison, store = run.comparison, services.store
+    if not any(task.kind is RequestKind.GENERATION for task in comparison.plan.tasks):
+        return
+    with kept_alive(services, comparison.id):
+        pairs = await asyncio.to_thread(differing_pairs, store, comparison, run.items)
+        by = _tokenized_by(run)
+        earlier = first_tokens_seen(store.observations(comparison.id))
+        known = _known(earlier) if earlier and earlier.by is by else {}
+        wanted = chosen(pairs, seed=comparison.plan.sampling.seed)
+        places = {pair.place: known[pair.place] for pair in wanted if pair.place in known}
+        missing = [pair for pair in wanted if pair.place not in known]
+        found, lack = await _ask_tokens(services, run, missing, keys) if missing else ({}, None)
+        tasks = tuple(_tasks(comparison, pairs, places | found))
+        seen = FirstTokensSeen(seen_at=services.clock.now(), by=by, tasks=tasks, lack=lack)
+        if earlier is None or replace(seen, seen_at=earlier.seen_at) != earlier:
+            await asyncio.to_thread(store.add_observation, comparison.id, seen)
+
+
+def differing_pairs(store: Store, comparison: Comparison, items: Sequence[Item]) -> list[Pair]:
+    """Generated texts that differ between the arms, and between the baseline and the noise floor's first run.
+
+    With a noise floor both are of the answers that all three have. `items` by position.
+    """
+    baseline, candidate = (generated_texts(store, comparison.id, items, arm)[0] for arm in ArmName)
+    others = {PairKind.ARMS: candidate}
+    if comparison.plan.noise_floor:
+        others[PairKind.NOISE] = generated_texts(store, comparison.id, items, ArmName.BASELINE, run=1)[0]
+    shared = sorted(baseline.keys() & set.intersection(*(set(texts) for texts in others.values())))
+    return [
+        Pair(place=(kind, *key), task=items[key[0]].task, texts=(baseline[key], texts[key]))
+        for kind, texts in others.items()
+        for key in shared
+        if baseline[key] != texts[key]
+    ]
+
+
+def chosen(pairs: Sequence[Pair], *, seed: int) -> list[Pair]:
+    """The pairs that are tokenized, tasks taking turns.
+
+    Where a task has more than `MOST_PAIRS`, those with the smallest hashes of seed and place: a random part, the same
+    in a resumed run, and the same items of arms and noise floor.
+    """
+
+    def rank(pair: Pair) -> str:
+        _, position, repeat = pair.place
+        return sha256(f"{seed}:tokens:{position}:{repeat}".encode()).hexdigest()
+
+    groups: dict[tuple[str, PairKind], list[Pair]] = {}
+    for pair in sorted(pairs, key=rank):
+        groups.setdefault((pair.task, pair.place[0]), []).append(pair)
+    rounds = zip_longest(*(group[:MOST_PAIRS] for group in groups.values()))
+    return [pair for row in rounds for pair in row if pair is not None]
+
+
+def _tokenized_by(run: Run) -> TokenizedBy:
+    if run.comparison.local.get("tokenizer"):
+        return TokenizedBy.NAMED
+    return TokenizedBy.BASELINE if ArmName.BASELINE in run.endpoints else TokenizedBy.CANDIDATE
+
+
+def _known(seen: FirstTokensSeen) -> Places:
+    return {(kind, *key): token for kind in PairKind for key, token in seen.places(kind).items()}
+
+
+async def _ask_tokens(
+    services: Services, run: Run, pairs: Sequence[Pair], keys: Keys
+) -> tuple[Places, TokensLack | None]:
+    """What is known of these pairs in time, and why no more is."""
+    run.progress.phase(f"Tokenizing {len(pairs):,} pairs of texts that differ")
+    plan, name = run.comparison.plan, run.comparison.local.get("tokenizer", "")
+    arm = ArmName.BASELINE if ArmName.BASELINE in run.endpoints else ArmName.CANDIDATE
+    concurrency = min(CONCURRENCY, plan.policy.concurrency)
+    policy = replace(plan.policy, concurrency=concurrency, max_attempts=1, max_wait_s=0.0, timeout_s=TIMEOUT_S)
+    places: Places = {}
+    try:
+        async with (
+            asyncio.timeout(LIMIT_S),
+            services.open_endpoint(run.endpoints[arm].url, policy=policy, key=keys.get(arm)) as endpoint,
+        ):
+            named = services.named_tokenizer(name) if name else None
+            source = TokenSource(endpoint=endpoint, model=plan.sampling.model, named=named)
+            for start in range(0, len(pairs), CHUNK):
+                places |= await _tokenized(source, pairs[start : start + CHUNK])
+    except TimeoutError:
+        return places, TokensLack.TIME
+    except QualabError:
+        return places, TokensLack.FAILED
+    return places, None
+
+
+async def _tokenized(source: TokenSource, pairs: Sequence[Pair]) -> Places:
+    tokens = await source.encode([text for pair in pairs for text in pair.texts])
+    return {pair.place: first_difference(*(tokens[text] for text in pair.texts)) for pair in pairs}
+
+
+def _tasks(comparison: Comparison, pairs: Sequence[Pair], places: Mapping[Place, int | None]) -> Iterator[FirstTokens]:
+    """Each task that generates, in the plan's order."""
+    for task in comparison.plan.tasks:
+        for kind in (PairKind.ARMS, PairKind.NOISE) if comparison.plan.noise_floor else (PairKind.ARMS,):
+            own = [pair.place for pair in pairs if pair.task == task.name and pair.place[0] is kind]
+            found = tuple((*place[1:], places[place]) for place in own if place in places)
+            if task.kind is RequestKind.GENERATION:
+                yield FirstTokens(task=task.name, pairs=kind, n_differ=len(own), places=found)

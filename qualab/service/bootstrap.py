@@ -1,0 +1,263 @@
+"""The composition root of the service: settings in, a desk out; and what a request may say, given those settings."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from qualab.bootstrap import NEEDED_TO_RUN, experiment_of
+from qualab.endpoints.allowing import AllowedEndpoints, allowed_opening
+from qualab.errors import InvalidValue, PathForbidden, SecretForbidden, UnknownSetting
+from qualab.model.items import JsonObject
+from qualab.model.names import ArmName
+from qualab.model.ports import Jobs, Registry, Secrets
+from qualab.model.registry import Pulse
+from qualab.run.experiment import Experiment, FrozenPlan, from_document, to_document
+from qualab.run.services import Services
+from qualab.service.access import ReferencedSecrets
+from qualab.service.desk import EXCLUSIVE, Desk, Wanted
+from qualab.service.planner import Planner
+from qualab.service.settings import ServiceSettings
+from qualab.settings import FIELDS, KEY_FIELDS, PLACE_FIELDS, PLAN_FIELDS, PLAN_FORMAT, Settings, load
+
+ACCEPT = "accept_underpowered"
+PLAN_PARTS = (PLAN_FORMAT, "hash", "frozen_at", "figures", "experiment", "plan")
+KEY_FILES = tuple(f"{name}_file" for name in KEY_FIELDS)
+NEVER = ("db", "output_path", "scoring_timeout", *KEY_FILES)
+"""The operator's: no request names them."""
+PATHS = ("data_dir", "include_path", "tokenizer", "checkpoint")
+VERIFIED = ("pods", "containers")
+RULE_FIELDS = ("margin", "margins", "score_bounds", "objective", "strict", "alpha", "max_missing_share", "missing_lost")
+MOST_WRONG = 20
+
+
+def desk_of(services: Services, registry: Registry, jobs: Jobs, settings: ServiceSettings) -> Desk:
+    """The desk. Endpoints are opened through the allow list from here on."""
+    allowed = AllowedEndpoints(settings.endpoints)
+    secrets = ReferencedSecrets(env=settings.secret_env, folder=settings.secret_dir)
+    return Desk(
+        services=replace(services, open_endpoint=allowed_opening(allowed), pulse=pulse_of(settings)),
+        registry=registry,
+        jobs=jobs,
+        read_document=partial(read_document, settings=settings, secrets=secrets),
+        read_plan=partial(read_document, settings=settings, secrets=secrets, needed=()),
+        read_rule=read_rule,
+        check_endpoint=allowed.check,
+        secrets=secrets,
+        planner=Planner(services.harness, timeout_s=settings.planning_timeout_s, max_tasks=settings.max_tasks),
+        host_concurrency=settings.host_concurrency,
+    )
+
+
+def pulse_of(settings: ServiceSettings) -> Pulse:
+    """How workers say that they live."""
+    return Pulse(every_s=settings.beat_s, stale_after_s=settings.stale_after_s)
+
+
+def read_document(
+    body: JsonObject, *, settings: ServiceSettings, secrets: Secrets, needed: tuple[str, ...] = NEEDED_TO_RUN
+) -> Wanted:
+    """An experiment's settings, or a plan file's content with the places beside it.
+
+    Raises UnknownSetting, InvalidValue, UsageError, PlanChanged, PathForbidden, SecretForbidden.
+    """
+    said = dict(body)
+    accepted, is_exclusive = _said(said, ACCEPT), _said(said, EXCLUSIVE)
+    frozen, content = _plan_in(said, settings) if PLAN_FORMAT in said else (None, said)
+    _check_known(content, (*FIELDS, *KEY_FIELDS, ACCEPT, EXCLUSIVE))
+    keys = _keys(content, secrets)
+    content = {name: value for name, value in content.items() if value is not None and name not in KEY_FIELDS}
+    _check_places(content, settings)
+    found = _loaded(_with_data(content, settings))
+    if frozen:
+        _check_planned(found, frozen)
+    references = {name: said[name] for name in KEY_FIELDS if said.get(name) is not None}
+    return Wanted(
+        document=_document(content, frozen) | references | _marks(**{ACCEPT: accepted, EXCLUSIVE: is_exclusive}),
+        experiment=_experiment(found, needed),
+        keys=keys,
+        settings=_planned_by(found),
+        frozen=frozen,
+        accept_underpowered=accepted,
+        is_exclusive=is_exclusive,
+    )
+
+
+def _said(body: JsonObject, name: str) -> bool:
+    """A mark that stands beside the settings; taken out of them."""
+    value = body.pop(name, False)
+    if not isinstance(value, bool):
+        raise InvalidValue.must_be(name, "true or false")
+    return value
+
+
+def _marks(**marks: bool) -> JsonObject:
+    return {name: True for name, is_set in marks.items() if is_set}
+
+
+def read_rule(said: JsonObject) -> Mapping[str, Any]:
+    """Parts of a decision rule that an analysis may change. Raises UnknownSetting, InvalidValue."""
+    _check_known(said, RULE_FIELDS)
+    found = _loaded(said)
+    return {name: getattr(found, name) for name in said if said[name] is not None}
+
+
+def _plan_in(said: JsonObject, settings: ServiceSettings) -> tuple[FrozenPlan, JsonObject]:
+    """The plan, and the settings around it. Paths that it names are those of the machine that made it: left out."""
+    frozen = from_document(said, where="The plan")
+    beside = {name: value for name, value in said.items() if name not in PLAN_PARTS}
+    for name in beside:
+        if name in PLAN_FIELDS:
+            raise InvalidValue(
+                f"{name} would change the frozen plan",
+                hint="Leave it out, or make another plan",
+                fields={name: "may not stand beside a plan"},
+            )
+    kept = {str(name): value for name, value in frozen.settings.items()}
+    for name in (*NEVER, *VERIFIED, *PATHS):
+        if name in kept and _problem(name, kept[name], settings):
+            del kept[name]
+    return replace(frozen, settings=kept), {**kept, **beside}
+
+
+def _check_known(content: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    """Raises UnknownSetting with every unknown key, and the right one that is nearest to each."""
+    unknown = [name for name in content if name not in known]
+    if not unknown:
+        return
+    fields = {_short(name): _nearest(name, known) for name in unknown[:MOST_WRONG]}
+    raise UnknownSetting(
+        f"Unknown setting {_short(unknown[0])}",
+        hint=fields[_short(unknown[0])].removeprefix("is no setting. "),
+        fields=fields,
+    )
+
+
+def _nearest(name: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name[:100].replace("-", "_"), known, n=1, cutoff=0.5)
+    return f"is no setting. Did you mean {near[0]}?" if near else f"is no setting. Known: {', '.join(known)}"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 60 else f"{name[:60]}..."
+
+
+def _keys(content: Mapping[str, Any], secrets: Secrets) -> dict[ArmName, str]:
+    """References by arm: its own before the common one. Raises SecretForbidden for values, without repeating them."""
+    for name in KEY_FIELDS:
+        if content.get(name) is not None:
+            try:
+                secrets.check(content[name] if isinstance(content[name], str) else "")
+            except SecretForbidden as exc:
+                raise SecretForbidden(
+                    f"{name}: {exc.message}", hint=exc.hint, fields={name: "must be env:NAME or file:/path"}
+                ) from None
+    common = content.get("api_key")
+    own = {arm: content.get(f"{arm.value}_api_key") or common for arm in ArmName}
+    return {arm: reference for arm, reference in own.items() if reference}
+
+
+def _check_places(content: Mapping[str, Any], settings: ServiceSettings) -> None:
+    wrong = {name: problem for name in content if (problem := _problem(name, content[name], settings))}
+    wrong |= {f"pins.{name}": problem for name, problem in _of_pins(content, settings)}
+    if wrong:
+        name, problem = next(iter(wrong.items()))
+        raise PathForbidden(f"{name} {problem}", hint="Leave it out, or ask the service's operator", fields=wrong)
+    names = content.get("tasks")
+    for name in names.split(",") if isinstance(names, str) else names if isinstance(names, list) else ():
+        if isinstance(name, str) and (name.strip().endswith((".yaml", ".yml")) or "/" in name):
+            raise PathForbidden(
+                "tasks may not name files of the service's machine",
+                hint="Name a task, a group or a suite",
+                fields={"tasks": "must be names of tasks, groups or suites"},
+            )
+
+
+def _of_pins(content: Mapping[str, Any], settings: ServiceSettings) -> Iterator[tuple[str, str]]:
+    pins = content.get("pins")
+    if (
+        isinstance(pins, dict)
+        and pins.get("checkpoint")
+        and (problem := _problem("checkpoint", pins["checkpoint"], settings))
+    ):
+        yield "checkpoint", problem
+
+
+def _problem(name: str, value: Any, settings: ServiceSettings) -> str:
+    """Why a request may not say this of the service's machine; empty where it may."""
+    if not value:
+        return ""
+    if name in KEY_FILES:
+        return f'may not be sent: send {name.removesuffix("_file")}: "file:/path"'
+    if name in NEVER:
+        return "is the service's own, and may not be sent"
+    if name in VERIFIED and not settings.may_verify_pins:
+        return "may not be sent: the service does not look at pods and containers"
+    if name in PATHS and not all(_is_allowed(path, settings) for path in _paths(value)):
+        return "names a path of the service's machine that requests may not name"
+    return ""
+
+
+def _paths(value: Any) -> list[str]:
+    listed = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    return [str(one).strip() for one in listed]
+
+
+def _is_allowed(path: str, settings: ServiceSettings) -> bool:
+    """Whether a path, links followed, lies in a folder that requests may name."""
+    folders = [*settings.allowed_paths, *([settings.data_dir] if settings.data_dir else [])]
+    try:
+        whole = Path(path).resolve()
+        return any(whole.is_relative_to(folder.resolve()) for folder in folders)
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+def _with_data(content: Mapping[str, Any], settings: ServiceSettings) -> Mapping[str, Any]:
+    if settings.data_dir is None or "data_dir" in content:
+        return content
+    return {**content, "data_dir": str(settings.data_dir)}
+
+
+def _loaded(content: Mapping[str, Any]) -> Settings:
+    """The service's environment says nothing here: it is its operator's, not the caller's."""
+    try:
+        return load(content=content, environment=False)
+    except InvalidValue as exc:
+        fields = exc.details.get("fields")
+        wrong = fields if isinstance(fields, dict) else {}
+        said = "; ".join(f"{name}: {allowed}" for name, allowed in wrong.items())
+        raise InvalidValue(said or exc.message, hint="Change what is named", fields=wrong) from None
+
+
+def _check_planned(found: Settings, frozen: FrozenPlan) -> None:
+    planned = load(content=frozen.settings, environment=False)
+    for name in PLAN_FIELDS:
+        if getattr(found, name) != getattr(planned, name):
+            raise InvalidValue(f"{name} would change the frozen plan", hint="Leave it out, or make another plan")
+
+
+def _document(content: Mapping[str, Any], frozen: FrozenPlan | None) -> JsonObject:
+    """What is kept: what was said, without what was only for people."""
+    if frozen is None:
+        return dict(content)
+    beside = {name: value for name, value in content.items() if name in PLACE_FIELDS and name not in frozen.settings}
+    changed = content.keys() & frozen.settings.keys()
+    beside |= {name: content[name] for name in sorted(changed) if content[name] != frozen.settings[name]}
+    return to_document(frozen, {}) | beside
+
+
+def _planned_by(found: Settings) -> JsonObject:
+    everything = found.model_dump(mode="json", include=set(PLAN_FIELDS))
+    return {name: everything[name] for name in PLAN_FIELDS if everything[name] is not None}
+
+
+def _experiment(found: Settings, needed: tuple[str, ...]) -> Experiment:
+    missing = {name: "is needed" for name in needed if not getattr(found, name)}
+    if missing:
+        raise InvalidValue(f"{' and '.join(missing)} must be given", hint="Add what is missing", fields=missing)
+    return experiment_of(found, needed=needed)

@@ -1,0 +1,533 @@
+"""What a task's filters take out of one item's answers: run again, because scores hold it of few metrics."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from threading import Lock, Thread
+
+from qualab.analysis.drafter import Difference, differences
+from qualab.analysis.flips import have_outcomes
+from qualab.errors import ComparisonNotFound, ItemNotFound, NotYet, PathForbidden, QualabError
+from qualab.model.canonical import body_hash, canonical_json, encode_body, sha256
+from qualab.model.comparison import Analysis, Comparison, MetricResult
+from qualab.model.engine import Engine, Treatment, engines_seen, pins_seen
+from qualab.model.items import Answer, Item, JsonObject, Outcome, OutcomeFilter, Reply, Score
+from qualab.model.names import ArmName, ComparisonStatus, Verdict
+from qualab.model.plan import PinFound
+from qualab.model.ports import LoadedTasks
+from qualab.model.registry import ComparisonSummary, Page, Submission, SubmissionStatus, not_found
+from qualab.run.experiment import FrozenPlan, check_unchanged, planned_options, refuse_imported, to_document
+from qualab.service.desk import Desk
+
+WAIT_S = 2.0
+"""How long a page waits for a task to be loaded, which is begun by then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extracted:
+    """What one filter makes of both answers of one repeat."""
+
+    filter: str
+    repeat: int
+    texts: dict[ArmName, str]
+    """Without an arm that did not answer."""
+
+
+def extracted_of(desk: Desk, comparison: Comparison, item: Item, answers: Sequence[Answer]) -> tuple[Extracted, ...]:
+    """Filter by filter. The item's task alone is loaded, as it was planned; no code of the one who ran it is.
+
+    Raises InvalidValue for what was imported, PathForbidden where the tasks came from a folder of their own,
+    PlanChanged where the task is not what it was, StillLoading, and what loading and filtering raise.
+    """
+    refuse_imported(comparison, "filtered again")
+    if comparison.local.get("include_path"):
+        raise PathForbidden(
+            "The tasks came from a folder of whoever ran them: no page loads their code",
+            hint="qualab rescore scores the answers anew",
+        )
+    options = replace(planned_options(comparison.plan, comparison.local), names=(item.task,))
+    plan = replace(comparison.plan, tasks=tuple(one for one in comparison.plan.tasks if one.name == item.task))
+
+    def job(tasks: LoadedTasks) -> tuple[Extracted, ...]:
+        check_unchanged(plan, tasks)
+        return tuple(_by_filter(tasks, item, answers))
+
+    return desk.planner.with_tasks(options, job, name=f"{comparison.id}/{item.id}", timeout_s=WAIT_S)
+
+
+def _by_filter(tasks: LoadedTasks, item: Item, answers: Sequence[Answer]) -> Iterator[Extracted]:
+    found: dict[tuple[int, str], dict[ArmName, str]] = {}
+    for answer in answers:
+        if answer.reply.status.is_answer:
+            for name, (results,) in tasks.extracted(item.task, [(item, [answer.reply])]):
+                found.setdefault((answer.repeat, name), {})[answer.arm] = _text(results)
+    for (repeat, name), texts in sorted(found.items(), key=lambda entry: entry[0][0]):
+        yield Extracted(filter=name, repeat=repeat, texts=texts)
+
+
+def _text(filtered: object) -> str:
+    """The one text there mostly is; several, line by line."""
+    if isinstance(filtered, list | tuple):
+        return "\n".join(map(_text, filtered))
+    return str(filtered)
+
+
+RATE_OVER = 10
+"""Looks that the rate is taken over."""
+RATE_WITHIN_S = 60.0
+"""Older looks say nothing of what it is lately."""
+MOST_FOLLOWED = 256
+"""Comparisons that are under way, of which what was seen is remembered."""
+
+PHASES = {
+    SubmissionStatus.QUEUED: "waiting for a worker",
+    SubmissionStatus.RUNNING: "preparing",
+    ComparisonStatus.PLANNED: "preparing",
+    ComparisonStatus.RUNNING: "asking",
+    ComparisonStatus.ANSWERED: "scoring and analysing",
+    ComparisonStatus.INTERRUPTED: "interrupted",
+    ComparisonStatus.STOPPED: "stopped",
+    ComparisonStatus.FINISHED: "finished",
+}
+
+COUNTED = (ComparisonStatus.RUNNING, ComparisonStatus.ANSWERED)
+"""Statuses of what is under way: few at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One look."""
+
+    id: str
+    status: ComparisonStatus | SubmissionStatus
+    phase: str
+    answered: dict[ArmName, int]
+    unanswered: dict[ArmName, int]
+    """Requests that came back without an answer."""
+    n_requests: int | None
+    """Of each arm; None while there is no plan."""
+    rate: float | None
+    """Answers a second of both arms, lately; None before the second look."""
+    eta_s: float | None
+    """Seconds until every request has its answer, at that rate; None while that is not known."""
+    verdict: Verdict | None
+    stop_reason: str
+    has_ended: bool
+
+    @property
+    def mark(self) -> str:
+        """The same for the same state, whichever process looks: the id of an event."""
+        return sha256(canonical_json([self.status, self.answered, self.unanswered, self.verdict, self.has_ended]))[:16]
+
+
+class Follower:
+    """Looks at one comparison again and again."""
+
+    def __init__(self, desk: Desk, comparison_id: str) -> None:
+        self._desk = desk
+        self._id = comparison_id
+        self._n_requests: int | None = None
+        self._looks: deque[tuple[float, int]] = deque(maxlen=RATE_OVER)
+        self._lock = Lock()
+        self._is_counting = False
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it is known how many requests there are."""
+        return self._n_requests is not None
+
+    def count(self) -> None:
+        """Goes through the items, once. Raises ComparisonNotFound, StoreError."""
+        store = self._desk.services.store
+        repeats = store.get(self._id).plan.sampling.repeats
+        self._n_requests = repeats * sum(len(item.requests) for item in store.items(self._id))
+
+    def count_meanwhile(self) -> None:
+        """Counts in a thread, unless that is done or under way."""
+        with self._lock:
+            if self.is_counted or self._is_counting:
+                return
+            self._is_counting = True
+        Thread(target=self._count_quietly, daemon=True).start()
+
+    def _count_quietly(self) -> None:
+        with suppress(QualabError):  # the next look tries again
+            self.count()
+        self._is_counting = False
+
+    def look(self, *, may_count: bool = True) -> Progress:
+        """Raises ComparisonNotFound, StoreError. Going through the items may take a second, where that is allowed."""
+        found = about(self._desk, self._id)
+        if may_count and found.summary.plan_hash and not self.is_counted:
+            self.count()
+        came_back, unanswered = self._came_back(found)
+        with self._lock:
+            rate = self._rate_with(sum(came_back.values()))
+        return Progress(
+            id=self._id,
+            status=found.summary.status,
+            phase=PHASES.get(found.summary.status, found.summary.status.value),
+            answered={arm: came_back[arm] - unanswered[arm] for arm in ArmName},
+            unanswered=unanswered,
+            n_requests=self._n_requests,
+            rate=rate,
+            eta_s=self._eta_s(came_back, rate),
+            verdict=found.summary.verdict,
+            stop_reason=found.summary.stop_reason,
+            has_ended=found.has_ended,
+        )
+
+    def _came_back(self, found: About) -> tuple[Mapping[ArmName, int], dict[ArmName, int]]:
+        """Requests of each arm that came back, and those of them that have no answer, which are counted first."""
+        if not found.summary.plan_hash:
+            return dict.fromkeys(ArmName, 0), dict.fromkeys(ArmName, 0)
+        store = self._desk.services.store
+        unanswered = dict(store.n_unanswered(self._id))
+        return store.n_answered(self._id), unanswered
+
+    def _rate_with(self, n_came_back: int) -> float | None:
+        now = self._desk.services.clock.monotonic_s()
+        while self._looks and now - self._looks[0][0] > RATE_WITHIN_S:
+            self._looks.popleft()
+        self._looks.append((now, n_came_back))
+        then, before = self._looks[0]
+        return round((n_came_back - before) / (now - then), 2) if now > then else None
+
+    def _eta_s(self, came_back: Mapping[ArmName, int], rate: float | None) -> float | None:
+        if self._n_requests is None or not rate or rate < 0.0:
+            return None
+        left = sum(self._n_requests - n for n in came_back.values())
+        return round(left / rate, 1) if left > 0 else None
+
+
+class Followers:
+    """Looks at the comparisons of a list, as often as somebody reads it. Threads may share it."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._known: dict[str, Follower] = {}
+        self._lock = Lock()
+
+    def look(self, comparison_id: str) -> Progress:
+        """Says at once what is known; how many requests there are is counted meanwhile, for the next look. Raises
+        ComparisonNotFound, StoreError."""
+        follower = self._follower(comparison_id)
+        found = follower.look(may_count=False)
+        if found.has_ended:
+            self._known.pop(comparison_id, None)
+        elif found.status in COUNTED:
+            follower.count_meanwhile()
+        return found
+
+    def _follower(self, comparison_id: str) -> Follower:
+        with self._lock:
+            if comparison_id not in self._known:
+                if len(self._known) >= MOST_FOLLOWED:
+                    self._known.clear()
+                self._known[comparison_id] = Follower(self._desk, comparison_id)
+            return self._known[comparison_id]
+
+
+ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
+HASH = re.compile(r"[0-9a-f]{64}")
+MOST_POSITION = 2**31 - 1
+ENDED = frozenset(
+    {ComparisonStatus.FINISHED, SubmissionStatus.DONE, SubmissionStatus.FAILED, SubmissionStatus.CANCELLED}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """A comparison with the request that it came of; None for one that was started at a command line."""
+
+    summary: ComparisonSummary
+    submission: Submission | None
+
+    @property
+    def version(self) -> int:
+        """Of what may change; 0 where nothing can be asked for."""
+        return self.submission.version if self.submission else 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is under way or waits to be."""
+        if self.submission is not None:
+            return self.submission.status in ENDED
+        return self.summary.status in ENDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictOf:
+    """What CI polls."""
+
+    id: str
+    status: ComparisonStatus | SubmissionStatus
+    has_ended: bool
+    """Nothing more comes, unless it is taken up again."""
+    verdict: Verdict | None
+    plan_hash: str
+    label: str
+    model: str
+    finished_at: datetime | None
+    stop_reason: str
+    error: Mapping[str, str]
+    """What kept it from running: code, message, hint; empty otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestBody:
+    """The bytes that an arm was sent for one answer."""
+
+    choice: int
+    repeat: int
+    route: str
+    body: str
+    sha256_begins: str
+    """Hexadecimal; as it stands with the answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSeen:
+    """What one arm said."""
+
+    arm: ArmName
+    choice: int
+    repeat: int
+    request_hash: str
+    """Hexadecimal: how the SHA-256 of the body that was sent begins."""
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemSeen:
+    """One item with all that became of it."""
+
+    position: int
+    task: str
+    doc_id: int
+    kind: str
+    doc: JsonObject
+    target: str
+    requests: tuple[RequestBody, ...]
+    answers: tuple[AnswerSeen, ...]
+    scores: tuple[Score, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightSeen:
+    """What both arms said of themselves before the first item."""
+
+    engines: dict[ArmName, Engine]
+    differences: tuple[Difference, ...]
+    pins: tuple[PinFound, ...]
+    error: Mapping[str, str]
+    """What stopped the comparison there, or later; empty otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsOf:
+    """The result table, and what stands around it."""
+
+    comparison_id: str
+    plan_hash: str
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    caveats: tuple[str, ...]
+    metrics: tuple[MetricResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisNamed:
+    """One stored analysis."""
+
+    plan_hash: str
+    is_own_plan: bool
+    """False: its plan was made after the data."""
+    verdict: Verdict
+    hash: str
+    """SHA-256 of its canonical JSON."""
+
+
+def about(desk: Desk, comparison_id: str) -> About:
+    """Raises ComparisonNotFound; the beginning of an id is none."""
+    summary, submission = desk.registry.about(known_id(comparison_id))
+    return About(summary=summary, submission=submission)
+
+
+def known_id(comparison_id: str) -> str:
+    """The id, if it can be one. Raises ComparisonNotFound: what no id looks like is not looked for."""
+    if not ID.fullmatch(comparison_id):
+        raise not_found(comparison_id[:50])
+    return comparison_id
+
+
+def verdicts_of(desk: Desk, comparison_ids: Sequence[str]) -> dict[str, VerdictOf]:
+    """By id, each from one row, without its analysis; those that are not there are left out."""
+    found = desk.registry.abouts([one for one in comparison_ids if ID.fullmatch(one)])
+    return {key: _verdict(About(summary=summary, submission=sent)) for key, (summary, sent) in found.items()}
+
+
+def _verdict(found: About) -> VerdictOf:
+    summary = found.summary
+    return VerdictOf(
+        id=summary.id,
+        status=summary.status,
+        has_ended=found.has_ended,
+        verdict=summary.verdict,
+        plan_hash=summary.plan_hash,
+        label=summary.label,
+        model=summary.model,
+        finished_at=summary.finished_at,
+        stop_reason=summary.stop_reason,
+        error=found.submission.error if found.submission else {},
+    )
+
+
+def comparison_of(desk: Desk, comparison_id: str) -> Comparison:
+    """Raises ComparisonNotFound, NotYet where it has no plan yet."""
+    try:
+        found = desk.services.store.get(known_id(comparison_id))
+    except ComparisonNotFound:
+        status = about(desk, comparison_id).summary.status
+        raise NotYet(
+            f"Comparison {comparison_id} is {status.value}: its plan is not drawn up yet", hint="Follow its events"
+        ) from None
+    if found.id != comparison_id:
+        raise not_found(comparison_id)
+    return found
+
+
+def plan_document(desk: Desk, comparison_id: str) -> JsonObject:
+    """The plan, as in a plan file. Raises as `comparison_of`."""
+    found = comparison_of(desk, comparison_id)
+    frozen = FrozenPlan(plan=found.plan, plan_hash=found.plan_hash, frozen_at=found.created_at, settings={})
+    document = to_document(frozen, {})
+    return {name: document[name] for name in ("qualab_plan", "hash", "frozen_at", "plan")}
+
+
+def analysis_of(desk: Desk, comparison_id: str, *, plan_hash: str | None = None) -> Analysis:
+    """Under its own plan unless another is named. Raises as `comparison_of`, NotYet."""
+    found = comparison_of(desk, comparison_id)
+    can_be = plan_hash is None or HASH.fullmatch(plan_hash)
+    analysis = desk.services.store.analysis(found.id, plan_hash=plan_hash) if can_be else None
+    if analysis is None and plan_hash is not None:
+        raise ComparisonNotFound(
+            f"Comparison {comparison_id} has no analysis under that plan", hint="List its analyses for their hashes"
+        )
+    if analysis is None:
+        raise NotYet(f"Comparison {comparison_id} is {found.status.value}: not analysed yet", hint="Follow its events")
+    return analysis
+
+
+def metrics_of(desk: Desk, comparison_id: str) -> MetricsOf:
+    """Raises as `analysis_of`."""
+    found = analysis_of(desk, comparison_id)
+    return MetricsOf(
+        comparison_id=found.comparison_id,
+        plan_hash=found.plan_hash,
+        verdict=found.verdict,
+        reasons=found.reasons,
+        caveats=found.caveats,
+        metrics=found.metrics,
+    )
+
+
+def acceptance_of(desk: Desk, comparison_id: str) -> Treatment:
+    """What the drafter did. Raises as `analysis_of`."""
+    found = analysis_of(desk, comparison_id).treatment
+    if found is None:
+        raise NotYet(f"The analysis of {comparison_id} did not look into engines", hint="Analyse it again")
+    return found
+
+
+def analyses_of(desk: Desk, comparison_id: str) -> tuple[AnalysisNamed, ...]:
+    """The oldest first. Raises as `comparison_of`."""
+    found, store = comparison_of(desk, comparison_id), desk.services.store
+    kept = (store.analysis(found.id, plan_hash=one) for one in store.plan_hashes(found.id))
+    return tuple(named(one, found) for one in kept if one is not None)
+
+
+def named(analysis: Analysis, comparison: Comparison) -> AnalysisNamed:
+    """An analysis by what tells it from others."""
+    return AnalysisNamed(
+        plan_hash=analysis.plan_hash,
+        is_own_plan=analysis.plan_hash == comparison.plan_hash,
+        verdict=analysis.verdict,
+        hash=sha256(canonical_json(analysis)),
+    )
+
+
+def preflight_of(desk: Desk, comparison_id: str) -> PreflightSeen:
+    """As last seen. Raises ComparisonNotFound."""
+    found = about(desk, comparison_id)
+    has_plan = bool(found.summary.plan_hash)
+    seen = desk.services.store.observations(comparison_id) if has_plan else ()
+    engines = engines_seen(seen)
+    both = [engines[arm] for arm in ArmName if arm in engines]
+    return PreflightSeen(
+        engines=engines,
+        differences=tuple(differences(*both)) if len(both) == len(ArmName) else (),
+        pins=pins_seen(seen),
+        error=found.submission.error if found.submission else {},
+    )
+
+
+def outcomes_of(
+    desk: Desk, comparison_id: str, wanted: OutcomeFilter, *, cursor: str | None, limit: int
+) -> Page[Outcome]:
+    """Raises as `comparison_of`, NotYet where nothing is scored, InvalidValue for a cursor that is none."""
+    with suppress(ComparisonNotFound):  # one transaction, where there is something to show
+        page = desk.registry.outcomes(known_id(comparison_id), wanted, cursor=cursor, limit=limit)
+        if page.entries:
+            return page
+    found = comparison_of(desk, comparison_id)
+    if not have_outcomes(desk.services.store, desk.registry, found):
+        raise NotYet(
+            f"Comparison {found.id} is {found.status.value}: its items are not scored yet", hint="Follow its events"
+        )
+    return desk.registry.outcomes(found.id, wanted, cursor=cursor, limit=limit)
+
+
+def item_of(desk: Desk, comparison_id: str, position: int) -> ItemSeen:
+    """Raises as `comparison_of`, ItemNotFound."""
+    found = comparison_of(desk, comparison_id)
+    if not 0 <= position <= MOST_POSITION:
+        raise ItemNotFound(f"Comparison {found.id} has no item {position}", hint="Positions count from 0")
+    item, answers, scores = desk.registry.pair(found.id, position)
+    return ItemSeen(
+        position=item.position,
+        task=item.task,
+        doc_id=item.doc_id,
+        kind=item.kind.value,
+        doc=item.doc,
+        target=item.target,
+        requests=_bodies(item, found),
+        answers=tuple(map(_answer, answers)),
+        scores=tuple(scores),
+    )
+
+
+def _answer(one: Answer) -> AnswerSeen:
+    return AnswerSeen(
+        arm=one.arm, choice=one.choice, repeat=one.repeat, request_hash=one.request_hash.hex(), reply=one.reply
+    )
+
+
+def _bodies(item: Item, comparison: Comparison) -> tuple[RequestBody, ...]:
+    sampling = comparison.plan.sampling
+    return tuple(
+        _body(request.choice, repeat, request.api.value, encode_body(request.payload, seed=sampling.seed + repeat))
+        for repeat in range(sampling.repeats)
+        for request in item.requests
+    )
+
+
+def _body(choice: int, repeat: int, route: str, body: bytes) -> RequestBody:
+    return RequestBody(
+        choice=choice, repeat=repeat, route=route, body=body.decode(), sha256_begins=body_hash(body).hex()
+    )

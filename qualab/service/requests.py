@@ -1,0 +1,280 @@
+"""A stored comparison is analysed again over the service."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from qualab.errors import (
+    EndpointForbidden,
+    Forbidden,
+    InvalidValue,
+    TooManyTasks,
+    Underpowered,
+    VersionConflict,
+    WrongState,
+)
+from qualab.model.canonical import canonical_json, plan_hash, sha256
+from qualab.model.comparison import Analysis
+from qualab.model.items import JsonObject
+from qualab.model.names import ComparisonStatus
+from qualab.model.registry import UNDER_WAY, Scope, Submission, SubmissionStatus, signed_off
+from qualab.model.wording import is_one_line
+from qualab.planning.suite import EVERYWHERE, Given, Planning, pilot_of
+from qualab.run.compare import compare_again, with_rule
+from qualab.run.experiment import FrozenPlan, check, check_frozen, to_document
+from qualab.service.access import Caller
+from qualab.service.desk import By, Desk, Wanted, check_hosts
+from qualab.service.planner import beliefs_of
+from qualab.service.reading import About, AnalysisNamed, about, comparison_of, known_id, named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysedAgain:
+    """What came of it."""
+
+    name: AnalysisNamed
+    is_as_stored: bool
+    analysis: Analysis
+
+
+def analyse_again(desk: Desk, comparison_id: str, changes: JsonObject, *, by: By) -> AnalysedAgain:
+    """Under the comparison's own plan, or with parts of its rule changed: then it is marked as made after the data.
+
+    Raises as `compare_again`, `with_rule` and `Desk.read_rule`, NotYet.
+    """
+    comparison = comparison_of(desk, comparison_id)
+    rule = desk.read_rule(changes)
+    other = with_rule(comparison.plan, rule) if rule else None
+    found = compare_again(desk.services, comparison.id, other=other)
+    if not found.is_own_plan:
+        said = {name: str(value) for name, value in rule.items()}
+        desk.registry.note(by.entry("analysis.create", comparison.id, plan_hash=found.analysis.plan_hash, **said))
+    return AnalysedAgain(
+        name=named(found.analysis, comparison), is_as_stored=found.is_as_stored, analysis=found.analysis
+    )
+
+
+MOST_TO_READ = 50
+"""Tasks of a plan whose caller may only read: every suite has fewer."""
+ASSUMED = ("discordance", "design_effect", "noise")
+ASSUME_RULE = "a number, or an object of numbers by benchmark, task or metric"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """What came of it."""
+
+    plan_hash: str
+    document: JsonObject | None
+    """None where no model is named: such a plan cannot be run."""
+    planning: Planning
+
+
+def compute_plan(desk: Desk, body: JsonObject, *, caller: Caller) -> Computed:
+    """Of an experiment's settings, with `assume` and `pilot` beside them. Raises as `submit` without its endpoints, and
+    Forbidden for many tasks where the caller may only read."""
+    said = dict(body)
+    given, pilot_id = _given(said.pop("assume", None)), said.pop("pilot", None)
+    if pilot_id is not None and not isinstance(pilot_id, str):
+        raise InvalidValue.must_be("pilot", "the id of a comparison")
+    wanted = desk.read_plan(said)
+    check(wanted.experiment)
+    pilot = pilot_of(desk.services.store, comparison_of(desk, pilot_id).id) if pilot_id else None
+    may_run = caller.scope.allows(Scope.RUN)
+    try:
+        found = desk.planner.planned(
+            wanted.experiment,
+            given,
+            pilot,
+            caller=caller.token_id or caller.name,
+            most_tasks=None if may_run else MOST_TO_READ,
+        )
+    except TooManyTasks as exc:
+        if may_run:
+            raise
+        raise Forbidden(
+            f"A plan of more than {MOST_TO_READ} tasks needs the scope run; the token has read",
+            hint="Name fewer tasks, or send a token with the scope run",
+        ) from exc
+    digest = plan_hash(found.plan)
+    frozen = FrozenPlan(
+        plan=found.plan, plan_hash=digest, frozen_at=desk.services.clock.now(), settings=dict(wanted.settings)
+    )
+    document = to_document(frozen, {"joint_power": found.joint_power}) if wanted.experiment.model else None
+    return Computed(plan_hash=digest, document=document, planning=found)
+
+
+def _given(assume: Any) -> Given:
+    if assume is None:
+        return Given()
+    if not isinstance(assume, dict):
+        raise InvalidValue.must_be("assume", f"an object of {', '.join(ASSUMED)} and rate")
+    if unknown := [name for name in assume if name not in (*ASSUMED, "rate")]:
+        raise InvalidValue.must_be(f"assume.{unknown[0][:60]}", f"one of {', '.join(ASSUMED)} and rate")
+    rate = assume.get("rate")
+    if rate is not None and not _is_number(rate):
+        raise InvalidValue.must_be("assume.rate", "a number of requests a second")
+    shares = {name: _shares(name, assume[name]) for name in ASSUMED if assume.get(name) is not None}
+    return Given(**shares, rate=rate)
+
+
+def _shares(name: str, value: Any) -> Mapping[str, float]:
+    if _is_number(value):
+        return {EVERYWHERE: float(value)}
+    if isinstance(value, dict) and all(_is_number(one) for one in value.values()):
+        return {str(key): float(one) for key, one in value.items()}
+    raise InvalidValue.must_be(f"assume.{name}", ASSUME_RULE)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+KEY = re.compile(r"[\x21-\x7e]{1,200}")
+KEY_RULE = "1 to 200 printable ASCII characters without spaces"
+MOST_CHARACTERS = 200
+
+
+def submit(desk: Desk, body: JsonObject, *, by: By, key: str = "") -> tuple[Submission, bool]:
+    """Stores and enqueues a comparison; False where an idempotency key was used before, with what was stored then.
+
+    Raises what `ReadDocument` and loading tasks raise, EndpointForbidden, Underpowered, StillLoading, KeyReused.
+    """
+    if key and not KEY.fullmatch(key):
+        raise InvalidValue.must_be("Idempotency-Key", KEY_RULE)
+    wanted = desk.read_document(body)
+    check_wanted(desk, wanted)
+    _check_power(planned(desk, wanted, caller=by.caller), accepted=wanted.accept_underpowered)
+    submission = Submission(
+        id=new_id(by.at),
+        experiment=wanted.document,
+        label=wanted.experiment.label,
+        model=wanted.experiment.model,
+        created_at=by.at,
+        created_by=by.who,
+    )
+    entry = by.entry("comparison.create", submission.id, label=submission.label, model=submission.model)
+    stored, is_new = desk.registry.submit(submission, entry=entry, key=key, body_hash=sha256(canonical_json(body)))
+    if stored.status is SubmissionStatus.QUEUED:
+        desk.jobs.enqueue(stored.id)
+    return stored, is_new
+
+
+def check_wanted(desk: Desk, wanted: Wanted) -> None:
+    """Raises InvalidValue, EndpointForbidden."""
+    experiment = wanted.experiment
+    check(experiment)
+    for name in ("label", "model"):
+        text = getattr(experiment, name)
+        if len(text) > MOST_CHARACTERS or not is_one_line(text):
+            raise InvalidValue.must_be(
+                name, f"text of at most {MOST_CHARACTERS} characters, on one line, without control characters"
+            )
+    for name in ("baseline", "candidate"):
+        _check_endpoint(desk, name, getattr(experiment, name))
+    check_hosts(desk, experiment)
+    if desk.services.is_same_server(experiment.baseline, experiment.candidate):
+        raise InvalidValue.must_be("candidate", "the URL of another server than the baseline")
+
+
+def _check_endpoint(desk: Desk, name: str, url: str) -> None:
+    try:
+        desk.check_endpoint(url)
+    except (EndpointForbidden, InvalidValue) as exc:
+        raise type(exc)(exc.message, hint=exc.hint, fields={name: exc.message}) from exc
+
+
+def planned(desk: Desk, wanted: Wanted, *, caller: str) -> Planning:
+    """What the items can prove. Raises PlanChanged where a frozen plan would not be what is run."""
+    frozen = wanted.frozen.plan if wanted.frozen else None
+    given = beliefs_of(frozen) if frozen else Given()
+    hashed = frozen.pins.checkpoint_hash if frozen else ""
+    found = desk.planner.planned(wanted.experiment, given, checkpoint_hash=hashed, caller=caller)
+    if frozen:
+        check_frozen(frozen, replace(found.plan, assumptions=frozen.assumptions))
+    return found
+
+
+def new_id(now: datetime) -> str:
+    """Of a comparison."""
+    return f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+
+
+def _check_power(found: Planning, *, accepted: bool) -> None:
+    if found.unproven and not accepted:
+        raise Underpowered(
+            "These items cannot prove the plan's margins",
+            hint="Ask more items, widen the margin, or send accept_underpowered: true",
+            fields={"margin": " ".join(found.unproven), "accept_underpowered": "must be true for such a plan"},
+        )
+
+
+def cancel(desk: Desk, comparison_id: str, *, by: By, version: int | None = None) -> Submission:
+    """Ends it where it waits or runs. Raises ComparisonNotFound, WrongState, VersionConflict."""
+    found = _own(about(desk, comparison_id), version)
+    if found.status is SubmissionStatus.CANCELLED:
+        return found
+    if found.status not in UNDER_WAY:
+        raise WrongState(
+            f"Comparison {comparison_id} is {found.status.value}: there is nothing to cancel",
+            hint="Only what is queued or running can be cancelled",
+        )
+    entry = by.entry("comparison.cancel", comparison_id)
+    changed = desk.registry.set_submission(
+        comparison_id, SubmissionStatus.CANCELLED, entry=entry, version=found.version
+    )
+    desk.jobs.cancel(comparison_id)
+    return changed
+
+
+def resume(
+    desk: Desk, comparison_id: str, *, by: By, retry_failed: bool = False, version: int | None = None
+) -> Submission:
+    """Takes up again what was cancelled, stopped or failed. Raises ComparisonNotFound, WrongState, ComparisonSignedOff,
+    VersionConflict."""
+    seen = about(desk, comparison_id)
+    found = _own(seen, version)
+    if found.status in UNDER_WAY:
+        raise WrongState(f"Comparison {comparison_id} is {found.status.value} already", hint="Follow its events")
+    if seen.summary.is_signed_off:
+        raise signed_off(comparison_id)
+    if seen.summary.status is ComparisonStatus.FINISHED and not retry_failed:
+        raise WrongState(
+            f"Comparison {comparison_id} is finished", hint="Only retry_failed: true takes up a finished comparison"
+        )
+    entry = by.entry("comparison.resume", comparison_id, retry_failed=str(retry_failed).lower())
+    changed = desk.registry.set_submission(
+        comparison_id, SubmissionStatus.QUEUED, entry=entry, error={}, version=found.version
+    )
+    desk.jobs.resume(comparison_id, retry_failed=retry_failed)
+    return changed
+
+
+def delete(desk: Desk, comparison_id: str, *, by: By, seen: About | None = None) -> None:
+    """As it was `seen`, if that is said. Raises ComparisonNotFound, ComparisonBusy, ComparisonSignedOff,
+    VersionConflict."""
+    entry = by.entry("comparison.delete", known_id(comparison_id))
+    read = None if seen is None else (seen.summary, seen.submission)
+    desk.registry.delete(comparison_id, entry=entry, stale_after_s=desk.services.pulse.stale_after_s, seen=read)
+
+
+def _own(seen: About, version: int | None) -> Submission:
+    if seen.submission is None:
+        raise WrongState(
+            f"Comparison {seen.summary.id} was not asked for over the service",
+            hint=f"Where it was started: qualab resume {seen.summary.id}",
+        )
+    _check_version(seen.submission, version)
+    return seen.submission
+
+
+def _check_version(found: Submission, version: int | None) -> None:
+    if version is not None and version != found.version:
+        raise VersionConflict(
+            f"Comparison {found.id} has changed since it was read", hint="Read it again, and send its ETag in If-Match"
+        )

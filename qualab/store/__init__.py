@@ -1,0 +1,9 @@
+"""Comparisons in SQLite or PostgreSQL. The only SQL of the project is in here and in `migrations/`."""
+
+from __future__ import annotations
+
+from qualab.store.opening import open_store
+from qualab.store.schema import current, upgrade
+from qualab.store.sql import SqlStore
+
+__all__ = ["SqlStore", "current", "open_store", "upgrade"]

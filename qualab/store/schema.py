@@ -1,0 +1,160 @@
+"""Which schema a database has, which one this version needs, and the way from one to the other.
+
+Opening only compares the two; Alembic is imported when something is to be changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, inspect, text
+
+from qualab.errors import SchemaMismatch, StoreError, StoreLocked
+from qualab.store.engine import connect, keep_log, writing
+from qualab.store.failures import full, read_only, translated, unreachable
+from qualab.store.location import Location, locate
+
+_REVISION = re.compile(r"^revision\b[^=]*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+_DOWN_REVISION = re.compile(r"^down_revision\b[^=]*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+_VERSION_TABLE = "alembic_version"
+_UPGRADE_LOCK = 7_105_313
+"""PostgreSQL's advisory lock that upgrades take turns with; an arbitrary number."""
+_TURN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """The revisions that this version of qualab knows."""
+
+    head: str
+    known: frozenset[str]
+
+
+def read_lineage(migrations: Path) -> Lineage:
+    """Reads the migrations' revisions without running them."""
+    sources = [path.read_text(encoding="utf-8") for path in sorted((migrations / "versions").glob("*.py"))]
+    revisions = {found[1] for source in sources if (found := _REVISION.search(source))}
+    followed = {found[1] for source in sources if (found := _DOWN_REVISION.search(source))}
+    heads = revisions - followed
+    if len(heads) != 1:
+        raise StoreError(f"{migrations} holds {len(heads)} newest migrations, not one", hint="reinstall qualab")
+    return Lineage(head=heads.pop(), known=frozenset(revisions))
+
+
+def upgrade(url: str, migrations: Path) -> None:
+    """Brings a database to this version's schema, making a SQLite file where there is none. Raises SchemaMismatch."""
+    location = locate(url)
+    engine = connect(location)
+    try:
+        migrate(engine, location, migrations)
+    finally:
+        engine.dispose()
+
+
+def current(url: str, migrations: Path) -> tuple[str | None, str]:
+    """The database's revision (None where it has no schema) and the one that this version needs."""
+    location = locate(url)
+    refuse_missing(location)
+    engine = connect(location)
+    try:
+        return read_revision(engine, location), read_lineage(migrations).head
+    finally:
+        engine.dispose()
+
+
+def migrate(engine: Engine, location: Location, migrations: Path) -> None:
+    """Upgrades to the newest schema in one transaction. A database of an unknown schema is left as it is."""
+    from alembic import command  # noqa: PLC0415  costs 0.1 s, and opening an existing database does without it
+    from alembic.config import Config  # noqa: PLC0415
+
+    lineage = read_lineage(migrations)
+    config = Config()
+    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
+    if location.path is not None:
+        if location.path.exists():
+            refuse_newer(read_revision(engine, location), lineage, location)
+        _make_file(engine, location.path, location)
+    with translated(location), writing(engine).begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _UPGRADE_LOCK})
+        refuse_newer(_revision(connection, location), lineage, location)  # another may have upgraded meanwhile
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def read_revision(engine: Engine, location: Location) -> str | None:
+    """The database's revision; None where it has no schema yet. Raises StoreError for another program's file."""
+    with translated(location), engine.connect() as connection:
+        return _revision(connection, location)
+
+
+def refuse_missing(location: Location) -> None:
+    """Raises StoreError where there is no SQLite file, which connecting would make."""
+    if location.path is not None and not location.path.exists():
+        raise StoreError(f"there is no database at {location}", hint="check the path given with --db")
+
+
+def refuse_other(revision: str | None, lineage: Lineage, location: Location) -> None:
+    """Raises SchemaMismatch unless the database has this version's schema."""
+    refuse_newer(revision, lineage, location)
+    if revision is None:
+        raise SchemaMismatch(f"the database at {location} has no tables yet", hint="run: qualab db upgrade")
+    if revision != lineage.head:
+        raise SchemaMismatch(
+            f"the database at {location} has the older schema {revision}, this version of qualab needs {lineage.head}",
+            hint="run: qualab db upgrade",
+        )
+
+
+def refuse_newer(revision: str | None, lineage: Lineage, location: Location) -> None:
+    """Raises SchemaMismatch for a revision that this version does not know."""
+    if revision is not None and revision not in lineage.known:
+        raise SchemaMismatch(
+            f"the database at {location} was written by a newer version of qualab (its schema is {revision})",
+            hint="update qualab, or choose another database with --db",
+        )
+
+
+def _revision(connection: Connection, location: Location) -> str | None:
+    tables = set(inspect(connection).get_table_names())
+    if _VERSION_TABLE in tables:
+        revision: str | None = connection.scalar(text(f"SELECT version_num FROM {_VERSION_TABLE}"))
+        return revision
+    if tables and connection.dialect.name == "sqlite":
+        raise StoreError(f"{location} is another program's database", hint="choose another file with --db")
+    return None
+
+
+def _make_file(engine: Engine, path: Path, location: Location) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists() or path.stat().st_size == 0
+    except OSError as exc:
+        raise _unmade(exc, location) from exc
+    deadline_s = time.monotonic() + _TURN_S
+    while not _has_log(engine, location, is_new=is_new, is_last=time.monotonic() > deadline_s):
+        time.sleep(0.05)
+
+
+def _has_log(engine: Engine, location: Location, *, is_new: bool, is_last: bool) -> bool:
+    """Of two programs that make the same file, SQLite now and then gives one an error instead of a turn."""
+    try:
+        with translated(location):
+            keep_log(engine, is_new=is_new)
+    except StoreLocked:
+        if is_last:
+            raise
+        return False
+    return True
+
+
+def _unmade(exc: OSError, location: Location) -> StoreError:
+    if exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return read_only(location)
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        return full(location)
+    return unreachable(location, exc.strerror or str(exc))
