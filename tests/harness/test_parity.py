@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ import pytest
 from qualab.harness import LmEvalHarness
 from qualab.model.items import Item, Reply, generation_request, loglikelihood_parts, loglikelihood_request
 from qualab.model.names import AnswerStatus, Api, MetricKind, RequestKind
-from qualab.model.plan import SamplingPlan
+from qualab.model.plan import FindingCode, SamplingPlan
 from qualab.model.ports import LoadedTasks, TaskOptions
 from tests.imports.conftest import Importer
 from tests.scripted_server import MODEL, Script, ScriptedServer
@@ -285,7 +286,7 @@ def test_exported_samples_equal_the_command_s(reference: Reference, ours: Ours) 
 def test_the_command_s_own_logs_are_imported_to_its_own_numbers(reference: Reference, command: Command) -> None:
     out = command.folder / "out"
     importer = Importer(folder=command.folder)
-    found = importer(out, out)
+    found = importer(out, shutil.copytree(out, command.folder / "copy"))
     expected = {
         f"{task}/{key}": value
         for task, row in reference.results.items()
@@ -294,7 +295,7 @@ def test_the_command_s_own_logs_are_imported_to_its_own_numbers(reference: Refer
     }
     assert {one.id: one.baseline for one in found.metrics} == expected
     assert [(one.task, *one.metric.split(",")) for one in found.metrics] == reference.table
-    assert importer.imported.findings == ()
+    assert {one.code for one in importer.imported.findings} == {FindingCode.SAME_RUN}
     assert {one.metric for one in found.metrics if one.kind is MetricKind.OTHER} == set()
     n_clusters = {one.id: one.evidence.n_clusters for one in found.metrics if one.evidence}
     assert n_clusters["belebele_kor_Hang/acc,none"] < LIMIT
