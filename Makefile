@@ -15,10 +15,10 @@ export PIP_REQUIRE_VIRTUALENV := 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup schemas demo test lint bench lock clean
+.PHONY: help setup schemas demo test simulate lint bench lock clean
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-7s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
 
 setup: $(STAMPS)/qualab $(STAMPS)/weights ## make the environment in .venv
 
@@ -27,8 +27,11 @@ schemas: $(STAMPS)/schemas ## add the schemas of Kubernetes, for the test of its
 demo: setup ## compare a small real model, drafter off and on, over 240 items
 	@$(BIN)/qualab demo
 
-test: setup ## run every test (ARGS='-k name' selects)
-	@$(BIN)/python -m pytest $(ARGS)
+test: setup ## run the tests (ARGS='-k name' selects)
+	@$(BIN)/python -m pytest -m 'not simulation' $(ARGS)
+
+simulate: setup ## run the seeded simulations of error rates and power (minutes)
+	@$(BIN)/python -m pytest -m simulation $(ARGS)
 
 lint: setup ## check style and types
 	@$(BIN)/python -m ruff check .

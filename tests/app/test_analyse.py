@@ -344,7 +344,7 @@ def test_items_needed_come_with_their_range_and_at_the_observed_difference() -> 
     assert judge(lost, (), RULE)[1].endswith("; more items will not prove it if the difference of −5.00 pp is real")
 
 
-@pytest.mark.slow
+@pytest.mark.simulation
 @pytest.mark.parametrize(("discordance", "margin"), [(0.2, 0.02), (0.1, 0.01)])
 def test_many_metrics_without_a_loss_are_seldom_called_a_regression(
     discordance: float, margin: float, monkeypatch: pytest.MonkeyPatch

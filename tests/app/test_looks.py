@@ -605,7 +605,7 @@ def test_boundaries_come_from_the_information_that_there_was() -> None:
     assert level_of((), 0.05) == 0.05
 
 
-@pytest.mark.slow
+@pytest.mark.simulation
 def test_looks_at_clusters_in_random_order_are_wrong_at_the_margin_at_most_as_often_as_they_may() -> None:
     """240 passages of three questions that share most of their fate; items, not passages, come in random order."""
     rng, n_runs, margin = np.random.default_rng(5), 150, 0.05
@@ -621,7 +621,7 @@ def test_looks_at_clusters_in_random_order_are_wrong_at_the_margin_at_most_as_of
     assert _proves(np.ones(720), np.ones(720), cluster, margin)  # it can be proven at all
 
 
-@pytest.mark.slow
+@pytest.mark.simulation
 @pytest.mark.parametrize("missing", [0.0, 0.01])
 def test_the_power_with_looks_is_the_frequency_of_the_verdict(missing: float) -> None:
     rng, n_items, discordance, margin, n_runs = np.random.default_rng(11), 400, 0.04, 0.05, 80

@@ -287,7 +287,7 @@ def is_proven(gains: int, losses: int, n_items: int, margin: float) -> bool:
     return equivalence(PairedCounts(n_items=n_items, gains=gains, losses=losses), margin=margin).is_equivalent
 
 
-@pytest.mark.slow
+@pytest.mark.simulation
 @pytest.mark.parametrize(
     ("n_items", "discordance", "margin", "missing", "lost"),
     [

@@ -156,7 +156,7 @@ async def test_a_run_through_the_use_case_honours_clusters_and_is_recomputed_the
     assert canonical_json(again) == canonical_json(analysis)
 
 
-@pytest.mark.slow
+@pytest.mark.simulation
 def test_false_alarms_over_34_correlated_metrics_stay_below_alpha() -> None:
     """Items are drawn in pairs of exchangeable answers, so that no metric differs in truth."""
     n_simulations = 300

@@ -143,7 +143,7 @@ def rare(n: int, *, size: float, noise: float = 0.0) -> Draw:
     return draw
 
 
-@pytest.mark.slow
+@pytest.mark.simulation
 @pytest.mark.parametrize(
     ("draw", "margin"),
     [
@@ -162,7 +162,7 @@ def test_rare_large_losses_are_seldom_called_equivalent(draw: Draw, margin: floa
     assert called / n_runs <= 0.05 + 3 * sqrt(0.05 * 0.95 / n_runs)
 
 
-@pytest.mark.slow
+@pytest.mark.simulation
 def test_the_t_test_would_call_them_equivalent() -> None:
     rng, n_runs = np.random.default_rng(12), 1_000
     draw = rare(20, size=0.6, noise=0.01)
@@ -191,7 +191,7 @@ def broken(n: int, size: int, *, share: float, margin: float) -> Callable[[np.ra
     return draw
 
 
-@pytest.mark.slow
+@pytest.mark.simulation
 @pytest.mark.parametrize(
     ("n_clusters", "size", "share", "margin"),
     [
@@ -215,7 +215,7 @@ def test_losses_in_few_clusters_are_seldom_called_equivalent(
     assert called / n_runs <= 0.05 + 3 * sqrt(0.05 * 0.95 / n_runs)
 
 
-@pytest.mark.slow
+@pytest.mark.simulation
 def test_lists_of_unequal_length_hold_the_level_too() -> None:
     """As IFEval's: 541 prompts of one to three instructions, a prompt lost as a whole."""
     rng, n_runs = np.random.default_rng(15), 400
@@ -230,7 +230,7 @@ def test_lists_of_unequal_length_hold_the_level_too() -> None:
         assert called / n_runs <= 0.05 + 3 * sqrt(0.05 * 0.95 / n_runs)
 
 
-@pytest.mark.slow
+@pytest.mark.simulation
 def test_harmless_designs_keep_most_of_their_power() -> None:
     """600 items, differences with a spread of 0.1, ±2 pp: nearly all, as the t-test; 488 passages, 900 items, ±3 pp."""
     rng, n_runs = np.random.default_rng(16), 200

@@ -22,7 +22,7 @@ from qualab.stats.noise import excess_discordance, odd_ones_out
 from qualab.stats.power import power_equivalence
 from qualab.stats.resampling import sign_flip
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.simulation
 
 
 def rng(seed: int = 1) -> np.random.Generator:
