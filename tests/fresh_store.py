@@ -10,6 +10,8 @@ import weakref
 from functools import cache
 from pathlib import Path
 
+from sqlalchemy import event
+
 from qualab.store import SqlStore, open_store, upgrade
 
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
@@ -37,6 +39,8 @@ def copy_of(store: SqlStore) -> SqlStore:
 
 def _opened(path: Path) -> SqlStore:
     store = open_store(str(path), migrations=MIGRATIONS)
+    store.close()
+    event.listen(store.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
     for suffix in ("", "-wal", "-shm"):
         weakref.finalize(store, Path(f"{path}{suffix}").unlink, missing_ok=True)
     return store

@@ -518,9 +518,8 @@ def lose_worker(shop: Shop, comparison_id: str, *, answers: int = 0) -> None:
     shop.queue.take(OTHER)
     shop.service.registry.set_submission(comparison_id, SubmissionStatus.RUNNING)
     store = shop.bench.store
-    done = (
-        store.answered(comparison_id) if comparison_id in [one.id for one in store.list(ComparisonFilter())] else set()
-    )
+    is_stored = comparison_id in [comparison.id for comparison in store.list(ComparisonFilter())]
+    done = store.answered(comparison_id) if is_stored else set()
     for position in range(len(done), len(done) + answers):
         store.add_answers(comparison_id, [make_answer(position)])
     sweep(shop.desk, shop.queue, living=[ME])
