@@ -20,7 +20,8 @@ from qualab.model.items import Answer, Item, Reply, Request, Score
 from qualab.model.names import AnswerStatus, Api, ArmName, ComparisonStatus, MetricKind, RequestKind
 from qualab.model.plan import DecisionRule, MetricSpec, Plan, RequestPolicy, SamplingPlan, TaskSpec
 from qualab.stats.f1 import macro_f1
-from qualab.store.memory import MemoryStore
+from qualab.store import SqlStore
+from tests.fresh_store import fresh_store
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
@@ -258,7 +259,7 @@ def _aggregate(column: Sequence[Any]) -> float:
 class Stored:
     """A made-up comparison in a store."""
 
-    store: MemoryStore
+    store: SqlStore
     comparison: Comparison
     items: list[Item]
     summary: Summary
@@ -269,7 +270,7 @@ class Stored:
 
 def stored(made_up: MadeUp, *, plan: Plan | None = None, scores: Sequence[Score] | None = None) -> Stored:
     """Puts what is drawn, or the scores given, into a store."""
-    plan, items, store = plan or made_up.plan(), made_up.items(), MemoryStore()
+    plan, items, store = plan or made_up.plan(), made_up.items(), fresh_store()
     comparison = Comparison(
         id="made-up",
         plan=plan,

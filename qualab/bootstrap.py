@@ -8,6 +8,7 @@ import secrets
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +22,7 @@ from qualab.model.plan import DecisionRule, DrafterCosts, NoisePlan, PinPlaces, 
 from qualab.model.ports import Clock, Harness, PinSource, Registry, RemoteService, Renderer, Store
 from qualab.model.report import GateResult
 from qualab.run.experiment import Experiment
-from qualab.run.services import Services
+from qualab.run.services import PairServices, Services
 
 if TYPE_CHECKING:
     from qualab.imports.import_ import ImportServices
@@ -112,22 +113,30 @@ def harness_of(settings: Settings) -> Harness:
     return SeparateHarness(tasks_dir=share("tasks"), item_timeout_s=settings.scoring_timeout)
 
 
-def services_of(settings: Settings, *, keeps_nothing: bool = False, store: Store | None = None) -> Services:
-    """Everything that a run needs: without a database (`keeps_nothing`), or on a `store` that is open already."""
+def pair_services_of(settings: Settings) -> PairServices:
+    """Everything that planning and preflight need: no database."""
     from qualab.endpoints.client import open_endpoint
     from qualab.endpoints.tokenizing import named_tokenizer
     from qualab.endpoints.urls import same_server
-    from qualab.harness.exporting import write_lm_eval_files
-    from qualab.store.memory import MemoryStore
 
-    return Services(
-        store=MemoryStore() if keeps_nothing else store or store_of(settings),
+    return PairServices(
         harness=harness_of(settings),
         open_endpoint=open_endpoint,
         named_tokenizer=named_tokenizer,
         is_same_server=same_server,
-        write_results=write_lm_eval_files,
         pins=pin_source(),
+    )
+
+
+def services_of(settings: Settings, *, store: Store | None = None) -> Services:
+    """Everything that a run needs, on a `store` that is open already or the settings' own."""
+    from qualab.harness.exporting import write_lm_eval_files
+
+    pair = pair_services_of(settings)
+    return Services(
+        **{own.name: getattr(pair, own.name) for own in fields(pair)},
+        store=store or store_of(settings),
+        write_results=write_lm_eval_files,
         clock=SystemClock(),
         runner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
     )

@@ -63,7 +63,7 @@ def preflight(
     settings = load_frozen(frozen, given) if frozen else load(file=experiment, command_line=given)
     progress = TerminalProgress(make_console(is_error=True))
     job = use_case.look_before(
-        bootstrap.services_of(settings, keeps_nothing=True),
+        bootstrap.pair_services_of(settings),
         bootstrap.experiment_of(settings),
         keys=bootstrap.keys_of(settings),
         progress=progress,

@@ -21,7 +21,7 @@ from qualab.model.plan import RequestPolicy, SamplingPlan
 from qualab.model.ports import Endpoint, Store
 from qualab.run.preflight import counters_of
 from qualab.run.prepare import stage_ends
-from qualab.run.services import Run, Services
+from qualab.run.services import PairServices, Run, Services
 
 T = TypeVar("T")
 STOP_EVERY_S = 0.1
@@ -55,7 +55,7 @@ def kept_alive(services: Services, comparison_id: str) -> Iterator[None]:
         thread.join()
 
 
-async def in_thread(services: Services, job: Callable[[], T]) -> T:
+async def in_thread(services: PairServices, job: Callable[[], T]) -> T:
     """Runs what uses the harness beside the event loop. A cancellation ends the harness's processes, and so the job."""
     running = asyncio.get_running_loop().run_in_executor(None, job)
     try:

@@ -26,7 +26,7 @@ from qualab.model.items import (
 from qualab.model.names import AnswerStatus, Api, ArmName, RequestKind
 from qualab.model.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
 from qualab.model.ports import Endpoint, EndpointInfo, Store
-from qualab.run.services import Services
+from qualab.run.services import PairServices
 
 Keys = Mapping[ArmName, str | None]
 Endpoints = Mapping[ArmName, Endpoint]
@@ -36,7 +36,7 @@ FINGERPRINTED = range(500)
 
 @asynccontextmanager
 async def open_arms(
-    services: Services, urls: Mapping[ArmName, str], *, policy: RequestPolicy, keys: Keys
+    services: PairServices, urls: Mapping[ArmName, str], *, policy: RequestPolicy, keys: Keys
 ) -> AsyncIterator[Endpoints]:
     """Both arms' endpoints. Raises InvalidValue when the two URLs are one server."""
     if services.is_same_server(urls[ArmName.BASELINE], urls[ArmName.CANDIDATE]):
@@ -53,7 +53,7 @@ async def open_arms(
 
 @asynccontextmanager
 async def open_arm(
-    services: Services, arm: ArmName, url: str, *, policy: RequestPolicy, keys: Keys
+    services: PairServices, arm: ArmName, url: str, *, policy: RequestPolicy, keys: Keys
 ) -> AsyncIterator[Endpoints]:
     """One arm's endpoint alone, where the arms take turns."""
     async with services.open_endpoint(url, policy=policy, key=keys.get(arm)) as endpoint:

@@ -55,7 +55,7 @@ from qualab.run.preflight import (
 )
 from qualab.run.prepare import in_random_order, token_source, with_requests
 from qualab.run.prune import check_free
-from qualab.run.services import Run, Services
+from qualab.run.services import PairServices, Run, Services
 from qualab.run.tokens import count_tokens
 
 
@@ -92,7 +92,7 @@ async def start(
 
 
 async def look_before(
-    services: Services, experiment: Experiment, *, keys: Keys, progress: Progress, frozen: Plan | None = None
+    services: PairServices, experiment: Experiment, *, keys: Keys, progress: Progress, frozen: Plan | None = None
 ) -> Preflight:
     """Everything that `start` would check before its first item, and nothing stored.
 
@@ -147,7 +147,7 @@ def takes_turns() -> UsageError:
 
 
 async def planned_tasks(
-    services: Services, experiment: Experiment, frozen: Plan | None, progress: Progress
+    services: PairServices, experiment: Experiment, frozen: Plan | None, progress: Progress
 ) -> tuple[LoadedTasks, Plan]:
     """The tasks of a new comparison and its plan. Raises PlanChanged where that is not the `frozen` one."""
     tasks = await load_tasks(services, task_options(experiment, frozen), progress)
@@ -164,7 +164,7 @@ async def stored_tasks(
         return tasks, list(services.store.items(comparison.id))
 
 
-async def load_tasks(services: Services, options: TaskOptions, progress: Progress) -> LoadedTasks:
+async def load_tasks(services: PairServices, options: TaskOptions, progress: Progress) -> LoadedTasks:
     """Tasks with their documents."""
     progress.phase("Loading tasks")
     importlib.import_module("scipy.special")  # the analysis needs it: a broken installation should show here
@@ -172,7 +172,7 @@ async def load_tasks(services: Services, options: TaskOptions, progress: Progres
 
 
 async def _plan(
-    services: Services, experiment: Experiment, tasks: LoadedTasks, frozen: Plan | None, progress: Progress
+    services: PairServices, experiment: Experiment, tasks: LoadedTasks, frozen: Plan | None, progress: Progress
 ) -> Plan:
     """The plan: the frozen one, if what would be run is that, else PlanChanged.
 
@@ -191,7 +191,7 @@ async def _plan(
 
 
 async def _prepared(
-    services: Services,
+    services: PairServices,
     experiment: Experiment,
     plan: Plan,
     tasks: LoadedTasks,
@@ -207,7 +207,7 @@ async def _prepared(
 
 
 async def prepared_items(
-    services: Services,
+    services: PairServices,
     experiment: Experiment,
     plan: Plan,
     *,

@@ -24,20 +24,26 @@ from qualab.model.registry import Pulse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
-    """The ports, joined by `bootstrap`."""
+class PairServices:
+    """What planning and preflight need: nothing is stored."""
 
-    store: Store
     harness: Harness
     open_endpoint: OpenEndpoint
     named_tokenizer: Callable[[str], Tokenize]
     is_same_server: Callable[[str, str], bool]
-    write_results: WriteResults
     pins: PinSource
+    pulse: Pulse = field(default_factory=Pulse)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services(PairServices):
+    """What a run needs, joined by `bootstrap`."""
+
+    store: Store
+    write_results: WriteResults
     clock: Clock
     runner: str
     """Names this process in claims, as "host:pid:nonce"."""
-    pulse: Pulse = field(default_factory=Pulse)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The service on fakes: no lm-eval, no network, a store in memory; and the same app on a real socket."""
+"""The service on fakes: no lm-eval, no network, a new SQLite store; and the same app on a real socket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from qualab.service.api.server import server_of
 from qualab.service.bootstrap import desk_of
 from qualab.service.desk import By, Desk
 from qualab.service.settings import ServiceSettings
-from qualab.store.memory import MemoryRegistry, MemoryStore
 from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, FakeTasks
 from tests.inline_jobs import InlineJobs
 
@@ -104,7 +103,6 @@ def make_bench(n_items: int = 10) -> Bench:
         baseline=FakeEndpoint(OFF),
         candidate=FakeEndpoint(ON, drafts=True),
         harness=FakeHarness(FakeTasks(n_items=n_items)),
-        store=MemoryStore(),
     )
 
 
@@ -119,7 +117,7 @@ def make_service(
 ) -> Service:
     """The client is not entered: `with service.client` runs the app's lifespan."""
     bench = bench or make_bench()
-    registry = registry or MemoryRegistry(bench.store)
+    registry = registry or bench.store.registry
     jobs = jobs if jobs is not None else IdleJobs()
     wanted = ServiceSettings(**{"poll_s": 0.01, "rate": 0, **settings})
     # the endpoints are fakes: the list is asked, but nothing is looked up to be called

@@ -21,7 +21,7 @@ from qualab.model.registry import Pulse
 from qualab.run.experiment import Experiment
 from qualab.run.preflight import PROBE_TOKENS, TRIAL_TOKENS
 from qualab.run.services import Services
-from qualab.store.memory import MemoryStore
+from tests.fresh_store import fresh_store
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
@@ -270,7 +270,7 @@ class Bench:
     baseline: FakeEndpoint = field(default_factory=lambda: FakeEndpoint("http://off"))
     candidate: FakeEndpoint = field(default_factory=lambda: FakeEndpoint("http://on", drafts=True))
     harness: FakeHarness = field(default_factory=FakeHarness)
-    store: Any = field(default_factory=MemoryStore)
+    store: Any = field(default_factory=fresh_store)
     pins: FakePins = field(default_factory=FakePins)
     clock: Clock = field(default_factory=Clock)
     runner: str = "here:1:a"

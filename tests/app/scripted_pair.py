@@ -19,8 +19,9 @@ from qualab.model.plan import MetricSpec, RequestPolicy, TaskSpec
 from qualab.model.ports import ComparisonFilter
 from qualab.run.run import look_before, resume, start
 from qualab.run.services import Services
-from qualab.store.memory import MemoryStore
+from qualab.store import SqlStore
 from tests.app.fakes import FakeHarness, FakePins, FakeTasks, QuietProgress, experiment, metric_spec, task_spec
+from tests.fresh_store import fresh_store
 from tests.scripted_engine import EngineScript
 from tests.scripted_server import MODEL, Script, ScriptedServer
 
@@ -89,7 +90,7 @@ class Pair:
     off: ScriptedServer
     on: ScriptedServer
     tasks: MadeUpTasks = field(default_factory=MadeUpTasks)
-    store: MemoryStore = field(default_factory=MemoryStore)
+    store: SqlStore = field(default_factory=fresh_store)
     later: list[ScriptedServer] = field(default_factory=list)
     """Servers that took the place of the first two."""
 

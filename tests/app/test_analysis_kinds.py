@@ -27,8 +27,8 @@ from qualab.stats.difference import mcnemar
 from qualab.stats.f1 import macro_f1
 from qualab.stats.interval import score_interval, tango
 from qualab.stats.mean import mean_difference
-from qualab.store.memory import MemoryStore
 from tests.app.fakes import metric_spec, task_spec
+from tests.fresh_store import fresh_store
 from tests.store.samples import make_comparison, make_plan
 
 OFF, ON = ArmName.BASELINE, ArmName.CANDIDATE
@@ -103,7 +103,7 @@ def analysis_of(
     positions = {docs[place]: position for position, place in enumerate(order)}
     clusters = {column.task: column.clusters for column in columns if column.clusters}
     items = [_item(position, *docs[place], clusters) for position, place in enumerate(order)]
-    store, comparison = MemoryStore(), make_comparison(plan=plan)
+    store, comparison = fresh_store(), make_comparison(plan=plan)
     store.create(comparison, items)
     store.put_scores(
         comparison.id, [score for column in columns for score in column.scores(positions, repeats=repeats)]

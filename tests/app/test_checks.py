@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from qualab.errors import InvalidValue, PairDiffers
@@ -19,18 +22,98 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "COUNTER_PAUSES_S", (0.0,))
 
 
+NO_DRAFTER = "the candidate's engine counts no drafts: it has no drafter"
+NO_DRAFT = "the candidate drafted nothing for a probe"
+CLOSED = EngineScript(has_server_info=True, has_metrics=False)
+
+
+def told_level(level: str, **changes: Any) -> EngineScript:
+    config = {"observability_config": {"per_request_spec_decode_metrics": level}}
+    return EngineScript(has_server_info=True, config=config, **changes)
+
+
 @pytest.mark.parametrize(
-    ("off", "on"),
+    "given",
     [
-        (EngineScript(), EngineScript()),
-        (OPEN, OPEN),
-        (OPEN, EngineScript(has_server_info=True, tells=True, engines=3, model_name="another-name")),
-        (LLAMA, LLAMA),
+        pytest.param({}, id="vllm"),
+        pytest.param({"off": OPEN, "on": OPEN}, id="open configurations"),
+        pytest.param(
+            {"off": OPEN, "on": EngineScript(has_server_info=True, tells=True, engines=3, model_name="another-name")},
+            id="engines and model names",
+        ),
+        pytest.param({"off": LLAMA, "on": LLAMA}, id="llama.cpp"),
+        pytest.param({"off": told_level("none"), "on": told_level("summary", tells=True)}, id="metrics of each answer"),
+        pytest.param({"on": EngineScript(dead_for="Go on")}, id="one probe that the drafter finds nothing for"),
+        pytest.param(
+            {name: EngineScript(kind="llama", has_metrics=False) for name in ("off", "on")},
+            id="closed metrics, but answers tell",
+        ),
+        pytest.param(
+            {"off": CLOSED, "on": replace(CLOSED, tells=True)}, id="closed metrics, but an open configuration"
+        ),
     ],
 )
-def test_nothing_stops_a_healthy_pair(off: EngineScript, on: EngineScript) -> None:
-    with pair(off=off, on=on) as both:
+def test_nothing_stops_a_healthy_pair(given: dict[str, Any]) -> None:
+    with pair(**given) as both:
         assert stops(both.preflight()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param({"on": EngineScript(is_dead=True)}, [NO_DRAFT], id="a drafter that never drafts"),
+        pytest.param(
+            {"off": LLAMA, "on": EngineScript(kind="llama", is_dead=True)}, [NO_DRAFT], id="the same in llama.cpp"
+        ),
+        pytest.param({"on_drafts": False}, [NO_DRAFTER], id="off against off"),
+        pytest.param(
+            {"off_drafts": True},
+            ["the baseline is configured with a drafter (its engine counts drafts)", "the baseline drafted "],
+            id="on against on",
+        ),
+        pytest.param(
+            {"off": OPEN, "on": OPEN, "off_drafts": True, "on_drafts": False},
+            ["the baseline is configured with a drafter (ngram, 4 tokens)", "the baseline drafted ", NO_DRAFTER],
+            id="arms the wrong way round",
+        ),
+        pytest.param(
+            {"off": EngineScript(is_dead=True), "off_drafts": True},
+            ["the baseline is configured with a drafter (its engine counts drafts)"],
+            id="a drafter of the baseline that never drafts",
+        ),
+        pytest.param(
+            {"off": LLAMA, "on": LLAMA, "off_drafts": True},
+            ["the baseline drafted "],
+            id="a drafter in the baseline of llama.cpp",
+        ),
+        pytest.param(
+            {name: EngineScript(has_server_info=True, instance_id="17") for name in ("off", "on")},
+            ["both URLs lead to one server: its instance_id is the same"],
+            id="one server behind two urls",
+        ),
+        *(
+            pytest.param(
+                {"off": OPEN, "on": EngineScript(has_server_info=True, config={name: value})},
+                [f"{name} is {said}"],
+                id=name,
+            )
+            for name, value, said in (
+                ("scheduler_config.max_num_seqs", 16, "8 in the baseline and 16 in the candidate"),
+                (
+                    "model_config.dtype",
+                    "torch.bfloat16",
+                    "torch.float32 in the baseline and torch.bfloat16 in the candidate",
+                ),
+                ("cache_config.enable_prefix_caching", False, "true in the baseline and false in the candidate"),
+            )
+        ),
+    ],
+)
+def test_a_fault_of_a_pair_stops_it(given: dict[str, Any], expected: list[str]) -> None:
+    with pair(**given) as both:
+        found = stops(both.preflight())
+    assert len(found) == len(expected)
+    assert all(reason.startswith(beginning) for reason, beginning in zip(found, expected, strict=True))
 
 
 def test_closed_configurations_are_said() -> None:
@@ -39,81 +122,9 @@ def test_closed_configurations_are_said() -> None:
     assert "the engines' configuration is not open: only their names, versions and models were compared" in found
 
 
-def test_metrics_of_each_answer_are_no_difference_between_the_arms() -> None:
-    level = {"observability_config": {"per_request_spec_decode_metrics": "none"}}
-    told = {"observability_config": {"per_request_spec_decode_metrics": "summary"}}
-    on = EngineScript(has_server_info=True, tells=True, config=told)
-    with pair(off=EngineScript(has_server_info=True, config=level), on=on) as both:
-        assert stops(both.preflight()) == []
-
-
-def test_a_drafter_that_never_drafts() -> None:
-    with pair(on=EngineScript(is_dead=True)) as both:
-        assert stops(both.preflight()) == ["the candidate drafted nothing for a probe"]
-
-
-def test_a_dead_drafter_of_llama_cpp_whose_answers_leave_the_count_out() -> None:
-    with pair(off=LLAMA, on=EngineScript(kind="llama", is_dead=True)) as both:
-        assert stops(both.preflight()) == ["the candidate drafted nothing for a probe"]
-
-
-def test_one_probe_that_a_drafter_finds_nothing_for_is_not_the_last() -> None:
-    with pair(on=EngineScript(dead_for="Go on")) as both:
-        assert stops(both.preflight()) == []
-
-
-def test_off_against_off() -> None:
-    with pair(on_drafts=False) as both:
-        assert stops(both.preflight()) == ["the candidate's engine counts no drafts: it has no drafter"]
-
-
-def test_on_against_on() -> None:
-    with pair(off_drafts=True) as both:
-        configured, drafted = stops(both.preflight())
-    assert configured == "the baseline is configured with a drafter (its engine counts drafts)"
-    assert drafted.startswith("the baseline drafted ")
-
-
-def test_arms_the_wrong_way_round() -> None:
-    with pair(off=OPEN, on=OPEN, off_drafts=True, on_drafts=False) as both:
-        found = stops(both.preflight())
-    assert "the baseline is configured with a drafter (ngram, 4 tokens)" in found
-    assert "the candidate's engine counts no drafts: it has no drafter" in found
-
-
-def test_a_drafter_of_the_baseline_is_found_though_it_never_drafts() -> None:
-    with pair(off=EngineScript(is_dead=True), off_drafts=True) as both:
-        assert stops(both.preflight()) == ["the baseline is configured with a drafter (its engine counts drafts)"]
-
-
-def test_a_drafter_in_the_baseline_of_llama_cpp() -> None:
-    with pair(off=LLAMA, on=LLAMA, off_drafts=True) as both:
-        (found,) = stops(both.preflight())
-    assert found.startswith("the baseline drafted ")
-
-
 def test_the_same_server_twice() -> None:
     with pair() as both, pytest.raises(InvalidValue, match="are the same server"):
         both.preflight(baseline=both.on.url)
-
-
-def test_one_server_behind_two_urls() -> None:
-    one = EngineScript(has_server_info=True, instance_id="17")
-    with pair(off=one, on=one) as both:
-        assert stops(both.preflight()) == ["both URLs lead to one server: its instance_id is the same"]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("scheduler_config.max_num_seqs", 16, "8 in the baseline and 16 in the candidate"),
-        ("model_config.dtype", "torch.bfloat16", "torch.float32 in the baseline and torch.bfloat16 in the candidate"),
-        ("cache_config.enable_prefix_caching", False, "true in the baseline and false in the candidate"),
-    ],
-)
-def test_one_flag_different(name: str, value: object, said: str) -> None:
-    with pair(off=OPEN, on=EngineScript(has_server_info=True, config={name: value})) as both:
-        assert stops(both.preflight()) == [f"{name} is {said}"]
 
 
 @pytest.mark.parametrize("setting", ["min_p", "logit_bias"])
@@ -164,18 +175,6 @@ def test_closed_metrics_stop_unless_the_plan_allows_them() -> None:
         allowed = both.preflight(rule=both.wanted().rule.__class__(allow_unobserved=True))
         assert stops(allowed) == []
         assert {one.what for one in allowed.findings} >= set(stops(found))
-
-
-def test_answers_that_tell_stand_in_for_closed_metrics() -> None:
-    closed = EngineScript(kind="llama", has_metrics=False)
-    with pair(off=closed, on=closed) as both:
-        assert stops(both.preflight()) == []
-
-
-def test_a_configuration_that_is_open_stands_in_for_the_baselines_metrics() -> None:
-    on = EngineScript(has_server_info=True, tells=True, has_metrics=False)
-    with pair(off=EngineScript(has_server_info=True, has_metrics=False), on=on) as both:
-        assert stops(both.preflight()) == []
 
 
 def test_a_plan_of_log_likelihoods_alone_needs_no_drafter() -> None:

@@ -11,6 +11,7 @@ from qualab.imports.import_ import ImportServices, Wanted, compare_runs
 from qualab.imports.opening import LogFiles
 from qualab.model.names import ArmName, Verdict
 from qualab.model.plan import DecisionRule, FindingCode
+from qualab.model.ports import ComparisonFilter
 from qualab.run.compare import compare_again
 from qualab.run.run import start
 from qualab.run.sign import signoff_obstacles
@@ -80,7 +81,7 @@ async def test_a_run_that_is_not_finished_has_nothing_to_compare() -> None:
     bench.candidate.answer = lambda p, s: failure()
     with pytest.raises(RunStopped):
         await start(bench.services, experiment(), keys={}, progress=QuietProgress())
-    (stopped,) = [one.comparison.id for one in bench.store.kept.values() if one.comparison.id != whole]
+    (stopped,) = [one.id for one in bench.store.list(ComparisonFilter()) if one.id != whole]
     with pytest.raises(InvalidValue, match="is stopped: its answers are not scored yet"):
         compare_runs(services(bench), whole, stopped, Wanted())
 

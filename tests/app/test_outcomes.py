@@ -14,9 +14,10 @@ from qualab.model.comparison import Comparison
 from qualab.model.items import Change, Item, Outcome, OutcomeFilter, Reply, Score
 from qualab.model.names import AnswerStatus, ArmName, MetricKind, RequestKind
 from qualab.model.plan import MetricSpec, deciding_metrics
+from qualab.model.ports import ComparisonFilter
 from qualab.report.evidence import find_flips
 from qualab.run.run import start
-from qualab.store.memory import MemoryRegistry
+from qualab.store.registry import SqlRegistry
 from tests.app.fakes import (
     Bench,
     FakeHarness,
@@ -38,17 +39,17 @@ def score(position: int, arm: ArmName, value: float, **changes: object) -> Score
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-async def finished() -> tuple[Bench, Comparison, MemoryRegistry]:
+async def finished() -> tuple[Bench, Comparison, SqlRegistry]:
     """Right in both arms but for 3 (lost), 5 (won), 7 (wrong in both, in other words) and 8 (no answer)."""
     bench = Bench(harness=FakeHarness(FakeTasks(n_items=10)))
     says = {3: reply("three"), 7: reply("seven!"), 8: failure()}
     bench.candidate.answer = lambda p, s: says.get(int(p[4:]), echo_number(p, s))
     bench.baseline.answer = lambda p, s: {5: reply("five"), 7: reply("seven")}.get(int(p[4:]), echo_number(p, s))
     analysis = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
-    return bench, bench.store.get(analysis.comparison_id), MemoryRegistry(bench.store)
+    return bench, bench.store.get(analysis.comparison_id), bench.store.registry
 
 
-def by_doc(registry: MemoryRegistry, comparison_id: str, **wanted: object) -> dict[int, Outcome]:
+def by_doc(registry: SqlRegistry, comparison_id: str, **wanted: object) -> dict[int, Outcome]:
     found = registry.outcomes(comparison_id, OutcomeFilter(**wanted)).entries  # type: ignore[arg-type]
     return {one.doc_id: one for one in found}
 
@@ -80,15 +81,15 @@ async def test_what_is_not_finished_has_none() -> None:
     bench.candidate.answer = lambda p, s: failure()
     with pytest.raises(RunStopped):
         await start(bench.services, experiment(), keys={}, progress=QuietProgress())
-    (comparison,) = [kept.comparison for kept in bench.store.kept.values()]
-    assert not have_outcomes(bench.store, MemoryRegistry(bench.store), comparison)
+    (comparison,) = bench.store.list(ComparisonFilter())
+    assert not have_outcomes(bench.store, bench.store.registry, comparison)
 
 
 def test_a_comparison_without_items_has_none_to_make() -> None:
     bench = Bench()
     finished = make_comparison(status=make_comparison().status.FINISHED)
     bench.store.create(finished, [])
-    assert not have_outcomes(bench.store, MemoryRegistry(bench.store), finished)
+    assert not have_outcomes(bench.store, bench.store.registry, finished)
 
 
 def test_the_primary_metric_decides_else_the_first() -> None:
@@ -119,7 +120,7 @@ async def test_terminal_web_rest_and_report_agree_on_what_decides_in_a_group() -
     says = {3: "3s", 4: "4s", 5: "5."}
     bench.candidate.answer = lambda p, s: reply(says.get(int(p[4:]), p[4:]))
     analysis = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
-    comparison, registry = bench.store.get(analysis.comparison_id), MemoryRegistry(bench.store)
+    comparison, registry = bench.store.get(analysis.comparison_id), bench.store.registry
     assert deciding_metrics(comparison.plan.metrics)["sums"].id == "sums/f1,none"
     assert [(one.item, one.metric) for one in flips(bench.store, comparison.id).shown] == [("sums/5", "sums/f1,none")]
     assert list(by_doc(registry, comparison.id, flipped=True)) == [5]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Sequence
 
@@ -12,7 +11,7 @@ from qualab.model.names import ArmName
 from qualab.model.ports import ComparisonFilter
 from qualab.run.ask import Recorder
 from qualab.run.run import start
-from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, reply
+from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, experiment, reply
 
 
 def answer(position: int) -> Answer:
@@ -50,17 +49,3 @@ async def test_answers_that_arrive_during_a_commit_share_the_next_one() -> None:
     await asyncio.sleep(0.01)
     await asyncio.gather(first, *(recorder.add(answer(position)) for position in range(1, 10)))
     assert groups == [1, 9]
-
-
-async def test_the_garbage_collector_leaves_items_alone_while_it_runs_and_has_them_back_afterwards() -> None:
-    frozen: list[tuple[bool, int]] = []
-
-    def noting(prompt: str, seed: int):
-        frozen.append((gc.isenabled(), gc.get_freeze_count()))
-        return echo_number(prompt, seed)
-
-    bench = Bench(harness=FakeHarness(FakeTasks(n_items=4)))
-    bench.candidate.answer = noting
-    await start(bench.services, experiment(), keys={}, progress=QuietProgress())
-    assert all(is_on and count > 1_000 for is_on, count in frozen)
-    assert (gc.isenabled(), gc.get_freeze_count()) == (True, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +19,9 @@ from qualab.report.evidence import extracted
 from qualab.report.model import report_model
 from qualab.report.source import Source
 from qualab.report.summary import MOST_REASONS
-from qualab.store.memory import MemoryRegistry
 from tests.app.fakes import START
 from tests.app.test_report_model import DRAFTING, PRIMARY, bare, blocks, full, model, said
+from tests.fresh_store import copy_of
 from tests.render.samples import report, sample
 
 
@@ -203,14 +202,14 @@ def test_what_was_extracted_is_read_off_a_score(detail: tuple[Any, ...] | None, 
 def test_extracted_answers_are_shown_where_scores_hold_them_and_else_that_they_do_not() -> None:
     made, _ = sample()
     assert "not stored" in said(report(), "flips")
-    store = deepcopy(made.store)
+    store = copy_of(made.store)
     key = PRIMARY.partition("/")[2]
     found = [
         replace(one, detail=("12", "12" if one.value else "13")) if one.metric == key else one
         for one in store.scores(made.comparison.id)
     ]
     store.put_scores(made.comparison.id, found)
-    shown = report_model(store, MemoryRegistry(store), made.comparison.id, Language.ENGLISH)
+    shown = report_model(store, store.registry, made.comparison.id, Language.ENGLISH)
     assert "not stored" not in said(shown, "flips")
     facts = [fact.text for one in blocks(shown, "flips", Excerpt) for fact in one.facts if fact.label == "extracted"]
     assert facts
@@ -223,7 +222,7 @@ OTHER = "f" * 64
 def after_the_data() -> ReportModel:
     """Under a plan of another margin, level and objective, which is stored by its hash alone."""
     made, analysis = sample()
-    store = deepcopy(made.store)
+    store = copy_of(made.store)
     why = (
         "the plan was made after the data (changed: margin 0.02 to 0.05, alpha 0.05 to 0.1, "
         "objective equivalence to non_inferiority): never signed off"
@@ -231,7 +230,7 @@ def after_the_data() -> ReportModel:
     rows = tuple(replace(row, margin=0.05) for row in analysis.metrics)
     other = replace(analysis, plan_hash=OTHER, verdict=Verdict.INVALID, reasons=(why, *analysis.reasons), metrics=rows)
     store.put_analysis(other, now=START)
-    registry = MemoryRegistry(store)
+    registry = store.registry
     signed = SignOff(
         comparison_id=made.comparison.id, plan_hash=made.comparison.plan_hash, analysis_hash="a" * 64,
         verdict=Verdict.EQUIVALENT, signed_by="김민지", note="", override="", obstacles=(), signed_at=START,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -47,9 +46,9 @@ from qualab.report.evidence import AFTER, BEFORE
 from qualab.report.model import model_of, report_model
 from qualab.report.source import Source
 from qualab.report.words import Words
-from qualab.store.memory import MemoryRegistry
 from tests.app.fakes import START
 from tests.app.report_texts import english_in, texts
+from tests.fresh_store import copy_of, fresh_store
 from tests.render.samples import report, sample
 
 ORDER = [
@@ -308,7 +307,7 @@ def test_excerpts_stand_around_the_first_difference() -> None:
 def test_long_answers_are_cut_around_the_first_difference() -> None:
     made, _ = sample(texts=("a" * 5_000 + " one" + "b" * 5_000, "a" * 5_000 + " two" + "c" * 5_000))
     for one in blocks(
-        report_model(made.store, MemoryRegistry(made.store), made.comparison.id, Language.ENGLISH), "flips", Excerpt
+        report_model(made.store, made.store.registry, made.comparison.id, Language.ENGLISH), "flips", Excerpt
     ):
         assert len(one.shared) == BEFORE
         assert one.is_cut
@@ -320,9 +319,7 @@ def test_long_answers_are_cut_around_the_first_difference() -> None:
 def test_white_space_that_differs_is_shown() -> None:
     made, _ = sample(texts=("yes\nno", "yes no"))
     one = next(
-        blocks(
-            report_model(made.store, MemoryRegistry(made.store), made.comparison.id, Language.ENGLISH), "flips", Excerpt
-        )
+        blocks(report_model(made.store, made.store.registry, made.comparison.id, Language.ENGLISH), "flips", Excerpt)
     )
     assert one.baseline.text == "⏎\nno"
     assert one.candidate.text == "␣no"
@@ -330,16 +327,16 @@ def test_white_space_that_differs_is_shown() -> None:
 
 def test_without_an_analysis_there_is_no_report() -> None:
     made, _ = sample()
-    store = type(made.store)()
+    store = fresh_store()
     store.create(made.comparison, made.items)
     with pytest.raises(InvalidValue, match="no analysis yet"):
-        report_model(store, MemoryRegistry(store), made.comparison.id, Language.ENGLISH)
+        report_model(store, store.registry, made.comparison.id, Language.ENGLISH)
 
 
 def test_who_signed_off_is_on_record_with_the_reason_of_an_override() -> None:
     made, _ = sample()
-    store = deepcopy(made.store)
-    registry = MemoryRegistry(store)
+    store = copy_of(made.store)
+    registry = store.registry
     signed = SignOff(
         comparison_id=made.comparison.id,
         plan_hash=made.comparison.plan_hash,
@@ -373,7 +370,7 @@ def test_who_signed_off_is_on_record_with_the_reason_of_an_override() -> None:
 
 def test_nobody_signed_off_and_nothing_says_so() -> None:
     made, _ = sample()
-    model = report_model(made.store, MemoryRegistry(made.store), made.comparison.id, Language.ENGLISH)
+    model = report_model(made.store, made.store.registry, made.comparison.id, Language.ENGLISH)
     assert not list(blocks(model, "signoff", Bullets))
 
 

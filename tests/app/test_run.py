@@ -20,7 +20,6 @@ from qualab.model.registry import Pulse
 from qualab.run.ask import Arm, Recorder, Tally, feed
 from qualab.run.run import resume, start
 from qualab.run.services import Run
-from qualab.store.memory import MemoryStore
 from tests.app.fakes import (
     BASELINE,
     CANDIDATE,
@@ -343,11 +342,11 @@ async def test_a_resume_reads_the_commit_that_the_plan_records_and_takes_the_sam
 
 
 async def test_a_database_that_fails_between_plan_and_first_item_says_how_to_go_on() -> None:
-    class Locked(MemoryStore):
-        def claim(self, *_: Any, **__: Any) -> None:
-            raise StoreLocked("the database is locked", hint="wait")
+    def locked(*_: Any, **__: Any) -> None:
+        raise StoreLocked("the database is locked", hint="wait")
 
-    bench = bench_of(10, store=Locked())
+    bench = bench_of(10)
+    bench.store.claim = locked
     with pytest.raises(StoreLocked) as told:
         await run(bench)
     (stored,) = bench.store.list(ComparisonFilter())

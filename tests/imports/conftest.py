@@ -1,4 +1,4 @@
-"""An import into memory, with what the catalog knows."""
+"""An import into a new store, with what the catalog knows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from qualab.model.comparison import Analysis, Comparison
 from qualab.model.names import ArmName
 from qualab.model.plan import Imported, TaskJoin
 from qualab.model.ports import ComparisonFilter
-from qualab.store.memory import FixedClock, MemoryStore
+from qualab.store import SqlStore
+from tests.app.fakes import Clock
+from tests.fresh_store import fresh_store
 from tests.imports.lm_eval_files import Row, Run
 
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
@@ -27,12 +29,12 @@ class Importer:
     """Imports two folders; keeps what is stored."""
 
     folder: Path
-    store: MemoryStore = field(default_factory=MemoryStore)
+    store: SqlStore = field(default_factory=fresh_store)
 
     @property
     def services(self) -> ImportServices:
         knows = read_catalog(share("tasks")).facts
-        return ImportServices(store=self.store, logs=LogFiles(), knows=knows, clock=FixedClock())
+        return ImportServices(store=self.store, logs=LogFiles(), knows=knows, clock=Clock())
 
     def __call__(self, baseline: Path, candidate: Path, **wanted: Any) -> Analysis:
         return import_logs(self.services, Wanted(places={BASELINE: baseline, CANDIDATE: candidate}, **wanted))
@@ -46,8 +48,12 @@ class Importer:
         return self.runs(Run(samples={task: baseline}), Run(samples={task: candidate}), **wanted)
 
     @property
+    def comparisons(self) -> list[Comparison]:
+        return self.store.list(ComparisonFilter())
+
+    @property
     def comparison(self) -> Comparison:
-        return self.store.list(ComparisonFilter())[0]
+        return self.comparisons[0]
 
     @property
     def imported(self) -> Imported:

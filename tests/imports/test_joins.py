@@ -115,7 +115,7 @@ def test_what_makes_it_meaningless_stops_and_may_be_allowed(
     with pytest.raises(PairDiffers, match="do not ask the same") as caught:
         importer.runs(*runs)
     assert f"--allow {code}" in caught.value.hint
-    assert not importer.store.kept
+    assert not importer.comparisons
     found = importer.runs(*runs, allowed=(code,))
     assert any(caveat.startswith("Allowed: ") for caveat in found.caveats)
 
@@ -232,4 +232,4 @@ def test_a_margin_for_an_unknown_name_is_refused_before_anything_is_stored(impor
     rows = binary_rows([1, 0])
     with pytest.raises(InvalidValue, match="no benchmark, task or metric named sum"):
         importer.rows(rows, rows, rule=DecisionRule(margins={"sum": 0.1}))
-    assert not importer.store.kept
+    assert not importer.comparisons

@@ -74,7 +74,7 @@ def test_it_is_said_in_one_sentence(
             importer(*arms)
         assert hint in caught.value.hint
         assert "\n" not in str(caught.value)
-    assert not importer.store.kept
+    assert not importer.comparisons
 
 
 def test_samples_without_results_are_read_by_what_they_say_themselves(importer: Importer) -> None:

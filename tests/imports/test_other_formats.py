@@ -232,7 +232,7 @@ def test_what_is_no_table_is_said_with_its_line(importer: Importer, name: str, t
     with pytest.raises(BadLog, match=message) as caught:
         table(importer, text, name)
     assert "Expected" in caught.value.hint
-    assert not importer.store.kept
+    assert not importer.comparisons
 
 
 PERCENT = "item,baseline,candidate,task\na,80,80,sums\nb,0,100,sums\nc,55,55,sums\n"
@@ -244,7 +244,7 @@ def test_scores_outside_their_bounds_stop_an_import(importer: Importer) -> None:
     ) as caught:
         table(importer, PERCENT)
     assert "--score-bounds sums=0:100" in caught.value.hint
-    assert not importer.store.kept
+    assert not importer.comparisons
     with pytest.raises(InvalidValue, match="outside 0 to 99"):
         table(importer, PERCENT, rule=DecisionRule(score_bounds={"sums": (0.0, 99.0)}))
     (found,) = table(importer, PERCENT, rule=DecisionRule(score_bounds={"sums/score,none": (0.0, 100.0)})).metrics

@@ -49,7 +49,7 @@ def test_one_run_as_both_arms_is_refused(importer: Importer) -> None:
     with pytest.raises(UsageError, match="Both arms are one file") as caught:
         importer(folder, folder)
     assert "--run baseline=TEXT,candidate=TEXT" in caught.value.hint
-    assert not importer.store.kept
+    assert not importer.comparisons
     runs = {BASELINE: "2026-01", CANDIDATE: "2026-02"}
     assert importer(folder, folder, runs=runs).verdict is Verdict.REGRESSION
 

@@ -17,6 +17,7 @@ from qualab.model.registry import SubmissionStatus
 from qualab.run.run import start
 from qualab.service.worker import Unseen
 from qualab.settings import load
+from tests.fresh_store import fresh_store
 from tests.jobs.conftest import Process, Servers, Site, bodies_of, pair_of_servers, site_at, wait_for
 from tests.store import postgresql
 from tests.store.conftest import url_of
@@ -51,7 +52,7 @@ def alone() -> Analysis:
     """The same comparison in one process that nothing happens to."""
     with pair_of_servers() as servers:
         settings = load(content=servers.experiment(), environment=False)
-        services = bootstrap.services_of(settings, keeps_nothing=True)
+        services = bootstrap.services_of(settings, store=fresh_store())
         return asyncio.run(start(services, bootstrap.experiment_of(settings), keys={}, progress=Unseen()))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from qualab.errors import PairDiffers, StoreError, StoreFull
 from qualab.model.names import ArmName, ComparisonStatus
-from qualab.model.ports import Delivery
+from qualab.model.ports import ComparisonFilter, Delivery
 from qualab.model.registry import Pulse, SubmissionStatus
 from qualab.service import desk as hosts
 from qualab.service.desk import Desk, QueuedJobs
@@ -518,7 +518,8 @@ def lose_worker(shop: Shop, comparison_id: str, *, answers: int = 0) -> None:
     shop.queue.take(OTHER)
     shop.service.registry.set_submission(comparison_id, SubmissionStatus.RUNNING)
     store = shop.bench.store
-    done = store.answered(comparison_id) if comparison_id in store.kept else set()
+    is_stored = comparison_id in [comparison.id for comparison in store.list(ComparisonFilter())]
+    done = store.answered(comparison_id) if is_stored else set()
     for position in range(len(done), len(done) + answers):
         store.add_answers(comparison_id, [make_answer(position)])
     sweep(shop.desk, shop.queue, living=[ME])

@@ -12,7 +12,6 @@ from qualab.model.items import Answer, Reply
 from qualab.model.names import AnswerStatus, ArmName, Language
 from qualab.model.report import ReportModel, Table
 from qualab.report.model import report_model
-from qualab.store.memory import MemoryRegistry
 
 ENDED = datetime(2026, 3, 1, 23, 5, 7, tzinfo=UTC)
 TEXTS = ("So the answer is 12.\nFinal answer: 12", "So the answer is 13.\nFinal answer: 13")
@@ -65,14 +64,14 @@ def _reply(text: str) -> Reply:
 @cache
 def report(language: Language = Language.ENGLISH) -> ReportModel:
     made, _ = sample()
-    return report_model(made.store, MemoryRegistry(made.store), made.comparison.id, language)
+    return report_model(made.store, made.store.registry, made.comparison.id, language)
 
 
 @cache
 def hostile_report(language: Language = Language.ENGLISH) -> ReportModel:
     shared, off, on = HOSTILE
     made, _ = sample(texts=(shared + off, shared + on))
-    return report_model(made.store, MemoryRegistry(made.store), made.comparison.id, language)
+    return report_model(made.store, made.store.registry, made.comparison.id, language)
 
 
 def metrics_of(model: ReportModel) -> Table:

@@ -1,4 +1,4 @@
-"""The three stores, each new for every test."""
+"""Both stores, each new for every test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from qualab.model.ports import Registry, Store
 from qualab.store import SqlStore, open_store, upgrade
-from qualab.store.memory import MemoryRegistry, MemoryStore
 from qualab.store.tables import metadata
 from tests.store import postgresql
 
@@ -79,12 +78,9 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """Every store that there is."""
-    if request.param == "memory":
-        yield MemoryStore()
-        return
     with open_store(request.getfixturevalue(f"{request.param}_url"), migrations=MIGRATIONS) as opened:
         yield opened
 
@@ -92,8 +88,6 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 @pytest.fixture
 def registry(store: Store) -> Registry:
     """The one beside the store."""
-    if isinstance(store, MemoryStore):
-        return MemoryRegistry(store)
     assert isinstance(store, SqlStore)
     return store.registry
 

@@ -14,8 +14,8 @@ import pytest
 
 from qualab.errors import DatasetUnavailable, StillLoading
 from qualab.model.names import ArmName
-from qualab.store.memory import MemoryStore
 from tests.api.conftest import InlineJobs, Service, make_service
+from tests.fresh_store import fresh_store
 from tests.web.conftest import (
     GAINS,
     LOSSES,
@@ -65,7 +65,7 @@ def test_choices_have_nothing_extracted(make_page: Make, site: Site) -> None:
 @pytest.fixture
 def finished() -> Iterator[tuple[Service, str]]:
     jobs = InlineJobs()
-    service = make_service(bench=make_site_bench(MemoryStore()), jobs=jobs)  # type: ignore[arg-type]
+    service = make_service(bench=make_site_bench(fresh_store()), jobs=jobs)  # type: ignore[arg-type]
     jobs.begin(service.desk)
     with service.client:
         yield service, service.finished(max_missing_share=0.1)
@@ -81,12 +81,12 @@ def extracted(service: Service, comparison_id: str, language: str = "en") -> str
 def test_what_cannot_be_extracted_is_said(finished: tuple[Service, str], monkeypatch: pytest.MonkeyPatch) -> None:
     service, comparison_id = finished
     assert "<table>" in extracted(service, comparison_id)
-    kept = service.bench.store.kept[comparison_id]  # type: ignore[attr-defined]
-    own = kept.comparison
-    kept.comparison = replace(own, local={"include_path": "/somewhere"})
-    assert "no page loads their code" in extracted(service, comparison_id)
-    assert "페이지에서는 그 코드를 불러오지 않습니다" in extracted(service, comparison_id, "ko")
-    kept.comparison = own
+    store = service.bench.store
+    elsewhere = replace(store.get(comparison_id), local={"include_path": "/somewhere"})
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "get", lambda _: elsewhere)
+        assert "no page loads their code" in extracted(service, comparison_id)
+        assert "페이지에서는 그 코드를 불러오지 않습니다" in extracted(service, comparison_id, "ko")
     service.bench.harness.tasks.config_hash = "another"
     service.desk.planner._single.clear()
     assert "are not those of the plan any more" in extracted(service, comparison_id)

@@ -1,0 +1,57 @@
+"""New SQLite stores, quickly: copies of a file that is migrated once a process."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sqlite3
+import tempfile
+import weakref
+from functools import cache
+from pathlib import Path
+
+from sqlalchemy import event
+
+from qualab.store import SqlStore, open_store, upgrade
+
+MIGRATIONS = Path(__file__).parents[1] / "migrations"
+_folder = tempfile.TemporaryDirectory(prefix="qualab-stores-")
+_numbers = itertools.count(1)
+
+
+def fresh_store() -> SqlStore:
+    """Makes an empty store; its file goes with it."""
+    path = _new_path()
+    shutil.copy(_template(), path)
+    return _opened(path)
+
+
+def copy_of(store: SqlStore) -> SqlStore:
+    """Makes a second store with the same content."""
+    path = _new_path()
+    assert store.location.path is not None
+    with sqlite3.connect(store.location.path) as source, sqlite3.connect(path) as target:
+        source.backup(target)
+    source.close()
+    target.close()
+    return _opened(path)
+
+
+def _opened(path: Path) -> SqlStore:
+    store = open_store(str(path), migrations=MIGRATIONS)
+    store.close()
+    event.listen(store.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
+    for suffix in ("", "-wal", "-shm"):
+        weakref.finalize(store, Path(f"{path}{suffix}").unlink, missing_ok=True)
+    return store
+
+
+def _new_path() -> Path:
+    return Path(_folder.name) / f"{next(_numbers)}.db"
+
+
+@cache
+def _template() -> Path:
+    path = Path(_folder.name) / "template.db"
+    upgrade(str(path), MIGRATIONS)
+    return path
