@@ -189,35 +189,6 @@ def mean_equivalence(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterErrors:
-    """Standard errors of a mean difference by other conventions, to compare with other programs."""
-
-    items: float
-    """As if items were independent."""
-    cr0: float
-    """No correction for few clusters (the clustered formula of Miller 2024)."""
-    cr1: float
-    """CR0 with the factor G / (G − 1)."""
-    cr2: float
-
-
-def cluster_errors(differences: npt.ArrayLike, *, cluster: Labels | None) -> ClusterErrors:
-    """The standard error of the mean difference under four conventions.
-
-    Raises:
-        InsufficientData: as `mean_difference`.
-    """
-    values = _flat(differences)
-    found = mean_difference(values, cluster=cluster)
-    residuals = cluster_sums(values - found.difference, cluster_codes(cluster, values.size))
-    cr0 = math.sqrt(math.fsum(residuals**2)) / values.size
-    groups = found.n_clusters
-    return ClusterErrors(
-        items=found.standard_error_items, cr0=cr0, cr1=cr0 * math.sqrt(groups / (groups - 1)), cr2=found.standard_error
-    )
-
-
 def _flat(differences: npt.ArrayLike) -> FloatArray:
     values = finite(differences, name="Differences")
     if values.ndim != 1:

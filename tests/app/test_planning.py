@@ -27,7 +27,7 @@ from qualab.run.run import look_before, start
 from qualab.stats.counts import PairedCounts
 from qualab.stats.equivalence import equivalence
 from qualab.stats.looks import looks_at, simulate_looks
-from qualab.stats.power import power_equivalence, power_non_inferiority
+from qualab.stats.sizing import power_equivalence, power_non_inferiority
 from qualab.stats.sizing import items_needed, smallest_margin
 from tests.app.fakes import (
     START,

@@ -10,8 +10,8 @@ from qualab.stats.counts import PairedCounts, tally
 from qualab.stats.difference import mcnemar, mcnemar_unconditional
 from qualab.stats.equivalence import equivalence, non_inferiority, provable_margin
 from qualab.stats.interval import fay_lumbard, newcombe, tango
-from qualab.stats.multiplicity import holm
-from qualab.stats.power import power_equivalence, power_mcnemar
+from qualab.stats.resampling import holm
+from qualab.stats.sizing import power_equivalence, power_mcnemar
 
 
 @st.composite

@@ -15,7 +15,7 @@ from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import mcnemar, mcnemar_sides, mcnemar_unconditional, two_proportion_z
 from qualab.stats.equivalence import equivalence, guard_threshold, non_inferiority, provable_margin
 from qualab.stats.interval import fay_lumbard, newcombe, score_statistic, tango
-from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar, power_non_inferiority
+from qualab.stats.sizing import McNemarMethod, power_equivalence, power_mcnemar, power_non_inferiority
 from qualab.stats.sizing import items_needed, items_needed_mcnemar, mde, mde_beyond_noise, smallest_margin
 
 

@@ -11,8 +11,8 @@ from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import mcnemar, mcnemar_unconditional, two_proportion_z
 from qualab.stats.equivalence import equivalence, non_inferiority, provable_margin
 from qualab.stats.interval import fay_lumbard, newcombe, tango
-from qualab.stats.multiplicity import holm
-from qualab.stats.power import power_equivalence, power_mcnemar
+from qualab.stats.resampling import holm
+from qualab.stats.sizing import power_equivalence, power_mcnemar
 from qualab.stats.sizing import items_needed, items_needed_mcnemar, mde, mde_beyond_noise, smallest_margin
 
 NOTHING = PairedCounts.zero()

@@ -7,7 +7,7 @@ import pytest
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.stats.counts import PairedCounts
 from qualab.stats.equivalence import equivalence, non_inferiority, provable_margin
-from qualab.stats.power import power_equivalence, power_non_inferiority
+from qualab.stats.sizing import power_equivalence, power_non_inferiority
 from qualab.stats.sizing import items_needed, power_to_prove, smallest_margin
 
 

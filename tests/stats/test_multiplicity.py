@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qualab.errors import InvalidValue
-from qualab.stats.flips import patterns, signed_sums
-from qualab.stats.multiplicity import Alternative, holm, max_t
+from qualab.stats.resampling import patterns, signed_sums
+from qualab.stats.resampling import Alternative, holm, max_t
 from qualab.stats.resampling import sign_flip
 
 

@@ -18,7 +18,7 @@ from qualab.stats.checks import lattice
 from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import mcnemar
 from qualab.stats.f1 import LabelledAnswers, bootstrap_macro_f1, compare_macro_f1, macro_f1
-from qualab.stats.multiplicity import Alternative
+from qualab.stats.resampling import Alternative
 from qualab.stats.resampling import global_sign_flip, sign_flip, swap_test
 
 

@@ -21,9 +21,9 @@ from qualab.stats.f1 import LabelledAnswers, compare_macro_f1
 from qualab.stats.interval import fay_lumbard, melded_cdf, newcombe, newcombe_uncorrected, tango
 from qualab.stats.looks import Spending, classical_boundaries, spending_boundaries
 from qualab.stats.mean import cluster_errors, mean_difference, mean_equivalence, paired_differences
-from qualab.stats.multiplicity import benjamini_hochberg, benjamini_yekutieli, holm, max_t
+from qualab.stats.resampling import benjamini_hochberg, benjamini_yekutieli, holm, max_t
 from qualab.stats.noise import excess_discordance, flip_rate, variance_components
-from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar
+from qualab.stats.sizing import McNemarMethod, power_equivalence, power_mcnemar
 from qualab.stats.resampling import sign_flip
 from qualab.stats.sizing import (
     items_connor,

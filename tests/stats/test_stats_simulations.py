@@ -17,9 +17,9 @@ from qualab.stats.f1 import LabelledAnswers, bootstrap_macro_f1, compare_macro_f
 from qualab.stats.interval import score_statistic, tango
 from qualab.stats.looks import design_looks, looks_at, simulate_looks
 from qualab.stats.mean import mean_difference
-from qualab.stats.multiplicity import Alternative, max_t
+from qualab.stats.resampling import Alternative, max_t
 from qualab.stats.noise import excess_discordance, odd_ones_out
-from qualab.stats.power import power_equivalence
+from qualab.stats.sizing import power_equivalence
 from qualab.stats.resampling import sign_flip
 
 pytestmark = pytest.mark.slow
