@@ -19,51 +19,35 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def check_margin(margin: float) -> float:
-    """A margin is a fraction above 0 and below 1."""
-    if not 0.0 < margin < 1.0:
-        raise InvalidValue(
-            f"A margin must lie between 0 and 1, both excluded, not {margin:g}",
-            hint="Give a fraction: 0.02 for two percentage points.",
-            margin=margin,
-        )
-    return float(margin)
+    """Check that a margin is a fraction."""
+    return _inside("A margin", margin, 1.0, "Give a fraction: 0.02 for two percentage points.", "margin")
 
 
 def check_alpha(alpha: float) -> float:
-    """The level of a test lies above 0 and below 0.5."""
-    if not 0.0 < alpha < 0.5:
-        raise InvalidValue(
-            f"alpha must lie between 0 and 0.5, both excluded, not {alpha:g}",
-            hint="0.05 is the usual level of a one-sided test.",
-            alpha=alpha,
-        )
-    return float(alpha)
+    """Check the level of a test."""
+    return _inside("alpha", alpha, 0.5, "0.05 is the usual level of a one-sided test.", "alpha")
 
 
 def check_confidence_level(confidence_level: float) -> float:
-    """A confidence level lies above 0 and below 1."""
-    if not 0.0 < confidence_level < 1.0:
-        raise InvalidValue(
-            f"A confidence level must lie between 0 and 1, both excluded, not {confidence_level:g}",
-            hint="Give a fraction: 0.95 for 95 %.",
-            confidence_level=confidence_level,
-        )
-    return float(confidence_level)
+    """Check a confidence level."""
+    hint = "Give a fraction: 0.95 for 95 %."
+    return _inside("A confidence level", confidence_level, 1.0, hint, "confidence_level")
 
 
 def check_power(power: float) -> float:
-    """A target power lies above 0 and below 1."""
-    if not 0.0 < power < 1.0:
-        raise InvalidValue(
-            f"A target power must lie between 0 and 1, both excluded, not {power:g}",
-            hint="Give a fraction: 0.8 for 80 %.",
-            power=power,
-        )
-    return float(power)
+    """Check a target power."""
+    return _inside("A target power", power, 1.0, "Give a fraction: 0.8 for 80 %.", "power")
+
+
+def _inside(name: str, value: float, limit: float, hint: str, field: str) -> float:
+    if not 0.0 < value < limit:
+        text = f"{name} must lie between 0 and {limit:g}, both excluded, not {value:g}"
+        raise InvalidValue(text, hint=hint, **{field: value})
+    return float(value)
 
 
 def check_items(n_items: int) -> int:
-    """A number of items is at least 1."""
+    """Check that there is an item."""
     if n_items < 1:
         raise InsufficientData(
             "There is no item to compare",

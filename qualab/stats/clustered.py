@@ -139,7 +139,7 @@ def _design_effect(baseline: npt.ArrayLike, candidate: npt.ArrayLike, cluster: L
     if np.sum(table[:, 1] + table[:, 2] > 0) < 2:
         return float(np.sum(sizes**2) / sizes.sum())
     try:
-        found = mean_difference(paired_differences(baseline, candidate), cluster=cluster)
+        result = mean_difference(paired_differences(baseline, candidate), cluster=cluster)
     except InsufficientData:
         return float(np.sum(sizes**2) / sizes.sum())
-    return max(1.0, found.design_effect)
+    return max(1.0, result.design_effect)

@@ -175,16 +175,16 @@ def mean_equivalence(
         InvalidValue: the margin is not between 0 and 1, alpha not between 0 and 0.5, or the data cannot be.
     """
     check_margin(margin)
-    found = mean_difference(differences, cluster=cluster, confidence_level=1.0 - 2.0 * check_alpha(alpha))
-    lower = _t_sf((found.difference + margin) / found.standard_error, found.degrees_of_freedom)
-    upper = _t_sf((margin - found.difference) / found.standard_error, found.degrees_of_freedom)
+    result = mean_difference(differences, cluster=cluster, confidence_level=1.0 - 2.0 * check_alpha(alpha))
+    lower = _t_sf((result.difference + margin) / result.standard_error, result.degrees_of_freedom)
+    upper = _t_sf((margin - result.difference) / result.standard_error, result.degrees_of_freedom)
     return MeanEquivalence(
         margin=margin,
         alpha=alpha,
         pvalue_lower=lower,
         pvalue_upper=upper,
         pvalue=max(lower, upper),
-        interval=found.interval,
+        interval=result.interval,
         is_equivalent=max(lower, upper) <= alpha,
     )
 

@@ -36,6 +36,20 @@ from qualab.stats.checks import (
 from qualab.stats.equivalence import critical_gains, guard_threshold, is_accepted
 from qualab.stats.interval import score_statistic
 
+MAX_ITEMS = 1_000_000
+_STAYS = 25
+"""Sizes beyond the answer at which the power must still reach its target."""
+_AT_ONCE = 8
+"""Windows of so many sizes that are looked at together."""
+_AHEAD = (25, 12, 4, 0)
+"""Those of them at which the exact guard is asked, which takes longer."""
+_FAR_BEYOND = 2.0
+"""A closed form that says so many times the most items is not off by that much."""
+_MANY_CHANGES = 10
+"""Changed items to be expected, from which on the exact guard hardly costs power."""
+_MOST_GUARDED = 5_000
+_TIE = 1e-9
+
 
 class McNemarMethod(StrEnum):
     EXACT = "exact"
@@ -96,10 +110,10 @@ def power_mcnemar(
     """
     check_items(n_items)
     check_rates(discordance=discordance, difference=difference)
-    powers = mcnemar_powers(
-        np.array([n_items]), discordance=discordance, difference=difference, alpha=check_alpha(alpha), method=method
-    )
-    return float(powers[0])
+    truth = _Truth.of(np.array([n_items]), discordance, difference)
+    fewer = _largest_significant(truth.totals, check_alpha(alpha), method)
+    tails = truth.cdf(fewer) + 1.0 - truth.cdf(truth.totals - fewer - 1)
+    return float(truth.expected(np.where(fewer >= 0, tails, 0.0))[0])
 
 
 def equivalence_powers(
@@ -114,17 +128,6 @@ def equivalence_powers(
         return truth.expected(1.0 - truth.cdf(fewest - 1))
     accepted = truth.cdf(truth.totals - fewest) - truth.cdf(fewest - 1)
     return truth.expected(np.where(2 * fewest <= truth.totals, accepted, 0.0))
-
-
-def mcnemar_powers(
-    n_items: IntArray, *, discordance: float, difference: float, alpha: float, method: McNemarMethod
-) -> FloatArray:
-    """Powers of McNemar's two-sided test at neighbouring numbers of items, unchecked."""
-    truth = _Truth.of(n_items, discordance, difference)
-    totals = truth.totals[:1]  # the test is conditional: its critical values do not depend on the items
-    fewer = _largest_significant(totals, alpha, method)
-    tails = truth.cdf(fewer) + 1.0 - truth.cdf(totals - fewer - 1)
-    return truth.expected(np.where(fewer >= 0, tails, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,21 +187,6 @@ def _largest_significant(totals: IntArray, alpha: float, method: McNemarMethod) 
     low = np.clip(np.floor(guess).astype(np.int64) - reach, -1, totals)
     high = np.clip(np.floor(guess).astype(np.int64) + reach, -1, (totals - 1) // 2)
     return largest_integers(lambda k: (pvalue(k) <= alpha) | (k < 0), np.minimum(low, high), high)
-
-
-MAX_ITEMS = 1_000_000
-_STAYS = 25
-"""Sizes beyond the answer at which the power must still reach its target."""
-_AT_ONCE = 8
-"""Windows of so many sizes that are looked at together."""
-_AHEAD = (25, 12, 4, 0)
-"""Those of them at which the exact guard is asked, which takes longer."""
-_FAR_BEYOND = 2.0
-"""A closed form that says so many times the most items is not off by that much."""
-_MANY_CHANGES = 10
-"""Changed items to be expected, from which on the exact guard hardly costs power."""
-_MOST_GUARDED = 5_000
-_TIE = 1e-9
 
 
 def items_needed(

@@ -24,11 +24,11 @@ from qualab.stats.bounded import bounded_equivalence
 from qualab.stats.clustered import clustered_equivalence
 from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import mcnemar
-from qualab.stats.f1 import macro_f1
 from qualab.stats.interval import score_interval, tango
 from qualab.stats.mean import mean_difference
 from qualab.store.memory import MemoryStore
 from tests.app.fakes import metric_spec, task_spec
+from tests.stats.reference import macro_f1
 from tests.store.samples import make_comparison, make_plan
 
 OFF, ON = ArmName.BASELINE, ArmName.CANDIDATE
