@@ -190,7 +190,7 @@ def test_the_interval_of_clusters_has_the_farthest_limits_of_score_cr2_and_bound
     assert evidence.design_effect > 1.2
     score = score_interval(
         *(np.sum(on - off == sign) / found.design_effect for sign in (1, -1)),
-        n_items=found.effective_items,
+        n_items=on.size / found.design_effect,
         confidence_level=0.9,
     )
     three = (t.interval, score, bound.interval)
