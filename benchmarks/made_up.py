@@ -14,12 +14,12 @@ import numpy as np
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.summaries import Summary
+from qualab.imports.plan import aggregate_of
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Answer, Item, Reply, Request, Score
 from qualab.model.names import AnswerStatus, Api, ArmName, ComparisonStatus, MetricKind, RequestKind
 from qualab.model.plan import DecisionRule, MetricSpec, Plan, RequestPolicy, SamplingPlan, TaskSpec
-from qualab.stats.f1 import macro_f1
 from qualab.store import SqlStore
 from tests.fresh_store import fresh_store
 
@@ -251,7 +251,7 @@ def _aggregate(column: Sequence[Any]) -> float:
         if isinstance(column[0][0], bool):
             entries = [entry for own in column for entry in own]
             return float(sum(entries) / len(entries))
-        return macro_f1([truth for truth, _ in column], [answer for _, answer in column])
+        return aggregate_of(MetricKind.MACRO_F1, column) or 0.0
     return float(sum(column) / len(column))
 
 

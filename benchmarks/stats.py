@@ -25,9 +25,8 @@ import scipy.special
 from qualab.stats.counts import PairedCounts
 from qualab.stats.equivalence import critical_gains, equivalence, provable_margin
 from qualab.stats.interval import score_statistic
-from qualab.stats.multiplicity import max_t
-from qualab.stats.power import power_equivalence
-from qualab.stats.sizing import items_needed
+from qualab.stats.resampling import max_t
+from qualab.stats.sizing import items_needed, power_equivalence
 
 Array = npt.NDArray[np.float64]
 

@@ -136,7 +136,7 @@ def analyse(
         looks=looks,
     )
     rows, suite = _rows_and_suite(job)
-    found = differing(store, comparison, tasks, asked, scores=scores, layout=layout, streams=streams)
+    found = differing(store, comparison, tasks, asked, scores=scores, layout=layout)
     seen = store.observations(comparison.id)
     treatment = None if plan.imported else treatment_of(plan, seen, summary.drafted, arms)
     pinning = pinning_of(plan.pins, pins_seen(seen))

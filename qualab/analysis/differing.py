@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qualab.analysis.noise import NoiseData, NoiseRun, generated_texts, noise_floor, repeat_summary
-from qualab.analysis.samples import Key, Layout, Scores, Streams, read_scores
+from qualab.analysis.samples import Layout, Scores, read_scores
 from qualab.analysis.scoring import scores_of
 from qualab.model.comparison import Comparison, NoiseFloor, RepeatSummary
 from qualab.model.items import Item
@@ -32,17 +32,10 @@ def differing(
     *,
     scores: Scores,
     layout: Layout,
-    streams: Streams,
 ) -> Differing:
     """The noise floor and what repeats show, from what is stored. `items` are those that were asked, by position."""
     plan, comparison_id = comparison.plan, comparison.id
-    if plan.noise_floor is None and plan.sampling.repeats == 1:
-        return Differing(noise=None, repeats=None)
-    if plan.imported:  # its texts are read once, as they are stored
-        texts: dict[ArmName, dict[Key, str]] = {arm: {} for arm in ArmName}
-    else:
-        texts = {arm: generated_texts(store, comparison_id, items, arm)[0] for arm in ArmName}
-    repeats = repeat_summary(plan, scores, layout, texts, streams)
+    repeats = repeat_summary(plan, scores, layout)
     if plan.noise_floor is None:
         return Differing(noise=None, repeats=repeats)
     numbers = range(1, plan.noise_floor.runs + 1)
@@ -51,11 +44,11 @@ def differing(
         noise=plan.noise_floor,
         layout=layout,
         scores=scores,
-        texts=texts,
+        texts={arm: generated_texts(store, comparison_id, items, arm)[0] for arm in ArmName},
         runs=[_noise_run(store, comparison_id, tasks, items, number) for number in numbers],
         n_asked=len(numbers) * n_requests(generations(items), plan.sampling),
     )
-    return Differing(noise=noise_floor(data, streams), repeats=repeats)
+    return Differing(noise=noise_floor(data), repeats=repeats)
 
 
 def _noise_run(store: Stored, comparison_id: str, tasks: ScoredTasks, items: Sequence[Item], number: int) -> NoiseRun:

@@ -15,8 +15,7 @@ from qualab.model.comparison import Evidence, GlobalTest
 from qualab.model.names import MetricKind
 from qualab.model.plan import DecisionRule, MetricSpec
 from qualab.stats.checks import FloatArray
-from qualab.stats.multiplicity import holm, max_t
-from qualab.stats.resampling import global_sign_flip
+from qualab.stats.resampling import global_sign_flip, holm, max_t
 
 
 def sample_evidence(

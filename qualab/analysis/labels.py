@@ -16,7 +16,8 @@ from qualab.errors import InsufficientData
 from qualab.model.comparison import Evidence, IntervalOf
 from qualab.model.names import EvidenceKind
 from qualab.model.plan import DecisionRule
-from qualab.stats.f1 import F1Comparison, JoinedAnswers, LabelledAnswers, bound_macro_f1
+from qualab.stats.f1 import JoinedAnswers, LabelledAnswers, bound_macro_f1
+from qualab.stats.resampling import ResamplingResult
 
 ENOUGH_CHANGES = 10
 """Changed items (or clusters) from which on the bootstrap is believed."""
@@ -41,9 +42,9 @@ def label_evidence(
     `level`: of the bounds, where it is not the rule's alpha.
     """
     data = _Data(sample)
-    found = data.comparison(rng)
+    found = data.swap_test(rng)
     at_level = rule if level is None else replace(rule, alpha=level)
-    bounds = data.bounds(found.swap.difference, at_level, bounds_rng)
+    bounds = data.bounds(found.difference, at_level, bounds_rng)
     inner = bounds.equivalence_interval
     limit = None if inner is None else farther(inner, rule, higher_is_better=higher_is_better)
     return Evidence(
@@ -54,12 +55,12 @@ def label_evidence(
         losses=data.losses,
         n_changed=data.n_changed,
         difference=bounds.difference,
-        interval=with_zero(bounds.interval, found.swap.pvalue, at_level.alpha / 2.0),
-        equivalence_interval=with_zero(bounds.equivalence_interval, found.swap.pvalue, at_level.alpha),
-        pvalue=found.swap.pvalue,
-        pvalue_exact=found.swap.pvalue_whole if found.swap.is_exact else None,
-        pvalue_adjusted=found.swap.pvalue,
-        pvalue_holm=found.swap.pvalue,
+        interval=with_zero(bounds.interval, found.pvalue, at_level.alpha / 2.0),
+        equivalence_interval=with_zero(bounds.equivalence_interval, found.pvalue, at_level.alpha),
+        pvalue=found.pvalue,
+        pvalue_exact=found.pvalue_whole if found.is_exact else None,
+        pvalue_adjusted=found.pvalue,
+        pvalue_holm=found.pvalue,
         pvalue_unpaired=None,
         pvalue_clustered_mcnemar=None,
         pvalue_equivalence=None,
@@ -69,7 +70,7 @@ def label_evidence(
         design_effect=1.0,
         provable_margin=limit,
         items_needed=None,
-        n_resamples=found.swap.n_resamples,
+        n_resamples=found.n_resamples,
         note=bounds.note,
     )
 
@@ -83,7 +84,7 @@ def label_bounds(sample: LabelSample, rule: DecisionRule, rng: np.random.Generat
 
 def label_sides(sample: LabelSample, rng: np.random.Generator) -> tuple[float, float]:
     """One-sided p-values of a loss and of a gain: half that of the swaps, which is no smaller than 1 in 10,000."""
-    found = _Data(sample).comparison(rng).swap
+    found = _Data(sample).swap_test(rng)
     return halves(found.pvalue, found.difference)
 
 
@@ -128,8 +129,8 @@ class _Data:
     def joined(self) -> JoinedAnswers:
         return JoinedAnswers.of(self.tasks, [float(len(task.truth)) for task in self.tasks])
 
-    def comparison(self, rng: np.random.Generator) -> F1Comparison:
-        return self.joined.compare(n_resamples=N_RESAMPLES, rng=rng)
+    def swap_test(self, rng: np.random.Generator) -> ResamplingResult:
+        return self.joined.swap_test(n_resamples=N_RESAMPLES, rng=rng)
 
     def bounds(self, difference: float, rule: DecisionRule, rng: np.random.Generator) -> Bounds:
         if self.n_changed_units < ENOUGH_CHANGES or rule.alpha < LEAST_RESAMPLED:
@@ -169,6 +170,6 @@ class _Data:
 
     def _counted_interval(self, confidence_level: float) -> IntervalOf | None:
         try:
-            return interval_of(bound_macro_f1(self.tasks, confidence_level=confidence_level).interval)
+            return interval_of(bound_macro_f1(self.tasks, confidence_level=confidence_level))
         except InsufficientData:
             return None

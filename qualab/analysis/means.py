@@ -277,7 +277,7 @@ class _Data:
         baseline, candidate = self.counts.accuracies
         return two_proportion_z(
             baseline=baseline, candidate=candidate, n_baseline=self.n_items, n_candidate=self.n_items
-        ).pvalue
+        )
 
     def provable_margin(self, bounds: Bounds, rule: DecisionRule) -> float | None:
         if bounds.equivalence_interval is None:
@@ -286,4 +286,4 @@ class _Data:
         if self.kind is not EvidenceKind.COUNTS:
             return limit
         counts = self.counts if self.higher_is_better else self.counts.swapped()
-        return max(limit, provable_margin(counts, alpha=rule.alpha, is_one_sided=is_one_sided(rule)).margin)
+        return max(limit, provable_margin(counts, alpha=rule.alpha, is_one_sided=is_one_sided(rule)))

@@ -11,14 +11,13 @@ from statistics import median
 
 import numpy as np
 
-from qualab.analysis.samples import Column, Key, Layout, Scores, Streams, members_of
+from qualab.analysis.samples import Column, Key, Layout, Scores, members_of
 from qualab.model.comparison import (
     MetricNoise,
     NoiseFloor,
     OddOneOut,
     RepeatNoise,
     RepeatSummary,
-    SampledTexts,
     TextsCompared,
 )
 from qualab.model.items import Item
@@ -26,7 +25,7 @@ from qualab.model.names import ArmName, MetricKind, RequestKind
 from qualab.model.plan import MetricSpec, NoisePlan, Plan
 from qualab.model.ports import Stored
 from qualab.stats.checks import FloatArray
-from qualab.stats.noise import disagreement, first_difference, flip_rate, mmd_test, odd_ones_out, variance_components
+from qualab.stats.noise import disagreement, first_difference, flip_rate, odd_ones_out, variance_components
 
 Texts = Mapping[Key, str]
 """Generated texts by position and repeat."""
@@ -55,11 +54,10 @@ class NoiseData:
     n_asked: int
 
 
-def noise_floor(data: NoiseData, streams: Streams) -> NoiseFloor:
+def noise_floor(data: NoiseData) -> NoiseFloor:
     """The baseline against itself, beside the candidate."""
     baseline, candidate, again = data.texts[ArmName.BASELINE], data.texts[ArmName.CANDIDATE], data.runs[0].texts
     shared = sorted(baseline.keys() & candidate.keys() & again.keys())
-    sampled = sampled_texts(baseline, again, data.plan, streams.rng("mmd noise floor"))
     return NoiseFloor(
         n_runs=data.noise.runs,
         concurrency=data.noise.concurrency,
@@ -69,7 +67,6 @@ def noise_floor(data: NoiseData, streams: Streams) -> NoiseFloor:
         candidate=_compared(baseline, candidate, shared),
         odd_texts=_odd(baseline, again, candidate, shared),
         metrics=tuple(_of_metric(spec, data) for spec in data.plan.metrics if _generates(spec, data.plan)),
-        sampled=sampled,
         note="" if shared else "no answer was given by both arms and the first of these runs: nothing can be compared",
     )
 
@@ -130,12 +127,7 @@ def _column(members: Sequence[MetricSpec], scores: Scores, arm: ArmName) -> Colu
     return {key: value for member in members for key, value in scores.column(member.task, member.key, arm).items()}
 
 
-N_RESAMPLES = 999
-
-
-def repeat_summary(
-    plan: Plan, scores: Scores, layout: Layout, texts: Mapping[ArmName, Mapping[Key, str]], streams: Streams
-) -> RepeatSummary | None:
+def repeat_summary(plan: Plan, scores: Scores, layout: Layout) -> RepeatSummary | None:
     """None where every item is asked once."""
     if plan.sampling.repeats == 1:
         return None
@@ -145,10 +137,7 @@ def repeat_summary(
         if _is_binary(spec, plan)
         for arm in ArmName
     ]
-    baseline, candidate = texts[ArmName.BASELINE], texts[ArmName.CANDIDATE]
-    return RepeatSummary(
-        metrics=tuple(rows), sampled=sampled_texts(baseline, candidate, plan, streams.rng("mmd candidate"))
-    )
+    return RepeatSummary(metrics=tuple(rows))
 
 
 def _is_binary(spec: MetricSpec, plan: Plan) -> bool:
@@ -182,26 +171,6 @@ def _noise_of(spec: MetricSpec, arm: ArmName, table: FloatArray, repeats: int) -
         icc=found.icc if found else None,
         icc_mean=found.icc_mean if found else None,
     )
-
-
-def sampled_texts(
-    one: Mapping[Key, str], other: Mapping[Key, str], plan: Plan, rng: np.random.Generator
-) -> SampledTexts | None:
-    """Two runs' texts over the prompts that have all their repeats in both; None where there is none, or one repeat."""
-    repeats = range(plan.sampling.repeats)
-    positions = sorted({position for position, _ in one.keys() & other.keys()})
-    whole = [p for p in positions if all((p, r) in texts for r in repeats for texts in (one, other))]
-    if len(repeats) == 1 or not whole:
-        return None
-    ours, theirs = (_samples(texts, whole, repeats) for texts in (one, other))
-    found = mmd_test(ours, theirs, n_resamples=N_RESAMPLES, rng=rng)
-    return SampledTexts(
-        statistic=found.statistic, pvalue=found.pvalue, n_prompts=found.n_prompts, n_resamples=found.n_resamples
-    )
-
-
-def _samples(texts: Mapping[Key, str], positions: Sequence[int], repeats: range) -> list[list[str]]:
-    return [[texts[position, repeat] for repeat in repeats] for position in positions]
 
 
 def generated_texts(

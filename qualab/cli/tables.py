@@ -25,7 +25,6 @@ from qualab.model.comparison import (
     PairSummary,
     RepeatNoise,
     RepeatSummary,
-    SampledTexts,
     TextsCompared,
 )
 from qualab.model.names import LookDecision, Verdict
@@ -59,8 +58,6 @@ def _floor_lines(found: NoiseFloor, primaries: set[str]) -> Iterator[str]:
     if found.baseline and found.candidate:
         yield f"{_INDENT} texts of the baseline's runs: {_texts(found.baseline)}"
         yield f"{_INDENT} texts of the arms: {_texts(found.candidate)}{_odd(found.odd_texts)}"
-    if found.sampled:
-        yield f"{_INDENT} are texts of the baseline's runs drawn alike? {_mmd(found.sampled)}"
     yield from (f"{_INDENT} {one.metric}: {_flips(one)}" for one in found.metrics if one.metric in primaries)
 
 
@@ -96,8 +93,6 @@ def _repeat_lines(found: RepeatSummary, primaries: set[str]) -> Iterator[str]:
         if one.metric in primaries:
             yield f"{head:<9} {one.metric}, {one.arm}: {', '.join(_repeat_facts(one))}"
             head = ""
-    if found.sampled:
-        yield f"{head:<9} are texts of the arms drawn alike? {_mmd(found.sampled)}"
 
 
 def _repeat_facts(one: RepeatNoise) -> Iterator[str]:
@@ -110,10 +105,6 @@ def _repeat_facts(one: RepeatNoise) -> Iterator[str]:
         return
     yield f"{share(one.icc)} of the variance between items, {share(1.0 - one.icc)} within"
     yield f"ICC(1) {one.icc:.2f}, ICC({one.n_repeats}) {one.icc_mean:.2f}"
-
-
-def _mmd(found: SampledTexts) -> str:
-    return f"p {pvalue(found.pvalue)} over {found.n_prompts:,} prompts (permutation MMD); small where they are not"
 
 
 def token_lines(plan: Plan, analysis: Analysis) -> Iterator[str]:

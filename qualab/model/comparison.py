@@ -364,16 +364,6 @@ class MetricNoise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampledTexts:
-    """Whether two runs sample their texts from one distribution: permutation MMD within prompts, over characters."""
-
-    statistic: float
-    pvalue: float
-    n_prompts: int
-    n_resamples: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseFloor:
     """How much runs of the baseline differ by themselves, beside what the candidate changes."""
 
@@ -390,8 +380,6 @@ class NoiseFloor:
     """Of texts; of each item its first repeat."""
     metrics: tuple[MetricNoise, ...]
     """Metrics whose tasks generate."""
-    sampled: SampledTexts | None
-    """The baseline against the first of these runs; None unless texts are drawn at random, repeatedly."""
     note: str
     """What could not be compared; empty otherwise."""
 
@@ -422,8 +410,6 @@ class RepeatSummary:
     """What asking every item repeatedly shows."""
 
     metrics: tuple[RepeatNoise, ...]
-    sampled: SampledTexts | None
-    """The arms against each other; None where no prompt has all its texts in both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,16 +35,18 @@ from qualab.stats.difference import (
 from qualab.stats.equivalence import equivalence
 from qualab.stats.interval import ConfidenceInterval, newcombe, tango
 from qualab.stats.looks import MOST_GUARDED, LookDesign, LookPerformance, design_looks, looks_at, simulate_looks
-from qualab.stats.power import McNemarMethod, power_equivalence, power_mcnemar, power_non_inferiority
 from qualab.stats.sizing import (
     MAX_ITEMS,
+    McNemarMethod,
     discordance_with_repeats,
     is_guard_counted,
     items_needed,
     joint_power,
     mde,
     mde_beyond_noise,
+    power_equivalence,
     power_for_joint,
+    power_mcnemar,
     smallest_margin,
 )
 
@@ -161,7 +163,7 @@ def paired_test(
         pvalue_loss=loss,
         pvalue_gain=gain,
         pvalue_exact=exact,
-        pvalue_unconditional=mcnemar_unconditional(counts).pvalue,
+        pvalue_unconditional=mcnemar_unconditional(counts),
         pvalue_unpaired=_unpaired(baseline, candidate, n_items),
         equivalence_interval=with_zero(inner, evidence.pvalue, alpha),
         pvalue_lower=equal.pvalue_lower,
@@ -192,7 +194,7 @@ def _check_offered(n_items: int) -> None:
 def _unpaired(baseline: float | None, candidate: float | None, n_items: int) -> float | None:
     if baseline is None or candidate is None:
         return None
-    return two_proportion_z(baseline=baseline, candidate=candidate, n_baseline=n_items, n_candidate=n_items).pvalue
+    return two_proportion_z(baseline=baseline, candidate=candidate, n_baseline=n_items, n_candidate=n_items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -501,8 +503,14 @@ def verdict_power(
             return 0.0
     is_guarded = (is_guarded and n_items <= MOST_GUARDED) or is_guard_counted(n_items, discordance)
     if not missing.share:
-        power = power_non_inferiority if is_one_sided else power_equivalence
-        return power(n_items=n_items, discordance=discordance, margin=margin, alpha=alpha, is_guarded=is_guarded)
+        return power_equivalence(
+            n_items=n_items,
+            discordance=discordance,
+            margin=margin,
+            alpha=alpha,
+            is_one_sided=is_one_sided,
+            is_guarded=is_guarded,
+        )
     one_look = LookDesign(
         margin=check_margin(margin),
         alpha=check_alpha(alpha),
@@ -677,10 +685,9 @@ def reproduce() -> Reproduction:
 def reproduce_row(row: PublishedRow) -> ReproducedRow:
     """One published row, by the unpaired test that it was made with."""
     n = row.n_items
-    found = two_proportion_z(baseline=row.off, candidate=row.on, n_baseline=n, n_candidate=n)
     return ReproducedRow(
         published=row,
-        pvalue=found.pvalue,
+        pvalue=two_proportion_z(baseline=row.off, candidate=row.on, n_baseline=n, n_candidate=n),
         mde80=mde_unpaired(n_items=n, baseline=row.off, power=0.8),
         mde90=mde_unpaired(n_items=n, baseline=row.off, power=0.9),
         power_at_4pp=power_unpaired(n_items=n, baseline=(row.off + row.on + APART) / 2.0, difference=-APART),

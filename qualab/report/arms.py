@@ -291,10 +291,6 @@ def _floor(found: NoiseFloor, source: Source, words: Words) -> Iterator[Block]:
         *(_flips(one, words) for one in found.metrics if one.metric in primaries),
     ]
     yield from _with_notes(heads, tuple(rows), (words("noise legend"),), source, words)
-    if found.sampled:
-        yield Paragraph(
-            text=words("sampled baseline", p=pvalue(found.sampled.pvalue), n=count(found.sampled.n_prompts))
-        )
 
 
 def _text_rows(found: NoiseFloor, words: Words) -> Iterator[Row]:
@@ -347,8 +343,6 @@ def _repeats(found: RepeatSummary, source: Source, words: Words) -> Iterator[Blo
     if rows:
         heads = columns(words, "metric", "repeat arm", "n", "flip rate", "between", "icc", "icc mean", n_texts=2)
         yield Table(columns=heads, rows=rows)
-    if found.sampled:
-        yield Paragraph(text=words("sampled arms", p=pvalue(found.sampled.pvalue), n=count(found.sampled.n_prompts)))
 
 
 def _repeat(one: RepeatNoise, words: Words) -> Row:

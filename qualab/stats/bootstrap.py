@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
 
-from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats.checks import FloatArray, IntArray, check_confidence_level, finite, normal_cdf, normal_quantile
+from qualab.errors import InsufficientData
+from qualab.stats.checks import FloatArray, IntArray, check_confidence_level, normal_cdf, normal_quantile
 from qualab.stats.interval import ConfidenceInterval
 from qualab.stats.mean import Labels, cluster_codes, cluster_sums
 from qualab.stats.resampling import Statistic, paired_features
@@ -20,12 +19,6 @@ _CELLS = 1 << 17
 """Counts of a block: there are to be blocks enough for two threads."""
 _HEIGHT = 16
 """Resamples of a product."""
-
-
-class BootstrapMethod(StrEnum):
-    PERCENTILE = "percentile"
-    BCA = "bca"
-    """Bias-corrected and accelerated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,50 +31,6 @@ class BootstrapResult:
     n_resamples: int
 
 
-def paired_bootstrap(
-    baseline: npt.ArrayLike,
-    candidate: npt.ArrayLike,
-    statistic: Statistic,
-    *,
-    cluster: Labels | None = None,
-    strata: Labels | None = None,
-    confidence_level: float = 0.95,
-    method: BootstrapMethod = BootstrapMethod.BCA,
-    n_resamples: int = 4_999,
-    rng: np.random.Generator,
-) -> BootstrapResult:
-    """Bootstrap of candidate − baseline, items drawn with both their answers (Efron 1987 for BCa).
-
-    Equal items are drawn as a group, so that a resample costs as much as there are distinct items.
-
-    Args:
-        baseline, candidate: items × features, for each arm; the score is a function of the features' totals.
-        statistic: the score, from rows of totals.
-        cluster: labels of items that are drawn together.
-        strata: labels of items among which a resample keeps the numbers of items (or clusters), as the tasks of a
-        group. confidence_level: of the interval; an equivalence test at alpha takes 1 − 2 alpha. method: percentile
-        or BCa. n_resamples: resamples drawn. rng: source of the resamples.
-
-    Raises:
-        InsufficientData: there is no item, or no resample differs from another, as where no answer changed: an
-        interval of
-            no width would claim certainty.
-        InvalidValue: features or labels cannot be.
-    """
-    (found,) = paired_bootstraps(
-        baseline,
-        candidate,
-        statistic,
-        cluster=cluster,
-        strata=strata,
-        confidence_levels=(confidence_level,),
-        method=method,
-        n_resamples=n_resamples,
-        rng=rng,
-    )
-    return found
-
-
 def paired_bootstraps(
     baseline: npt.ArrayLike,
     candidate: npt.ArrayLike,
@@ -90,11 +39,26 @@ def paired_bootstraps(
     cluster: Labels | None = None,
     strata: Labels | None = None,
     confidence_levels: Sequence[float],
-    method: BootstrapMethod = BootstrapMethod.BCA,
-    n_resamples: int = 4_999,
+    n_resamples: int,
     rng: np.random.Generator,
 ) -> tuple[BootstrapResult, ...]:
-    """As `paired_bootstrap`, one result a confidence level, all from the same resamples."""
+    """BCa bootstraps of candidate − baseline, one a confidence level, all from the same resamples (Efron 1987).
+
+    An item is drawn with both its answers. Equal items are drawn as a group, so that a resample costs as much as there
+    are distinct items.
+
+    Args:
+        baseline, candidate: items × features, for each arm; the score is a function of the features' totals.
+        statistic: the score, from rows of totals.
+        cluster: labels of items that are drawn together.
+        strata: labels of items among which a resample keeps the numbers of items (or clusters), as a group's tasks.
+        confidence_levels: of the intervals; an equivalence test at alpha takes 1 − 2 alpha.
+
+    Raises:
+        InsufficientData: there is no item, or no resample differs from another, as where no answer changed: an
+            interval of no width would claim certainty.
+        InvalidValue: features or labels cannot be.
+    """
     for level in confidence_levels:
         check_confidence_level(level)
     before, after = paired_features(baseline, candidate)
@@ -111,47 +75,17 @@ def paired_bootstraps(
             hint="Count the items that changed instead: none of n bounds the share of changes.",
             difference=observed,
         )
-    jackknife = units.jackknife(gap) if method is BootstrapMethod.BCA else None
+    jackknife = units.jackknife(gap)
 
     def interval(confidence_level: float) -> ConfidenceInterval:
         tail = (1.0 - confidence_level) / 2.0
-        levels = [tail, 1.0 - tail]
-        if jackknife is not None:
-            levels = _bca_levels(levels, values, observed, jackknife, units.sizes)
-        low, high = np.quantile(values, levels)
+        low, high = np.quantile(values, _bca_levels([tail, 1.0 - tail], values, observed, jackknife, units.sizes))
         return ConfidenceInterval(low=float(low), high=float(high), confidence_level=confidence_level)
 
     error = float(values.std(ddof=1))
     return tuple(
         BootstrapResult(difference=observed, standard_error=error, interval=interval(level), n_resamples=n_resamples)
         for level in confidence_levels
-    )
-
-
-def bootstrap_mean(
-    differences: npt.ArrayLike,
-    *,
-    cluster: Labels | None = None,
-    confidence_level: float = 0.95,
-    method: BootstrapMethod = BootstrapMethod.BCA,
-    n_resamples: int = 4_999,
-    rng: np.random.Generator,
-) -> BootstrapResult:
-    """Bootstrap of a mean paired difference; arguments and errors as in `paired_bootstrap`."""
-    values = finite(differences, name="Differences")
-    if values.ndim != 1:
-        raise InvalidValue("Differences must be a flat list", hint="Give one difference an item.")
-    counted = np.column_stack([values, np.ones_like(values)])
-    nothing = np.column_stack([np.zeros_like(values), np.ones_like(values)])
-    return paired_bootstrap(
-        nothing,
-        counted,
-        lambda totals: totals[:, 0] / totals[:, 1],
-        cluster=cluster,
-        confidence_level=confidence_level,
-        method=method,
-        n_resamples=n_resamples,
-        rng=rng,
     )
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -21,51 +19,35 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def check_margin(margin: float) -> float:
-    """A margin is a fraction above 0 and below 1."""
-    if not 0.0 < margin < 1.0:
-        raise InvalidValue(
-            f"A margin must lie between 0 and 1, both excluded, not {margin:g}",
-            hint="Give a fraction: 0.02 for two percentage points.",
-            margin=margin,
-        )
-    return float(margin)
+    """Check that a margin is a fraction."""
+    return _inside("A margin", margin, 1.0, "Give a fraction: 0.02 for two percentage points.", "margin")
 
 
 def check_alpha(alpha: float) -> float:
-    """The level of a test lies above 0 and below 0.5."""
-    if not 0.0 < alpha < 0.5:
-        raise InvalidValue(
-            f"alpha must lie between 0 and 0.5, both excluded, not {alpha:g}",
-            hint="0.05 is the usual level of a one-sided test.",
-            alpha=alpha,
-        )
-    return float(alpha)
+    """Check the level of a test."""
+    return _inside("alpha", alpha, 0.5, "0.05 is the usual level of a one-sided test.", "alpha")
 
 
 def check_confidence_level(confidence_level: float) -> float:
-    """A confidence level lies above 0 and below 1."""
-    if not 0.0 < confidence_level < 1.0:
-        raise InvalidValue(
-            f"A confidence level must lie between 0 and 1, both excluded, not {confidence_level:g}",
-            hint="Give a fraction: 0.95 for 95 %.",
-            confidence_level=confidence_level,
-        )
-    return float(confidence_level)
+    """Check a confidence level."""
+    hint = "Give a fraction: 0.95 for 95 %."
+    return _inside("A confidence level", confidence_level, 1.0, hint, "confidence_level")
 
 
 def check_power(power: float) -> float:
-    """A target power lies above 0 and below 1."""
-    if not 0.0 < power < 1.0:
-        raise InvalidValue(
-            f"A target power must lie between 0 and 1, both excluded, not {power:g}",
-            hint="Give a fraction: 0.8 for 80 %.",
-            power=power,
-        )
-    return float(power)
+    """Check a target power."""
+    return _inside("A target power", power, 1.0, "Give a fraction: 0.8 for 80 %.", "power")
+
+
+def _inside(name: str, value: float, limit: float, hint: str, field: str) -> float:
+    if not 0.0 < value < limit:
+        text = f"{name} must lie between 0 and {limit:g}, both excluded, not {value:g}"
+        raise InvalidValue(text, hint=hint, **{field: value})
+    return float(value)
 
 
 def check_items(n_items: int) -> int:
-    """A number of items is at least 1."""
+    """Check that there is an item."""
     if n_items < 1:
         raise InsufficientData(
             "There is no item to compare",
@@ -244,41 +226,3 @@ def falling_root(
         else:
             high, below, above = middle, value, above / 2.0
     return high
-
-
-_MOST_DISTINCT = 512
-_LARGEST_DENOMINATOR = 1_000
-_LARGEST_SUM = 2.0**52
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lattice:
-    """Values as whole multiples of a unit."""
-
-    steps: FloatArray
-    """Whole numbers, held as floats; the sum of their absolute values is below 2**52."""
-    unit: float
-    slack: float
-    """Sums that differ by at most this many steps are equal: 0 where the values are exact multiples."""
-
-
-def lattice(values: FloatArray) -> Lattice:
-    """The values on the coarsest lattice of fractions that holds them, else rounded to a very fine one."""
-    size = float(np.sum(np.abs(values)))
-    denominator = _common_denominator(values)
-    if denominator is not None and size * denominator < _LARGEST_SUM:
-        return Lattice(steps=np.rint(values * denominator), unit=1.0 / denominator, slack=0.0)
-    scale = 2.0 ** math.floor(math.log2(_LARGEST_SUM / (size + values.size)))
-    return Lattice(steps=np.rint(values * scale), unit=1.0 / scale, slack=float(np.count_nonzero(values)))
-
-
-def _common_denominator(values: FloatArray) -> int | None:
-    if np.array_equal(values, np.rint(values)):
-        return 1
-    distinct = np.unique(np.abs(values))
-    if distinct.size > _MOST_DISTINCT:
-        return None
-    fractions = [Fraction(value).limit_denominator(_LARGEST_DENOMINATOR) for value in distinct.tolist()]
-    if any(abs(float(part) - value) > 1e-12 for part, value in zip(fractions, distinct.tolist(), strict=True)):
-        return None
-    return math.lcm(*(part.denominator for part in fractions))

@@ -16,28 +16,20 @@ from qualab.stats.mean import Labels, cluster_codes, mean_difference, mean_equiv
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusteredMcNemarResult:
-    """Chi-square statistics (one degree of freedom) of "gains and losses are equally likely", items in clusters."""
+    """Test of "gains and losses are equally likely", items in clusters."""
 
     statistic: float
-    """Yang, Sun & Hardin (2010): the one whose p-value is given."""
+    """Chi-square, one degree of freedom."""
     pvalue: float
-    durkalski: float
-    """Durkalski et al. (2003): every cluster counts the same, whatever its size."""
-    obuchowski: float
-    """Obuchowski (1998)."""
-    eliasziw: float | None
-    """Eliasziw & Donner (1991): one correlation for all cells; None where its correction does not exist."""
-    naive: float
-    """McNemar's statistic as if items were independent, for comparison."""
 
 
 def clustered_mcnemar(cells: npt.ArrayLike) -> ClusteredMcNemarResult:
-    """McNemar's test for clustered pairs.
+    """McNemar's test for clustered pairs (Yang, Sun & Hardin 2010).
+
+    Without a discordant item the statistic is 0 and p is 1: there is no evidence of a difference.
 
     Args:
         cells: one row a cluster, with the counts both right, gains, losses, both wrong (`cluster_cells` makes them).
-
-    Without a discordant item every statistic is 0 and p is 1: there is no evidence of a difference.
 
     Raises:
         InsufficientData: fewer than two clusters.
@@ -48,20 +40,12 @@ def clustered_mcnemar(cells: npt.ArrayLike) -> ClusteredMcNemarResult:
         raise InvalidValue("Cells must be four counts a cluster", hint="Make them with cluster_cells().")
     if len(table) < 2:
         raise InsufficientData("A clustered test needs at least two clusters", hint="Add items of other clusters.")
-    sizes, gaps, discordant = table.sum(axis=1), table[:, 1] - table[:, 2], table[:, 1] + table[:, 2]
-    if not discordant.any():
-        return ClusteredMcNemarResult(statistic=0.0, pvalue=1.0, durkalski=0.0, obuchowski=0.0, eliasziw=0.0, naive=0.0)
-    naive = float(gaps.sum() ** 2 / discordant.sum())
-    statistic = _ratio(gaps.sum() ** 2, _yang_variance(gaps, sizes))
-    correction = _eliasziw_correction(table)
-    return ClusteredMcNemarResult(
-        statistic=statistic,
-        pvalue=chi_square_sf(statistic),
-        durkalski=_ratio(np.sum(gaps / sizes) ** 2, np.sum((gaps / sizes) ** 2)),
-        obuchowski=_ratio(gaps.sum() ** 2, np.sum(gaps**2) * len(table) / (len(table) - 1)),
-        eliasziw=None if correction is None else naive / correction,
-        naive=naive,
-    )
+    sizes, gaps = table.sum(axis=1), table[:, 1] - table[:, 2]
+    centred = gaps - sizes * gaps.sum() / sizes.sum()
+    # the mean of the variances under the null hypothesis and at the estimate
+    variance = float(len(gaps) / (len(gaps) - 1) * 0.5 * np.sum(centred**2 + gaps**2))
+    statistic = float(gaps.sum() ** 2 / variance) if variance > 0.0 else 0.0
+    return ClusteredMcNemarResult(statistic=statistic, pvalue=chi_square_sf(statistic))
 
 
 def cluster_cells(baseline: npt.ArrayLike, candidate: npt.ArrayLike, *, cluster: Labels) -> FloatArray:
@@ -80,55 +64,12 @@ def cluster_cells(baseline: npt.ArrayLike, candidate: npt.ArrayLike, *, cluster:
     return np.bincount(codes * 4 + kinds, minlength=4 * n_clusters).reshape(n_clusters, 4).astype(np.float64)
 
 
-def _ratio(square: float, variance: float) -> float:
-    return float(square / variance) if variance > 0.0 else 0.0
-
-
-def _yang_variance(gaps: FloatArray, sizes: FloatArray) -> float:
-    """The mean of the variances under the null hypothesis and at the estimate (Yang, Sun & Hardin 2010)."""
-    centred = gaps - sizes * gaps.sum() / sizes.sum()
-    return float(len(gaps) / (len(gaps) - 1) * 0.5 * np.sum(centred**2 + gaps**2))
-
-
-def _eliasziw_correction(table: FloatArray) -> float | None:
-    """Variance inflation of McNemar's statistic by one common intracluster correlation (Eliasziw & Donner 1991)."""
-    sizes, discordant = table.sum(axis=1), table[:, 1] + table[:, 2]
-    shares = table.sum(axis=0) / sizes.sum()
-    affected = int(np.sum(discordant >= 1))
-    mean_size = sizes.mean()
-    if affected < 2 or mean_size <= 1.0:
-        return None
-    between = np.mean(np.sum((table - np.outer(sizes, shares)) ** 2, axis=1) / sizes)
-    within = np.sum(np.sum(table * (sizes[:, None] - table), axis=1) / sizes) / (len(table) * (mean_size - 1.0))
-    typical_size = _typical(sizes, len(table))
-    total = between + (typical_size - 1.0) * within
-    if total == 0.0:
-        return None
-    correlation = (between - within) / total
-    changed = shares[1] + shares[2]
-    denominator = correlation + changed * (1.0 - correlation)
-    if denominator == 0.0:
-        return None
-    mean_changed = discordant.sum() / affected
-    typical = _typical(discordant[discordant >= 1], affected)
-    coefficient = typical + affected * (mean_changed - typical)
-    inflation = 1.0 + (coefficient - 1.0) * correlation / denominator
-    return float(inflation) if inflation > 0.0 else None
-
-
-def _typical(sizes: FloatArray, groups: int) -> float:
-    mean = sizes.mean()
-    return float(mean - np.sum((sizes - mean) ** 2) / (groups * (groups - 1) * mean))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusteredEquivalence:
     """Two one-sided tests at ±margin of clustered 0/1 outcomes: by estimated spread, and a bound that has to agree."""
 
     design_effect: float
     """Variance inflation by clusters, at least 1."""
-    effective_items: float
-    """Items over the design effect."""
     pvalue_lower: float
     """Of "worse by the margin or more": the larger of the score test at the effective items and CR2's t-test."""
     pvalue_upper: float
@@ -177,7 +118,6 @@ def clustered_equivalence(
         intervals.append(by_t.interval)
     return ClusteredEquivalence(
         design_effect=effect,
-        effective_items=n_items,
         pvalue_lower=max(lower),
         pvalue_upper=max(upper),
         pvalue_bounded_lower=bounded.pvalue_lower,
@@ -199,7 +139,7 @@ def _design_effect(baseline: npt.ArrayLike, candidate: npt.ArrayLike, cluster: L
     if np.sum(table[:, 1] + table[:, 2] > 0) < 2:
         return float(np.sum(sizes**2) / sizes.sum())
     try:
-        found = mean_difference(paired_differences(baseline, candidate), cluster=cluster)
+        result = mean_difference(paired_differences(baseline, candidate), cluster=cluster)
     except InsufficientData:
         return float(np.sum(sizes**2) / sizes.sum())
-    return max(1.0, found.design_effect)
+    return max(1.0, result.design_effect)

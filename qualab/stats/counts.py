@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,7 @@ from qualab.stats.checks import finite
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedCounts:
-    """How many items changed between the arms. Counts of disjoint sets of items add.
+    """How many items changed between the arms.
 
     Raises:
         InvalidValue: a count is negative, or the counts exceed the items.
@@ -38,22 +37,6 @@ class PairedCounts:
                 hint="Gains, losses and items right in both arms are disjoint parts of the items.",
                 counts=repr(self),
             )
-
-    @classmethod
-    def zero(cls) -> Self:
-        """No items: the neutral element of addition."""
-        return cls(n_items=0, gains=0, losses=0, both_right=0)
-
-    def __add__(self, other: PairedCounts) -> PairedCounts:
-        known = None
-        if self.both_right is not None and other.both_right is not None:
-            known = self.both_right + other.both_right
-        return PairedCounts(
-            n_items=self.n_items + other.n_items,
-            gains=self.gains + other.gains,
-            losses=self.losses + other.losses,
-            both_right=known,
-        )
 
     @property
     def n_discordant(self) -> int:

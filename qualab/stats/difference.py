@@ -17,7 +17,6 @@ from qualab.stats.checks import (
     binomial_weights,
     bisect,
     check_alpha,
-    check_confidence_level,
     check_items,
     check_margin,
     check_power,
@@ -28,23 +27,17 @@ from qualab.stats.checks import (
 )
 from qualab.stats.counts import PairedCounts
 from qualab.stats.equivalence import supremum
-from qualab.stats.interval import ConfidenceInterval, clopper_pearson
+from qualab.stats.interval import clopper_pearson
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McNemarResult:
     """Two-sided p-values of "gains and losses are equally likely"."""
 
-    statistic: float
-    """(gains − losses)² / (gains + losses)."""
     pvalue: float
     """Mid-p: the one to show."""
     pvalue_exact: float
     """Exact conditional binomial test: never liberal, rather conservative."""
-    pvalue_asymptotic: float
-    """Chi-square without correction, for comparison with other programs."""
-    pvalue_corrected: float
-    """Chi-square with Edwards' correction, for comparison with other programs."""
 
 
 def mcnemar(counts: PairedCounts) -> McNemarResult:
@@ -60,17 +53,11 @@ def mcnemar(counts: PairedCounts) -> McNemarResult:
     check_items(counts.n_items)
     total, fewer = counts.n_discordant, min(counts.gains, counts.losses)
     if total == 0:
-        return McNemarResult(statistic=0.0, pvalue=1.0, pvalue_exact=1.0, pvalue_asymptotic=1.0, pvalue_corrected=1.0)
-    gap = abs(counts.gains - counts.losses)
+        return McNemarResult(pvalue=1.0, pvalue_exact=1.0)
     observed = binomial_pmf(fewer, total, 0.5)
     exact = min(1.0, 2.0 * binomial_cdf(fewer, total, 0.5))
-    return McNemarResult(
-        statistic=gap**2 / total,
-        pvalue=exact - (observed if gap else observed / 2.0),
-        pvalue_exact=exact,
-        pvalue_asymptotic=chi_square_sf(gap**2 / total),
-        pvalue_corrected=chi_square_sf(max(0, gap - 1) ** 2 / total),
-    )
+    tied = observed / 2.0 if counts.gains == counts.losses else observed
+    return McNemarResult(pvalue=exact - tied, pvalue_exact=exact)
 
 
 def mcnemar_sides(gains: float, losses: float) -> tuple[float, float]:
@@ -98,19 +85,8 @@ def _at_most(few: float, many: float) -> float:
     return 1.0 if many == 0.0 else float(scipy.special.betainc(many, few + 1.0, 0.5))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnconditionalResult:
-    """Two-sided exact unconditional p-value."""
-
-    statistic: float
-    """(gains − losses)² / (gains + losses)."""
-    pvalue: float
-    discordance: float
-    """The nuisance at which the supremum was found."""
-
-
-def mcnemar_unconditional(counts: PairedCounts, *, gamma: float = 0.0) -> UnconditionalResult:
-    """Exact unconditional test of no difference (Suissa & Shuster 1991).
+def mcnemar_unconditional(counts: PairedCounts, *, gamma: float = 0.0) -> float:
+    """Two-sided p-value of the exact unconditional test of no difference (Suissa & Shuster 1991).
 
     Outcomes are ordered by (b − c)² / (b + c); the p-value is the supremum over the discordance ψ of the probability of
     an outcome at least as extreme. With `gamma` > 0 the supremum is over the 1 − gamma Clopper–Pearson interval of ψ,
@@ -125,17 +101,15 @@ def mcnemar_unconditional(counts: PairedCounts, *, gamma: float = 0.0) -> Uncond
         raise InvalidValue(f"gamma must lie in [0, 1), not {gamma:g}", hint="1e-4 is the usual choice; 0 for none.")
     total, gap = counts.n_discordant, abs(counts.gains - counts.losses)
     if gap == 0:
-        return UnconditionalResult(statistic=0.0, pvalue=1.0, discordance=counts.discordance)
-    statistic = gap**2 / total
-    tails = _two_sided_tails(n_items, statistic)
+        return 1.0
+    tails = _two_sided_tails(n_items, gap**2 / total)
     low, high = clopper_pearson(total, n_items, confidence_level=1.0 - gamma) if gamma else (0.0, 1.0)
 
     def probability(discordances: FloatArray) -> FloatArray:
         totals = likely_totals(n_items, discordances[0], discordances[-1])
         return binomial_weights(totals, n_items, discordances) @ tails[totals]
 
-    found = supremum(probability, low=low, high=high, n_items=n_items)
-    return UnconditionalResult(statistic=statistic, pvalue=min(1.0, found.value + gamma), discordance=found.at)
+    return min(1.0, supremum(probability, low=low, high=high, n_items=n_items) + gamma)
 
 
 def _two_sided_tails(n_items: int, statistic: float) -> FloatArray:
@@ -147,17 +121,8 @@ def _two_sided_tails(n_items: int, statistic: float) -> FloatArray:
     return np.where(totals == 0, 0.0, np.minimum(1.0, tails))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TwoProportionResult:
-    """Unpaired comparison of two proportions."""
-
-    difference: float
-    statistic: float
-    pvalue: float
-
-
-def two_proportion_z(*, baseline: float, candidate: float, n_baseline: int, n_candidate: int) -> TwoProportionResult:
-    """Pooled two-proportion z-test, two-sided: it ignores the pairing.
+def two_proportion_z(*, baseline: float, candidate: float, n_baseline: int, n_candidate: int) -> float:
+    """Two-sided p-value of the pooled two-proportion z-test, which ignores the pairing.
 
     Shown only as "unpaired, for comparison with older reports". Proportions may be rounded ones, as in a published
     table. Where the pooled proportion is 0 or 1 the arms agree on every item, and p is 1.
@@ -171,11 +136,10 @@ def two_proportion_z(*, baseline: float, candidate: float, n_baseline: int, n_ca
         raise InvalidValue("A proportion must lie between 0 and 1", hint="Give fractions, not percent.")
     pooled = (baseline * n_baseline + candidate * n_candidate) / (n_baseline + n_candidate)
     variance = pooled * (1.0 - pooled) * (1.0 / n_baseline + 1.0 / n_candidate)
-    difference = candidate - baseline
     if variance <= 0.0:
-        return TwoProportionResult(difference=difference, statistic=0.0, pvalue=1.0)
-    z = difference / math.sqrt(variance)
-    return TwoProportionResult(difference=difference, statistic=z, pvalue=chi_square_sf(z * z))
+        return 1.0
+    z = (candidate - baseline) / math.sqrt(variance)
+    return chi_square_sf(z * z)
 
 
 def power_unpaired(*, n_items: int, baseline: float, difference: float, alpha: float = 0.05) -> float:
@@ -233,26 +197,3 @@ def _proportion(value: float) -> float:
     if not 0.0 <= value <= 1.0:
         raise InvalidValue(f"A share of right answers must lie between 0 and 1, not {value:g}", hint="Give a fraction.")
     return value
-
-
-def wald(counts: PairedCounts, *, confidence_level: float = 0.95) -> ConfidenceInterval:
-    """Wald interval of the paired difference (Fagerland, Lydersen & Laake 2014, section 4.1)."""
-    return _wald(counts.gains, counts.losses, counts.n_items, confidence_level)
-
-
-def bonett_price(counts: PairedCounts, *, confidence_level: float = 0.95) -> ConfidenceInterval:
-    """Wald interval after adding one gain and one loss (Bonett & Price 2012)."""
-    return _wald(counts.gains + 1, counts.losses + 1, counts.n_items + 2, confidence_level)
-
-
-def agresti_min(counts: PairedCounts, *, confidence_level: float = 0.95) -> ConfidenceInterval:
-    """Wald interval after adding half an item to each of the four cells (Agresti & Min 2005)."""
-    return _wald(counts.gains + 0.5, counts.losses + 0.5, counts.n_items + 2, confidence_level)
-
-
-def _wald(gains: float, losses: float, n_items: int, confidence_level: float) -> ConfidenceInterval:
-    check_items(n_items)
-    z = normal_quantile(0.5 + check_confidence_level(confidence_level) / 2.0)
-    difference = (gains - losses) / n_items
-    half = z * math.sqrt(gains + losses - (gains - losses) ** 2 / n_items) / n_items
-    return ConfidenceInterval(low=difference - half, high=difference + half, confidence_level=confidence_level)

@@ -48,13 +48,7 @@ less than a tenth."""
 Probability = Callable[[FloatArray], FloatArray]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Supremum:
-    value: float
-    at: float
-
-
-def supremum(probability: Probability, *, low: float, high: float, n_items: int) -> Supremum:
+def supremum(probability: Probability, *, low: float, high: float, n_items: int) -> float:
     """Largest value of `probability` over [low, high], within about 1e-7.
 
     `probability` takes an ascending array of at most 16 discordances and gives one value each; neighbours are asked
@@ -76,7 +70,7 @@ def exceeds(probability: Probability, level: float, *, low: float, high: float, 
     together = np.concatenate([values[number] for number in range(len(blocks))])
     if together.max() < _LOW * level:
         return False
-    return _refined(probability, np.concatenate(blocks), together).value > level
+    return _refined(probability, np.concatenate(blocks), together) > level
 
 
 def _blocks(low: float, high: float, n_items: int) -> list[FloatArray]:
@@ -93,15 +87,14 @@ def _discordances(angles: FloatArray) -> FloatArray:
     return np.sin(angles) ** 2
 
 
-def _refined(probability: Probability, grid: FloatArray, values: FloatArray) -> Supremum:
+def _refined(probability: Probability, grid: FloatArray, values: FloatArray) -> float:
     """The best of the highest humps, narrowed down by two finer grids; the second for those that may be the best."""
-    best = Supremum(value=float(values.max()), at=float(_discordances(grid[[values.argmax()]])[0]))
-    finer = [_finer(probability, grid, hump, _FIRST) for hump in _highest_humps(values)]
-    tops = [_top(*one).value for one in finer]
-    for one, top in zip(finer, tops, strict=True):
+    best = float(values.max())
+    finer_grids = [_finer(probability, grid, hump, _FIRST) for hump in _highest_humps(values)]
+    tops = [_top(finer_values) for _, finer_values in finer_grids]
+    for (finer, finer_values), top in zip(finer_grids, tops, strict=True):
         if top >= (1.0 - _NEAR) * max(tops):
-            narrowed = _finer(probability, one[0], int(one[1].argmax()), _SECOND)
-            best = max(best, _top(*narrowed), key=lambda found: found.value)
+            best = max(best, _top(_finer(probability, finer, int(finer_values.argmax()), _SECOND)[1]))
     return best
 
 
@@ -118,16 +111,15 @@ def _finer(probability: Probability, grid: FloatArray, hump: int, n_points: int)
     return finer, probability(_discordances(finer))
 
 
-def _top(grid: FloatArray, values: FloatArray) -> Supremum:
+def _top(values: FloatArray) -> float:
     """The top of the parabola through the best point and its neighbours."""
     hump = int(values.argmax())
-    at = float(_discordances(grid[[hump]])[0])
-    if hump in (0, grid.size - 1):
-        return Supremum(value=float(values[hump]), at=at)
+    if hump in (0, values.size - 1):
+        return float(values[hump])
     before, best, after = values[hump - 1 : hump + 2].tolist()
     curvature = 2.0 * best - before - after
     rise = (before - after) ** 2 / (8.0 * curvature) if curvature > 0.0 else 0.0
-    return Supremum(value=best + rise, at=at)
+    return float(best + rise)
 
 
 _TIE = 1e-9
@@ -223,20 +215,16 @@ def _reached(n_items: int, discordances: FloatArray) -> tuple[int, FloatArray]:
 
     A row for each discordance, a column for each number from the first on.
     """
-    key = discordances.tobytes()
-    if discordances.size * math.sqrt(n_items) > _MOST_KEPT:
-        return _found_reached(n_items, key)
-    return _kept_reached(n_items, key)
+    is_kept = discordances.size * math.sqrt(n_items) <= _MOST_KEPT
+    return (_kept_reached if is_kept else _kept_reached.__wrapped__)(n_items, discordances.tobytes())
 
 
-def _found_reached(n_items: int, discordances: bytes) -> tuple[int, FloatArray]:
+@lru_cache(maxsize=128)
+def _kept_reached(n_items: int, discordances: bytes) -> tuple[int, FloatArray]:
     rates: FloatArray = np.frombuffer(discordances)
     totals = likely_totals(n_items, rates[0], rates[-1])
     weights = binomial_weights(totals, n_items, rates)
     return int(totals[0]), np.ascontiguousarray(np.cumsum(weights[:, ::-1], axis=1)[:, ::-1])
-
-
-_kept_reached = lru_cache(maxsize=128)(_found_reached)
 
 
 def _convex(critical: IntArray) -> IntArray:
@@ -254,13 +242,13 @@ def _upper_tails(k: int, n: int, shares: FloatArray) -> FloatArray:
     return np.asarray(scipy.special.bdtrc(k - 1, n, shares), dtype=np.float64)
 
 
-def guard_pvalue(*, n_items: int, margin: float, threshold: float) -> Supremum:
-    """Largest probability, at a true difference of −margin, of a score statistic of at least `threshold`.
+def guard_pvalue(statistic: float, *, n_items: int, margin: float) -> float:
+    """Exact p-value of a score statistic against −margin, within about 1e-7.
 
-    The supremum over the discordance in [margin, 1] is found within about 1e-7; `at` is the discordance where it lies.
+    The largest probability of a statistic at least as high, at a true difference of −margin and any discordance.
     """
-    region = _Region.of(n_items=n_items, margin=margin, threshold=threshold)
-    return supremum(region.probabilities, low=margin, high=1.0, n_items=n_items)
+    region = _Region.of(n_items=n_items, margin=margin, threshold=statistic)
+    return min(1.0, supremum(region.probabilities, low=margin, high=1.0, n_items=n_items))
 
 
 @lru_cache(maxsize=4096)
@@ -286,42 +274,10 @@ def guard_threshold(*, n_items: int, margin: float, alpha: float) -> float:
     return high
 
 
-def first_accepted(statistics: FloatArray, *, n_items: int, margin: float, alpha: float) -> float:
-    """The smallest of ascending statistics that the guard accepts; infinite where there is none."""
-    low, high, step = -1, statistics.size, 1
-    # it is among the first few: gallop, then bisect
-    while low + step < high:
-        if is_accepted(float(statistics[low + step]), n_items=n_items, margin=margin, alpha=alpha):
-            high = low + step
-        else:
-            low, step = low + step, 2 * step
-    while high - low > 1:
-        middle = (low + high) // 2
-        is_low = is_accepted(float(statistics[middle]), n_items=n_items, margin=margin, alpha=alpha)
-        low, high = (low, middle) if is_low else (middle, high)
-    return float(statistics[high]) if high < statistics.size else math.inf
-
-
 def forget_guard() -> None:
     """For measurements: whatever is kept is found anew."""
     for kept in (_kept_reached, is_accepted, guard_threshold):
         kept.cache_clear()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NonInferiorityResult:
-    """One-sided test of "the candidate is worse by the margin or more"."""
-
-    margin: float
-    alpha: float
-    statistic: float
-    """Score statistic against −margin; large where the candidate is clearly better than −margin."""
-    pvalue: float
-    """Of the score test."""
-    pvalue_exact: float
-    """Of the exact unconditional guard."""
-    is_non_inferior: bool
-    """Both p-values are at most alpha."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,29 +316,7 @@ class EquivalenceResult:
     def _pvalue_exact(self, statistic: float) -> float:
         if statistic == min(self.statistic_lower, -self.statistic_upper):
             return self.pvalue_exact
-        return _guarded(statistic, self.n_items, self.margin)
-
-
-def non_inferiority(counts: PairedCounts, *, margin: float, alpha: float = 0.05) -> NonInferiorityResult:
-    """Score test of Nam (1997) and Tango (1998) against −margin, with the exact guard of Hsueh, Liu & Chen (2001).
-
-    Raises:
-        InsufficientData: there is no item.
-        InvalidValue: the margin is not between 0 and 1, or alpha not between 0 and 0.5.
-    """
-    check_items(counts.n_items)
-    check_margin(margin)
-    check_alpha(alpha)
-    statistic = _statistic(counts, margin)
-    pvalue, exact = normal_sf(statistic), _guarded(statistic, counts.n_items, margin)
-    return NonInferiorityResult(
-        margin=margin,
-        alpha=alpha,
-        statistic=statistic,
-        pvalue=pvalue,
-        pvalue_exact=exact,
-        is_non_inferior=max(pvalue, exact) <= alpha,
-    )
+        return guard_pvalue(statistic, n_items=self.n_items, margin=self.margin)
 
 
 def _statistic(counts: PairedCounts, margin: float) -> float:
@@ -403,7 +337,8 @@ def equivalence(counts: PairedCounts, *, margin: float, alpha: float = 0.05) -> 
     check_margin(margin)
     check_alpha(alpha)
     lower, upper = _statistic(counts, margin), _statistic(counts.swapped(), margin)
-    pvalue, exact = normal_sf(min(lower, upper)), _guarded(min(lower, upper), counts.n_items, margin)
+    nearer = min(lower, upper)
+    pvalue, exact = normal_sf(nearer), guard_pvalue(nearer, n_items=counts.n_items, margin=margin)
     return EquivalenceResult(
         margin=margin,
         alpha=alpha,
@@ -419,24 +354,8 @@ def equivalence(counts: PairedCounts, *, margin: float, alpha: float = 0.05) -> 
     )
 
 
-def _guarded(statistic: float, n_items: int, margin: float) -> float:
-    """The exact p-value of a score statistic against −margin."""
-    return min(1.0, guard_pvalue(n_items=n_items, margin=margin, threshold=statistic).value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProvableMargin:
-    """The margins that these counts prove at this level."""
-
-    alpha: float
-    margin: float
-    """Proven by score tests and guard; 1 where the counts prove nothing."""
-    margin_score: float
-    """By the score tests alone: the farther (or one-sided, the lower) limit of the 1 − 2 alpha Tango interval."""
-
-
-def provable_margin(counts: PairedCounts, *, alpha: float = 0.05, is_one_sided: bool = False) -> ProvableMargin:
-    """The smallest margin within which these counts prove equivalence; with `is_one_sided`, that no more is lost.
+def provable_margin(counts: PairedCounts, *, alpha: float = 0.05, is_one_sided: bool = False) -> float:
+    """The smallest margin that these counts prove; with `is_one_sided`, that no more is lost. 1 where they prove none.
 
     The score tests prove every margin beyond the farther limit of the 1 − 2 alpha Tango interval. The exact guard may
     ask for a wider one: the returned margin is one that it accepts (p <= alpha, checked), at most 1e-5 and one part in
@@ -455,7 +374,7 @@ def provable_margin(counts: PairedCounts, *, alpha: float = 0.05, is_one_sided: 
         # with the higher statistic the other side is accepted as well
         if not start < margin < 1.0 or _statistic(side, margin) < _statistic(sides[0][1], margin):
             margin = _guarded_margin(side, max(start, margin), alpha)
-    return ProvableMargin(alpha=alpha, margin=margin, margin_score=max(0.0, sides[0][0]))
+    return margin
 
 
 def _guarded_margin(counts: PairedCounts, start: float, alpha: float) -> float:
@@ -463,7 +382,7 @@ def _guarded_margin(counts: PairedCounts, start: float, alpha: float) -> float:
 
     def excess(margin: float) -> float:
         """Standard normal quantiles that the exact p-value misses alpha by: nearly straight in the margin."""
-        exact = _guarded(_statistic(counts, margin), counts.n_items, margin)
+        exact = guard_pvalue(_statistic(counts, margin), n_items=counts.n_items, margin=margin)
         return normal_quantile(min(max(exact, 1e-300), 1.0 - 1e-12)) - normal_quantile(alpha)
 
     low, widest = max(start, 1e-9), 1.0 - 1e-9

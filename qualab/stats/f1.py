@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats.bootstrap import BootstrapMethod, BootstrapResult, paired_bootstraps
+from qualab.stats.bootstrap import BootstrapResult, paired_bootstraps
 from qualab.stats.checks import BoolArray, FloatArray, IntArray, check_confidence_level
 from qualab.stats.interval import ConfidenceInterval
 from qualab.stats.mean import Labels, cluster_codes
@@ -41,92 +41,6 @@ class LabelledAnswers:
             raise InsufficientData("There is no item to compare", hint="Compare at least one item.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class F1Comparison:
-    """Macro-F1 of both arms; for several tasks the mean of their macro-F1."""
-
-    baseline: float
-    candidate: float
-    swap: ResamplingResult
-    """Two-sided test by swapping items' answers."""
-
-
-def macro_f1(truth: Sequence[object], answers: Sequence[object]) -> float:
-    """Mean over classes of F1 = 2 tp / (answered + true); a class that neither occurs nor is answered is left out.
-
-    A class with no true positive has F1 0. These are scikit-learn's numbers with `average="macro"`.
-    """
-    features = _features(LabelledAnswers(truth=truth, baseline=answers, candidate=answers))
-    return float(_macro_f1(features.baseline.sum(axis=0)[None, :])[0])
-
-
-def compare_macro_f1(
-    tasks: Sequence[LabelledAnswers],
-    *,
-    weights: Sequence[float] | None = None,
-    n_resamples: int = 9_999,
-    rng: np.random.Generator,
-) -> F1Comparison:
-    """Macro-F1 of both arms and a two-sided randomisation test of their difference (Noreen 1989).
-
-    For several tasks the score is the mean of the tasks' macro-F1, plain or with weights (lm-eval's groups weight by
-    size where they say so); items of one cluster are swapped together.
-
-    Raises:
-        InsufficientData: there is no task.
-        InvalidValue: there is not one positive weight a task.
-    """
-    return JoinedAnswers.of(tasks, weights).compare(n_resamples=n_resamples, rng=rng)
-
-
-def bootstrap_macro_f1(
-    tasks: Sequence[LabelledAnswers],
-    *,
-    weights: Sequence[float] | None = None,
-    confidence_level: float = 0.95,
-    method: BootstrapMethod = BootstrapMethod.BCA,
-    n_resamples: int = 4_999,
-    rng: np.random.Generator,
-) -> BootstrapResult:
-    """Bootstrap interval of the difference in macro-F1, items (or clusters) drawn within each task.
-
-    Raises:
-        InsufficientData: there is no task, or no answer changed.
-        InvalidValue: there is not one positive weight a task.
-    """
-    (found,) = bootstraps_macro_f1(
-        tasks,
-        weights=weights,
-        confidence_levels=(confidence_level,),
-        method=method,
-        n_resamples=n_resamples,
-        rng=rng,
-    )
-    return found
-
-
-def bootstraps_macro_f1(
-    tasks: Sequence[LabelledAnswers],
-    *,
-    weights: Sequence[float] | None = None,
-    confidence_levels: Sequence[float],
-    method: BootstrapMethod = BootstrapMethod.BCA,
-    n_resamples: int = 4_999,
-    rng: np.random.Generator,
-) -> tuple[BootstrapResult, ...]:
-    """As `bootstrap_macro_f1`, one result a confidence level, all from the same resamples."""
-    joined = JoinedAnswers.of(tasks, weights)
-    return joined.bootstraps(confidence_levels=confidence_levels, method=method, n_resamples=n_resamples, rng=rng)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Features:
-    """For each item, indicators a class: rightly answered, answered, true."""
-
-    baseline: FloatArray
-    candidate: FloatArray
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JoinedAnswers:
     """Tasks side by side, each with columns of its own: what comparison and bootstrap of the same answers share."""
@@ -141,18 +55,23 @@ class JoinedAnswers:
 
     @classmethod
     def of(cls, tasks: Sequence[LabelledAnswers], weights: Sequence[float] | None) -> JoinedAnswers:
-        """The tasks' answers; errors as in `compare_macro_f1`."""
+        """Join the tasks' answers. The score is the mean of the tasks' macro-F1, plain or weighted.
+
+        Raises:
+            InsufficientData: there is no task.
+            InvalidValue: there is not one positive weight a task.
+        """
         if not tasks:
             raise InsufficientData("There is no task to compare", hint="Give at least one task.")
         if weights is not None and (len(weights) != len(tasks) or min(weights) <= 0.0):
             raise InvalidValue("Each task needs a positive weight", hint="Give the tasks' numbers of items.")
         parts = [_features(task) for task in tasks]
         return cls(
-            baseline=_blocks([part.baseline for part in parts]),
-            candidate=_blocks([part.candidate for part in parts]),
-            task=np.repeat(np.arange(len(parts)), [len(part.baseline) for part in parts]),
+            baseline=_blocks([before for before, _ in parts]),
+            candidate=_blocks([after for _, after in parts]),
+            task=np.repeat(np.arange(len(parts)), [len(before) for before, _ in parts]),
             cluster=None if all(task.cluster is None for task in tasks) else joined_clusters(tasks),
-            widths=tuple(part.baseline.shape[1] for part in parts),
+            widths=tuple(before.shape[1] for before, _ in parts),
             weights=weights,
         )
 
@@ -169,23 +88,20 @@ class JoinedAnswers:
         before, after = (self.statistic(features.sum(axis=0)[None, :]) for features in (self.baseline, self.candidate))
         return float(before[0]), float(after[0])
 
-    def compare(self, *, n_resamples: int, rng: np.random.Generator) -> F1Comparison:
-        """As `compare_macro_f1`."""
-        swap = swap_test(
+    def swap_test(self, *, n_resamples: int, rng: np.random.Generator) -> ResamplingResult:
+        """Test the difference by swapping an item's (or cluster's) two answers, two-sided (Noreen 1989)."""
+        return swap_test(
             self.baseline, self.candidate, self.statistic, cluster=self.cluster, n_resamples=n_resamples, rng=rng
         )
-        baseline, candidate = self.scores
-        return F1Comparison(baseline=baseline, candidate=candidate, swap=swap)
 
     def bootstraps(
-        self,
-        *,
-        confidence_levels: Sequence[float],
-        method: BootstrapMethod = BootstrapMethod.BCA,
-        n_resamples: int,
-        rng: np.random.Generator,
+        self, *, confidence_levels: Sequence[float], n_resamples: int, rng: np.random.Generator
     ) -> tuple[BootstrapResult, ...]:
-        """As `bootstraps_macro_f1`."""
+        """Bootstrap the difference, items (or clusters) drawn within each task: one result a confidence level.
+
+        Raises:
+            InsufficientData: no answer changed.
+        """
         return paired_bootstraps(
             self.baseline,
             self.candidate,
@@ -193,7 +109,6 @@ class JoinedAnswers:
             cluster=self.cluster,
             strata=self.task,
             confidence_levels=confidence_levels,
-            method=method,
             n_resamples=n_resamples,
             rng=rng,
         )
@@ -219,14 +134,12 @@ def _blocks(parts: list[FloatArray]) -> FloatArray:
     return whole
 
 
-def _features(answers: LabelledAnswers) -> _Features:
+def _features(answers: LabelledAnswers) -> tuple[FloatArray, FloatArray]:
+    """For each item of either arm indicators a class: rightly answered, answered, true."""
     n_items = len(answers.truth)
     codes = cluster_codes([*answers.truth, *answers.baseline, *answers.candidate], 3 * n_items).reshape(3, n_items)
     truth, baseline, candidate = (_one_hot(row, int(codes.max()) + 1) for row in codes)
-    return _Features(
-        baseline=np.hstack([truth * baseline, baseline, truth]),
-        candidate=np.hstack([truth * candidate, candidate, truth]),
-    )
+    return np.hstack([truth * baseline, baseline, truth]), np.hstack([truth * candidate, candidate, truth])
 
 
 def _one_hot(codes: IntArray, n_classes: int) -> FloatArray:
@@ -234,7 +147,10 @@ def _one_hot(codes: IntArray, n_classes: int) -> FloatArray:
 
 
 def _macro_f1(totals: FloatArray) -> FloatArray:
-    """From rows of totals (rightly answered, answered, true; a class each) to macro-F1."""
+    """From rows of totals (rightly answered, answered, true; a class each) to macro-F1, scikit-learn's numbers.
+
+    The mean over classes of 2 tp / (answered + true); a class that neither occurs nor is answered is left out.
+    """
     right, answered, true = np.split(totals, 3, axis=1)
     occurring = answered + true
     f1 = np.divide(2.0 * right, occurring, out=np.zeros_like(right), where=occurring > 0.0)
@@ -242,22 +158,8 @@ def _macro_f1(totals: FloatArray) -> FloatArray:
     return np.asarray(f1.sum(axis=1) / n_classes, dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class F1Bound:
-    """What the numbers of changed answers say of a difference in macro-F1. Conservative."""
-
-    n_changed: int
-    """Answers that differ."""
-    n_worse: int
-    """Clusters (or items) with an answer that turned wrong, or from one wrong label to another."""
-    n_better: int
-    """The same from the candidate to the baseline."""
-    interval: ConfidenceInterval
-    """The classes' shares taken as those of these items."""
-
-
-def bound_macro_f1(tasks: Sequence[LabelledAnswers], *, confidence_level: float = 0.95) -> F1Bound:
-    """An interval for the size-weighted mean of the tasks' macro-F1, candidate − baseline.
+def bound_macro_f1(tasks: Sequence[LabelledAnswers], *, confidence_level: float = 0.95) -> ConfidenceInterval:
+    """Bound the difference of the tasks' size-weighted mean macro-F1 by the numbers of changed answers.
 
     Items of one cluster count as one: a cluster with a change may have changed as a whole.
 
@@ -269,22 +171,18 @@ def bound_macro_f1(tasks: Sequence[LabelledAnswers], *, confidence_level: float 
     if not tasks:
         raise InsufficientData("There is no task to compare", hint="Give at least one task.")
     steepest = max(_steepness(task) for task in tasks)
-    changed, worse, better = (np.concatenate(parts) for parts in zip(*map(_changes, tasks), strict=True))
+    worse, better = (np.concatenate(parts) for parts in zip(*map(_changes, tasks), strict=True))
     codes = joined_clusters(tasks)
     sizes = np.bincount(codes)
     tail = (1.0 - check_confidence_level(confidence_level)) / 2.0
 
-    def limit(units: int) -> float:
-        share = _upper_share(units, sizes.size, tail) * float(sizes.max()) * sizes.size / codes.size
-        return min(1.0, steepest * min(1.0, share))
+    def limit(changed: BoolArray) -> float:
+        n_units = np.unique(codes[changed]).size
+        n_others = sizes.size - n_units
+        share = float(scipy.special.betaincinv(n_units + 1, n_others, 1.0 - tail)) if n_others > 0 else 1.0
+        return min(1.0, steepest * min(1.0, share * float(sizes.max()) * sizes.size / codes.size))
 
-    n_worse, n_better = (int(np.unique(codes[some]).size) for some in (worse, better))
-    return F1Bound(
-        n_changed=int(changed.sum()),
-        n_worse=n_worse,
-        n_better=n_better,
-        interval=ConfidenceInterval(low=-limit(n_worse), high=limit(n_better), confidence_level=confidence_level),
-    )
+    return ConfidenceInterval(low=-limit(worse), high=limit(better), confidence_level=confidence_level)
 
 
 def _steepness(task: LabelledAnswers) -> float:
@@ -298,13 +196,9 @@ def _steepness(task: LabelledAnswers) -> float:
     return 3.0 * len(task.truth) / (len(true) * min(true.values()))
 
 
-def _changes(task: LabelledAnswers) -> tuple[BoolArray, BoolArray, BoolArray]:
-    """Which answers differ, which of them got no better, which no worse."""
+def _changes(task: LabelledAnswers) -> tuple[BoolArray, BoolArray]:
+    """Which answers changed without getting better, and which without getting worse."""
     rows = zip(task.truth, task.baseline, task.candidate, strict=True)
-    found = [(before != after, after == truth, before == truth) for truth, before, after in rows]
-    changed, now_right, was_right = np.array(found, dtype=np.bool_).T
-    return changed, changed & ~now_right, changed & ~was_right
-
-
-def _upper_share(count: int, n: int, tail: float) -> float:
-    return 1.0 if count >= n else float(scipy.special.betaincinv(count + 1, n - count, 1.0 - tail))
+    changes = [(before != after != truth, truth != before != after) for truth, before, after in rows]
+    not_better, not_worse = np.array(changes, dtype=np.bool_).T
+    return not_better, not_worse

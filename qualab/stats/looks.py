@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 
 import numpy as np
@@ -18,20 +17,16 @@ from qualab.stats.checks import (
     binomial_cdfs,
     bisect,
     check_alpha,
-    check_items,
     check_margin,
     check_power,
     check_rates,
-    falling_root,
     finite,
     gauss_legendre,
     normal_quantile,
     normal_sf,
 )
-from qualab.stats.counts import PairedCounts
-from qualab.stats.difference import mcnemar_sides
-from qualab.stats.equivalence import equivalence, guard_threshold
-from qualab.stats.interval import ConfidenceInterval, score_statistic, tango
+from qualab.stats.equivalence import guard_threshold
+from qualab.stats.interval import score_statistic
 from qualab.stats.sizing import is_guard_counted, items_needed
 
 _NODES = 128
@@ -40,48 +35,40 @@ _FAR = 8.5
 _WIDEST_LEVEL = 0.499
 
 
-class Spending(StrEnum):
-    """How the level of a test is spent over the looks."""
+def spent(fraction: float, *, alpha: float) -> float:
+    """The one-sided level spent by a fraction of the items: O'Brien–Fleming-type (Lan & DeMets 1983).
 
-    OBRIEN_FLEMING = "obrien-fleming"
-    """Next to nothing early, nearly all at the end."""
-    POCOCK = "pocock"
-    """About evenly."""
-
-
-def spent(fraction: float, *, alpha: float, spending: Spending = Spending.OBRIEN_FLEMING) -> float:
-    """The one-sided level spent by a fraction of the items (Lan & DeMets 1983)."""
+    Next to nothing early, nearly all at the end.
+    """
     check_alpha(alpha)
-    if fraction <= 0.0:
-        return 0.0
-    if spending is Spending.POCOCK:
-        return alpha * math.log1p((math.e - 1.0) * fraction)
-    return 2.0 * normal_sf(-normal_quantile(alpha / 2.0) / math.sqrt(fraction))
+    return 2.0 * normal_sf(-normal_quantile(alpha / 2.0) / math.sqrt(fraction)) if fraction > 0.0 else 0.0
 
 
-def spending_boundaries(
-    fractions: Sequence[float], *, alpha: float = 0.05, spending: Spending = Spending.OBRIEN_FLEMING
-) -> FloatArray:
-    """One-sided z boundaries at looks after these fractions of the items (Lan & DeMets 1983).
-
-    Found by recursive numerical integration (Armitage, McPherson & Rowe 1969). A boundary is infinite where a look has
-    nothing to spend.
+def spending_boundaries(fractions: Sequence[float], *, alpha: float = 0.05) -> FloatArray:
+    """One-sided z boundaries at looks after these fractions of the items, alpha spent as `spent` says.
 
     Raises:
         InvalidValue: fractions do not ascend within (0, 1], or alpha is not between 0 and 0.5.
     """
-    looks = _checked(fractions)
-    levels = np.diff([0.0, *(spent(look, alpha=alpha, spending=spending) for look in looks)])
+    return level_boundaries(fractions, np.diff([0.0, *(spent(look, alpha=alpha) for look in _checked(fractions))]))
+
+
+def level_boundaries(fractions: Sequence[float], levels: FloatArray) -> FloatArray:
+    """One-sided z boundaries that spend these levels, one a look; infinite where a look has nothing to spend.
+
+    Found by recursive numerical integration (Armitage, McPherson & Rowe 1969).
+
+    Raises:
+        InvalidValue: fractions do not ascend within (0, 1].
+    """
     walk, boundaries = _Walk.start(), []
-    for look, level in zip(looks, levels, strict=True):
+    for look, level in zip(_checked(fractions), levels, strict=True):
         boundaries.append(walk.boundary(look, level))
         walk = walk.after(look, boundaries[-1])
     return np.array(boundaries)
 
 
-def sequential_pvalue(
-    pvalue: float, fractions: Sequence[float], *, spending: Spending = Spending.OBRIEN_FLEMING
-) -> float:
+def sequential_pvalue(pvalue: float, fractions: Sequence[float]) -> float:
     """A one-sided p-value at the last of these looks, as it counts after all of them (Liu & Anderson 2008).
 
     The smallest level whose boundary at this look the p-value reaches, within a part in 1,000; 0.5 where none below
@@ -99,29 +86,12 @@ def sequential_pvalue(
     statistic = -normal_quantile(least)
 
     def reaches(log_level: float) -> bool:
-        return bool(statistic >= spending_boundaries(looks, alpha=math.exp(log_level), spending=spending)[-1])
+        return bool(statistic >= spending_boundaries(looks, alpha=math.exp(log_level))[-1])
 
     widest = math.log(_WIDEST_LEVEL)
     if not reaches(widest):
         return 0.5
     return math.exp(bisect(reaches, math.log(least) - 1e-6, widest, n_steps=20))
-
-
-def classical_boundaries(n_looks: int, *, alpha: float = 0.05, shape: Spending = Spending.OBRIEN_FLEMING) -> FloatArray:
-    """The boundaries of O'Brien & Fleming (1979), c √(K / k), or Pocock (1977), c, one-sided, at equally spaced looks.
-
-    Raises:
-        InvalidValue: there is no look, or alpha is not between 0 and 0.5.
-    """
-    looks = _checked([(k + 1) / n_looks for k in range(n_looks)])
-    check_alpha(alpha)
-    form = np.ones(n_looks) if shape is Spending.POCOCK else 1.0 / np.sqrt(looks)
-
-    def excess(constant: float) -> float:
-        return crossing_probability(constant * form, looks) - alpha
-
-    low, high = normal_quantile(1.0 - alpha), normal_quantile(1.0 - alpha / n_looks) + 1e-9
-    return form * falling_root(excess, low, high, above=excess(low), below=excess(high), tolerance=1e-9)
 
 
 def crossing_probability(boundaries: npt.ArrayLike, fractions: Sequence[float], *, drift: float = 0.0) -> float:
@@ -185,14 +155,13 @@ def inflation(
     *,
     alpha: float = 0.05,
     power: float = 0.8,
-    spending: Spending = Spending.OBRIEN_FLEMING,
 ) -> float:
     """Most items of a design with looks over those of a fixed one with the same one-sided level and power.
 
     Raises:
         InvalidValue: fractions, alpha or power cannot be.
     """
-    boundaries = spending_boundaries(fractions, alpha=alpha, spending=spending)
+    boundaries = spending_boundaries(fractions, alpha=alpha)
     fixed = normal_quantile(1.0 - alpha) + normal_quantile(check_power(power))
     drift = bisect(
         lambda drift: crossing_probability(boundaries, fractions, drift=drift) >= power, 0.0, 3.0 * fixed, n_steps=30
@@ -205,64 +174,6 @@ _LEAST_LEVEL = 1e-8
 _HAIR = 1e-9
 MOST_GUARDED = 20_000
 """Items beyond which powers leave the exact guard out: it takes long there, and hardly costs power."""
-
-
-class Decision(StrEnum):
-    CONTINUE = "continue"
-    EQUIVALENT = "equivalent"
-    HARM = "harm"
-    """A plain regression: go no further."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookResult:
-    """What one look at the counts so far decides."""
-
-    decision: Decision
-    statistic_lower: float
-    """Score statistic against −margin, to compare with the boundary."""
-    statistic_upper: float
-    """Minus the score statistic against +margin, to compare with the boundary."""
-    pvalue_harm: float
-    """One-sided mid-p of "the candidate is not worse" (McNemar)."""
-    interval: ConfidenceInterval
-    """Repeated confidence interval: Tango's at the level of the boundary (Jennison & Turnbull 1989)."""
-
-
-def look(
-    counts: PairedCounts, *, margin: float, boundary: float, harm_boundary: float = math.inf, is_last: bool = False
-) -> LookResult:
-    """Judge the items so far at one look.
-
-    EQUIVALENT takes both one-sided score statistics at or above `boundary`, and the exact guard at the boundary's
-    level (never where that is below 1e-8). HARM takes a one-sided McNemar mid-p at most that of `harm_boundary`, and an
-    observed loss of at least the margin: a smaller one may still be proven inside it. Where it is not, it is HARM at
-    the last look. Boundaries come from `spending_boundaries`.
-
-    Raises:
-        InsufficientData: there is no item.
-        InvalidValue: the margin is not between 0 and 1.
-    """
-    check_items(counts.n_items)
-    level = min(max(normal_sf(boundary), 1e-15), 0.499)
-    found = equivalence(counts, margin=margin, alpha=level)
-    statistics = found.statistic_lower, -found.statistic_upper
-    pvalue_harm = mcnemar_sides(counts.gains, counts.losses)[0]
-    is_harmed = math.isfinite(harm_boundary) and pvalue_harm <= normal_sf(harm_boundary)
-    decision = Decision.CONTINUE
-    if is_harmed and counts.difference <= -margin:
-        decision = Decision.HARM
-    elif level >= _LEAST_LEVEL and min(statistics) >= boundary and found.is_equivalent:
-        decision = Decision.EQUIVALENT
-    elif is_harmed and is_last:
-        decision = Decision.HARM
-    return LookResult(
-        decision=decision,
-        statistic_lower=statistics[0],
-        statistic_upper=statistics[1],
-        pvalue_harm=pvalue_harm,
-        interval=tango(counts, confidence_level=1.0 - 2.0 * level),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +198,6 @@ def design_looks(
     power: float = 0.8,
     harm_alpha: float = 0.025,
     n_looks: int = 10,
-    spending: Spending = Spending.OBRIEN_FLEMING,
 ) -> LookDesign:
     """Equally spaced looks at as many items as give this power at a true difference of 0.
 
@@ -305,9 +215,9 @@ def design_looks(
     needed = partial(items_needed, discordance=discordance, margin=margin, power=power, is_guarded=True)
     fixed = needed(alpha=alpha)
     # both sides have to cross: each fails about half as often as the two together
-    most = math.ceil(fixed * inflation(fractions, alpha=alpha, power=(1.0 + power) / 2.0, spending=spending))
+    most = math.ceil(fixed * inflation(fractions, alpha=alpha, power=(1.0 + power) / 2.0))
     if is_guard_counted(fixed, discordance):
-        last = normal_sf(float(spending_boundaries(fractions, alpha=alpha, spending=spending)[-1]))
+        last = normal_sf(float(spending_boundaries(fractions, alpha=alpha)[-1]))
         most = max(most, needed(alpha=last))
     return looks_at(
         most_items=most,
@@ -315,7 +225,6 @@ def design_looks(
         alpha=alpha,
         harm_alpha=harm_alpha,
         n_looks=n_looks,
-        spending=spending,
     )
 
 
@@ -326,7 +235,6 @@ def looks_at(
     alpha: float = 0.05,
     harm_alpha: float = 0.025,
     n_looks: int = 10,
-    spending: Spending = Spending.OBRIEN_FLEMING,
 ) -> LookDesign:
     """Equally spaced looks at a given number of items.
 
@@ -338,7 +246,7 @@ def looks_at(
     n_items = tuple(round(most_items * (k + 1) / n_looks) for k in range(n_looks))
     fractions = [n / most_items for n in n_items]
     boundaries, harm_boundaries = (
-        tuple(spending_boundaries(fractions, alpha=level, spending=spending).tolist()) for level in (alpha, harm_alpha)
+        tuple(spending_boundaries(fractions, alpha=level).tolist()) for level in (alpha, harm_alpha)
     )
     return LookDesign(
         margin=check_margin(margin),
@@ -354,9 +262,9 @@ class LookPerformance:
     """What a design with looks does at a given truth, by simulation."""
 
     equivalent: float
-    """Share of runs that end in EQUIVALENT."""
+    """Share of runs that end as equivalent."""
     harm: float
-    """Share of runs that end in HARM."""
+    """Share of runs that end as worse."""
     expected_items: float
     n_resamples: int
 
@@ -373,7 +281,11 @@ def simulate_looks(
     n_resamples: int = 20_000,
     rng: np.random.Generator,
 ) -> LookPerformance:
-    """Simulate runs under a design, with the rule of `look`, guard and harm boundary included.
+    """Simulate runs under a design, guard and harm boundary included.
+
+    A run ends as equivalent at a look where both one-sided score statistics reach the boundary and the exact guard
+    agrees at its level. It ends as worse where a one-sided McNemar mid-p is at most that of the harm boundary and the
+    observed loss is at least the margin (a smaller one may still be proven inside it), or at the last look any.
 
     Args:
         missing: share of each arm's answers that is missing, independently of the other arm's.

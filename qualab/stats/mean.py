@@ -175,46 +175,17 @@ def mean_equivalence(
         InvalidValue: the margin is not between 0 and 1, alpha not between 0 and 0.5, or the data cannot be.
     """
     check_margin(margin)
-    found = mean_difference(differences, cluster=cluster, confidence_level=1.0 - 2.0 * check_alpha(alpha))
-    lower = _t_sf((found.difference + margin) / found.standard_error, found.degrees_of_freedom)
-    upper = _t_sf((margin - found.difference) / found.standard_error, found.degrees_of_freedom)
+    result = mean_difference(differences, cluster=cluster, confidence_level=1.0 - 2.0 * check_alpha(alpha))
+    lower = _t_sf((result.difference + margin) / result.standard_error, result.degrees_of_freedom)
+    upper = _t_sf((margin - result.difference) / result.standard_error, result.degrees_of_freedom)
     return MeanEquivalence(
         margin=margin,
         alpha=alpha,
         pvalue_lower=lower,
         pvalue_upper=upper,
         pvalue=max(lower, upper),
-        interval=found.interval,
+        interval=result.interval,
         is_equivalent=max(lower, upper) <= alpha,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterErrors:
-    """Standard errors of a mean difference by other conventions, to compare with other programs."""
-
-    items: float
-    """As if items were independent."""
-    cr0: float
-    """No correction for few clusters (the clustered formula of Miller 2024)."""
-    cr1: float
-    """CR0 with the factor G / (G − 1)."""
-    cr2: float
-
-
-def cluster_errors(differences: npt.ArrayLike, *, cluster: Labels | None) -> ClusterErrors:
-    """The standard error of the mean difference under four conventions.
-
-    Raises:
-        InsufficientData: as `mean_difference`.
-    """
-    values = _flat(differences)
-    found = mean_difference(values, cluster=cluster)
-    residuals = cluster_sums(values - found.difference, cluster_codes(cluster, values.size))
-    cr0 = math.sqrt(math.fsum(residuals**2)) / values.size
-    groups = found.n_clusters
-    return ClusterErrors(
-        items=found.standard_error_items, cr0=cr0, cr1=cr0 * math.sqrt(groups / (groups - 1)), cr2=found.standard_error
     )
 
 

@@ -1,7 +1,9 @@
-"""How many items, and how small a loss: sample sizes and minimal detectable effects from exact power.
+"""Exact power of the paired tests, and from it sample sizes, provable margins and minimal detectable effects.
 
-Exact power is saw-toothed in the number of items, so a sample size counts only when the power stays above its
-target for the next 25 sizes. The closed forms at the end are starting points and comparisons, never answers.
+Power is found by enumeration of the trinomial from critical values. The number of discordant items is Bin(n, ψ), and
+given m of them the gains are Bin(m, θ) with θ = (ψ + Δ) / 2ψ. Each test rejects for the gains in a range that depends
+on m alone, so that its power is one weighted sum over m. Exact power is saw-toothed in the number of items, so a sample
+size counts only when the power stays above its target for the next 25 sizes.
 """
 
 from __future__ import annotations
@@ -9,28 +11,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
+import scipy
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats.bounded import bound_cost
 from qualab.stats.checks import (
     FloatArray,
     IntArray,
+    binomial_cdfs,
     bisect,
     check_alpha,
     check_items,
     check_margin,
     check_power,
     check_rates,
+    largest_integers,
     likely_totals,
     log_factorials,
     normal_quantile,
     safe_log,
 )
-from qualab.stats.equivalence import first_accepted, is_accepted
+from qualab.stats.equivalence import critical_gains, guard_threshold, is_accepted
 from qualab.stats.interval import score_statistic
-from qualab.stats.power import McNemarMethod, equivalence_powers, mcnemar_powers, non_inferiority_powers, power_mcnemar
 
 MAX_ITEMS = 1_000_000
 _STAYS = 25
@@ -45,6 +49,144 @@ _MANY_CHANGES = 10
 """Changed items to be expected, from which on the exact guard hardly costs power."""
 _MOST_GUARDED = 5_000
 _TIE = 1e-9
+
+
+class McNemarMethod(StrEnum):
+    EXACT = "exact"
+    MIDP = "midp"
+
+
+def power_equivalence(
+    *,
+    n_items: int,
+    discordance: float,
+    difference: float = 0.0,
+    margin: float,
+    alpha: float = 0.05,
+    is_one_sided: bool = False,
+    is_guarded: bool = False,
+) -> float:
+    """Probability that the two one-sided score tests both reject at a given truth.
+
+    At a `difference` of ±margin this is the size of the test.
+
+    Args:
+        is_one_sided: whether the test against −margin alone has to reject (non-inferiority).
+        is_guarded: whether the exact guard has to agree as well: the power of the verdict.
+
+    Raises:
+        InsufficientData: there is no item.
+        InvalidValue: margin, alpha, discordance or difference cannot be.
+    """
+    check_items(n_items)
+    check_rates(discordance=discordance, difference=difference)
+    threshold = normal_quantile(1.0 - check_alpha(alpha))
+    if is_guarded:
+        threshold = max(threshold, guard_threshold(n_items=n_items, margin=check_margin(margin), alpha=alpha))
+    powers = equivalence_powers(
+        np.array([n_items]),
+        discordance=discordance,
+        difference=difference,
+        margin=check_margin(margin),
+        threshold=threshold,
+        is_one_sided=is_one_sided,
+    )
+    return float(powers[0])
+
+
+def power_mcnemar(
+    *,
+    n_items: int,
+    discordance: float,
+    difference: float,
+    alpha: float = 0.05,
+    method: McNemarMethod = McNemarMethod.EXACT,
+) -> float:
+    """Probability that the two-sided McNemar test rejects at a given truth.
+
+    Raises:
+        InsufficientData: there is no item.
+        InvalidValue: alpha, discordance or difference cannot be.
+    """
+    check_items(n_items)
+    check_rates(discordance=discordance, difference=difference)
+    truth = _Truth.of(np.array([n_items]), discordance, difference)
+    fewer = _largest_significant(truth.totals, check_alpha(alpha), method)
+    tails = truth.cdf(fewer) + 1.0 - truth.cdf(truth.totals - fewer - 1)
+    return float(truth.expected(np.where(fewer >= 0, tails, 0.0))[0])
+
+
+def equivalence_powers(
+    n_items: IntArray, *, discordance: float, difference: float, margin: float, threshold: float, is_one_sided: bool
+) -> FloatArray:
+    """Powers of the one-sided score tests at neighbouring numbers of items, from a z threshold, unchecked."""
+    if math.isinf(threshold):
+        return np.zeros(n_items.size)
+    truth = _Truth.of(n_items, discordance, difference)
+    fewest = critical_gains(truth.totals, n_items=truth.n_items, margin=margin, threshold=threshold)
+    if is_one_sided:
+        return truth.expected(1.0 - truth.cdf(fewest - 1))
+    accepted = truth.cdf(truth.totals - fewest) - truth.cdf(fewest - 1)
+    return truth.expected(np.where(2 * fewest <= truth.totals, accepted, 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Truth:
+    """An assumed truth at several numbers of items (rows), and the discordant items to expect (columns)."""
+
+    n_items: IntArray
+    totals: IntArray
+    gain_share: float
+    """Of the discordant items."""
+    weights: FloatArray
+    """Probabilities of the totals, a row for each number of items."""
+
+    @classmethod
+    def of(cls, n_items: IntArray, discordance: float, difference: float) -> _Truth:
+        low = likely_totals(int(n_items.min()), discordance, discordance)[0]
+        high = likely_totals(int(n_items.max()), discordance, discordance)[-1]
+        totals = np.arange(low, high + 1, dtype=np.int64)
+        share = min(1.0, max(0.0, 0.5 + 0.5 * difference / discordance)) if discordance else 0.5
+        return cls(
+            n_items=n_items[:, None],
+            totals=np.broadcast_to(totals, (n_items.size, totals.size)),
+            gain_share=share,
+            weights=_binomial_rows(totals, n_items, discordance),
+        )
+
+    def cdf(self, gains: IntArray) -> FloatArray:
+        """Probability of at most so many gains among the totals: found once for all rows that ask for the same."""
+        fewest = gains.min(axis=0)
+        depth = gains - fewest
+        table = binomial_cdfs(fewest + np.arange(int(depth.max()) + 1)[:, None], self.totals[:1], self.gain_share)
+        return np.take_along_axis(table, depth, axis=0)
+
+    def expected(self, values: FloatArray) -> FloatArray:
+        return np.asarray(np.minimum(1.0, np.sum(self.weights * values, axis=1)), dtype=np.float64)
+
+
+def _binomial_rows(totals: IntArray, n_items: IntArray, p: float) -> FloatArray:
+    """Binomial probabilities of the totals (columns) among each number of items (rows); 0 where they are too many."""
+    factorials = log_factorials(int(n_items.max()))
+    rest = n_items[:, None] - totals
+    kept = np.maximum(rest, 0)
+    log_p, log_q = safe_log(np.array([p, 1.0 - p]))
+    exponents = factorials[n_items][:, None] - factorials[totals] - factorials[kept] + totals * log_p + kept * log_q
+    return np.where(rest >= 0, np.exp(exponents), 0.0)
+
+
+def _largest_significant(totals: IntArray, alpha: float, method: McNemarMethod) -> IntArray:
+    """The largest count of the rarer change at which the test rejects; −1 for none."""
+
+    def pvalue(k: IntArray) -> FloatArray:
+        below = k - 1 if method is McNemarMethod.MIDP else k
+        return binomial_cdfs(k, totals, 0.5) + binomial_cdfs(below, totals, 0.5)
+
+    guess = scipy.special.ndtri(alpha / 2.0) * np.sqrt(totals) / 2.0 + totals / 2.0
+    reach = 3 + (np.sqrt(totals) / 4.0).astype(np.int64)
+    low = np.clip(np.floor(guess).astype(np.int64) - reach, -1, totals)
+    high = np.clip(np.floor(guess).astype(np.int64) + reach, -1, (totals - 1) // 2)
+    return largest_integers(lambda k: (pvalue(k) <= alpha) | (k < 0), np.minimum(low, high), high)
 
 
 def items_needed(
@@ -105,22 +247,16 @@ class _Goal:
     alpha: float
     is_one_sided: bool = False
 
-    def powers(self, n_items: IntArray, threshold: float | None = None) -> FloatArray:
-        """Powers at neighbouring numbers of items, of the score tests or at another threshold."""
-        powers_of = non_inferiority_powers if self.is_one_sided else equivalence_powers
-        return powers_of(
+    def powers(self, n_items: IntArray) -> FloatArray:
+        """Powers of the score tests at neighbouring numbers of items."""
+        return equivalence_powers(
             n_items,
             discordance=self.discordance,
             difference=self.difference,
             margin=self.margin,
-            threshold=normal_quantile(1.0 - self.alpha) if threshold is None else threshold,
+            threshold=normal_quantile(1.0 - self.alpha),
+            is_one_sided=self.is_one_sided,
         )
-
-    def guarded_power(self, n_items: int) -> float:
-        """Power of score tests and exact guard together."""
-        statistics, powers = self._accepted(n_items)
-        threshold = first_accepted(statistics[::-1], n_items=n_items, margin=self.margin, alpha=self.alpha)
-        return float(powers[statistics >= threshold].max(initial=0.0))
 
     def is_agreed(self, n_items: int, power: float) -> bool:
         """Whether the guarded power is enough, by one exact p-value: that of the highest threshold that leaves it."""
@@ -174,34 +310,6 @@ def _agreed(goal: _Goal, power: float, n_items: int, max_items: int) -> int:
             return n_items
         n_items += failing + 1
     raise _too_many(power, max_items)
-
-
-def items_needed_mcnemar(
-    *,
-    discordance: float,
-    difference: float,
-    alpha: float = 0.05,
-    power: float = 0.8,
-    method: McNemarMethod = McNemarMethod.EXACT,
-    max_items: int = MAX_ITEMS,
-) -> int:
-    """The fewest items at which McNemar's two-sided test finds this difference with this power, and for 25 more sizes.
-
-    Raises:
-        InsufficientData: no number of items up to `max_items` does (none at all where the difference is 0).
-        InvalidValue: an argument cannot be.
-    """
-    check_rates(discordance=discordance, difference=difference)
-    if difference == 0.0:
-        raise InsufficientData(
-            "No number of items finds a difference of 0", hint="Give the smallest difference that matters."
-        )
-    guess = items_wald(discordance=discordance, difference=difference, alpha=alpha, power=power)
-
-    def powers_at(n_items: IntArray) -> FloatArray:
-        return mcnemar_powers(n_items, discordance=discordance, difference=difference, alpha=alpha, method=method)
-
-    return _smallest_lasting(powers_at, power, guess=guess, discordance=discordance, max_items=max_items)
 
 
 Powers = Callable[[IntArray], FloatArray]
@@ -306,37 +414,6 @@ def _no_margin(n_items: int, power: float) -> InsufficientData:
     return InsufficientData(
         f"{n_items} items prove no margin with a power of {power:g}", hint="Add items.", n_items=n_items
     )
-
-
-def power_to_prove(
-    *,
-    n_items: int,
-    discordance: float,
-    margin: float,
-    alpha: float = 0.05,
-    is_one_sided: bool = False,
-    n_clusters: float | None = None,
-) -> float:
-    """Power at a true difference of 0 by the rule that `items_needed` sizes by with `is_guarded`.
-
-    With `n_clusters`, where items stand in clusters, `n_items` is their effective number, and the margin is narrowed by
-    what the bound over clusters costs.
-
-    Raises:
-        InsufficientData: there is no item.
-        InvalidValue: an argument cannot be.
-    """
-    check_items(n_items)
-    check_rates(discordance=discordance, difference=0.0)
-    check_margin(margin)
-    if n_clusters is not None:
-        margin -= bound_cost(n_clusters=n_clusters, variance=discordance / n_items, alpha=check_alpha(alpha))
-        if margin <= 0.0:
-            return 0.0
-    goal = _Goal(discordance, 0.0, margin, check_alpha(alpha), is_one_sided)
-    if not is_guard_counted(n_items, discordance):
-        return float(goal.powers(np.array([n_items]))[0])
-    return goal.guarded_power(n_items)
 
 
 def mde(
@@ -462,26 +539,3 @@ def items_wald_equivalence(
     share = (1.0 + check_power(power)) / 2.0 if is_split else power
     room = check_margin(margin) - (-difference if is_one_sided else abs(difference))
     return (z_alpha + normal_quantile(share)) ** 2 * (discordance - difference**2) / room**2
-
-
-def items_wald(*, discordance: float, difference: float, alpha: float = 0.05, power: float = 0.8) -> float:
-    """Unconditional Wald sample size for McNemar's two-sided test: a starting point."""
-    z_alpha, z_beta = _quantiles(alpha, power)
-    return (z_alpha + z_beta) ** 2 * (discordance - difference**2) / difference**2
-
-
-def items_connor(*, discordance: float, difference: float, alpha: float = 0.05, power: float = 0.8) -> float:
-    """Sample size of Connor (1987) for McNemar's two-sided test: for comparison with other calculators."""
-    z_alpha, z_beta = _quantiles(alpha, power)
-    return (z_alpha * math.sqrt(discordance) + z_beta * math.sqrt(discordance - difference**2)) ** 2 / difference**2
-
-
-def items_miettinen(*, discordance: float, difference: float, alpha: float = 0.05, power: float = 0.8) -> float:
-    """Sample size of Miettinen (1968) for McNemar's two-sided test: for comparison with other calculators."""
-    z_alpha, z_beta = _quantiles(alpha, power)
-    spread = math.sqrt(discordance**2 - difference**2 * (3.0 + discordance) / 4.0)
-    return (z_alpha * discordance + z_beta * spread) ** 2 / (discordance * difference**2)
-
-
-def _quantiles(alpha: float, power: float) -> tuple[float, float]:
-    return normal_quantile(1.0 - check_alpha(alpha) / 2.0), normal_quantile(check_power(power))

@@ -14,9 +14,9 @@ from qualab.planning.calculators import paired_test
 from qualab.run.experiment import make_plan
 from qualab.run.run import start
 from qualab.stats.counts import PairedCounts
-from qualab.stats.equivalence import non_inferiority
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, failure, reply
 from tests.app.test_analyse import PAIRS, arm, evidence_of, row, sample
+from tests.stats.reference import non_inferiority
 
 BETTER = DecisionRule(margin=0.02, objective=Objective.NON_INFERIORITY)
 

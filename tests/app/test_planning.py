@@ -27,8 +27,7 @@ from qualab.run.run import look_before, start
 from qualab.stats.counts import PairedCounts
 from qualab.stats.equivalence import equivalence
 from qualab.stats.looks import looks_at, simulate_looks
-from qualab.stats.power import power_equivalence, power_non_inferiority
-from qualab.stats.sizing import items_needed, smallest_margin
+from qualab.stats.sizing import items_needed, power_equivalence, smallest_margin
 from tests.app.fakes import (
     START,
     Bench,
@@ -332,7 +331,9 @@ def test_non_inferiority_takes_fewer_items_and_its_own_test() -> None:
     found = planned({"a": 819}, rule={"objective": Objective.NON_INFERIORITY})
     (one,) = found.metrics
     assert one.items_needed == 819
-    assert one.power == power_non_inferiority(n_items=819, discordance=0.05, margin=0.02, is_guarded=True)
+    assert one.power == power_equivalence(
+        n_items=819, discordance=0.05, margin=0.02, is_one_sided=True, is_guarded=True
+    )
     (short,) = planned({"a": 500}, rule={"objective": Objective.NON_INFERIORITY}).unproven
     assert "cannot rule out a loss of 2 pp" in short
 

@@ -20,7 +20,6 @@ from qualab.model.comparison import (
     PolicyResult,
     RepeatNoise,
     RepeatSummary,
-    SampledTexts,
     SignOff,
     TextsCompared,
 )
@@ -119,7 +118,6 @@ def full() -> Source:
         metrics=(
             MetricNoise(metric=PRIMARY, n_answers=79, flip_rate_baseline=0.0127, flip_rate_candidate=0.038, odd=odd),
         ),
-        sampled=SampledTexts(statistic=0.1, pvalue=0.4, n_prompts=79, n_resamples=999),
         note="",
     )
     repeats = RepeatSummary(
@@ -130,7 +128,6 @@ def full() -> Source:
             )
             for arm in ArmName
         ),
-        sampled=SampledTexts(statistic=0.1, pvalue=0.6, n_prompts=79, n_resamples=999),
     )  # fmt: skip
     treatment = Treatment(
         is_observed=True,

@@ -227,7 +227,6 @@ def test_a_calculator_loads_nothing_that_it_does_not_need() -> None:
     heavy = (
         "scipy.stats",
         "scipy.optimize",
-        "statsmodels",
         "rich",
         "sqlalchemy",
         "lm_eval",

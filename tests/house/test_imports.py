@@ -39,7 +39,7 @@ ALLOWED = {
 NOT_YET = {("analysis", "run"), ("analysis", "imports"), ("planning", "run"), ("run", "imports"), ("run", "service")}
 """Arrows of single modules that still point the wrong way."""
 
-HEAVY = {"alembic", "datasets", "gguf", "lm_eval", "nltk", "pandas", "pyreqwest", "scipy", "sqlalchemy", "statsmodels"}
+HEAVY = {"alembic", "datasets", "gguf", "lm_eval", "nltk", "pandas", "pyreqwest", "scipy", "sqlalchemy"}
 HEAVY |= {"dbos", "fastapi", "tokenizers", "transformers", "uvicorn", "xllamacpp"}
 
 

@@ -9,13 +9,19 @@ import pytest
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import mcnemar, mcnemar_unconditional, two_proportion_z
-from qualab.stats.equivalence import equivalence, non_inferiority, provable_margin
-from qualab.stats.interval import fay_lumbard, newcombe, tango
-from qualab.stats.multiplicity import holm
-from qualab.stats.power import power_equivalence, power_mcnemar
-from qualab.stats.sizing import items_needed, items_needed_mcnemar, mde, mde_beyond_noise, smallest_margin
+from qualab.stats.equivalence import equivalence, provable_margin
+from qualab.stats.interval import newcombe, tango
+from qualab.stats.resampling import holm
+from qualab.stats.sizing import (
+    items_needed,
+    mde,
+    mde_beyond_noise,
+    power_equivalence,
+    power_mcnemar,
+    smallest_margin,
+)
 
-NOTHING = PairedCounts.zero()
+NOTHING = PairedCounts(n_items=0, gains=0, losses=0, both_right=0)
 UNCHANGED = PairedCounts(n_items=600, gains=0, losses=0, both_right=590)
 
 
@@ -26,9 +32,7 @@ UNCHANGED = PairedCounts(n_items=600, gains=0, losses=0, both_right=590)
         lambda: mcnemar_unconditional(NOTHING),
         lambda: tango(NOTHING),
         lambda: newcombe(NOTHING),
-        lambda: fay_lumbard(NOTHING),
         lambda: equivalence(NOTHING, margin=0.02),
-        lambda: non_inferiority(NOTHING, margin=0.02),
         lambda: provable_margin(NOTHING),
         lambda: power_equivalence(n_items=0, discordance=0.1, margin=0.02),
         lambda: power_mcnemar(n_items=0, discordance=0.1, difference=0.02),
@@ -39,7 +43,6 @@ UNCHANGED = PairedCounts(n_items=600, gains=0, losses=0, both_right=590)
         lambda: smallest_margin(n_items=1, discordance=0.5),
         lambda: items_needed(discordance=0.05, difference=0.02, margin=0.02),
         lambda: items_needed(discordance=0.5, margin=0.001, max_items=5_000),
-        lambda: items_needed_mcnemar(discordance=0.05, difference=0.0),
     ],
 )
 def test_no_evidence_is_an_error_and_not_a_number(call: object) -> None:
@@ -78,14 +81,13 @@ def test_impossible_arguments_are_refused(call: object) -> None:
 
 def test_no_discordant_item_is_no_evidence_of_a_difference() -> None:
     result = mcnemar(UNCHANGED)
-    assert (result.pvalue, result.pvalue_exact, result.pvalue_asymptotic, result.pvalue_corrected) == (1, 1, 1, 1)
-    assert mcnemar_unconditional(UNCHANGED).pvalue == 1.0
+    assert (result.pvalue, result.pvalue_exact, mcnemar_unconditional(UNCHANGED)) == (1, 1, 1)
 
 
 def test_no_discordant_item_still_proves_a_margin() -> None:
     assert equivalence(UNCHANGED, margin=0.01).is_equivalent
     assert not equivalence(PairedCounts(n_items=10, gains=0, losses=0), margin=0.1).is_equivalent
-    assert provable_margin(PairedCounts(n_items=10, gains=0, losses=0)).margin > 0.2
+    assert provable_margin(PairedCounts(n_items=10, gains=0, losses=0)) > 0.2
 
 
 def test_no_discordance_gives_a_meaningful_size() -> None:
@@ -99,7 +101,7 @@ def test_one_item_proves_next_to_nothing() -> None:
         counts = PairedCounts(n_items=1, gains=gains, losses=losses)
         assert mcnemar(counts).pvalue >= 0.5
         assert not equivalence(counts, margin=0.5).is_equivalent
-        assert provable_margin(counts).margin > 0.9
+        assert provable_margin(counts) > 0.9
 
 
 def test_every_item_changed_the_same_way() -> None:
@@ -108,9 +110,7 @@ def test_every_item_changed_the_same_way() -> None:
     interval = tango(counts)
     assert interval.high == 1.0
     assert 0.8 < interval.low < 1.0
-    assert fay_lumbard(counts).high == pytest.approx(1.0)
-    assert provable_margin(counts).margin == 1.0
-    assert non_inferiority(counts, margin=0.02).is_non_inferior
+    assert provable_margin(counts) == 1.0
     assert not equivalence(counts, margin=0.5).is_equivalent
 
 
@@ -122,14 +122,8 @@ def test_every_item_discordant_without_a_difference() -> None:
 
 
 def test_arms_that_are_all_right_or_all_wrong_do_not_differ() -> None:
-    assert two_proportion_z(baseline=1.0, candidate=1.0, n_baseline=5, n_candidate=5).pvalue == 1.0
-    assert two_proportion_z(baseline=0.0, candidate=0.0, n_baseline=5, n_candidate=5).pvalue == 1.0
-
-
-def test_fay_lumbard_without_a_discordant_item_is_the_limit_of_the_discordance() -> None:
-    interval = fay_lumbard(PairedCounts(n_items=100, gains=0, losses=0))
-    assert interval.high == pytest.approx(1 - 0.025 ** (1 / 100), abs=1e-6)
-    assert interval.low == pytest.approx(-interval.high)
+    assert two_proportion_z(baseline=1.0, candidate=1.0, n_baseline=5, n_candidate=5) == 1.0
+    assert two_proportion_z(baseline=0.0, candidate=0.0, n_baseline=5, n_candidate=5) == 1.0
 
 
 def test_holm_of_no_pvalues_is_empty() -> None:

@@ -10,6 +10,7 @@ import pytest
 import scipy
 
 from qualab.errors import InsufficientData, InvalidValue
+from qualab.planning.calculators import verdict_power
 from qualab.stats import bounded as module
 from qualab.stats.bounded import BoundedMean, bounded_equivalence, gamma_sum_cdf
 from qualab.stats.checks import FloatArray
@@ -17,7 +18,7 @@ from qualab.stats.clustered import clustered_equivalence
 from qualab.stats.counts import tally
 from qualab.stats.equivalence import equivalence
 from qualab.stats.mean import mean_equivalence
-from qualab.stats.sizing import power_to_prove
+from tests.stats.reference import is_inside
 
 
 def lost(n: int, k: int) -> FloatArray:
@@ -95,7 +96,7 @@ def test_the_interval_lies_inside_the_margin_exactly_when_the_test_says_so() -> 
     for _ in range(40):
         values = np.clip(rng.normal(rng.normal(0, 0.01), 0.1, 300), -1, 1)
         found = bounded_equivalence(values, margin=0.02)
-        assert found.is_equivalent == found.interval.is_inside(0.02)
+        assert found.is_equivalent == is_inside(found.interval, 0.02)
         assert BoundedMean.of(values).pvalue_above(found.interval.low) == pytest.approx(0.05, rel=1e-6)
 
 
@@ -245,5 +246,5 @@ def test_harmless_designs_keep_most_of_their_power() -> None:
         free += equivalence(tally(*arms), margin=0.03).is_equivalent
     assert scores / n_runs > 0.97
     assert passages / n_runs > free / n_runs - 0.07
-    planned = power_to_prove(n_items=900, discordance=0.05, margin=0.03, n_clusters=488)
+    planned = verdict_power(n_items=900, discordance=0.05, margin=0.03, alpha=0.05, n_clusters=488)
     assert passages / n_runs == pytest.approx(planned, abs=0.05)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.stats
-import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.stats.clustered import cluster_cells, clustered_equivalence, clustered_mcnemar
 from qualab.stats.counts import PairedCounts
-from qualab.stats.difference import mcnemar
 from qualab.stats.equivalence import equivalence
-from qualab.stats.mean import cluster_errors, mean_difference, mean_equivalence, paired_differences
+from qualab.stats.mean import mean_difference, mean_equivalence, paired_differences
+from tests.stats.reference import is_inside
 
 RNG = np.random.default_rng(3)
 
@@ -58,20 +57,11 @@ def test_without_clusters_it_is_the_paired_t_test() -> None:
     assert found.design_effect == pytest.approx(1.0)
 
 
-def test_cr1_is_that_of_statsmodels() -> None:
-    codes = RNG.integers(0, 12, 60)
-    values = RNG.normal(size=60) + RNG.normal(size=12)[codes]
-    fitted = sm.OLS(values, np.ones(60)).fit(
-        cov_type="cluster", cov_kwds={"groups": codes, "use_correction": False}, use_t=True
-    )
-    assert cluster_errors(values, cluster=codes).cr0 == pytest.approx(float(fitted.bse[0]))
-
-
 def test_equivalence_of_means_agrees_with_its_interval() -> None:
     values = RNG.normal(0.002, 0.05, 60)
     for margin in (0.005, 0.01, 0.02, 0.05):
         result = mean_equivalence(values, margin=margin)
-        assert result.is_equivalent == result.interval.is_inside(margin)
+        assert result.is_equivalent == is_inside(result.interval, margin)
         assert result.pvalue == pytest.approx(
             max(
                 scipy.stats.ttest_1samp(values, -margin, alternative="greater").pvalue,
@@ -100,8 +90,8 @@ def test_swapping_the_arms_negates_the_difference() -> None:
     values, codes = RNG.normal(size=30), RNG.integers(0, 8, 30)
     here, there = mean_difference(values, cluster=codes), mean_difference(-values, cluster=codes)
     assert here.difference == -there.difference
-    assert here.interval.low == pytest.approx(there.interval.negated().low)
-    assert here.pvalue == there.pvalue
+    assert here.interval.low == pytest.approx(-there.interval.high)
+    assert here.pvalue == pytest.approx(there.pvalue)
 
 
 @pytest.mark.parametrize(
@@ -124,15 +114,6 @@ def test_labels_that_do_not_fit_are_refused() -> None:
         mean_equivalence([0.1, 0.2], margin=0.0)
 
 
-def test_clusters_of_one_item_make_mcnemar_again() -> None:
-    baseline, candidate = [1] * 12 + [0] * 7 + [1] * 30, [0] * 12 + [1] * 7 + [1] * 30
-    result = clustered_mcnemar(cluster_cells(baseline, candidate, cluster=list(range(49))))
-    plain = mcnemar(PairedCounts(n_items=49, gains=7, losses=12))
-    assert result.naive == pytest.approx(plain.statistic)
-    assert result.durkalski == pytest.approx(plain.statistic)
-    assert result.obuchowski == pytest.approx(plain.statistic * 48 / 49)
-
-
 def test_items_copied_within_clusters_add_no_evidence() -> None:
     baseline, candidate = np.array([1] * 12 + [0] * 3 + [1] * 30), np.array([0] * 12 + [1] * 3 + [1] * 30)
     once = clustered_mcnemar(cluster_cells(baseline, candidate, cluster=list(range(45))))
@@ -140,8 +121,6 @@ def test_items_copied_within_clusters_add_no_evidence() -> None:
         cluster_cells(np.repeat(baseline, 5), np.repeat(candidate, 5), cluster=np.repeat(np.arange(45), 5))
     )
     assert copied.statistic == pytest.approx(once.statistic)
-    assert copied.durkalski == pytest.approx(once.durkalski)
-    assert copied.naive == pytest.approx(5 * once.naive)
     assert copied.pvalue == pytest.approx(once.pvalue)
 
 
@@ -182,7 +161,6 @@ def test_items_copied_within_clusters_prove_no_smaller_margin() -> None:
         np.repeat(baseline, 5), np.repeat(candidate, 5), cluster=np.repeat(np.arange(200), 5), margin=0.05
     )
     assert copied.design_effect == pytest.approx(5.0, rel=0.02)
-    assert copied.effective_items == pytest.approx(200, rel=0.02)
     assert copied.pvalue_lower == pytest.approx(once.pvalue_lower, rel=0.05)
     assert copied.pvalue_bounded_lower == pytest.approx(once.pvalue_bounded_lower)
     naive = equivalence(PairedCounts(n_items=1000, gains=25, losses=30), margin=0.05)
@@ -193,7 +171,6 @@ def test_unchanged_clusters_count_as_one_item_each() -> None:
     same = np.ones(600)
     result = clustered_equivalence(same, same, cluster=np.repeat(np.arange(120), 5), margin=0.02)
     assert result.design_effect == 5.0
-    assert result.effective_items == 120.0
     assert result.pvalue_lower == equivalence(PairedCounts(n_items=120, gains=0, losses=0), margin=0.02).pvalue
     assert result.pvalue_bounded_lower == result.pvalue_bounded_upper == pytest.approx(0.98**120)
     assert not result.is_equivalent

@@ -22,15 +22,6 @@ def test_tally_counts_each_kind_of_pair() -> None:
     assert counts.accuracies == (0.5, pytest.approx(2 / 3))
 
 
-@given(pairs, pairs)
-def test_counts_of_shards_add_to_the_count_of_all(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
-    def count(rows: list[tuple[int, int]]) -> PairedCounts:
-        return tally(*zip(*rows, strict=True))
-
-    assert count(first) + count(second) == count(first + second)
-    assert sum((count(first), count(second)), PairedCounts.zero()) == count(first + second)
-
-
 @given(pairs)
 def test_swapping_the_arms_swaps_gains_and_losses(rows: list[tuple[int, int]]) -> None:
     baseline, candidate = zip(*rows, strict=True)
@@ -38,12 +29,9 @@ def test_swapping_the_arms_swaps_gains_and_losses(rows: list[tuple[int, int]]) -
     assert tally(candidate, baseline).difference == -tally(baseline, candidate).difference
 
 
-def test_addition_forgets_what_one_side_does_not_know() -> None:
-    known = PairedCounts(n_items=5, gains=1, losses=1, both_right=2)
-    unknown = PairedCounts(n_items=5, gains=1, losses=1)
-    assert (known + unknown).both_right is None
+def test_accuracies_take_the_items_right_in_both_arms() -> None:
     with pytest.raises(InsufficientData):
-        _ = unknown.accuracies
+        _ = PairedCounts(n_items=5, gains=1, losses=1).accuracies
 
 
 @pytest.mark.parametrize(
@@ -57,9 +45,9 @@ def test_impossible_counts_are_refused(n_items: int, gains: int, losses: int, bo
 
 def test_rates_of_no_items_are_refused() -> None:
     with pytest.raises(InsufficientData):
-        _ = PairedCounts.zero().difference
+        _ = PairedCounts(n_items=0, gains=0, losses=0).difference
     with pytest.raises(InsufficientData):
-        _ = PairedCounts.zero().discordance
+        _ = PairedCounts(n_items=0, gains=0, losses=0).discordance
 
 
 @pytest.mark.parametrize(

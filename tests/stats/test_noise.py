@@ -1,4 +1,4 @@
-"""The noise floor: repeats of one arm, the odd one out, and samples of answers."""
+"""The noise floor: repeats of one arm and the odd one out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from qualab.stats.noise import (
     excess_discordance,
     first_difference,
     flip_rate,
-    mmd_test,
     odd_ones_out,
     variance_components,
     weighted_median,
@@ -112,60 +111,6 @@ def test_no_value_has_no_median_and_no_weight_is_none() -> None:
     for weights in ([Fraction(1)], [Fraction(1), Fraction(0)]):
         with pytest.raises(InvalidValue):
             weighted_median([1, 2], weights)
-
-
-def samples(generator: np.random.Generator, weights: list[float]) -> list[list[str]]:
-    return [["".join(generator.choice(list("abcd"), p=weights, size=20)) for _ in range(6)] for _ in range(10)]
-
-
-def test_kernel_test_tells_distributions_apart() -> None:
-    generator = rng(3)
-    even, same, other = (samples(generator, w) for w in ([0.25] * 4, [0.25] * 4, [0.55, 0.15, 0.15, 0.15]))
-    assert mmd_test(even, same, rng=rng()).pvalue > 0.05
-    assert mmd_test(even, other, rng=rng()).pvalue < 0.01
-
-
-def test_kernel_test_is_the_unbiased_estimator() -> None:
-    before, after = [["aa", "ab"]], [["ba", "bb", "aa"]]
-    kernel = {True: 1.0, False: 0.0}
-
-    def share(x: str, y: str) -> float:
-        return sum(kernel[a == b] for a, b in zip(x, y, strict=True)) / 2
-
-    def mean(pairs: list[tuple[str, str]]) -> float:
-        return float(np.mean([share(x, y) for x, y in pairs]))
-
-    ours, theirs = before[0], after[0]
-    expected = (
-        mean([(x, y) for i, x in enumerate(ours) for j, y in enumerate(ours) if i != j])
-        + mean([(x, y) for i, x in enumerate(theirs) for j, y in enumerate(theirs) if i != j])
-        - 2 * mean([(x, y) for x in ours for y in theirs])
-    )
-    assert mmd_test(before, after, rng=rng()).statistic == pytest.approx(expected)
-
-
-def test_equal_answers_are_no_evidence_and_one_sample_is_too_few() -> None:
-    same = [["yes", "yes"]] * 4
-    assert mmd_test(same, same, rng=rng()).pvalue == 1.0
-    assert mmd_test([["", ""]], [["", ""]], rng=rng()).pvalue == 1.0
-    with pytest.raises(InsufficientData):
-        mmd_test([["a"]], [["a"]], rng=rng())
-    with pytest.raises(InvalidValue):
-        mmd_test([["a", "b"]], [], rng=rng())
-
-
-def test_kernel_test_holds_its_level() -> None:
-    generator = rng(4)
-    pvalues = [
-        mmd_test(
-            samples(generator, [0.4, 0.3, 0.2, 0.1])[:3],
-            samples(generator, [0.4, 0.3, 0.2, 0.1])[:3],
-            n_resamples=99,
-            rng=generator,
-        ).pvalue
-        for _ in range(200)
-    ]
-    assert np.mean(np.array(pvalues) <= 0.1) < 0.1 + 3 * np.sqrt(0.09 / 200)
 
 
 def test_joint_power_falls() -> None:

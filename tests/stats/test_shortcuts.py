@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from qualab.stats import bootstrap
 from qualab.stats.counts import PairedCounts
-from qualab.stats.equivalence import critical_gains, equivalence, guard_pvalue, is_accepted, non_inferiority
-from qualab.stats.f1 import JoinedAnswers, LabelledAnswers, bootstrap_macro_f1
+from qualab.stats.equivalence import critical_gains, equivalence, guard_pvalue, is_accepted
+from qualab.stats.f1 import JoinedAnswers, LabelledAnswers
 from qualab.stats.interval import score_statistic
 from qualab.stats.mean import cluster_codes
+from tests.stats.reference import bootstrap_macro_f1, non_inferiority
 
 sizes = st.integers(1, 300)
 margins = st.floats(1e-4, 0.999)
@@ -60,7 +61,7 @@ def test_critical_gains_of_several_sizes_are_those_of_each(
 def test_a_statistic_is_accepted_where_its_exact_pvalue_is_at_most_alpha(
     n_items: int, margin: float, statistic: float, alpha: float
 ) -> None:
-    exact = guard_pvalue(n_items=n_items, margin=margin, threshold=statistic).value
+    exact = guard_pvalue(statistic, n_items=n_items, margin=margin)
     assert is_accepted(statistic, n_items=n_items, margin=margin, alpha=alpha) is (exact <= alpha)
 
 
@@ -96,7 +97,7 @@ def answers() -> LabelledAnswers:
 
 def test_resamples_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     def found() -> object:
-        return bootstrap_macro_f1([answers()], n_resamples=20_000, rng=np.random.default_rng(1))
+        return bootstrap_macro_f1(answers(), n_resamples=20_000, rng=np.random.default_rng(1))
 
     two = found()
     monkeypatch.setattr(bootstrap, "ThreadPoolExecutor", lambda max_workers: ThreadPoolExecutor(1))
@@ -106,4 +107,4 @@ def test_resamples_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Mo
 def test_joined_answers_have_the_difference_of_the_swaps() -> None:
     joined = JoinedAnswers.of([answers(), answers()], [2.0, 1.0])
     baseline, candidate = joined.scores
-    assert joined.compare(n_resamples=99, rng=np.random.default_rng(1)).swap.difference == candidate - baseline
+    assert joined.swap_test(n_resamples=99, rng=np.random.default_rng(1)).difference == candidate - baseline

@@ -28,7 +28,6 @@ from qualab.model.comparison import (
     PolicyResult,
     RepeatNoise,
     RepeatSummary,
-    SampledTexts,
     SignOff,
     SuiteEvidence,
     TextsCompared,
@@ -250,7 +249,6 @@ def make_noise() -> NoiseFloor:
         candidate=replace(texts, first_difference=None),
         odd_texts=odd,
         metrics=(metric, replace(metric, odd=None)),
-        sampled=SampledTexts(statistic=-5e-324, pvalue=0.5, n_prompts=3, n_resamples=999),
         note="",
     )
 
@@ -342,7 +340,7 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
         versions={"qualab": "0.1", "lm_eval": "0.4.13"},
         looks=LooksTaken(n_planned=5, looks=(make_look(),), n_items=9, n_items_planned=45, n_requests_saved=72),
         noise=make_noise(),
-        repeats=RepeatSummary(metrics=(_repeats(),), sampled=None),
+        repeats=RepeatSummary(metrics=(_repeats(),)),
     )
     return replace(analysis, **changes)
 

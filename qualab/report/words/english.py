@@ -224,10 +224,6 @@ TEXTS = {
     "tokens unseen": "At which token texts begin to differ is not known: this run did not tokenize its answers.",
     "arms only": "Between the arms: same text in {n} of {total} generations ({share}); finish reasons differ in {finish}.",
     "no generations": "No generation was answered by both arms.",
-    "sampled baseline": "Are texts of the baseline's runs drawn from one distribution? p {p} over {n} prompts "
-    "(permutation MMD; a large p does not show that they are).",
-    "sampled arms": "Are texts of the arms drawn from one distribution? p {p} over {n} prompts (permutation MMD; a large p does "
-    "not show that they are).",
     "repeats": "Repeats of an item",
     "repeat arm": "arm",
     "flip rate": "two repeats differ",
