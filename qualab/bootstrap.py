@@ -114,8 +114,7 @@ def harness_of(settings: Settings) -> Harness:
 
 def services_of(settings: Settings, *, keeps_nothing: bool = False, store: Store | None = None) -> Services:
     """Everything that a run needs: without a database (`keeps_nothing`), or on a `store` that is open already."""
-    from qualab.endpoints.client import open_endpoint
-    from qualab.endpoints.tokenizing import named_tokenizer
+    from qualab.endpoints.client import named_tokenizer, open_endpoint
     from qualab.endpoints.urls import same_server
     from qualab.harness.exporting import write_lm_eval_files
     from qualab.store.memory import MemoryStore

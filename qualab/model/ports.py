@@ -132,13 +132,9 @@ class Harness(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointInfo:
-    """What an endpoint says of itself. None where it does not say."""
+    """What a check of an endpoint found."""
 
     url: str
-    server: str
-    """For a person, as "vLLM 0.11.0", "llama.cpp" or "unknown"."""
-    models: tuple[str, ...]
-    max_model_len: int | None
     tokenizes: bool
     """Whether it offers a /tokenize route."""
 

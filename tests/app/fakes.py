@@ -182,7 +182,7 @@ class FakeEndpoint:
         return Counters(drafting=on if self.drafts else None)
 
     async def inspect(self, *, model: str) -> EndpointInfo:
-        return EndpointInfo(url=self.url, server="fake", models=(model,), max_model_len=None, tokenizes=False)
+        return EndpointInfo(url=self.url, tokenizes=False)
 
     async def settings(self, api: Api) -> frozenset[str] | None:
         return None
