@@ -18,13 +18,16 @@ from qualab.errors import InvalidValue
 from qualab.model.names import ArmName
 from qualab.model.pair import ServedPair
 from qualab.model.plan import DecisionRule, DrafterCosts, NoisePlan, PinPlaces, RequestPolicy
-from qualab.model.ports import Clock, Harness, PinSource, Registry, RemoteService, Renderer, Store
+from qualab.model.ports import Clock, Registry, Renderer, Store
 from qualab.model.report import GateResult
 from qualab.run.experiment import Experiment
 from qualab.run.services import Services
 
 if TYPE_CHECKING:
+    from qualab.endpoints.remote import Service
+    from qualab.harness.process import Harness
     from qualab.imports.import_ import ImportServices
+    from qualab.run.pin_sources import LocalPins
     from qualab.settings import Settings
 
 
@@ -107,16 +110,15 @@ def now() -> datetime:
 
 def harness_of(settings: Settings) -> Harness:
     """lm-evaluation-harness in processes of its own, with the tasks that ship beside the package."""
-    from qualab.harness import SeparateHarness
+    from qualab.harness.process import Harness
 
-    return SeparateHarness(tasks_dir=share("tasks"), item_timeout_s=settings.scoring_timeout)
+    return Harness(tasks_dir=share("tasks"), item_timeout_s=settings.scoring_timeout)
 
 
 def services_of(settings: Settings, *, keeps_nothing: bool = False, store: Store | None = None) -> Services:
     """Everything that a run needs: without a database (`keeps_nothing`), or on a `store` that is open already."""
     from qualab.endpoints.client import named_tokenizer, open_endpoint
     from qualab.endpoints.urls import same_server
-    from qualab.harness.exporting import write_lm_eval_files
     from qualab.store.memory import MemoryStore
 
     return Services(
@@ -125,7 +127,6 @@ def services_of(settings: Settings, *, keeps_nothing: bool = False, store: Store
         open_endpoint=open_endpoint,
         named_tokenizer=named_tokenizer,
         is_same_server=same_server,
-        write_results=write_lm_eval_files,
         pins=pin_source(),
         clock=SystemClock(),
         runner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
@@ -166,7 +167,7 @@ def clock() -> Clock:
     return SystemClock()
 
 
-def remote_service(url: str, *, token: str) -> AbstractAsyncContextManager[RemoteService]:
+def remote_service(url: str, *, token: str) -> AbstractAsyncContextManager[Service]:
     """A server of `qualab serve`."""
     from qualab.endpoints.remote import open_service
 
@@ -216,7 +217,7 @@ def rule_of(settings: Settings) -> DecisionRule:
     )
 
 
-def pin_source() -> PinSource:
+def pin_source() -> LocalPins:
     """What tells what the arms really run: kubectl, docker, and this machine's folders."""
     from qualab.run.pin_sources import LocalPins
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -18,13 +18,20 @@ from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
 from qualab.analysis.samples import MeanSample, layout_of, members_of, read_scores, sample_of
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.model.comparison import Analysis, Comparison
+from qualab.model.items import Item
 from qualab.model.names import ArmName, MetricKind, MissingPolicy, RequestKind
-from qualab.model.plan import Assumptions, DecisionRule, LookPlan, MetricSpec, Plan
-from qualab.model.ports import LoadedTasks, Store
+from qualab.model.plan import (
+    Assumptions,
+    DecisionRule,
+    LookPlan,
+    MetricSpec,
+    Plan,
+    check_names,
+    unpinned_sentence,
+)
+from qualab.model.ports import Store
 from qualab.model.wording import percent, pp, proven, share
 from qualab.planning.calculators import EarlyLooks, Missing, early_looks, power_at_looks, verdict_power
-from qualab.run.experiment import Experiment, check_names, make_plan
-from qualab.run.pins import unpinned_sentence
 from qualab.stats.bounded import bound_cost
 from qualab.stats.checks import FloatArray, IntArray
 from qualab.stats.mean import mean_difference
@@ -761,17 +768,19 @@ class _Sizes:
 
 
 def plan_comparison(
-    experiment: Experiment,
-    tasks: LoadedTasks,
+    plan: Plan,
+    items: Iterable[Item],
     given: Given,
     pilot: Pilot | None = None,
     *,
-    checkpoint_hash: str = "",
+    missing: float = 0.0,
 ) -> Planning:
-    """Freezes a plan and says what its items can prove; no endpoint is asked anything. Raises InvalidValue."""
-    plan = make_plan(experiment, tasks, checkpoint_hash=checkpoint_hash)
+    """Says what a plan's items can prove, and adds what was assumed to the plan. Raises InvalidValue.
+
+    `missing` is the share of each arm's answers that is expected to be missing.
+    """
     check_given(given, plan)
-    sizes = _sizes(tasks, plan)
+    sizes = _sizes(items, plan)
     beliefs = {metric.id: _belief(metric, plan, given, pilot, sizes) for metric in plan.primaries}
     unplanned = tuple(
         Unplanned(id=metric.id, reason=f"planning is not offered: {reason}")
@@ -788,13 +797,12 @@ def plan_comparison(
             rule=plan.rule_for(metric),
             power_each=power_each or plan.rule.power,
             looks=replace(plan.looks, harm_alpha=harm_alpha(plan, plan.looks)) if plan.looks else None,
-            missing=experiment.expected_missing,
+            missing=missing,
         )
         for metric in planned
     )
     joint = joint_power([one.planned_power for one in figures]) if figures and not unplanned else None
     rate = given.rate if given.rate is not None or pilot is None else pilot.rate
-    missing = experiment.expected_missing
     plan = replace(plan, assumptions=_assumptions(figures, joint, missing, has_repeats=plan.sampling.repeats > 1))
     return Planning(
         plan=plan,
@@ -812,11 +820,11 @@ def plan_comparison(
     )
 
 
-def _sizes(tasks: LoadedTasks, plan: Plan) -> _Sizes:
+def _sizes(rendered: Iterable[Item], plan: Plan) -> _Sizes:
     items: Counter[str] = Counter()
     clusters: dict[str, set[str]] = {}
     n_prompts = n_generations = 0
-    for item in tasks.render():
+    for item in rendered:
         items[item.task] += 1
         n_prompts += len(item.prompts)
         n_generations += len(item.prompts) if item.kind is RequestKind.GENERATION else 0

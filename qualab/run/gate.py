@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 from pydantic import TypeAdapter, ValidationError
@@ -23,11 +23,14 @@ from qualab.errors import (
 )
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.names import ComparisonStatus
-from qualab.model.ports import Clock, ComparisonFilter, Registry, RemoteService, Store
+from qualab.model.ports import Clock, ComparisonFilter, Registry, Store
 from qualab.model.registry import SubmissionStatus, not_found
 from qualab.model.report import GateResult
 from qualab.run.prune import find
 from qualab.service.reading import MetricsOf, VerdictOf
+
+if TYPE_CHECKING:
+    from qualab.endpoints.remote import Service
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -153,7 +156,7 @@ class _Listed:
 class ServedVerdicts:
     """A server of `qualab serve`."""
 
-    remote: RemoteService
+    remote: Service
 
     async def latest(self, label: str) -> str:
         """The id of the newest comparison with a label. Raises ComparisonNotFound."""

@@ -5,22 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from qualab.harness.process import Harness, LoadedTasks
 from qualab.model.comparison import Comparison
 from qualab.model.items import Item
 from qualab.model.names import ArmName
-from qualab.model.ports import (
-    Clock,
-    Endpoint,
-    Harness,
-    LoadedTasks,
-    OpenEndpoint,
-    PinSource,
-    Progress,
-    Store,
-    Tokenize,
-    WriteResults,
-)
+from qualab.model.ports import Clock, Endpoint, OpenEndpoint, Progress, Store, Tokenize
 from qualab.model.registry import Pulse
+from qualab.run.pin_sources import LocalPins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +23,7 @@ class Services:
     open_endpoint: OpenEndpoint
     named_tokenizer: Callable[[str], Tokenize]
     is_same_server: Callable[[str, str], bool]
-    write_results: WriteResults
-    pins: PinSource
+    pins: LocalPins
     clock: Clock
     runner: str
     """Names this process in claims, as "host:pid:nonce"."""

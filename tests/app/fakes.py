@@ -284,7 +284,6 @@ class Bench:
             open_endpoint=self._open,
             named_tokenizer=lambda name: lambda texts: [list(text.encode()) for text in texts],
             is_same_server=lambda a, b: a == b,
-            write_results=lambda folder, **parts: iter(()),
             pins=self.pins,
             clock=self.clock,
             runner=self.runner,

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from qualab.errors import HarnessError
-from qualab.harness import LmEvalHarness
 from qualab.harness.scoring import plain_value
 from qualab.model.items import Item, Reply
 from qualab.model.names import AnswerStatus
-from qualab.model.ports import LoadedTasks, TaskOptions
+from qualab.model.ports import TaskOptions
+from tests.harness.in_process import LmEvalHarness, LoadedTasks
 from tests.harness.test_own_tasks import CUSTOM, POINTS, own
 
 
