@@ -20,7 +20,7 @@ from qualab.model.comparison import MissingSummary
 from qualab.model.items import Item, Reply
 from qualab.model.names import MetricKind, MissingPolicy, Objective
 from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, NoisePlan, TaskSpec
-from qualab.planning.calculators import verdict_power
+from qualab.planning.power import verdict_power
 from qualab.planning.suite import Given, Pilot, Planning, pilot_of, plan_comparison
 from qualab.run.experiment import Experiment, FrozenPlan, check_frozen, from_document, make_plan, to_document
 from qualab.run.run import look_before, start

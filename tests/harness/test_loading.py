@@ -308,8 +308,7 @@ def test_loading_prints_nothing(harness: LmEvalHarness, tiny_data: Path, capfd: 
 
 def test_importing_the_package_imports_neither_lm_eval_nor_datasets() -> None:
     program = (
-        "import sys, qualab.harness.process\n"
-        "print(sorted({'lm_eval', 'datasets', 'numpy', 'nltk'} & set(sys.modules)))"
+        "import sys, qualab.harness.process\nprint(sorted({'lm_eval', 'datasets', 'numpy', 'nltk'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

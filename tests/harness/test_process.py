@@ -122,7 +122,7 @@ def test_an_answer_on_which_a_filter_hangs_is_named_and_its_process_killed(
 ) -> None:
     items = list(hanging.render())
     answered = [*entries(items[:3], "#### 1"), *entries(items[3:4], ENDLESS), *entries(items[4:], "#### 1")]
-    pid = hanging._process._process.pid  # type: ignore[attr-defined]
+    pid = hanging._process._process.pid
     began = time.monotonic()
     with pytest.raises(ScoringTimedOut, match=r"item mine/3 took more than 1 s in filter backtracking of task mine"):
         hanging.score("mine", answered)
@@ -137,7 +137,7 @@ def test_an_answer_on_which_a_filter_hangs_is_named_and_its_process_killed(
 def test_what_hangs_can_be_stopped_at_any_moment(hanging: LoadedTasks, separate: Harness) -> None:
     answered = entries(list(hanging.render()), ENDLESS)
     hanging._scoring = hanging._process.call  # type: ignore[attr-defined]  # without a limit
-    pid = hanging._process._process.pid  # type: ignore[attr-defined]
+    pid = hanging._process._process.pid
     timer = threading.Timer(0.5, separate.stop)
     timer.start()
     with pytest.raises(HarnessError, match="was stopped"):
@@ -148,7 +148,7 @@ def test_what_hangs_can_be_stopped_at_any_moment(hanging: LoadedTasks, separate:
 
 def test_a_process_that_ends_by_itself_says_where(hanging: LoadedTasks) -> None:
     answered = entries(list(hanging.render()), ENDLESS)
-    pid = hanging._process._process.pid  # type: ignore[attr-defined]
+    pid = hanging._process._process.pid
     timer = threading.Timer(0.5, os.kill, (pid, signal.SIGKILL))
     timer.start()
     with pytest.raises(HarnessError, match=r"ended with code -9 at item mine/0, in filter backtracking of task mine"):
@@ -181,19 +181,19 @@ def test_errors_are_those_of_the_harness(separate: Harness, tiny_data: Path) -> 
 def test_a_process_is_used_again_and_its_tasks_are_dropped(separate: Harness, tiny_data: Path) -> None:
     options = TaskOptions(names=("gsm8k",), data_dir=tiny_data)
     first = separate.load(options)
-    pid = first._process._process.pid  # type: ignore[attr-defined]
+    pid = first._process._process.pid
     second = separate.load(options)
-    assert second._process._process.pid != pid, "the first is in use"  # type: ignore[attr-defined]
+    assert second._process._process.pid != pid, "the first is in use"
     del first
-    assert separate.load(options)._process._process.pid == pid  # type: ignore[attr-defined]
+    assert separate.load(options)._process._process.pid == pid
 
 
 def test_who_is_stopped_ends_no_process_that_it_gave_back(separate: Harness, tiny_data: Path) -> None:
     options = TaskOptions(names=("gsm8k",), data_dir=tiny_data)
     other = Harness(tasks_dir=TASKS_DIR)
-    pid = other.load(options)._process._process.pid  # type: ignore[attr-defined]
+    pid = other.load(options)._process._process.pid
     tasks = separate.load(options)
-    assert tasks._process._process.pid == pid  # type: ignore[attr-defined]
+    assert tasks._process._process.pid == pid
     other.stop()
     assert len(list(tasks.render())) == tasks.tasks[0].n_items
 
@@ -202,9 +202,9 @@ def test_a_process_that_waited_for_long_is_not_used(
     separate: Harness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = TaskOptions(names=("gsm8k",), data_dir=tiny_data)
-    pid = separate.load(options)._process._process.pid  # type: ignore[attr-defined]
+    pid = separate.load(options)._process._process.pid
     monkeypatch.setattr(process, "IDLE_S", 0.0)
-    assert separate.load(options)._process._process.pid != pid  # type: ignore[attr-defined]
+    assert separate.load(options)._process._process.pid != pid
     assert not is_there(pid)
 
 
