@@ -168,34 +168,24 @@ async def test_a_failing_server_is_tried_a_few_times(
     assert len(server.seen) == 3
 
 
-async def test_nobody_listens(opened: Open, unused_tcp_port: int) -> None:
-    async with opened(url=f"http://127.0.0.1:{unused_tcp_port}") as endpoint:
-        with pytest.raises(EndpointUnreachable, match=rf"http://127\.0\.0\.1:{unused_tcp_port}/v1.*refused") as caught:
-            await endpoint.inspect(model="m")
-    assert "Start the server" in caught.value.hint
-
-
-async def test_an_unknown_host_name(opened: Open) -> None:
-    async with opened(url="http://no-such-host.invalid:8000") as endpoint:
-        with pytest.raises(EndpointUnreachable, match=r"no-such-host\.invalid.*resolved") as caught:
-            await endpoint.inspect(model="m")
-    assert "spelling" in caught.value.hint
-
-
-async def test_tls_on_a_plain_port(server: ScriptedServer, opened: Open) -> None:
-    server.script(reply({}))
-    async with opened(url=server.url.replace("http:", "https:")) as endpoint:
-        with pytest.raises(EndpointUnreachable, match="TLS failed") as caught:
-            await endpoint.inspect(model="m")
-    assert "http://" in caught.value.hint
-
-
-async def test_a_server_that_hangs_up(server: ScriptedServer, opened: Open) -> None:
+async def test_what_cannot_be_reached_says_what_to_check(
+    server: ScriptedServer, opened: Open, unused_tcp_port: int
+) -> None:
     server.script(wire(b""))
-    async with opened() as endpoint:
-        with pytest.raises(EndpointUnreachable, match="closed the connection") as caught:
-            await endpoint.inspect(model="m")
-    assert "https://" in caught.value.hint
+    cases = {
+        f"http://127.0.0.1:{unused_tcp_port}": (
+            rf"http://127\.0\.0\.1:{unused_tcp_port}/v1.*refused",
+            "Start the server",
+        ),
+        "http://no-such-host.invalid:8000": (r"no-such-host\.invalid.*resolved", "spelling"),
+        server.url.replace("http:", "https:"): ("TLS failed", "http://"),
+        server.url: ("closed the connection", "https://"),
+    }
+    for url, (reason, hint) in cases.items():
+        async with opened(url=url) as endpoint:
+            with pytest.raises(EndpointUnreachable, match=reason) as caught:
+                await endpoint.inspect(model="m")
+        assert hint in caught.value.hint
 
 
 async def test_a_server_that_says_nothing_is_given_up_within_seconds(
