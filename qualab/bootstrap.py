@@ -19,13 +19,16 @@ from qualab.errors import InvalidValue
 from qualab.model.names import ArmName
 from qualab.model.pair import ServedPair
 from qualab.model.plan import DecisionRule, DrafterCosts, NoisePlan, PinPlaces, RequestPolicy
-from qualab.model.ports import Clock, Harness, PinSource, Registry, RemoteService, Renderer, Store
+from qualab.model.ports import Clock, Registry, Renderer, Store
 from qualab.model.report import GateResult
 from qualab.run.experiment import Experiment
 from qualab.run.services import PairServices, Services
 
 if TYPE_CHECKING:
+    from qualab.endpoints.remote import Service
+    from qualab.harness.process import Harness
     from qualab.imports.import_ import ImportServices
+    from qualab.run.pin_sources import LocalPins
     from qualab.settings import Settings
 
 
@@ -108,15 +111,14 @@ def now() -> datetime:
 
 def harness_of(settings: Settings) -> Harness:
     """lm-evaluation-harness in processes of its own, with the tasks that ship beside the package."""
-    from qualab.harness import SeparateHarness
+    from qualab.harness.process import Harness
 
-    return SeparateHarness(tasks_dir=share("tasks"), item_timeout_s=settings.scoring_timeout)
+    return Harness(tasks_dir=share("tasks"), item_timeout_s=settings.scoring_timeout)
 
 
 def pair_services_of(settings: Settings) -> PairServices:
     """Everything that planning and preflight need: no database."""
-    from qualab.endpoints.client import open_endpoint
-    from qualab.endpoints.tokenizing import named_tokenizer
+    from qualab.endpoints.client import named_tokenizer, open_endpoint
     from qualab.endpoints.urls import same_server
 
     return PairServices(
@@ -130,13 +132,10 @@ def pair_services_of(settings: Settings) -> PairServices:
 
 def services_of(settings: Settings, *, store: Store | None = None) -> Services:
     """Everything that a run needs, on a `store` that is open already or the settings' own."""
-    from qualab.harness.exporting import write_lm_eval_files
-
     pair = pair_services_of(settings)
     return Services(
         **{own.name: getattr(pair, own.name) for own in fields(pair)},
         store=store or store_of(settings),
-        write_results=write_lm_eval_files,
         clock=SystemClock(),
         runner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
     )
@@ -176,7 +175,7 @@ def clock() -> Clock:
     return SystemClock()
 
 
-def remote_service(url: str, *, token: str) -> AbstractAsyncContextManager[RemoteService]:
+def remote_service(url: str, *, token: str) -> AbstractAsyncContextManager[Service]:
     """A server of `qualab serve`."""
     from qualab.endpoints.remote import open_service
 
@@ -226,7 +225,7 @@ def rule_of(settings: Settings) -> DecisionRule:
     )
 
 
-def pin_source() -> PinSource:
+def pin_source() -> LocalPins:
     """What tells what the arms really run: kubectl, docker, and this machine's folders."""
     from qualab.run.pin_sources import LocalPins
 
@@ -366,8 +365,8 @@ def allow_open_files() -> None:
 
 def embedded_pair(*, say: Callable[[str], None], log_dir: Path) -> AbstractContextManager[Any]:
     """The demo's own pair of servers; yields (baseline URL, candidate URL)."""
-    from qualab.managed.embedded import embedded_pair as pair
-    from qualab.managed.embedded import prepare_models
+    from qualab.managed.embedded.models import prepare_models
+    from qualab.managed.embedded.pair import embedded_pair as pair
 
     return pair(prepare_models(say=say), drafter="draft", log_dir=log_dir, say=say)
 

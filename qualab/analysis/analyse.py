@@ -49,9 +49,9 @@ from qualab.model.comparison import (
 from qualab.model.engine import Observation, pins_seen
 from qualab.model.items import Item
 from qualab.model.names import ArmName, MetricKind, MissingPolicy, Verdict
-from qualab.model.plan import Assumptions, DecisionRule, MetricSpec, Plan
+from qualab.model.plan import Assumptions, DecisionRule, MetricSpec, Plan, unpinned_sentence
 from qualab.model.ports import ScoredTasks, Stored
-from qualab.run.pins import pinning_of, unpinned_sentence
+from qualab.run.pins import pinning_of
 from qualab.stats.bounded import BoundedMean
 
 NO_ASSUMPTION = "the plan assumes no discordance, and power at the observed one says nothing new"

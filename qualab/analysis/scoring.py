@@ -11,7 +11,8 @@ from qualab.analysis.flips import Outcomes
 from qualab.analysis.summaries import Summary
 from qualab.model.items import Answer, Item, Reply, Score
 from qualab.model.names import ArmName
-from qualab.model.ports import LoadedTasks, ScoredTasks, Store
+from qualab.model.plan import MetricSpec
+from qualab.model.ports import ScoredTasks, Store
 
 CHUNK = 1_000
 
@@ -19,13 +20,15 @@ Answered = tuple[ArmName, Item, int, tuple[Reply, ...]]
 """Arm, item, repeat, and a reply for each of the item's requests."""
 
 
-def score_answers(store: Store, comparison_id: str, tasks: LoadedTasks, items: Sequence[Item]) -> Summary:
+def score_answers(
+    store: Store, comparison_id: str, tasks: ScoredTasks, items: Sequence[Item], metrics: Sequence[MetricSpec]
+) -> Summary:
     """Replaces the comparison's scores by those of all items that are answered whole, and its outcomes by what they
     come to. `items` by position.
 
     Every answer is read once; the summary counts what went by.
     """
-    summary, outcomes = Summary(items), Outcomes(items, tasks.metrics)
+    summary, outcomes = Summary(items), Outcomes(items, metrics)
     scores = _scores(store, comparison_id, tasks, items, seen_by=(summary.add, outcomes.add_answer))
     store.put_scores(comparison_id, outcomes.passing(scores))
     store.put_outcomes(comparison_id, outcomes.rows())

@@ -126,7 +126,7 @@ def plan(
 def _planned(settings: Settings, beliefs: Given, pilot: str | None) -> Planning:
     from qualab import bootstrap
     from qualab.planning.suite import pilot_of, plan_comparison
-    from qualab.run.experiment import check, task_options
+    from qualab.run.experiment import check, make_plan, task_options
     from qualab.run.pins import planned_hash
 
     wanted = bootstrap.experiment_of(settings, needed=())
@@ -134,7 +134,8 @@ def _planned(settings: Settings, beliefs: Given, pilot: str | None) -> Planning:
     seen = pilot_of(bootstrap.store_of(settings), pilot) if pilot else None
     tasks = bootstrap.harness_of(settings).load(task_options(wanted))
     named = planned_hash(bootstrap.pin_source(), wanted.places, None, say=complain)
-    return plan_comparison(wanted, tasks, beliefs, seen, checkpoint_hash=bootstrap.run_async(named))
+    plan = make_plan(wanted, tasks, checkpoint_hash=bootstrap.run_async(named))
+    return plan_comparison(plan, tasks.render(), beliefs, seen, missing=wanted.expected_missing)
 
 
 def _print(found: Planning, output_format: Format) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import re
 import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -106,10 +106,7 @@ def allowed_opening(allowed: AllowedEndpoints) -> OpenEndpoint:
         async with open_endpoint(url, policy=policy, key=key, address=address) as endpoint:
             yield endpoint
 
-    def open_allowed(url: str, *, policy: RequestPolicy, key: str | None) -> AbstractAsyncContextManager[HttpEndpoint]:
-        return opened(url, policy=policy, key=key)
-
-    return open_allowed
+    return opened
 
 
 async def _reachable(addresses: Sequence[str], port: int) -> str:

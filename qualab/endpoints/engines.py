@@ -30,7 +30,7 @@ from typing import Any
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
-from qualab.endpoints.transport import PROBE_TIMEOUT_S, Exchange, Fault, Transport
+from qualab.endpoints.transport import Exchange, Fault, Transport
 from qualab.endpoints.urls import Routes
 from qualab.errors import EndpointUnreachable
 from qualab.model.engine import Counters, Drafting, DraftSource, Engine, EngineKind
@@ -313,7 +313,7 @@ class EngineProbe:
         if "default_generation_settings" in props or owner == "llamacpp":
             return llama_engine(card, props)
         if owner == "sglang" or "speculative_algorithm" in server or metrics.kind is EngineKind.SGLANG:
-            model_info = await self._first("get_model_info", "model_info")
+            model_info = await self._object("get_model_info") or await self._object("model_info")
             self._reader.speculation = sglang_speculation(server)
             return sglang_engine(card, server, model_info, metrics)
         if owner == "tensorrt_llm" or metrics.kind is EngineKind.TENSORRT_LLM:
@@ -335,53 +335,37 @@ class EngineProbe:
 
     async def _metrics(self) -> Metrics | None:
         """What /metrics says; None where it is closed."""
-        found = await self._get("metrics", timeout_s=SLOW_PROBE_TIMEOUT_S)
+        found = await self._get("metrics")
         if not isinstance(found, Exchange) or found.status != 200:
             return None
         metrics = read_metrics(found.body)
         if metrics.iterations is None or not self._has_prometheus:
             return metrics
-        found = await self._get("prometheus/metrics", timeout_s=SLOW_PROBE_TIMEOUT_S)
+        found = await self._get("prometheus/metrics")
         self._has_prometheus = isinstance(found, Fault) or found.status == 200
         if isinstance(found, Fault) or (beside := read_metrics(found.body)).kind is not EngineKind.TENSORRT_LLM:
             return metrics
         return replace(beside, iterations=metrics.iterations)
 
-    async def _get(self, route: str, *, timeout_s: float) -> Exchange | Fault:
-        return await self._transport.send("GET", f"{self._root}/{route}", timeout_s=timeout_s)
+    async def _get(self, route: str) -> Exchange | Fault:
+        return await self._transport.send("GET", f"{self._root}/{route}", timeout_s=SLOW_PROBE_TIMEOUT_S)
 
     async def _server_info(self, owner: object) -> Mapping[str, Any]:
-        found = await self._get("server_info?config_format=json", timeout_s=SLOW_PROBE_TIMEOUT_S)
-        if owner in ("sglang", None) and not _read_object(found):
-            found = await self._get("get_server_info", timeout_s=SLOW_PROBE_TIMEOUT_S)
-        if owner in ("vllm", "sglang") and isinstance(found, Fault):
+        found = await self._get("server_info?config_format=json")
+        if owner in ("sglang", None) and (isinstance(found, Fault) or not found.object()):
+            found = await self._get("get_server_info")
+        if isinstance(found, Exchange):
+            return found.object()
+        if owner in ("vllm", "sglang"):
             # for closed it would be taken otherwise, and nothing be compared
             raise EndpointUnreachable(
                 f"{self._root}/server_info does not answer: {found.reason}",
                 hint="Try again when the server is less busy: its configuration is compared, unless it is closed (404)",
             )
-        return _read_object(found)
-
-    async def _first(self, *routes: str) -> Mapping[str, Any]:
-        """Of the first of these routes that answers with an object."""
-        for route in routes:
-            if answer := await self._object(route):
-                return answer
         return {}
 
     async def _object(self, route: str) -> Mapping[str, Any]:
-        return _read_object(await self._get(route, timeout_s=PROBE_TIMEOUT_S))
-
-
-def _read_object(found: Exchange | Fault) -> Mapping[str, Any]:
-    """A JSON object; empty where there is none."""
-    if not isinstance(found, Exchange) or found.status != 200:
-        return {}
-    try:
-        answer = orjson.loads(found.body)
-    except orjson.JSONDecodeError:
-        return {}
-    return answer if isinstance(answer, dict) else {}
+        return await self._transport.get_object(f"{self._root}/{route}")
 
 
 def vllm_engine(card: Mapping[str, Any], version: Mapping[str, Any], server: Mapping[str, Any]) -> Engine:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-
-import orjson
+from typing import Any
 
 from qualab.endpoints.transport import Exchange, Fault, Transport
 from qualab.endpoints.urls import normalize_url
@@ -25,7 +24,7 @@ async def open_service(url: str, *, token: str) -> AsyncIterator[Service]:
 
 
 class Service:
-    """`qualab.model.ports.RemoteService`."""
+    """The service's API, read below /v1."""
 
     def __init__(self, base: str, transport: Transport) -> None:
         self._base = base
@@ -36,24 +35,16 @@ class Service:
         sent = await self._transport.send("GET", f"{self._base}{path}")
         if isinstance(sent, Fault):
             raise EndpointUnreachable(f"The service at {self._base} cannot be reached: {sent.reason}", hint=sent.hint)
-        content = _object_of(sent)
-        if sent.status == 200 and content is not None:
+        content = sent.json()
+        if sent.status == 200 and isinstance(content, dict):
             return content
         raise self._error(sent, content)
 
-    def _error(self, sent: Exchange, content: JsonObject | None) -> QualabError:
-        if content is not None and "code" in content:
+    def _error(self, sent: Exchange, content: Any) -> QualabError:
+        if isinstance(content, dict) and "code" in content:
             unknown = InfrastructureError if sent.status >= 500 else EndpointMisconfigured
             kind = error_class(str(content["code"]), unknown)
             return kind(str(content.get("detail") or content.get("title")), hint=str(content.get("hint", "")))
         if sent.status >= 500:
             return EndpointUnreachable(f"The service at {self._base} answers HTTP {sent.status}", hint="See its log")
         return EndpointMisconfigured(f"{self._base} is no qualab service: HTTP {sent.status}", hint=NO_SERVICE)
-
-
-def _object_of(sent: Exchange) -> JsonObject | None:
-    try:
-        content = orjson.loads(sent.body)
-    except orjson.JSONDecodeError:
-        return None
-    return content if isinstance(content, dict) else None

@@ -1,4 +1,4 @@
-"""What an answer says of drafting: vLLM, llama.cpp, SGLang and TensorRT-LLM each in their own words."""
+"""Reads answers: text, log-likelihoods, counts, and what vLLM, llama.cpp, SGLang and TensorRT-LLM say of drafting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from qualab.endpoints.transport import Exchange, Failure, Redactor, Sending, is_backpressure, is_retried, status_of
+from qualab.endpoints.transport import Exchange, Failure, Redactor, Sending, retry_after_s
 from qualab.model.items import Drafted, Reply, Request
 from qualab.model.names import AnswerStatus, Api
 
@@ -42,7 +42,8 @@ def drafted_in(answer: Mapping[str, Any], choice: Mapping[str, Any]) -> Drafted 
         for names in SGLANG_NAMES:
             if names[0] in told:
                 return _drafted(*(told.get(name) for name in names))
-    return _of_usage(_object(answer, "usage")) or _of_iterations(choice, _object(answer, "usage"))
+    usage = _object(answer, "usage")
+    return _of_usage(usage) or _of_iterations(choice, usage)
 
 
 def _drafted(draft_tokens: object, accepted_tokens: object, rounds: object = None) -> Drafted | None:
@@ -118,8 +119,7 @@ def read_reply(request: Request, body: bytes, sending: Sending) -> Reply:
         drawn = _message(choice, finish_reason)
     else:
         drawn = _text(choice, finish_reason)
-    usage = answer.get("usage")
-    counts = usage if isinstance(usage, dict) else {}
+    counts = _object(answer, "usage")
     return Reply(
         status=drawn.status,
         text=drawn.text,
@@ -158,17 +158,21 @@ def failed_reply(failure: Failure) -> Reply:
     )
 
 
+RETRIED = frozenset({408, 409, 425, 429})
+REJECTED = frozenset({400, 413, 422})
+
+
 def failure_of(exchange: Exchange, sending: Sending, *, redact: Redactor, now: datetime) -> Failure:
     """The failed attempt that an HTTP status other than 200 means, with what the server says about it."""
-    retry_after = exchange.header("Retry-After")
+    status, retry_after = exchange.status, exchange.header("Retry-After")
     said = redact.excerpt(error_message(exchange.body) or exchange.body)
     return Failure(
-        status=status_of(exchange.status),
-        error=f"HTTP {exchange.status}: {said}" if said else f"HTTP {exchange.status}",
-        retry=is_retried(exchange.status),
+        status=AnswerStatus.REJECTED if status in REJECTED else AnswerStatus.HTTP_ERROR,
+        error=f"HTTP {status}: {said}" if said else f"HTTP {status}",
+        retry=status in RETRIED or status >= 500,
         sending=sending,
         retry_after=retry_after,
-        is_backpressure=is_backpressure(exchange.status, retry_after, now=now),
+        is_backpressure=status == 429 or (status == 503 and retry_after_s(retry_after, now=now) is not None),
     )
 
 
@@ -233,7 +237,8 @@ def _message(choice: dict[str, Any], finish_reason: str) -> Drawn:
     if not isinstance(message, dict):
         raise BadBody("the choice has no message")
     content = message.get("content")
-    reasoning = _reasoning(message)
+    texts = [text for text in (message.get("reasoning_content"), message.get("reasoning")) if isinstance(text, str)]
+    reasoning = max(texts, key=len) if texts else None  # empty where a server gives the field without text
     if not content and finish_reason == WITHHELD:
         what = f"the server withheld the answer (finish_reason {WITHHELD!r})"
         raise BadBody(what, retry=False, status=AnswerStatus.REJECTED)
@@ -242,12 +247,6 @@ def _message(choice: dict[str, Any], finish_reason: str) -> Drawn:
     if not isinstance(content, str):
         raise BadBody("the message has no content")
     return Drawn(_ended(finish_reason), content, reasoning=reasoning or "")
-
-
-def _reasoning(message: dict[str, Any]) -> str | None:
-    """The reasoning under either of its names; empty where a server gives the field without text."""
-    given = [said for said in (message.get("reasoning_content"), message.get("reasoning")) if isinstance(said, str)]
-    return max(given, key=len) if given else None
 
 
 def _loglikelihood(choice: dict[str, Any], *, n_tokens: int, n_context: int) -> Drawn:

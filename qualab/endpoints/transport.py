@@ -1,4 +1,4 @@
-"""Text from a server, made fit to be shown: without keys, without control characters, short."""
+"""HTTP to one server: sending with retries and proxies, faults named, and secrets kept out of what is shown."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import os
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from ipaddress import ip_address, ip_network
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import orjson
 from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import BodyDecodeError, DecodeError, PyreqwestError, RequestTimeoutError
 from pyreqwest.http import Url
@@ -55,7 +56,9 @@ class Redactor:
     __slots__ = ("_pattern",)
 
     def __init__(self, *secrets: str) -> None:
-        forms = {form for secret in secrets if secret for form in (secret, quote(secret, safe=""), _escaped(secret))}
+        forms = {
+            form for secret in secrets if secret for form in (secret, quote(secret, safe=""), json.dumps(secret)[1:-1])
+        }
         words = [_pattern(form) for form in sorted(forms, key=len, reverse=True)]
         self._pattern = re.compile("|".join(words)) if words else None
 
@@ -75,10 +78,6 @@ class Redactor:
         shown = "".join(character if character.isprintable() else " " for character in self(text[:READ_BYTES]))
         line = " ".join(shown.split())
         return line if len(line) <= limit else f"{line[: limit - 1]}…"
-
-
-def _escaped(secret: str) -> str:
-    return json.dumps(secret)[1:-1]
 
 
 def _pattern(form: str) -> str:
@@ -110,39 +109,30 @@ class Fault:
 
 def fault_of(exc: PyreqwestError, *, proxied: bool) -> Fault:
     """The fault that the client's exception means. The text is ours: nothing of the request is repeated in it."""
-    causes = causes_of(exc)
+    details = getattr(exc, "details", None) or {}
+    causes = [cause["message"].lower() for cause in details.get("causes") or ()]
     is_connecting = CONNECTING in causes
     if isinstance(exc, RequestTimeoutError):
         return CONNECT_TIMEOUT if is_connecting else TIMEOUT
     if isinstance(exc, DecodeError):
         return BROKEN_BODY if isinstance(exc, BodyDecodeError) else NOT_HTTP
-    said = "; ".join(causes)
-    if re.search(ENDED_EARLY, said):
+    joined = "; ".join(causes)
+    if re.search(ENDED_EARLY, joined):
         return BROKEN_BODY
-    return _connection_fault(said, is_proxy=proxied and is_connecting)
-
-
-def causes_of(exc: PyreqwestError) -> Sequence[str]:
-    """What lies under an exception, the outermost first, in lower case."""
-    details = getattr(exc, "details", None) or {}
-    return [cause["message"].lower() for cause in details.get("causes") or ()]
-
-
-def _broken(reason: str, hint: str) -> Fault:
-    return Fault(status=AnswerStatus.CONNECTION_ERROR, reason=reason, hint=hint)
-
-
-def _connection_fault(said: str, *, is_proxy: bool) -> Fault:
     for pattern, reason, hint in CAUSES:
-        if found := re.search(pattern, said):
-            return _broken(reason.format(*found.groups()), hint)
-    if is_proxy:
+        if match := re.search(pattern, joined):
+            return _broken(reason.format(*match.groups()), hint)
+    if proxied and is_connecting:
         return _broken("the proxy cannot be reached", PROXY)
-    number = re.search(r"\(os error (\d+)\)", said)
+    number = re.search(r"\(os error (\d+)\)", joined)
     if number and int(number[1]) == errno.ECONNREFUSED:
         return REFUSED
     detail = f" ({os.strerror(int(number[1]))})" if number else ""
     return _broken(f"the connection failed{detail}", FIREWALL)
+
+
+def _broken(reason: str, hint: str) -> Fault:
+    return Fault(status=AnswerStatus.CONNECTION_ERROR, reason=reason, hint=hint)
 
 
 CAUSES = (
@@ -190,35 +180,12 @@ NOT_HTTP = Fault(
 MAX_RETRY_AFTER_S = 120.0
 """A server that asks for a longer pause gets this one."""
 
-TOO_MANY_REQUESTS, UNAVAILABLE = 429, 503
-RETRIED = frozenset({408, 409, 425, TOO_MANY_REQUESTS})
-REJECTED = frozenset({400, 413, 422})
-
-
-def is_retried(status: int) -> bool:
-    """Whether a request that got this HTTP status is sent again."""
-    return status in RETRIED or status >= 500
-
-
-def is_backpressure(status: int, retry_after: str | None, *, now: datetime) -> bool:
-    """Whether a server asks to wait: it is alive, and its answer is no failed attempt."""
-    return status == TOO_MANY_REQUESTS or (status == UNAVAILABLE and retry_after_s(retry_after, now=now) is not None)
-
-
-def status_of(http_status: int) -> AnswerStatus:
-    """What an HTTP status other than 200 makes of an answer."""
-    return AnswerStatus.REJECTED if http_status in REJECTED else AnswerStatus.HTTP_ERROR
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """Time and chance, as arguments."""
 
-    now: Callable[[], datetime] = _utc_now
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     """Aware UTC."""
     monotonic_s: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -305,17 +272,12 @@ def retry_after_s(header: str | None, *, now: datetime) -> float | None:
     try:
         seconds = float(header)
     except ValueError:
-        return _until(header, now)
+        try:
+            until = parsedate_to_datetime(header)
+        except ValueError:
+            return None
+        return max(0.0, ((until if until.tzinfo else until.replace(tzinfo=UTC)) - now).total_seconds())
     return seconds if 0.0 <= seconds < float("inf") else None
-
-
-def _until(date: str, now: datetime) -> float | None:
-    """0 for a date that has passed."""
-    try:
-        when = parsedate_to_datetime(date)
-    except ValueError:
-        return None
-    return max(0.0, ((when if when.tzinfo else when.replace(tzinfo=UTC)) - now).total_seconds())
 
 
 CONNECT_TIMEOUT_S = 10.0
@@ -341,6 +303,18 @@ class Exchange(NamedTuple):
     header: Callable[[str], str | None]
     """A header's value, by its name in any case; None where there is none that is text."""
 
+    def json(self) -> Any:
+        """The parsed body; None where it is not JSON."""
+        try:
+            return orjson.loads(self.body)
+        except orjson.JSONDecodeError:
+            return None
+
+    def object(self) -> dict[str, Any]:
+        """The JSON object of an answer with status 200; empty for anything else."""
+        answer = self.json() if self.status == 200 else None
+        return answer if isinstance(answer, dict) else {}
+
 
 class Transport:
     """A client for one server. Its context closes the connections."""
@@ -348,7 +322,7 @@ class Transport:
     def __init__(self, base: str, *, key: str, timeout_s: float, address: str = "") -> None:
         proxy = _proxy(urlsplit(base))
         self._is_proxied = proxy is not None
-        self._client = _client(key, timeout_s, proxy, _Place.of(base, address) if address else None)
+        self._client = _client(base, key, timeout_s, proxy, address)
         self._parsed = functools.cache(Url)
 
     async def __aenter__(self) -> Self:
@@ -371,14 +345,19 @@ class Transport:
         try:
             response = await request.build().send()
             body = (await response.bytes()).to_bytes()
-            _check_wanted()
+            _raise_if_cancelled()
             return Exchange(response.status, body, functools.partial(_header, response))
         except PyreqwestError as exc:
-            _check_wanted()
+            _raise_if_cancelled()
             return fault_of(exc, proxied=self._is_proxied)
 
+    async def get_object(self, url: str) -> dict[str, Any]:
+        """The JSON object at a URL, which is answered at once; empty where there is none."""
+        found = await self.send("GET", url, timeout_s=PROBE_TIMEOUT_S)
+        return found.object() if isinstance(found, Exchange) else {}
 
-def _check_wanted() -> None:
+
+def _raise_if_cancelled() -> None:
     """Raises CancelledError where the client lost it: it does where an answer comes at the same moment."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -392,20 +371,7 @@ def _header(response: Response, name: str) -> str | None:
         return None
 
 
-class _Place(NamedTuple):
-    """Where a host is, looked up before."""
-
-    host: str
-    address: str
-    port: int
-
-    @classmethod
-    def of(cls, base: str, address: str) -> Self:
-        parts = urlsplit(base)
-        return cls(parts.hostname or "", address, parts.port or DEFAULT_PORTS[parts.scheme])
-
-
-def _client(key: str, timeout_s: float, proxy: ProxyBuilder | None, place: _Place | None = None) -> Client:
+def _client(base: str, key: str, timeout_s: float, proxy: ProxyBuilder | None, address: str) -> Client:
     # the number of connections is bounded by the requests in flight
     builder = (
         ClientBuilder()
@@ -416,7 +382,9 @@ def _client(key: str, timeout_s: float, proxy: ProxyBuilder | None, place: _Plac
         .follow_redirects(False)
         .no_proxy()
     )
-    builder = builder.resolve(*place) if place else builder
+    if address:  # of the host, looked up before
+        parts = urlsplit(base)
+        builder = builder.resolve(parts.hostname or "", address, parts.port or DEFAULT_PORTS[parts.scheme])
     return (builder.proxy(proxy) if proxy else builder).build()
 
 

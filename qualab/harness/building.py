@@ -108,17 +108,14 @@ def too_many(most_tasks: int) -> TooManyTasks:
 
 def _unknown(names: Sequence[str], catalog: Catalog, manager: Any) -> UnknownTask:
     known = sorted({*catalog.names, *manager.all_tasks, *_declared()})
-    near = list(dict.fromkeys(match for name in names for match in _nearest(name, known)))
+    matches = (difflib.get_close_matches(name, known, n=N_SUGGESTIONS, cutoff=0.6) for name in names)
+    near = list(dict.fromkeys(match for group in matches for match in group))
     return UnknownTask(
         f"There is no task, group or suite named {', '.join(names)}",
         hint=f"Did you mean {', '.join(near)}?" if near else "Own tasks are found with --include-path DIR",
         names=list(names),
         nearest=near,
     )
-
-
-def _nearest(name: str, known: Sequence[str]) -> list[str]:
-    return difflib.get_close_matches(name, known, n=N_SUGGESTIONS, cutoff=0.6)
 
 
 def _raise_if_broken(name: str, folders: Iterable[Path]) -> None:
@@ -141,30 +138,20 @@ NLTK_FOLDER = "nltk_data"
 def check_scoring(task: Any, docs: Iterable[Mapping[str, Any]], *, data_dir: Path | None) -> None:
     """Raises ScoringUnavailable for a metric, a package or data without which these documents cannot be scored."""
     if getattr(task.config, "process_results", None) is None:
-        _check_metrics(task)
+        if task.config.output_type == "generate_until":
+            for metric in task._metric_fn_list.values():
+                if isinstance(metric, LazyMetric):  # of the evaluate library, which only generations call
+                    metric.load()
         return
     asked = {instruction for doc in docs for instruction in doc.get("instruction_id_list") or ()}
     if asked:
-        _check_instructions(str(task.task_name))
+        try:  # now: a task may do so only when it scores, and the import downloads and prints
+            with no_nltk_downloads(), redirect_stdout(StringIO()):
+                import_module("lm_eval.tasks.ifeval.instructions_registry")
+        except ModuleNotFoundError as exc:
+            raise missing_package(str(task.task_name), exc) from exc
     if asked & NEEDS_SENTENCES:
         _check_sentences(str(task.task_name), data_dir)
-
-
-def _check_metrics(task: Any) -> None:
-    """Fetches metrics of the evaluate library where they will be called: only generations call them."""
-    if task.config.output_type == "generate_until":
-        for metric in task._metric_fn_list.values():
-            if isinstance(metric, LazyMetric):
-                metric.load()
-
-
-def _check_instructions(task: str) -> None:
-    """Imports IFEval's checks now: a task may do so only when it scores, and their import downloads and prints."""
-    try:
-        with no_nltk_downloads(), redirect_stdout(StringIO()):
-            import_module("lm_eval.tasks.ifeval.instructions_registry")
-    except ModuleNotFoundError as exc:
-        raise missing_package(task, exc) from exc
 
 
 def missing_package(task: str, exc: ModuleNotFoundError) -> ScoringUnavailable:
@@ -240,16 +227,13 @@ def build(
             if name in built.tasks or name in built.groups:
                 continue
             current.task = None
-            _add(built, name, _built(manager, name, current))
+            loaded = _built(manager, name, current)
+            groups = loaded.get("groups", {})
+            built.groups.update(groups)
+            for task_name, task in loaded["tasks"].items():
+                built.tasks.setdefault(task_name, task)
+                built.asked_as.setdefault(task_name, name if name in groups else task_name)
     return built
-
-
-def _add(built: Built, name: str, loaded: Mapping[str, Any]) -> None:
-    groups = loaded.get("groups", {})
-    built.groups.update(groups)
-    for task_name, task in loaded["tasks"].items():
-        built.tasks.setdefault(task_name, task)
-        built.asked_as.setdefault(task_name, name if name in groups else task_name)
 
 
 def _built(manager: Any, name: str, current: _Current) -> Mapping[str, Any]:
@@ -297,7 +281,8 @@ def _replacements(sources: Sources, num_fewshot: int | None, current: _Current) 
 def _download(sources: Sources, current: _Current) -> Callable[..., None]:
     def download(task: Any, dataset_kwargs: Mapping[str, Any] | None = None, *_args: Any, **_kwargs: Any) -> None:
         current.begin(task)
-        options = dataset_options(dataset_kwargs)
+        options = dict(dataset_kwargs) if isinstance(dataset_kwargs, Mapping) else {}
+        options.pop("trust_remote_code", None)  # the datasets library takes it no more
         config = getattr(task, "config", None)
         metadata = getattr(config, "metadata", None) or {}
         custom = getattr(config, "custom_dataset", None)
@@ -313,12 +298,6 @@ def _download(sources: Sources, current: _Current) -> Callable[..., None]:
             )
 
     return download
-
-
-def dataset_options(dataset_kwargs: Any) -> dict[str, Any]:
-    """A YAML's dataset_kwargs without what the datasets library takes no more."""
-    given = dataset_kwargs if isinstance(dataset_kwargs, Mapping) else {}
-    return {key: value for key, value in given.items() if key != "trust_remote_code"}
 
 
 def shots(own: int | None, asked: int | None) -> int:

@@ -1,30 +1,29 @@
-"""Loaded tasks: `qualab.model.ports.LoadedTasks` over lm-eval."""
+"""Loads lm-eval tasks: their documents, their metrics in the order of its table, and which of these decide."""
 
 from __future__ import annotations
 
 import json
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from lm_eval.api.metrics import mean
+from lm_eval.api.task import ConfigurableTask
 
 from qualab.errors import BrokenTask, EmptyDataset, HarnessError, InvalidValue
 from qualab.harness.building import Built, build, check_scoring, index, resolve, shots
 from qualab.harness.catalog import Catalog, TaskHints, hints_from_metadata, read_catalog
-from qualab.harness.exporting import results_document, sample_rows
-from qualab.harness.metrics import metric_specs, table_order, with_primaries
 from qualab.harness.patching import config_hash, data_hash, keep_compiled_templates, quiet, reseed, restored_randomness
 from qualab.harness.rendering import LoadedTask, overridden, render
-from qualab.harness.scoring import Note, Scorer, unnoted
+from qualab.harness.scoring import Note, Scorer, results_document
 from qualab.harness.sources import Sources, label
 from qualab.model.items import Item, JsonObject, Reply
-from qualab.model.names import RequestKind
+from qualab.model.names import MetricKind, RequestKind
 from qualab.model.plan import MetricSpec, TaskSpec
 from qualab.model.ports import TaskOptions
 
@@ -42,36 +41,18 @@ class LmEvalTasks:
         applies_chat_template: bool,
         seed: int,
         system_instruction: str,
-        note: Note = unnoted,
+        note: Note,
     ) -> None:
-        self._suite = suite
+        self.suite = suite
+        self.tasks = tuple(task.spec for task in loaded.values())
+        self.metrics = metrics
+        self.applies_chat_template = applies_chat_template
+        self.harness_version = version("lm_eval")
         self._loaded = dict(loaded)
         self._built = built
-        self._metrics = metrics
-        self._applies_chat_template = applies_chat_template
         self._seed = seed
         self._system_instruction = system_instruction
         self._scorers = {name: Scorer(task, note) for name, task in self._loaded.items()}
-
-    @property
-    def suite(self) -> str:
-        return self._suite
-
-    @property
-    def applies_chat_template(self) -> bool:
-        return self._applies_chat_template
-
-    @property
-    def tasks(self) -> tuple[TaskSpec, ...]:
-        return tuple(task.spec for task in self._loaded.values())
-
-    @property
-    def metrics(self) -> tuple[MetricSpec, ...]:
-        return self._metrics
-
-    @cached_property
-    def harness_version(self) -> str:
-        return version("lm_eval")
 
     def render(self) -> Iterator[Item]:
         """Every item with its prompts, in task and document order. Raises BrokenTask."""
@@ -81,7 +62,7 @@ class LmEvalTasks:
                 loaded,
                 seed=self._seed,
                 system_instruction=self._system_instruction,
-                as_chat=self._applies_chat_template,
+                as_chat=self.applies_chat_template,
                 start=start,
             )
             start += len(loaded.docs)
@@ -96,10 +77,13 @@ class LmEvalTasks:
         """Task and group values by lm-eval's aggregations. Raises HarnessError."""
         with quiet():
             rows = {name: self._task_row(name, columns) for name, columns in values.items()}
-            groups = {name: _group_row(group, rows) for name, group in self._built.groups.items()}
-        found = {**rows, **groups}
-        keyed = {name: {key: value for key, value in found.get(name, {}).items() if "," in key} for name in self._order}
-        return {name: row for name, row in keyed.items() if row}
+            groups = {name: group.aggregate(rows) for name, group in self._built.groups.items()}
+        everything, aggregated = {**rows, **groups}, {}
+        for name in table_order(self._built):
+            row = everything.get(name, {})
+            if kept := {key: value for key, value in row.items() if "," in key and "_stderr," not in key}:
+                aggregated[name] = kept
+        return aggregated
 
     def extracted(
         self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]
@@ -109,16 +93,12 @@ class LmEvalTasks:
 
     def samples(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> Iterator[JsonObject]:
         """The rows that lm-eval's --log_samples writes. Raises HarnessError."""
-        return sample_rows(self._scorers[task], answered)
+        return self._scorers[task].samples(answered)
 
     def results(self, answered: Mapping[str, Sequence[tuple[Item, Sequence[Reply]]]]) -> JsonObject:
         """lm-eval's results document of these answers by task. Raises HarnessError."""
         values = {name: self.score(name, entries) for name, entries in answered.items()}
-        return results_document(self._built, self._loaded, values)
-
-    @cached_property
-    def _order(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(table_order(self._built)))
+        return results_document(self._built.groups, self._loaded, values)
 
     def _task_row(self, name: str, columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         """As lm_eval.evaluator_utils computes it, without its bootstrap."""
@@ -130,10 +110,6 @@ class LmEvalTasks:
             if column:
                 row[key] = float(functions.get(key.partition(",")[0], mean)(column))
         return row
-
-
-def _group_row(group: Any, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {key: value for key, value in group.aggregate(rows).items() if "_stderr," not in key}
 
 
 CUSTOM = "custom"
@@ -149,7 +125,11 @@ _one_at_a_time = threading.RLock()
 
 
 def load_tasks(options: TaskOptions, *, tasks_dir: Path, note: Note | None = None) -> LmEvalTasks:
-    """Raises what `LmEvalHarness.load` says."""
+    """Reads data, and touches no network where a data directory is given. `note` is told what is being scored.
+
+    Raises InvalidValue, UnknownTask, BrokenTask, DatasetUnavailable, BadDataFile, EmptyDataset, ScoringUnavailable,
+    TooManyTasks.
+    """
     _check(options)
     catalog = read_catalog(tasks_dir)
     sources = Sources(catalog=catalog, tasks_dir=tasks_dir, data_dir=options.data_dir, planned=options.revisions)
@@ -166,14 +146,29 @@ def load_tasks(options: TaskOptions, *, tasks_dir: Path, note: Note | None = Non
         )
         found = resolve(manager, names)
         built = build(manager, found, sources=sources, num_fewshot=options.num_fewshot, most_tasks=options.most_tasks)
-        hints = {name: _hints(name, task, catalog) for name, task in built.tasks.items()}
+        hints = {
+            name: hints_from_metadata(name, task.config.metadata).over(catalog.hints(name))
+            for name, task in built.tasks.items()
+        }
         loaded = {
             name: _loaded(task, options, hints[name], sources, asked_as=built.asked_as[name])
             for name, task in built.tasks.items()
         }
         for one in loaded.values():
             check_scoring(one.task, one.docs, data_dir=options.data_dir)
-    return _assembled(options, catalog, built, loaded, hints, note=note or unnoted)
+    specs = {name: one.spec for name, one in loaded.items()}
+    suite = options.names[0] if len(set(options.names)) == 1 and options.names[0] in catalog.suites else CUSTOM
+    by_suite = catalog.suites[suite].apply_chat_template if suite != CUSTOM else False
+    return LmEvalTasks(
+        suite=suite,
+        loaded=loaded,
+        built=built,
+        metrics=with_primaries(metric_specs(built, specs, hints), built, specs, catalog),
+        applies_chat_template=by_suite if options.apply_chat_template is None else options.apply_chat_template,
+        seed=options.seed,
+        system_instruction=options.system_instruction,
+        note=note or (lambda _item, _step: None),
+    )
 
 
 def _check(options: TaskOptions) -> None:
@@ -193,10 +188,6 @@ def _check(options: TaskOptions) -> None:
     for name, path in [("data_dir", options.data_dir), *(("include_path", path) for path in options.include_paths)]:
         if path is not None and not path.is_dir():
             raise InvalidValue(f"{name} {path} is not a directory", hint=f"Correct --{name.replace('_', '-')}")
-
-
-def _hints(name: str, task: Any, catalog: Catalog) -> TaskHints:
-    return hints_from_metadata(name, task.config.metadata).over(catalog.hints(name))
 
 
 def _loaded(task: Any, options: TaskOptions, hints: TaskHints, sources: Sources, *, asked_as: str) -> LoadedTask:
@@ -270,30 +261,123 @@ def _cluster(name: str, hints: TaskHints, doc: Mapping[str, Any]) -> tuple[str, 
     return fields
 
 
-def _assembled(
-    options: TaskOptions,
-    catalog: Catalog,
-    built: Built,
-    loaded: Mapping[str, LoadedTask],
-    hints: Mapping[str, TaskHints],
-    *,
-    note: Note,
-) -> LmEvalTasks:
-    specs = {name: one.spec for name, one in loaded.items()}
-    suite = _suite(options.names, catalog)
-    by_suite = catalog.suites[suite].apply_chat_template if suite != CUSTOM else False
-    return LmEvalTasks(
-        suite=suite,
-        loaded=loaded,
-        built=built,
-        metrics=with_primaries(metric_specs(built, specs, hints), built, specs, catalog),
-        applies_chat_template=by_suite if options.apply_chat_template is None else options.apply_chat_template,
-        seed=options.seed,
-        system_instruction=options.system_instruction,
-        note=note,
-    )
+ZERO_OR_ONE: Mapping[str, frozenset[str]] = {
+    "multiple_choice": frozenset({"acc", "acc_norm", "acc_bytes", "acc_mutual_info", "exact_match"}),
+    "loglikelihood": frozenset({"acc"}),
+    "generate_until": frozenset({"exact_match"}),
+}
+"""Metrics that lm-eval's own process_results can only score 0 or 1, by output type."""
 
 
-def _suite(names: Sequence[str], catalog: Catalog) -> str:
-    distinct = set(names)
-    return names[0] if len(distinct) == 1 and names[0] in catalog.suites else CUSTOM
+def task_keys(task: Any) -> list[str]:
+    """A task's "metric,filter" keys in the order in which lm-eval scores them."""
+    return [f"{metric},{ensemble.name}" for ensemble in task._filters for metric in task.aggregation()]
+
+
+def metric_specs(built: Built, specs: Mapping[str, TaskSpec], hints: Mapping[str, TaskHints]) -> tuple[MetricSpec, ...]:
+    """Every row of lm-eval's table, in its order. None is primary yet."""
+    rows: dict[str, MetricSpec] = {}
+    for name in table_order(built):
+        own = _task_rows(name, built, specs, hints) if name in built.tasks else _group_rows(name, built, specs)
+        rows.update((row.id, row) for row in sorted(own, key=lambda row: row.key))
+    return tuple(rows.values())
+
+
+def table_order(built: Built) -> Iterator[str]:
+    """Groups by name, each before its members by name; then the tasks of no group."""
+    children = {name: sorted(group.child_names) for name, group in built.groups.items()}
+    inner = {child for names in children.values() for child in names}
+
+    def walk(name: str) -> Iterator[str]:
+        yield name
+        for child in children.get(name, ()):
+            yield from walk(child)
+
+    for root in sorted(set(children) - inner):
+        yield from walk(root)
+    yield from sorted(set(built.tasks) - inner)
+
+
+def _task_rows(
+    name: str, built: Built, specs: Mapping[str, TaskSpec], hints: Mapping[str, TaskHints]
+) -> Iterator[MetricSpec]:
+    task = built.tasks[name]
+    for key in task_keys(task):
+        metric, _, ensemble = key.partition(",")
+        yield MetricSpec(
+            task=name,
+            name=metric,
+            filter=ensemble,
+            kind=hints[name].kind(key) or known_kind(task, metric, ensemble),
+            is_primary=False,
+            exercises_drafter=specs[name].kind is RequestKind.GENERATION,
+            higher_is_better=bool(task.higher_is_better().get(metric, True)),
+        )
+
+
+def known_kind(task: Any, metric: str, ensemble: str) -> MetricKind:
+    """BINARY_MEAN where lm-eval's code allows nothing else, OTHER everywhere else: no guess from names."""
+    config = task.config
+    is_plain = type(task).process_results is ConfigurableTask.process_results and config.process_results is None
+    averaged = task.aggregation().get(metric) is mean
+    one_answer = config.output_type != "generate_until" or _ends_with_one_answer(config, ensemble)
+    is_binary = metric in ZERO_OR_ONE.get(str(config.output_type), ())
+    return MetricKind.BINARY_MEAN if is_plain and averaged and one_answer and is_binary else MetricKind.OTHER
+
+
+def _ends_with_one_answer(config: Any, ensemble: str) -> bool:
+    pipelines = {one["name"]: one["filter"] for one in config.filter_list or ()}
+    return ensemble not in pipelines or pipelines[ensemble][-1]["function"] == "take_first"
+
+
+def _group_rows(name: str, built: Built, specs: Mapping[str, TaskSpec]) -> Iterator[MetricSpec]:
+    group = built.groups[name]
+    leaves = [task.task_name for task in group.get_all_tasks()]
+    keys = {leaf: set(task_keys(built.tasks[leaf])) for leaf in leaves}
+    for wanted in group.aggregate_metric_list or ():
+        for ensemble in wanted.filter_list or _filters(wanted.metric, keys.values()):
+            key = f"{wanted.metric},{ensemble}"
+            members = tuple(leaf for leaf in leaves if key in keys[leaf])
+            if members:
+                yield MetricSpec(
+                    task=name,
+                    name=wanted.metric,
+                    filter=ensemble,
+                    kind=MetricKind.GROUP_MEAN if wanted.weight_by_size else MetricKind.OTHER,
+                    is_primary=False,
+                    exercises_drafter=any(specs[leaf].kind is RequestKind.GENERATION for leaf in members),
+                    higher_is_better=all(
+                        built.tasks[leaf].higher_is_better().get(wanted.metric, True) for leaf in members
+                    ),
+                    members=members,
+                )
+
+
+def _filters(metric: str, keys: Iterable[set[str]]) -> list[str]:
+    return sorted({key.partition(",")[2] for group in keys for key in group if key.partition(",")[0] == metric})
+
+
+def with_primaries(
+    rows: Sequence[MetricSpec], built: Built, specs: Mapping[str, TaskSpec], catalog: Catalog
+) -> tuple[MetricSpec, ...]:
+    """Marks one primary a benchmark that the catalog knows, else one for every task or group that was asked for."""
+    ids = {row.id for row in rows}
+    primary: set[str] = set()
+    for benchmark in dict.fromkeys(spec.benchmark for spec in specs.values()):
+        entry = catalog.benchmarks.get(benchmark)
+        preferred = next((one for one in entry.primary if one in ids), None) if entry else None
+        own = [spec.name for spec in specs.values() if spec.benchmark == benchmark]
+        primary.update([preferred] if preferred else _first_metrics(own, built, rows))
+    return tuple(replace(row, is_primary=row.id in primary) for row in rows)
+
+
+def _first_metrics(tasks: Sequence[str], built: Built, rows: Sequence[MetricSpec]) -> Iterator[str]:
+    """The first metric of each name that was asked for; of each member where a group has none of its own."""
+    ids = {row.id for row in rows}
+    grouped = {row.task: row.id for row in reversed(rows) if row.task in built.groups}
+    for task in tasks:
+        asked_as = built.asked_as[task]
+        first = next(f"{task}/{key}" for key in task_keys(built.tasks[task]))
+        chosen = grouped.get(asked_as, first)
+        if chosen in ids:
+            yield chosen

@@ -1,7 +1,7 @@
 """lm-eval in a process of its own: what hangs there is killed, and its memory goes back when it ends.
 
 A task's filters and metrics are foreign code over foreign text: one backtracking regular expression never returns, and
-no thread can interrupt it. `SeparateHarness` starts a process for each set of tasks, calls it over a pipe, and watches
+no thread can interrupt it. `Harness` starts a process for each set of tasks, calls it over a pipe, and watches
 a note that the process writes before each step: where the note stands still for longer than an item may take, the
 process is killed, and the note tells what it was at.
 """
@@ -28,13 +28,15 @@ from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from qualab.errors import HarnessError, QualabError, ScoringTimedOut, error_class
-from qualab.harness.harness import LmEvalHarness
 from qualab.model.items import Item, JsonObject, Reply
 from qualab.model.plan import MetricSpec, TaskSpec
-from qualab.model.ports import LoadedTasks, TaskOptions
+from qualab.model.ports import TaskOptions
+
+if TYPE_CHECKING:
+    from qualab.harness.loading import LmEvalTasks
 
 ITEM_TIMEOUT_S = 30.0
 LOOK_S = 0.2
@@ -52,8 +54,8 @@ Answered = Sequence[tuple[Item, Sequence[Reply]]]
 log = logging.getLogger("qualab.harness")
 
 
-class SeparateHarness:
-    """`qualab.model.ports.Harness`, each load in a process of its own. Thread-safe."""
+class Harness:
+    """Loads tasks of lm-eval, of qualab (`tasks_dir`) and of include paths, in a process each time. Thread-safe."""
 
     def __init__(self, *, tasks_dir: Path, item_timeout_s: float = ITEM_TIMEOUT_S) -> None:
         self._tasks_dir = tasks_dir
@@ -61,7 +63,7 @@ class SeparateHarness:
         self._busy = weakref.WeakSet[_Process]()
 
     def load(self, options: TaskOptions) -> LoadedTasks:
-        """Raises what `LmEvalHarness.load` raises, and HarnessError where the process ends."""
+        """Raises what `load_tasks` raises, and HarnessError where the process ends."""
         process = _spare.take() or _Process()
         self._busy.add(process)
         try:
@@ -69,7 +71,7 @@ class SeparateHarness:
         except BaseException:
             _give_back(self._busy, process)
             raise
-        tasks = SeparateTasks(process, facts, self._item_timeout_s)
+        tasks = LoadedTasks(process, facts, self._item_timeout_s)
         weakref.finalize(tasks, _give_back, self._busy, process)  # at exit, too
         return tasks
 
@@ -204,58 +206,42 @@ def _give_back(busy: weakref.WeakSet[_Process], process: _Process) -> None:
     _spare.put(process)
 
 
-class SeparateTasks:
-    """`qualab.model.ports.LoadedTasks` that are in another process."""
+class LoadedTasks:
+    """Tasks with their documents, ready to render and to score, in another process."""
 
     def __init__(self, process: _Process, facts: Mapping[str, Any], item_timeout_s: float) -> None:
+        self.suite: str = facts["suite"]
+        self.applies_chat_template: bool = facts["applies_chat_template"]
+        self.tasks: tuple[TaskSpec, ...] = facts["tasks"]
+        self.metrics: tuple[MetricSpec, ...] = facts["metrics"]
+        self.harness_version: str = facts["harness_version"]
         self._process = process
-        self._facts = facts
         self._scoring = partial(process.call, item_timeout_s=item_timeout_s)
 
-    @property
-    def suite(self) -> str:
-        return self._facts["suite"]  # type: ignore[no-any-return]
-
-    @property
-    def applies_chat_template(self) -> bool:
-        return self._facts["applies_chat_template"]  # type: ignore[no-any-return]
-
-    @property
-    def tasks(self) -> tuple[TaskSpec, ...]:
-        return self._facts["tasks"]  # type: ignore[no-any-return]
-
-    @property
-    def metrics(self) -> tuple[MetricSpec, ...]:
-        return self._facts["metrics"]  # type: ignore[no-any-return]
-
-    @property
-    def harness_version(self) -> str:
-        return self._facts["harness_version"]  # type: ignore[no-any-return]
-
     def render(self) -> Iterator[Item]:
-        """As `LmEvalTasks`; one at a time."""
+        """Every item with its prompts, in task and document order; one rendering at a time."""
         self._process.call("begin_rendering")
         while items := self._process.call("rendered", RENDERED_AT_ONCE):
             yield from items
 
     def score(self, task: str, answered: Answered) -> list[dict[str, Any]]:
-        """As `LmEvalTasks`. Raises ScoringTimedOut, too."""
+        """Score as `ScoredTasks`. Raises HarnessError, ScoringTimedOut; so do the next but `aggregate`."""
         return self._scoring("score", task, _packed(answered))  # type: ignore[no-any-return]
 
     def aggregate(self, values: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, dict[str, float]]:
-        """As `LmEvalTasks`."""
+        """Aggregate as `ScoredTasks`."""
         return self._process.call("aggregate", values)  # type: ignore[no-any-return]
 
     def extracted(self, task: str, answered: Answered) -> Iterator[tuple[str, Sequence[Any]]]:
-        """As `LmEvalTasks`. Raises ScoringTimedOut, too."""
+        """Each filter's name, and what it takes out of every entry's answers. Nothing is scored."""
         yield from self._scoring("extracted", task, _packed(answered))
 
     def samples(self, task: str, answered: Answered) -> Iterator[JsonObject]:
-        """As `LmEvalTasks`. Raises ScoringTimedOut, too."""
+        """The rows that lm-eval's --log_samples writes of these answers."""
         yield from self._scoring("samples", task, answered)
 
     def results(self, answered: Mapping[str, Answered]) -> JsonObject:
-        """As `LmEvalTasks`. Raises ScoringTimedOut, too."""
+        """lm-eval's results document of these answers by task."""
         return self._scoring("results", answered)  # type: ignore[no-any-return]
 
 
@@ -301,12 +287,8 @@ class _Server:
         self._page = page
         self._n_notes = 0
         self._item_timeout_s = 0.0
-        self._tasks: LoadedTasks | None = None
+        self.tasks: LmEvalTasks | None = None
         self._rendering: Iterator[Item] = iter(())
-
-    @property
-    def has_tasks(self) -> bool:
-        return self._tasks is not None
 
     def answer(self, name: str, given: Sequence[Any]) -> tuple[bool, Any]:
         """Whether it went well; then the value, or the error's parts."""
@@ -318,7 +300,7 @@ class _Server:
         try:
             if name in ("score", "extracted"):
                 given = (given[0], _unpacked(given[1]))
-            found = (own.get(name) or getattr(self._tasks, name))(*given)
+            found = (own.get(name) or getattr(self.tasks, name))(*given)
             return True, list(found) if isinstance(found, Iterator) else found
         except QualabError as error:
             return False, (error.code, error.message, error.hint, error.details)
@@ -328,7 +310,7 @@ class _Server:
             return False, (HarnessError.code, f"lm-eval failed: {type(error).__name__}: {reason}", "", {})
 
     def drop(self) -> None:
-        self._tasks, self._rendering = None, iter(())
+        self.tasks, self._rendering = None, iter(())
         gc.unfreeze()
         gc.collect()
 
@@ -342,14 +324,16 @@ class _Server:
     def _load(self, tasks_dir: Path, here: str, item_timeout_s: float, options: TaskOptions) -> dict[str, Any]:
         os.chdir(here)
         self._item_timeout_s = item_timeout_s
-        self._tasks = LmEvalHarness(tasks_dir=tasks_dir, note=self.note).load(options)
+        from qualab.harness.loading import load_tasks  # noqa: PLC0415  (lm-eval takes seconds to import)
+
+        self.tasks = load_tasks(options, tasks_dir=tasks_dir, note=self.note)
         gc.freeze()
         names = ("suite", "applies_chat_template", "tasks", "metrics", "harness_version")
-        return {name: getattr(self._tasks, name) for name in names}
+        return {name: getattr(self.tasks, name) for name in names}
 
     def _begin_rendering(self) -> None:
-        assert self._tasks is not None
-        self._rendering = self._tasks.render()
+        assert self.tasks is not None
+        self._rendering = self.tasks.render()
 
     def _rendered(self, most: int) -> list[Item]:
         return list(islice(self._rendering, most))
@@ -360,7 +344,7 @@ def main(connection: str, note: str) -> None:
     gc.set_threshold(300_000, 20, 20)
     link, server = Connection(int(connection)), _Server(mmap.mmap(int(note), NOTE_BYTES))
     with suppress(EOFError, OSError):  # the caller is gone
-        while link.poll(None if server.has_tasks else IDLE_S):
+        while link.poll(None if server.tasks else IDLE_S):
             name, given = link.recv()
             if name == "drop":
                 server.drop()

@@ -1,8 +1,9 @@
-"""lm-eval's own filters and metrics over answers, made deterministic."""
+"""lm-eval's own filters and metrics over answers, made deterministic; and its sample rows and results document."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,10 +28,6 @@ Note = Callable[[str, str], None]
 LANGDETECT_SEED = 0
 
 
-def unnoted(item: str, step: str) -> None:
-    """A note that nobody reads."""
-
-
 class Answer:
     """What lm-eval's filters need of a request: its answers and its document."""
 
@@ -45,7 +42,7 @@ class Answer:
 class Scorer:
     """Scores one task's answers. Remembers the last answer to each item: two arms often give the same."""
 
-    def __init__(self, loaded: LoadedTask, note: Note = unnoted) -> None:
+    def __init__(self, loaded: LoadedTask, note: Note) -> None:
         self._task = loaded.task
         self._note = note
         self._name = loaded.spec.name
@@ -56,22 +53,22 @@ class Scorer:
 
     def score(self, answered: Sequence[Answered]) -> list[Values]:
         """Values by "metric,filter", in the order of `answered`. Raises HarnessError."""
-        if not answered:
-            return []
-        with self._determinism():
-            return self._score(answered)
-
-    def _score(self, answered: Sequence[Answered]) -> list[Values]:
-        keys = [self._key(place, item, replies) for place, (item, replies) in enumerate(answered)]
-        values = {key: known for key in keys if (known := self._remembered(key)) is not None}
+        keys = [self._key(index, item, replies) for index, (item, replies) in enumerate(answered)]
+        values: dict[Key, Values] = {}
+        for doc_id, signature, index in keys:
+            known = self._known.get(doc_id) if index is None else None
+            if known and known[0] == signature:
+                values[doc_id, signature, index] = known[1]
         new = {key: entry for key, entry in zip(keys, answered, strict=True) if key not in values}
-        values.update(zip(new, self._apply(list(new.values())), strict=True) if new else ())
+        if new:
+            with self._determinism():
+                values.update(zip(new, self._apply(list(new.values())), strict=True))
         self._known.update({key[0]: (key[1], values[key]) for key in new if key[2] is None})
         return [dict(values[key]) for key in keys]
 
-    def _key(self, place: int, item: Item, replies: Sequence[Reply]) -> Key:
+    def _key(self, index: int, item: Item, replies: Sequence[Reply]) -> Key:
         is_loaded = item.doc_id < len(self._docs) and self._docs[item.doc_id] == item.doc
-        return item.doc_id, tuple(self._sign(reply, item) for reply in replies), None if is_loaded else place
+        return item.doc_id, tuple(self._sign(reply, item) for reply in replies), None if is_loaded else index
 
     def _sign(self, reply: Reply, item: Item) -> Hashable:
         if not self._is_generation:
@@ -82,21 +79,18 @@ class Scorer:
             raise HarnessError(f"Item {item.id} has no text to score")
         return hashlib.blake2b(reply.text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
-    def _remembered(self, key: Key) -> Values | None:
-        known = self._known.get(key[0]) if key[2] is None else None
-        return known[1] if known and known[0] == key[1] else None
-
     def _apply(self, answered: Sequence[Answered]) -> list[Values]:
         values: list[Values] = [{} for _ in answered]
-        for name, groups in self._filtered(answered):
+        for name, groups in self.extracted(answered):
             for (item, _), results, own in zip(answered, groups, values, strict=True):
                 self._note(item.id, f"the metrics of task {self._name}, after filter {name}")
                 for metric, value in self._process(item, results).items():
                     own[f"{metric},{name}"] = plain_value(value)
         return values
 
-    def _filtered(self, answered: Sequence[Answered]) -> Iterator[tuple[str, list[list[Any]]]]:
-        """Each filter's name and what it makes of every item's answers."""
+    def extracted(self, answered: Sequence[Answered]) -> Iterator[tuple[str, list[list[Any]]]]:
+        """Each filter's name, and what it makes of every entry's answers. Draws nothing at random and changes nothing
+        of the process, so that another thread may score. Raises HarnessError."""
         answers = [[Answer(item.doc, self._response(reply)) for reply in replies] for item, replies in answered]
         for ensemble in self._task._filters:
             name, groups = ensemble.name, list[list[Any]]()
@@ -109,21 +103,33 @@ class Scorer:
                 groups.append([answer.filtered_resps[name] for answer in group])
             yield name, groups
 
-    def extracted(self, answered: Sequence[Answered]) -> Iterator[tuple[str, Sequence[Any]]]:
-        """Each filter's name, and what it makes of every entry's answers. Draws nothing at random and changes nothing
-        of the process, so that another thread may score. Raises HarnessError."""
-        return self._filtered(answered)
-
-    def log(self, answered: Sequence[Answered]) -> Iterator[tuple[str, Answered, list[Any], Values]]:
-        """Filter, entry, filtered answers and metric values, filter by filter. Raises HarnessError."""
+    def samples(self, answered: Sequence[Answered]) -> Iterator[JsonObject]:
+        """One row a filter and document, filter by filter, as --log_samples writes them. Raises HarnessError."""
         if not answered:
             return
         values = self.score(answered)
-        for name, groups in self._filtered(answered):
+        for name, groups in self.extracted(answered):
             ending = f",{name}"
-            for entry, results, all_metrics in zip(answered, groups, values, strict=True):
-                own = {key.removesuffix(ending): v for key, v in all_metrics.items() if key.endswith(ending)}
-                yield name, entry, results, own
+            for (item, replies), results, all_metrics in zip(answered, groups, values, strict=True):
+                metrics = {key.removesuffix(ending): v for key, v in all_metrics.items() if key.endswith(ending)}
+                arguments = [_arguments(item, choice) for choice in range(len(item.prompts))]
+                yield {
+                    "doc_id": item.doc_id,
+                    "doc": item.doc,
+                    "target": item.target,
+                    "arguments": {
+                        f"gen_args_{i}": {f"arg_{j}": part for j, part in enumerate(parts)}
+                        for i, parts in enumerate(arguments)
+                    },
+                    "resps": [[_texts(self._response(reply))] for reply in replies],
+                    "filtered_resps": [_texts(result) for result in results],
+                    "filter": name,
+                    "metrics": list(metrics),
+                    "doc_hash": _hash(json.dumps(item.doc, indent=2, default=str, ensure_ascii=False)),
+                    "prompt_hash": _hash(item.prompts[0].text),
+                    "target_hash": _hash(item.target),
+                    **metrics,
+                }
 
     def _response(self, reply: Reply) -> Any:
         return reply.text if self._is_generation else (reply.loglikelihood, reply.is_greedy)
@@ -165,3 +171,41 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(plain_value(part) for part in value)
     return value
+
+
+def _arguments(item: Item, choice: int) -> tuple[Any, Any]:
+    prompt = item.prompts[choice]
+    if item.kind is RequestKind.LOGLIKELIHOOD:
+        return prompt.text, prompt.continuation
+    text = [prompt.text] if prompt.is_chat else prompt.text
+    return text, prompt.gen_kwargs
+
+
+def _texts(value: Any) -> Any:
+    """Every leaf as text: lm-eval does so to keep its files loadable as a table."""
+    if isinstance(value, list | tuple):
+        return [_texts(part) for part in value]
+    return str(value)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def results_document(
+    groups: Mapping[str, Any], loaded: Mapping[str, LoadedTask], values: Mapping[str, Sequence[JsonObject]]
+) -> JsonObject:
+    """lm-eval's results of these per-item values by task: aggregates, groups, configurations, versions, counts."""
+    from lm_eval.evaluator_utils import _process_results  # noqa: PLC0415
+
+    accumulated = {}
+    for task, rows in values.items():
+        columns: dict[tuple[str, str], list[Any]] = {}
+        for row in rows:
+            for key, value in row.items():
+                metric, _, name = key.partition(",")
+                columns.setdefault((metric, name), []).append(value)
+        accumulated[task] = {"task": loaded[task].task, "raw_metrics": columns, "logged_samples": []}
+    with quiet():
+        document = _process_results(accumulated, groups, bootstrap_iters=0)._to_eval_results()
+    return json.loads(json.dumps(document, default=str))  # type: ignore[no-any-return]

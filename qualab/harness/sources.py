@@ -1,4 +1,4 @@
-"""JSON Lines files as tables, with the line named where something is wrong."""
+"""Data sets of tasks: JSON Lines files, with the line named where something is wrong, and the hub."""
 
 from __future__ import annotations
 
@@ -36,13 +36,10 @@ class Table:
     lines: list[int]
     """Line number of each row, from 1."""
 
-    @property
-    def columns(self) -> list[str]:
-        """Every key, in the order of its first mention."""
-        return list(dict.fromkeys(key for row in self.rows for key in row))
-
     def as_columns(self) -> dict[str, list[Any]]:
-        return {name: [row.get(name) for row in self.rows] for name in self.columns}
+        """Values by column, columns in the order of their first mention."""
+        names = dict.fromkeys(key for row in self.rows for key in row)
+        return {name: [row.get(name) for row in self.rows] for name in names}
 
 
 def read_table(path: Path, *, required: Sequence[str] = ()) -> Table:
@@ -58,21 +55,16 @@ def read_table(path: Path, *, required: Sequence[str] = ()) -> Table:
         raise DatasetUnavailable(f"{path} cannot be read: {reason}", hint="Check the file and its rights") from exc
     table = Table(path=path, rows=[], lines=[])
     wanted = tuple(required)
-    for number, line in _lines(content):
-        row = _row(path, number, line, wanted)
-        wanted = wanted or tuple(row)
-        table.rows.append(row)
-        table.lines.append(number)
-    if not table.rows:
-        raise EmptyDataset(f"{path} holds no items", hint=_expectation(wanted))
-    return table
-
-
-def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
     # only \n ends a line: U+2028 and its kin may stand inside a JSON string
     for number, line in enumerate(content.split(b"\n"), start=1):
         if line.strip():
-            yield number, line
+            row = _row(path, number, line, wanted)
+            wanted = wanted or tuple(row)
+            table.rows.append(row)
+            table.lines.append(number)
+    if not table.rows:
+        raise EmptyDataset(f"{path} holds no items", hint=_expectation(wanted))
+    return table
 
 
 def _row(path: Path, number: int, line: bytes, wanted: Sequence[str]) -> JsonObject:
@@ -130,12 +122,6 @@ def load_from_hub(path: str, config: str | None, *, revision: str, options: Mapp
         return FromHub(splits=builder.as_dataset(), commit=commit or read or revision)
 
 
-def load_local(path: str, config: str | None, *, options: Mapping[str, Any]) -> Any:
-    """The splits that one of the library's own builders, or a folder, gives. Raises whatever the library raises."""
-    with _without_waiting():
-        return datasets.load_dataset(path, config, **options)
-
-
 def newest_commit(path: str, revision: str) -> str:
     """The commit that a branch or tag is at now. Raises DatasetUnavailable, and whatever the library raises."""
     api = huggingface_hub.HfApi(endpoint=huggingface_hub.constants.ENDPOINT)
@@ -160,22 +146,18 @@ def _without_waiting() -> Iterator[bool]:
 
 
 def is_reachable() -> bool:
-    """Whether the hub may be asked and answers at all."""
+    """Whether the hub may be asked and answers HTTP at all, whatever it says."""
     if huggingface_hub.constants.is_offline_mode() or datasets.config.HF_HUB_OFFLINE:
         return False
-    return answers(huggingface_hub.constants.ENDPOINT, timeout_s=PROBE_S)
-
-
-def answers(url: str, *, timeout_s: float) -> bool:
-    """Whether anything answers HTTP there, whatever it says."""
 
     def probe() -> bool:
+        request = urllib.request.Request(huggingface_hub.constants.ENDPOINT, method="HEAD")
         with suppress(urllib.error.HTTPError):
-            urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=timeout_s).close()
+            urllib.request.urlopen(request, timeout=PROBE_S).close()
         return True
 
     try:
-        return within(timeout_s, probe)
+        return within(PROBE_S, probe)
     except OSError:
         return False
 
@@ -262,8 +244,9 @@ class Sources:
             return Splits(lambda split: self._named_split(files, split, beside=beside))
         if entry.bundled:
             return Splits(lambda split: self._local_split(self.tasks_dir, path, config, split))
-        if is_local(path):
-            return _loaded(path, config, lambda: load_local(path, config, options=options))
+        if path in PACKAGED or path.startswith(("/", ".", "~")):
+            with _without_waiting():
+                return _loaded(path, config, lambda: datasets.load_dataset(path, config, **options))
         if self.data_dir is not None:
             root = self.data_dir
             return Splits(lambda split: self._local_split(root, path, config, split))
@@ -326,11 +309,6 @@ class Sources:
 def label(path: str | None, config: str | None) -> str:
     """A data set and its configuration, as "skt/kobest_v1:boolq"."""
     return f"{path}:{config}" if path and config else path or ""
-
-
-def is_local(path: str) -> bool:
-    """Whether a dataset_path names files and not a data set of the hub."""
-    return path in PACKAGED or path.startswith(("/", ".", "~"))
 
 
 def in_memory(table: Table) -> Any:

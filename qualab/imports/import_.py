@@ -43,10 +43,10 @@ from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Answer
 from qualab.model.names import ArmName, ComparisonStatus
-from qualab.model.plan import DecisionRule, FindingCode, Imported, Plan
+from qualab.model.plan import DecisionRule, FindingCode, Imported, Plan, check_names
 from qualab.model.ports import Clock, LogSource, ReadLogs, Store, TaskKnowledge
 from qualab.run.compare import with_rule
-from qualab.run.experiment import check_names, check_rule
+from qualab.run.experiment import check_rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

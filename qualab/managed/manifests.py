@@ -110,10 +110,6 @@ def _environment(pair: ServedPair) -> dict[str, str]:
     return {**OFFLINE, **cache, **pair.env}
 
 
-def _arguments(pair: ServedPair, arm: ArmName) -> tuple[str, ...]:
-    return pair.arguments(arm, host="0.0.0.0", port=PORT)
-
-
 def _gpu_count(pair: ServedPair) -> int:
     """As many as are listed, or as the parallelism needs."""
     if pair.baseline.gpus is not None:
@@ -164,7 +160,7 @@ def _container(pair: ServedPair, arm: ArmName) -> Manifest:
         "name": "vllm",
         "image": pair.image,
         "command": COMMAND,
-        "args": [_kubernetes_text(word) for word in _arguments(pair, arm)],
+        "args": [_kubernetes_text(word) for word in pair.arguments(arm, host="0.0.0.0", port=PORT)],
         "env": [*env, {"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": SECRET}}],
         "ports": [{"name": "http", "containerPort": PORT}],
         "startupProbe": {
@@ -205,7 +201,7 @@ def _compose_service(pair: ServedPair, arm: ArmName) -> Manifest:
     return {
         "image": pair.image,
         "entrypoint": COMMAND,
-        "command": [_compose_text(word) for word in _arguments(pair, arm)],
+        "command": [_compose_text(word) for word in pair.arguments(arm, host="0.0.0.0", port=PORT)],
         "environment": {**environment, "VLLM_API_KEY": "${VLLM_API_KEY:-}"},
         "ports": [f"{address}:{placement.port}:{PORT}"],
         "volumes": [{"type": "bind", "source": source, "target": _compose_text(folder), "read_only": True}],

@@ -124,8 +124,12 @@ def _start(pair: ServedPair, arm: ArmName, *, stop_timeout_s: float) -> Server:
     command = [*pair.command, *pair.arguments(arm, host=pair.host, port=port)]
     order = {"command": command, "env": pair.variables(arm), "stop_timeout_s": stop_timeout_s}
     process = _start_keeper(arm, log)
+    assert process.stdin is not None
+    assert process.stdout is not None
     try:
-        pid = _give(process, json.dumps(order).encode() + b"\n")
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(order).encode() + b"\n")
+        pid = int(process.stdout.readline() or 0)  # none where the keeper could not start it: then the log says why
     except BaseException:
         process.terminate()
         raise
@@ -148,19 +152,10 @@ def _start_keeper(arm: ArmName, log: Path) -> subprocess.Popen[bytes]:
         raise UsageError(f"Cannot start the {arm} server: {exc.strerror}", hint=f"Its log would be {log}") from exc
 
 
-def _give(process: subprocess.Popen[bytes], order: bytes) -> int:
-    """The server's process id, or 0 where the keeper could not start it: then the log says why."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with suppress(BrokenPipeError):
-        process.stdin.write(order)
-    return int(process.stdout.readline() or 0)
-
-
 def _wait_until_ready(servers: Sequence[Server], *, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     waiting = list(servers)
-    while waiting := [server for server in waiting if not _is_healthy(server.address)]:
+    while waiting := [server for server in waiting if not is_healthy(server.address)]:
         for server in servers:
             server.check()
         if time.monotonic() > deadline:
@@ -168,7 +163,8 @@ def _wait_until_ready(servers: Sequence[Server], *, timeout_s: float) -> None:
         time.sleep(ASK_EVERY_S)
 
 
-def _is_healthy(address: tuple[str, int]) -> bool:
+def is_healthy(address: tuple[str, int]) -> bool:
+    """Whether a server's /health answers 200."""
     connection = http.client.HTTPConnection(*address, timeout=5)
     try:
         connection.request("GET", "/health")
@@ -196,18 +192,14 @@ def _stop(servers: Sequence[Server], *, timeout_s: float, say: Callable[[str], N
         if server.keeper.stdin is not None:
             server.keeper.stdin.close()
     for server in servers:
-        _wait_for(server, timeout_s=timeout_s + KEEPER_MARGIN_S)
+        try:
+            server.keeper.wait(timeout_s + KEEPER_MARGIN_S)
+        except subprocess.TimeoutExpired:  # the keeper hangs: do what it should have done
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
+            server.keeper.kill()
+            server.keeper.wait()
+        if server.keeper.stdout is not None:
+            server.keeper.stdout.close()
     if servers:
         say(f"stopped: {', '.join(server.arm for server in servers)}")
-
-
-def _wait_for(server: Server, *, timeout_s: float) -> None:
-    try:
-        server.keeper.wait(timeout_s)
-    except subprocess.TimeoutExpired:  # the keeper hangs: do what it should have done
-        with suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-        server.keeper.kill()
-        server.keeper.wait()
-    if server.keeper.stdout is not None:
-        server.keeper.stdout.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
+from qualab.errors import InvalidValue
 from qualab.model.names import Api, ArmName, MetricKind, Objective, RequestKind
 
 DECLARED = "declared"
@@ -487,3 +489,18 @@ class Plan:
         """Everything that a margin or bounds of scores can be given for."""
         benchmarks = (benchmark for metric in self.metrics for benchmark in sorted(self.benchmarks_of(metric)))
         return tuple(dict.fromkeys((*benchmarks, *(m.task for m in self.metrics), *(m.id for m in self.metrics))))
+
+
+def check_names(values: Mapping[str, object], plan: Plan, *, what: str) -> None:
+    """Raises InvalidValue for a name that is no benchmark, task or metric of the plan, with the nearest that is."""
+    for name in values:
+        if name not in plan.margin_names:
+            near = difflib.get_close_matches(name, plan.margin_names, n=1, cutoff=0.4)
+            hint = f"Did you mean {near[0]}?" if near else f"It has: {', '.join(plan.margin_names)}"
+            said = f"the plan has no benchmark, task or metric named {name}"
+            raise InvalidValue(f"{what}: {said}", hint=hint, fields={what: f"{said}. {hint}"})
+
+
+def unpinned_sentence(pins: Pins) -> str:
+    """What a reader of a result, or of a plan, has to know; empty where everything is pinned."""
+    return f"Unpinned: {', '.join(pins.unpinned)}: not for sign-off." if pins.unpinned else ""

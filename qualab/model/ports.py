@@ -15,7 +15,6 @@ from qualab.model.items import (
     Answer,
     Item,
     ItemHead,
-    JsonObject,
     Outcome,
     OutcomeFilter,
     Reply,
@@ -25,7 +24,7 @@ from qualab.model.items import (
 )
 from qualab.model.logged import CutLine, LoggedRow, LoggedRun, TaskFacts
 from qualab.model.names import Api, ArmName, ComparisonStatus, Verdict
-from qualab.model.plan import MetricSpec, RequestPolicy, TaskSpec
+from qualab.model.plan import RequestPolicy
 from qualab.model.registry import (
     NEWEST_FIRST,
     AuditEntry,
@@ -79,66 +78,11 @@ class ScoredTasks(Protocol):
         ...
 
 
-class LoadedTasks(ScoredTasks, Protocol):
-    """Tasks with their documents, ready to render and to score."""
-
-    @property
-    def suite(self) -> str: ...
-
-    @property
-    def applies_chat_template(self) -> bool: ...
-
-    @property
-    def tasks(self) -> tuple[TaskSpec, ...]: ...
-
-    @property
-    def metrics(self) -> tuple[MetricSpec, ...]: ...
-
-    @property
-    def harness_version(self) -> str: ...
-
-    def render(self) -> Iterator[Item]:
-        """Every item with its prompts, in task and document order; `position` counts from 0."""
-        ...
-
-    def extracted(
-        self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]
-    ) -> Iterator[tuple[str, Sequence[Any]]]:
-        """Each filter's name, and what it takes out of every entry's answers. Nothing is scored: scores that are made
-        meanwhile stay what they are."""
-        ...
-
-    def samples(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> Iterator[JsonObject]:
-        """The rows that lm-eval's --log_samples writes of these answers."""
-        ...
-
-    def results(self, answered: Mapping[str, Sequence[tuple[Item, Sequence[Reply]]]]) -> JsonObject:
-        """lm-eval's results document of these answers by task."""
-        ...
-
-
-class Harness(Protocol):
-    """lm-evaluation-harness behind a seam."""
-
-    def load(self, options: TaskOptions) -> LoadedTasks:
-        """Raises UnknownTask, BrokenTask, DatasetUnavailable, BadDataFile, EmptyDataset, ScoringUnavailable,
-        TooManyTasks."""
-        ...
-
-    def stop(self) -> None:
-        """Ends what is under way here, from any thread: who waits for it gets HarnessError."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointInfo:
-    """What an endpoint says of itself. None where it does not say."""
+    """What a check of an endpoint found."""
 
     url: str
-    server: str
-    """For a person, as "vLLM 0.11.0", "llama.cpp" or "unknown"."""
-    models: tuple[str, ...]
-    max_model_len: int | None
     tokenizes: bool
     """Whether it offers a /tokenize route."""
 
@@ -186,26 +130,6 @@ class OpenEndpoint(Protocol):
     def __call__(
         self, url: str, *, policy: RequestPolicy, key: str | None
     ) -> AbstractAsyncContextManager[Endpoint]: ...
-
-
-class PinSource(Protocol):
-    """Tells what the arms really run. Raises PinUnreadable, and InvalidValue for a checkpoint that is no folder."""
-
-    async def pod_image(self, pod: str) -> tuple[str, ...]:
-        """Digests that name the image of "namespace/pod" or "namespace/pod/container"."""
-        ...
-
-    async def container_image(self, container: str) -> tuple[str, ...]:
-        """Digests that name the image of a container of this machine."""
-        ...
-
-    async def checkpoint_hash(self, folder: Path, *, say: Callable[[str], None]) -> str:
-        """The hash of a folder's files, as "sha256:..."; says how far it is where that takes long."""
-        ...
-
-    def revision(self, folder: Path) -> str:
-        """The commit that a folder's path or metadata names; empty without one."""
-        ...
 
 
 Tokenize = Callable[[Sequence[str]], list[list[int]]]
@@ -624,15 +548,6 @@ class Secrets(Protocol):
         ...
 
 
-class RemoteService(Protocol):
-    """A server of `qualab serve`, read over HTTP."""
-
-    async def get(self, path: str) -> JsonObject:
-        """What stands at a path below /v1. Raises the error that the server names; EndpointUnreachable,
-        EndpointMisconfigured."""
-        ...
-
-
 class LogSource(Protocol):
     """One run's logs, open to be read."""
 
@@ -658,19 +573,6 @@ class ReadLogs(Protocol):
 
 TaskKnowledge = Callable[[str], TaskFacts | None]
 """What is known of a task or group by its name; None where it is not known."""
-
-
-class WriteResults(Protocol):
-    """Writes one arm as an lm-eval run: a results document and each task's sample rows; yields the files' paths."""
-
-    def __call__(
-        self,
-        folder: Path,
-        *,
-        date_id: str,
-        results: Mapping[str, Any],
-        samples: Iterable[tuple[str, Iterable[JsonObject]]],
-    ) -> Iterator[Path]: ...
 
 
 class Renderer(Protocol):

@@ -7,22 +7,20 @@ the value is None, never a number that stands for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
 from qualab.analysis.bounds import with_items_needed, with_zero
 from qualab.analysis.judge import is_equivalent, judge
 from qualab.analysis.means import mean_evidence, sample_of_counts
-from qualab.errors import InsufficientData, InvalidValue
+from qualab.errors import InvalidValue
 from qualab.model.comparison import ItemsRange
 from qualab.model.names import Verdict
 from qualab.model.plan import DecisionRule
-from qualab.stats.bounded import bound_cost
-from qualab.stats.checks import check_alpha, check_items, check_margin, check_power, check_rates, normal_quantile
+from qualab.planning.power import SEED, EarlyLooks, early_looks, if_any
+from qualab.stats.checks import check_alpha, check_items, check_power, check_rates
 from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import (
     items_unpaired_equivalence,
@@ -34,12 +32,11 @@ from qualab.stats.difference import (
 )
 from qualab.stats.equivalence import equivalence
 from qualab.stats.interval import ConfidenceInterval, newcombe, tango
-from qualab.stats.looks import MOST_GUARDED, LookDesign, LookPerformance, design_looks, looks_at, simulate_looks
+from qualab.stats.looks import MOST_GUARDED
 from qualab.stats.sizing import (
     MAX_ITEMS,
     McNemarMethod,
     discordance_with_repeats,
-    is_guard_counted,
     items_needed,
     joint_power,
     mde,
@@ -52,13 +49,6 @@ from qualab.stats.sizing import (
 
 PLANNING_POWER = 0.8
 """Of the items needed that go with a test, as in a comparison's analysis."""
-SIMULATED_ITEMS = 10_000
-"""Up to so many items a design with looks is simulated."""
-SIMULATED_RUNS = 10_000
-MOST_LOOKS = 50
-SEED = 20_240_501
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,14 +231,17 @@ def powers(
     """
     _check_offered(n_items)
     for_joint = power_for_joint(n_metrics=n_metrics, power=PLANNING_POWER)
-    proven = power_equivalence(
-        n_items=n_items, discordance=discordance, difference=difference, margin=margin, alpha=alpha
+    equivalence_power = partial(
+        power_equivalence,
+        n_items=n_items,
+        discordance=discordance,
+        difference=difference,
+        margin=margin,
+        alpha=alpha,
     )
-    guarded = _guarded_power(n_items, discordance, difference, margin, alpha)
-    midp, exact = (
-        power_mcnemar(n_items=n_items, discordance=discordance, difference=difference, alpha=alpha, method=method)
-        for method in (McNemarMethod.MIDP, McNemarMethod.EXACT)
-    )
+    proven = equivalence_power()
+    guarded = equivalence_power(is_guarded=True) if n_items <= MOST_GUARDED else None
+    detected = partial(power_mcnemar, n_items=n_items, alpha=alpha)
     return Powers(
         n_items=n_items,
         discordance=discordance,
@@ -260,25 +253,11 @@ def powers(
         equivalence_guarded=guarded,
         joint=joint_power([proven if guarded is None else guarded] * n_metrics),
         power_for_joint=for_joint,
-        detection=midp,
-        detection_exact=exact,
-        detection_of_margin=_detection_of(margin, n_items, discordance, alpha),
-    )
-
-
-def _guarded_power(n_items: int, discordance: float, difference: float, margin: float, alpha: float) -> float | None:
-    if n_items > MOST_GUARDED:
-        return None
-    return power_equivalence(
-        n_items=n_items, discordance=discordance, difference=difference, margin=margin, alpha=alpha, is_guarded=True
-    )
-
-
-def _detection_of(loss: float, n_items: int, noise: float, alpha: float) -> float | None:
-    if noise + loss > 1.0:
-        return None
-    return power_mcnemar(
-        n_items=n_items, discordance=noise + loss, difference=-loss, alpha=alpha, method=McNemarMethod.MIDP
+        detection=detected(discordance=discordance, difference=difference, method=McNemarMethod.MIDP),
+        detection_exact=detected(discordance=discordance, difference=difference, method=McNemarMethod.EXACT),
+        detection_of_margin=None
+        if discordance + margin > 1.0
+        else detected(discordance=discordance + margin, difference=-margin, method=McNemarMethod.MIDP),
     )
 
 
@@ -319,29 +298,15 @@ def smallest_effects(
         alpha=alpha,
         power=power,
         accuracy=accuracy,
-        mde=_if_any(lambda: mde(n_items=n_items, discordance=discordance, alpha=level, power=target)),
-        mde_beyond_noise=_if_any(
+        mde=if_any(lambda: mde(n_items=n_items, discordance=discordance, alpha=level, power=target)),
+        mde_beyond_noise=if_any(
             lambda: mde_beyond_noise(n_items=n_items, noise=discordance, alpha=level, power=target)
         ),
-        smallest_margin=_if_any(
+        smallest_margin=if_any(
             lambda: smallest_margin(n_items=n_items, discordance=discordance, alpha=level, power=target)
         ),
-        mde_unpaired=_if_any(lambda: mde_unpaired(n_items=n_items, baseline=accuracy, alpha=level, power=target)),
+        mde_unpaired=if_any(lambda: mde_unpaired(n_items=n_items, baseline=accuracy, alpha=level, power=target)),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EarlyLooks:
-    """A design that may stop at planned looks."""
-
-    n_looks: int
-    most_items: int
-    expected_items: float | None
-    """On average if there is no true difference, by simulation; None above 10,000 items, where it takes too long."""
-    power: float | None
-    """Share of the simulated runs that end in EQUIVALENT."""
-    harm: float | None
-    """Share of the simulated runs that stop for harm though there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,7 +361,12 @@ def size(
     power_each = power_for_joint(n_metrics=n_metrics, power=power)
     needed = partial(items_needed, margin=margin, alpha=alpha, is_guarded=True)
     n_items = needed(discordance=discordance, power=power)
-    left = _repeated_discordance(repeats, noise, discordance)
+    if (repeats != 1) != (noise is not None):
+        raise InvalidValue(
+            "Repeats and the noise that they divide go together",
+            hint="Give --repeats of at least 2 and --noise: the discordance of two runs of the same arm.",
+        )
+    left = None if noise is None else discordance_with_repeats(discordance=discordance, noise=noise, repeats=repeats)
     return Size(
         margin=margin,
         discordance=discordance,
@@ -404,7 +374,9 @@ def size(
         power=power,
         n_metrics=n_metrics,
         n_items=n_items,
-        power_guarded=_guarded_power(n_items, discordance, 0.0, margin, alpha),
+        power_guarded=None
+        if n_items > MOST_GUARDED
+        else power_equivalence(n_items=n_items, discordance=discordance, margin=margin, alpha=alpha, is_guarded=True),
         power_each=power_each,
         n_items_joint=needed(discordance=discordance, power=power_each),
         looks=None
@@ -419,165 +391,6 @@ def size(
             items_unpaired_equivalence(baseline=accuracy, margin=margin, alpha=alpha, power=power)
         ),
     )
-
-
-def early_looks(
-    *,
-    margin: float,
-    discordance: float,
-    alpha: float = 0.05,
-    power: float = 0.9,
-    harm_alpha: float = 0.025,
-    n_looks: int = 10,
-) -> EarlyLooks:
-    """Items with equally spaced O'Brien–Fleming-type looks, at most and on average.
-
-    Raises:
-        InsufficientData: no number of items within reach gives the power.
-        InvalidValue: an argument cannot be.
-    """
-    if not 2 <= n_looks <= MOST_LOOKS:
-        raise InvalidValue(
-            f"A design with looks has 2 to {MOST_LOOKS} of them, not {n_looks}",
-            hint="5 to 10 looks are usual; 1 is the look at the end alone.",
-        )
-    design = design_looks(
-        discordance=discordance, margin=margin, alpha=alpha, power=power, harm_alpha=harm_alpha, n_looks=n_looks
-    )
-    most = design.n_items[-1]
-    seen = _simulated(design, discordance) if most <= SIMULATED_ITEMS else None
-    return EarlyLooks(
-        n_looks=n_looks,
-        most_items=most,
-        expected_items=seen.expected_items if seen else None,
-        power=seen.equivalent if seen else None,
-        harm=seen.harm if seen else None,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """Answers that are expected to be missing, and how the worst case takes them."""
-
-    share: float = 0.0
-    """Of each arm's answers."""
-    lost: float | None = None
-    """Share of the pairs without an answer that is taken as lost; None takes all."""
-
-    @property
-    def shift(self) -> float:
-        """By how much they move the difference on average, in the worst case of either side."""
-        pairs = 1.0 - (1.0 - self.share) ** 2
-        return self.share if self.lost is None else min(self.share, self.lost * pairs)
-
-
-NONE_MISSING = Missing()
-
-
-def verdict_power(
-    *,
-    n_items: int,
-    discordance: float,
-    margin: float,
-    alpha: float,
-    is_one_sided: bool = False,
-    missing: Missing = NONE_MISSING,
-    is_guarded: bool = True,
-    n_clusters: float | None = None,
-) -> float:
-    """Chance of the verdict without a true difference: score tests, exact guard, every way of taking missing answers.
-
-    Exact by enumeration where no answer is missing, else simulated. The guard, which takes long, is left out above
-    20,000 items; without `is_guarded`, for curves, also where ten or more changed items are to be expected. With
-    `n_clusters`, where items stand in clusters, `n_items` is their effective number, and the margin is narrowed by what
-    the bound over clusters costs.
-
-    Raises:
-        InsufficientData: there is no item.
-        InvalidValue: an argument cannot be.
-    """
-    check_items(n_items)
-    if n_clusters is not None:
-        margin -= bound_cost(n_clusters=n_clusters, variance=discordance / n_items, alpha=check_alpha(alpha))
-        if margin <= 0.0:
-            return 0.0
-    is_guarded = (is_guarded and n_items <= MOST_GUARDED) or is_guard_counted(n_items, discordance)
-    if not missing.share:
-        return power_equivalence(
-            n_items=n_items,
-            discordance=discordance,
-            margin=margin,
-            alpha=alpha,
-            is_one_sided=is_one_sided,
-            is_guarded=is_guarded,
-        )
-    one_look = LookDesign(
-        margin=check_margin(margin),
-        alpha=check_alpha(alpha),
-        n_items=(n_items,),
-        boundaries=(normal_quantile(1.0 - alpha),),
-        harm_boundaries=(math.inf,),
-    )
-    return _simulated(one_look, discordance, missing, is_one_sided=is_one_sided, is_guarded=is_guarded).equivalent
-
-
-def power_at_looks(
-    *,
-    n_items: int,
-    margin: float,
-    discordance: float,
-    alpha: float,
-    harm_alpha: float,
-    n_looks: int,
-    missing: Missing = NONE_MISSING,
-) -> float | None:
-    """Share of simulated runs of at most so many items that end in EQUIVALENT, without a true difference.
-
-    None above 10,000 items, where it takes too long, and where there are fewer items than looks.
-    """
-    if not n_looks <= n_items <= SIMULATED_ITEMS:
-        return None
-    design = looks_at(most_items=n_items, margin=margin, alpha=alpha, harm_alpha=harm_alpha, n_looks=n_looks)
-    return _simulated(design, discordance, missing).equivalent
-
-
-def _simulated(
-    design: LookDesign,
-    discordance: float,
-    missing: Missing = NONE_MISSING,
-    *,
-    is_one_sided: bool = False,
-    is_guarded: bool = True,
-) -> LookPerformance:
-    return simulate_looks(
-        design,
-        discordance=discordance,
-        missing=missing.share,
-        missing_lost=missing.lost,
-        is_one_sided=is_one_sided,
-        is_guarded=is_guarded,
-        n_resamples=SIMULATED_RUNS,
-        rng=np.random.default_rng(SEED),
-    )
-
-
-def _repeated_discordance(repeats: int, noise: float | None, discordance: float) -> float | None:
-    if repeats == 1 and noise is None:
-        return None
-    if repeats == 1 or noise is None:
-        raise InvalidValue(
-            "Repeats and the noise that they divide go together",
-            hint="Give --repeats of at least 2 and --noise: the discordance of two runs of the same arm.",
-        )
-    return discordance_with_repeats(discordance=discordance, noise=noise, repeats=repeats)
-
-
-def _if_any(find: Callable[[], T]) -> T | None:
-    """What is found, or None where it does not exist. Arguments that cannot be still raise."""
-    try:
-        return find()
-    except InsufficientData:
-        return None
 
 
 PAIRED_ITEMS = 600
@@ -669,19 +482,6 @@ class Reproduction:
     planning_unpaired: tuple[UnpairedPlanningRow, ...]
 
 
-def reproduce() -> Reproduction:
-    """The published table with its p-values recomputed, and what paired tests give: a few seconds of computing."""
-    return Reproduction(
-        published=tuple(map(reproduce_row, PUBLISHED)),
-        paired_items=PAIRED_ITEMS,
-        paired=tuple(map(paired_row, DISCORDANCES)),
-        planned_margin=PLANNED_MARGIN,
-        planned_power=PLANNED_POWER,
-        planning=tuple(map(planning_row, PLANNED_DISCORDANCES)),
-        planning_unpaired=tuple(map(unpaired_planning_row, ACCURACIES)),
-    )
-
-
 def reproduce_row(row: PublishedRow) -> ReproducedRow:
     """One published row, by the unpaired test that it was made with."""
     n = row.n_items
@@ -694,32 +494,39 @@ def reproduce_row(row: PublishedRow) -> ReproducedRow:
     )
 
 
-def paired_row(discordance: float) -> PairedRow:
-    """What pairing gives at the published number of items."""
-    found = smallest_effects(n_items=PAIRED_ITEMS, discordance=discordance)
-    one, two, three = (items_needed(discordance=discordance, margin=margin, power=PLANNING_POWER) for margin in MARGINS)
-    return PairedRow(
-        discordance=discordance,
-        mde80=found.mde,
-        mde_beyond_noise80=found.mde_beyond_noise,
-        margin80=found.smallest_margin,
-        margin90=smallest_margin(n_items=PAIRED_ITEMS, discordance=discordance, power=0.9),
-        items_for_1pp=one,
-        items_for_2pp=two,
-        items_for_3pp=three,
+def reproduce() -> Reproduction:
+    """Recompute the published table's p-values, and what paired tests give: a few seconds of computing."""
+    paired, planning = [], []
+    for discordance in DISCORDANCES:
+        effects = smallest_effects(n_items=PAIRED_ITEMS, discordance=discordance)
+        one, two, three = (
+            items_needed(discordance=discordance, margin=margin, power=PLANNING_POWER) for margin in MARGINS
+        )
+        row = PairedRow(
+            discordance=discordance,
+            mde80=effects.mde,
+            mde_beyond_noise80=effects.mde_beyond_noise,
+            margin80=effects.smallest_margin,
+            margin90=smallest_margin(n_items=PAIRED_ITEMS, discordance=discordance, power=0.9),
+            items_for_1pp=one,
+            items_for_2pp=two,
+            items_for_3pp=three,
+        )
+        paired.append(row)
+    for discordance in PLANNED_DISCORDANCES:
+        n_items = items_needed(discordance=discordance, margin=PLANNED_MARGIN, power=PLANNED_POWER)
+        looks = early_looks(discordance=discordance, margin=PLANNED_MARGIN, power=PLANNED_POWER)
+        planning.append(PlanningRow(discordance=discordance, fixed_items=n_items, looks=looks))
+    unpaired = partial(items_unpaired_equivalence, margin=PLANNED_MARGIN, power=PLANNED_POWER)
+    return Reproduction(
+        published=tuple(map(reproduce_row, PUBLISHED)),
+        paired_items=PAIRED_ITEMS,
+        paired=tuple(paired),
+        planned_margin=PLANNED_MARGIN,
+        planned_power=PLANNED_POWER,
+        planning=tuple(planning),
+        planning_unpaired=tuple(
+            UnpairedPlanningRow(accuracy=accuracy, n_items=math.ceil(unpaired(baseline=accuracy)))
+            for accuracy in ACCURACIES
+        ),
     )
-
-
-def planning_row(discordance: float) -> PlanningRow:
-    """Items for ±2 pp, with and without looks."""
-    return PlanningRow(
-        discordance=discordance,
-        fixed_items=items_needed(discordance=discordance, margin=PLANNED_MARGIN, power=PLANNED_POWER),
-        looks=early_looks(discordance=discordance, margin=PLANNED_MARGIN, power=PLANNED_POWER),
-    )
-
-
-def unpaired_planning_row(accuracy: float) -> UnpairedPlanningRow:
-    """The same, had the arms not answered the same items."""
-    needed = items_unpaired_equivalence(baseline=accuracy, margin=PLANNED_MARGIN, power=PLANNED_POWER)
-    return UnpairedPlanningRow(accuracy=accuracy, n_items=math.ceil(needed))

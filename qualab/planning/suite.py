@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 
@@ -17,26 +16,40 @@ from qualab.analysis.looks import harm_alpha
 from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
 from qualab.analysis.samples import MeanSample, layout_of, members_of, read_scores, sample_of
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.model.comparison import Analysis, Comparison
+from qualab.model.comparison import Comparison
+from qualab.model.items import Item
 from qualab.model.names import ArmName, MetricKind, MissingPolicy, RequestKind
-from qualab.model.plan import Assumptions, DecisionRule, LookPlan, MetricSpec, Plan
-from qualab.model.ports import LoadedTasks, Store
+from qualab.model.plan import (
+    Assumptions,
+    DecisionRule,
+    LookPlan,
+    MetricSpec,
+    Plan,
+    check_names,
+    unpinned_sentence,
+)
+from qualab.model.ports import Store
 from qualab.model.wording import percent, pp, proven, share
-from qualab.planning.calculators import EarlyLooks, Missing, early_looks, power_at_looks, verdict_power
-from qualab.run.experiment import Experiment, check_names, make_plan
-from qualab.run.pins import unpinned_sentence
+from qualab.planning.power import (
+    EarlyLooks,
+    Missing,
+    early_looks,
+    if_any,
+    narrowest_margin,
+    power_at_looks,
+    sufficient_items,
+    verdict_power,
+)
 from qualab.stats.bounded import bound_cost
 from qualab.stats.checks import FloatArray, IntArray
 from qualab.stats.mean import mean_difference
 from qualab.stats.noise import variance_components
 from qualab.stats.sizing import (
     discordance_with_repeats,
-    items_needed,
     joint_power,
     mde,
     mde_beyond_noise,
     power_for_joint,
-    smallest_margin,
 )
 
 _NEAR = 0.025
@@ -55,31 +68,21 @@ def unproven(
         return
     for one in figures:
         if one.items_needed is None or one.asked.n_items < one.items_needed:
-            yield " ".join(
-                filter(None, (_short_of(one, rule, target), _cost_of_missing(one, target), _what_helps(one)))
-            )
+            sentences = [_short_of(one, rule, target)]
+            if one.power_missing is not None and one.power >= target:  # missing answers alone take the power
+                sentences.append(f"Without a missing answer these have {share(one.power)}.")
+            yield " ".join([*sentences, *_what_helps(one)])
         elif one.power_looks is not None and one.power_looks < target - _NEAR:
-            yield _short_with_looks(one, target)
-
-
-def _short_with_looks(one: Figures, target: float) -> str:
-    needed = "" if one.looks is None else f": they need up to {one.looks.most_items:,} items"
-    return (
-        f"{one.name}: these items have {share(_at_the_end(one))} power in one look at the end, but "
-        f"{share(one.planned_power)} with the looks of this plan, short of {percent(round(target, 3))}{needed}, "
-        "or no looks."
-    )
+            needed = "" if one.looks is None else f": they need up to {one.looks.most_items:,} items"
+            aim = percent(round(target, 3))
+            yield (
+                f"{one.name}: these items have {share(_at_the_end(one))} power in one look at the end, but "
+                f"{share(one.planned_power)} with the looks of this plan, short of {aim}{needed}, or no looks."
+            )
 
 
 def _at_the_end(one: Figures) -> float:
     return one.power if one.power_missing is None else one.power_missing
-
-
-def _cost_of_missing(one: Figures, target: float) -> str:
-    """Where missing answers alone take the power."""
-    if one.power_missing is None or one.power < target:
-        return ""
-    return f"Without a missing answer these have {share(one.power)}."
 
 
 def _short_of(one: Figures, rule: DecisionRule, target: float) -> str:
@@ -98,28 +101,38 @@ def _short_of(one: Figures, rule: DecisionRule, target: float) -> str:
     )
 
 
-def _what_helps(one: Figures) -> str:
-    said = []
+def _what_helps(one: Figures) -> Iterator[str]:
     if one.items_needed:
-        said.append(f"A second set of {one.items_needed - one.asked.n_items:,} more items would do.")
+        yield f"A second set of {one.items_needed - one.asked.n_items:,} more items would do."
     if one.exercises_drafter and one.asked.repeats == 1:
         at_best = one.items_needed_repeated
         if at_best and at_best <= one.asked.n_items:
-            said.append(f"{BEST_REPEATS} answers an item would do if nearly all of the discordance were run noise.")
+            yield f"{BEST_REPEATS} answers an item would do if nearly all of the discordance were run noise."
         else:
             enough = f"{at_best:,} items would still be needed" if at_best else "they would still be too few"
-            said.append(f"{BEST_REPEATS} answers an item would not: even if all discordance were run noise, {enough}.")
-    return " ".join(said)
+            yield f"{BEST_REPEATS} answers an item would not: even if all discordance were run noise, {enough}."
 
 
 def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate_is_given: bool) -> Iterator[str]:
     """What the figures rest on, a sentence each."""
     yield from _of_discordance(figures, pilot)
     yield from _of_missing(figures, plan)
-    yield from _of_clusters(figures)
-    yield from _of_noise_floors(figures, plan)
+    for one in figures:
+        if one.belief.design_effect_source == "not known":
+            yield (
+                f"{one.name}: {one.asked.n_items:,} items in {one.asked.n_clusters:,} clusters count as independent "
+                "(design effect 1). Changes that come together need more: --design-effect, or a pilot."
+            )
     yield from _of_repeats(figures, plan)
-    yield from _of_joint_power(plan)
+    if len(plan.primaries) > 1:
+        tasks = [task for metric in plan.primaries for task in metric.members or (metric.task,)]
+        if len(set(tasks)) < len(tasks):
+            yield "Primary metrics share items: their joint power is given as if they did not, which is a guess."
+        else:
+            yield (
+                "Joint power is the product of the powers: primary metrics share no items, and are taken as "
+                "independent."
+            )
     if plan.looks and is_one_sided(plan.rule):
         yield "What early looks save is planned for equivalence only: no figures for non-inferiority."
     if pilot and pilot.rate and not rate_is_given:
@@ -153,39 +166,24 @@ def _of_missing(figures: Sequence[Figures], plan: Plan) -> Iterator[str]:
     missing = plan.assumptions.missing if plan.assumptions else 0.0
     if figures and not missing:
         yield "No answer is expected to be missing: --expected-missing 0.005 shows what half a percent an arm costs."
-    if over := [one.name for one in figures if _is_above_cap(one, plan.rule, missing)]:
+    pairs = 1.0 - (1.0 - missing) ** 2
+    caps = {one.name: replace(plan.rule, margin=one.margin).missing_cap(is_primary=True) for one in figures}
+    if over := [name for name, cap in caps.items() if pairs > cap]:
         yield (
             f"With {percent(missing)} of each arm's answers missing, more pairs lack an answer than the plan allows: "
             f"INVALID until they are asked again, or with a higher --max-missing-share: {_listed(over)}."
         )
 
 
-def _is_above_cap(one: Figures, rule: DecisionRule, missing: float) -> bool:
-    return 1.0 - (1.0 - missing) ** 2 > replace(rule, margin=one.margin).missing_cap(is_primary=True)
-
-
-def _of_clusters(figures: Sequence[Figures]) -> Iterator[str]:
-    for one in figures:
-        if one.belief.design_effect_source == "not known":
-            yield (
-                f"{one.name}: {one.asked.n_items:,} items in {one.asked.n_clusters:,} clusters count as independent "
-                "(design effect 1). Changes that come together need more: --design-effect, or a pilot."
-            )
-
-
-def _of_noise_floors(figures: Sequence[Figures], plan: Plan) -> Iterator[str]:
-    if plan.sampling.repeats == 1:
+def _of_repeats(figures: Sequence[Figures], plan: Plan) -> Iterator[str]:
+    repeats = plan.sampling.repeats
+    if repeats == 1:
         for one in figures:
             if (floor := one.belief.floor) is not None:
                 yield (
                     f"{one.name}: two runs of the baseline alone differ in {share(floor)} of the scores: "
                     '"noise + loss" counts from there.'
                 )
-
-
-def _of_repeats(figures: Sequence[Figures], plan: Plan) -> Iterator[str]:
-    repeats = plan.sampling.repeats
-    if repeats == 1:
         return
     yield (
         f"{repeats} answers an item divide run noise by {repeats}, and never what differs between items: "
@@ -196,24 +194,6 @@ def _of_repeats(figures: Sequence[Figures], plan: Plan) -> Iterator[str]:
             f"How much of the discordance is run noise is not known for {_listed(unknown)}: repeats count for nothing "
             "there. --noise says it, or a pilot with repeats."
         )
-
-
-def _of_joint_power(plan: Plan) -> Iterator[str]:
-    if len(plan.primaries) < 2:
-        return
-    if _share_items(plan):
-        yield "Primary metrics share items: their joint power is given as if they did not, which is a guess."
-    else:
-        yield "Joint power is the product of the powers: primary metrics share no items, and are taken as independent."
-
-
-def _share_items(plan: Plan) -> bool:
-    tasks = [task for metric in plan.primaries for task in _tasks(metric)]
-    return len(set(tasks)) < len(tasks)
-
-
-def _tasks(metric: MetricSpec) -> Sequence[str]:
-    return metric.members or (metric.task,)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -281,9 +261,25 @@ def belief_of(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None,
 
     Raises InvalidValue where more of the discordance is said to be noise than there is.
     """
-    discordance, source = _discordance(metric, plan, given, pilot)
-    effect, effect_source = _design_effect(metric, plan, given, pilot, is_clustered=is_clustered)
-    noise, noise_source = _noise(metric, plan, given, pilot)
+    seen = pilot.metrics.get(metric.id) if pilot else None
+    pilot_source = f"pilot {pilot.id}" if pilot else ""
+    discordance, source = _believed(
+        plan.named(metric, given.discordance),
+        (seen.discordance, f"{pilot_source}, {seen.n_changed} of {seen.n_scores}") if seen else (None, ""),
+        given.discordance.get(EVERYWHERE),
+        (DEFAULT_DISCORDANCE, "assumed by default"),
+    )
+    named_effect = plan.named(metric, given.design_effect)
+    effect, effect_source = 1.0, ""
+    if is_clustered or named_effect is not None:
+        measured = (seen.design_effect if seen else None, pilot_source)
+        everywhere = given.design_effect.get(EVERYWHERE)
+        effect, effect_source = _believed(named_effect, measured, everywhere, (1.0, "not known"))
+    noise, noise_source = 0.0, ""
+    if plan.sampling.repeats > 1:
+        measured = (seen.noise if seen else None, pilot_source)
+        everywhere = given.noise.get(EVERYWHERE)
+        noise, noise_source = _believed(plan.named(metric, given.noise), measured, everywhere, (0.0, "not known"))
     if noise > discordance:
         raise InvalidValue(
             f"The noise of {metric.id} ({noise:g}) is more than its discordance ({discordance:g})",
@@ -296,43 +292,19 @@ def belief_of(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None,
         design_effect_source=effect_source,
         noise=noise,
         noise_source=noise_source,
-        floor=pilot.metrics[metric.id].floor if pilot and metric.id in pilot.metrics else None,
+        floor=seen.floor if seen else None,
     )
 
 
-def _discordance(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None) -> tuple[float, str]:
-    named = plan.named(metric, given.discordance)
-    if named is not None:
-        return named, "assumed"
-    if pilot and (seen := pilot.metrics.get(metric.id)):
-        return seen.discordance, f"pilot {pilot.id}, {seen.n_changed} of {seen.n_scores}"
-    if EVERYWHERE in given.discordance:
-        return given.discordance[EVERYWHERE], "assumed"
-    return DEFAULT_DISCORDANCE, "assumed by default"
-
-
-def _design_effect(
-    metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None, *, is_clustered: bool
+def _believed(
+    named: float | None, measured: tuple[float | None, str], everywhere: float | None, default: tuple[float, str]
 ) -> tuple[float, str]:
-    named = plan.named(metric, given.design_effect)
+    """A value and its source: what is said by name, then what a pilot measured, then what is said of all."""
     if named is not None:
         return named, "assumed"
-    if not is_clustered:
-        return 1.0, ""
-    if pilot and (seen := pilot.metrics.get(metric.id)) and seen.design_effect is not None:
-        return seen.design_effect, f"pilot {pilot.id}"
-    return given.design_effect.get(EVERYWHERE, 1.0), "assumed" if EVERYWHERE in given.design_effect else "not known"
-
-
-def _noise(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None) -> tuple[float, str]:
-    if plan.sampling.repeats == 1:
-        return 0.0, ""
-    named = plan.named(metric, given.noise)
-    if named is not None:
-        return named, "assumed"
-    if pilot and (seen := pilot.metrics.get(metric.id)) and seen.noise is not None:
-        return seen.noise, f"pilot {pilot.id}"
-    return given.noise.get(EVERYWHERE, 0.0), "assumed" if EVERYWHERE in given.noise else "not known"
+    if measured[0] is not None:
+        return measured[0], measured[1]
+    return default if everywhere is None else (everywhere, "assumed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,7 +344,10 @@ def pilot_of(store: Store, comparison_id: str) -> Pilot:
             f"Comparison {comparison.id} has no scores to plan from",
             hint=f"Finish it first: qualab resume {comparison.id}",
         )
-    found, floors = {}, _floors(store.analysis(comparison.id))
+    analysis = store.analysis(comparison.id)
+    noise = analysis.noise if analysis else None
+    floors = {one.metric: one.flip_rate_baseline for one in noise.metrics} if noise else {}
+    found = {}
     for metric in comparison.plan.metrics:
         sample = sample_of(members_of(metric, comparison.plan), scores, layout, comparison.plan)
         if isinstance(sample, MeanSample):
@@ -380,12 +355,6 @@ def pilot_of(store: Store, comparison_id: str) -> Pilot:
             if complete.n_items:
                 found[metric.id] = _metric(complete, comparison.plan.sampling.repeats, floors.get(metric.id))
     return Pilot(id=comparison.id, metrics=found, rate=_rate(store, comparison))
-
-
-def _floors(analysis: Analysis | None) -> dict[str, float | None]:
-    """Flip rates between runs of the baseline, by metric."""
-    noise = analysis.noise if analysis else None
-    return {one.metric: one.flip_rate_baseline for one in noise.metrics} if noise else {}
 
 
 def _metric(sample: MeanSample, repeats: int, floor: float | None) -> PilotMetric:
@@ -432,9 +401,6 @@ def _rate(store: Store, comparison: Comparison) -> float | None:
 
 
 _HAIR = 1e-9
-_SHORTFALL = 0.005
-"""Simulated powers that fall no more than so far short of a target reach it."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -444,15 +410,6 @@ class Asked:
     n_items: int
     n_clusters: int
     repeats: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """Which metric it is."""
-
-    id: str
-    name: str
-    exercises_drafter: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -504,20 +461,14 @@ BEST_REPEATS = 4
 
 
 def figures_of(
-    metric: Named,
-    asked: Asked,
-    belief: Belief,
-    *,
-    rule: DecisionRule,
-    power_each: float,
-    looks: LookPlan | None,
-    missing: float = 0.0,
+    metric: MetricSpec, plan: Plan, asked: Asked, belief: Belief, *, power_each: float, missing: float
 ) -> Figures:
     """Everything that planning says of one metric.
 
-    `power_each` is what it needs for the joint power; `looks` has the level of a loss that is this metric's share;
-    `missing` is the expected share of each arm's answers.
+    `power_each` is what it needs for the joint power; `missing` is the expected share of each arm's answers.
     """
+    rule = plan.rule_for(metric)
+    looks = replace(plan.looks, harm_alpha=harm_alpha(plan, plan.looks)) if plan.looks else None
     expected = Missing(share=missing, lost=rule.missing_lost)
     variance = discordance_with_repeats(discordance=belief.discordance, noise=belief.noise, repeats=asked.repeats)
     effective = max(1, math.floor(asked.n_items / belief.design_effect + _HAIR))
@@ -546,7 +497,7 @@ def figures_of(
     provable = narrowest_margin(effective, variance, power_each, rule=rule, missing=expected)
     return Figures(
         id=metric.id,
-        name=metric.name,
+        name=_name(metric, plan),
         exercises_drafter=metric.exercises_drafter,
         asked=asked,
         belief=belief,
@@ -557,8 +508,8 @@ def figures_of(
         power_missing=power(missing=expected) if missing else None,
         power_looks=_power_looks(variance, narrowed, looks, effective, expected),
         provable_margin=None if provable is None or provable + cost >= 1.0 else provable + cost,
-        mde=_if_any(lambda: mde(n_items=effective, discordance=variance, alpha=alpha, power=target)),
-        mde_beyond_noise=_if_any(
+        mde=if_any(lambda: mde(n_items=effective, discordance=variance, alpha=alpha, power=target)),
+        mde_beyond_noise=if_any(
             lambda: mde_beyond_noise(
                 n_items=effective,
                 noise=variance if belief.floor is None or asked.repeats > 1 else belief.floor,
@@ -569,89 +520,15 @@ def figures_of(
         items_needed=needed(variance, power_each),
         items_needed_alone=needed(variance, target),
         items_needed_repeated=needed(belief.discordance / BEST_REPEATS, power_each),
-        looks=_looks(_worst(variance, expected), _shifted(narrowed, expected, power_each), looks, belief.design_effect),
+        looks=_looks(
+            expected.worst(variance),
+            rule=rule,
+            margin=narrowed.margin - expected.shift,
+            power=power_each,
+            looks=looks,
+            effect=belief.design_effect,
+        ),
     )
-
-
-def sufficient_items(
-    discordance: float,
-    power: float,
-    *,
-    rule: DecisionRule,
-    missing: Missing,
-    clusters_per_item: float | None = None,
-) -> int | None:
-    """Items that prove the rule's margin with this power; None where more than MAX_ITEMS would be needed.
-
-    `clusters_per_item`: clusters for each effective item; None where items are independent.
-    Where answers are expected to be missing: from the shifted margin on, the first size whose power is enough.
-    """
-    at_worst = _shifted(rule, missing, power)
-    if at_worst is None:
-        return None
-    n_items = _if_any(
-        lambda: items_needed(
-            discordance=_worst(discordance, missing),
-            margin=at_worst.margin,
-            alpha=rule.alpha,
-            power=power,
-            is_one_sided=is_one_sided(rule),
-            is_guarded=True,
-            max_items=MAX_ITEMS,
-        )
-    )
-    if n_items is None or not (missing.share or clusters_per_item):
-        return n_items
-
-    def is_enough(n_items: int) -> bool:
-        found = verdict_power(
-            n_items=n_items,
-            discordance=discordance,
-            margin=rule.margin,
-            alpha=rule.alpha,
-            is_one_sided=is_one_sided(rule),
-            missing=missing,
-            n_clusters=clusters_per_item and n_items * clusters_per_item,
-        )
-        return found >= power - (_SHORTFALL if missing.share else 0.0)
-
-    low = high = n_items
-    while not is_enough(high):
-        low, high = high, math.ceil(1.1 * high)
-        if high > MAX_ITEMS:
-            return None
-    while high > 1.005 * low + 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
-
-
-def narrowest_margin(
-    n_items: int, discordance: float, power: float, *, rule: DecisionRule, missing: Missing
-) -> float | None:
-    """The smallest margin that the items prove with this power; None where they prove none."""
-    margin = _if_any(
-        lambda: smallest_margin(
-            n_items=n_items,
-            discordance=_worst(discordance, missing),
-            alpha=rule.alpha,
-            power=power,
-            is_one_sided=is_one_sided(rule),
-            is_guarded=True,
-        )
-    )
-    return None if margin is None or margin + missing.shift >= 1.0 else margin + missing.shift
-
-
-def _worst(discordance: float, missing: Missing) -> float:
-    """With the pairs without an answer that the worst case counts as changed."""
-    return min(1.0, discordance + missing.shift)
-
-
-def _shifted(rule: DecisionRule, missing: Missing, power: float) -> DecisionRule | None:
-    """The rule with what the worst case leaves of its margin, for a power; None where it leaves nothing."""
-    left = rule.margin - missing.shift
-    return replace(rule, margin=left, power=power) if left > 0.0 else None
 
 
 def _power_looks(
@@ -672,23 +549,24 @@ def _power_looks(
     )
 
 
-def _looks(discordance: float, rule: DecisionRule | None, looks: LookPlan | None, effect: float) -> EarlyLooks | None:
-    if looks is None or rule is None or is_one_sided(rule):
+def _looks(
+    discordance: float, *, rule: DecisionRule, margin: float, power: float, looks: LookPlan | None, effect: float
+) -> EarlyLooks | None:
+    """`margin` is what clusters and missing answers leave of the rule's."""
+    if looks is None or margin <= 0.0 or is_one_sided(rule):
         return None
-    found = _early_looks(rule.margin, discordance, rule.alpha, rule.power, looks)
-    return found and EarlyLooks(
-        n_looks=looks.n_looks,
+    found = _early_looks(margin, discordance, rule.alpha, power, looks)
+    return found and replace(
+        found,
         most_items=math.ceil(found.most_items * effect - _HAIR),
         expected_items=None if found.expected_items is None else found.expected_items * effect,
-        power=found.power,
-        harm=found.harm,
     )
 
 
 @lru_cache(maxsize=32)
 def _early_looks(margin: float, discordance: float, alpha: float, power: float, looks: LookPlan) -> EarlyLooks | None:
     """Simulated once for metrics with the same assumptions."""
-    return _if_any(
+    return if_any(
         lambda: early_looks(
             margin=margin,
             discordance=discordance,
@@ -698,14 +576,6 @@ def _early_looks(margin: float, discordance: float, alpha: float, power: float, 
             n_looks=looks.n_looks,
         )
     )
-
-
-def _if_any(find: Callable[[], T]) -> T | None:
-    """What is found, or None where it does not exist. Arguments that cannot be still raise."""
-    try:
-        return find()
-    except InsufficientData:
-        return None
 
 
 _NOT_OFFERED = {
@@ -751,28 +621,26 @@ class Planning:
     """On what the figures rest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sizes:
-    """How many items, clusters and requests the tasks have."""
-
-    items: Mapping[str, int]
-    clusters: Mapping[str, int]
-    n_requests: int
-
-
 def plan_comparison(
-    experiment: Experiment,
-    tasks: LoadedTasks,
+    plan: Plan,
+    items: Iterable[Item],
     given: Given,
     pilot: Pilot | None = None,
     *,
-    checkpoint_hash: str = "",
+    missing: float = 0.0,
 ) -> Planning:
-    """Freezes a plan and says what its items can prove; no endpoint is asked anything. Raises InvalidValue."""
-    plan = make_plan(experiment, tasks, checkpoint_hash=checkpoint_hash)
+    """Says what a plan's items can prove, and adds what was assumed to the plan. Raises InvalidValue.
+
+    `missing` is the share of each arm's answers that is expected to be missing.
+    """
     check_given(given, plan)
-    sizes = _sizes(tasks, plan)
-    beliefs = {metric.id: _belief(metric, plan, given, pilot, sizes) for metric in plan.primaries}
+    n_requests, asked = _asked(items, plan)
+    beliefs = {
+        metric.id: belief_of(
+            metric, plan, given, pilot, is_clustered=asked[metric.id].n_clusters < asked[metric.id].n_items
+        )
+        for metric in plan.primaries
+    }
     unplanned = tuple(
         Unplanned(id=metric.id, reason=f"planning is not offered: {reason}")
         for metric in plan.primaries
@@ -782,66 +650,61 @@ def plan_comparison(
     power_each = power_for_joint(n_metrics=len(plan.primaries), power=plan.rule.power) if plan.primaries else None
     figures = tuple(
         figures_of(
-            _named(metric, plan),
-            _asked(metric, plan, sizes),
+            metric,
+            plan,
+            asked[metric.id],
             beliefs[metric.id],
-            rule=plan.rule_for(metric),
             power_each=power_each or plan.rule.power,
-            looks=replace(plan.looks, harm_alpha=harm_alpha(plan, plan.looks)) if plan.looks else None,
-            missing=experiment.expected_missing,
+            missing=missing,
         )
         for metric in planned
     )
     joint = joint_power([one.planned_power for one in figures]) if figures and not unplanned else None
     rate = given.rate if given.rate is not None or pilot is None else pilot.rate
-    missing = experiment.expected_missing
-    plan = replace(plan, assumptions=_assumptions(figures, joint, missing, has_repeats=plan.sampling.repeats > 1))
+    assumptions = Assumptions(
+        discordance={one.id: one.belief.discordance for one in figures},
+        design_effect={one.id: one.belief.design_effect for one in figures},
+        noise={one.id: one.belief.noise for one in figures} if plan.sampling.repeats > 1 else {},
+        joint_power=joint,
+        missing=missing,
+    )
+    plan = replace(plan, assumptions=assumptions)
     return Planning(
         plan=plan,
         metrics=figures,
         unplanned=unplanned,
-        n_items=sum(sizes.items.values()),
+        n_items=sum(task.n_items for task in plan.tasks),
         power_each=power_each,
         joint_power=joint,
         expected_missing=missing,
-        n_requests=sizes.n_requests,
+        n_requests=n_requests,
         rate=rate,
-        duration_s=sizes.n_requests / rate if rate else None,
+        duration_s=n_requests / rate if rate else None,
         unproven=tuple(unproven(figures, plan.rule, power_each=power_each, joint=joint)),
         caveats=tuple(caveats(figures, plan, pilot, rate_is_given=given.rate is not None)),
     )
 
 
-def _sizes(tasks: LoadedTasks, plan: Plan) -> _Sizes:
-    items: Counter[str] = Counter()
+def _asked(rendered: Iterable[Item], plan: Plan) -> tuple[int, dict[str, Asked]]:
+    """Requests of the whole run; and each primary metric's items, a group's over all its members."""
+    n_items: Counter[str] = Counter()
     clusters: dict[str, set[str]] = {}
     n_prompts = n_generations = 0
-    for item in tasks.render():
-        items[item.task] += 1
+    for item in rendered:
+        n_items[item.task] += 1
         n_prompts += len(item.prompts)
         n_generations += len(item.prompts) if item.kind is RequestKind.GENERATION else 0
         clusters.setdefault(item.task, set()).add(item.cluster or f"item {item.doc_id}")
-    noise_runs = plan.noise_floor.runs if plan.noise_floor else 0
-    return _Sizes(
-        items=items,
-        clusters={task: len(found) for task, found in clusters.items()},
-        n_requests=(n_prompts * len(ArmName) + n_generations * noise_runs) * plan.sampling.repeats,
-    )
-
-
-def _asked(metric: MetricSpec, plan: Plan, sizes: _Sizes) -> Asked:
-    """A group's metric is over the items of all its members."""
-    names = {member.task for member in members_of(metric, plan)}
-    return Asked(
-        n_items=sum(sizes.items[name] for name in names),
-        n_clusters=sum(sizes.clusters[name] for name in names),
-        repeats=plan.sampling.repeats,
-    )
-
-
-def _belief(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None, sizes: _Sizes) -> Belief:
-    asked = _asked(metric, plan, sizes)
-    return belief_of(metric, plan, given, pilot, is_clustered=asked.n_clusters < asked.n_items)
+    noise_runs, repeats = plan.noise_floor.runs if plan.noise_floor else 0, plan.sampling.repeats
+    asked = {}
+    for metric in plan.primaries:
+        tasks = {member.task for member in members_of(metric, plan)}
+        asked[metric.id] = Asked(
+            n_items=sum(n_items[task] for task in tasks),
+            n_clusters=sum(len(clusters.get(task, ())) for task in tasks),
+            repeats=repeats,
+        )
+    return (n_prompts * len(ArmName) + n_generations * noise_runs) * repeats, asked
 
 
 def _reason_against(metric: MetricSpec, plan: Plan) -> str:
@@ -852,21 +715,7 @@ def _reason_against(metric: MetricSpec, plan: Plan) -> str:
     return _NOT_OFFERED[next(iter(kinds)) if len(kinds) == 1 else MetricKind.GROUP_MEAN]
 
 
-def _named(metric: MetricSpec, plan: Plan) -> Named:
-    return Named(id=metric.id, name=_name(metric, plan), exercises_drafter=metric.exercises_drafter)
-
-
 def _name(metric: MetricSpec, plan: Plan) -> str:
     benchmarks = plan.benchmarks_of(metric)
     sharing = [other for other in plan.primaries if plan.benchmarks_of(other) & benchmarks]
     return next(iter(benchmarks)) if len(benchmarks) == 1 and len(sharing) == 1 else metric.id
-
-
-def _assumptions(figures: Sequence[Figures], joint: float | None, missing: float, *, has_repeats: bool) -> Assumptions:
-    return Assumptions(
-        discordance={one.id: one.belief.discordance for one in figures},
-        design_effect={one.id: one.belief.design_effect for one in figures},
-        noise={one.id: one.belief.noise for one in figures} if has_repeats else {},
-        joint_power=joint,
-        missing=missing,
-    )

@@ -364,7 +364,7 @@ def _planned(row: MetricResult, spec: MetricSpec, rule: DecisionRule, source: So
     }
     if spec.kind in (MetricKind.BINARY_MEAN, MetricKind.GROUP_MEAN):
         # scipy: planned runs only
-        from qualab.planning.calculators import Missing, verdict_power  # noqa: PLC0415
+        from qualab.planning.power import Missing, verdict_power  # noqa: PLC0415
         from qualab.stats.sizing import discordance_with_repeats  # noqa: PLC0415
 
         noise = taken.noise.get(row.id, 0.0)

@@ -12,9 +12,9 @@ from qualab.imports.plan import ImportedTasks
 from qualab.model.canonical import canonical_json, plan_hash
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.names import Verdict
-from qualab.model.plan import DecisionRule, Plan
+from qualab.model.plan import DecisionRule, Plan, check_names
 from qualab.model.ports import ScoredTasks
-from qualab.run.experiment import check_names, check_rule, check_unchanged, planned_options
+from qualab.run.experiment import check_rule, check_unchanged, planned_options
 from qualab.run.services import Services
 
 _SAME = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "pins", "imported", "sequential")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -14,6 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from qualab.errors import InvalidValue, PlanChanged, UsageError
+from qualab.harness.process import LoadedTasks
 from qualab.model.canonical import plain, plan_hash
 from qualab.model.comparison import Comparison
 from qualab.model.items import check_gen_kwargs
@@ -30,9 +30,10 @@ from qualab.model.plan import (
     RequestPolicy,
     SamplingPlan,
     TaskSpec,
+    check_names,
     commit_of,
 )
-from qualab.model.ports import LoadedTasks, TaskOptions
+from qualab.model.ports import TaskOptions
 from qualab.run.pins import check_pins, places_text
 
 DEFAULT_SUITE = "release"
@@ -163,16 +164,6 @@ def make_plan(
     check_names(plan.rule.margins, plan, what="margins")
     check_names(plan.rule.score_bounds, plan, what="score_bounds")
     return plan
-
-
-def check_names(values: Mapping[str, object], plan: Plan, *, what: str) -> None:
-    """Raises InvalidValue for a name that is no benchmark, task or metric of the plan, with the nearest that is."""
-    for name in values:
-        if name not in plan.margin_names:
-            near = difflib.get_close_matches(name, plan.margin_names, n=1, cutoff=0.4)
-            hint = f"Did you mean {near[0]}?" if near else f"It has: {', '.join(plan.margin_names)}"
-            said = f"the plan has no benchmark, task or metric named {name}"
-            raise InvalidValue(f"{what}: {said}", hint=hint, fields={what: f"{said}. {hint}"})
 
 
 def _looks(experiment: Experiment) -> LookPlan | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import errno
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from qualab.analysis.scoring import Answered, answered_items
-from qualab.errors import InvalidValue
+from qualab.errors import InfrastructureError, InvalidValue, UsageError
 from qualab.model.canonical import plain
 from qualab.model.comparison import Comparison
 from qualab.model.items import Item, JsonObject, Reply
@@ -37,7 +40,7 @@ def export(
             entries = _by_task(comparison.plan, answered, repeat)
             results = {**tasks.results(entries), **_settings(comparison, arm, repeat)}
             samples = ((task, tasks.samples(task, rows)) for task, rows in entries.items())
-            yield from services.write_results(folder / name, date_id=date_id, results=results, samples=samples)
+            yield from write_lm_eval_files(folder / name, date_id=date_id, results=results, samples=samples)
 
 
 def _by_task(plan: Plan, answered: list[Answered], repeat: int) -> dict[str, list[Entry]]:
@@ -80,3 +83,29 @@ def _settings(comparison: Comparison, arm: ArmName, repeat: int) -> JsonObject:
             "arm": arm.value,
         },
     }
+
+
+NOT_IN_FILE_NAMES = re.compile(r"[^\w.-]")
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def write_lm_eval_files(
+    folder: Path, *, date_id: str, results: Mapping[str, Any], samples: Iterable[tuple[str, Iterable[JsonObject]]]
+) -> Iterator[Path]:
+    """Writes `results_<date>.json` and a `samples_<task>_<date>.jsonl` for each task, and yields their paths.
+
+    Raises UsageError for a file that cannot be written, InfrastructureError where there is no room for it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"results_{date_id}.json"
+        path.write_text(json.dumps(results, indent=2, ensure_ascii=False), encoding="utf-8")
+        yield path
+        for task, rows in samples:
+            path = folder / f"samples_{NOT_IN_FILE_NAMES.sub('_', task)}_{date_id}.jsonl"
+            with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            yield path
+    except OSError as exc:
+        kind = InfrastructureError if exc.errno in NO_ROOM else UsageError
+        raise kind(f"Cannot write {exc.filename or folder}: {exc.strerror}", hint="Give another folder") from exc

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
 from pydantic import TypeAdapter, ValidationError
@@ -21,35 +21,22 @@ from qualab.errors import (
     TooManyRequests,
     error_class,
 )
-from qualab.model.comparison import Analysis, Comparison
 from qualab.model.names import ComparisonStatus
-from qualab.model.ports import Clock, ComparisonFilter, Registry, RemoteService, Store
+from qualab.model.ports import Clock, ComparisonFilter, Registry, Store
 from qualab.model.registry import SubmissionStatus, not_found
 from qualab.model.report import GateResult
 from qualab.run.prune import find
 from qualab.service.reading import MetricsOf, VerdictOf
 
+if TYPE_CHECKING:
+    from qualab.endpoints.remote import Service
+
 T = TypeVar("T")
 Say = Callable[[str], None]
 PASSING = (InfrastructureError, TooManyRequests, EndpointMisconfigured)
 """Of a service that has answered before: it is away, busy, or a proxy speaks in its place for a while."""
+ENDED = (ComparisonStatus.INTERRUPTED, ComparisonStatus.STOPPED, ComparisonStatus.FINISHED)
 NO_SERVICE = "Name a server of `qualab serve`, of this version or a newer one"
-
-
-class Source(Protocol):
-    """Where a gate reads."""
-
-    async def latest(self, label: str) -> str:
-        """The id of the newest comparison with a label. Raises ComparisonNotFound."""
-        ...
-
-    async def verdict(self, comparison_id: str) -> VerdictOf:
-        """Where it stands. Raises ComparisonNotFound."""
-        ...
-
-    async def metrics(self, comparison_id: str) -> MetricsOf:
-        """What a finished comparison came to."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,66 +62,46 @@ class StoredVerdicts:
             summary = self.registry.summary(comparison_id)
             sent = self.registry.submission(summary.id)
             ended = sent is None or sent.status in (SubmissionStatus.FAILED, SubmissionStatus.CANCELLED)
-            return _waiting(summary.id, summary.status, ended=ended, error=sent.error if sent else {})
-        return _standing(comparison, self.registry)
+            return VerdictOf(
+                id=summary.id,
+                status=summary.status,
+                has_ended=ended,
+                verdict=None,
+                plan_hash="",
+                label="",
+                model="",
+                finished_at=None,
+                stop_reason="",
+                error=sent.error if sent else {},
+            )
+        sent = self.registry.submission(comparison.id)
+        waits = sent is not None and sent.status in (SubmissionStatus.QUEUED, SubmissionStatus.RUNNING)
+        return VerdictOf(
+            id=comparison.id,
+            status=comparison.status,
+            has_ended=not waits and comparison.status in ENDED,
+            verdict=comparison.verdict,
+            plan_hash=comparison.plan_hash,
+            label=comparison.label,
+            model=comparison.plan.sampling.model,
+            finished_at=comparison.finished_at,
+            stop_reason=comparison.stop_reason,
+            error=sent.error if sent else {},
+        )
 
     async def metrics(self, comparison_id: str) -> MetricsOf:
         """Raises ComparisonNotFound."""
         analysis = self.store.analysis(comparison_id)
         if analysis is None:
             raise not_found(comparison_id)
-        return _metrics(analysis)
-
-
-def _waiting(
-    comparison_id: str,
-    status: ComparisonStatus | SubmissionStatus,
-    *,
-    ended: bool,
-    error: Mapping[str, str],
-) -> VerdictOf:
-    return VerdictOf(
-        id=comparison_id,
-        status=status,
-        has_ended=ended,
-        verdict=None,
-        plan_hash="",
-        label="",
-        model="",
-        finished_at=None,
-        stop_reason="",
-        error=error,
-    )
-
-
-def _standing(comparison: Comparison, registry: Registry) -> VerdictOf:
-    sent = registry.submission(comparison.id)
-    going = (SubmissionStatus.QUEUED, SubmissionStatus.RUNNING)
-    waits = sent is not None and sent.status in going
-    halted = comparison.status in (ComparisonStatus.INTERRUPTED, ComparisonStatus.STOPPED)
-    return VerdictOf(
-        id=comparison.id,
-        status=comparison.status,
-        has_ended=not waits and (halted or comparison.status is ComparisonStatus.FINISHED),
-        verdict=comparison.verdict,
-        plan_hash=comparison.plan_hash,
-        label=comparison.label,
-        model=comparison.plan.sampling.model,
-        finished_at=comparison.finished_at,
-        stop_reason=comparison.stop_reason,
-        error=sent.error if sent else {},
-    )
-
-
-def _metrics(analysis: Analysis) -> MetricsOf:
-    return MetricsOf(
-        comparison_id=analysis.comparison_id,
-        plan_hash=analysis.plan_hash,
-        verdict=analysis.verdict,
-        reasons=analysis.reasons,
-        caveats=analysis.caveats,
-        metrics=analysis.metrics,
-    )
+        return MetricsOf(
+            comparison_id=analysis.comparison_id,
+            plan_hash=analysis.plan_hash,
+            verdict=analysis.verdict,
+            reasons=analysis.reasons,
+            caveats=analysis.caveats,
+            metrics=analysis.metrics,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +120,7 @@ class _Listed:
 class ServedVerdicts:
     """A server of `qualab serve`."""
 
-    remote: RemoteService
+    remote: Service
 
     async def latest(self, label: str) -> str:
         """The id of the newest comparison with a label. Raises ComparisonNotFound."""
@@ -177,6 +144,9 @@ def _read(kind: type[T], content: Mapping[str, object]) -> T:
         return TypeAdapter(kind).validate_python(content)
     except ValidationError as exc:
         raise EndpointMisconfigured("The server's answer is none of a qualab service", hint=NO_SERVICE) from exc
+
+
+Source = StoredVerdicts | ServedVerdicts
 
 
 async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: float, say: Say) -> GateResult:

@@ -1,4 +1,4 @@
-"""Asks a command of this machine for JSON."""
+"""Reads what the arms really run: image digests from kubectl and docker, hashes and commits of local folders."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import os
 import re
 import stat
 import time
-from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +35,23 @@ async def ask_json(command: Sequence[str], *, about: str, timeout_s: float = TIM
             f"{about} cannot be looked into: {name} cannot be started ({exc.strerror})",
             hint=f"Install {name}, or leave the name out: the image is then recorded as declared",
         ) from exc
-    out, err = await _output(process, about=about, name=name, timeout_s=timeout_s)
-    if process.returncode:
+    try:
+        async with asyncio.timeout(timeout_s):
+            out, err = await process.communicate()
+    except TimeoutError as exc:
         raise PinUnreadable(
-            f"{about} cannot be looked into: {name} says: {_said(err) or f'exit code {process.returncode}'}",
+            f"{about} cannot be looked into: {name} has not answered for {timeout_s:g} s",
+            hint="Check that its server can be reached from here",
+        ) from exc
+    finally:  # it never outlives this
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        lines = [line.strip() for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
+        reason = lines[-1][:SHOWN] if lines else f"exit code {process.returncode}"
+        raise PinUnreadable(
+            f"{about} cannot be looked into: {name} says: {reason}",
             hint=f"Try it by hand: {' '.join(command)}",
         )
     try:
@@ -49,37 +62,12 @@ async def ask_json(command: Sequence[str], *, about: str, timeout_s: float = TIM
         ) from exc
 
 
-async def _output(process: Process, *, about: str, name: str, timeout_s: float) -> tuple[bytes, bytes]:
-    """What it wrote until it ended; it never outlives this."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await process.communicate()
-    except TimeoutError as exc:
-        raise PinUnreadable(
-            f"{about} cannot be looked into: {name} has not answered for {timeout_s:g} s",
-            hint="Check that its server can be reached from here",
-        ) from exc
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-def _said(err: bytes) -> str:
-    """The last line of the error output, where commands say what was wrong."""
-    lines = [line.strip() for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1][:SHOWN] if lines else ""
-
-
-REQUEST_TIMEOUT = "15s"
-
-
 async def pod_digests(pod: str) -> tuple[str, ...]:
     """Of "namespace/pod" or "namespace/pod/container". Raises PinUnreadable."""
     namespace, name, *wanted = pod.split("/")
     about = f"Pod {namespace}/{name}"
     command = ("kubectl", "get", "pod", name, "--namespace", namespace, "--output", "json")
-    answer = await ask_json((*command, f"--request-timeout={REQUEST_TIMEOUT}"), about=about)
+    answer = await ask_json((*command, "--request-timeout=15s"), about=about)
     status = _one(_list(answer, "status", "containerStatuses"), wanted[0] if wanted else "", about=about)
     spec = next((one for one in _list(answer, "spec", "containers") if one.get("name") == status.get("name")), {})
     return _digests([status.get("imageID"), status.get("image"), spec.get("image")], about=about)
@@ -152,13 +140,16 @@ class _File:
         return (self.path, self.size_bytes, self.mtime_ns)
 
 
-class FolderHashes:
-    """Hashes folders; a file that has not changed since is not read again."""
+class LocalPins:
+    """Asks the commands and folders of this machine. A file that has not changed since is not hashed again."""
+
+    pod_image = staticmethod(pod_digests)
+    container_image = staticmethod(docker_digests)
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int, int], str] = {}
 
-    async def hash_of(self, folder: Path, *, say: Callable[[str], None]) -> str:
+    async def checkpoint_hash(self, folder: Path, *, say: Callable[[str], None]) -> str:
         """As "sha256:...". Raises InvalidValue for no folder with files, PinUnreadable where reading fails."""
         try:
             _check_folder(folder)
@@ -174,6 +165,18 @@ class FolderHashes:
         for one in files:
             whole.update(b"%s\0%d\0%s\n" % (one.name, one.size_bytes, self._known[one.key].encode()))
         return f"sha256:{whole.hexdigest()}"
+
+    @staticmethod
+    def revision(folder: Path) -> str:
+        """The commit that a folder's path, its git, or the hub's metadata beside its files names; empty without one.
+
+        Raises InvalidValue for what is no folder.
+        """
+        _check_folder(folder)
+        with suppress(OSError):
+            if commit := snapshot_of(str(folder.resolve())):
+                return commit
+        return _git_commit(folder / ".git") or _hub_commit(folder / _HUB_METADATA)
 
     async def _read(self, files: list[_File], folder: Path, say: Callable[[str], None]) -> None:
         total, done = sum(one.size_bytes for one in files), 0
@@ -206,13 +209,11 @@ def _step(path: str, offset: int, content: Any) -> int:
 
 def _files(folder: Path) -> list[_File]:
     """Every file, in order of name. Raises OSError."""
-    return sorted(_walk(folder), key=lambda one: one.name)
 
-
-def _walk(folder: Path) -> Iterator[_File]:
     def fail(error: OSError) -> None:
         raise error
 
+    files = []
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
@@ -222,23 +223,12 @@ def _walk(folder: Path) -> Iterator[_File]:
                 continue
             relative = Path(path).relative_to(folder).as_posix()
             real = os.path.realpath(path)
-            yield _File(os.fsencode(relative), real, seen.st_size, seen.st_mtime_ns)
+            files.append(_File(os.fsencode(relative), real, seen.st_size, seen.st_mtime_ns))
+    return sorted(files, key=lambda file: file.name)
 
 
 def _gigabytes(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:.1f} GB"
-
-
-def local_revision(folder: Path) -> str:
-    """The commit that a folder's path, its git, or the hub's metadata beside its files names; empty without one.
-
-    Raises InvalidValue for what is no folder.
-    """
-    _check_folder(folder)
-    with suppress(OSError):
-        if commit := snapshot_of(str(folder.resolve())):
-            return commit
-    return _git_commit(folder / ".git") or _hub_commit(folder / _HUB_METADATA)
 
 
 def _git_commit(git: Path) -> str:
@@ -261,25 +251,3 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return ""
-
-
-class LocalPins:
-    """Asks the commands and folders of this machine. What has been hashed is not hashed again while it is unchanged."""
-
-    def __init__(self) -> None:
-        self._hashes = FolderHashes()
-
-    async def pod_image(self, pod: str) -> tuple[str, ...]:
-        return await pod_digests(pod)
-
-    async def container_image(self, container: str) -> tuple[str, ...]:
-        return await docker_digests(container)
-
-    async def checkpoint_hash(self, folder: Path, *, say: Callable[[str], None]) -> str:
-        return await self._hashes.hash_of(folder, say=say)
-
-    def revision(self, folder: Path) -> str:
-        return local_revision(folder)
-
-
-__all__ = ["LocalPins"]

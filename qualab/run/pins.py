@@ -25,7 +25,7 @@ from qualab.model.plan import (
     digest_of,
     snapshot_of,
 )
-from qualab.model.ports import PinSource
+from qualab.run.pin_sources import LocalPins
 
 Say = Callable[[str], None]
 
@@ -75,7 +75,7 @@ def places_of(kept: Mapping[str, str]) -> PinPlaces:
     )
 
 
-async def planned_hash(source: PinSource, places: PinPlaces, frozen: Pins | None, *, say: Say) -> str:
+async def planned_hash(source: LocalPins, places: PinPlaces, frozen: Pins | None, *, say: Say) -> str:
     """The checkpoint's hash for a plan: the frozen plan's own, else that of the folder; empty where none is named."""
     if frozen is not None or places.checkpoint is None:
         return frozen.checkpoint_hash if frozen else ""
@@ -83,7 +83,7 @@ async def planned_hash(source: PinSource, places: PinPlaces, frozen: Pins | None
 
 
 async def find_pins(
-    source: PinSource, pins: Pins, places: PinPlaces, engines: Mapping[ArmName, Engine], *, say: Say
+    source: LocalPins, pins: Pins, places: PinPlaces, engines: Mapping[ArmName, Engine], *, say: Say
 ) -> tuple[PinFound, ...]:
     """What each of these arms is made of: verified where something tells, else as the plan declares it.
 
@@ -99,7 +99,7 @@ async def find_pins(
     return tuple(found)
 
 
-async def _image(source: PinSource, places: PinPlaces, arm: ArmName) -> list[PinFound]:
+async def _image(source: LocalPins, places: PinPlaces, arm: ArmName) -> list[PinFound]:
     if pod := places.pods.get(arm):
         values, teller = await source.pod_image(pod), f"kubectl, pod {pod}"
     elif container := places.containers.get(arm):
@@ -109,7 +109,7 @@ async def _image(source: PinSource, places: PinPlaces, arm: ArmName) -> list[Pin
     return [PinFound(arm=arm, part=PinPart.IMAGE, values=values, source=teller)]
 
 
-async def _folder(source: PinSource, pins: Pins, places: PinPlaces, *, say: Say) -> dict[PinPart, str]:
+async def _folder(source: LocalPins, pins: Pins, places: PinPlaces, *, say: Say) -> dict[PinPart, str]:
     """What the checkpoint's folder on this machine tells. It is read only where the plan has a hash to compare with."""
     if places.checkpoint is None:
         return {}
@@ -207,8 +207,3 @@ def _ways_to_pin(pins: Pins, found: Sequence[PinFound]) -> Iterator[str]:
 def pinning_of(pins: Pins, found: tuple[PinFound, ...]) -> Pinning:
     """For the analysis."""
     return Pinning(is_pinned=not pins.unpinned, unpinned=pins.unpinned, found=found)
-
-
-def unpinned_sentence(pins: Pins) -> str:
-    """What a reader of a result, or of a plan, has to know; empty where everything is pinned."""
-    return f"Unpinned: {', '.join(pins.unpinned)}: not for sign-off." if pins.unpinned else ""

@@ -1,4 +1,5 @@
-"""Where comparisons stand now. A run that was killed cannot say so itself: it stands as running, and nobody runs it."""
+"""Finds comparisons as they stand now, and deletes old ones. A killed run cannot say so itself: it still counts as
+running in the store."""
 
 from __future__ import annotations
 
@@ -67,27 +68,18 @@ def prune(
     registry: Registry, *, before: datetime, label: str | None, who: str, now: datetime, dry_run: bool = False
 ) -> Iterator[Pruned]:
     """Deletes what was created before a time, newest first, telling each. A dry run only tells."""
-    for summary in _old(registry, before, label):
-        kept = _reason(summary)
-        if not kept and not dry_run:
-            kept = _delete(registry, summary, who=who, now=now)
-        yield Pruned(summary=summary, kept=kept)
-
-
-def _old(registry: Registry, before: datetime, label: str | None) -> Iterator[ComparisonSummary]:
-    wanted, cursor = ComparisonFilter(until=before, label=label, limit=PAGE), None
+    older, cursor = ComparisonFilter(until=before, label=label, limit=PAGE), None
     while True:
-        page = registry.page(wanted, cursor=cursor)
-        yield from page.entries
+        page = registry.page(older, cursor=cursor)
+        for summary in page.entries:
+            kept = "waits to be run" if summary.status is SubmissionStatus.QUEUED else ""
+            kept = "signed off" if summary.is_signed_off else kept
+            if not kept and not dry_run:
+                kept = _delete(registry, summary, who=who, now=now)
+            yield Pruned(summary=summary, kept=kept)
         cursor = page.next_cursor
         if cursor is None:
             return
-
-
-def _reason(summary: ComparisonSummary) -> str:
-    if summary.is_signed_off:
-        return "signed off"
-    return "waits to be run" if summary.status is SubmissionStatus.QUEUED else ""
 
 
 def _delete(registry: Registry, summary: ComparisonSummary, *, who: str, now: datetime) -> str:

@@ -9,13 +9,13 @@ from typing import Any
 from qualab.analysis.analyse import analyse
 from qualab.analysis.scoring import raw_value, scores_of, summary_of
 from qualab.errors import InvalidValue
+from qualab.harness.process import LoadedTasks
 from qualab.imports.plan import ScoresAlone
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Item, Score
 from qualab.model.names import ArmName, Verdict
 from qualab.model.plan import Plan, TaskSpec
-from qualab.model.ports import LoadedTasks
 from qualab.run.compare import marked
 from qualab.run.experiment import planned_options
 from qualab.run.services import Services

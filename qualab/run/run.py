@@ -14,13 +14,14 @@ from functools import partial
 from qualab.analysis.analyse import analyse
 from qualab.analysis.scoring import score_answers
 from qualab.errors import ComparisonBusy, PairDiffers, RunStopped, UsageError
+from qualab.harness.process import LoadedTasks
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.engine import Engine, EngineSeen, PinsSeen, Preflight, engines_seen, pins_seen, tokens_seen
 from qualab.model.items import Item
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import PinFound, PinPlaces, Plan
-from qualab.model.ports import EndpointInfo, LoadedTasks, Progress, Store, TaskOptions
+from qualab.model.ports import EndpointInfo, Progress, Store, TaskOptions
 from qualab.run.ask import Arm, Pause, ask_all, in_thread, kept_alive, n_requests, observation_pauses
 from qualab.run.experiment import (
     Experiment,
@@ -313,7 +314,7 @@ async def conclude_run(services: Services, run: Run) -> Analysis:
 
     def analysed() -> Analysis:
         with kept_alive(services, run.comparison.id):
-            summary = score_answers(services.store, run.comparison.id, run.tasks, run.items)
+            summary = score_answers(services.store, run.comparison.id, run.tasks, run.items, run.tasks.metrics)
             return analyse(services.store, run.comparison, run.tasks, run.items, summary)
 
     analysis = await in_thread(services, analysed)

@@ -5,22 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from qualab.harness.process import Harness, LoadedTasks
 from qualab.model.comparison import Comparison
 from qualab.model.items import Item
 from qualab.model.names import ArmName
-from qualab.model.ports import (
-    Clock,
-    Endpoint,
-    Harness,
-    LoadedTasks,
-    OpenEndpoint,
-    PinSource,
-    Progress,
-    Store,
-    Tokenize,
-    WriteResults,
-)
+from qualab.model.ports import Clock, Endpoint, OpenEndpoint, Progress, Store, Tokenize
 from qualab.model.registry import Pulse
+from qualab.run.pin_sources import LocalPins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +22,7 @@ class PairServices:
     open_endpoint: OpenEndpoint
     named_tokenizer: Callable[[str], Tokenize]
     is_same_server: Callable[[str, str], bool]
-    pins: PinSource
+    pins: LocalPins
     pulse: Pulse = field(default_factory=Pulse)
 
 
@@ -40,7 +31,6 @@ class Services(PairServices):
     """What a run needs, joined by `bootstrap`."""
 
     store: Store
-    write_results: WriteResults
     clock: Clock
     runner: str
     """Names this process in claims, as "host:pid:nonce"."""

@@ -62,9 +62,12 @@ async def count_tokens(services: Services, run: Run, *, keys: Keys) -> None:
         return
     with kept_alive(services, comparison.id):
         pairs = await asyncio.to_thread(differing_pairs, store, comparison, run.items)
-        by = _tokenized_by(run)
+        by = TokenizedBy.BASELINE if ArmName.BASELINE in run.endpoints else TokenizedBy.CANDIDATE
+        by = TokenizedBy.NAMED if comparison.local.get("tokenizer") else by
         earlier = first_tokens_seen(store.observations(comparison.id))
-        known = _known(earlier) if earlier and earlier.by is by else {}
+        known: Places = {}
+        if earlier and earlier.by is by:
+            known = {(kind, *key): token for kind in PairKind for key, token in earlier.places(kind).items()}
         wanted = chosen(pairs, seed=comparison.plan.sampling.seed)
         places = {pair.place: known[pair.place] for pair in wanted if pair.place in known}
         missing = [pair for pair in wanted if pair.place not in known]
@@ -111,16 +114,6 @@ def chosen(pairs: Sequence[Pair], *, seed: int) -> list[Pair]:
     return [pair for row in rounds for pair in row if pair is not None]
 
 
-def _tokenized_by(run: Run) -> TokenizedBy:
-    if run.comparison.local.get("tokenizer"):
-        return TokenizedBy.NAMED
-    return TokenizedBy.BASELINE if ArmName.BASELINE in run.endpoints else TokenizedBy.CANDIDATE
-
-
-def _known(seen: FirstTokensSeen) -> Places:
-    return {(kind, *key): token for kind in PairKind for key, token in seen.places(kind).items()}
-
-
 async def _ask_tokens(
     services: Services, run: Run, pairs: Sequence[Pair], keys: Keys
 ) -> tuple[Places, TokensLack | None]:
@@ -139,17 +132,14 @@ async def _ask_tokens(
             named = services.named_tokenizer(name) if name else None
             source = TokenSource(endpoint=endpoint, model=plan.sampling.model, named=named)
             for start in range(0, len(pairs), CHUNK):
-                places |= await _tokenized(source, pairs[start : start + CHUNK])
+                chunk = pairs[start : start + CHUNK]
+                tokens = await source.encode([text for pair in chunk for text in pair.texts])
+                places |= {pair.place: first_difference(*(tokens[text] for text in pair.texts)) for pair in chunk}
     except TimeoutError:
         return places, TokensLack.TIME
     except QualabError:
         return places, TokensLack.FAILED
     return places, None
-
-
-async def _tokenized(source: TokenSource, pairs: Sequence[Pair]) -> Places:
-    tokens = await source.encode([text for pair in pairs for text in pair.texts])
-    return {pair.place: first_difference(*(tokens[text] for text in pair.texts)) for pair in pairs}
 
 
 def _tasks(comparison: Comparison, pairs: Sequence[Pair], places: Mapping[Place, int | None]) -> Iterator[FirstTokens]:

@@ -12,11 +12,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from qualab.errors import ScoringTimedOut, StillLoading, UsageError
+from qualab.harness.process import Harness, LoadedTasks
 from qualab.model.canonical import canonical_json
 from qualab.model.plan import PinPlaces, Plan
-from qualab.model.ports import Harness, LoadedTasks, TaskOptions
+from qualab.model.ports import TaskOptions
 from qualab.planning.suite import Given, Pilot, Planning, plan_comparison
-from qualab.run.experiment import Experiment, task_options
+from qualab.run.experiment import Experiment, make_plan, task_options
 from qualab.service.limits import Turns
 
 KEPT_S = 300.0
@@ -78,7 +79,8 @@ class Planner:
 
         def plan() -> Planning:
             with self._loaded(options, self._tasks, KEPT_TASKS) as tasks:
-                return plan_comparison(plain, tasks, given, pilot, checkpoint_hash=checkpoint_hash)
+                frozen = make_plan(plain, tasks, checkpoint_hash=checkpoint_hash)
+                return plan_comparison(frozen, tasks.render(), given, pilot, missing=plain.expected_missing)
 
         future = self._begun(key, caller, plan)
         try:

@@ -13,13 +13,13 @@ from threading import Lock, Thread
 from qualab.analysis.drafter import Difference, differences
 from qualab.analysis.flips import have_outcomes
 from qualab.errors import ComparisonNotFound, ItemNotFound, NotYet, PathForbidden, QualabError
+from qualab.harness.process import LoadedTasks
 from qualab.model.canonical import body_hash, canonical_json, encode_body, sha256
 from qualab.model.comparison import Analysis, Comparison, MetricResult
 from qualab.model.engine import Engine, Treatment, engines_seen, pins_seen
 from qualab.model.items import Answer, Item, JsonObject, Outcome, OutcomeFilter, Reply, Score
 from qualab.model.names import ArmName, ComparisonStatus, Verdict
 from qualab.model.plan import PinFound
-from qualab.model.ports import LoadedTasks
 from qualab.model.registry import ComparisonSummary, Page, Submission, SubmissionStatus, not_found
 from qualab.run.experiment import FrozenPlan, check_unchanged, planned_options, refuse_imported, to_document
 from qualab.service.desk import Desk

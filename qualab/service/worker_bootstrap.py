@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from qualab.bootstrap import new_loop
 from qualab.clock import SharedClock
-from qualab.model.ports import Harness, Registry
+from qualab.harness.process import Harness
+from qualab.model.ports import Registry
 from qualab.run.services import Services
 from qualab.service.bootstrap import desk_of, pulse_of
 from qualab.service.desk import Desk, QueuedJobs

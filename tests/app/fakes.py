@@ -182,7 +182,7 @@ class FakeEndpoint:
         return Counters(drafting=on if self.drafts else None)
 
     async def inspect(self, *, model: str) -> EndpointInfo:
-        return EndpointInfo(url=self.url, server="fake", models=(model,), max_model_len=None, tokenizes=False)
+        return EndpointInfo(url=self.url, tokenizes=False)
 
     async def settings(self, api: Api) -> frozenset[str] | None:
         return None
@@ -284,7 +284,6 @@ class Bench:
             open_endpoint=self._open,
             named_tokenizer=lambda name: lambda texts: [list(text.encode()) for text in texts],
             is_same_server=lambda a, b: a == b,
-            write_results=lambda folder, **parts: iter(()),
             pins=self.pins,
             clock=self.clock,
             runner=self.runner,

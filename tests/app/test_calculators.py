@@ -18,7 +18,6 @@ from qualab.planning.calculators import (
     DISCORDANCES,
     PUBLISHED,
     Reproduction,
-    early_looks,
     paired_test,
     powers,
     reproduce,
@@ -26,6 +25,7 @@ from qualab.planning.calculators import (
     size,
     smallest_effects,
 )
+from qualab.planning.power import early_looks
 from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import items_unpaired_equivalence, mcnemar, mcnemar_sides, mde_unpaired, power_unpaired
 from qualab.stats.interval import tango

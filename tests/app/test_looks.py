@@ -19,7 +19,7 @@ from qualab.model.comparison import Analysis, Evidence, Look, MetricLook
 from qualab.model.items import Item, Prompt, Reply
 from qualab.model.names import ComparisonStatus, LookDecision, MetricKind, Objective, RequestKind, Verdict
 from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, RequestPolicy, TaskSpec
-from qualab.planning.calculators import Missing, power_at_looks
+from qualab.planning.power import Missing, power_at_looks
 from qualab.run.compare import compare_again, with_rule
 from qualab.run.prepare import in_random_order, stage_ends
 from qualab.run.run import resume, start

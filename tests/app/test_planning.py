@@ -20,9 +20,9 @@ from qualab.model.comparison import MissingSummary
 from qualab.model.items import Item, Reply
 from qualab.model.names import MetricKind, MissingPolicy, Objective
 from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, NoisePlan, TaskSpec
-from qualab.planning.calculators import verdict_power
-from qualab.planning.suite import Given, Planning, pilot_of, plan_comparison
-from qualab.run.experiment import FrozenPlan, check_frozen, from_document, make_plan, to_document
+from qualab.planning.power import verdict_power
+from qualab.planning.suite import Given, Pilot, Planning, pilot_of, plan_comparison
+from qualab.run.experiment import Experiment, FrozenPlan, check_frozen, from_document, make_plan, to_document
 from qualab.run.run import look_before, start
 from qualab.stats.counts import PairedCounts
 from qualab.stats.equivalence import equivalence
@@ -68,11 +68,15 @@ class Suite(FakeTasks):
                 yield replace(item, cluster=cluster)
 
 
+def planned_suite(given: Experiment, tasks: Any, beliefs: Given, pilot: Pilot | None = None) -> Planning:
+    return plan_comparison(make_plan(given, tasks), tasks.render(), beliefs, pilot, missing=given.expected_missing)
+
+
 def planned(sizes: dict[str, int], given: Given | None = None, **changes: object) -> Planning:
     rule = DecisionRule(margin=changes.pop("margin", 0.02), power=changes.pop("power", 0.8))  # type: ignore[arg-type]
     rule = replace(rule, **changes.pop("rule", {}))  # type: ignore[arg-type]
     tasks = Suite(sizes=sizes, per_cluster=changes.pop("per_cluster", 1), specs=changes.pop("specs", ()))  # type: ignore[arg-type]
-    return plan_comparison(experiment(rule=rule, **changes), tasks, given or Given(discordance={"": 0.05}))
+    return planned_suite(experiment(rule=rule, **changes), tasks, given or Given(discordance={"": 0.05}))
 
 
 def test_gsm8k_at_one_point_needs_4335_items_and_the_sentence_says_so() -> None:
@@ -384,19 +388,19 @@ async def test_a_pilot_gives_discordance_noise_and_rate() -> None:
     assert (seen.n_scores, seen.n_changed, seen.discordance) == (200, 20, 0.1)
     assert seen.noise == pytest.approx(10 * 0.5 / 100)
     assert pilot.rate == pytest.approx(399 / 9.9)
-    found = plan_comparison(experiment(**sampled), FakeTasks(n_items=100), Given(), pilot)
+    found = planned_suite(experiment(**sampled), FakeTasks(n_items=100), Given(), pilot)
     (one,) = found.metrics
     assert one.belief.discordance == 0.1
     assert one.variance == pytest.approx(0.05 + 0.05 / 2)
     assert pilot.id in one.belief.discordance_source
-    named = plan_comparison(experiment(**sampled), FakeTasks(n_items=100), Given(discordance={"sums": 0.2}), pilot)
+    named = planned_suite(experiment(**sampled), FakeTasks(n_items=100), Given(discordance={"sums": 0.2}), pilot)
     assert named.metrics[0].belief.discordance == 0.2
 
 
 async def test_a_pilot_without_a_change_is_no_proof_of_none() -> None:
     bench = Bench(harness=FakeHarness(FakeTasks(n_items=50)))
     analysis = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
-    found = plan_comparison(experiment(), FakeTasks(n_items=50), Given(), pilot_of(bench.store, analysis.comparison_id))
+    found = planned_suite(experiment(), FakeTasks(n_items=50), Given(), pilot_of(bench.store, analysis.comparison_id))
     assert found.metrics[0].belief.discordance == 0.0
     assert any("up to 5.8 %" in note for note in found.caveats)
 
@@ -417,7 +421,7 @@ COMMIT = "1" * 40
 
 
 def frozen_of(tasks: FakeTasks | None = None, **changes: object) -> FrozenPlan:
-    plan = plan_comparison(experiment(**changes), tasks or FakeTasks(), Given()).plan
+    plan = planned_suite(experiment(**changes), tasks or FakeTasks(), Given()).plan
     return FrozenPlan(plan=plan, plan_hash=plan_hash(plan), frozen_at=START, settings={"model": "m"})
 
 
@@ -525,12 +529,10 @@ async def test_a_noise_floor_that_a_pilot_measured_is_what_a_loss_comes_on_top_o
     bench.candidate.answer = lambda prompt, seed: reply("wrong") if int(prompt[4:]) < 20 else echo_number(prompt, seed)
     floor = experiment(noise_floor=NoisePlan(runs=1, concurrency=2))
     analysis = await start(bench.services, floor, keys={}, progress=QuietProgress())
-    found = plan_comparison(
-        experiment(), FakeTasks(n_items=200), Given(), pilot_of(bench.store, analysis.comparison_id)
-    )
+    found = planned_suite(experiment(), FakeTasks(n_items=200), Given(), pilot_of(bench.store, analysis.comparison_id))
     (one,) = found.metrics
     assert (one.belief.discordance, one.belief.floor) == (0.1, 0.04)
-    alone = plan_comparison(experiment(), FakeTasks(n_items=200), Given(discordance={"": 0.04}), None).metrics[0]
+    alone = planned_suite(experiment(), FakeTasks(n_items=200), Given(discordance={"": 0.04}), None).metrics[0]
     assert one.mde_beyond_noise == alone.mde_beyond_noise
     assert one.mde != alone.mde
     assert any("differ in 4.0 %" in note for note in found.caveats)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from qualab.errors import InfrastructureError, UsageError
-from qualab.managed.embedded import EmbeddedModels, models, prepare_models
+from qualab.managed.embedded import models
+from qualab.managed.embedded.models import EmbeddedModels, prepare_models, requantize
 
 gguf = pytest.importorskip("gguf", reason="needs the extra `demo`")
 pytest.importorskip("xllamacpp", reason="needs the extra `demo`")
 
 from gguf.quants import dequantize  # noqa: E402
 
-from qualab.managed.embedded.requantize import requantize  # noqa: E402
 from tests.embedded import tiny  # noqa: E402
 
 

@@ -17,7 +17,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from qualab.errors import InfrastructureError
-from qualab.managed.embedded import EmbeddedModels, embedded_pair, pair, prepare_models
+from qualab.managed.embedded import pair
+from qualab.managed.embedded.models import EmbeddedModels, prepare_models
+from qualab.managed.embedded.pair import embedded_pair
 
 ROOT = Path(__file__).parents[2]
 NO_MODELS = EmbeddedModels(model=Path("no-model.gguf"), drafter=Path("no-drafter.gguf"))
@@ -26,7 +28,8 @@ KEEPER = """
 import sys, time
 from collections.abc import Iterator
 from pathlib import Path
-from qualab.managed.embedded import embedded_pair, EmbeddedModels
+from qualab.managed.embedded.models import EmbeddedModels
+from qualab.managed.embedded.pair import embedded_pair
 model, drafter, logs = map(Path, sys.argv[1:])
 with embedded_pair(EmbeddedModels(model=model, drafter=drafter), drafter="off", log_dir=logs, parallel=1) as urls:
     print(*urls, flush=True)

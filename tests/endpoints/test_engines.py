@@ -57,7 +57,7 @@ async def probed(server: ScriptedServer, card: dict[str, Any]) -> Engine:
 async def test_a_configuration_that_takes_its_time_is_waited_for(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "PROBE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("qualab.endpoints.transport.PROBE_TIMEOUT_S", 0.2)
     card = serve(server, "vllm", "off")
     server.routes[("GET", "/server_info")] = after(0.5, server.routes[("GET", "/server_info")])
     assert (await probed(server, card)).config

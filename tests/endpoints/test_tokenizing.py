@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from qualab.endpoints.tokenizing import named_tokenizer
+from qualab.endpoints.client import named_tokenizer
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue, ScoringUnavailable
 from tests.endpoints.conftest import Open
 from tests.endpoints.scripted import ScriptedServer, reply

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qualab.harness import LmEvalHarness
+from tests.harness.in_process import LmEvalHarness
 from tests.harness.tiny_data import KOBEST, write_all, write_jsonl
 
 TASKS_DIR = Path(__file__).parents[2] / "tasks"

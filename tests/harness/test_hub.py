@@ -23,7 +23,7 @@ from tests.harness.tiny_data import haerae
 LOADS = """
 import json, sys
 from pathlib import Path
-from qualab.harness import LmEvalHarness
+from tests.harness.in_process import LmEvalHarness
 from qualab.errors import QualabError
 from qualab.model.ports import TaskOptions
 harness = LmEvalHarness(tasks_dir=Path(sys.argv[1]))

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from qualab.errors import BadDataFile, DatasetUnavailable, EmptyDataset, InvalidValue, UnknownTask
-from qualab.harness import LmEvalHarness
 from qualab.harness.catalog import read_catalog
 from qualab.model.names import MetricKind, RequestKind
-from qualab.model.ports import LoadedTasks, TaskOptions
+from qualab.model.ports import TaskOptions
 from tests.harness.conftest import TASKS_DIR
+from tests.harness.in_process import LmEvalHarness, LoadedTasks
 from tests.harness.tiny_data import KOBEST, belebele, gsm8k, haerae, write_jsonl
 
 PUBLISHED = [
@@ -282,12 +282,12 @@ def test_hashes_change_with_what_they_cover_and_with_nothing_else(harness: LmEva
 def test_hashes_are_the_same_in_another_process(harness: LmEvalHarness, tiny_data: Path) -> None:
     program = (
         "import json, sys; from pathlib import Path\n"
-        "from qualab.harness import LmEvalHarness; from qualab.model.ports import TaskOptions\n"
-        "loaded = LmEvalHarness(tasks_dir=Path(sys.argv[1])).load("
-        "TaskOptions(names=('published-34', 'release'), data_dir=Path(sys.argv[2])))\n"
+        "from qualab.harness.loading import load_tasks; from qualab.model.ports import TaskOptions\n"
+        "options = TaskOptions(names=('published-34', 'release'), data_dir=Path(sys.argv[2]))\n"
+        "loaded = load_tasks(options, tasks_dir=Path(sys.argv[1]))\n"
         "print(json.dumps({task.name: [task.config_hash, task.data_hash] for task in loaded.tasks}))"
     )
-    tasks_dir = harness._tasks_dir
+    tasks_dir = harness.tasks_dir
     done = subprocess.run(
         [sys.executable, "-c", program, str(tasks_dir), str(tiny_data)],
         capture_output=True,
@@ -308,8 +308,7 @@ def test_loading_prints_nothing(harness: LmEvalHarness, tiny_data: Path, capfd: 
 
 def test_importing_the_package_imports_neither_lm_eval_nor_datasets() -> None:
     program = (
-        "import sys, qualab.harness as h; h.LmEvalHarness\n"
-        "print(sorted({'lm_eval', 'datasets', 'numpy', 'nltk'} & set(sys.modules)))"
+        "import sys, qualab.harness.process\nprint(sorted({'lm_eval', 'datasets', 'numpy', 'nltk'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -13,23 +13,23 @@ from pathlib import Path
 import pytest
 
 from qualab.errors import ScoringUnavailable
-from qualab.harness import LmEvalHarness
 from qualab.harness.building import NEEDS_SENTENCES
 from qualab.model.ports import TaskOptions
 from tests.harness.conftest import TASKS_DIR
+from tests.harness.in_process import LmEvalHarness
 from tests.harness.tiny_data import IFEVAL, instruction, write_jsonl
 
 LOAD = """
 import sys, time
 from pathlib import Path
-from qualab.harness import LmEvalHarness
+from qualab.harness.loading import load_tasks
 from qualab.errors import QualabError
 from qualab.model.ports import TaskOptions
 tasks_dir, data_dir, *names = sys.argv[1:]
 before = time.monotonic()
 try:
-    loaded = LmEvalHarness(tasks_dir=Path(tasks_dir)).load(
-        TaskOptions(names=tuple(names), data_dir=Path(data_dir) if data_dir else None))
+    options = TaskOptions(names=tuple(names), data_dir=Path(data_dir) if data_dir else None)
+    loaded = load_tasks(options, tasks_dir=Path(tasks_dir))
     items = list(loaded.render())
     print("loaded", len(items))
 except QualabError as exc:

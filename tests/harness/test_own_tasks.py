@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from qualab.errors import BadDataFile, BrokenTask, DatasetUnavailable, EmptyDataset, ScoringUnavailable
-from qualab.harness import LmEvalHarness
 from qualab.model.names import MetricKind, RequestKind
-from qualab.model.ports import LoadedTasks, TaskOptions
+from qualab.model.ports import TaskOptions
 from tests.harness.conftest import TASKS_DIR
+from tests.harness.in_process import LmEvalHarness, LoadedTasks
 from tests.harness.tiny_data import write_jsonl
 
 ROWS = [{"q": f"What is {i} + 1?", "a": str(i + 1), "passage": f"p{i // 2}"} for i in range(6)]

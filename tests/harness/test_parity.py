@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from qualab.harness import LmEvalHarness
 from qualab.model.items import Item, Reply, generation_request, loglikelihood_parts, loglikelihood_request
 from qualab.model.names import AnswerStatus, Api, MetricKind, RequestKind
 from qualab.model.plan import FindingCode, SamplingPlan
-from qualab.model.ports import LoadedTasks, TaskOptions
+from qualab.model.ports import TaskOptions
+from tests.harness.in_process import LmEvalHarness, LoadedTasks
 from tests.imports.conftest import Importer
 from tests.scripted_server import MODEL, Script, ScriptedServer
 

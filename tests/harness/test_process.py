@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from qualab.errors import HarnessError, ScoringTimedOut, TooManyTasks, UnknownTask
-from qualab.harness import LmEvalHarness, SeparateHarness, process
+from qualab.harness import process
+from qualab.harness.process import Harness, LoadedTasks
 from qualab.model.items import Item, Reply
 from qualab.model.names import AnswerStatus, RequestKind
-from qualab.model.ports import LoadedTasks, TaskOptions
+from qualab.model.ports import TaskOptions
 from tests.harness.conftest import TASKS_DIR
+from tests.harness.in_process import LmEvalHarness
 from tests.harness.test_own_tasks import PLAIN, own
 
 HANGING = """
@@ -34,11 +36,11 @@ LIMIT_S = 1.0
 SCORE_FOR_EVER = """
 import sys
 from pathlib import Path
-from qualab.harness import SeparateHarness
+from qualab.harness.process import Harness
 from qualab.model.ports import TaskOptions
 from tests.harness.test_process import ENDLESS, entries
 folder = Path(sys.argv[1])
-tasks = SeparateHarness(tasks_dir=Path(sys.argv[2]), item_timeout_s=0.5).load(
+tasks = Harness(tasks_dir=Path(sys.argv[2]), item_timeout_s=0.5).load(
     TaskOptions(names=("mine",), include_paths=(folder,)))
 items = list(tasks.render())
 print(tasks._process._process.pid, flush=True)
@@ -70,14 +72,14 @@ def _reply(item: Item, text: str, choice: int) -> Reply:
 
 
 @pytest.fixture
-def separate() -> Iterator[SeparateHarness]:
-    harness = SeparateHarness(tasks_dir=TASKS_DIR, item_timeout_s=LIMIT_S)
+def separate() -> Iterator[Harness]:
+    harness = Harness(tasks_dir=TASKS_DIR, item_timeout_s=LIMIT_S)
     yield harness
     harness.stop()
 
 
 @pytest.fixture
-def hanging(separate: SeparateHarness, tmp_path: Path) -> LoadedTasks:
+def hanging(separate: Harness, tmp_path: Path) -> LoadedTasks:
     own(tmp_path, f"{PLAIN.rstrip()}{HANGING}")
     return separate.load(TaskOptions(names=("mine",), include_paths=(tmp_path,)))
 
@@ -91,7 +93,7 @@ def is_there(pid: int) -> bool:
 
 
 def test_everything_is_as_in_this_process(
-    harness: LmEvalHarness, separate: SeparateHarness, tiny_data: Path, tmp_path: Path
+    harness: LmEvalHarness, separate: Harness, tiny_data: Path, tmp_path: Path
 ) -> None:
     own(tmp_path, f"{PLAIN.rstrip()}{HANGING}")
     names = ("mine", "kobest_copa", "ifeval", "gsm8k")
@@ -116,11 +118,11 @@ def test_everything_is_as_in_this_process(
 
 
 def test_an_answer_on_which_a_filter_hangs_is_named_and_its_process_killed(
-    hanging: LoadedTasks, separate: SeparateHarness, tmp_path: Path
+    hanging: LoadedTasks, separate: Harness, tmp_path: Path
 ) -> None:
     items = list(hanging.render())
     answered = [*entries(items[:3], "#### 1"), *entries(items[3:4], ENDLESS), *entries(items[4:], "#### 1")]
-    pid = hanging._process._process.pid  # type: ignore[attr-defined]
+    pid = hanging._process._process.pid
     began = time.monotonic()
     with pytest.raises(ScoringTimedOut, match=r"item mine/3 took more than 1 s in filter backtracking of task mine"):
         hanging.score("mine", answered)
@@ -132,10 +134,10 @@ def test_an_answer_on_which_a_filter_hangs_is_named_and_its_process_killed(
     assert len(again.score("mine", answered[:3])) == 3
 
 
-def test_what_hangs_can_be_stopped_at_any_moment(hanging: LoadedTasks, separate: SeparateHarness) -> None:
+def test_what_hangs_can_be_stopped_at_any_moment(hanging: LoadedTasks, separate: Harness) -> None:
     answered = entries(list(hanging.render()), ENDLESS)
     hanging._scoring = hanging._process.call  # type: ignore[attr-defined]  # without a limit
-    pid = hanging._process._process.pid  # type: ignore[attr-defined]
+    pid = hanging._process._process.pid
     timer = threading.Timer(0.5, separate.stop)
     timer.start()
     with pytest.raises(HarnessError, match="was stopped"):
@@ -146,7 +148,7 @@ def test_what_hangs_can_be_stopped_at_any_moment(hanging: LoadedTasks, separate:
 
 def test_a_process_that_ends_by_itself_says_where(hanging: LoadedTasks) -> None:
     answered = entries(list(hanging.render()), ENDLESS)
-    pid = hanging._process._process.pid  # type: ignore[attr-defined]
+    pid = hanging._process._process.pid
     timer = threading.Timer(0.5, os.kill, (pid, signal.SIGKILL))
     timer.start()
     with pytest.raises(HarnessError, match=r"ended with code -9 at item mine/0, in filter backtracking of task mine"):
@@ -169,47 +171,45 @@ def test_a_process_whose_caller_was_killed_ends_by_itself(tmp_path: Path) -> Non
     assert not is_there(pid)
 
 
-def test_errors_are_those_of_the_harness(separate: SeparateHarness, tiny_data: Path) -> None:
+def test_errors_are_those_of_the_harness(separate: Harness, tiny_data: Path) -> None:
     with pytest.raises(UnknownTask) as unknown:
         separate.load(TaskOptions(names=("gsm8",), data_dir=tiny_data))
     assert "gsm8k" in unknown.value.hint
     assert "gsm8k" in unknown.value.details["nearest"]  # type: ignore[operator]
 
 
-def test_a_process_is_used_again_and_its_tasks_are_dropped(separate: SeparateHarness, tiny_data: Path) -> None:
+def test_a_process_is_used_again_and_its_tasks_are_dropped(separate: Harness, tiny_data: Path) -> None:
     options = TaskOptions(names=("gsm8k",), data_dir=tiny_data)
     first = separate.load(options)
-    pid = first._process._process.pid  # type: ignore[attr-defined]
+    pid = first._process._process.pid
     second = separate.load(options)
-    assert second._process._process.pid != pid, "the first is in use"  # type: ignore[attr-defined]
+    assert second._process._process.pid != pid, "the first is in use"
     del first
-    assert separate.load(options)._process._process.pid == pid  # type: ignore[attr-defined]
+    assert separate.load(options)._process._process.pid == pid
 
 
-def test_who_is_stopped_ends_no_process_that_it_gave_back(separate: SeparateHarness, tiny_data: Path) -> None:
+def test_who_is_stopped_ends_no_process_that_it_gave_back(separate: Harness, tiny_data: Path) -> None:
     options = TaskOptions(names=("gsm8k",), data_dir=tiny_data)
-    other = SeparateHarness(tasks_dir=TASKS_DIR)
-    pid = other.load(options)._process._process.pid  # type: ignore[attr-defined]
+    other = Harness(tasks_dir=TASKS_DIR)
+    pid = other.load(options)._process._process.pid
     tasks = separate.load(options)
-    assert tasks._process._process.pid == pid  # type: ignore[attr-defined]
+    assert tasks._process._process.pid == pid
     other.stop()
     assert len(list(tasks.render())) == tasks.tasks[0].n_items
 
 
 def test_a_process_that_waited_for_long_is_not_used(
-    separate: SeparateHarness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+    separate: Harness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = TaskOptions(names=("gsm8k",), data_dir=tiny_data)
-    pid = separate.load(options)._process._process.pid  # type: ignore[attr-defined]
+    pid = separate.load(options)._process._process.pid
     monkeypatch.setattr(process, "IDLE_S", 0.0)
-    assert separate.load(options)._process._process.pid != pid  # type: ignore[attr-defined]
+    assert separate.load(options)._process._process.pid != pid
     assert not is_there(pid)
 
 
 @pytest.mark.parametrize("names", [("*",), ("kobest",), ("kobest_*",), ("gsm8k", "kobest_copa", "ifeval")])
-def test_more_tasks_than_the_bound_are_refused(
-    separate: SeparateHarness, tiny_data: Path, names: tuple[str, ...]
-) -> None:
+def test_more_tasks_than_the_bound_are_refused(separate: Harness, tiny_data: Path, names: tuple[str, ...]) -> None:
     with pytest.raises(TooManyTasks, match="more than 2 tasks") as refused:
         separate.load(TaskOptions(names=names, data_dir=tiny_data, most_tasks=2))
     assert refused.value.details == {"fields": {"tasks": "must be at most 2 tasks"}}

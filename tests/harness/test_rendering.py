@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from qualab.errors import InvalidValue
-from qualab.harness import LmEvalHarness
 from qualab.harness.rendering import as_json, overridden, resolved
 from qualab.model.items import Item, cluster_of
 from qualab.model.names import RequestKind
-from qualab.model.ports import LoadedTasks, TaskOptions
+from qualab.model.ports import TaskOptions
+from tests.harness.in_process import LmEvalHarness, LoadedTasks
 
 
 def load(harness: LmEvalHarness, data: Path | None, *names: str, **options: Any) -> LoadedTasks:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from qualab.errors import HarnessError
-from qualab.harness import LmEvalHarness
 from qualab.harness.scoring import plain_value
 from qualab.model.items import Item, Reply
 from qualab.model.names import AnswerStatus
-from qualab.model.ports import LoadedTasks, TaskOptions
+from qualab.model.ports import TaskOptions
+from tests.harness.in_process import LmEvalHarness, LoadedTasks
 from tests.harness.test_own_tasks import CUSTOM, POINTS, own
 
 
@@ -130,7 +130,7 @@ def test_language_detection_draws_the_same_every_time(
     found = set()
     for loaded in fresh:
         for _ in range(10):
-            loaded._scorers["ifeval"]._known.clear()  # type: ignore[attr-defined]
+            loaded._scorers["ifeval"]._known.clear()
             found.add(score(loaded, item, text)["prompt_level_strict_acc,none"])
     assert len(found) == 1
     assert langdetect.DetectorFactory.seed == before
@@ -156,7 +156,7 @@ COUNTING = """
 
 def test_an_item_s_same_answer_is_scored_once(harness: LmEvalHarness, tmp_path: Path) -> None:
     loaded = harness.load(TaskOptions(names=("mine",), include_paths=(own(tmp_path, CUSTOM, code=COUNTING),)))
-    calls = loaded._built.tasks["mine"].config.process_results.__globals__["CALLS"]  # type: ignore[attr-defined]
+    calls = loaded._built.tasks["mine"].config.process_results.__globals__["CALLS"]
     items = list(loaded.render())
     baseline = [(item, [reply(item.target)]) for item in items]
     first = loaded.score("mine", baseline + baseline)

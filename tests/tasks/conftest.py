@@ -11,8 +11,8 @@ import yaml
 from lm_eval.api.instance import Instance
 from lm_eval.filters import build_filter_ensemble
 
-from qualab.harness import LmEvalHarness
-from qualab.model.ports import LoadedTasks, TaskOptions
+from qualab.model.ports import TaskOptions
+from tests.harness.in_process import LmEvalHarness, LoadedTasks
 from tests.harness.tiny_data import write_all
 
 TASKS_DIR = Path(__file__).parents[2] / "tasks"

