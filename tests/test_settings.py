@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -138,6 +139,13 @@ def test_the_example_file_holds_only_known_settings_and_loads(tmp_path: Path) ->
     commented = re.findall(r"^# ([a-z_]+): ", EXPERIMENT, flags=re.MULTILINE)
     assert "data_dir" in commented
     assert set(commented) <= set(FIELDS)
+
+
+def test_the_database_is_declared_alike_for_commands_that_load_no_settings() -> None:
+    from qualab.cli.options import Database
+
+    [option] = get_args(Database)[1:]
+    assert option.help == Settings.model_fields["db"].description
 
 
 @pytest.mark.parametrize("name", ["QUALAB_DB", "qualab_db"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qualab.cli.options import Database, Format, OutputFormat
+from qualab.cli.options import Database, Format, OutputFormat, duration
 from qualab.cli.output import output_may_fail
 from qualab.errors import InvalidValue, QualabError, Unauthenticated, UsageError
 
@@ -24,11 +24,6 @@ ONE_TOKEN = "It holds one token and nothing else"
 NO_TOKEN = "Set QUALAB_TOKEN, or name its file with --token-file; `qualab token create NAME --scope read` makes one"
 Files = dict[str, Path]
 """What is written, by kind: "junit", "markdown", "json"."""
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command of this module."""
-    app.command("gate", short_help="Wait for a verdict; the exit code tells it.")(gate)
 
 
 def gate(
@@ -55,7 +50,6 @@ def gate(
     """
     from qualab import bootstrap
     from qualab.cli.output import OF_VERDICT
-    from qualab.cli.times import duration
 
     _check_named(comparison, latest=latest, label=label)
     files = {kind: path for kind, path in (("junit", junit), ("markdown", markdown), ("json", json_file)) if path}

@@ -90,12 +90,6 @@ class Kind(StrEnum):
     COMPOSE = "compose"
 
 
-def register(root: typer.Typer) -> None:
-    """Adds the commands of this module."""
-    root.command("serve-pair", short_help="Serve two vLLM servers until Ctrl-C.")(serve_pair)
-    root.add_typer(app, name="pair")
-
-
 def serve_pair(
     pair: PairFile,
     sequential: Annotated[
@@ -120,8 +114,6 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
 ) -> None:
     """Write a commented pair.yaml."""
-    pass
-
     if path.exists() and not force:
         raise UsageError(f"{path} is there already", hint="Give another path, or --force to overwrite it")
     _write(path, PAIR)
