@@ -6,8 +6,8 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,10 +16,8 @@ import qualab
 from qualab.clock import SystemClock
 from qualab.errors import InvalidValue
 from qualab.model.names import ArmName
-from qualab.model.pair import ServedPair
 from qualab.model.plan import DecisionRule, DrafterCosts, NoisePlan, PinPlaces, RequestPolicy
-from qualab.model.ports import Clock, Harness, PinSource, Registry, RemoteService, Renderer, Store
-from qualab.model.report import GateResult
+from qualab.model.ports import Harness, Registry, Renderer, Store
 from qualab.run.experiment import Experiment
 from qualab.run.services import Services
 
@@ -118,6 +116,7 @@ def services_of(settings: Settings, *, keeps_nothing: bool = False, store: Store
     from qualab.endpoints.tokenizing import named_tokenizer
     from qualab.endpoints.urls import same_server
     from qualab.harness.exporting import write_lm_eval_files
+    from qualab.run.pin_sources import LocalPins
     from qualab.store.memory import MemoryStore
 
     return Services(
@@ -127,7 +126,7 @@ def services_of(settings: Settings, *, keeps_nothing: bool = False, store: Store
         named_tokenizer=named_tokenizer,
         is_same_server=same_server,
         write_results=write_lm_eval_files,
-        pins=pin_source(),
+        pins=LocalPins(),
         clock=SystemClock(),
         runner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
     )
@@ -162,34 +161,6 @@ def static_file(name: str) -> tuple[bytes, str] | None:
     return static_file(name)
 
 
-def clock() -> Clock:
-    """The system's."""
-    return SystemClock()
-
-
-def remote_service(url: str, *, token: str) -> AbstractAsyncContextManager[RemoteService]:
-    """A server of `qualab serve`."""
-    from qualab.endpoints.remote import open_service
-
-    return open_service(url, token=token)
-
-
-def gate_renderer(kind: str) -> Callable[[GateResult], bytes]:
-    """How a gate's result is written. `kind` is "junit" or "markdown"."""
-    from qualab.report.gate import gate_markdown, junit
-
-    return {"junit": junit, "markdown": lambda found: gate_markdown(found).encode()}[kind]
-
-
-def gate_error_renderer(kind: str) -> Callable[..., bytes]:
-    """How it is written that a gate has no result: of a name, `code=` and `message=`. `kind` as before."""
-    from qualab.report.gate import gate_markdown_of_error, junit_of_error
-
-    return {"junit": junit_of_error, "markdown": lambda name, **said: gate_markdown_of_error(name, **said).encode()}[
-        kind
-    ]
-
-
 def import_services_of(settings: Settings) -> ImportServices:
     """Everything that an import needs; lm-eval is not loaded."""
     from qualab.harness.catalog import read_catalog
@@ -215,13 +186,6 @@ def rule_of(settings: Settings) -> DecisionRule:
         min_accepted_share=settings.min_accepted_share,
         allow_unobserved=settings.allow_unobserved,
     )
-
-
-def pin_source() -> PinSource:
-    """What tells what the arms really run: kubectl, docker, and this machine's folders."""
-    from qualab.run.pin_sources import LocalPins
-
-    return LocalPins()
 
 
 NEEDED_TO_RUN = ("baseline", "candidate", "model")
@@ -361,26 +325,3 @@ def embedded_pair(*, say: Callable[[str], None], log_dir: Path) -> AbstractConte
     from qualab.managed.embedded import prepare_models
 
     return pair(prepare_models(say=say), drafter="draft", log_dir=log_dir, say=say)
-
-
-def read_pair(path: Path) -> ServedPair:
-    """The pair that a file describes. Raises UsageError, UnknownSetting or InvalidValue with the file's line."""
-    from qualab.managed.reading import read_pair as read
-
-    return read(path)
-
-
-def served_pair(
-    pair: ServedPair, *, arms: Sequence[ArmName], say: Callable[[str], None]
-) -> AbstractContextManager[Sequence[Any]]:
-    """Serves these arms; yields the servers, each with `check()`."""
-    from qualab.managed.serving import serve
-
-    return serve(pair, arms=arms, say=say)
-
-
-def render_pair(pair: ServedPair, kind: str) -> dict[str, str]:
-    """The pair as manifests: text by file name. `kind` is "kubernetes" or "compose"."""
-    from qualab.managed.manifests import render_compose, render_kubernetes
-
-    return {"kubernetes": render_kubernetes, "compose": render_compose}[kind](pair)

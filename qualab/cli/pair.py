@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qualab.errors import UsageError
+from qualab.managed.manifests import render_compose, render_kubernetes
+from qualab.managed.reading import read_pair
+from qualab.managed.serving import serve
 from qualab.model.names import ArmName
 
 if TYPE_CHECKING:
@@ -97,14 +100,12 @@ def serve_pair(
     ] = False,
 ) -> None:
     """Serve two vLLM servers that differ in the drafter alone, until Ctrl-C."""
-    from qualab import bootstrap
-
-    described = bootstrap.read_pair(pair)
+    described = read_pair(pair)
     turns: list[tuple[ArmName, ...]] = [(arm,) for arm in ArmName] if sequential else [tuple(ArmName)]
     with ended_by_sigterm():
         for turn in turns:
-            with bootstrap.served_pair(described, arms=turn, say=_say) as servers:
-                if not _serve(described, servers, may_switch=turn != turns[-1]):
+            with serve(described, arms=turn, say=_say) as servers:
+                if not _watch(described, servers, may_switch=turn != turns[-1]):
                     break
 
 
@@ -129,10 +130,8 @@ def render(
     output: Annotated[Path | None, typer.Option(help="Folder to write into. Default: standard output.")] = None,
 ) -> None:
     """Write the pair as Kubernetes manifests or as a compose file, its image pinned by digest."""
-    from qualab import bootstrap
-
-    described = bootstrap.read_pair(pair)
-    files = bootstrap.render_pair(described, kind.value)
+    described = read_pair(pair)
+    files = (render_kubernetes if kind is Kind.KUBERNETES else render_compose)(described)
     if described.is_floating:
         _say("no revision is given: results will be of a model that may change")
     if output is None:
@@ -149,13 +148,11 @@ def with_managed(given: Mapping[str, Any], managed: Path | None, *, planned: Map
     `planned` are a frozen plan's settings: its model has to be the pair's. Raises UsageError where two say a thing, and
     what `read_pair` raises.
     """
-    from qualab import bootstrap
-
     if managed is None:
         return dict(given)
     if twice := [name for name in ("baseline", "candidate", "model") if given.get(name) is not None]:
         raise UsageError(f"--managed and --{twice[0]} say the same thing", hint=f"Leave out --{twice[0]}")
-    pair = bootstrap.read_pair(managed)
+    pair = read_pair(managed)
     urls = {arm.value: pair.url(arm) for arm in ArmName}
     if planned.get("model", pair.served_model_name) != pair.served_model_name:
         raise UsageError(
@@ -167,11 +164,9 @@ def with_managed(given: Mapping[str, Any], managed: Path | None, *, planned: Map
 
 def with_pins(settings: Settings, managed: Path | None) -> Settings:
     """The settings, pinned as the pair of `--managed` says where they name no image or no revision themselves."""
-    from qualab import bootstrap
-
     if managed is None:
         return settings
-    pair, own = bootstrap.read_pair(managed), settings.pin_names
+    pair, own = read_pair(managed), settings.pin_names
     return settings.model_copy(
         update={"image": own.image or pair.image, "revision": own.revision or pair.revision},
     )
@@ -182,14 +177,12 @@ def while_served(
     managed: Path | None, progress: TerminalProgress, arms: Sequence[ArmName] = tuple(ArmName)
 ) -> Iterator[None]:
     """Serves these arms of the pair of `--managed`, if there is one. SIGTERM ends this as Ctrl-C does."""
-    from qualab import bootstrap
-
     if managed is None:
         yield
         return
-    pair = bootstrap.read_pair(managed)
+    pair = read_pair(managed)
     try:
-        with ended_by_sigterm(), bootstrap.served_pair(pair, arms=arms, say=_say):
+        with ended_by_sigterm(), serve(pair, arms=arms, say=_say):
             yield
     except BaseException:
         if progress.comparison_id:
@@ -211,7 +204,7 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _serve(pair: ServedPair, servers: Sequence[Any], *, may_switch: bool) -> bool:
+def _watch(pair: ServedPair, servers: Sequence[Any], *, may_switch: bool) -> bool:
     """Until Ctrl-C (False), or Enter where the other arm's turn may come (True). Raises when a server has ended."""
     try:
         for server in servers:

@@ -86,13 +86,14 @@ def _planned(settings: Settings, beliefs: suite.Given, pilot: str | None) -> Pla
     from qualab import bootstrap
     from qualab.planning.suite import pilot_of, plan_comparison
     from qualab.run.experiment import check, task_options
+    from qualab.run.pin_sources import LocalPins
     from qualab.run.pins import planned_hash
 
     wanted = bootstrap.experiment_of(settings, needed=())
     check(wanted)
     seen = pilot_of(bootstrap.store_of(settings), pilot) if pilot else None
     tasks = bootstrap.harness_of(settings).load(task_options(wanted))
-    named = planned_hash(bootstrap.pin_source(), wanted.places, None, say=complain)
+    named = planned_hash(LocalPins(), wanted.places, None, say=complain)
     return plan_comparison(wanted, tasks, beliefs, seen, checkpoint_hash=bootstrap.run_async(named))
 
 
