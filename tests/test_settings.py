@@ -132,11 +132,12 @@ def test_what_a_run_cannot_do_without_is_asked_for(missing: str) -> None:
 
 
 def test_the_example_file_holds_only_known_settings_and_loads(tmp_path: Path) -> None:
-    from qualab.cli.run import EXPERIMENT
+    from qualab.cli.pair import EXAMPLES
 
-    settings = load(file=experiment(tmp_path, EXPERIMENT))
+    example = (EXAMPLES / "experiment.yaml").read_text(encoding="utf-8")
+    settings = load(file=experiment(tmp_path, example))
     assert isinstance(settings, Settings)
-    commented = re.findall(r"^# ([a-z_]+): ", EXPERIMENT, flags=re.MULTILINE)
+    commented = re.findall(r"^# ([a-z_]+): ", example, flags=re.MULTILINE)
     assert "data_dir" in commented
     assert set(commented) <= set(FIELDS)
 
