@@ -8,6 +8,7 @@ import secrets
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, suppress
+from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,8 +38,9 @@ def share(name: str) -> Path:
 
 
 def database_url(db: str) -> str:
-    """The database of this name; without one, the embedded one in the user's data directory."""
-    return db or str(default_database())
+    """Name a database by its URL or file; without one, the embedded one in the user's data directory."""
+    base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return db or str(base / "qualab" / "qualab.db")
 
 
 def is_server(db: str) -> bool:
@@ -46,12 +48,6 @@ def is_server(db: str) -> bool:
     from qualab.store.location import locate
 
     return locate(database_url(db)).path is None
-
-
-def default_database() -> Path:
-    """The embedded database in the user's data directory."""
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(base) / "qualab" / "qualab.db"
 
 
 def store_of(settings: Settings) -> Store:
@@ -173,19 +169,7 @@ def import_services_of(settings: Settings) -> ImportServices:
 
 def rule_of(settings: Settings) -> DecisionRule:
     """How these settings judge."""
-    return DecisionRule(
-        margin=settings.margin,
-        margins=settings.margins,
-        score_bounds=settings.score_bounds,
-        objective=settings.objective,
-        strict=settings.strict,
-        alpha=settings.alpha,
-        power=settings.power,
-        max_missing_share=settings.max_missing_share,
-        missing_lost=settings.missing_lost,
-        min_accepted_share=settings.min_accepted_share,
-        allow_unobserved=settings.allow_unobserved,
-    )
+    return DecisionRule(**_shared(settings, DecisionRule))
 
 
 NEEDED_TO_RUN = ("baseline", "candidate", "model")
@@ -199,40 +183,27 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
                 f"No {name} is given",
                 hint=f"Give --{name}, set QUALAB_{name.upper()}, or write it into an experiment file (`qualab init`)",
             )
-    return Experiment(
-        baseline=settings.baseline,
-        candidate=settings.candidate,
-        model=settings.model,
-        tasks=settings.tasks,
-        num_fewshot=settings.num_fewshot,
-        limit=settings.limit,
-        include_path=settings.include_path,
-        data_dir=settings.data_dir,
-        gen_kwargs=settings.gen_kwargs,
-        allow_extra=settings.allow_extra,
-        seed=settings.seed,
-        repeats=settings.repeats,
-        looks=settings.looks,
-        sequential=settings.sequential,
-        noise_floor=_noise_floor(settings),
-        drafter_costs=DrafterCosts(**dict(settings.drafter_costs)) if settings.drafter_costs else None,
-        apply_chat_template=settings.apply_chat_template,
-        system_instruction=settings.system_instruction,
-        tokenizer=settings.tokenizer,
-        label=settings.label,
-        image=settings.pin_names.image,
-        revision=settings.pin_names.revision,
-        places=_places(settings),
-        policy=RequestPolicy(
+    others = {
+        "noise_floor": _noise_floor(settings),
+        "drafter_costs": DrafterCosts(**dict(settings.drafter_costs)) if settings.drafter_costs else None,
+        "image": settings.pin_names.image,
+        "revision": settings.pin_names.revision,
+        "places": _places(settings),
+        "policy": RequestPolicy(
             concurrency=settings.concurrency,
             timeout_s=settings.timeout,
             max_attempts=settings.max_attempts,
             max_wait_s=settings.max_wait,
             max_failed_share=settings.max_failed_share,
         ),
-        rule=rule_of(settings),
-        expected_missing=settings.expected_missing,
-    )
+        "rule": rule_of(settings),
+    }
+    return Experiment(**{**_shared(settings, Experiment), **others})
+
+
+def _shared(settings: Settings, kind: type[DecisionRule | Experiment]) -> dict[str, Any]:
+    """The settings that have the name of a field."""
+    return {field.name: getattr(settings, field.name) for field in fields(kind) if hasattr(settings, field.name)}
 
 
 def places_here(settings: Settings) -> dict[str, str]:

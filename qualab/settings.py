@@ -26,24 +26,24 @@ from qualab.model.plan import by_arm
 ENV_PREFIX = "QUALAB_"
 
 
-class _Twice(yaml.MarkedYAMLError):
-    """A key that a mapping holds twice."""
+class _DuplicateKey(yaml.MarkedYAMLError):
+    """A mapping has a key twice."""
 
 
-class _SaidOnce(yaml.SafeLoader):
-    """YAML itself silently takes the last of two equal keys."""
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Refuse a key that is given twice, of which YAML itself takes the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise _Twice(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
+                    raise _DuplicateKey(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
-def _listed(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     """A comma-separated text, or one value, as a list."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -80,7 +80,7 @@ def _parts(text: str) -> list[str]:
 
 def _yaml(text: str) -> Any:
     try:
-        return yaml.load(text, Loader=_SaidOnce)
+        return yaml.load(text, Loader=_UniqueKeyLoader)
     except yaml.YAMLError as exc:
         raise ValueError(f"'{text}' is neither JSON nor YAML, or says a thing twice") from exc
 
@@ -110,8 +110,8 @@ def parse_numbers(value: Any) -> Any:
     return numbers
 
 
-Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
-Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_listed)]
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_tuple)]
+Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_as_tuple)]
 ByArm = Annotated[
     dict[ArmName, str], NoDecode, BeforeValidator(lambda value: by_arm(value) if isinstance(value, str) else value)
 ]
@@ -375,14 +375,14 @@ def _shown(name: str, value: object) -> str:
 def read_document(path: Path) -> dict[str, Any]:
     """A YAML file's mapping. Raises UsageError naming the line."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_SaidOnce)
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
     except OSError as exc:
         raise UsageError(f"Cannot read {path}: {exc.strerror}", hint="`qualab init` writes an example") from exc
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
         mark = getattr(exc, "problem_mark", None)
         place = f"{path}, line {mark.line + 1}" if mark else str(path)
         problem = getattr(exc, "problem", None) or str(exc)
-        what = f"{place}: {problem}" if isinstance(exc, _Twice) else f"{place} is not YAML: {problem}"
+        what = f"{place}: {problem}" if isinstance(exc, _DuplicateKey) else f"{place} is not YAML: {problem}"
         raise UsageError(what, hint="`qualab init` writes an example") from exc
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no settings", hint="`qualab init` writes an example")

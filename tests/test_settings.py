@@ -11,7 +11,7 @@ import pytest
 from qualab.bootstrap import experiment_of, keys_of, store_named, store_of
 from qualab.errors import InvalidValue, UnknownSetting, UsageError
 from qualab.model.names import ArmName
-from qualab.settings import FIELDS, Settings, load
+from qualab.settings import FIELDS, OPTIONS, Settings, load
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +140,16 @@ def test_the_example_file_holds_only_known_settings_and_loads(tmp_path: Path) ->
     commented = re.findall(r"^# ([a-z_]+): ", example, flags=re.MULTILINE)
     assert "data_dir" in commented
     assert set(commented) <= set(FIELDS)
+
+
+def test_what_settings_describe_is_an_option_of_run_or_plan_in_both_spellings() -> None:
+    from qualab.cli.main import load_command
+
+    options = {option.name: option for name in ("plan", "run") for option in load_command(name).params}
+    for name in OPTIONS:
+        flags = {flag.strip("-") for flag in options[name].opts}
+        assert flags == {name, name.replace("_", "-")}
+        assert options[name].help == Settings.model_fields[name].description
 
 
 def test_the_database_is_declared_alike_for_commands_that_load_no_settings() -> None:
