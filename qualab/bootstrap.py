@@ -6,8 +6,8 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
@@ -17,18 +17,14 @@ import qualab
 from qualab.clock import SystemClock
 from qualab.errors import InvalidValue
 from qualab.model.names import ArmName
-from qualab.model.pair import ServedPair
 from qualab.model.plan import DecisionRule, DrafterCosts, NoisePlan, PinPlaces, RequestPolicy
-from qualab.model.ports import Clock, Registry, Renderer, Store
-from qualab.model.report import GateResult
+from qualab.model.ports import Registry, Renderer, Store
 from qualab.run.experiment import Experiment
 from qualab.run.services import PairServices, Services
 
 if TYPE_CHECKING:
-    from qualab.endpoints.remote import Service
     from qualab.harness.process import Harness
     from qualab.imports.import_ import ImportServices
-    from qualab.run.pin_sources import LocalPins
     from qualab.settings import Settings
 
 
@@ -43,8 +39,9 @@ def share(name: str) -> Path:
 
 
 def database_url(db: str) -> str:
-    """The database of this name; without one, the embedded one in the user's data directory."""
-    return db or str(default_database())
+    """Name a database by its URL or file; without one, the embedded one in the user's data directory."""
+    base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return db or str(base / "qualab" / "qualab.db")
 
 
 def is_server(db: str) -> bool:
@@ -52,12 +49,6 @@ def is_server(db: str) -> bool:
     from qualab.store.location import locate
 
     return locate(database_url(db)).path is None
-
-
-def default_database() -> Path:
-    """The embedded database in the user's data directory."""
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(base) / "qualab" / "qualab.db"
 
 
 def store_of(settings: Settings) -> Store:
@@ -120,13 +111,14 @@ def pair_services_of(settings: Settings) -> PairServices:
     """Everything that planning and preflight need: no database."""
     from qualab.endpoints.client import named_tokenizer, open_endpoint
     from qualab.endpoints.urls import same_server
+    from qualab.run.pin_sources import LocalPins
 
     return PairServices(
         harness=harness_of(settings),
         open_endpoint=open_endpoint,
         named_tokenizer=named_tokenizer,
         is_same_server=same_server,
-        pins=pin_source(),
+        pins=LocalPins(),
     )
 
 
@@ -170,34 +162,6 @@ def static_file(name: str) -> tuple[bytes, str] | None:
     return static_file(name)
 
 
-def clock() -> Clock:
-    """The system's."""
-    return SystemClock()
-
-
-def remote_service(url: str, *, token: str) -> AbstractAsyncContextManager[Service]:
-    """A server of `qualab serve`."""
-    from qualab.endpoints.remote import open_service
-
-    return open_service(url, token=token)
-
-
-def gate_renderer(kind: str) -> Callable[[GateResult], bytes]:
-    """How a gate's result is written. `kind` is "junit" or "markdown"."""
-    from qualab.report.gate import gate_markdown, junit
-
-    return {"junit": junit, "markdown": lambda found: gate_markdown(found).encode()}[kind]
-
-
-def gate_error_renderer(kind: str) -> Callable[..., bytes]:
-    """How it is written that a gate has no result: of a name, `code=` and `message=`. `kind` as before."""
-    from qualab.report.gate import gate_markdown_of_error, junit_of_error
-
-    return {"junit": junit_of_error, "markdown": lambda name, **said: gate_markdown_of_error(name, **said).encode()}[
-        kind
-    ]
-
-
 def import_services_of(settings: Settings) -> ImportServices:
     """Everything that an import needs; lm-eval is not loaded."""
     from qualab.harness.catalog import read_catalog
@@ -210,26 +174,7 @@ def import_services_of(settings: Settings) -> ImportServices:
 
 def rule_of(settings: Settings) -> DecisionRule:
     """How these settings judge."""
-    return DecisionRule(
-        margin=settings.margin,
-        margins=settings.margins,
-        score_bounds=settings.score_bounds,
-        objective=settings.objective,
-        strict=settings.strict,
-        alpha=settings.alpha,
-        power=settings.power,
-        max_missing_share=settings.max_missing_share,
-        missing_lost=settings.missing_lost,
-        min_accepted_share=settings.min_accepted_share,
-        allow_unobserved=settings.allow_unobserved,
-    )
-
-
-def pin_source() -> LocalPins:
-    """What tells what the arms really run: kubectl, docker, and this machine's folders."""
-    from qualab.run.pin_sources import LocalPins
-
-    return LocalPins()
+    return DecisionRule(**_shared(settings, DecisionRule))
 
 
 NEEDED_TO_RUN = ("baseline", "candidate", "model")
@@ -243,40 +188,27 @@ def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN
                 f"No {name} is given",
                 hint=f"Give --{name}, set QUALAB_{name.upper()}, or write it into an experiment file (`qualab init`)",
             )
-    return Experiment(
-        baseline=settings.baseline,
-        candidate=settings.candidate,
-        model=settings.model,
-        tasks=settings.tasks,
-        num_fewshot=settings.num_fewshot,
-        limit=settings.limit,
-        include_path=settings.include_path,
-        data_dir=settings.data_dir,
-        gen_kwargs=settings.gen_kwargs,
-        allow_extra=settings.allow_extra,
-        seed=settings.seed,
-        repeats=settings.repeats,
-        looks=settings.looks,
-        sequential=settings.sequential,
-        noise_floor=_noise_floor(settings),
-        drafter_costs=DrafterCosts(**dict(settings.drafter_costs)) if settings.drafter_costs else None,
-        apply_chat_template=settings.apply_chat_template,
-        system_instruction=settings.system_instruction,
-        tokenizer=settings.tokenizer,
-        label=settings.label,
-        image=settings.pin_names.image,
-        revision=settings.pin_names.revision,
-        places=_places(settings),
-        policy=RequestPolicy(
+    others = {
+        "noise_floor": _noise_floor(settings),
+        "drafter_costs": DrafterCosts(**dict(settings.drafter_costs)) if settings.drafter_costs else None,
+        "image": settings.pin_names.image,
+        "revision": settings.pin_names.revision,
+        "places": _places(settings),
+        "policy": RequestPolicy(
             concurrency=settings.concurrency,
             timeout_s=settings.timeout,
             max_attempts=settings.max_attempts,
             max_wait_s=settings.max_wait,
             max_failed_share=settings.max_failed_share,
         ),
-        rule=rule_of(settings),
-        expected_missing=settings.expected_missing,
-    )
+        "rule": rule_of(settings),
+    }
+    return Experiment(**{**_shared(settings, Experiment), **others})
+
+
+def _shared(settings: Settings, kind: type[DecisionRule | Experiment]) -> dict[str, Any]:
+    """The settings that have the name of a field."""
+    return {field.name: getattr(settings, field.name) for field in fields(kind) if hasattr(settings, field.name)}
 
 
 def places_here(settings: Settings) -> dict[str, str]:
@@ -369,26 +301,3 @@ def embedded_pair(*, say: Callable[[str], None], log_dir: Path) -> AbstractConte
     from qualab.managed.embedded.pair import embedded_pair as pair
 
     return pair(prepare_models(say=say), drafter="draft", log_dir=log_dir, say=say)
-
-
-def read_pair(path: Path) -> ServedPair:
-    """The pair that a file describes. Raises UsageError, UnknownSetting or InvalidValue with the file's line."""
-    from qualab.managed.reading import read_pair as read
-
-    return read(path)
-
-
-def served_pair(
-    pair: ServedPair, *, arms: Sequence[ArmName], say: Callable[[str], None]
-) -> AbstractContextManager[Sequence[Any]]:
-    """Serves these arms; yields the servers, each with `check()`."""
-    from qualab.managed.serving import serve
-
-    return serve(pair, arms=arms, say=say)
-
-
-def render_pair(pair: ServedPair, kind: str) -> dict[str, str]:
-    """The pair as manifests: text by file name. `kind` is "kubernetes" or "compose"."""
-    from qualab.managed.manifests import render_compose, render_kubernetes
-
-    return {"kubernetes": render_kubernetes, "compose": render_compose}[kind](pair)

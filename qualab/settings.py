@@ -26,24 +26,24 @@ from qualab.model.plan import by_arm
 ENV_PREFIX = "QUALAB_"
 
 
-class _Twice(yaml.MarkedYAMLError):
-    """A key that a mapping holds twice."""
+class _DuplicateKey(yaml.MarkedYAMLError):
+    """A mapping has a key twice."""
 
 
-class _SaidOnce(yaml.SafeLoader):
-    """YAML itself silently takes the last of two equal keys."""
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Refuse a key that is given twice, of which YAML itself takes the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise _Twice(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
+                    raise _DuplicateKey(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
-def _listed(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     """A comma-separated text, or one value, as a list."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -80,7 +80,7 @@ def _parts(text: str) -> list[str]:
 
 def _yaml(text: str) -> Any:
     try:
-        return yaml.load(text, Loader=_SaidOnce)
+        return yaml.load(text, Loader=_UniqueKeyLoader)
     except yaml.YAMLError as exc:
         raise ValueError(f"'{text}' is neither JSON nor YAML, or says a thing twice") from exc
 
@@ -110,8 +110,8 @@ def parse_numbers(value: Any) -> Any:
     return numbers
 
 
-Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
-Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_listed)]
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_tuple)]
+Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_as_tuple)]
 ByArm = Annotated[
     dict[ArmName, str], NoDecode, BeforeValidator(lambda value: by_arm(value) if isinstance(value, str) else value)
 ]
@@ -167,61 +167,110 @@ Costs = Annotated[DrafterCostSettings, NoDecode, BeforeValidator(parse_numbers)]
 
 
 class Settings(BaseSettings):
-    """What can be set. Names are lm-eval's where it has them; fractions, not percent; seconds."""
+    """Declare every setting once: the command line, experiment files, the environment and REST read it from here.
+
+    A field with a description is an option of the commands that take it; the description is its help. Names are
+    lm-eval's where it has them; fractions, not percent; seconds.
+    """
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True, populate_by_name=True)
 
-    baseline: str = ""
-    candidate: str = ""
-    model: str = ""
-    tasks: Names = ("release",)
-    num_fewshot: int | None = None
-    limit: float | None = None
-    include_path: Paths = ()
-    gen_kwargs: GenKwargs = Field(default_factory=dict)
-    allow_extra: bool = False
-    apply_chat_template: bool | None = None
-    system_instruction: str = ""
-    seed: int = 1234
-    repeats: int = 1
-    looks: int | None = None
-    sequential: bool = False
+    baseline: str = Field("", description="URL of the endpoint with the drafter off.")
+    candidate: str = Field("", description="URL of the endpoint with the drafter on.")
+    model: str = Field("", description="Model name as both endpoints serve it.")
+    tasks: Names = Field(("release",), description="Tasks, groups or suites, separated by commas.")
+    num_fewshot: int | None = Field(None, description="Few-shot examples.")
+    limit: float | None = Field(None, description="Items a task, or a share below 1. Never signed off.")
+    include_path: Paths = Field((), description="Folders with more task YAMLs.")
+    gen_kwargs: GenKwargs = Field(default_factory=dict, description="As temperature=0.7,top_p=0.9.")
+    allow_extra: bool = Field(
+        False, description="Send generation settings that are not known, or that an engine ignores."
+    )
+    apply_chat_template: bool | None = Field(
+        None, description="Generations over chat completions, or over completions. Default: as the suite says."
+    )
+    system_instruction: str = Field("", description="System prompt.")
+    seed: int = Field(1234, description="Seed of few-shot draws, item order and sampling.")
+    repeats: int = Field(1, description="Answers an item (needs a temperature).")
+    looks: int | None = Field(
+        None, description="Looks (2 to 10) at which the run may stop early. Default: it asks everything."
+    )
+    sequential: bool = Field(
+        False, description="Ask the candidate after the baseline, on one device. Never signed off."
+    )
     noise_floor: NoiseSettings | None = None
-    noise_floor_runs: int | None = None
-    noise_floor_concurrency: int | None = None
+    noise_floor_runs: int | None = Field(None, description="Further runs of the baseline alone, afterwards.")
+    noise_floor_concurrency: int | None = Field(
+        None, description="Requests in flight in those runs. Default: as in the arms."
+    )
+    margin: float = Field(
+        0.02,
+        description="Largest difference that counts as equal; 0.02 is 2 pp.",
+        json_schema_extra={"exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    )
+    margins: Numbers = Field(
+        default_factory=dict,
+        description="Other margins by benchmark, task or metric, as gsm8k=0.01,kobest=0.03.",
+    )
+    score_bounds: ScoreBounds = Field(
+        default_factory=dict,
+        description="Lowest and highest score where not 0 and 1, by the same names, as reward=-1:1.",
+    )
+    objective: Objective = Field(
+        Objective.EQUIVALENCE,
+        description="Prove that nothing changes by the margin, or that no more than it is lost.",
+    )
+    strict: bool = Field(False, description="Call a loss REGRESSION inside the margin too, for a lossless drafter.")
+    alpha: float = Field(
+        0.05,
+        description="Level of each one-sided test.",
+        json_schema_extra={"exclusiveMinimum": 0, "exclusiveMaximum": 0.5},
+    )
+    power: float = Field(0.8, description="Chance of proving the margin that is aimed at; 0.8 is usual.")
+    concurrency: int = Field(8, description="Requests in flight in each arm.")
+    timeout: float = Field(300.0, description="Deadline of one attempt, seconds.")
+    max_attempts: int = Field(5, description="Attempts a request.")
+    max_wait: float = Field(
+        600.0, description="Seconds a request waits where its server asks for it (429, Retry-After)."
+    )
+    max_failed_share: float = Field(0.1, description="Share of missing answers that stops an arm.")
+    max_missing_share: float | None = Field(
+        None,
+        description="Share of pairs without an answer that is INVALID. Default: a quarter of the margin.",
+        json_schema_extra={"minimum": 0, "exclusiveMaximum": 1},
+    )
+    missing_lost: float | None = Field(
+        None,
+        description="Share of the pairs without an answer taken as lost. Default: all of them.",
+        json_schema_extra={"minimum": 0, "exclusiveMaximum": 1},
+    )
+    expected_missing: float = Field(0.0, description="Share of each arm's answers expected to be missing; as 0.005.")
+    min_accepted_share: float = Field(0.0, description="Share of accepted draft tokens below which a task is INVALID.")
+    allow_unobserved: bool = Field(False, description="Let a verdict stand where nothing tells that the drafter ran.")
     pins: PinSettings | None = None
-    image: str | None = None
-    revision: str | None = None
-    checkpoint: str | None = None
-    pods: ByArm = Field(default_factory=dict)
-    containers: ByArm = Field(default_factory=dict)
-    drafter_costs: Costs | None = None
-    output_path: Path | None = None
-    tokenizer: str = ""
-    label: str = ""
-    margin: float = 0.02
-    margins: Numbers = Field(default_factory=dict)
-    score_bounds: ScoreBounds = Field(default_factory=dict)
-    objective: Objective = Objective.EQUIVALENCE
-    strict: bool = False
-    alpha: float = 0.05
-    power: float = 0.8
-    max_missing_share: float | None = None
-    missing_lost: float | None = None
-    expected_missing: float = 0.0
-    min_accepted_share: float = 0.0
-    allow_unobserved: bool = False
-    concurrency: int = 8
-    timeout: float = 300.0
-    max_attempts: int = 5
-    max_wait: float = 600.0
-    max_failed_share: float = 0.1
-    scoring_timeout: float = Field(30.0, gt=0)
-    data_dir: Path | None = None
-    db: str = ""
-    api_key_file: Path | None = None
+    image: str | None = Field(None, description="Image that both arms run, as NAME@sha256:DIGEST.")
+    revision: str | None = Field(None, description="Commit of the checkpoint that both arms serve.")
+    checkpoint: str | None = Field(None, description="The checkpoint's folder on this machine: its hash pins it.")
+    pods: ByArm = Field(
+        default_factory=dict,
+        description="Pods whose image kubectl verifies, as baseline=NS/POD,candidate=NS/POD.",
+    )
+    containers: ByArm = Field(
+        default_factory=dict,
+        description="Containers whose image docker verifies, as baseline=NAME,candidate=NAME.",
+    )
+    drafter_costs: Costs | None = Field(
+        None, description="As draft=0.2,overhead=0.05 steps of the model: shows where drafting pays."
+    )
+    tokenizer: str = Field("", description="tokenizer.json or its folder, where the server cannot tokenize.")
+    label: str = Field("", description="A name to find the comparison by.")
+    api_key_file: Path | None = Field(None, description="File with the API key (or QUALAB_API_KEY).")
     baseline_api_key_file: Path | None = None
     candidate_api_key_file: Path | None = None
+    output_path: Path | None = Field(None, description="Also export lm-eval files into this folder.")
+    scoring_timeout: float = Field(30.0, gt=0)
+    data_dir: Path | None = Field(None, description="Folder with the data sets as JSONL (QUALAB_DATA_DIR).")
+    db: str = Field("", description="SQLite file or database URL (QUALAB_DB).")
     # keys come from the environment alone: a file that holds one may be committed by accident
     api_key: SecretStr | None = Field(None, validation_alias=AliasChoices("QUALAB_API_KEY", "OPENAI_API_KEY"))
     baseline_api_key: SecretStr | None = Field(None, validation_alias="QUALAB_BASELINE_API_KEY")
@@ -274,6 +323,10 @@ PLACE_FIELDS = (
 """Where things are and go: what may differ between runs of one plan."""
 KEY_FIELDS = ("api_key", "baseline_api_key", "candidate_api_key")
 FIELDS = tuple(name for name in Settings.model_fields if name not in KEY_FIELDS)
+OPTIONS = tuple(name for name, field in Settings.model_fields.items() if field.description)
+"""What a command line can set."""
+RULE_FIELDS = ("margin", "margins", "score_bounds", "objective", "strict", "alpha", "max_missing_share", "missing_lost")
+"""What stored scores can be judged by again."""
 PLAN_FIELDS = tuple(name for name in FIELDS if name not in PLACE_FIELDS)
 """What a plan is made from: another value is another plan."""
 
@@ -322,14 +375,14 @@ def _shown(name: str, value: object) -> str:
 def read_document(path: Path) -> dict[str, Any]:
     """A YAML file's mapping. Raises UsageError naming the line."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_SaidOnce)
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
     except OSError as exc:
         raise UsageError(f"Cannot read {path}: {exc.strerror}", hint="`qualab init` writes an example") from exc
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
         mark = getattr(exc, "problem_mark", None)
         place = f"{path}, line {mark.line + 1}" if mark else str(path)
         problem = getattr(exc, "problem", None) or str(exc)
-        what = f"{place}: {problem}" if isinstance(exc, _Twice) else f"{place} is not YAML: {problem}"
+        what = f"{place}: {problem}" if isinstance(exc, _DuplicateKey) else f"{place} is not YAML: {problem}"
         raise UsageError(what, hint="`qualab init` writes an example") from exc
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no settings", hint="`qualab init` writes an example")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from qualab.bootstrap import experiment_of, keys_of, store_named, store_of
 from qualab.errors import InvalidValue, UnknownSetting, UsageError
 from qualab.model.names import ArmName
-from qualab.settings import FIELDS, Settings, load
+from qualab.settings import FIELDS, OPTIONS, Settings, load
 
 
 @pytest.fixture(autouse=True)
@@ -131,13 +132,31 @@ def test_what_a_run_cannot_do_without_is_asked_for(missing: str) -> None:
 
 
 def test_the_example_file_holds_only_known_settings_and_loads(tmp_path: Path) -> None:
-    from qualab.cli.run import EXPERIMENT
+    from qualab.cli.pair import EXAMPLES
 
-    settings = load(file=experiment(tmp_path, EXPERIMENT))
+    example = (EXAMPLES / "experiment.yaml").read_text(encoding="utf-8")
+    settings = load(file=experiment(tmp_path, example))
     assert isinstance(settings, Settings)
-    commented = re.findall(r"^# ([a-z_]+): ", EXPERIMENT, flags=re.MULTILINE)
+    commented = re.findall(r"^# ([a-z_]+): ", example, flags=re.MULTILINE)
     assert "data_dir" in commented
     assert set(commented) <= set(FIELDS)
+
+
+def test_what_settings_describe_is_an_option_of_run_or_plan_in_both_spellings() -> None:
+    from qualab.cli.main import load_command
+
+    options = {option.name: option for name in ("plan", "run") for option in load_command(name).params}
+    for name in OPTIONS:
+        flags = {flag.strip("-") for flag in options[name].opts}
+        assert flags == {name, name.replace("_", "-")}
+        assert options[name].help == Settings.model_fields[name].description
+
+
+def test_the_database_is_declared_alike_for_commands_that_load_no_settings() -> None:
+    from qualab.cli.options import Database
+
+    [option] = get_args(Database)[1:]
+    assert option.help == Settings.model_fields["db"].description
 
 
 @pytest.mark.parametrize("name", ["QUALAB_DB", "qualab_db"])

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from qualab.cli.options import Database, Format, OutputFormat
-from qualab.cli.output import output_may_fail
+from qualab import bootstrap
+from qualab.cli.options import Database, Format, OutputFormat, duration
+from qualab.cli.output import OF_VERDICT, complain, output_may_fail
+from qualab.clock import SystemClock
+from qualab.endpoints.remote import open_service
 from qualab.errors import InvalidValue, QualabError, Unauthenticated, UsageError
-
-if TYPE_CHECKING:
-    from qualab.model.report import GateResult
-    from qualab.run.gate import Source
-
+from qualab.model.canonical import plain
+from qualab.model.report import GateResult
+from qualab.model.wording import line_text
+from qualab.report.gate import gate_markdown, gate_markdown_of_error, junit, junit_of_error
+from qualab.run.gate import ServedVerdicts, Source, StoredVerdicts
+from qualab.run.gate import gate as wait
+from qualab.settings import load
 
 ONE_TOKEN = "It holds one token and nothing else"
 NO_TOKEN = "Set QUALAB_TOKEN, or name its file with --token-file; `qualab token create NAME --scope read` makes one"
-Files = dict[str, Path]
-"""What is written, by kind: "junit", "markdown", "json"."""
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command of this module."""
-    app.command("gate", short_help="Wait for a verdict; the exit code tells it.")(gate)
 
 
 def gate(
@@ -53,27 +52,23 @@ def gate(
 
     0 equivalent, 1 regression, 2 usage, 3 inconclusive, 4 invalid, 5 no verdict.
     """
-    from qualab import bootstrap
-    from qualab.cli.output import OF_VERDICT
-    from qualab.cli.times import duration
-
     _check_named(comparison, latest=latest, label=label)
     files = {kind: path for kind, path in (("junit", junit), ("markdown", markdown), ("json", json_file)) if path}
     wait_s = duration(timeout, option="--timeout").total_seconds()
     token = _token(token_file)
     try:
-        found = bootstrap.run_async(
-            _waited(server, token, db, comparison=comparison, label=label, timeout_s=wait_s, poll_s=poll)
+        result = bootstrap.run_async(
+            _wait(server, token, db, comparison=comparison, label=label, timeout_s=wait_s, poll_s=poll)
         )
     except QualabError as error:
         if isinstance(error, Unauthenticated) and not token:
             error.hint = NO_TOKEN
         _write_error(comparison or label, error, files)
         raise
-    _write(found, files)
+    _write(result, files)
     with output_may_fail():
-        _print(found, output_format)
-    raise typer.Exit(OF_VERDICT[found.verdict])
+        _print(result, output_format)
+    raise typer.Exit(OF_VERDICT[result.verdict])
 
 
 def _check_named(comparison: str, *, latest: bool, label: str) -> None:
@@ -84,29 +79,20 @@ def _check_named(comparison: str, *, latest: bool, label: str) -> None:
 
 
 def _token(path: Path | None) -> str:
-    import os
-
-    if path is None:
-        return _checked(os.environ.get("QUALAB_TOKEN", "").strip(), "QUALAB_TOKEN")
+    """Read the token. An error does not repeat it: it may be another secret."""
+    where = "QUALAB_TOKEN" if path is None else f"The token file {path}"
     try:
-        return _checked(path.read_text(encoding="utf-8").strip(), f"The token file {path}")
+        token = (os.environ.get("QUALAB_TOKEN", "") if path is None else path.read_text(encoding="utf-8")).strip()
     except (OSError, UnicodeDecodeError) as exc:
         raise InvalidValue(f"Cannot read the token file {path}", hint=ONE_TOKEN) from exc
-
-
-def _checked(token: str, where: str) -> str:
-    """The token is not repeated: it may be another secret."""
     if not (token.isascii() and token.isprintable()):
         raise InvalidValue(f"{where} holds more than a token", hint=ONE_TOKEN)
     return token
 
 
-async def _waited(
+async def _wait(
     server: str, token: str, db: str | None, *, comparison: str, label: str, timeout_s: float, poll_s: float
 ) -> GateResult:
-    from qualab.cli.output import complain
-    from qualab.run.gate import gate as wait
-
     async with _source(server, token, db) as source:
         chosen = comparison or await source.latest(label)
         return await wait(source, chosen, timeout_s=timeout_s, poll_s=poll_s, say=complain)
@@ -114,37 +100,31 @@ async def _waited(
 
 @asynccontextmanager
 async def _source(server: str, token: str, db: str | None) -> AsyncIterator[Source]:
-    from qualab import bootstrap
-    from qualab.run.gate import ServedVerdicts, StoredVerdicts
-    from qualab.settings import load
-
     if server:
-        async with bootstrap.remote_service(server, token=token) as remote:
+        async with open_service(server, token=token) as remote:
             yield ServedVerdicts(remote=remote)
         return
-    settings = load(command_line={"db": db})
-    store, registry = bootstrap.stores_of(settings)
-    yield StoredVerdicts(store=store, registry=registry, clock=bootstrap.clock())
+    store, registry = bootstrap.stores_of(load(command_line={"db": db}))
+    yield StoredVerdicts(store=store, registry=registry, clock=SystemClock())
 
 
-def _write(found: GateResult, files: Files) -> None:
-    from qualab import bootstrap
-
+def _write(result: GateResult, files: Mapping[str, Path]) -> None:
+    contents = {"junit": junit, "markdown": lambda one: gate_markdown(one).encode(), "json": _json}
     for kind, path in files.items():
-        _put(path, _json(found).encode() if kind == "json" else bootstrap.gate_renderer(kind)(found))
+        _put(path, contents[kind](result))
 
 
-def _write_error(name: str, error: QualabError, files: Files) -> None:
-    """In every file: what an earlier gate left there must not be taken for this one's result."""
-    from qualab import bootstrap
-
-    said = f"{error.message}. {error.hint}" if error.hint else error.message
+def _write_error(name: str, error: QualabError, files: Mapping[str, Path]) -> None:
+    """Write it into every file: what an earlier gate left there must not be taken for this one's result."""
+    message = f"{error.message}. {error.hint}" if error.hint else error.message
+    about = {"code": error.code, "message": error.message, "hint": error.hint}
+    contents = {
+        "junit": lambda: junit_of_error(name, code=error.code, message=message),
+        "markdown": lambda: gate_markdown_of_error(name, code=error.code, message=message).encode(),
+        "json": lambda: _json({"verdict": None, "error": about}),
+    }
     for kind, path in files.items():
-        if kind == "json":
-            about = {"code": error.code, "message": error.message, "hint": error.hint}
-            _put(path, _text({"verdict": None, "error": about}).encode())
-        else:
-            _put(path, bootstrap.gate_error_renderer(kind)(name, code=error.code, message=said))
+        _put(path, contents[kind]())
 
 
 def _put(path: Path, content: bytes) -> None:
@@ -154,25 +134,17 @@ def _put(path: Path, content: bytes) -> None:
         raise UsageError(f"Cannot write {path}: {exc.strerror}", hint="Name a file in a folder that exists") from exc
 
 
-def _json(found: GateResult) -> str:
-    from qualab.model.canonical import plain
-
-    return _text(plain(found))
+def _json(value: object) -> bytes:
+    return (json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _text(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-
-
-def _print(found: GateResult, output_format: Format) -> None:
+def _print(result: GateResult, output_format: Format) -> None:
     if output_format is Format.JSON:
-        sys.stdout.write(_json(found))
+        sys.stdout.write(_json(result).decode())
         return
-    from qualab.model.wording import line_text
-
-    said = f" ({line_text(found.label)})" if found.label else ""
-    typer.echo(f"{found.verdict.value}: {found.id}{said}, plan {found.plan_hash[:12]}")
-    for reason in found.reasons:
+    label = f" ({line_text(result.label)})" if result.label else ""
+    typer.echo(f"{result.verdict.value}: {result.id}{label}, plan {result.plan_hash[:12]}")
+    for reason in result.reasons:
         typer.echo(f"  {line_text(reason)}")
-    for caveat in found.caveats:
+    for caveat in result.caveats:
         typer.echo(f"  Note: {line_text(caveat)}")

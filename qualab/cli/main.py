@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import atexit
 import gc
+import pkgutil
 import sys
 import traceback
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from qualab import __version__
-from qualab.cli import (
-    database,
-    demo,
-    gate,
-    import_,
-    pair,
-    plan,
-    preflight,
-    prune,
-    query,
-    report,
-    rescore,
-    run,
-    serve,
-    signing,
-    stats,
-    token,
-    worker,
-)
 from qualab.cli.output import INTERRUPTED, NO_ROOM, UNEXPECTED, complain, keep_meaning, of_error, say_unwritten, silence
 from qualab.errors import QualabError
 
@@ -37,32 +20,71 @@ from qualab.errors import QualabError
 gc.set_threshold(300_000, 20, 20)
 
 
+COMMANDS = {
+    "plan": ("plan:plan", "Say what the items can prove, and freeze the plan."),
+    "preflight": ("run:preflight", "Check that a pair differs in the drafter alone."),
+    "run": ("run:run", "Compare two endpoints, and give a verdict."),
+    "resume": ("run:resume", "Go on with a comparison; asks only what is missing."),
+    "init": ("run:init", "Write a commented experiment.yaml."),
+    "list": ("query:list_comparisons", "List comparisons, newest first."),
+    "show": ("query:show", "Show a comparison's table and verdict."),
+    "compare": ("stored:compare", "Analyse stored scores again."),
+    "export": ("stored:export", "Write lm-eval's result and sample files."),
+    "report": ("query:report", "Write a report: PDF, HTML, Markdown or JSON."),
+    "gate": ("gate:gate", "Wait for a verdict; the exit code tells it."),
+    "sign-off": ("stored:sign_off", "Accept a verdict, on record."),
+    "verify": ("stored:verify", "Tell whether stored results were altered."),
+    "import": ("stored:import_", "Compare the logs of two runs that are there already."),
+    "rescore": ("stored:rescore", "Score stored answers again with the installed tasks."),
+    "demo": ("run:demo", "Compare a small model, drafter off and on, on this machine."),
+    "serve-pair": ("pair:serve_pair", "Serve two vLLM servers until Ctrl-C."),
+    "serve": ("service:serve", "Serve the REST API and web pages, with a worker."),
+    "prune": ("query:prune", "Delete old comparisons with all that belongs to them."),
+    "worker": ("service:worker", "Run what the service was asked for."),
+    "pair": ("pair:app", "A pair of vLLM servers from one file."),
+    "db": ("service:database", "The database's schema, and copies of it."),
+    "stats": ("stats:app", "Calculators: what counts prove, and items that a margin needs."),
+    "token": ("service:token", "Tokens of the service."),
+}
+"""Where each command is, and its line in `qualab --help`, which loads none of them."""
+SETTINGS: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
+
+
+class LazyGroup(TyperGroup):
+    """Load a command when it is called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: TyperCommand(name, short_help=about) for name, (_, about) in COMMANDS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Replace the name by the command. The base class has refused a name that is unknown."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, load_command(str(name)), rest
+
+
+def load_command(name: str) -> Any:
+    """Import the module of a command, or of a group of commands."""
+    place, about = COMMANDS[name]
+    target = pkgutil.resolve_name(f"qualab.cli.{place}")
+    root = typer.Typer(**SETTINGS)
+    root.callback()(lambda: None)
+    if isinstance(target, typer.Typer):
+        root.add_typer(target, name=name)
+    else:
+        root.command(name, short_help=about)(target)
+    return typer.main.get_group(root).commands[name]
+
+
 app = typer.Typer(
     name="qualab",
     help="Does turning a drafter on change what a served model answers? Compares two endpoints item by item.",
+    cls=LazyGroup,
     no_args_is_help=True,
     add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
+    **SETTINGS,
 )
-plan.register(app)
-preflight.register(app)
-run.register(app)
-query.register(app)
-report.register(app)
-gate.register(app)
-signing.register(app)
-import_.register(app)
-rescore.register(app)
-demo.register(app)
-pair.register(app)
-serve.register(app)
-prune.register(app)
-worker.register(app)
-app.add_typer(database.app, name="db")
-app.add_typer(stats.app, name="stats")
-app.add_typer(token.app, name="token")
 
 
 def _print_version(value: bool) -> None:

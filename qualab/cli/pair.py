@@ -1,4 +1,4 @@
-"""The file that `qualab pair init` writes."""
+"""`qualab pair` and `serve-pair`, and `--managed`: two vLLM servers from one file."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qualab.errors import UsageError
+from qualab.managed.manifests import render_compose, render_kubernetes
+from qualab.managed.reading import read_pair
+from qualab.managed.serving import serve
 from qualab.model.names import ArmName
 
 if TYPE_CHECKING:
@@ -21,58 +24,7 @@ if TYPE_CHECKING:
     from qualab.model.pair import ServedPair
     from qualab.settings import Settings
 
-
-PAIR = """\
-# Two vLLM servers that differ in the drafter alone.
-#   qualab serve-pair pair.yaml                        serve both until Ctrl-C
-#   qualab run experiment.yaml --managed pair.yaml     serve both, compare them, stop both
-#                                                      (--sequential: one after the other, on one device)
-#   qualab pair render pair.yaml --format kubernetes   manifests (or: compose)
-
-model: my-org/my-model                # a name on the hub, or a folder with the checkpoint
-revision: ""                          # the commit on the hub: without it results are of a model that may change
-served_model_name: my-model
-
-# What the candidate gets and the baseline does not. Nothing else may differ.
-speculative_config:
-  method: ngram
-  num_speculative_tokens: 4
-  prompt_lookup_max: 4
-
-# vLLM's flags for both arms, with dashes or underscores. true is a flag without a value, false its --no- form.
-args:
-  max_model_len: 8192
-  max_num_seqs: 8
-  seed: 0
-  # gpu_memory_utilization: 0.45      # where both share one GPU
-
-# The environment of both servers, in addition to that of `qualab`. Keys never stand here: VLLM_API_KEY and HF_TOKEN
-# are taken from the environment.
-env:
-  HF_HUB_OFFLINE: "1"
-  VLLM_SERVER_DEV_MODE: "1"           # opens /server_info, so that both configurations are compared before a run
-  # On a CPU, lest one arm be many times slower than the other:
-  # OMP_NUM_THREADS: "1"
-  # VLLM_CPU_OMP_THREADS_BIND: nobind
-  # VLLM_CPU_KVCACHE_SPACE: "4"
-  # LD_PRELOAD: path/to/libiomp5.so
-
-# Where each arm runs: port, gpus, and variables that only place a process (VLLM_CPU_OMP_THREADS_BIND: 0-15).
-baseline:
-  port: 8000
-  gpus: "0"
-candidate:
-  port: 8001
-  gpus: "1"
-
-# image: vllm/vllm-openai@sha256:...  # for `qualab pair render`, and what results are pinned to
-# command: [vllm, serve]              # or [path/to/another/vllm, serve]
-# host: 127.0.0.1
-# log_dir: pair-logs                  # baseline.log and candidate.log, written anew at each start
-# ready_timeout: 900                  # seconds from the start to a 200 from /health
-"""
-
-
+EXAMPLES = Path(__file__).with_name("examples")
 CHECK_EVERY_S = 0.5
 
 app = typer.Typer(help="A pair of vLLM servers from one file.", no_args_is_help=True)
@@ -90,12 +42,6 @@ class Kind(StrEnum):
     COMPOSE = "compose"
 
 
-def register(root: typer.Typer) -> None:
-    """Adds the commands of this module."""
-    root.command("serve-pair", short_help="Serve two vLLM servers until Ctrl-C.")(serve_pair)
-    root.add_typer(app, name="pair")
-
-
 def serve_pair(
     pair: PairFile,
     sequential: Annotated[
@@ -103,14 +49,12 @@ def serve_pair(
     ] = False,
 ) -> None:
     """Serve two vLLM servers that differ in the drafter alone, until Ctrl-C."""
-    from qualab import bootstrap
-
-    described = bootstrap.read_pair(pair)
+    described = read_pair(pair)
     turns: list[tuple[ArmName, ...]] = [(arm,) for arm in ArmName] if sequential else [tuple(ArmName)]
     with ended_by_sigterm():
         for turn in turns:
-            with bootstrap.served_pair(described, arms=turn, say=_say) as servers:
-                if not _serve(described, servers, may_switch=turn != turns[-1]):
+            with serve(described, arms=turn, say=_say) as servers:
+                if not _watch(described, servers, may_switch=turn != turns[-1]):
                     break
 
 
@@ -120,11 +64,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
 ) -> None:
     """Write a commented pair.yaml."""
-    pass
-
-    if path.exists() and not force:
-        raise UsageError(f"{path} is there already", hint="Give another path, or --force to overwrite it")
-    _write(path, PAIR)
+    write_example("pair.yaml", path, force=force)
     typer.echo(f"Wrote {path}. Edit it, then one of:")
     typer.echo(f"  qualab run experiment.yaml --managed {path}")
     typer.echo(f"  qualab serve-pair {path}")
@@ -137,10 +77,8 @@ def render(
     output: Annotated[Path | None, typer.Option(help="Folder to write into. Default: standard output.")] = None,
 ) -> None:
     """Write the pair as Kubernetes manifests or as a compose file, its image pinned by digest."""
-    from qualab import bootstrap
-
-    described = bootstrap.read_pair(pair)
-    files = bootstrap.render_pair(described, kind.value)
+    described = read_pair(pair)
+    files = (render_kubernetes if kind is Kind.KUBERNETES else render_compose)(described)
     if described.is_floating:
         _say("no revision is given: results will be of a model that may change")
     if output is None:
@@ -151,19 +89,24 @@ def render(
         _say(f"wrote {output / name}")
 
 
+def write_example(name: str, path: Path, *, force: bool) -> None:
+    """Write the commented file of this name. Raises UsageError where a file is there already."""
+    if path.exists() and not force:
+        raise UsageError(f"{path} is there already", hint="Give another path, or --force to overwrite it")
+    _write(path, (EXAMPLES / name).read_text(encoding="utf-8"))
+
+
 def with_managed(given: Mapping[str, Any], managed: Path | None, *, planned: Mapping[str, Any]) -> dict[str, Any]:
     """The command line, with both URLs and the model's name of the pair of `--managed`.
 
     `planned` are a frozen plan's settings: its model has to be the pair's. Raises UsageError where two say a thing, and
     what `read_pair` raises.
     """
-    from qualab import bootstrap
-
     if managed is None:
         return dict(given)
     if twice := [name for name in ("baseline", "candidate", "model") if given.get(name) is not None]:
         raise UsageError(f"--managed and --{twice[0]} say the same thing", hint=f"Leave out --{twice[0]}")
-    pair = bootstrap.read_pair(managed)
+    pair = read_pair(managed)
     urls = {arm.value: pair.url(arm) for arm in ArmName}
     if planned.get("model", pair.served_model_name) != pair.served_model_name:
         raise UsageError(
@@ -175,11 +118,9 @@ def with_managed(given: Mapping[str, Any], managed: Path | None, *, planned: Map
 
 def with_pins(settings: Settings, managed: Path | None) -> Settings:
     """The settings, pinned as the pair of `--managed` says where they name no image or no revision themselves."""
-    from qualab import bootstrap
-
     if managed is None:
         return settings
-    pair, own = bootstrap.read_pair(managed), settings.pin_names
+    pair, own = read_pair(managed), settings.pin_names
     return settings.model_copy(
         update={"image": own.image or pair.image, "revision": own.revision or pair.revision},
     )
@@ -190,14 +131,12 @@ def while_served(
     managed: Path | None, progress: TerminalProgress, arms: Sequence[ArmName] = tuple(ArmName)
 ) -> Iterator[None]:
     """Serves these arms of the pair of `--managed`, if there is one. SIGTERM ends this as Ctrl-C does."""
-    from qualab import bootstrap
-
     if managed is None:
         yield
         return
-    pair = bootstrap.read_pair(managed)
+    pair = read_pair(managed)
     try:
-        with ended_by_sigterm(), bootstrap.served_pair(pair, arms=arms, say=_say):
+        with ended_by_sigterm(), serve(pair, arms=arms, say=_say):
             yield
     except BaseException:
         if progress.comparison_id:
@@ -219,7 +158,7 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _serve(pair: ServedPair, servers: Sequence[Any], *, may_switch: bool) -> bool:
+def _watch(pair: ServedPair, servers: Sequence[Any], *, may_switch: bool) -> bool:
     """Until Ctrl-C (False), or Enter where the other arm's turn may come (True). Raises when a server has ended."""
     try:
         for server in servers:

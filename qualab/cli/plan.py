@@ -1,4 +1,4 @@
-"""`qualab plan`: what the items can prove, before anything is asked."""
+"""`qualab plan`: what the items can prove, before anything is asked; and the plan file that freezes it."""
 
 from __future__ import annotations
 
@@ -8,29 +8,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
-from qualab.cli import options as o
-from qualab.cli.options import Database, DataDir, Format, OutputFormat
+from qualab.cli.options import Format, Given, OutputFormat, settings_options
 from qualab.cli.output import complain
-from qualab.errors import UsageError
+from qualab.errors import InvalidValue, UsageError
+from qualab.model.plan import arms_text
+from qualab.settings import (
+    ENV_PREFIX,
+    OPTIONS,
+    PLACE_FIELDS,
+    PLAN_FIELDS,
+    PLAN_FORMAT,
+    Settings,
+    load,
+    parse_shares,
+    read_document,
+    read_experiment,
+)
 
 if TYPE_CHECKING:
-    from qualab.planning.suite import Given, Planning
+    from qualab.planning import suite
+    from qualab.planning.suite import Planning
     from qualab.run.experiment import FrozenPlan
-    from qualab.settings import Settings
 
 
-NOT_SETTINGS = {
-    *("experiment", "output_format", "output", "force"),
-    *("discordance", "pilot", "design_effect", "noise", "rate"),
-}
+HEAD = """\
+# A comparison's plan, frozen before its data. Run it: qualab run {name} --baseline URL --candidate URL
+# Do not edit it: its hash is stored with every run. Another margin is another plan: run `qualab plan` again.
+"""
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command of this module."""
-    app.command("plan", short_help="Say what the items can prove, and freeze the plan.")(plan)
-
-
+@settings_options(*(name for name in OPTIONS if name not in ("pods", "containers")))
 def plan(
     experiment: Annotated[Path | None, typer.Argument(help="An experiment file, or a plan to make anew.")] = None,
     discordance: Annotated[
@@ -46,68 +55,17 @@ def plan(
     noise: Annotated[
         str | None, typer.Option(help="Discordance of two runs of one arm, which --repeats divide; as 0.04.")
     ] = None,
-    expected_missing: Annotated[
-        float | None,
-        typer.Option(
-            "--expected-missing",
-            "--expected_missing",
-            help="Share of each arm's answers expected to be missing; as 0.005.",
-        ),
-    ] = None,
     rate: Annotated[float | None, typer.Option(help="Requests a second, both arms together: adds the time.")] = None,
     output: Annotated[Path, typer.Option(help="Where the plan goes.")] = Path("plan.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace another plan in that file.")] = False,
-    baseline: o.Baseline = None,
-    candidate: o.Candidate = None,
-    model: o.Model = None,
-    tasks: o.Tasks = None,
-    num_fewshot: o.Fewshot = None,
-    limit: o.Limit = None,
-    include_path: o.IncludePath = None,
-    gen_kwargs: o.GenKwargs = None,
-    allow_extra: o.AllowExtra = None,
-    apply_chat_template: o.ChatTemplate = None,
-    system_instruction: o.SystemInstruction = None,
-    seed: o.Seed = None,
-    repeats: o.Repeats = None,
-    looks: o.Looks = None,
-    sequential: o.Sequential = None,
-    noise_floor_runs: o.NoiseRuns = None,
-    noise_floor_concurrency: o.NoiseConcurrency = None,
-    margin: o.Margin = None,
-    margins: o.Margins = None,
-    score_bounds: o.ScoreBounds = None,
-    objective: o.ObjectiveOption = None,
-    strict: o.Strict = None,
-    alpha: o.Alpha = None,
-    power: o.Power = None,
-    concurrency: o.Concurrency = None,
-    timeout: o.Timeout = None,
-    max_attempts: o.MaxAttempts = None,
-    max_wait: o.MaxWait = None,
-    max_failed_share: o.MaxFailedShare = None,
-    max_missing_share: o.MaxMissingShare = None,
-    missing_lost: o.MissingLost = None,
-    min_accepted_share: o.MinAcceptedShare = None,
-    allow_unobserved: o.AllowUnobserved = None,
-    image: o.Image = None,
-    revision: o.Revision = None,
-    checkpoint: o.Checkpoint = None,
-    drafter_costs: o.DrafterCosts = None,
-    tokenizer: o.Tokenizer = None,
-    label: o.Label = None,
-    api_key_file: o.KeyFile = None,
-    output_path: o.OutputPath = None,
-    data_dir: DataDir = None,
-    db: Database = None,
+    *,
+    given: Given,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Say what the items can prove before anything is asked of an endpoint, and freeze the plan for `qualab run`."""
-    given = {name: value for name, value in locals().items() if name not in NOT_SETTINGS}
-    from qualab.planning.suite import Given
-    from qualab.settings import load, parse_shares
+    from qualab.planning import suite
 
-    beliefs = Given(
+    beliefs = suite.Given(
         discordance=parse_shares(discordance) if discordance else {},
         design_effect=parse_shares(design_effect) if design_effect else {},
         noise=parse_shares(noise) if noise else {},
@@ -119,21 +77,23 @@ def plan(
     if not settings.model:
         typer.echo("\nNo plan is written yet: it needs the model's name (--model).", err=output_format is Format.JSON)
         return
-    said = _freeze(found, settings, _said(experiment, given), output, force=force)
-    typer.echo(f"\n{said}", err=output_format is Format.JSON)
+    in_file = read_experiment(experiment) if experiment else {}
+    outcome = _freeze(found, settings, {**in_file, **given}, output, force=force)
+    typer.echo(f"\n{outcome}", err=output_format is Format.JSON)
 
 
-def _planned(settings: Settings, beliefs: Given, pilot: str | None) -> Planning:
+def _planned(settings: Settings, beliefs: suite.Given, pilot: str | None) -> Planning:
     from qualab import bootstrap
     from qualab.planning.suite import pilot_of, plan_comparison
     from qualab.run.experiment import check, make_plan, task_options
+    from qualab.run.pin_sources import LocalPins
     from qualab.run.pins import planned_hash
 
     wanted = bootstrap.experiment_of(settings, needed=())
     check(wanted)
     seen = pilot_of(bootstrap.store_of(settings), pilot) if pilot else None
     tasks = bootstrap.harness_of(settings).load(task_options(wanted))
-    named = planned_hash(bootstrap.pin_source(), wanted.places, None, say=complain)
+    named = planned_hash(LocalPins(), wanted.places, None, say=complain)
     plan = make_plan(wanted, tasks, checkpoint_hash=bootstrap.run_async(named))
     return plan_comparison(plan, tasks.render(), beliefs, seen, missing=wanted.expected_missing)
 
@@ -150,18 +110,9 @@ def _print(found: Planning, output_format: Format) -> None:
         typer.echo(planning_text(found, width=make_console().width))
 
 
-def _said(experiment: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What file and command line say, the latter before the former."""
-    from qualab.settings import read_experiment
-
-    in_file = read_experiment(experiment) if experiment else {}
-    return in_file | {name: value for name, value in given.items() if value is not None}
-
-
 def _freeze(found: Planning, settings: Settings, said: Mapping[str, Any], output: Path, *, force: bool) -> str:
     """Writes the plan file and says what was done. Raises UsageError where the file holds something else."""
     from qualab import bootstrap
-    from qualab.cli.planfile import experiment_settings, write_plan_file
     from qualab.model.canonical import plan_hash
     from qualab.run.experiment import FrozenPlan, to_document
 
@@ -189,8 +140,6 @@ def _freeze(found: Planning, settings: Settings, said: Mapping[str, Any], output
 
 def _before(output: Path) -> FrozenPlan | None:
     """The whole plan that a file holds already."""
-    from qualab.cli.planfile import read_frozen
-
     try:
         return read_frozen(output) if output.exists() else None
     except UsageError:
@@ -230,3 +179,58 @@ def _figures(found: Planning) -> dict[str, Any]:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
+
+
+def experiment_settings(settings: Settings, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What a plan file keeps: everything that makes the plan, where its items are, and other places that were said.
+
+    `said` is what the experiment file and the command line hold; what the environment holds stays there.
+    """
+    everything = settings.model_dump(mode="json", include=set(PLAN_FIELDS))
+    places = {name: str(said[name]) for name in PLACE_FIELDS if said.get(name)}
+    places |= {name: arms_text(getattr(settings, name)) for name in ("pods", "containers") if said.get(name)}
+    if settings.pin_names.checkpoint:
+        places["checkpoint"] = str(Path(settings.pin_names.checkpoint).resolve())
+    if settings.data_dir:
+        places["data_dir"] = str(settings.data_dir.resolve())
+    places["include_path"] = ",".join(str(path.resolve()) for path in settings.include_path)
+    places["tokenizer"] = settings.tokenizer
+    kept = {**{name: everything[name] for name in PLAN_FIELDS}, **{name: one for name, one in places.items() if one}}
+    return {name: value for name, value in kept.items() if value is not None}
+
+
+def write_plan_file(path: Path, document: Mapping[str, Any]) -> None:
+    """Raises UsageError where the file cannot be written."""
+    body = yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=120)
+    try:
+        path.write_text(HEAD.format(name=path) + body, encoding="utf-8")
+    except OSError as exc:
+        raise UsageError(f"Cannot write {path}: {exc.strerror}", hint="Choose another file with --output") from exc
+
+
+def read_frozen(path: Path | None) -> FrozenPlan | None:
+    """The frozen plan in a file, None where it is an experiment file. Raises UsageError, PlanChanged."""
+    if path is None or PLAN_FORMAT not in (document := read_document(path)):
+        return None
+    from qualab.run.experiment import from_document
+
+    return from_document(document, where=str(path))
+
+
+def load_frozen(frozen: FrozenPlan, given: Mapping[str, Any]) -> Settings:
+    """The settings of a plan's run. Raises InvalidValue for a flag or variable that would make it another plan."""
+    flags = [name for name in PLAN_FIELDS if given.get(name) is not None]
+    if flags:
+        raise _refused(f"--{flags[0]}")
+    settings, planned = load(content=frozen.settings, command_line=given), load(command_line=frozen.settings)
+    for name in PLAN_FIELDS:
+        if getattr(settings, name) != getattr(planned, name):
+            raise _refused(f"{ENV_PREFIX}{name.upper()}")
+    return settings
+
+
+def _refused(what: str) -> InvalidValue:
+    return InvalidValue(
+        f"{what} would change the frozen plan",
+        hint=f"Leave it out, or run `qualab plan` again. Free to choose: {', '.join(PLACE_FIELDS[:11])}",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from qualab.cli.columns import table_in_parts, wrapped
+from qualab.cli.output import table_in_parts, wrapped
 from qualab.model.names import Objective
 from qualab.model.wording import percent, pp, proven, share
 

@@ -1,40 +1,32 @@
-"""`qualab list`, `show`, `compare` and `export`: look at what is stored."""
+"""`qualab list`, `show`, `report` and `prune`: look at what is stored, and delete what is old."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qualab.cli import options as o
-from qualab.cli.options import Database, DataDir, Format, OutputFormat
-from qualab.cli.output import OF_VERDICT, complain, is_unicode, output_may_fail
-from qualab.cli.times import moment_of
+from qualab.cli.options import ComparisonId, Database, Format, OutputFormat, before, duration, moment_of
+from qualab.cli.output import is_unicode, who
 from qualab.errors import UsageError
-from qualab.model.names import ComparisonStatus, Verdict
+from qualab.model.names import ComparisonStatus, Language, ReportFormat, Verdict
 
 if TYPE_CHECKING:
     from qualab.model.comparison import Analysis, Comparison
-    from qualab.model.plan import Plan
     from qualab.model.ports import Store
-    from qualab.run.compare import Reanalysis
-    from qualab.settings import Settings
+    from qualab.run.prune import Pruned
 
 
 NONE_YET = "No comparisons yet in {}\n  Start one: qualab run --help, or try: qualab demo; --db names another database"
 NONE_FOUND = "No comparison is like that"
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands of this module."""
-    app.command("list")(list_comparisons)
-    app.command("show", short_help="Show a comparison's table and verdict.")(show)
-    app.command("compare")(compare)
-    app.command("export", short_help="Write lm-eval's result and sample files.")(export)
+STANDARD_OUTPUT = Path("-")
+SUFFIXES = {".pdf": ReportFormat.PDF, ".html": ReportFormat.HTML, ".htm": ReportFormat.HTML}
+SUFFIXES |= {".md": ReportFormat.MARKDOWN, ".markdown": ReportFormat.MARKDOWN, ".json": ReportFormat.JSON}
 
 
 def list_comparisons(
@@ -69,7 +61,7 @@ def list_comparisons(
 
 
 def show(
-    comparison: Annotated[str, typer.Argument(help="Id of a comparison, or its beginning.")],
+    comparison: ComparisonId,
     plan: Annotated[
         str | None, typer.Option(help="Beginning of a plan's hash: what `qualab compare` found under it.")
     ] = None,
@@ -108,88 +100,6 @@ def show(
         _print_rounds(store, comparison, plan_hash)
 
 
-def compare(
-    comparison: Annotated[str, typer.Argument(help="Id of a comparison, or its beginning.")],
-    other: Annotated[
-        str | None,
-        typer.Argument(help="Another: compares run with run, as ID/baseline; an id alone is its candidate."),
-    ] = None,
-    plan: Annotated[Path | None, typer.Option(help="Judge by this plan file instead of the comparison's own.")] = None,
-    margin: o.Margin = None,
-    margins: o.Margins = None,
-    score_bounds: o.ScoreBounds = None,
-    objective: o.ObjectiveOption = None,
-    strict: o.Strict = None,
-    alpha: o.Alpha = None,
-    max_missing_share: o.MaxMissingShare = None,
-    missing_lost: o.MissingLost = None,
-    allow: o.Allow = None,
-    data_dir: DataDir = None,
-    db: Database = None,
-    output_format: OutputFormat = Format.TEXT,
-) -> None:
-    """Analyse stored scores again. Under another plan than the one before the data: marked, and never signed off."""
-    rule: dict[str, Any] = {"margin": margin, "margins": margins, "objective": objective, "alpha": alpha}
-    rule |= {"max_missing_share": max_missing_share, "missing_lost": missing_lost}
-    rule |= {"strict": strict, "score_bounds": score_bounds}
-    changes = {name: value for name, value in rule.items() if value is not None}
-    from qualab import bootstrap
-    from qualab.run.compare import compare_again, with_rule
-    from qualab.settings import load
-
-    settings = load(command_line={"db": db, "data_dir": data_dir, **changes})
-    if other is not None:
-        _compare_runs(settings, (comparison, other), plan, allow or "", output_format)
-    services = bootstrap.services_of(settings)
-    judged_by = _other_plan(plan)
-    if changes:
-        own = judged_by or services.store.get(comparison).plan
-        judged_by = with_rule(own, {name: getattr(settings, name) for name in changes})
-    local = {"data_dir": str(data_dir.resolve())} if data_dir else {}
-    found = compare_again(services, comparison, other=judged_by, local=local)
-    with output_may_fail():
-        _print_analysis(found.comparison, found.analysis, output_format)
-        for line in _about(found):
-            complain(line)
-    raise typer.Exit(OF_VERDICT[found.analysis.verdict])
-
-
-def _compare_runs(
-    settings: Settings, runs: tuple[str, str], plan: Path | None, allow: str, output_format: Format
-) -> NoReturn:
-    """Two runs of the store, joined as two logs are."""
-    from qualab import bootstrap
-    from qualab.imports.import_ import Wanted, compare_runs
-
-    if plan is not None:
-        raise UsageError("A plan judges one comparison", hint="Give --margin and the like for two runs")
-    services = bootstrap.import_services_of(settings)
-    wanted = Wanted(rule=bootstrap.rule_of(settings), allowed=o.finding_codes(allow))
-    found = compare_runs(services, *runs, wanted)
-    with output_may_fail():
-        print_result(services.store, found.comparison_id, output_format)
-    raise typer.Exit(OF_VERDICT[found.verdict])
-
-
-def _other_plan(path: Path | None) -> Plan | None:
-    from qualab.cli.planfile import read_frozen
-
-    if path is None:
-        return None
-    frozen = read_frozen(path)
-    if frozen is None:
-        raise UsageError(f"{path} is no plan file", hint="`qualab plan` writes one")
-    return frozen.plan
-
-
-def _about(found: Reanalysis) -> Iterator[str]:
-    id_, digest = found.comparison.id, found.analysis.plan_hash[:12]
-    if not found.is_own_plan:
-        yield f"Stored beside the original: qualab show {id_} --plan {digest}. `qualab show {id_}` is as it was."
-    elif not found.is_as_stored:
-        yield f"Not what is stored: other versions made that analysis. It is kept; `qualab show {id_}` is as it was."
-
-
 def whole_hash(store: Store, comparison_id: str, beginning: str) -> str:
     """Of a plan that a stored analysis is under, by the hash's beginning. Raises UsageError."""
     known = store.plan_hashes(store.get(comparison_id).id)
@@ -202,23 +112,6 @@ def whole_hash(store: Store, comparison_id: str, beginning: str) -> str:
     return matching[0]
 
 
-def export(
-    comparison: Annotated[str, typer.Argument(help="Id of a comparison, or its beginning.")],
-    folder: Annotated[Path, typer.Argument(help="Where the files go; one folder for each arm.")] = Path(),
-    data_dir: DataDir = None,
-    db: Database = None,
-) -> None:
-    """Write lm-eval compatible results_*.json and samples_*.jsonl for each arm."""
-    from qualab import bootstrap
-    from qualab.run.export import export as use_case
-    from qualab.settings import load
-
-    services = bootstrap.services_of(load(command_line={"db": db, "data_dir": data_dir}))
-    local = {"data_dir": str(data_dir.resolve())} if data_dir else {}
-    for path in use_case(services, comparison, folder, local=local):
-        typer.echo(path)
-
-
 def print_result(store: Store, comparison_id: str, output_format: Format, *, plan_hash: str | None = None) -> None:
     """One comparison with its newest analysis, under its own plan unless another is named."""
     from qualab.bootstrap import now
@@ -227,7 +120,7 @@ def print_result(store: Store, comparison_id: str, output_format: Format, *, pla
     comparison = find(store, comparison_id, now=now())
     analysis = store.analysis(comparison.id, plan_hash=plan_hash)
     if analysis is not None or output_format is Format.JSON:
-        _print_analysis(comparison, analysis, output_format)
+        print_analysed(comparison, analysis, output_format)
     else:
         _print_standing(store, comparison)
 
@@ -276,7 +169,8 @@ def _print_rounds(store: Store, comparison_id: str, plan_hash: str | None) -> No
         print_histograms(make_console(), analysis.treatment)
 
 
-def _print_analysis(comparison: Comparison, analysis: Analysis | None, output_format: Format) -> None:
+def print_analysed(comparison: Comparison, analysis: Analysis | None, output_format: Format) -> None:
+    """Print a comparison with its analysis, as JSON also without one."""
     from qualab.cli.tables import make_console, print_analysis
     from qualab.model.canonical import plain
 
@@ -306,3 +200,94 @@ def _summary(comparison: Comparison) -> dict[str, Any]:
 def print_json(value: Any) -> None:
     """Indented JSON."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=not is_unicode(sys.stdout)))
+
+
+def report(
+    comparison: ComparisonId,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file; - for the standard output. By default qualab-ID.FORMAT here."),
+    ] = None,
+    language: Annotated[Language, typer.Option("--lang", help="Language of the report.")] = Language.ENGLISH,
+    report_format: Annotated[
+        ReportFormat | None, typer.Option("--format", help="By default as the file's name ends, else pdf.")
+    ] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(help="Beginning of a plan's hash: what `qualab compare` found under it, after the data."),
+    ] = None,
+    db: Database = None,
+) -> None:
+    """Write a report on a comparison, to be read before a release is signed off."""
+    from qualab import bootstrap
+    from qualab.report.model import report_model
+    from qualab.settings import load
+
+    chosen = report_format or SUFFIXES.get(output.suffix.lower() if output else "", ReportFormat.PDF)
+    store, registry = bootstrap.stores_of(load(command_line={"db": db}))
+    plan_hash = whole_hash(store, comparison, plan) if plan else None
+    found = report_model(store, registry, comparison, language, plan_hash=plan_hash)
+    content = bootstrap.renderer(chosen.value)(found)
+    if output == STANDARD_OUTPUT:
+        sys.stdout.buffer.write(content)
+        return
+    of_plan = f"-{found.plan_hash[:12]}" if plan else ""
+    path = output or Path(f"qualab-{found.comparison_id}{of_plan}.{chosen.value}")
+    _write_whole(path, content)
+    typer.echo(f"Wrote {path}")
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Whole or not at all: a report that is half there could be taken for one."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(content)
+        beside.replace(path)
+    except OSError as exc:
+        beside.unlink(missing_ok=True)
+        raise UsageError(f"Cannot write {path}: {exc.strerror}", hint="Name another file with -o") from exc
+
+
+def prune(
+    older_than: Annotated[str, typer.Option(metavar="AGE", help="Created longer ago, as 12h, 90d or 2w.")],
+    label: Annotated[str | None, typer.Option(help="Only comparisons with this label.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be deleted.")] = False,
+    db: Database = None,
+    output_format: OutputFormat = Format.TEXT,
+) -> None:
+    """Delete old comparisons with everything that belongs to them; never those that are signed off, run or wait."""
+    from qualab import bootstrap
+    from qualab.run.prune import prune as delete_old
+    from qualab.settings import load
+
+    now = bootstrap.now()
+    cutoff = before(now, duration(older_than, option="--older-than"))
+    registry = bootstrap.registry_of(load(command_line={"db": db}))
+    found = delete_old(registry, before=cutoff, label=label, who=who(), now=now, dry_run=dry_run)
+    if output_format is Format.JSON:
+        typer.echo(json.dumps([_pruned(one) for one in found], ensure_ascii=False, indent=2))
+    else:
+        _print_pruned(found, gone="would delete" if dry_run else "deleted")
+
+
+def _print_pruned(found: Iterable[Pruned], *, gone: str) -> None:
+    n_gone = n_kept = 0
+    for one in found:
+        summary = one.summary
+        n_gone, n_kept = n_gone + (not one.kept), n_kept + bool(one.kept)
+        what = f"kept ({one.kept})" if one.kept else gone
+        typer.echo(
+            f"{what}: {summary.id}  {summary.created_at:%Y-%m-%d}  {summary.status.value}  {summary.label}".rstrip()
+        )
+    typer.echo(f"{gone} {n_gone:,}, kept {n_kept:,}")
+
+
+def _pruned(one: Pruned) -> dict[str, object]:
+    summary = one.summary
+    return {
+        "id": summary.id,
+        "created_at": summary.created_at.isoformat(),
+        "status": summary.status.value,
+        "label": summary.label,
+        "kept": one.kept,
+    }

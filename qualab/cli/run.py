@@ -1,8 +1,9 @@
-"""The experiment file that `qualab init` writes."""
+"""`qualab preflight`, `run`, `resume`, `init` and `demo`: ask two endpoints."""
 
 from __future__ import annotations
 
 import signal
+import tempfile
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,12 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from qualab.cli import options as o
-from qualab.cli.options import Database, DataDir, Format, OutputFormat
+from qualab.cli.options import (
+    ComparisonId,
+    Database,
+    ExperimentFile,
+    Format,
+    Given,
+    OutputFormat,
+    local_data,
+    settings_options,
+)
 from qualab.cli.output import INTERRUPTED, OF_VERDICT, complain, output_may_fail, program
-from qualab.cli.pair import Managed, while_served, with_managed, with_pins
+from qualab.cli.pair import Managed, ended_by_sigterm, while_served, with_managed, with_pins, write_example
 from qualab.errors import QualabError, UsageError
 from qualab.model.names import ArmName
+from qualab.settings import OPTIONS, load
 
 if TYPE_CHECKING:
     from qualab.cli.progress import TerminalProgress
@@ -25,135 +35,69 @@ if TYPE_CHECKING:
     from qualab.run.preflight import Keys
     from qualab.run.services import Services
 
-
-EXPERIMENT = """\
-# A comparison of two endpoints that differ in the drafter alone.  Run it with: qualab run experiment.yaml
-# Command-line flags and QUALAB_* environment variables win over this file.
-
-baseline: http://127.0.0.1:8000/v1     # drafter off
-candidate: http://127.0.0.1:8001/v1    # drafter on
-model: my-model                        # as both endpoints serve it
-
-# Suites: release (default: generative, exercises the drafter), published-34 (lm-eval's official forms), demo.
-# Or names of lm-eval's tasks and groups.
-tasks: [release]
-
-# What will count as equal, fixed before the run.
-margin: 0.02          # 2 percentage points
-# margins: {gsm8k: 0.03}          # others by benchmark, task or metric; the narrower name wins
-# score_bounds: {reward: [-1, 1]} # lowest and highest score, where they are not 0 and 1
-# objective: non_inferiority      # only a loss matters; default: equivalence
-# strict: true                    # a loss inside the margin is a REGRESSION too: for a drafter said to be lossless
-alpha: 0.05           # level of each one-sided test
-# allow_unobserved: true          # let a verdict stand though neither /metrics nor answers tell that the drafter ran
-# drafter_costs: {draft: 0.2, overhead: 0.05}   # in steps of the model: shows from which length on drafting pays
-# power: 0.8                      # chance of proving the margin that `qualab plan` sizes for
-# expected_missing: 0.001         # share of each arm's answers that `qualab plan` expects to be missing
-# missing_lost: 0.25              # share of the pairs without an answer that the worst case takes as lost; default: all
-
-# What both arms are made of. Without a digest and a commit (or a folder) nothing is signed off: docs/pinning.md
-# pins:
-#   image: vllm/vllm-openai@sha256:DIGEST   # `docker buildx imagetools inspect NAME:TAG` prints the digest
-#   revision: COMMIT                        # of the checkpoint, not a branch
-#   checkpoint: /models/my-model            # or its folder here: the plan holds its hash
-# pods: {baseline: serving/off-0, candidate: serving/on-0}    # kubectl verifies their image; or, for docker:
-# containers: {baseline: off, candidate: on}
-
-# How requests are sent; the same in both arms.
-concurrency: 8        # in flight in each arm
-timeout: 300          # seconds an attempt may take
-# max_attempts: 5
-# max_wait: 600       # seconds that a request waits where its server asks for it (429, Retry-After)
-
-# data_dir: /data/qualab        # data sets as local JSONL, where there is no hub (docs/tasks.md)
-# apply_chat_template: true     # chat completions (true) or completions (false); default: as the suite says
-# num_fewshot: 5                # default: as each task says
-# gen_kwargs: {temperature: 0.7}    # unknown names are refused, unless allow_extra: true
-# repeats: 1                    # answers an item; needs a temperature
-# limit: 40                     # items a task, to try things out; never signed off
-# noise_floor: {runs: 1, concurrency: 16}   # how much the baseline differs from itself, at another load
-# looks: 5                      # stop at one of so many looks if all is proven, or harm is plain; default: never
-# sequential: true              # the candidate after the baseline, on one device (--managed PAIR); never signed off
-# seed: 1234
-# label: my-release-1.2
-# output_path: out              # also write lm-eval's files
-# db: postgresql://user@host/qualab
-
-# Keys never stand here: set QUALAB_API_KEY (or QUALAB_BASELINE_API_KEY, QUALAB_CANDIDATE_API_KEY), or
-# api_key_file: /run/secrets/qualab
-"""
-
-
 T = TypeVar("T")
-NOT_SETTINGS = ("experiment", "managed", "output_format")
+DEMO_MODEL, DEMO_CONCURRENCY = "smollm2", 8
+CANNOT_COMPARE = 4
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands of this module."""
-    app.command("run", short_help="Compare two endpoints, and give a verdict.")(run)
-    app.command("resume", short_help="Go on with a comparison; asks only what is missing.")(resume)
-    app.command("init")(init)
+@settings_options(
+    *("baseline", "candidate", "model", "tasks", "num_fewshot", "limit", "include_path", "gen_kwargs", "allow_extra"),
+    *("apply_chat_template", "system_instruction", "allow_unobserved", "image", "revision", "checkpoint"),
+    *("pods", "containers", "tokenizer", "api_key_file", "data_dir"),
+)
+def preflight(
+    experiment: ExperimentFile = None,
+    *,
+    given: Given,
+    output_format: OutputFormat = Format.TEXT,
+) -> None:
+    """Check a pair before a run: same model and configuration, one drafter, in the candidate, that drafts.
+
+    Asks a few short requests, stores nothing, and exits with 0, or with 4 where the pair cannot be compared.
+    """
+    from qualab import bootstrap
+    from qualab.cli.drafter_text import print_preflight
+    from qualab.cli.plan import load_frozen, read_frozen
+    from qualab.cli.query import print_json
+    from qualab.cli.tables import make_console
+    from qualab.model.canonical import plain
+    from qualab.run import run as use_case
+
+    frozen = read_frozen(experiment)
+    settings = load_frozen(frozen, given) if frozen else load(file=experiment, command_line=given)
+    progress = _progress()
+    job = use_case.look_before(
+        bootstrap.pair_services_of(settings),
+        bootstrap.experiment_of(settings),
+        keys=bootstrap.keys_of(settings),
+        progress=progress,
+        frozen=frozen.plan if frozen else None,
+    )
+    try:
+        found = bootstrap.run_async(job)
+    finally:
+        progress.finished()
+    if output_format is Format.JSON:
+        print_json(plain(found))
+    else:
+        print_preflight(make_console(), found)
+    if found.stopping:
+        raise typer.Exit(CANNOT_COMPARE)
 
 
+@settings_options(*(name for name in OPTIONS if name != "expected_missing"))
 def run(
-    experiment: Annotated[
-        Path | None, typer.Argument(help="An experiment file (`qualab init` writes one), or a plan (`qualab plan`).")
-    ] = None,
-    baseline: o.Baseline = None,
-    candidate: o.Candidate = None,
-    model: o.Model = None,
-    tasks: o.Tasks = None,
-    num_fewshot: o.Fewshot = None,
-    limit: o.Limit = None,
-    include_path: o.IncludePath = None,
-    gen_kwargs: o.GenKwargs = None,
-    allow_extra: o.AllowExtra = None,
-    apply_chat_template: o.ChatTemplate = None,
-    system_instruction: o.SystemInstruction = None,
-    seed: o.Seed = None,
-    repeats: o.Repeats = None,
-    looks: o.Looks = None,
-    sequential: o.Sequential = None,
-    noise_floor_runs: o.NoiseRuns = None,
-    noise_floor_concurrency: o.NoiseConcurrency = None,
-    margin: o.Margin = None,
-    margins: o.Margins = None,
-    score_bounds: o.ScoreBounds = None,
-    objective: o.ObjectiveOption = None,
-    strict: o.Strict = None,
-    alpha: o.Alpha = None,
-    power: o.Power = None,
-    concurrency: o.Concurrency = None,
-    timeout: o.Timeout = None,
-    max_attempts: o.MaxAttempts = None,
-    max_wait: o.MaxWait = None,
-    max_failed_share: o.MaxFailedShare = None,
-    max_missing_share: o.MaxMissingShare = None,
-    missing_lost: o.MissingLost = None,
-    min_accepted_share: o.MinAcceptedShare = None,
-    allow_unobserved: o.AllowUnobserved = None,
-    image: o.Image = None,
-    revision: o.Revision = None,
-    checkpoint: o.Checkpoint = None,
-    pods: o.Pods = None,
-    containers: o.Containers = None,
-    drafter_costs: o.DrafterCosts = None,
-    tokenizer: o.Tokenizer = None,
-    label: o.Label = None,
-    api_key_file: o.KeyFile = None,
-    output_path: o.OutputPath = None,
-    data_dir: DataDir = None,
-    db: Database = None,
+    experiment: ExperimentFile = None,
+    *,
+    given: Given,
     managed: Managed = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Compare two endpoints: ask both every item, score, test, and say whether quality is equivalent."""
-    given = {name: value for name, value in locals().items() if name not in NOT_SETTINGS}
     from qualab import bootstrap
-    from qualab.cli.planfile import load_frozen, read_frozen
+    from qualab.cli.plan import load_frozen, read_frozen
     from qualab.run.experiment import check
     from qualab.run.run import takes_turns
-    from qualab.settings import load
 
     frozen = read_frozen(experiment)
     given = with_managed(given, managed, planned=frozen.settings if frozen else {})
@@ -188,18 +132,15 @@ def _started(
     return _took_turns(services, comparison_id, [ArmName.CANDIDATE], managed, progress, keys=keys)
 
 
+@settings_options("checkpoint", "pods", "containers", "api_key_file", "data_dir", "db")
 def resume(
-    comparison: Annotated[str, typer.Argument(help="Id of a comparison, or its beginning.")],
+    comparison: ComparisonId,
     retry_failed: Annotated[
         bool,
         typer.Option("--retry-failed", "--retry_failed", help="Also ask again what the endpoint failed at."),
     ] = False,
-    checkpoint: o.Checkpoint = None,
-    pods: o.Pods = None,
-    containers: o.Containers = None,
-    api_key_file: o.KeyFile = None,
-    data_dir: DataDir = None,
-    db: Database = None,
+    *,
+    given: Given,
     managed: Managed = None,
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
@@ -209,14 +150,11 @@ def resume(
     from qualab.run import run as use_case
     from qualab.run.prune import check_free
     from qualab.run.run import turns_left
-    from qualab.settings import load
 
-    pins = {"checkpoint": checkpoint, "pods": pods, "containers": containers}
-    settings = load(command_line={"data_dir": data_dir, "db": db, "api_key_file": api_key_file, **pins})
+    settings = load(command_line=given)
     progress = _progress()
     services = bootstrap.services_of(settings)
-    local = {"data_dir": str(settings.data_dir.resolve())} if settings.data_dir else {}
-    local |= bootstrap.places_here(settings)
+    local = local_data(settings.data_dir) | bootstrap.places_here(settings)
     # before any server is started for it
     found = check_free(services.store, comparison, runner=services.runner, now=services.clock.now())
     if bootstrap.registry_of(settings).signoffs(found.id):
@@ -261,17 +199,66 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
 ) -> None:
     """Write a commented experiment.yaml."""
-    pass
-
-    if path.exists() and not force:
-        raise UsageError(f"{path} is there already", hint="Give another path, or --force to overwrite it")
-    try:
-        path.write_text(EXPERIMENT, encoding="utf-8")
-    except OSError as exc:
-        raise UsageError(f"Cannot write {path}: {exc.strerror}") from exc
+    write_example("experiment.yaml", path, force=force)
     typer.echo(f"Wrote {path}. Edit it, then:")
     typer.echo(f"  qualab plan {path}    what its items can prove")
     typer.echo(f"  qualab run {path}")
+
+
+def demo(
+    serve: Annotated[bool, typer.Option("--serve", help="Serve the pair until Ctrl-C, and ask nothing.")] = False,
+    db: Database = None,
+) -> None:
+    """Run a real comparison on this machine: a small model in llama.cpp, drafter off and on, 240 items."""
+    if serve:
+        _serve_demo()
+    else:
+        _compare_demo(db)
+
+
+def _serve_demo() -> None:
+    """Prints the pair as a shell's variables."""
+    from qualab import bootstrap
+
+    with (
+        tempfile.TemporaryDirectory(prefix="qualab-demo-") as logs,
+        suppress(KeyboardInterrupt),
+        ended_by_sigterm(),
+        bootstrap.embedded_pair(say=complain, log_dir=Path(logs)) as (baseline, candidate),
+    ):
+        typer.echo(f"OFF={baseline} ON={candidate} MODEL={DEMO_MODEL}")
+        complain("Ctrl-C stops both")
+        while True:
+            signal.pause()
+
+
+def _compare_demo(db: str | None) -> None:
+    from qualab import bootstrap
+    from qualab.cli.query import print_result
+    from qualab.run import run as use_case
+
+    progress = _progress()
+    with (
+        tempfile.TemporaryDirectory(prefix="qualab-demo-") as logs,
+        bootstrap.embedded_pair(say=progress.phase, log_dir=Path(logs)) as (baseline, candidate),
+    ):
+        settings = load(
+            command_line={
+                "baseline": baseline,
+                "candidate": candidate,
+                "model": DEMO_MODEL,
+                "tasks": ("demo",),
+                "label": "demo",
+                "concurrency": DEMO_CONCURRENCY,
+                "db": db,
+            }
+        )
+        services = bootstrap.services_of(settings)
+        job = use_case.start(services, bootstrap.experiment_of(settings), keys={}, progress=progress)
+        analysis = run_to_end(job, progress)
+    print_result(services.store, analysis.comparison_id, Format.TEXT)
+    typer.echo(f"\nThe results are in {bootstrap.database_shown(settings.db)}; both endpoints are stopped.")
+    print_next(analysis.comparison_id)
 
 
 def _progress() -> TerminalProgress:

@@ -22,7 +22,7 @@ from qualab.service.access import ReferencedSecrets
 from qualab.service.desk import EXCLUSIVE, Desk, Wanted
 from qualab.service.planner import Planner
 from qualab.service.settings import ServiceSettings
-from qualab.settings import FIELDS, KEY_FIELDS, PLACE_FIELDS, PLAN_FIELDS, PLAN_FORMAT, Settings, load
+from qualab.settings import FIELDS, KEY_FIELDS, PLACE_FIELDS, PLAN_FIELDS, PLAN_FORMAT, RULE_FIELDS, Settings, load
 
 ACCEPT = "accept_underpowered"
 PLAN_PARTS = (PLAN_FORMAT, "hash", "frozen_at", "figures", "experiment", "plan")
@@ -31,7 +31,6 @@ NEVER = ("db", "output_path", "scoring_timeout", *KEY_FILES)
 """The operator's: no request names them."""
 PATHS = ("data_dir", "include_path", "tokenizer", "checkpoint")
 VERIFIED = ("pods", "containers")
-RULE_FIELDS = ("margin", "margins", "score_bounds", "objective", "strict", "alpha", "max_missing_share", "missing_lost")
 MOST_WRONG = 20
 
 

@@ -114,7 +114,7 @@ def test_a_command_opens_its_database_once(
     monkeypatch.setattr(store, "open_store", counted)
     monkeypatch.setattr(worker_bootstrap, "queueing_desk", no_queue)
     monkeypatch.setattr("qualab.service.api.server.begin_logging", lambda: None)
-    monkeypatch.setattr("qualab.cli.worker._ended_by_signals", lambda: None)
+    monkeypatch.setattr("qualab.cli.service._ended_by_signals", lambda: None)
     assert qualab(*command).code != 0
     assert len(opened) == 1
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from qualab.cli.main import COMMANDS, app
+
 SLOW = ("alembic", "datasets", "lm_eval", "numpy", "pydantic_settings", "pyreqwest", "scipy", "yaml")
 CODE = """
 import sys
@@ -33,5 +35,20 @@ def test_a_look_up_does_not_load_what_it_does_not_use(
         [sys.executable, "-c", CODE, *arguments], check=True, capture_output=True, text=True, timeout=60
     )
     loaded = set(ended.stdout.splitlines()[-1].split())
-    assert "qualab.cli.query" in loaded
+    assert ("qualab.cli.query" in loaded) == (arguments[0] == "list")
     assert loaded & {*SLOW, *also} == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_where_the_table_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        app([name, "--help"], prog_name="qualab")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"Usage: qualab {name} ")
+
+
+def test_a_mistyped_command_gets_the_nearest_names(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        app(["preflihgt"], prog_name="qualab")
+    assert ended.value.code == 2
+    assert "Did you mean 'preflight'" in capsys.readouterr().err

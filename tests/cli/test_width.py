@@ -11,9 +11,9 @@ from rich.console import Console
 
 from benchmarks.made_up import MadeUp, Stored, stored
 from qualab.cli import stats
-from qualab.cli.columns import annotated
 from qualab.cli.drafter_text import acceptance_table, fitting_acceptance_table
 from qualab.cli.fitting import fits, headers, print_hanging
+from qualab.cli.output import annotated
 from qualab.cli.tables import comparison_table, fitting_metric_table, metric_table, print_analysis
 from qualab.model.comparison import Analysis
 from qualab.model.engine import TaskDrafting, Treatment

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from qualab.cli.pair import PAIR
+from qualab.cli.pair import EXAMPLES
 from qualab.errors import InvalidValue, QualabError, UnknownSetting, UsageError
 from qualab.managed.reading import read_pair
 from qualab.model.names import ArmName
 
+EXAMPLE = (EXAMPLES / "pair.yaml").read_text(encoding="utf-8")
 SMALL = """\
 model: org/model
 speculative_config: {method: ngram, num_speculative_tokens: 4}
@@ -49,14 +50,14 @@ def test_what_is_not_said_has_a_default(tmp_path: Path) -> None:
 
 
 def test_the_example_is_a_pair(tmp_path: Path) -> None:
-    pair = read_pair(written(tmp_path, PAIR))
+    pair = read_pair(written(tmp_path, EXAMPLE))
     assert pair.speculative_config["method"] == "ngram"
     assert (pair.baseline.gpus, pair.candidate.gpus) == (("0",), ("1",))
     assert not pair.shares_a_device
 
 
 def test_every_line_of_the_example_that_is_commented_out_is_a_known_key(tmp_path: Path) -> None:
-    text = PAIR.replace("# image: ", "image: ").replace("# command: [vllm, serve] ", "command: [vllm, serve] ")
+    text = EXAMPLE.replace("# image: ", "image: ").replace("# command: [vllm, serve] ", "command: [vllm, serve] ")
     for key in ("host", "log_dir", "ready_timeout"):
         text = text.replace(f"# {key}: ", f"{key}: ")
     assert read_pair(written(tmp_path, text)).image.startswith("vllm/vllm-openai@")

@@ -16,7 +16,7 @@ from qualab import __version__
 from qualab.service.api.parts import of_status
 from qualab.service.api.problems import MEDIA_TYPE, TYPE
 from qualab.service.api.shapes import Problem
-from qualab.settings import FIELDS, KEY_FIELDS, Settings
+from qualab.settings import FIELDS, KEY_FIELDS, RULE_FIELDS, Settings
 
 DETAILS: Mapping[int, tuple[str, str, str]] = {
     400: ("malformed-body", "The body is not JSON: unexpected end of data at line 1, column 2", "Send a JSON object"),
@@ -148,13 +148,14 @@ def _or_text(schema: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [schema, {"type": "string"}]} if is_whole else schema
 
 
-def _inlined(value: Any, definitions: Mapping[str, Any]) -> Any:
-    """Without references, which would lead to nowhere from here."""
+def _inlined(value: Any, definitions: Mapping[str, Any], *, without: Sequence[str] = ("env_names",)) -> Any:
+    """Replace references, which would lead to nowhere from here; what stands beside one wins over it."""
     if isinstance(value, dict):
         if "$ref" in value:
-            return _inlined(definitions[value["$ref"].rpartition("/")[2]], definitions)
-        return {name: _inlined(one, definitions) for name, one in value.items() if name != "env_names"}
-    return [_inlined(one, definitions) for one in value] if isinstance(value, list) else value
+            value = {**definitions[value["$ref"].rpartition("/")[2]], **value}
+        kept = {name: one for name, one in value.items() if name not in ("$ref", *without)}
+        return {name: _inlined(one, definitions, without=without) for name, one in kept.items()}
+    return [_inlined(one, definitions, without=without) for one in value] if isinstance(value, list) else value
 
 
 @cache
@@ -179,17 +180,7 @@ RULE_SCHEMA: dict[str, Any] = {
     "description": "What is to be another than in the comparison's plan.",
     "type": "object",
     "properties": {
-        "margin": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
-        "margins": {"type": "object", "additionalProperties": {"type": "number"}},
-        "score_bounds": {
-            "type": "object",
-            "additionalProperties": {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2},
-        },
-        "objective": {"enum": ["equivalence", "non_inferiority"]},
-        "strict": {"type": "boolean"},
-        "alpha": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.5},
-        "max_missing_share": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
-        "missing_lost": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
+        name: _inlined(experiment_schema()["properties"][name], {}, without=("default",)) for name in RULE_FIELDS
     },
     "additionalProperties": False,
 }

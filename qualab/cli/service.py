@@ -1,0 +1,325 @@
+"""`qualab serve`, `worker`, `token` and `db`: what an operator of the service needs."""
+
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qualab.cli.options import Database, Format, Given, OutputFormat, duration, settings_options
+from qualab.cli.output import complain, who
+from qualab.errors import InvalidValue, StoreLocked, StoreUnavailable, UsageError
+from qualab.model.registry import Scope
+from qualab.settings import load
+
+if TYPE_CHECKING:
+    from qualab.model.ports import Registry
+    from qualab.model.registry import Token
+    from qualab.service.desk import By
+    from qualab.service.settings import ServiceSettings
+
+
+AllowEndpoint = Annotated[
+    list[str] | None,
+    typer.Option(help="What may be called: host (with *), address or network. Repeat it for more."),
+]
+AllowPath = Annotated[
+    list[Path] | None, typer.Option(help="A folder of this machine that requests may name. Repeat it for more.")
+]
+SecretEnv = Annotated[
+    list[str] | None, typer.Option(help="Environment variables that env:NAME may name. Default: QUALAB_KEY_*.")
+]
+SecretDir = Annotated[Path | None, typer.Option(help="Folder of the files that file:/path may name.")]
+LOOK_S = 0.2
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
+
+token = typer.Typer(help="Tokens of the service.", no_args_is_help=True)
+database = typer.Typer(help="The database's schema, and copies of it.", no_args_is_help=True)
+
+
+@settings_options("data_dir", "db")
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; another than loopback needs a token.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one. Default: 8080.")] = None,
+    allow_endpoint: AllowEndpoint = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A name that the Host header may hold. Repeat it for more.")
+    ] = None,
+    allow_path: AllowPath = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="File with an admin token (`qualab token generate`), beside those of the database."),
+    ] = None,
+    secret_env: SecretEnv = None,
+    secret_dir: SecretDir = None,
+    worker: Annotated[
+        bool, typer.Option("--worker/--no-worker", help="Whether this process also runs what is asked for.")
+    ] = True,
+    *,
+    given: Given,
+) -> None:
+    """Serve the REST API and web pages, with a worker. Every setting can be given as QUALAB_SERVE_NAME, too."""
+    from qualab import bootstrap
+    from qualab.service import worker_bootstrap
+    from qualab.service.settings import load_service
+
+    common = load(command_line=given)
+    settings = load_service(
+        host=host,
+        port=port,
+        allowed_endpoints=allow_endpoint or None,
+        allowed_hosts=allow_host or None,
+        allowed_paths=allow_path or None,
+        secret_env=secret_env or None,
+        secret_dir=secret_dir,
+        token_file=token_file,
+        data_dir=common.data_dir,
+    )
+    store, registry = bootstrap.stores_of(common)
+    own_token = _own_token(settings)
+    _check_closed(settings, registry, own_token)
+    from qualab.service.api.app import app_of
+    from qualab.service.api.server import begin_logging, server_of
+
+    begin_logging()
+    bootstrap.allow_open_files()
+    services = bootstrap.services_of(common, store=store)
+    database = bootstrap.database_url(common.db)
+    apart = bootstrap.harness_of(common)
+    with worker_bootstrap.queueing_desk(
+        services, registry, settings, database=database, works=worker, harness=apart
+    ) as desk:
+        app = app_of(desk, settings, schema=lambda: bootstrap.current_revision(common), own_token=own_token)
+        _collect_often()
+        server_of(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
+
+
+def _collect_often() -> None:
+    """A command collects garbage as seldom as it can; a service often, so that nobody waits long while it does."""
+    gc.freeze()
+    gc.set_threshold(5_000, 20, 50)
+
+
+def _own_token(settings: ServiceSettings) -> Token | None:
+    """That of the token file. Raises InvalidValue."""
+    from qualab import bootstrap
+    from qualab.model.registry import Scope
+    from qualab.service.access import token_of
+
+    path = settings.token_file
+    if path is None:
+        return None
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise InvalidValue(f"Cannot read the token file {path}", hint="Change --token-file") from exc
+    return token_of(text, name=f"The token file {path}", scope=Scope.ADMIN, now=bootstrap.now())
+
+
+def _check_closed(settings: ServiceSettings, registry: Registry, own_token: Token | None) -> None:
+    """Raises UsageError where anybody could come in."""
+    from qualab import bootstrap
+    from qualab.service.access import valid_tokens
+
+    if not settings.is_loopback and own_token is None and not valid_tokens(registry, bootstrap.now()):
+        raise UsageError(
+            f"Nobody is served on {settings.host} without a token, and there is none",
+            hint="Make one first: qualab token create NAME --scope admin; or give one with --token-file",
+        )
+
+
+@settings_options("data_dir", "db")
+def worker(
+    concurrency: Annotated[int, typer.Option(help="Comparisons at once, each in a process of its own.")] = 1,
+    allow_endpoint: AllowEndpoint = None,
+    allow_path: AllowPath = None,
+    secret_env: SecretEnv = None,
+    secret_dir: SecretDir = None,
+    *,
+    given: Given,
+) -> None:
+    """Run what the service was asked for, until SIGTERM. Any number of workers may share one PostgreSQL."""
+    if concurrency < 1:
+        raise InvalidValue("concurrency must be 1 or more", hint="Change --concurrency")
+    if concurrency > 1:
+        raise typer.Exit(_several(concurrency, sys.argv[1:]))
+    from qualab import bootstrap
+    from qualab.service import worker_bootstrap
+    from qualab.service.api.server import begin_logging
+    from qualab.service.settings import load_service
+
+    common = load(command_line=given)
+    settings = load_service(
+        allowed_endpoints=allow_endpoint or None,
+        allowed_paths=allow_path or None,
+        secret_env=secret_env or None,
+        secret_dir=secret_dir,
+        data_dir=common.data_dir,
+    )
+    begin_logging()
+    bootstrap.allow_open_files()
+    ended = _ended_by_signals()
+    database = bootstrap.database_url(common.db)
+
+    def work() -> None:
+        store, registry = bootstrap.stores_of(common)
+        services = bootstrap.services_of(common, store=store)
+        with worker_bootstrap.queueing_desk(services, registry, settings, database=database, works=True):
+            complain(f"qualab works as {services.runner} (Ctrl-C stops it)")
+            ended.wait()
+
+    _with_patience(work, ended, may_be_away=bootstrap.is_server(common.db))
+
+
+def _with_patience(work: Callable[[], None], ended: threading.Event, *, may_be_away: bool) -> None:
+    """Tries again where the database is away, slow or locked when the worker starts, as it does later."""
+    pause_s = FIRST_PAUSE_S
+    while True:
+        try:
+            return work()
+        except (StoreUnavailable, StoreLocked) as error:
+            if not may_be_away and isinstance(error, StoreUnavailable):
+                raise
+            complain(f"qualab: {error.message}; trying again in {pause_s:g} s")
+            if ended.wait(pause_s):
+                return None
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _ended_by_signals() -> threading.Event:
+    """Set by SIGTERM and SIGINT, whatever the shell that started this has made of them."""
+    ended = threading.Event()
+
+    def end(_: int, __: FrameType | None) -> None:
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    return ended
+
+
+def _several(count: int, arguments: list[str]) -> int:
+    """As many workers; all end when one does. Returns the first exit code that is not 0."""
+    ended = _ended_by_signals()
+    command = [sys.executable, "-m", "qualab", *arguments, "--concurrency", "1"]
+    children = [subprocess.Popen(command) for _ in range(count)]
+    while not ended.wait(LOOK_S) and all(child.poll() is None for child in children):
+        pass
+    for child in children:
+        if child.poll() is None:
+            child.terminate()
+    return next((code for code in [child.wait() for child in children] if code), 0)
+
+
+@token.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Whose it is: stands in the record of every change.")],
+    scope: Annotated[Scope, typer.Option(help="Each holds the ones before it.")] = Scope.READ,
+    expires: Annotated[str, typer.Option(help="After so long, as 12h, 90d or 52w; or never.")] = "90d",
+    db: Database = None,
+) -> None:
+    """Make a token, and print it: once, it is kept nowhere."""
+    from qualab.service.access import create_token
+
+    lifetime = None if expires == "never" else duration(expires, option="--expires")
+    made, text = create_token(_registry(db), name=name, scope=scope, lifetime=lifetime, by=_by())
+    until = f"until {made.expires_at:%Y-%m-%d %H:%M} UTC" if made.expires_at else "for ever"
+    typer.echo(text)
+    typer.echo(f"Token {made.id} of {name} with scope {scope.value}, {until}. It is not shown again.", err=True)
+
+
+@token.command()
+def generate() -> None:
+    """Print a new token for `qualab serve --token-file`: no database knows it."""
+    from qualab.service.access import new_text
+
+    typer.echo(new_text())
+
+
+@token.command("list")
+def list_tokens(db: Database = None, output_format: OutputFormat = Format.TEXT) -> None:
+    """List tokens, newest first; never their secrets."""
+    from qualab import bootstrap
+
+    found, now = _registry(db).tokens(), bootstrap.now()
+    if output_format is Format.JSON:
+        typer.echo(json.dumps([_token(one) for one in found], indent=2))
+        return
+    if not found:
+        typer.echo("No tokens. Make one with: qualab token create NAME --scope run")
+    for one in found:
+        state = "valid" if one.is_valid(now) else "revoked" if one.revoked_at else "expired"
+        until = f"{one.expires_at:%Y-%m-%d}" if one.expires_at else "never"
+        typer.echo(f"{one.id}  {one.scope.value:<5}  {state:<7}  expires {until:<10}  {one.name}")
+
+
+@token.command()
+def revoke(
+    token_id: Annotated[str, typer.Argument(metavar="token", help="Id of a token, as `qualab token list` shows it.")],
+    db: Database = None,
+) -> None:
+    """Revoke a token: within seconds nobody gets in with it."""
+    from qualab.service.access import revoke_token
+
+    revoke_token(_registry(db), token_id, by=_by())
+    typer.echo(f"Token {token_id} is revoked.")
+
+
+def _registry(db: str | None) -> Registry:
+    from qualab import bootstrap
+
+    return bootstrap.registry_of(load(command_line={"db": db}))
+
+
+def _by() -> By:
+    from qualab import bootstrap
+    from qualab.service.desk import By
+
+    return By(who=who(), at=bootstrap.now())
+
+
+def _token(one: Token) -> dict[str, str | None]:
+    times = {name: getattr(one, name) for name in ("created_at", "expires_at", "revoked_at")}
+    said = {name: time and time.isoformat() for name, time in times.items()}
+    return {"id": one.id, "name": one.name, "scope": one.scope.value, **said}
+
+
+@database.command()
+def upgrade(db: Database = None) -> None:
+    """Bring the database to this version's schema."""
+    from qualab import bootstrap
+
+    settings = load(command_line={"db": db})
+    bootstrap.upgrade_database(settings)
+    typer.echo(f"Schema {bootstrap.current_revision(settings)[0]}")
+
+
+@database.command()
+def current(db: Database = None) -> None:
+    """Show the database's schema and this version's."""
+    from qualab import bootstrap
+
+    found, head = bootstrap.current_revision(load(command_line={"db": db}))
+    state = "up to date" if found == head else "run: qualab db upgrade"
+    typer.echo(f"database {found or 'empty'}, this version {head} ({state})")
+
+
+@database.command(short_help="Copy everything into another database.")
+def copy(
+    source: Annotated[str, typer.Option("--from", metavar="URL", help="The database to read.")],
+    target: Annotated[str, typer.Option("--to", metavar="URL", help="An empty one, or a file that is not there yet.")],
+) -> None:
+    """Copy everything into another database, from SQLite to PostgreSQL or back: all of it, or nothing."""
+    from qualab import bootstrap
+
+    bootstrap.copy_database(source, target, say=lambda table, count: typer.echo(f"{table:<14} {count:>12,} rows"))
+    typer.echo("Every row arrived as it was sent.")
