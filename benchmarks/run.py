@@ -147,7 +147,7 @@ class Told:
         return Engine(kind=EngineKind.UNKNOWN)
 
     async def inspect(self, *, model: str) -> EndpointInfo:
-        return EndpointInfo(url=self.url, server="mock", models=(model,), max_model_len=None, tokenizes=False)
+        return EndpointInfo(url=self.url, tokenizes=False)
 
 
 @asynccontextmanager
