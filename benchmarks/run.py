@@ -147,6 +147,7 @@ class Told:
         return Engine(kind=EngineKind.UNKNOWN)
 
     async def inspect(self, *, model: str) -> EndpointInfo:
+        del model
         return EndpointInfo(url=self.url, tokenizes=False)
 
 
