@@ -45,7 +45,7 @@ def serve(
 ) -> None:
     """Serve the REST API and web pages, with a worker. Every setting can be given as QUALAB_SERVE_NAME, too."""
     from qualab import bootstrap
-    from qualab.service import worker_bootstrap
+    from qualab.service import jobs
     from qualab.service.settings import load_service
     from qualab.settings import load
 
@@ -64,7 +64,7 @@ def serve(
     store, registry = bootstrap.stores_of(common)
     own_token = _own_token(settings)
     _check_closed(settings, registry, own_token)
-    from qualab.service.api.app import app_of
+    from qualab.service.api.app import create_app
     from qualab.service.api.server import begin_logging, server_of
 
     begin_logging()
@@ -72,10 +72,8 @@ def serve(
     services = bootstrap.services_of(common, store=store)
     database = bootstrap.database_url(common.db)
     apart = bootstrap.harness_of(common)
-    with worker_bootstrap.queueing_desk(
-        services, registry, settings, database=database, works=worker, harness=apart
-    ) as desk:
-        app = app_of(desk, settings, schema=lambda: bootstrap.current_revision(common), own_token=own_token)
+    with jobs.queueing_context(services, registry, settings, database=database, works=worker, harness=apart) as context:
+        app = create_app(context, settings, schema=lambda: bootstrap.current_revision(common), own_token=own_token)
         _collect_often()
         server_of(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
 

@@ -13,7 +13,7 @@ from qualab.model.registry import Scope
 if TYPE_CHECKING:
     from qualab.model.ports import Registry
     from qualab.model.registry import Token
-    from qualab.service.desk import By
+    from qualab.service.access import Actor
 
 
 app = typer.Typer(help="Tokens of the service.", no_args_is_help=True)
@@ -81,12 +81,12 @@ def _registry(db: str | None) -> Registry:
     return bootstrap.registry_of(load(command_line={"db": db}))
 
 
-def _by() -> By:
+def _by() -> Actor:
     from qualab import bootstrap
     from qualab.cli.output import who
-    from qualab.service.desk import By
+    from qualab.service.access import Actor
 
-    return By(who=who(), at=bootstrap.now())
+    return Actor(who=who(), at=bootstrap.now())
 
 
 def _lifetime(text: str) -> timedelta | None:

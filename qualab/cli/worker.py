@@ -40,7 +40,7 @@ def worker(
     if concurrency > 1:
         raise typer.Exit(_several(concurrency, sys.argv[1:]))
     from qualab import bootstrap
-    from qualab.service import worker_bootstrap
+    from qualab.service import jobs
     from qualab.service.api.server import begin_logging
     from qualab.service.settings import load_service
     from qualab.settings import load
@@ -61,7 +61,7 @@ def worker(
     def work() -> None:
         store, registry = bootstrap.stores_of(common)
         services = bootstrap.services_of(common, store=store)
-        with worker_bootstrap.queueing_desk(services, registry, settings, database=database, works=True):
+        with jobs.queueing_context(services, registry, settings, database=database, works=True):
             complain(f"qualab works as {services.runner} (Ctrl-C stops it)")
             ended.wait()
 

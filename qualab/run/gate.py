@@ -24,10 +24,9 @@ from qualab.errors import (
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.names import ComparisonStatus
 from qualab.model.ports import Clock, ComparisonFilter, Registry, RemoteService, Store
-from qualab.model.registry import SubmissionStatus, not_found
+from qualab.model.registry import MetricsSummary, SubmissionStatus, VerdictSummary, not_found
 from qualab.model.report import GateResult
 from qualab.run.prune import find
-from qualab.service.reading import MetricsOf, VerdictOf
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -43,11 +42,11 @@ class Source(Protocol):
         """The id of the newest comparison with a label. Raises ComparisonNotFound."""
         ...
 
-    async def verdict(self, comparison_id: str) -> VerdictOf:
+    async def verdict(self, comparison_id: str) -> VerdictSummary:
         """Where it stands. Raises ComparisonNotFound."""
         ...
 
-    async def metrics(self, comparison_id: str) -> MetricsOf:
+    async def metrics(self, comparison_id: str) -> MetricsSummary:
         """What a finished comparison came to."""
         ...
 
@@ -67,7 +66,7 @@ class StoredVerdicts:
             raise _nothing_labelled(label)
         return found[0].id
 
-    async def verdict(self, comparison_id: str) -> VerdictOf:
+    async def verdict(self, comparison_id: str) -> VerdictSummary:
         """Raises ComparisonNotFound."""
         try:
             comparison = find(self.store, comparison_id, now=self.clock.now())
@@ -78,7 +77,7 @@ class StoredVerdicts:
             return _waiting(summary.id, summary.status, ended=ended, error=sent.error if sent else {})
         return _standing(comparison, self.registry)
 
-    async def metrics(self, comparison_id: str) -> MetricsOf:
+    async def metrics(self, comparison_id: str) -> MetricsSummary:
         """Raises ComparisonNotFound."""
         analysis = self.store.analysis(comparison_id)
         if analysis is None:
@@ -92,8 +91,8 @@ def _waiting(
     *,
     ended: bool,
     error: Mapping[str, str],
-) -> VerdictOf:
-    return VerdictOf(
+) -> VerdictSummary:
+    return VerdictSummary(
         id=comparison_id,
         status=status,
         has_ended=ended,
@@ -107,12 +106,12 @@ def _waiting(
     )
 
 
-def _standing(comparison: Comparison, registry: Registry) -> VerdictOf:
+def _standing(comparison: Comparison, registry: Registry) -> VerdictSummary:
     sent = registry.submission(comparison.id)
     going = (SubmissionStatus.QUEUED, SubmissionStatus.RUNNING)
     waits = sent is not None and sent.status in going
     halted = comparison.status in (ComparisonStatus.INTERRUPTED, ComparisonStatus.STOPPED)
-    return VerdictOf(
+    return VerdictSummary(
         id=comparison.id,
         status=comparison.status,
         has_ended=not waits and (halted or comparison.status is ComparisonStatus.FINISHED),
@@ -126,8 +125,8 @@ def _standing(comparison: Comparison, registry: Registry) -> VerdictOf:
     )
 
 
-def _metrics(analysis: Analysis) -> MetricsOf:
-    return MetricsOf(
+def _metrics(analysis: Analysis) -> MetricsSummary:
+    return MetricsSummary(
         comparison_id=analysis.comparison_id,
         plan_hash=analysis.plan_hash,
         verdict=analysis.verdict,
@@ -163,13 +162,13 @@ class ServedVerdicts:
             raise _nothing_labelled(label)
         return entries[0].id
 
-    async def verdict(self, comparison_id: str) -> VerdictOf:
+    async def verdict(self, comparison_id: str) -> VerdictSummary:
         """Raises ComparisonNotFound."""
-        return _read(VerdictOf, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/verdict"))
+        return _read(VerdictSummary, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/verdict"))
 
-    async def metrics(self, comparison_id: str) -> MetricsOf:
+    async def metrics(self, comparison_id: str) -> MetricsSummary:
         """Raises ComparisonNotFound."""
-        return _read(MetricsOf, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/metrics"))
+        return _read(MetricsSummary, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/metrics"))
 
 
 def _read(kind: type[T], content: Mapping[str, object]) -> T:
@@ -208,7 +207,7 @@ async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: 
     )
 
 
-async def _ended(source: Source, comparison_id: str, *, poll_s: float, say: Say) -> VerdictOf:
+async def _ended(source: Source, comparison_id: str, *, poll_s: float, say: Say) -> VerdictSummary:
     """A server that is away for a while is waited for, except at the very first."""
     look, said = partial(source.verdict, comparison_id), ""
 
@@ -238,7 +237,7 @@ async def _patiently(
         await asyncio.sleep(poll_s)
 
 
-def _unfinished(state: VerdictOf) -> QualabError:
+def _unfinished(state: VerdictSummary) -> QualabError:
     if state.error:
         message, hint = state.error.get("message", ""), state.error.get("hint", "")
         kind = error_class(state.error.get("code", ""), RunStopped)

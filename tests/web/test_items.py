@@ -54,7 +54,7 @@ def test_extracted_answers_of_both_arms_are_shown(make_page: Make, site: Site) -
 
 
 def test_choices_have_nothing_extracted(make_page: Make, site: Site) -> None:
-    items = site.service.desk.services.store.items(site.large)
+    items = site.service.context.services.store.items(site.large)
     position = next(item.position for item in items if item.task == "kobest_boolq")
     looked = make_page()
     looked.open(f"/comparisons/{site.large}/items/{position}")
@@ -66,7 +66,7 @@ def test_choices_have_nothing_extracted(make_page: Make, site: Site) -> None:
 def finished() -> Iterator[tuple[Service, str]]:
     jobs = InlineJobs()
     service = make_service(bench=make_site_bench(MemoryStore()), jobs=jobs)  # type: ignore[arg-type]
-    jobs.begin(service.desk)
+    jobs.begin(service.context)
     with service.client:
         yield service, service.finished(max_missing_share=0.1)
     jobs.close()
@@ -88,15 +88,15 @@ def test_what_cannot_be_extracted_is_said(finished: tuple[Service, str], monkeyp
     assert "페이지에서는 그 코드를 불러오지 않습니다" in extracted(service, comparison_id, "ko")
     kept.comparison = own
     service.bench.harness.tasks.config_hash = "another"
-    service.desk.planner._single.clear()
+    service.context.planner._single.clear()
     assert "are not those of the plan any more" in extracted(service, comparison_id)
 
     def gone(*_: Any) -> Any:
         raise DatasetUnavailable("Data set x, split y, is not in z: looked for w", hint="")
 
     monkeypatch.setattr(service.bench.harness, "load", gone)
-    service.desk.planner._single.clear()
-    service.desk.planner._plans.clear()
+    service.context.planner._single.clear()
+    service.context.planner._plans.clear()
     assert "looked for w" in extracted(service, comparison_id)
     assert "The scores hold no extracted answer" in extracted(service, comparison_id)
     assert "데이터셋이 없습니다" in extracted(service, comparison_id, "ko")
@@ -108,7 +108,7 @@ def test_a_page_waits_for_no_task(finished: tuple[Service, str], monkeypatch: py
     def loading(*_: Any, **__: Any) -> Any:
         raise StillLoading("still", hint="")
 
-    monkeypatch.setattr(service.desk.planner, "with_tasks", loading)
+    monkeypatch.setattr(service.context.planner, "with_tasks", loading)
     shown = extracted(service, comparison_id)
     assert "The task is being loaded" in shown
     assert (

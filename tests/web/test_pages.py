@@ -28,7 +28,7 @@ def paths(site: Site) -> dict[str, str]:
 
 
 def choices_position(site: Site) -> int:
-    items = site.service.desk.services.store.items(site.large)
+    items = site.service.context.services.store.items(site.large)
     return next(item.position for item in items if item.task == "kobest_boolq")
 
 
