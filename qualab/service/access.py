@@ -145,6 +145,15 @@ class Authenticator:
             raise Unauthenticated("The token is not valid", hint="It is wrong, expired or revoked: qualab token list")
         return Caller(name=token.name, scope=token.scope, token_id=token.id)
 
+    def needs_database(self, presented: str | None) -> bool:
+        """Tell whether `caller` may have to read the database."""
+        if presented is None:
+            return self._own is None and self._is_old(self._has_tokens[0])
+        parts = FORM.fullmatch(presented)
+        if parts is None or (self._own and parts[1] == self._own.id):
+            return False
+        return self._is_old(self._tokens.get(parts[1], (float("-inf"), None))[0])
+
     def _token(self, token_id: str) -> Token | None:
         if self._own and token_id == self._own.id:
             return self._own

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from qualab.service.api.html import safe_path
 
 from qualab.model.names import Language
 from qualab.model.registry import Scope, SubmissionStatus
+from qualab.service.api.pages import safe_path
 from qualab.service.viewing.items import command
 from qualab.service.words import CATALOGUES
 from tests.api.conftest import EXPERIMENT, Service, make_service

@@ -161,7 +161,7 @@ def test_items_are_filtered_by_length(make_page: Make, site: Site) -> None:
     assert {*GAINS, OTHER} <= found
     looked.page.locator("td.name a").first.click()
     looked.page.wait_for_url(lambda url: "/items/" in url and "min_length=4&max_length=8" in url)
-    looked.page.keyboard.press("u")
+    looked.page.locator("main a[rel=up]").click()
     looked.page.wait_for_url(lambda url: "/items?" in url and "min_length=4" in url)
     assert looked.page.get_by_label("at most").input_value() == "8"
     looked.open(f"/comparisons/{site.small}/items?min_length=9&max_length=2")

@@ -23,7 +23,7 @@ from qualab.model.registry import NEWEST_FIRST, ORDERS, Scope, SubmissionStatus
 from qualab.model.wording import storable_text
 from qualab.service.api.answers import RETRY_AFTER_S, HttpProblem, status_of, tagged
 from qualab.service.api.routes import Sort, read_status
-from qualab.service.api.state import COOKIE, READ, ContextDep, slowly, state_of
+from qualab.service.api.state import COOKIE, READ, ContextDep, authenticated, slowly, state_of
 from qualab.service.viewing.items import SHOWS, ItemsFilter, item_page, items_page
 from qualab.service.viewing.listing import comparison_page, list_page, trouble
 from qualab.service.viewing.power import MOST_ITEMS, PowerQuery, power_page
@@ -324,7 +324,7 @@ async def sign_in(request: Request) -> Response:
     state = state_of(request)
     token = fields.get("token", "").strip()
     try:
-        caller = await run_in_threadpool(state.authenticator.caller, token, is_local=False)
+        caller = await authenticated(state, token, is_local=False)
         caller.check(Scope.READ)
     except Unauthenticated:
         state.failures.take(request.client.host if request.client else "")
