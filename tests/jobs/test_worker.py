@@ -17,7 +17,8 @@ from qualab.model.names import ArmName, ComparisonStatus
 from qualab.model.ports import Delivery
 from qualab.model.registry import Pulse, SubmissionStatus
 from qualab.service import context as hosts
-from qualab.service.context import Context, QueuedJobs
+from qualab.service.context import Context
+from qualab.service.jobs import QueuedJobs
 from qualab.service.worker import Worker, sweep
 from tests.api.conftest import Service, make_bench, make_service
 from tests.app.fakes import Bench
