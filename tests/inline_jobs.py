@@ -6,26 +6,26 @@ import asyncio
 import threading
 from concurrent.futures import Future
 
-from qualab.service.desk import Desk
-from qualab.service.worker import Unseen, carry_out
+from qualab.service.context import Context
+from qualab.service.worker import NullProgress, carry_out
 
 HOST_WAIT_S = 0.05
 LONGEST_END_S = 30.0
 
 
 class InlineJobs:
-    """`qualab.model.ports.Jobs`; one comparison at a time. `begin` is called once the desk is there."""
+    """`qualab.model.ports.Jobs`; one comparison at a time. `begin` is called once the context is there."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="jobs", daemon=True)
         self._running: dict[str, Future[None]] = {}
         self._turn = asyncio.Semaphore(1)
-        self._desk: Desk | None = None
+        self._context: Context | None = None
 
-    def begin(self, desk: Desk) -> None:
+    def begin(self, context: Context) -> None:
         """Starts the thread."""
-        self._desk = desk
+        self._context = context
         self._thread.start()
 
     def close(self) -> None:
@@ -58,11 +58,13 @@ class InlineJobs:
         self._running[comparison_id] = asyncio.run_coroutine_threadsafe(job, self._loop)
 
     async def _one(self, comparison_id: str, *, retry_failed: bool) -> None:
-        assert self._desk is not None
+        assert self._context is not None
         is_over = False
         while not is_over:
             async with self._turn:
-                is_over = await carry_out(self._desk, comparison_id, progress=Unseen(), retry_failed=retry_failed)
+                is_over = await carry_out(
+                    self._context, comparison_id, progress=NullProgress(), retry_failed=retry_failed
+                )
             if not is_over:
                 await asyncio.sleep(HOST_WAIT_S)
 

@@ -24,7 +24,7 @@ from qualab.settings import load
 if TYPE_CHECKING:
     from qualab.model.ports import Registry
     from qualab.model.registry import Token
-    from qualab.service.desk import By
+    from qualab.service.access import Actor
     from qualab.service.settings import ServiceSettings
 
 
@@ -69,7 +69,7 @@ def serve(
 ) -> None:
     """Serve the REST API and web pages, with a worker. Every setting can be given as QUALAB_SERVE_NAME, too."""
     from qualab import bootstrap
-    from qualab.service import worker_bootstrap
+    from qualab.service import jobs
     from qualab.service.settings import load_service
 
     common = load(command_line=given)
@@ -87,7 +87,7 @@ def serve(
     store, registry = bootstrap.stores_of(common)
     own_token = _own_token(settings)
     _check_closed(settings, registry, own_token)
-    from qualab.service.api.app import app_of
+    from qualab.service.api.app import create_app
     from qualab.service.api.server import begin_logging, server_of
 
     begin_logging()
@@ -95,10 +95,8 @@ def serve(
     services = bootstrap.services_of(common, store=store)
     database = bootstrap.database_url(common.db)
     apart = bootstrap.harness_of(common)
-    with worker_bootstrap.queueing_desk(
-        services, registry, settings, database=database, works=worker, harness=apart
-    ) as desk:
-        app = app_of(desk, settings, schema=lambda: bootstrap.current_revision(common), own_token=own_token)
+    with jobs.queueing_context(services, registry, settings, database=database, works=worker, harness=apart) as context:
+        app = create_app(context, settings, schema=lambda: bootstrap.current_revision(common), own_token=own_token)
         _collect_often()
         server_of(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
 
@@ -153,7 +151,7 @@ def worker(
     if concurrency > 1:
         raise typer.Exit(_several(concurrency, sys.argv[1:]))
     from qualab import bootstrap
-    from qualab.service import worker_bootstrap
+    from qualab.service import jobs
     from qualab.service.api.server import begin_logging
     from qualab.service.settings import load_service
 
@@ -173,7 +171,7 @@ def worker(
     def work() -> None:
         store, registry = bootstrap.stores_of(common)
         services = bootstrap.services_of(common, store=store)
-        with worker_bootstrap.queueing_desk(services, registry, settings, database=database, works=True):
+        with jobs.queueing_context(services, registry, settings, database=database, works=True):
             complain(f"qualab works as {services.runner} (Ctrl-C stops it)")
             ended.wait()
 
@@ -280,11 +278,11 @@ def _registry(db: str | None) -> Registry:
     return bootstrap.registry_of(load(command_line={"db": db}))
 
 
-def _by() -> By:
+def _by() -> Actor:
     from qualab import bootstrap
-    from qualab.service.desk import By
+    from qualab.service.access import Actor
 
-    return By(who=who(), at=bootstrap.now())
+    return Actor(who=who(), at=bootstrap.now())
 
 
 def _token(one: Token) -> dict[str, str | None]:

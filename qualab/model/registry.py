@@ -22,6 +22,7 @@ from qualab.errors import (
     TokenNotFound,
     VersionConflict,
 )
+from qualab.model.comparison import MetricResult
 from qualab.model.items import JsonObject
 from qualab.model.names import ComparisonStatus, Verdict
 from qualab.model.wording import storable_text
@@ -470,3 +471,33 @@ def under_way(comparison_id: str, status: SubmissionStatus) -> ComparisonBusy:
 def impossible_outcome() -> StoreError:
     """For outcomes that cannot be stored."""
     return StoreError("an outcome comes twice, is impossible, or belongs to an item that its comparison does not have")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictSummary:
+    """A verdict as CI polls it."""
+
+    id: str
+    status: ComparisonStatus | SubmissionStatus
+    has_ended: bool
+    """Nothing more comes, unless it is taken up again."""
+    verdict: Verdict | None
+    plan_hash: str
+    label: str
+    model: str
+    finished_at: datetime | None
+    stop_reason: str
+    error: Mapping[str, str]
+    """What kept it from running: code, message, hint; empty otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSummary:
+    """The result table with its verdict, reasons and caveats."""
+
+    comparison_id: str
+    plan_hash: str
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    caveats: tuple[str, ...]
+    metrics: tuple[MetricResult, ...]

@@ -23,10 +23,9 @@ from qualab.errors import (
 )
 from qualab.model.names import ComparisonStatus
 from qualab.model.ports import Clock, ComparisonFilter, Registry, Store
-from qualab.model.registry import SubmissionStatus, not_found
+from qualab.model.registry import MetricsSummary, SubmissionStatus, VerdictSummary, not_found
 from qualab.model.report import GateResult
 from qualab.run.prune import find
-from qualab.service.reading import MetricsOf, VerdictOf
 
 if TYPE_CHECKING:
     from qualab.endpoints.remote import Service
@@ -54,7 +53,7 @@ class StoredVerdicts:
             raise _nothing_labelled(label)
         return found[0].id
 
-    async def verdict(self, comparison_id: str) -> VerdictOf:
+    async def verdict(self, comparison_id: str) -> VerdictSummary:
         """Raises ComparisonNotFound."""
         try:
             comparison = find(self.store, comparison_id, now=self.clock.now())
@@ -62,7 +61,7 @@ class StoredVerdicts:
             summary = self.registry.summary(comparison_id)
             sent = self.registry.submission(summary.id)
             ended = sent is None or sent.status in (SubmissionStatus.FAILED, SubmissionStatus.CANCELLED)
-            return VerdictOf(
+            return VerdictSummary(
                 id=summary.id,
                 status=summary.status,
                 has_ended=ended,
@@ -76,7 +75,7 @@ class StoredVerdicts:
             )
         sent = self.registry.submission(comparison.id)
         waits = sent is not None and sent.status in (SubmissionStatus.QUEUED, SubmissionStatus.RUNNING)
-        return VerdictOf(
+        return VerdictSummary(
             id=comparison.id,
             status=comparison.status,
             has_ended=not waits and comparison.status in ENDED,
@@ -89,12 +88,12 @@ class StoredVerdicts:
             error=sent.error if sent else {},
         )
 
-    async def metrics(self, comparison_id: str) -> MetricsOf:
+    async def metrics(self, comparison_id: str) -> MetricsSummary:
         """Raises ComparisonNotFound."""
         analysis = self.store.analysis(comparison_id)
         if analysis is None:
             raise not_found(comparison_id)
-        return MetricsOf(
+        return MetricsSummary(
             comparison_id=analysis.comparison_id,
             plan_hash=analysis.plan_hash,
             verdict=analysis.verdict,
@@ -130,13 +129,13 @@ class ServedVerdicts:
             raise _nothing_labelled(label)
         return entries[0].id
 
-    async def verdict(self, comparison_id: str) -> VerdictOf:
+    async def verdict(self, comparison_id: str) -> VerdictSummary:
         """Raises ComparisonNotFound."""
-        return _read(VerdictOf, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/verdict"))
+        return _read(VerdictSummary, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/verdict"))
 
-    async def metrics(self, comparison_id: str) -> MetricsOf:
+    async def metrics(self, comparison_id: str) -> MetricsSummary:
         """Raises ComparisonNotFound."""
-        return _read(MetricsOf, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/metrics"))
+        return _read(MetricsSummary, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/metrics"))
 
 
 def _read(kind: type[T], content: Mapping[str, object]) -> T:
@@ -178,7 +177,7 @@ async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: 
     )
 
 
-async def _ended(source: Source, comparison_id: str, *, poll_s: float, say: Say) -> VerdictOf:
+async def _ended(source: Source, comparison_id: str, *, poll_s: float, say: Say) -> VerdictSummary:
     """A server that is away for a while is waited for, except at the very first."""
     look, said = partial(source.verdict, comparison_id), ""
 
@@ -208,7 +207,7 @@ async def _patiently(
         await asyncio.sleep(poll_s)
 
 
-def _unfinished(state: VerdictOf) -> QualabError:
+def _unfinished(state: VerdictSummary) -> QualabError:
     if state.error:
         message, hint = state.error.get("message", ""), state.error.get("hint", "")
         kind = error_class(state.error.get("code", ""), RunStopped)

@@ -1,33 +1,51 @@
-"""Who may come in: bearer tokens, made, listed, revoked and recognised."""
+"""Access: bearer tokens, rate limits, and the secrets that requests may refer to."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import os
 import re
 import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from qualab.errors import Forbidden, InvalidValue, SecretForbidden, Unauthenticated
+from qualab.errors import Forbidden, InvalidValue, SecretForbidden, TooManyRequests, Unauthenticated
 from qualab.model.ports import Clock, Registry
-from qualab.model.registry import Scope, Token
+from qualab.model.registry import AuditEntry, Scope, Token
 from qualab.model.wording import storable_text
-from qualab.service.desk import By
 
 PREFIX = "qlb_"
 FORM = re.compile(r"qlb_([0-9a-f]{12})\.([A-Za-z0-9_-]{43})")
-MOST_CHARACTERS = 100
+MAX_NAME = 100
 FRESH_S = 2.0
-"""How long what is known of a token holds: a revoked one is refused everywhere after that."""
-KEPT = 4_096
-_NOBODY = bytes(32)
+"""How long a token is not read again: a revoked one is refused everywhere after that."""
+MAX_TOKENS = 4_096
+_NO_DIGEST = bytes(32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """Who asks for a change, and when: for the audit log."""
+
+    who: str
+    at: datetime
+    details: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def caller(self) -> str:
+        """Return what tells this caller from others."""
+        return self.details.get("token", self.who)
+
+    def entry(self, action: str, subject: str, **details: str) -> AuditEntry:
+        """Return the audit entry of a change."""
+        return AuditEntry(at=self.at, who=self.who, action=action, subject=subject, details=self.details | details)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,27 +57,25 @@ class Caller:
     token_id: str
     """Empty where none is needed."""
 
-    def check(self, wanted: Scope) -> None:
+    def check(self, request: Scope) -> None:
         """Raises Forbidden."""
-        if not self.scope.allows(wanted):
+        if not self.scope.allows(request):
             raise Forbidden(
-                f"This needs the scope {wanted.value}; the token has {self.scope.value}",
-                hint=f"Create one: qualab token create NAME --scope {wanted.value}",
+                f"This needs the scope {request.value}; the token has {self.scope.value}",
+                hint=f"Create one: qualab token create NAME --scope {request.value}",
             )
 
 
-NOBODY_ELSE = Caller(name="loopback", scope=Scope.ADMIN, token_id="")
-"""Who asks from this machine while there has never been a token."""
+LOOPBACK_CALLER = Caller(name="loopback", scope=Scope.ADMIN, token_id="")
+"""A caller from this machine while there has never been a token."""
 
 
 def create_token(
-    registry: Registry, *, name: str, scope: Scope, lifetime: timedelta | None, by: By
+    registry: Registry, *, name: str, scope: Scope, lifetime: timedelta | None, by: Actor
 ) -> tuple[Token, str]:
     """A new token, and its text, which is shown once and kept nowhere. Raises InvalidValue."""
-    if not name.strip() or len(name) > MOST_CHARACTERS or storable_text(name) != name or not name.isprintable():
-        raise InvalidValue(
-            f"The name of a token must be 1 to {MOST_CHARACTERS} printable characters", hint="As ci-nightly"
-        )
+    if not name.strip() or len(name) > MAX_NAME or storable_text(name) != name or not name.isprintable():
+        raise InvalidValue(f"The name of a token must be 1 to {MAX_NAME} printable characters", hint="As ci-nightly")
     if lifetime is not None and lifetime <= timedelta(0):
         raise InvalidValue("A token must expire after it was made", hint="As --expires 90d, or none")
     text = new_text()
@@ -83,7 +99,7 @@ def token_of(text: str, *, name: str, scope: Scope, now: datetime) -> Token:
     return Token(id=found[1], name=name, digest=digest_of(found[2]), scope=scope, created_at=now, expires_at=None)
 
 
-def revoke_token(registry: Registry, token_id: str, *, by: By) -> None:
+def revoke_token(registry: Registry, token_id: str, *, by: Actor) -> None:
     """From now on. Raises TokenNotFound."""
     registry.revoke_token(token_id, entry=by.entry("token.revoke", token_id))
 
@@ -98,9 +114,8 @@ def digest_of(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-class Door:
-    """Recognises callers: by the database's tokens, of which what it knows is at most FRESH_S old, and by the service's
-    `own`."""
+class Authenticator:
+    """Recognise callers by the tokens of the database, read again after FRESH_S, and by the service's own."""
 
     def __init__(
         self,
@@ -114,52 +129,41 @@ class Door:
         self._own = own
         self._clock = clock
         self._monotonic_s = monotonic_s
-        self._seen: OrderedDict[str, tuple[float, Token | None]] = OrderedDict()
+        self._tokens: OrderedDict[str, tuple[float, Token | None]] = OrderedDict()
         self._has_tokens: tuple[float, bool] = (float("-inf"), True)
 
-    def remembered(self, presented: str | None, *, is_local: bool) -> Caller | None:
-        """The caller where that is known already; asks no database."""
-        if presented is None:
-            seen_at, has_tokens = self._has_tokens
-            return None if has_tokens or not is_local or self._is_old(seen_at) else NOBODY_ELSE
-        found = FORM.fullmatch(presented)
-        if found and self._own and found[1] == self._own.id:
-            return self._judged(self._own, found[2])
-        seen = self._seen.get(found[1]) if found else None
-        if found is None or seen is None or self._is_old(seen[0]):
-            return None
-        return self._judged(seen[1], found[2])
-
     def caller(self, presented: str | None, *, is_local: bool) -> Caller:
-        """Raises Unauthenticated. Nothing is needed by a local caller as long as there has never been a token."""
+        """Raises Unauthenticated. A local caller needs no token as long as there has never been one."""
         if presented is None:
             if is_local and not self._any_token():
-                return NOBODY_ELSE
+                return LOOPBACK_CALLER
             raise Unauthenticated("A bearer token is needed", hint="Send Authorization: Bearer TOKEN")
-        found = FORM.fullmatch(presented)
-        caller = self._judged(self._token(found[1]), found[2]) if found else None
-        if caller is None:
-            raise Unauthenticated("The token is not valid", hint="It is wrong, expired or revoked: qualab token list")
-        return caller
-
-    def _judged(self, token: Token | None, secret: str) -> Caller | None:
-        is_right = hmac.compare_digest(digest_of(secret), token.digest if token else _NOBODY)
+        parts = FORM.fullmatch(presented)
+        token = self._token(parts[1]) if parts else None
+        is_right = hmac.compare_digest(digest_of(parts[2] if parts else ""), token.digest if token else _NO_DIGEST)
         if token is None or not is_right or not token.is_valid(self._clock.now()):
-            return None
+            raise Unauthenticated("The token is not valid", hint="It is wrong, expired or revoked: qualab token list")
         return Caller(name=token.name, scope=token.scope, token_id=token.id)
+
+    def needs_database(self, presented: str | None) -> bool:
+        """Tell whether `caller` may have to read the database."""
+        if presented is None:
+            return self._own is None and self._is_old(self._has_tokens[0])
+        parts = FORM.fullmatch(presented)
+        if parts is None or (self._own and parts[1] == self._own.id):
+            return False
+        return self._is_old(self._tokens.get(parts[1], (float("-inf"), None))[0])
 
     def _token(self, token_id: str) -> Token | None:
         if self._own and token_id == self._own.id:
             return self._own
-        seen = self._seen.get(token_id)
-        if seen is not None and not self._is_old(seen[0]):
-            return seen[1]
-        found = self._registry.token(token_id)
-        self._seen[token_id] = (self._monotonic_s(), found)
-        self._seen.move_to_end(token_id)
-        while len(self._seen) > KEPT:
-            self._seen.popitem(last=False)
-        return found
+        read_at_s, token = self._tokens.get(token_id, (float("-inf"), None))
+        if self._is_old(read_at_s):
+            token = self._registry.token(token_id)
+            self._tokens[token_id] = (self._monotonic_s(), token)
+            while len(self._tokens) > MAX_TOKENS:
+                self._tokens.popitem(last=False)
+        return token
 
     def _any_token(self) -> bool:
         if self._own:
@@ -168,8 +172,8 @@ class Door:
             self._has_tokens = (self._monotonic_s(), bool(self._registry.tokens()))
         return self._has_tokens[1]
 
-    def _is_old(self, seen_at: float) -> bool:
-        return self._monotonic_s() - seen_at >= FRESH_S
+    def _is_old(self, read_at_s: float) -> bool:
+        return self._monotonic_s() - read_at_s >= FRESH_S
 
 
 HINT = "Write env:NAME or file:/path, which the service's operator allows with --secret-env and --secret-dir"
@@ -212,3 +216,36 @@ class ReferencedSecrets:
             return self._folder is not None and Path(name).resolve().is_relative_to(self._folder.resolve())
         except (OSError, ValueError, RuntimeError):
             return False
+
+
+MAX_CALLERS = 10_000
+"""Callers whose rate is remembered; one that is forgotten may send a burst again."""
+
+
+class RateLimit:
+    """`rate` requests a second for each caller, `burst` at once after a pause. A rate of 0 limits nothing."""
+
+    def __init__(self, *, rate: float, burst: int, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._monotonic_s = monotonic_s
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, caller: str) -> None:
+        """Raises TooManyRequests, with `retry_after_s`."""
+        if not self._rate:
+            return
+        now = self._monotonic_s()
+        left, since = self._left.get(caller, (float(self._burst), now))
+        left = min(float(self._burst), left + (now - since) * self._rate)
+        is_empty = left < 1.0
+        self._left[caller] = (left if is_empty else left - 1.0, now)
+        self._left.move_to_end(caller)
+        if len(self._left) > MAX_CALLERS:
+            self._left.popitem(last=False)
+        if is_empty:
+            raise TooManyRequests(
+                f"More than {self._rate:g} requests a second",
+                hint="Ask less often",
+                retry_after_s=math.ceil((1.0 - left) / self._rate),
+            )

@@ -1,4 +1,4 @@
-"""DBOS, kept on this machine: the only module that imports it, which takes half a second."""
+"""The queue beside the database (DBOS, which takes half a second to import), and what API and workers do with it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,22 @@ from dbos import DBOS, DBOSClient, DBOSConfig, EnqueueOptions, WorkflowSerializa
 from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
+from qualab.bootstrap import new_loop
+from qualab.clock import SharedClock
 from qualab.errors import StoreError, StoreUnavailable
-from qualab.model.ports import Delivery
+from qualab.harness.process import Harness
+from qualab.model.ports import Clock, Delivery, Queue, Registry
+from qualab.model.registry import Pulse, SubmissionStatus
+from qualab.run.services import Services
+from qualab.service.context import Context, context_of
+from qualab.service.settings import ServiceSettings
+from qualab.service.worker import Worker
+from qualab.store.location import locate
 
 os.environ.pop("DBOS__CLOUD", None)  # read when it is imported: the one switch that would make it call out
 
 
 logging.getLogger("dbos").addHandler(logging.NullHandler())  # instead of the console handler that it would add
-
-__all__ = ["DBOS", "DBOSClient", "DBOSConfig", "EnqueueOptions", "WorkflowSerializationFormat", "error"]
 
 
 @contextmanager
@@ -39,6 +46,7 @@ def translated() -> Iterator[None]:
         raise StoreError(f"the queue failed: {type(exc).__name__}") from exc
 
 
+log = logging.getLogger("qualab.worker")
 APPLICATION = "qualab"
 SCHEMA = "qualab_jobs"
 QUEUE = "comparisons"
@@ -205,4 +213,103 @@ def _delivery_of(workflow: Any) -> Delivery:
     )
 
 
-__all__ = ["DbosConsumer", "DbosQueue", "QueuePlace"]
+class QueuedJobs:
+    """`qualab.model.ports.Jobs`. A submission's row is the truth; the queue says that somebody should look at it."""
+
+    def __init__(self, registry: Registry, queue: Queue, clock: Clock, pulse: Pulse) -> None:
+        self._registry = registry
+        self._queue = queue
+        self._clock = clock
+        self._pulse = pulse
+
+    def enqueue(self, comparison_id: str) -> None:
+        """Once, however often it is called."""
+        self._put(comparison_id, retry_failed=False)
+
+    def cancel(self, comparison_id: str) -> None:
+        """Nothing is to be done: who takes it from the queue, or runs it, sees that its row has changed."""
+
+    def resume(self, comparison_id: str, *, retry_failed: bool = False) -> None:
+        """Enqueues it again."""
+        self._put(comparison_id, retry_failed=retry_failed)
+
+    def workers(self) -> int:
+        """Workers that were heard of lately."""
+        return len(self._registry.workers(now=self._clock.now(), stale_after_s=self._pulse.stale_after_s))
+
+    def _put(self, comparison_id: str, *, retry_failed: bool) -> None:
+        try:
+            found = self._registry.submission(comparison_id)
+            if found is not None and found.status is SubmissionStatus.QUEUED:
+                self._queue.put(Delivery(comparison_id=found.id, version=found.version, retry_failed=retry_failed))
+        except StoreError as error:  # the row says that it waits: workers look for what is not in the queue
+            log.warning("comparison %s is not in the queue yet: %s", comparison_id, error.message)
+
+
+END_WITHIN_S = 20
+"""For what is under way, when a worker is asked to end."""
+
+
+@contextmanager
+def queueing_context(
+    services: Services,
+    registry: Registry,
+    settings: ServiceSettings,
+    *,
+    database: str,
+    works: bool,
+    harness: Harness | None = None,
+) -> Iterator[Context]:
+    """A context whose jobs go to the queue beside the database; with `works`, a worker of this process takes them, too.
+
+    A `harness` of the worker's own is needed where others use that of the services: a cancelled run stops its harness.
+    Raises StoreError where the queue cannot be made.
+    """
+    place = QueuePlace(url=locate(database).url, path=locate(database).path)
+    clock = SharedClock(registry.now) if works and place.path is None else None
+    if clock is not None:  # workers of several hosts judge by each other's times who lives
+        services = replace(services, clock=clock)
+    queue = DbosQueue(place)
+    jobs = QueuedJobs(registry, queue, services.clock, settings.pulse)
+    context = context_of(services, registry, jobs, settings)
+    try:
+        if works:
+            with _working(
+                context, place, queue, settings, harness=harness, set_clock=clock.look if clock else lambda: None
+            ):
+                yield context
+        else:
+            yield context
+    finally:
+        context.planner.close()
+        queue.close()
+
+
+@contextmanager
+def _working(
+    context: Context,
+    place: QueuePlace,
+    queue: DbosQueue,
+    settings: ServiceSettings,
+    *,
+    harness: Harness | None,
+    set_clock: Callable[[], None],
+) -> Iterator[None]:
+    worker = Worker(
+        replace(context, services=replace(context.services, harness=harness)) if harness else context,
+        queue,
+        sweep_s=settings.sweep_s,
+        host_wait_s=settings.host_wait_s,
+        new_loop=new_loop,
+        set_clock=set_clock,
+    )
+    consumer = DbosConsumer(place, runner=context.services.runner, poll_s=settings.queue_poll_s)
+    worker.begin()
+    try:
+        consumer.begin(worker.deliver)
+        worker.watch()
+        yield
+    finally:
+        worker.close()
+        consumer.close(within_s=END_WITHIN_S)
+        worker.leave()

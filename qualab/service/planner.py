@@ -1,24 +1,23 @@
-"""Plans computed in the service: callers in turn, tasks kept for a while, and nothing waited for endlessly."""
+"""Compute plans in the service: callers in turn, tasks kept for a while, and nothing waited for endlessly."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from qualab.errors import ScoringTimedOut, StillLoading, UsageError
+from qualab.errors import ScoringTimedOut, StillLoading, TooManyRequests, UsageError
 from qualab.harness.process import Harness, LoadedTasks
 from qualab.model.canonical import canonical_json
 from qualab.model.plan import PinPlaces, Plan
 from qualab.model.ports import TaskOptions
 from qualab.planning.suite import Given, Pilot, Planning, plan_comparison
 from qualab.run.experiment import Experiment, make_plan, task_options
-from qualab.service.limits import Turns
 
 KEPT_S = 300.0
 """Data of the service's machine may change: then a plan is computed anew."""
@@ -40,8 +39,66 @@ Shelf = OrderedDict[str, tuple[float, LoadedTasks]]
 """Tasks by their options, and when they were loaded; not those that are in use."""
 
 
+class Turns:
+    """Run jobs in a few threads: callers in turn, and of each caller one at a time."""
+
+    def __init__(self, *, n_threads: int, most_waiting: int, name: str) -> None:
+        self._executor = ThreadPoolExecutor(n_threads, thread_name_prefix=name)
+        self._n_free = n_threads
+        self._most_waiting = most_waiting
+        self._lock = threading.Lock()
+        self._waiting: OrderedDict[str, deque[tuple[Future[Any], Callable[[], Any]]]] = OrderedDict()
+        """By caller; whose turn is next stands first."""
+        self._running: set[str] = set()
+
+    def submit(self, caller: str, job: Callable[[], T]) -> Future[T]:
+        """Raises TooManyRequests where the caller has too many waiting, with `retry_after_s`."""
+        future = Future[T]()
+        with self._lock:
+            waiting = self._waiting.setdefault(caller, deque())
+            if len(waiting) >= self._most_waiting:
+                raise TooManyRequests(
+                    f"{self._most_waiting} plans are waiting already", hint="Try again", retry_after_s=RETRY_AFTER_S
+                )
+            waiting.append((future, job))
+            self._begin()
+        return future
+
+    def close(self) -> None:
+        """Begins nothing more."""
+        with self._lock:
+            for waiting in self._waiting.values():
+                for future, _ in waiting:
+                    future.cancel()
+            self._waiting.clear()
+            self._n_free = 0
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self) -> None:
+        for caller in [caller for caller in self._waiting if caller not in self._running][: self._n_free]:
+            waiting = self._waiting.pop(caller)
+            future, job = waiting.popleft()
+            if waiting:
+                self._waiting[caller] = waiting  # behind the others
+            self._running.add(caller)
+            self._n_free -= 1
+            self._executor.submit(self._run, caller, future, job)
+
+    def _run(self, caller: str, future: Future[Any], job: Callable[[], Any]) -> None:
+        try:
+            result = job()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+        with self._lock:
+            self._running.discard(caller)
+            self._n_free += 1
+            self._begin()
+
+
 class Planner:
-    """Says what items can prove. Two plans are computed at once, and of each caller one."""
+    """Compute what items can prove. Two plans are computed at once, and of each caller one."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a task's filters take out of one item's answers: run again, because scores hold it of few metrics."""
+"""What REST and pages show of stored comparisons, and how far one under way is."""
 
 from __future__ import annotations
 
@@ -7,29 +7,36 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
-from threading import Lock, Thread
+from threading import Lock
 
 from qualab.analysis.drafter import Difference, differences
 from qualab.analysis.flips import have_outcomes
-from qualab.errors import ComparisonNotFound, ItemNotFound, NotYet, PathForbidden, QualabError
+from qualab.errors import ComparisonNotFound, ItemNotFound, NotYet, PathForbidden
 from qualab.harness.process import LoadedTasks
 from qualab.model.canonical import body_hash, canonical_json, encode_body, sha256
-from qualab.model.comparison import Analysis, Comparison, MetricResult
+from qualab.model.comparison import Analysis, Comparison
 from qualab.model.engine import Engine, Treatment, engines_seen, pins_seen
 from qualab.model.items import Answer, Item, JsonObject, Outcome, OutcomeFilter, Reply, Score
 from qualab.model.names import ArmName, ComparisonStatus, Verdict
 from qualab.model.plan import PinFound
-from qualab.model.registry import ComparisonSummary, Page, Submission, SubmissionStatus, not_found
+from qualab.model.registry import (
+    ComparisonSummary,
+    MetricsSummary,
+    Page,
+    Submission,
+    SubmissionStatus,
+    VerdictSummary,
+    not_found,
+)
 from qualab.run.experiment import FrozenPlan, check_unchanged, planned_options, refuse_imported, to_document
-from qualab.service.desk import Desk
+from qualab.service.context import Context
 
 WAIT_S = 2.0
 """How long a page waits for a task to be loaded, which is begun by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extracted:
+class ExtractedAnswers:
     """What one filter makes of both answers of one repeat."""
 
     filter: str
@@ -38,7 +45,9 @@ class Extracted:
     """Without an arm that did not answer."""
 
 
-def extracted_of(desk: Desk, comparison: Comparison, item: Item, answers: Sequence[Answer]) -> tuple[Extracted, ...]:
+def extracted_of(
+    context: Context, comparison: Comparison, item: Item, answers: Sequence[Answer]
+) -> tuple[ExtractedAnswers, ...]:
     """Filter by filter. The item's task alone is loaded, as it was planned; no code of the one who ran it is.
 
     Raises InvalidValue for what was imported, PathForbidden where the tasks came from a folder of their own,
@@ -53,21 +62,21 @@ def extracted_of(desk: Desk, comparison: Comparison, item: Item, answers: Sequen
     options = replace(planned_options(comparison.plan, comparison.local), names=(item.task,))
     plan = replace(comparison.plan, tasks=tuple(one for one in comparison.plan.tasks if one.name == item.task))
 
-    def job(tasks: LoadedTasks) -> tuple[Extracted, ...]:
+    def job(tasks: LoadedTasks) -> tuple[ExtractedAnswers, ...]:
         check_unchanged(plan, tasks)
         return tuple(_by_filter(tasks, item, answers))
 
-    return desk.planner.with_tasks(options, job, name=f"{comparison.id}/{item.id}", timeout_s=WAIT_S)
+    return context.planner.with_tasks(options, job, name=f"{comparison.id}/{item.id}", timeout_s=WAIT_S)
 
 
-def _by_filter(tasks: LoadedTasks, item: Item, answers: Sequence[Answer]) -> Iterator[Extracted]:
+def _by_filter(tasks: LoadedTasks, item: Item, answers: Sequence[Answer]) -> Iterator[ExtractedAnswers]:
     found: dict[tuple[int, str], dict[ArmName, str]] = {}
     for answer in answers:
         if answer.reply.status.is_answer:
             for name, (results,) in tasks.extracted(item.task, [(item, [answer.reply])]):
                 found.setdefault((answer.repeat, name), {})[answer.arm] = _text(results)
     for (repeat, name), texts in sorted(found.items(), key=lambda entry: entry[0][0]):
-        yield Extracted(filter=name, repeat=repeat, texts=texts)
+        yield ExtractedAnswers(filter=name, repeat=repeat, texts=texts)
 
 
 def _text(filtered: object) -> str:
@@ -81,8 +90,6 @@ RATE_OVER = 10
 """Looks that the rate is taken over."""
 RATE_WITHIN_S = 60.0
 """Older looks say nothing of what it is lately."""
-MOST_FOLLOWED = 256
-"""Comparisons that are under way, of which what was seen is remembered."""
 
 PHASES = {
     SubmissionStatus.QUEUED: "waiting for a worker",
@@ -96,12 +103,12 @@ PHASES = {
 }
 
 COUNTED = (ComparisonStatus.RUNNING, ComparisonStatus.ANSWERED)
-"""Statuses of what is under way: few at a time."""
+"""Statuses of a comparison that is asking or scoring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One look."""
+    """How far a comparison is."""
 
     id: str
     status: ComparisonStatus | SubmissionStatus
@@ -126,45 +133,22 @@ class Progress:
 
 
 class Follower:
-    """Looks at one comparison again and again."""
+    """Follow the progress of one comparison. Threads may share it."""
 
-    def __init__(self, desk: Desk, comparison_id: str) -> None:
-        self._desk = desk
+    def __init__(self, context: Context, comparison_id: str) -> None:
+        self._context = context
         self._id = comparison_id
         self._n_requests: int | None = None
         self._looks: deque[tuple[float, int]] = deque(maxlen=RATE_OVER)
         self._lock = Lock()
-        self._is_counting = False
 
-    @property
-    def is_counted(self) -> bool:
-        """Whether it is known how many requests there are."""
-        return self._n_requests is not None
-
-    def count(self) -> None:
-        """Goes through the items, once. Raises ComparisonNotFound, StoreError."""
-        store = self._desk.services.store
-        repeats = store.get(self._id).plan.sampling.repeats
-        self._n_requests = repeats * sum(len(item.requests) for item in store.items(self._id))
-
-    def count_meanwhile(self) -> None:
-        """Counts in a thread, unless that is done or under way."""
-        with self._lock:
-            if self.is_counted or self._is_counting:
-                return
-            self._is_counting = True
-        Thread(target=self._count_quietly, daemon=True).start()
-
-    def _count_quietly(self) -> None:
-        with suppress(QualabError):  # the next look tries again
-            self.count()
-        self._is_counting = False
-
-    def look(self, *, may_count: bool = True) -> Progress:
-        """Raises ComparisonNotFound, StoreError. Going through the items may take a second, where that is allowed."""
-        found = about(self._desk, self._id)
-        if may_count and found.summary.plan_hash and not self.is_counted:
-            self.count()
+    def look(self) -> Progress:
+        """Return the progress now; the first look goes through the items. Raises ComparisonNotFound, StoreError."""
+        found = comparison_state(self._context, self._id)
+        if found.summary.plan_hash and self._n_requests is None:
+            store = self._context.services.store
+            repeats = store.get(self._id).plan.sampling.repeats
+            self._n_requests = repeats * sum(len(item.requests) for item in store.items(self._id))
         came_back, unanswered = self._came_back(found)
         with self._lock:
             rate = self._rate_with(sum(came_back.values()))
@@ -182,16 +166,16 @@ class Follower:
             has_ended=found.has_ended,
         )
 
-    def _came_back(self, found: About) -> tuple[Mapping[ArmName, int], dict[ArmName, int]]:
+    def _came_back(self, found: ComparisonState) -> tuple[Mapping[ArmName, int], dict[ArmName, int]]:
         """Requests of each arm that came back, and those of them that have no answer, which are counted first."""
         if not found.summary.plan_hash:
             return dict.fromkeys(ArmName, 0), dict.fromkeys(ArmName, 0)
-        store = self._desk.services.store
+        store = self._context.services.store
         unanswered = dict(store.n_unanswered(self._id))
         return store.n_answered(self._id), unanswered
 
     def _rate_with(self, n_came_back: int) -> float | None:
-        now = self._desk.services.clock.monotonic_s()
+        now = self._context.services.clock.monotonic_s()
         while self._looks and now - self._looks[0][0] > RATE_WITHIN_S:
             self._looks.popleft()
         self._looks.append((now, n_came_back))
@@ -205,34 +189,6 @@ class Follower:
         return round(left / rate, 1) if left > 0 else None
 
 
-class Followers:
-    """Looks at the comparisons of a list, as often as somebody reads it. Threads may share it."""
-
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._known: dict[str, Follower] = {}
-        self._lock = Lock()
-
-    def look(self, comparison_id: str) -> Progress:
-        """Says at once what is known; how many requests there are is counted meanwhile, for the next look. Raises
-        ComparisonNotFound, StoreError."""
-        follower = self._follower(comparison_id)
-        found = follower.look(may_count=False)
-        if found.has_ended:
-            self._known.pop(comparison_id, None)
-        elif found.status in COUNTED:
-            follower.count_meanwhile()
-        return found
-
-    def _follower(self, comparison_id: str) -> Follower:
-        with self._lock:
-            if comparison_id not in self._known:
-                if len(self._known) >= MOST_FOLLOWED:
-                    self._known.clear()
-                self._known[comparison_id] = Follower(self._desk, comparison_id)
-            return self._known[comparison_id]
-
-
 ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 HASH = re.compile(r"[0-9a-f]{64}")
 MOST_POSITION = 2**31 - 1
@@ -242,7 +198,7 @@ ENDED = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class About:
+class ComparisonState:
     """A comparison with the request that it came of; None for one that was started at a command line."""
 
     summary: ComparisonSummary
@@ -262,24 +218,6 @@ class About:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictOf:
-    """What CI polls."""
-
-    id: str
-    status: ComparisonStatus | SubmissionStatus
-    has_ended: bool
-    """Nothing more comes, unless it is taken up again."""
-    verdict: Verdict | None
-    plan_hash: str
-    label: str
-    model: str
-    finished_at: datetime | None
-    stop_reason: str
-    error: Mapping[str, str]
-    """What kept it from running: code, message, hint; empty otherwise."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestBody:
     """The bytes that an arm was sent for one answer."""
 
@@ -292,7 +230,7 @@ class RequestBody:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerSeen:
+class AnswerDetail:
     """What one arm said."""
 
     arm: ArmName
@@ -304,7 +242,7 @@ class AnswerSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ItemSeen:
+class ItemDetail:
     """One item with all that became of it."""
 
     position: int
@@ -314,12 +252,12 @@ class ItemSeen:
     doc: JsonObject
     target: str
     requests: tuple[RequestBody, ...]
-    answers: tuple[AnswerSeen, ...]
+    answers: tuple[AnswerDetail, ...]
     scores: tuple[Score, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreflightSeen:
+class PreflightDetail:
     """What both arms said of themselves before the first item."""
 
     engines: dict[ArmName, Engine]
@@ -330,19 +268,7 @@ class PreflightSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsOf:
-    """The result table, and what stands around it."""
-
-    comparison_id: str
-    plan_hash: str
-    verdict: Verdict
-    reasons: tuple[str, ...]
-    caveats: tuple[str, ...]
-    metrics: tuple[MetricResult, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysisNamed:
+class AnalysisSummary:
     """One stored analysis."""
 
     plan_hash: str
@@ -353,10 +279,10 @@ class AnalysisNamed:
     """SHA-256 of its canonical JSON."""
 
 
-def about(desk: Desk, comparison_id: str) -> About:
+def comparison_state(context: Context, comparison_id: str) -> ComparisonState:
     """Raises ComparisonNotFound; the beginning of an id is none."""
-    summary, submission = desk.registry.about(known_id(comparison_id))
-    return About(summary=summary, submission=submission)
+    summary, submission = context.registry.about(known_id(comparison_id))
+    return ComparisonState(summary=summary, submission=submission)
 
 
 def known_id(comparison_id: str) -> str:
@@ -366,34 +292,30 @@ def known_id(comparison_id: str) -> str:
     return comparison_id
 
 
-def verdicts_of(desk: Desk, comparison_ids: Sequence[str]) -> dict[str, VerdictOf]:
-    """By id, each from one row, without its analysis; those that are not there are left out."""
-    found = desk.registry.abouts([one for one in comparison_ids if ID.fullmatch(one)])
-    return {key: _verdict(About(summary=summary, submission=sent)) for key, (summary, sent) in found.items()}
-
-
-def _verdict(found: About) -> VerdictOf:
-    summary = found.summary
-    return VerdictOf(
+def verdict_of(context: Context, comparison_id: str) -> VerdictSummary:
+    """Return the verdict, from one row, without its analysis. Raises ComparisonNotFound."""
+    state = comparison_state(context, comparison_id)
+    summary = state.summary
+    return VerdictSummary(
         id=summary.id,
         status=summary.status,
-        has_ended=found.has_ended,
+        has_ended=state.has_ended,
         verdict=summary.verdict,
         plan_hash=summary.plan_hash,
         label=summary.label,
         model=summary.model,
         finished_at=summary.finished_at,
         stop_reason=summary.stop_reason,
-        error=found.submission.error if found.submission else {},
+        error=state.submission.error if state.submission else {},
     )
 
 
-def comparison_of(desk: Desk, comparison_id: str) -> Comparison:
+def comparison_of(context: Context, comparison_id: str) -> Comparison:
     """Raises ComparisonNotFound, NotYet where it has no plan yet."""
     try:
-        found = desk.services.store.get(known_id(comparison_id))
+        found = context.services.store.get(known_id(comparison_id))
     except ComparisonNotFound:
-        status = about(desk, comparison_id).summary.status
+        status = comparison_state(context, comparison_id).summary.status
         raise NotYet(
             f"Comparison {comparison_id} is {status.value}: its plan is not drawn up yet", hint="Follow its events"
         ) from None
@@ -402,19 +324,19 @@ def comparison_of(desk: Desk, comparison_id: str) -> Comparison:
     return found
 
 
-def plan_document(desk: Desk, comparison_id: str) -> JsonObject:
+def plan_document(context: Context, comparison_id: str) -> JsonObject:
     """The plan, as in a plan file. Raises as `comparison_of`."""
-    found = comparison_of(desk, comparison_id)
+    found = comparison_of(context, comparison_id)
     frozen = FrozenPlan(plan=found.plan, plan_hash=found.plan_hash, frozen_at=found.created_at, settings={})
     document = to_document(frozen, {})
     return {name: document[name] for name in ("qualab_plan", "hash", "frozen_at", "plan")}
 
 
-def analysis_of(desk: Desk, comparison_id: str, *, plan_hash: str | None = None) -> Analysis:
+def analysis_of(context: Context, comparison_id: str, *, plan_hash: str | None = None) -> Analysis:
     """Under its own plan unless another is named. Raises as `comparison_of`, NotYet."""
-    found = comparison_of(desk, comparison_id)
+    found = comparison_of(context, comparison_id)
     can_be = plan_hash is None or HASH.fullmatch(plan_hash)
-    analysis = desk.services.store.analysis(found.id, plan_hash=plan_hash) if can_be else None
+    analysis = context.services.store.analysis(found.id, plan_hash=plan_hash) if can_be else None
     if analysis is None and plan_hash is not None:
         raise ComparisonNotFound(
             f"Comparison {comparison_id} has no analysis under that plan", hint="List its analyses for their hashes"
@@ -424,10 +346,10 @@ def analysis_of(desk: Desk, comparison_id: str, *, plan_hash: str | None = None)
     return analysis
 
 
-def metrics_of(desk: Desk, comparison_id: str) -> MetricsOf:
+def metrics_of(context: Context, comparison_id: str) -> MetricsSummary:
     """Raises as `analysis_of`."""
-    found = analysis_of(desk, comparison_id)
-    return MetricsOf(
+    found = analysis_of(context, comparison_id)
+    return MetricsSummary(
         comparison_id=found.comparison_id,
         plan_hash=found.plan_hash,
         verdict=found.verdict,
@@ -437,24 +359,24 @@ def metrics_of(desk: Desk, comparison_id: str) -> MetricsOf:
     )
 
 
-def acceptance_of(desk: Desk, comparison_id: str) -> Treatment:
+def acceptance_of(context: Context, comparison_id: str) -> Treatment:
     """What the drafter did. Raises as `analysis_of`."""
-    found = analysis_of(desk, comparison_id).treatment
+    found = analysis_of(context, comparison_id).treatment
     if found is None:
         raise NotYet(f"The analysis of {comparison_id} did not look into engines", hint="Analyse it again")
     return found
 
 
-def analyses_of(desk: Desk, comparison_id: str) -> tuple[AnalysisNamed, ...]:
+def analyses_of(context: Context, comparison_id: str) -> tuple[AnalysisSummary, ...]:
     """The oldest first. Raises as `comparison_of`."""
-    found, store = comparison_of(desk, comparison_id), desk.services.store
+    found, store = comparison_of(context, comparison_id), context.services.store
     kept = (store.analysis(found.id, plan_hash=one) for one in store.plan_hashes(found.id))
-    return tuple(named(one, found) for one in kept if one is not None)
+    return tuple(analysis_summary(one, found) for one in kept if one is not None)
 
 
-def named(analysis: Analysis, comparison: Comparison) -> AnalysisNamed:
+def analysis_summary(analysis: Analysis, comparison: Comparison) -> AnalysisSummary:
     """An analysis by what tells it from others."""
-    return AnalysisNamed(
+    return AnalysisSummary(
         plan_hash=analysis.plan_hash,
         is_own_plan=analysis.plan_hash == comparison.plan_hash,
         verdict=analysis.verdict,
@@ -462,14 +384,14 @@ def named(analysis: Analysis, comparison: Comparison) -> AnalysisNamed:
     )
 
 
-def preflight_of(desk: Desk, comparison_id: str) -> PreflightSeen:
+def preflight_of(context: Context, comparison_id: str) -> PreflightDetail:
     """As last seen. Raises ComparisonNotFound."""
-    found = about(desk, comparison_id)
+    found = comparison_state(context, comparison_id)
     has_plan = bool(found.summary.plan_hash)
-    seen = desk.services.store.observations(comparison_id) if has_plan else ()
+    seen = context.services.store.observations(comparison_id) if has_plan else ()
     engines = engines_seen(seen)
     both = [engines[arm] for arm in ArmName if arm in engines]
-    return PreflightSeen(
+    return PreflightDetail(
         engines=engines,
         differences=tuple(differences(*both)) if len(both) == len(ArmName) else (),
         pins=pins_seen(seen),
@@ -478,28 +400,28 @@ def preflight_of(desk: Desk, comparison_id: str) -> PreflightSeen:
 
 
 def outcomes_of(
-    desk: Desk, comparison_id: str, wanted: OutcomeFilter, *, cursor: str | None, limit: int
+    context: Context, comparison_id: str, request: OutcomeFilter, *, cursor: str | None, limit: int
 ) -> Page[Outcome]:
     """Raises as `comparison_of`, NotYet where nothing is scored, InvalidValue for a cursor that is none."""
     with suppress(ComparisonNotFound):  # one transaction, where there is something to show
-        page = desk.registry.outcomes(known_id(comparison_id), wanted, cursor=cursor, limit=limit)
+        page = context.registry.outcomes(known_id(comparison_id), request, cursor=cursor, limit=limit)
         if page.entries:
             return page
-    found = comparison_of(desk, comparison_id)
-    if not have_outcomes(desk.services.store, desk.registry, found):
+    found = comparison_of(context, comparison_id)
+    if not have_outcomes(context.services.store, context.registry, found):
         raise NotYet(
             f"Comparison {found.id} is {found.status.value}: its items are not scored yet", hint="Follow its events"
         )
-    return desk.registry.outcomes(found.id, wanted, cursor=cursor, limit=limit)
+    return context.registry.outcomes(found.id, request, cursor=cursor, limit=limit)
 
 
-def item_of(desk: Desk, comparison_id: str, position: int) -> ItemSeen:
+def item_of(context: Context, comparison_id: str, position: int) -> ItemDetail:
     """Raises as `comparison_of`, ItemNotFound."""
-    found = comparison_of(desk, comparison_id)
+    found = comparison_of(context, comparison_id)
     if not 0 <= position <= MOST_POSITION:
         raise ItemNotFound(f"Comparison {found.id} has no item {position}", hint="Positions count from 0")
-    item, answers, scores = desk.registry.pair(found.id, position)
-    return ItemSeen(
+    item, answers, scores = context.registry.pair(found.id, position)
+    return ItemDetail(
         position=item.position,
         task=item.task,
         doc_id=item.doc_id,
@@ -512,8 +434,8 @@ def item_of(desk: Desk, comparison_id: str, position: int) -> ItemSeen:
     )
 
 
-def _answer(one: Answer) -> AnswerSeen:
-    return AnswerSeen(
+def _answer(one: Answer) -> AnswerDetail:
+    return AnswerDetail(
         arm=one.arm, choice=one.choice, repeat=one.repeat, request_hash=one.request_hash.hex(), reply=one.reply
     )
 

@@ -27,35 +27,42 @@ from qualab.model.wording import is_one_line
 from qualab.planning.suite import EVERYWHERE, Given, Planning, pilot_of
 from qualab.run.compare import compare_again, with_rule
 from qualab.run.experiment import FrozenPlan, check, check_frozen, to_document
-from qualab.service.access import Caller
-from qualab.service.desk import By, Desk, Wanted, check_hosts
+from qualab.service.access import Actor, Caller
+from qualab.service.context import ComparisonRequest, Context, check_hosts, read_rule
 from qualab.service.planner import beliefs_of
-from qualab.service.reading import About, AnalysisNamed, about, comparison_of, known_id, named
+from qualab.service.reading import (
+    AnalysisSummary,
+    ComparisonState,
+    analysis_summary,
+    comparison_of,
+    comparison_state,
+    known_id,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysedAgain:
+class NewAnalysis:
     """What came of it."""
 
-    name: AnalysisNamed
+    name: AnalysisSummary
     is_as_stored: bool
     analysis: Analysis
 
 
-def analyse_again(desk: Desk, comparison_id: str, changes: JsonObject, *, by: By) -> AnalysedAgain:
+def analyse_again(context: Context, comparison_id: str, changes: JsonObject, *, by: Actor) -> NewAnalysis:
     """Under the comparison's own plan, or with parts of its rule changed: then it is marked as made after the data.
 
-    Raises as `compare_again`, `with_rule` and `Desk.read_rule`, NotYet.
+    Raises as `compare_again`, `with_rule` and `read_rule`, NotYet.
     """
-    comparison = comparison_of(desk, comparison_id)
-    rule = desk.read_rule(changes)
+    comparison = comparison_of(context, comparison_id)
+    rule = read_rule(changes)
     other = with_rule(comparison.plan, rule) if rule else None
-    found = compare_again(desk.services, comparison.id, other=other)
+    found = compare_again(context.services, comparison.id, other=other)
     if not found.is_own_plan:
         said = {name: str(value) for name, value in rule.items()}
-        desk.registry.note(by.entry("analysis.create", comparison.id, plan_hash=found.analysis.plan_hash, **said))
-    return AnalysedAgain(
-        name=named(found.analysis, comparison), is_as_stored=found.is_as_stored, analysis=found.analysis
+        context.registry.note(by.entry("analysis.create", comparison.id, plan_hash=found.analysis.plan_hash, **said))
+    return NewAnalysis(
+        name=analysis_summary(found.analysis, comparison), is_as_stored=found.is_as_stored, analysis=found.analysis
     )
 
 
@@ -66,7 +73,7 @@ ASSUME_RULE = "a number, or an object of numbers by benchmark, task or metric"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Computed:
+class ComputedPlan:
     """What came of it."""
 
     plan_hash: str
@@ -75,20 +82,20 @@ class Computed:
     planning: Planning
 
 
-def compute_plan(desk: Desk, body: JsonObject, *, caller: Caller) -> Computed:
+def compute_plan(context: Context, body: JsonObject, *, caller: Caller) -> ComputedPlan:
     """Of an experiment's settings, with `assume` and `pilot` beside them. Raises as `submit` without its endpoints, and
     Forbidden for many tasks where the caller may only read."""
     said = dict(body)
     given, pilot_id = _given(said.pop("assume", None)), said.pop("pilot", None)
     if pilot_id is not None and not isinstance(pilot_id, str):
         raise InvalidValue.must_be("pilot", "the id of a comparison")
-    wanted = desk.read_plan(said)
-    check(wanted.experiment)
-    pilot = pilot_of(desk.services.store, comparison_of(desk, pilot_id).id) if pilot_id else None
+    request = context.read_document(said, needed=())
+    check(request.experiment)
+    pilot = pilot_of(context.services.store, comparison_of(context, pilot_id).id) if pilot_id else None
     may_run = caller.scope.allows(Scope.RUN)
     try:
-        found = desk.planner.planned(
-            wanted.experiment,
+        found = context.planner.planned(
+            request.experiment,
             given,
             pilot,
             caller=caller.token_id or caller.name,
@@ -103,10 +110,10 @@ def compute_plan(desk: Desk, body: JsonObject, *, caller: Caller) -> Computed:
         ) from exc
     digest = plan_hash(found.plan)
     frozen = FrozenPlan(
-        plan=found.plan, plan_hash=digest, frozen_at=desk.services.clock.now(), settings=dict(wanted.settings)
+        plan=found.plan, plan_hash=digest, frozen_at=context.services.clock.now(), settings=dict(request.settings)
     )
-    document = to_document(frozen, {"joint_power": found.joint_power}) if wanted.experiment.model else None
-    return Computed(plan_hash=digest, document=document, planning=found)
+    document = to_document(frozen, {"joint_power": found.joint_power}) if request.experiment.model else None
+    return ComputedPlan(plan_hash=digest, document=document, planning=found)
 
 
 def _given(assume: Any) -> Given:
@@ -140,34 +147,34 @@ KEY_RULE = "1 to 200 printable ASCII characters without spaces"
 MOST_CHARACTERS = 200
 
 
-def submit(desk: Desk, body: JsonObject, *, by: By, key: str = "") -> tuple[Submission, bool]:
+def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> tuple[Submission, bool]:
     """Stores and enqueues a comparison; False where an idempotency key was used before, with what was stored then.
 
-    Raises what `ReadDocument` and loading tasks raise, EndpointForbidden, Underpowered, StillLoading, KeyReused.
+    Raises as `Context.read_document` and loading tasks, EndpointForbidden, Underpowered, StillLoading, KeyReused.
     """
     if key and not KEY.fullmatch(key):
         raise InvalidValue.must_be("Idempotency-Key", KEY_RULE)
-    wanted = desk.read_document(body)
-    check_wanted(desk, wanted)
-    _check_power(planned(desk, wanted, caller=by.caller), accepted=wanted.accept_underpowered)
+    request = context.read_document(body)
+    check_request(context, request)
+    _check_power(planned(context, request, caller=by.caller), accepted=request.accept_underpowered)
     submission = Submission(
         id=new_id(by.at),
-        experiment=wanted.document,
-        label=wanted.experiment.label,
-        model=wanted.experiment.model,
+        experiment=request.document,
+        label=request.experiment.label,
+        model=request.experiment.model,
         created_at=by.at,
         created_by=by.who,
     )
     entry = by.entry("comparison.create", submission.id, label=submission.label, model=submission.model)
-    stored, is_new = desk.registry.submit(submission, entry=entry, key=key, body_hash=sha256(canonical_json(body)))
+    stored, is_new = context.registry.submit(submission, entry=entry, key=key, body_hash=sha256(canonical_json(body)))
     if stored.status is SubmissionStatus.QUEUED:
-        desk.jobs.enqueue(stored.id)
+        context.jobs.enqueue(stored.id)
     return stored, is_new
 
 
-def check_wanted(desk: Desk, wanted: Wanted) -> None:
+def check_request(context: Context, request: ComparisonRequest) -> None:
     """Raises InvalidValue, EndpointForbidden."""
-    experiment = wanted.experiment
+    experiment = request.experiment
     check(experiment)
     for name in ("label", "model"):
         text = getattr(experiment, name)
@@ -176,25 +183,25 @@ def check_wanted(desk: Desk, wanted: Wanted) -> None:
                 name, f"text of at most {MOST_CHARACTERS} characters, on one line, without control characters"
             )
     for name in ("baseline", "candidate"):
-        _check_endpoint(desk, name, getattr(experiment, name))
-    check_hosts(desk, experiment)
-    if desk.services.is_same_server(experiment.baseline, experiment.candidate):
+        _check_endpoint(context, name, getattr(experiment, name))
+    check_hosts(context, experiment)
+    if context.services.is_same_server(experiment.baseline, experiment.candidate):
         raise InvalidValue.must_be("candidate", "the URL of another server than the baseline")
 
 
-def _check_endpoint(desk: Desk, name: str, url: str) -> None:
+def _check_endpoint(context: Context, name: str, url: str) -> None:
     try:
-        desk.check_endpoint(url)
+        context.allowed.check(url)
     except (EndpointForbidden, InvalidValue) as exc:
         raise type(exc)(exc.message, hint=exc.hint, fields={name: exc.message}) from exc
 
 
-def planned(desk: Desk, wanted: Wanted, *, caller: str) -> Planning:
+def planned(context: Context, request: ComparisonRequest, *, caller: str) -> Planning:
     """What the items can prove. Raises PlanChanged where a frozen plan would not be what is run."""
-    frozen = wanted.frozen.plan if wanted.frozen else None
+    frozen = request.frozen.plan if request.frozen else None
     given = beliefs_of(frozen) if frozen else Given()
     hashed = frozen.pins.checkpoint_hash if frozen else ""
-    found = desk.planner.planned(wanted.experiment, given, checkpoint_hash=hashed, caller=caller)
+    found = context.planner.planned(request.experiment, given, checkpoint_hash=hashed, caller=caller)
     if frozen:
         check_frozen(frozen, replace(found.plan, assumptions=frozen.assumptions))
     return found
@@ -214,9 +221,9 @@ def _check_power(found: Planning, *, accepted: bool) -> None:
         )
 
 
-def cancel(desk: Desk, comparison_id: str, *, by: By, version: int | None = None) -> Submission:
+def cancel(context: Context, comparison_id: str, *, by: Actor, version: int | None = None) -> Submission:
     """Ends it where it waits or runs. Raises ComparisonNotFound, WrongState, VersionConflict."""
-    found = _own(about(desk, comparison_id), version)
+    found = _own(comparison_state(context, comparison_id), version)
     if found.status is SubmissionStatus.CANCELLED:
         return found
     if found.status not in UNDER_WAY:
@@ -225,19 +232,19 @@ def cancel(desk: Desk, comparison_id: str, *, by: By, version: int | None = None
             hint="Only what is queued or running can be cancelled",
         )
     entry = by.entry("comparison.cancel", comparison_id)
-    changed = desk.registry.set_submission(
+    changed = context.registry.set_submission(
         comparison_id, SubmissionStatus.CANCELLED, entry=entry, version=found.version
     )
-    desk.jobs.cancel(comparison_id)
+    context.jobs.cancel(comparison_id)
     return changed
 
 
 def resume(
-    desk: Desk, comparison_id: str, *, by: By, retry_failed: bool = False, version: int | None = None
+    context: Context, comparison_id: str, *, by: Actor, retry_failed: bool = False, version: int | None = None
 ) -> Submission:
     """Takes up again what was cancelled, stopped or failed. Raises ComparisonNotFound, WrongState, ComparisonSignedOff,
     VersionConflict."""
-    seen = about(desk, comparison_id)
+    seen = comparison_state(context, comparison_id)
     found = _own(seen, version)
     if found.status in UNDER_WAY:
         raise WrongState(f"Comparison {comparison_id} is {found.status.value} already", hint="Follow its events")
@@ -248,22 +255,22 @@ def resume(
             f"Comparison {comparison_id} is finished", hint="Only retry_failed: true takes up a finished comparison"
         )
     entry = by.entry("comparison.resume", comparison_id, retry_failed=str(retry_failed).lower())
-    changed = desk.registry.set_submission(
+    changed = context.registry.set_submission(
         comparison_id, SubmissionStatus.QUEUED, entry=entry, error={}, version=found.version
     )
-    desk.jobs.resume(comparison_id, retry_failed=retry_failed)
+    context.jobs.resume(comparison_id, retry_failed=retry_failed)
     return changed
 
 
-def delete(desk: Desk, comparison_id: str, *, by: By, seen: About | None = None) -> None:
+def delete(context: Context, comparison_id: str, *, by: Actor, seen: ComparisonState | None = None) -> None:
     """As it was `seen`, if that is said. Raises ComparisonNotFound, ComparisonBusy, ComparisonSignedOff,
     VersionConflict."""
     entry = by.entry("comparison.delete", known_id(comparison_id))
     read = None if seen is None else (seen.summary, seen.submission)
-    desk.registry.delete(comparison_id, entry=entry, stale_after_s=desk.services.pulse.stale_after_s, seen=read)
+    context.registry.delete(comparison_id, entry=entry, stale_after_s=context.services.pulse.stale_after_s, seen=read)
 
 
-def _own(seen: About, version: int | None) -> Submission:
+def _own(seen: ComparisonState, version: int | None) -> Submission:
     if seen.submission is None:
         raise WrongState(
             f"Comparison {seen.summary.id} was not asked for over the service",

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from qualab.errors import InvalidValue
+from qualab.model.registry import Pulse
 from qualab.settings import Names, Paths
 
 PREFIX = "QUALAB_SERVE_"
@@ -38,13 +39,10 @@ class ServiceSettings(BaseSettings):
     may_verify_pins: bool = False
     """Whether requests may name pods and containers, at which kubectl and docker look with the service's rights."""
     max_body_bytes: int = Field(2 << 20, ge=1)
-    body_timeout_s: float = Field(30.0, gt=0)
-    """For a request's head, and again for its whole body."""
     rate: float = Field(100.0, ge=0)
     """Requests a second of one token, or of one address without a token; 0 is no limit."""
     burst: int = Field(1_000, ge=1)
     """Requests that may come at once after a pause."""
-    max_connections: int = Field(4_000, ge=1)
     max_streams: int = Field(2_000, ge=1)
     """Clients that follow events at once."""
     poll_s: float = Field(1.0, gt=0)
@@ -59,20 +57,25 @@ class ServiceSettings(BaseSettings):
     host_concurrency: int = Field(64, ge=1)
     """Requests in flight at one endpoint host, of all comparisons of all workers."""
     beat_s: float = Field(5.0, gt=0)
-    """How often a worker says that it lives."""
+    """How often a worker sends a heartbeat."""
     stale_after_s: float = Field(30.0, gt=0)
-    """How long a worker's silence is borne, before another takes over what it ran."""
+    """How long a worker may be silent before another takes over its comparison."""
     sweep_s: float = Field(5.0, gt=0)
-    """How often each worker looks for what nobody attends to."""
+    """How often each worker looks for comparisons whose worker died."""
     queue_poll_s: float = Field(1.0, gt=0)
     """How often an idle worker looks into the queue."""
     host_wait_s: float = Field(3.0, gt=0)
-    """How long a comparison is put off that needs a host that is taken."""
+    """How long a comparison waits whose host is in use."""
 
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can connect."""
         return self.host in LOOPBACK_HOSTS
+
+    @property
+    def pulse(self) -> Pulse:
+        """How workers show that they are alive."""
+        return Pulse(every_s=self.beat_s, stale_after_s=self.stale_after_s)
 
     @property
     def endpoints(self) -> tuple[str, ...]:

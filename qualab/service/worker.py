@@ -29,7 +29,7 @@ from qualab.model.registry import UNDER_WAY, Submission, SubmissionStatus
 from qualab.run.experiment import check
 from qualab.run.preflight import Keys
 from qualab.run.run import resume, start
-from qualab.service.desk import Desk, Wanted, take_hosts
+from qualab.service.context import ComparisonRequest, Context, take_hosts
 
 MOST_TAKEOVERS = 3
 """In a row without one more answer: what kills its workers ends, and does not kill all of them for ever."""
@@ -37,21 +37,21 @@ HALTED = (ComparisonStatus.INTERRUPTED, ComparisonStatus.STOPPED, ComparisonStat
 log = logging.getLogger("qualab.worker")
 
 
-def sweep(desk: Desk, queue: Queue, *, living: Collection[str]) -> int:
+def sweep(context: Context, queue: Queue, *, living: Collection[str]) -> int:
     """Puts every submission into the queue that is neither there nor with a living worker; says how many they were.
 
     One whose workers are lost again and again, without an answer, fails instead. Any number of workers may do this at
     once: a submission's version lets one of them have it. Submissions are read first: one that comes to its end
     meanwhile has another version then.
     """
-    submissions = desk.registry.submissions(*UNDER_WAY)
+    submissions = context.registry.submissions(*UNDER_WAY)
     held = queue.held()
     n_found = 0
     for submission in submissions:
         its = [delivery for delivery in held if delivery.comparison_id == submission.id]
         if not _is_attended(submission, its, living):
-            n_found += _again(desk, queue, submission, its)
-    _forget(desk, queue, held, living, known={submission.id for submission in submissions})
+            n_found += _again(context, queue, submission, its)
+    _forget(context, queue, held, living, known={submission.id for submission in submissions})
     queue.forget_ended()
     return n_found
 
@@ -68,13 +68,13 @@ def _versions(submission: Submission) -> tuple[int, ...]:
     return (submission.version,) if is_queued else (submission.version - 1, submission.version)
 
 
-def _again(desk: Desk, queue: Queue, submission: Submission, its: Sequence[Delivery]) -> bool:
+def _again(context: Context, queue: Queue, submission: Submission, its: Sequence[Delivery]) -> bool:
     lost = next((one.worker for one in its if one.worker and one.version in _versions(submission)), "")
-    changed = _taken_over(desk, submission) if lost else leave(desk, submission, SubmissionStatus.QUEUED)
+    changed = _taken_over(context, submission) if lost else leave(context, submission, SubmissionStatus.QUEUED)
     if changed is None:
         return False
     if changed.takeovers > MOST_TAKEOVERS:
-        _give_up(desk, changed, lost)
+        _give_up(context, changed, lost)
         return False
     last = max(its, key=lambda one: (one.version, one.turn), default=None)
     retry_failed = last is not None and last.retry_failed
@@ -83,42 +83,42 @@ def _again(desk: Desk, queue: Queue, submission: Submission, its: Sequence[Deliv
     return True
 
 
-def _taken_over(desk: Desk, submission: Submission) -> Submission | None:
+def _taken_over(context: Context, submission: Submission) -> Submission | None:
     """None where it has changed since it was read, or is deleted."""
     with suppress(VersionConflict, ComparisonNotFound):
-        return desk.registry.take_over(submission.id, version=submission.version)
+        return context.registry.take_over(submission.id, version=submission.version)
     return None
 
 
-def _give_up(desk: Desk, submission: Submission, lost: str) -> None:
+def _give_up(context: Context, submission: Submission, lost: str) -> None:
     error = WorkersLost(
         f"One worker after another was lost while it ran this, {submission.takeovers} in a row without one more answer"
         + (f", the last one {lost}" if lost else ""),
         hint=f"Look into the workers' logs (killed for memory?), then POST /v1/comparisons/{submission.id}/resume",
     )
     log.error("comparison %s: %s", submission.id, error.message)
-    leave(desk, submission, SubmissionStatus.FAILED, error=said(error))
+    leave(context, submission, SubmissionStatus.FAILED, error=said(error))
 
 
 def _forget(
-    desk: Desk, queue: Queue, held: Sequence[Delivery], living: Collection[str], *, known: Collection[str]
+    context: Context, queue: Queue, held: Sequence[Delivery], living: Collection[str], *, known: Collection[str]
 ) -> None:
     """What dead workers had, of comparisons that have ended: before, a worker that was only stopped may end it."""
     for one in held:
-        if one.worker and one.worker not in living and one.comparison_id not in known and _is_halted(desk, one):
+        if one.worker and one.worker not in living and one.comparison_id not in known and _is_halted(context, one):
             queue.drop(one)
 
 
-def _is_halted(desk: Desk, one: Delivery) -> bool:
+def _is_halted(context: Context, one: Delivery) -> bool:
     """Whether the comparison does not look as if it ran. One that its worker left so is halted, once its claim is
     stale."""
-    found = stored_of(desk, one.comparison_id)
+    found = stored_of(context, one.comparison_id)
     if found is None or found.status in HALTED:
         return True
-    submission = desk.registry.submission(one.comparison_id)
+    submission = context.registry.submission(one.comparison_id)
     reason = submission.error.get("message", "") if submission else ""
     status = ComparisonStatus.STOPPED if reason else ComparisonStatus.INTERRUPTED
-    services = desk.services
+    services = context.services
     store, runner, now = services.store, services.runner, services.clock.now()
     with suppress(ComparisonNotFound):  # deleted meanwhile
         try:
@@ -139,7 +139,7 @@ LASTING = (SchemaMismatch, StoreFull, StoreReadOnly)
 """What waiting does not cure."""
 
 
-class Unseen:
+class NullProgress:
     """A `Progress` that nobody watches: what it would say can be read from the database."""
 
     def started(
@@ -156,7 +156,7 @@ class Unseen:
 
 
 async def carry_out(
-    desk: Desk, comparison_id: str, *, progress: Progress, retry_failed: bool = False, version: int | None = None
+    context: Context, comparison_id: str, *, progress: Progress, retry_failed: bool = False, version: int | None = None
 ) -> bool:
     """Runs a queued submission to its end, from where it is; what kept it from that stands in its error afterwards.
 
@@ -164,31 +164,31 @@ async def carry_out(
     `version`, has changed since. A cancellation gives it back to the queue, unless it was the submission's own. While
     the database is away it waits; it stops without a trace where another runner has taken over.
     """
-    mine = await _persistently(lambda: _taken(desk, comparison_id, version))
+    mine = await _persistently(lambda: _taken(context, comparison_id, version))
     if not isinstance(mine, tuple):
         return mine
-    submission, wanted = mine
+    submission, request = mine
     try:
-        error = await _to_the_end(desk, submission, wanted, progress, retry_failed=retry_failed)
+        error = await _to_the_end(context, submission, request, progress, retry_failed=retry_failed)
         status = SubmissionStatus.FAILED if error else SubmissionStatus.DONE
-        await _persistently(lambda: leave(desk, submission, status, error=error))
+        await _persistently(lambda: leave(context, submission, status, error=error))
     except _TakenOver:
         log.warning("comparison %s: another worker has taken over", comparison_id)
     except asyncio.CancelledError:
         with suppress(StoreError):  # a worker that finds it unattended gives it back
-            leave(desk, submission, SubmissionStatus.QUEUED)
+            leave(context, submission, SubmissionStatus.QUEUED)
         raise
     finally:
-        _let_go(desk, comparison_id)
+        _let_go(context, comparison_id)
     return True
 
 
 def leave(
-    desk: Desk, submission: Submission, status: SubmissionStatus, *, error: Mapping[str, str] | None = None
+    context: Context, submission: Submission, status: SubmissionStatus, *, error: Mapping[str, str] | None = None
 ) -> Submission | None:
     """Changes the status; nothing where it has changed since the submission was read, or is deleted."""
     with suppress(VersionConflict, ComparisonNotFound):
-        return desk.registry.set_submission(submission.id, status, error=error, version=submission.version)
+        return context.registry.set_submission(submission.id, status, error=error, version=submission.version)
     return None
 
 
@@ -197,46 +197,46 @@ def said(error: QualabError) -> dict[str, str]:
     return {"code": error.code, "message": error.message, "hint": error.hint}
 
 
-def keys_of(desk: Desk, wanted: Wanted) -> Keys:
+def keys_of(context: Context, request: ComparisonRequest) -> Keys:
     """The keys that the references lead to, in memory only. Raises SecretForbidden."""
-    return {arm: desk.secrets.read(wanted.keys[arm]) if arm in wanted.keys else None for arm in ArmName}
+    return {arm: context.secrets.read(request.keys[arm]) if arm in request.keys else None for arm in ArmName}
 
 
 class _TakenOver(Exception):
     """Somebody else has changed the submission."""
 
 
-def _taken(desk: Desk, comparison_id: str, version: int | None) -> tuple[Submission, Wanted] | bool:
+def _taken(context: Context, comparison_id: str, version: int | None) -> tuple[Submission, ComparisonRequest] | bool:
     """The submission, RUNNING from now on; otherwise what `carry_out` returns."""
-    submission = desk.registry.submission(comparison_id)
+    submission = context.registry.submission(comparison_id)
     if submission is None or submission.status is not SubmissionStatus.QUEUED:
         return True
     if version is not None and version != submission.version:
         return True
     try:
-        wanted = desk.read_document(submission.experiment)
-        if not take_hosts(desk, submission, wanted):
+        request = context.read_document(submission.experiment)
+        if not take_hosts(context, submission, request):
             return False
     except StoreError:
         raise
     except QualabError as error:
-        leave(desk, submission, SubmissionStatus.FAILED, error=said(error))
+        leave(context, submission, SubmissionStatus.FAILED, error=said(error))
         return True
-    running = leave(desk, submission, SubmissionStatus.RUNNING)
+    running = leave(context, submission, SubmissionStatus.RUNNING)
     if running is None:
-        _let_go(desk, comparison_id)
-    return (running, wanted) if running else True
+        _let_go(context, comparison_id)
+    return (running, request) if running else True
 
 
 async def _to_the_end(
-    desk: Desk, submission: Submission, wanted: Wanted, progress: Progress, *, retry_failed: bool
+    context: Context, submission: Submission, request: ComparisonRequest, progress: Progress, *, retry_failed: bool
 ) -> Mapping[str, str] | None:
     """What kept it from its end: code, message and hint; None if nothing did. Raises _TakenOver."""
     pauses = _Pauses()
     while True:
         try:
-            _check_own(desk, submission)
-            await _run(desk, submission, wanted, progress, retry_failed=retry_failed)
+            _check_own(context, submission)
+            await _run(context, submission, request, progress, retry_failed=retry_failed)
         except _TakenOver:
             raise
         except ComparisonBusy as busy:  # by a runner that may be dead, or may have taken over
@@ -254,15 +254,17 @@ async def _to_the_end(
             return None
 
 
-async def _run(desk: Desk, submission: Submission, wanted: Wanted, progress: Progress, *, retry_failed: bool) -> None:
-    keys = keys_of(desk, wanted)
-    stored = stored_of(desk, submission.id)
+async def _run(
+    context: Context, submission: Submission, request: ComparisonRequest, progress: Progress, *, retry_failed: bool
+) -> None:
+    keys = keys_of(context, request)
+    stored = stored_of(context, submission.id)
     if stored is None:
-        check(wanted.experiment)
-        frozen = wanted.frozen.plan if wanted.frozen else None
+        check(request.experiment)
+        frozen = request.frozen.plan if request.frozen else None
         await start(
-            desk.services,
-            wanted.experiment,
+            context.services,
+            request.experiment,
             keys=keys,
             progress=progress,
             frozen=frozen,
@@ -270,39 +272,39 @@ async def _run(desk: Desk, submission: Submission, wanted: Wanted, progress: Pro
             asked_at=submission.created_at,
         )
     elif stored.status is not ComparisonStatus.FINISHED or retry_failed:
-        _claim(desk, submission.id)
-        await resume(desk.services, submission.id, keys=keys, progress=progress, retry_failed=retry_failed)
+        _claim(context, submission.id)
+        await resume(context.services, submission.id, keys=keys, progress=progress, retry_failed=retry_failed)
 
 
-def _check_own(desk: Desk, submission: Submission) -> None:
+def _check_own(context: Context, submission: Submission) -> None:
     """Raises _TakenOver."""
-    now = desk.registry.submission(submission.id)
+    now = context.registry.submission(submission.id)
     if now is None or now.version != submission.version:
         raise _TakenOver
 
 
-def _claim(desk: Desk, comparison_id: str) -> None:
+def _claim(context: Context, comparison_id: str) -> None:
     """Raises ComparisonBusy, before anything is loaded or asked."""
-    services = desk.services
+    services = context.services
     stale_after_s = services.pulse.stale_after_s
     services.store.claim(comparison_id, runner=services.runner, now=services.clock.now(), stale_after_s=stale_after_s)
 
 
-def stored_of(desk: Desk, comparison_id: str) -> Comparison | None:
+def stored_of(context: Context, comparison_id: str) -> Comparison | None:
     """None where there is no comparison yet."""
     try:
-        return desk.services.store.get(comparison_id)
+        return context.services.store.get(comparison_id)
     except ComparisonNotFound:
         return None
 
 
-def _let_go(desk: Desk, comparison_id: str) -> None:
+def _let_go(context: Context, comparison_id: str) -> None:
     """Gives back what is held, and held no more where somebody else has it."""
-    runner = desk.services.runner
+    runner = context.services.runner
     with suppress(StoreError):  # it falls away by itself
-        desk.registry.release_hosts(comparison_id, runner=runner)
+        context.registry.release_hosts(comparison_id, runner=runner)
         with suppress(ComparisonNotFound):
-            desk.services.store.release(comparison_id, runner=runner)
+            context.services.store.release(comparison_id, runner=runner)
 
 
 class _Pauses:
@@ -344,9 +346,9 @@ class Job:
         self._task: asyncio.Task[bool] | None = None
         self.is_ended = False
 
-    def run(self, desk: Desk, runner: asyncio.Runner) -> bool:
+    def run(self, context: Context, runner: asyncio.Runner) -> bool:
         """False where it has to wait for a host. Raises CancelledError."""
-        return runner.run(self._carry_out(desk))
+        return runner.run(self._carry_out(context))
 
     def end(self) -> None:
         """From any thread: gives it back."""
@@ -355,13 +357,13 @@ class Job:
             with suppress(RuntimeError):  # it ends at this moment
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
-    async def _carry_out(self, desk: Desk) -> bool:
+    async def _carry_out(self, context: Context) -> bool:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         if self.is_ended:
             raise asyncio.CancelledError
         one = self.delivery
         return await carry_out(
-            desk, one.comparison_id, progress=Unseen(), retry_failed=one.retry_failed, version=one.version
+            context, one.comparison_id, progress=NullProgress(), retry_failed=one.retry_failed, version=one.version
         )
 
 
@@ -370,7 +372,7 @@ class Worker:
 
     def __init__(
         self,
-        desk: Desk,
+        context: Context,
         queue: Queue,
         *,
         sweep_s: float,
@@ -378,7 +380,7 @@ class Worker:
         new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
         set_clock: Callable[[], None] = lambda: None,
     ) -> None:
-        self._desk = desk
+        self._context = context
         self._queue = queue
         self._sweep_s = sweep_s
         self._host_wait_s = host_wait_s
@@ -413,7 +415,7 @@ class Worker:
             finally:
                 self._is_free.release()
         except asyncio.CancelledError:
-            self._desk.jobs.resume(delivery.comparison_id, retry_failed=delivery.retry_failed)
+            self._context.jobs.resume(delivery.comparison_id, retry_failed=delivery.retry_failed)
         except StoreError as error:  # whoever sweeps next finds it
             log.warning("comparison %s: %s", delivery.comparison_id, error.message)
 
@@ -430,7 +432,7 @@ class Worker:
         if self._thread.is_alive():
             self._thread.join(10.0)
         try:
-            self._desk.registry.drop_worker(self._desk.services.runner)
+            self._context.registry.drop_worker(self._context.services.runner)
         except StoreError as error:
             log.warning("%s", error.message)
 
@@ -441,7 +443,7 @@ class Worker:
                 job.end()
         try:
             with asyncio.Runner(loop_factory=self._new_loop) as runner:
-                if not job.run(self._desk, runner):
+                if not job.run(self._context, runner):
                     self._put_off(job.delivery)
         finally:
             with self._lock:
@@ -451,7 +453,7 @@ class Worker:
         self._queue.put(replace(delivery, turn=delivery.turn + 1, worker=""), delay_s=self._host_wait_s)
 
     def _look_after(self) -> None:
-        pulse, clock = self._desk.services.pulse, self._desk.services.clock
+        pulse, clock = self._context.services.pulse, self._context.services.clock
         next_sweep_s = clock.monotonic_s()
         while not self._is_closing.is_set():
             try:
@@ -469,8 +471,8 @@ class Worker:
 
     def _beat(self) -> None:
         self._set_clock()
-        clock = self._desk.services.clock
-        self._desk.registry.see_worker(self._desk.services.runner, now=clock.now())
+        clock = self._context.services.clock
+        self._context.registry.see_worker(self._context.services.runner, now=clock.now())
         if self._heard_since_s is None:
             self._heard_since_s = clock.monotonic_s()
 
@@ -484,7 +486,7 @@ class Worker:
                 job.end()
 
     def _is_wanted(self, delivery: Delivery) -> bool:
-        registry, services = self._desk.registry, self._desk.services
+        registry, services = self._context.registry, self._context.services
         found = registry.submission(delivery.comparison_id)
         if found is None or found.version > delivery.version + 1:
             return False
@@ -493,26 +495,26 @@ class Worker:
         return registry.renew_hosts(delivery.comparison_id, runner=services.runner, now=services.clock.now())
 
     def _sweep(self) -> None:
-        services = self._desk.services
+        services = self._context.services
         self._drop_missed()
-        living = self._desk.registry.workers(now=services.clock.now(), stale_after_s=self._patience_s())
-        sweep(self._desk, self._queue, living=living)
+        living = self._context.registry.workers(now=services.clock.now(), stale_after_s=self._patience_s())
+        sweep(self._context, self._queue, living=living)
 
     def _drop_missed(self) -> None:
         """What the queue gave to this worker and never came: the database went away in between. Then nobody has it."""
-        now_s = self._desk.services.clock.monotonic_s()
+        now_s = self._context.services.clock.monotonic_s()
         with self._lock:
             here = {job.delivery for job in self._jobs}
-        mine = {one for one in self._queue.held() if one.worker == self._desk.services.runner}
+        mine = {one for one in self._queue.held() if one.worker == self._context.services.runner}
         self._missed_since_s = {one: self._missed_since_s.get(one, now_s) for one in mine - here}
         for one, since_s in self._missed_since_s.items():
-            if now_s - since_s > self._desk.services.pulse.stale_after_s:
+            if now_s - since_s > self._context.services.pulse.stale_after_s:
                 log.warning("comparison %s: the queue gave it to this worker, but it never came", one.comparison_id)
                 self._queue.drop(one)
 
     def _patience_s(self) -> float:
         """After the database was away, all get the time to say that they live before they are given up."""
-        services = self._desk.services
+        services = self._context.services
         since_s = self._heard_since_s
         heard_s = 0.0 if since_s is None else services.clock.monotonic_s() - since_s
         stale_after_s = services.pulse.stale_after_s

@@ -16,11 +16,10 @@ from fastapi.testclient import TestClient
 
 from qualab.model.ports import Registry
 from qualab.model.registry import Scope
-from qualab.service.access import create_token
-from qualab.service.api.app import app_of
+from qualab.service.access import Actor, create_token
+from qualab.service.api.app import create_app
 from qualab.service.api.server import server_of
-from qualab.service.bootstrap import desk_of
-from qualab.service.desk import By, Desk
+from qualab.service.context import Context, context_of
 from qualab.service.settings import ServiceSettings
 from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, FakeTasks
 from tests.inline_jobs import InlineJobs
@@ -65,13 +64,13 @@ class Service:
     registry: Registry
     jobs: Any
     settings: ServiceSettings
-    desk: Desk
+    context: Context
     app: FastAPI
     client: TestClient
 
     def token(self, scope: Scope = Scope.ADMIN, *, name: str = "ci", **changes: Any) -> dict[str, str]:
         """The header of a new token."""
-        by = By(who="me@here", at=self.bench.clock.now())
+        by = Actor(who="me@here", at=self.bench.clock.now())
         _, text = create_token(self.registry, name=name, scope=scope, lifetime=None, by=by, **changes)
         return {"Authorization": f"Bearer {text}"}
 
@@ -121,10 +120,10 @@ def make_service(
     jobs = jobs if jobs is not None else IdleJobs()
     wanted = ServiceSettings(**{"poll_s": 0.01, "rate": 0, **settings})
     # the endpoints are fakes: the list is asked, but nothing is looked up to be called
-    desk = replace(desk_of(bench.services, registry, jobs, wanted), services=bench.services)
-    app = app_of(desk, wanted, schema=schema)
+    context = replace(context_of(bench.services, registry, jobs, wanted), services=bench.services)
+    app = create_app(context, wanted, schema=schema)
     test_client = TestClient(app, base_url=BASE_URL, client=(client, 50_000))
-    return Service(bench, registry, jobs, wanted, desk, app, test_client)
+    return Service(bench, registry, jobs, wanted, context, app, test_client)
 
 
 @pytest.fixture
@@ -140,7 +139,7 @@ def working() -> Iterator[Service]:
     """A service with a worker."""
     jobs = InlineJobs()
     service = make_service(jobs=jobs)
-    jobs.begin(service.desk)
+    jobs.begin(service.context)
     try:
         with service.client:
             yield service

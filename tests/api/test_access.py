@@ -8,12 +8,11 @@ import pytest
 
 from qualab.errors import InvalidValue, Unauthenticated
 from qualab.model.registry import Scope
-from qualab.service.access import FRESH_S, Door, create_token, digest_of, revoke_token
-from qualab.service.desk import By
+from qualab.service.access import FRESH_S, Actor, Authenticator, create_token, digest_of, revoke_token
 from tests.api.conftest import EXPERIMENT, Service, make_service
 from tests.app.fakes import START
 
-BY = By(who="me@here", at=START)
+BY = Actor(who="me@here", at=START)
 Make = Callable[..., Service]
 
 
@@ -27,7 +26,7 @@ def test_nothing_is_needed_on_this_machine_until_there_is_a_token(make: Make) ->
     assert service.client.get("/v1/comparisons", headers=header).status_code == 200
 
 
-def test_a_revoked_token_does_not_open_the_door_for_everybody(make: Make) -> None:
+def test_a_revoked_token_does_not_open_the_authenticator_for_everybody(make: Make) -> None:
     service = make()
     service.token()
     revoke_token(service.registry, service.registry.tokens()[0].id, by=BY)
@@ -159,15 +158,14 @@ def test_expired_and_revoked_tokens_are_refused(make: Make) -> None:
 def test_a_revoked_token_is_refused_within_seconds(make: Make) -> None:
     service = make()
     seconds = [0.0]
-    door = Door(service.registry, service.bench.clock, monotonic_s=lambda: seconds[0])
+    authenticator = Authenticator(service.registry, service.bench.clock, monotonic_s=lambda: seconds[0])
     token, text = create_token(service.registry, name="ci", scope=Scope.READ, lifetime=None, by=BY)
-    assert door.caller(text, is_local=False).name == "ci"
-    assert door.remembered(text, is_local=False) is not None
+    assert authenticator.caller(text, is_local=False).name == "ci"
     revoke_token(service.registry, token.id, by=BY)
+    assert authenticator.caller(text, is_local=False).name == "ci"
     seconds[0] = FRESH_S
-    assert door.remembered(text, is_local=False) is None
     with pytest.raises(Unauthenticated):
-        door.caller(text, is_local=False)
+        authenticator.caller(text, is_local=False)
 
 
 def test_of_a_secret_only_its_hash_is_kept(make: Make) -> None:

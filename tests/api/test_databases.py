@@ -35,7 +35,7 @@ def stored(request: pytest.FixtureRequest) -> Iterator[tuple[Service, str]]:
     with open_store(url, migrations=MIGRATIONS) as store:
         bench.store = store
         service = make_service(bench=bench, jobs=jobs, registry=store.registry)
-        jobs.begin(service.desk)
+        jobs.begin(service.context)
         with service.client:
             yield service, url
         jobs.close()

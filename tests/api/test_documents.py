@@ -149,14 +149,14 @@ def test_the_operators_environment_says_nothing_of_a_request(make: Make, monkeyp
     monkeypatch.setenv("QUALAB_API_KEY", "operators")
     monkeypatch.setenv("QUALAB_MODEL", "operators")
     service = make()
-    wanted = service.desk.read_document(EXPERIMENT)
+    wanted = service.context.read_document(EXPERIMENT)
     assert (wanted.experiment.rule.margin, wanted.keys) == (0.02, {})
     assert "model" in refused(service, model=None)
 
 
 def test_an_arms_own_key_goes_before_the_common_one(make: Make) -> None:
     keys = {"api_key": "env:QUALAB_KEY_A", "candidate_api_key": "env:QUALAB_KEY_B"}
-    wanted = make().desk.read_document(EXPERIMENT | keys)
+    wanted = make().context.read_document(EXPERIMENT | keys)
     assert wanted.keys == {"baseline": "env:QUALAB_KEY_A", "candidate": "env:QUALAB_KEY_B"}
 
 
@@ -165,8 +165,8 @@ def test_what_is_kept_is_read_as_it_was_sent(make: Make) -> None:
     plan = service.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
     around = {"baseline": OFF, "candidate": ON, "label": "x", "api_key": "env:QUALAB_KEY_A"}
     for sent in (EXPERIMENT | {"margins": "sums=0.1", "api_key": "env:QUALAB_KEY_A"}, plan | around):
-        once = service.desk.read_document(sent)
-        again = service.desk.read_document(once.document)
+        once = service.context.read_document(sent)
+        again = service.context.read_document(once.document)
         assert again == once
 
 
@@ -178,7 +178,7 @@ def test_paths_of_the_machine_that_made_a_plan_are_left_out(make: Make, tmp_path
     sent = service.client.post("/v1/comparisons", json=plan | around)
     assert sent.status_code == 202, sent.text
     assert "/elsewhere" not in sent.text
-    assert service.desk.read_document(sent.json()["request"]["experiment"]).experiment.data_dir == tmp_path
+    assert service.context.read_document(sent.json()["request"]["experiment"]).experiment.data_dir == tmp_path
 
 
 @pytest.mark.parametrize(

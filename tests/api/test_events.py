@@ -11,7 +11,6 @@ import httpx2
 import pytest
 
 from qualab.model.registry import SubmissionStatus
-from qualab.service.api.streams import Broadcast
 from tests.api.conftest import Service, make_service, on_a_socket
 from tests.inline_jobs import InlineJobs
 
@@ -24,7 +23,7 @@ def served() -> Iterator[tuple[Service, str]]:
     """A service with a worker, on a socket."""
     jobs = InlineJobs()
     service = make_service(jobs=jobs, port=0, heartbeat_s=0.2)
-    jobs.begin(service.desk)
+    jobs.begin(service.context)
     with on_a_socket(service) as url:
         yield service, url
     jobs.close()
@@ -70,7 +69,7 @@ def test_what_was_seen_is_not_sent_again(served: tuple[Service, str]) -> None:
     assert end["event"] == "end"
     again = httpx2.get(f"{url}/v1/comparisons/{comparison_id}/events", headers={"Last-Event-ID": end["id"]})
     assert (again.status_code, again.content) == (204, b"")
-    assert service.app.state.qualab.broadcast.n_listeners == 0
+    assert service.app.state.qualab.events.n_clients == 0
     assert follow(url, comparison_id, **{"Last-Event-ID": "older"}) == [end]
 
 
@@ -97,13 +96,13 @@ def test_streams_end_when_the_comparison_is_deleted_and_when_the_server_stops(ma
             streams = [
                 asyncio.ensure_future(client.get(f"{url}/v1/comparisons/{one}/events")) for one in (gone, waiting)
             ]
-            while service.app.state.qualab.broadcast.n_listeners < len(streams):
+            while service.app.state.qualab.events.n_clients < len(streams):
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.1)
             service.registry.set_submission(gone, SubmissionStatus.CANCELLED)
             service.client.delete(f"/v1/comparisons/{gone}")
             first = await streams[0]
-            service.app.state.qualab.broadcast.close()
+            service.app.state.qualab.events.close()
             return first.text, (await streams[1]).text
 
     with on_a_socket(service) as url:
@@ -156,7 +155,7 @@ def test_a_thousand_clients_cost_one_reader(make: Make) -> None:
     service = make(port=0, poll_s=0.2, max_streams=N_CLIENTS + 10)
     comparison_id = service.create()
     counting = Counting(service.registry)
-    object.__setattr__(service.desk, "registry", counting)
+    object.__setattr__(service.context, "registry", counting)
     request = f"GET /v1/comparisons/{comparison_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 
     async def client(port: int) -> str:
@@ -168,7 +167,7 @@ def test_a_thousand_clients_cost_one_reader(make: Make) -> None:
 
     async def all_of_them(port: int) -> list[str]:
         clients = [asyncio.ensure_future(client(port)) for _ in range(N_CLIENTS)]
-        while service.app.state.qualab.broadcast.n_listeners < N_CLIENTS:
+        while service.app.state.qualab.events.n_clients < N_CLIENTS:
             await asyncio.sleep(0.05)
         began, before = time.monotonic(), counting.n_looks
         await asyncio.sleep(1.0)
@@ -181,17 +180,3 @@ def test_a_thousand_clients_cost_one_reader(make: Make) -> None:
         texts = asyncio.run(all_of_them(int(re.findall(r":(\d+)$", url)[0])))
     assert all(text.startswith("HTTP/1.1 200") for text in texts)
     assert all("event: end" in text and '"status":"cancelled"' in text for text in texts)
-
-
-def test_a_reader_stops_when_nobody_listens(make: Make) -> None:
-    service = make()
-    comparison_id = service.create()
-
-    async def listen() -> int:
-        broadcast = Broadcast(service.desk, poll_s=0.01, heartbeat_s=1.0, most=10)
-        channel = await broadcast.join(comparison_id)
-        broadcast.leave(channel)
-        await asyncio.sleep(0.1)
-        return len(broadcast._readers) + len(broadcast._channels)
-
-    assert asyncio.run(listen()) == 0

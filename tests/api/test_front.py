@@ -77,7 +77,7 @@ def test_head_is_get_without_a_body(working: Service) -> None:
 def test_the_head_of_a_stream_does_not_wait_for_its_end(idle: Service) -> None:
     head = idle.client.head(f"/v1/comparisons/{idle.create()}/events")
     assert head.headers["content-type"].startswith("text/event-stream")
-    assert idle.app.state.qualab.broadcast.n_listeners == 0
+    assert idle.app.state.qualab.events.n_clients == 0
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(make: Make) -> None:

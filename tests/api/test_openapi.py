@@ -21,8 +21,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from qualab.service.api.docs import plans_schema
-from qualab.service.api.samples import EXPERIMENT as SAMPLE
+from qualab.service.api.openapi import EXPERIMENT as SAMPLE
+from qualab.service.api.openapi import plans_schema
 from tests.api.conftest import BASE_URL, EXPERIMENT, IdleJobs, Service, make_service
 from tests.inline_jobs import InlineJobs
 
@@ -38,7 +38,7 @@ CHECKS = [
 def with_a_finished_comparison() -> tuple[Service, str]:
     jobs = InlineJobs()
     service = make_service(jobs=jobs)
-    jobs.begin(service.desk)
+    jobs.begin(service.context)
     with service.client:
         comparison_id = service.finished()
     jobs.close()
@@ -86,7 +86,7 @@ def test_every_route_names_its_problems() -> None:
 
 
 def test_the_sample_of_a_request_is_read() -> None:
-    SERVICE.desk.read_document(SAMPLE)
+    SERVICE.context.read_document(SAMPLE)
 
 
 schema = schemathesis.openapi.from_asgi("/openapi.json", SERVICE.app, headers={"Host": "127.0.0.1"})

@@ -8,13 +8,13 @@ from datetime import timedelta
 
 from qualab.model.names import ArmName, ComparisonStatus
 from qualab.model.registry import SubmissionStatus
-from qualab.service.worker import Unseen, carry_out
+from qualab.service.worker import NullProgress, carry_out
 from tests.api.conftest import Service, make_bench, make_service
 from tests.inline_jobs import InlineJobs
 
 
 def run(service: Service, comparison_id: str) -> SubmissionStatus:
-    asyncio.run(carry_out(service.desk, comparison_id, progress=Unseen()))
+    asyncio.run(carry_out(service.context, comparison_id, progress=NullProgress()))
     found = service.registry.submission(comparison_id)
     assert found is not None
     return found.status
@@ -24,7 +24,7 @@ def test_what_was_cancelled_or_deleted_is_not_run(idle: Service) -> None:
     comparison_id = idle.create()
     idle.registry.set_submission(comparison_id, SubmissionStatus.CANCELLED)
     assert run(idle, comparison_id) is SubmissionStatus.CANCELLED
-    asyncio.run(carry_out(idle.desk, "nothing", progress=Unseen()))
+    asyncio.run(carry_out(idle.context, "nothing", progress=NullProgress()))
     assert idle.bench.baseline.bodies == []
 
 
@@ -49,8 +49,8 @@ def test_what_has_run_is_not_run_again(idle: Service) -> None:
 
 def test_what_another_worker_has_is_left_to_it(idle: Service) -> None:
     comparison_id = idle.create()
-    asyncio.run(carry_out(idle.desk, comparison_id, progress=Unseen()))
-    store, now = idle.desk.services.store, idle.bench.clock.now()
+    asyncio.run(carry_out(idle.context, comparison_id, progress=NullProgress()))
+    store, now = idle.context.services.store, idle.bench.clock.now()
     store.set_status(comparison_id, ComparisonStatus.INTERRUPTED, now=now)
     idle.registry.set_submission(comparison_id, SubmissionStatus.RUNNING)
     store.claim(comparison_id, runner="elsewhere:1:b", now=now, stale_after_s=30.0)
@@ -62,7 +62,7 @@ def test_a_service_that_is_stopped_goes_on_where_it_was() -> None:
     bench, jobs = make_bench(), InlineJobs()
     bench.baseline.delay_s = bench.candidate.delay_s = 0.05
     service = make_service(bench=bench, jobs=jobs)
-    jobs.begin(service.desk)
+    jobs.begin(service.context)
     with service.client:
         comparison_id = service.create(concurrency=1)
         while len(bench.candidate.bodies) < 3:

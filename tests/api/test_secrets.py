@@ -93,15 +93,15 @@ def test_a_referenced_key_reaches_the_endpoint_and_nothing_else(
     (tmp_path / "on").write_text(f"{CANARY}-on\n")
     bench, jobs = make_bench(), InlineJobs()
     service = make_service(bench=bench, jobs=jobs, secret_dir=tmp_path)
-    jobs.begin(service.desk)
+    jobs.begin(service.context)
     references = {"baseline_api_key": "env:QUALAB_KEY_OFF", "candidate_api_key": f"file:{tmp_path}/on"}
     with service.client:
         comparison_id = service.finished(**references)
         paths = ["", "/verdict", "/metrics", "/plan", "/preflight", "/analyses", "/items/0"]
         seen = [service.client.get(f"/v1/comparisons/{comparison_id}{path}").text for path in paths]
-        wanted = service.desk.read_document(EXPERIMENT | references)
+        wanted = service.context.read_document(EXPERIMENT | references)
     jobs.close()
-    assert keys_of(service.desk, wanted) == {
+    assert keys_of(service.context, wanted) == {
         ArmName.BASELINE: f"{CANARY}-off",
         ArmName.CANDIDATE: f"{CANARY}-on",
     }

@@ -19,11 +19,10 @@ from qualab.errors import (
     error_class,
 )
 from qualab.model.names import ComparisonStatus, Verdict
-from qualab.model.registry import SubmissionStatus
+from qualab.model.registry import MetricsSummary, SubmissionStatus, VerdictSummary
 from qualab.run.gate import ServedVerdicts, gate
-from qualab.service.reading import MetricsOf, VerdictOf
 
-WAITING = VerdictOf(
+WAITING = VerdictSummary(
     id="c-1",
     status=SubmissionStatus.QUEUED,
     has_ended=False,
@@ -44,27 +43,27 @@ AWAY = EndpointUnreachable("The service is away")
 class Scripted:
     """Gives these answers in turn, and the last one for ever."""
 
-    answers: Sequence[VerdictOf | QualabError]
+    answers: Sequence[VerdictSummary | QualabError]
     asked: int = 0
     said: list[str] = field(default_factory=list)
 
     async def latest(self, label: str) -> str:
         return "c-1"
 
-    async def verdict(self, comparison_id: str) -> VerdictOf:
+    async def verdict(self, comparison_id: str) -> VerdictSummary:
         found = self.answers[min(self.asked, len(self.answers) - 1)]
         self.asked += 1
         if isinstance(found, QualabError):
             raise found
         return found
 
-    async def metrics(self, comparison_id: str) -> MetricsOf:
-        return MetricsOf(
+    async def metrics(self, comparison_id: str) -> MetricsSummary:
+        return MetricsSummary(
             comparison_id="c-1", plan_hash="p", verdict=Verdict.EQUIVALENT, reasons=("so",), caveats=(), metrics=()
         )
 
 
-async def waited(*answers: VerdictOf | QualabError, timeout_s: float = 5.0) -> tuple[Verdict, list[str]]:
+async def waited(*answers: VerdictSummary | QualabError, timeout_s: float = 5.0) -> tuple[Verdict, list[str]]:
     source = Scripted(answers)
     found = await gate(source, "c-1", timeout_s=timeout_s, poll_s=0.001, say=source.said.append)
     return found.verdict, source.said
@@ -100,7 +99,7 @@ async def test_a_server_that_goes_away_after_the_verdict_is_waited_for() -> None
     class Away(Scripted):
         looks: int = 0
 
-        async def metrics(self, comparison_id: str) -> MetricsOf:
+        async def metrics(self, comparison_id: str) -> MetricsSummary:
             self.looks += 1
             if self.looks < 3:
                 raise AWAY

@@ -11,13 +11,13 @@ from qualab.model.names import ArmName, Language, Objective
 from qualab.planning.calculators import powers
 from qualab.report.charts import draw
 from qualab.service.viewing.items import Sides, SideShown, sides_of
-from qualab.service.viewing.power import Asked, power_page
+from qualab.service.viewing.power import PowerQuery, power_page
 from qualab.service.words import Wording
 from qualab.stats.sizing import items_needed
 from tests.app.fakes import failure, reply
 
 ENGLISH = Wording(language=Language.ENGLISH)
-ASKED = Asked(items=1_319, discordance=0.05, margin=0.02, alpha=0.05, power=0.8, objective=Objective.EQUIVALENCE)
+ASKED = PowerQuery(items=1_319, discordance=0.05, margin=0.02, alpha=0.05, power=0.8, objective=Objective.EQUIVALENCE)
 
 
 def answer(text: str | None, arm: ArmName = ArmName.BASELINE) -> Answer:

@@ -138,6 +138,7 @@ def test_there_is_one_of_each_kind_that_is_needed() -> None:
     assert found == [
         ("ConfigMap", "qualab"),
         ("Deployment", "qualab-api"),
+        ("Ingress", "qualab"),
         ("Job", "qualab-migrate"),
         ("NetworkPolicy", "qualab"),
         ("NetworkPolicy", "qualab-worker"),
@@ -200,3 +201,13 @@ def test_folders_that_are_mounted_are_the_ones_that_settings_name() -> None:
     (settings,) = [one["data"] for one in manifests() if one["kind"] == "ConfigMap"]
     mounts = {mount["mountPath"] for mount in pods()["qualab-worker"]["containers"][0]["volumeMounts"]}
     assert Path(settings["QUALAB_SERVE_SECRET_DIR"]) in map(Path, mounts)
+
+
+def test_the_proxies_let_through_what_the_service_takes() -> None:
+    nginx = (DEPLOY / "nginx.conf").read_text()
+    (ingress,) = [one for one in manifests() if one["kind"] == "Ingress"]
+    assert ServiceSettings().max_body_bytes == 2 << 20
+    assert "client_max_body_size 2m;" in nginx
+    assert ingress["metadata"]["annotations"]["nginx.ingress.kubernetes.io/proxy-body-size"] == "2m"
+    for limit in ("client_header_timeout", "client_body_timeout", "large_client_header_buffers", "limit_conn "):
+        assert limit in nginx

@@ -11,7 +11,7 @@ from qualab import bootstrap
 from qualab.clock import SharedClock, SystemClock
 from qualab.errors import StoreError
 from qualab.model.ports import Clock
-from qualab.service import worker_bootstrap
+from qualab.service import jobs as queueing
 from qualab.service.settings import load_service
 from qualab.settings import load
 from tests.store.conftest import url_of
@@ -55,9 +55,9 @@ def clock_of_worker(database: str) -> tuple[Clock, list[str]]:
     store, registry = bootstrap.stores_of(settings)
     services = replace(bootstrap.services_of(settings, store=store), clock=Ahead(), runner="elsewhere:1:a")
     service = load_service(beat_s=0.1, sweep_s=0.1, queue_poll_s=0.1)
-    with worker_bootstrap.queueing_desk(services, registry, service, database=database, works=True) as desk:
+    with queueing.queueing_context(services, registry, service, database=database, works=True) as context:
         living = registry.workers(now=datetime.now(UTC), stale_after_s=30.0)
-        return desk.services.clock, list(living)
+        return context.services.clock, list(living)
 
 
 def test_a_worker_on_postgresql_goes_by_the_clock_of_its_database(restartable: str) -> None:

@@ -16,8 +16,9 @@ from qualab.errors import PairDiffers, StoreError, StoreFull
 from qualab.model.names import ArmName, ComparisonStatus
 from qualab.model.ports import ComparisonFilter, Delivery
 from qualab.model.registry import Pulse, SubmissionStatus
-from qualab.service import desk as hosts
-from qualab.service.desk import Desk, QueuedJobs
+from qualab.service import context as hosts
+from qualab.service.context import Context
+from qualab.service.jobs import QueuedJobs
 from qualab.service.worker import Worker, sweep
 from tests.api.conftest import Service, make_bench, make_service
 from tests.app.fakes import Bench
@@ -60,7 +61,7 @@ class Shop:
 
     service: Service
     queue: MemoryQueue
-    desk: Desk
+    context: Context
     worker: Worker
 
     @property
@@ -106,10 +107,10 @@ def make_shop(*, slow_s: float = 0.0, **settings: Any) -> Shop:
     service = make_service(bench=bench, **settings)
     queue = MemoryQueue()
     jobs = QueuedJobs(service.registry, queue, bench.clock, bench.pulse)
-    desk = service.app.state.qualab.desk
-    object.__setattr__(desk, "jobs", jobs)
-    object.__setattr__(service.desk, "jobs", jobs)
-    return Shop(service, queue, service.desk, Worker(service.desk, queue, sweep_s=0.0, host_wait_s=0.0))
+    context = service.app.state.qualab.context
+    object.__setattr__(context, "jobs", jobs)
+    object.__setattr__(service.context, "jobs", jobs)
+    return Shop(service, queue, service.context, Worker(service.context, queue, sweep_s=0.0, host_wait_s=0.0))
 
 
 @pytest.fixture
@@ -167,7 +168,7 @@ def test_the_queue_may_be_away_when_something_is_asked_for(shop: Shop, monkeypat
         patched.setattr(shop.queue, "put", away)
         comparison_id = shop.service.create()
     assert shop.queue.put_in == []
-    assert sweep(shop.desk, shop.queue, living=[ME]) == 1
+    assert sweep(shop.context, shop.queue, living=[ME]) == 1
     shop.work()
     assert shop.status(comparison_id) is SubmissionStatus.DONE
 
@@ -201,12 +202,12 @@ def test_a_worker_that_is_asked_to_end_gives_back_what_it_runs(slow_shop: Shop) 
     assert shop.bench.store.get(comparison_id).status is ComparisonStatus.INTERRUPTED
     assert [one.comparison_id for one in shop.queue.put_in] == [comparison_id]
     shop.worker.leave()
-    assert shop.desk.jobs.workers() == 0
+    assert shop.context.jobs.workers() == 0
     asked = len(shop.bench.candidate.bodies)
     shop.work()
     assert len(shop.bench.candidate.bodies) == asked, "it takes nothing any more"
-    other = Worker(shop.desk, shop.queue, sweep_s=0.0, host_wait_s=0.0)
-    sweep(shop.desk, shop.queue, living=[])
+    other = Worker(shop.context, shop.queue, sweep_s=0.0, host_wait_s=0.0)
+    sweep(shop.context, shop.queue, living=[])
     shop.deliver(shop.queue.take(), other)
     assert shop.status(comparison_id) is SubmissionStatus.DONE
 
@@ -237,7 +238,7 @@ def test_a_worker_waits_for_a_claim_to_grow_stale(shop: Shop) -> None:
     store.set_status(comparison_id, ComparisonStatus.INTERRUPTED, now=clock.now())
     store.claim(comparison_id, runner=OTHER, now=clock.now(), stale_after_s=30.0)
     shop.service.registry.set_submission(comparison_id, SubmissionStatus.QUEUED)
-    shop.desk.jobs.enqueue(comparison_id)
+    shop.context.jobs.enqueue(comparison_id)
     with shop.working(n_asked=0):
         time.sleep(0.1)
         assert store.get(comparison_id).status is ComparisonStatus.INTERRUPTED
@@ -401,7 +402,7 @@ def test_who_waits_for_a_host_and_loses_its_worker_holds_nobody_up_for_ever(shop
     late = shop.service.create(concurrency=24)
     shop.work()
     assert [shop.status(one) for one in (wide, late)] == [QUEUED, QUEUED]
-    assert sweep(shop.desk, shop.queue, living=[ME]) == 1
+    assert sweep(shop.context, shop.queue, living=[ME]) == 1
     shop.work()
     shop.work()
     assert [shop.status(one) for one in (wide, late)] == [DONE, DONE]
@@ -411,14 +412,14 @@ def test_what_cannot_run_any_more_reserves_nothing(shop: Shop, monkeypatch: pyte
     broken = shop.service.create(concurrency=32)
     shop.bench.clock.instant += timedelta(minutes=20)
     late = shop.service.create(concurrency=1)
-    read = shop.desk.read_document
+    read = shop.context.read_document
 
     def refuse(document: dict[str, Any]) -> Any:
         if document["concurrency"] == 32:
             raise StoreFull("not any more")
         return read(document)
 
-    object.__setattr__(shop.desk, "read_document", refuse)
+    object.__setattr__(shop.context, "read_document", refuse)
     shop.queue.put_in.reverse()
     shop.deliver(shop.queue.take())
     assert [shop.status(one) for one in (broken, late)] == [QUEUED, DONE]
@@ -465,21 +466,21 @@ def taken_by_another(shop: Shop, comparison_id: str, status: SubmissionStatus) -
 def test_what_a_dead_worker_had_is_queued_again_once(shop: Shop, status: SubmissionStatus) -> None:
     comparison_id = shop.service.create()
     taken_by_another(shop, comparison_id, status)
-    assert sweep(shop.desk, shop.queue, living=[ME, OTHER]) == 0
-    assert sweep(shop.desk, shop.queue, living=[ME]) == 1
-    assert sweep(shop.desk, shop.queue, living=[ME]) == 0
+    assert sweep(shop.context, shop.queue, living=[ME, OTHER]) == 0
+    assert sweep(shop.context, shop.queue, living=[ME]) == 1
+    assert sweep(shop.context, shop.queue, living=[ME]) == 0
     (again,) = shop.queue.put_in
     assert again.retry_failed, "what it was asked for stands in the delivery alone"
     shop.work()
     assert shop.status(comparison_id) is SubmissionStatus.DONE
-    assert sweep(shop.desk, shop.queue, living=[ME]) == 0
+    assert sweep(shop.context, shop.queue, living=[ME]) == 0
     assert shop.queue.held() == [], "nothing of it is left"
 
 
 def test_what_waits_is_left_alone(shop: Shop) -> None:
     shop.service.create()
     held = shop.queue.held()
-    assert sweep(shop.desk, shop.queue, living=[]) == 0
+    assert sweep(shop.context, shop.queue, living=[]) == 0
     assert shop.queue.held() == held
 
 
@@ -491,11 +492,11 @@ def test_of_two_that_sweep_at_once_one_finds_it(shop: Shop, monkeypatch: pytest.
 
     def other_comes_first() -> list[Delivery]:
         monkeypatch.setattr(shop.queue, "held", held)
-        found.append(sweep(shop.desk, shop.queue, living=[ME]))
+        found.append(sweep(shop.context, shop.queue, living=[ME]))
         return held()
 
     monkeypatch.setattr(shop.queue, "held", other_comes_first)
-    assert (sweep(shop.desk, shop.queue, living=[ME]), found) == (0, [1])
+    assert (sweep(shop.context, shop.queue, living=[ME]), found) == (0, [1])
     assert len(shop.queue.put_in) == 1
 
 
@@ -522,7 +523,7 @@ def lose_worker(shop: Shop, comparison_id: str, *, answers: int = 0) -> None:
     done = store.answered(comparison_id) if is_stored else set()
     for position in range(len(done), len(done) + answers):
         store.add_answers(comparison_id, [make_answer(position)])
-    sweep(shop.desk, shop.queue, living=[ME])
+    sweep(shop.context, shop.queue, living=[ME])
 
 
 def test_what_kills_one_worker_after_another_ends(shop: Shop) -> None:
@@ -537,7 +538,7 @@ def test_what_kills_one_worker_after_another_ends(shop: Shop) -> None:
     assert OTHER in verdict["error"]["message"]
     assert f"/v1/comparisons/{comparison_id}/resume" in verdict["error"]["hint"]
     assert shop.queue.put_in == []
-    sweep(shop.desk, shop.queue, living=[ME])
+    sweep(shop.context, shop.queue, living=[ME])
     assert shop.queue.held() == [], "nothing of it is left"
 
 
@@ -565,7 +566,7 @@ def test_what_never_reached_the_queue_has_lost_no_worker(shop: Shop) -> None:
     comparison_id = shop.service.create()
     for _ in range(9):
         shop.queue.put_in.clear()
-        assert sweep(shop.desk, shop.queue, living=[ME]) == 1
+        assert sweep(shop.context, shop.queue, living=[ME]) == 1
     assert shop.status(comparison_id) is SubmissionStatus.QUEUED
 
 
@@ -587,10 +588,10 @@ def test_what_a_dead_worker_left_does_not_look_as_if_it_ran(
     shop.queue.take(OTHER)
     error = {"code": "workers-lost", "message": "workers were lost"} if halted[1] else {}
     shop.service.registry.set_submission(comparison_id, status, error=error)
-    sweep(shop.desk, shop.queue, living=[ME])
+    sweep(shop.context, shop.queue, living=[ME])
     assert store.get(comparison_id).status is ComparisonStatus.RUNNING, "its claim is not stale yet"
     clock.instant += timedelta(seconds=31)
-    sweep(shop.desk, shop.queue, living=[ME])
+    sweep(shop.context, shop.queue, living=[ME])
     found = store.get(comparison_id)
     assert (found.status, found.stop_reason, shop.queue.held()) == (*halted, [])
 
@@ -628,6 +629,6 @@ def test_a_worker_sets_its_clock_before_it_says_that_it_lives(shop: Shop) -> Non
         assert shop.service.registry.workers(now=shop.bench.clock.now(), stale_after_s=30.0) == []
         shop.bench.clock.instant += timedelta(hours=1)
 
-    worker = Worker(shop.desk, shop.queue, sweep_s=0.0, host_wait_s=0.0, set_clock=set_clock)
+    worker = Worker(shop.context, shop.queue, sweep_s=0.0, host_wait_s=0.0, set_clock=set_clock)
     worker.begin()
     assert shop.service.registry.workers(now=shop.bench.clock.now(), stale_after_s=30.0) == [ME]

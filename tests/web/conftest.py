@@ -93,7 +93,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         store = stack.enter_context(open_database(tmp_path_factory.mktemp("web")))
         jobs = InlineJobs()
         working = make_service(bench=make_site_bench(store), registry=store.registry, jobs=jobs)
-        jobs.begin(working.desk)
+        jobs.begin(working.context)
         with working.client:
             small = working.finished(label="nightly", max_missing_share=0.1)
         jobs.close()

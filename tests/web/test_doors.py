@@ -16,7 +16,7 @@ import pytest
 
 from qualab.model.names import Language
 from qualab.model.registry import Scope, SubmissionStatus
-from qualab.service.api.html import safe_path
+from qualab.service.api.pages import safe_path
 from qualab.service.viewing.items import command
 from qualab.service.words import CATALOGUES
 from tests.api.conftest import EXPERIMENT, Service, make_service

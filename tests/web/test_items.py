@@ -54,7 +54,7 @@ def test_extracted_answers_of_both_arms_are_shown(make_page: Make, site: Site) -
 
 
 def test_choices_have_nothing_extracted(make_page: Make, site: Site) -> None:
-    items = site.service.desk.services.store.items(site.large)
+    items = site.service.context.services.store.items(site.large)
     position = next(item.position for item in items if item.task == "kobest_boolq")
     looked = make_page()
     looked.open(f"/comparisons/{site.large}/items/{position}")
@@ -66,7 +66,7 @@ def test_choices_have_nothing_extracted(make_page: Make, site: Site) -> None:
 def finished() -> Iterator[tuple[Service, str]]:
     jobs = InlineJobs()
     service = make_service(bench=make_site_bench(fresh_store()), jobs=jobs)  # type: ignore[arg-type]
-    jobs.begin(service.desk)
+    jobs.begin(service.context)
     with service.client:
         yield service, service.finished(max_missing_share=0.1)
     jobs.close()
@@ -88,15 +88,15 @@ def test_what_cannot_be_extracted_is_said(finished: tuple[Service, str], monkeyp
         assert "no page loads their code" in extracted(service, comparison_id)
         assert "페이지에서는 그 코드를 불러오지 않습니다" in extracted(service, comparison_id, "ko")
     service.bench.harness.tasks.config_hash = "another"
-    service.desk.planner._single.clear()
+    service.context.planner._single.clear()
     assert "are not those of the plan any more" in extracted(service, comparison_id)
 
     def gone(*_: Any) -> Any:
         raise DatasetUnavailable("Data set x, split y, is not in z: looked for w", hint="")
 
     monkeypatch.setattr(service.bench.harness, "load", gone)
-    service.desk.planner._single.clear()
-    service.desk.planner._plans.clear()
+    service.context.planner._single.clear()
+    service.context.planner._plans.clear()
     assert "looked for w" in extracted(service, comparison_id)
     assert "The scores hold no extracted answer" in extracted(service, comparison_id)
     assert "데이터셋이 없습니다" in extracted(service, comparison_id, "ko")
@@ -108,7 +108,7 @@ def test_a_page_waits_for_no_task(finished: tuple[Service, str], monkeypatch: py
     def loading(*_: Any, **__: Any) -> Any:
         raise StillLoading("still", hint="")
 
-    monkeypatch.setattr(service.desk.planner, "with_tasks", loading)
+    monkeypatch.setattr(service.context.planner, "with_tasks", loading)
     shown = extracted(service, comparison_id)
     assert "The task is being loaded" in shown
     assert (
@@ -161,7 +161,7 @@ def test_items_are_filtered_by_length(make_page: Make, site: Site) -> None:
     assert {*GAINS, OTHER} <= found
     looked.page.locator("td.name a").first.click()
     looked.page.wait_for_url(lambda url: "/items/" in url and "min_length=4&max_length=8" in url)
-    looked.page.keyboard.press("u")
+    looked.page.locator("main a[rel=up]").click()
     looked.page.wait_for_url(lambda url: "/items?" in url and "min_length=4" in url)
     assert looked.page.get_by_label("at most").input_value() == "8"
     looked.open(f"/comparisons/{site.small}/items?min_length=9&max_length=2")
@@ -196,5 +196,5 @@ def test_an_item_is_gone_through_with_tab_alone(make_page: Make, site: Site) -> 
     tops = [top for _, _, top, _ in stops[1:]]
     assert all(later > before - 40 for before, later in pairwise(tops))
     names_of_stops = [name for name, *_ in stops]
-    for wanted in ("Skip to content", "Keys", "한국어", "← Previous", "Next →", "Link to this item", "Copy"):
+    for wanted in ("Skip to content", "한국어", "← Previous", "Next →", "Link to this item", "Copy"):
         assert wanted in names_of_stops

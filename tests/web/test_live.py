@@ -23,7 +23,7 @@ def running(tmp_path: Path) -> Iterator[Service]:
         bench.baseline.delay_s = bench.candidate.delay_s = 0.04
         jobs = InlineJobs()
         service = make_service(bench=bench, registry=store.registry, jobs=jobs, poll_s=0.05, port=0)
-        jobs.begin(service.desk)
+        jobs.begin(service.context)
         with service.client:
             yield service
         jobs.close()

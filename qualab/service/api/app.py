@@ -1,51 +1,145 @@
-"""The app: routes, errors as problems, and what they share."""
+"""The app: its routes, health and metrics, and what they share."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import lru_cache, partial
 from weakref import WeakValueDictionary
 
+import orjson
 from anyio import CapacityLimiter
 from anyio.to_thread import current_default_thread_limiter
-from fastapi import FastAPI
-from prometheus_client import CollectorRegistry
+from fastapi import APIRouter, FastAPI, Request, Response
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 
 from qualab import __version__
-from qualab.model.ports import Jobs, Registry
-from qualab.model.registry import Token
-from qualab.run.services import Services
-from qualab.service.access import Door
-from qualab.service.api import (
-    analyses,
-    audit,
-    comparisons,
-    events,
-    health,
-    items,
-    pages,
-    plans,
-    problems,
-    reports,
-    signin,
-    signoffs,
-)
-from qualab.service.api.docs import describe
-from qualab.service.api.polled import Polled
-from qualab.service.api.server import Front
-from qualab.service.api.state import State, Together
-from qualab.service.api.streams import Broadcast
-from qualab.service.api.verdicts import VerdictCache
-from qualab.service.bootstrap import desk_of
-from qualab.service.desk import Desk
-from qualab.service.limits import RateLimit
-from qualab.service.reading import Followers, verdicts_of
+from qualab.errors import QualabError, StoreError
+from qualab.model.names import ComparisonStatus
+from qualab.model.registry import SubmissionStatus, Token
+from qualab.service.access import Authenticator, RateLimit
+from qualab.service.api import pages, routes
+from qualab.service.api.answers import RETRY_AFTER_S, install_handlers
+from qualab.service.api.openapi import describe, problems
+from qualab.service.api.server import RequestMiddleware
+from qualab.service.api.state import READ, EventStreams, State, state_of
+from qualab.service.context import Context
+from qualab.service.reading import Follower
 from qualab.service.settings import ServiceSettings
-from qualab.service.viewing.comparison import Reports
+
+router = APIRouter(tags=["health"])
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+TEXT = "text/plain; version=1.0.0; charset=utf-8"
+NOT_KEPT = {"Cache-Control": "no-store"}
+
+
+class RequestMetrics:
+    """Counts and times of requests by route and status."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ("method", "route", "status")
+        self._count = Counter("qualab_http_requests", "Requests answered", labels, registry=registry)
+        self._seconds = Histogram(
+            "qualab_http_request_seconds", "Time to answer", ("route",), buckets=BUCKETS, registry=registry
+        )
+
+    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        self._count.labels(method, route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+
+class StateCollector:
+    """What the database and the queue hold, read when Prometheus asks."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def describe(self) -> list[Metric]:
+        """Nothing is read before somebody asks."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Comparisons by status, the queue, workers, streams."""
+        context = self._state.context
+        try:
+            counts, workers = context.registry.counts(), context.jobs.workers()
+        except StoreError:
+            yield GaugeMetricFamily("qualab_database_up", "Whether the database answers", 0)
+            return
+        yield GaugeMetricFamily("qualab_database_up", "Whether the database answers", 1)
+        by_status = GaugeMetricFamily("qualab_comparisons", "Comparisons by status", labels=("status",))
+        for status in dict.fromkeys([*ComparisonStatus, *SubmissionStatus]):
+            by_status.add_metric([status], counts.get(status, 0))
+        yield by_status
+        queued = len(context.registry.submissions(SubmissionStatus.QUEUED))
+        yield GaugeMetricFamily("qualab_queue_length", "Comparisons that wait for a worker", queued)
+        yield GaugeMetricFamily("qualab_workers", "Workers that were seen alive lately", workers)
+        n_clients = self._state.events.n_clients
+        yield GaugeMetricFamily("qualab_event_streams", "Clients that follow events", n_clients)
+
+
+@router.get(
+    "/healthz",
+    responses={200: {"description": "Alive", "content": {"application/json": {"example": {"status": "alive"}}}}},
+)
+async def healthz() -> Response:
+    """Whether the process answers. Needs no token."""
+    return Response(b'{"status":"alive"}', headers=NOT_KEPT, media_type="application/json")
+
+
+@router.get(
+    "/readyz",
+    responses={
+        200: {
+            "description": "Ready",
+            "content": {
+                "application/json": {
+                    "example": {"status": "ready", "database": "ok", "schema": "ok", "workers": 1, "reasons": []}
+                }
+            },
+        },
+        503: {"description": "Not ready: `reasons` says why", "content": {"application/json": {}}},
+    },
+)
+def readyz(request: Request) -> Response:
+    """Whether requests can be served: the database answers, its schema is this version's, a worker is alive."""
+    state = state_of(request)
+    reasons, found = [], {"database": "ok", "schema": "ok", "workers": 0}
+    try:
+        state.context.registry.counts()
+        current, head = state.schema()
+        if current != head:
+            found["schema"] = "other"
+            reasons.append("the database has another schema than this version: qualab db upgrade")
+        found["workers"] = state.context.jobs.workers()
+        if not found["workers"]:
+            reasons.append("no worker was seen lately")
+    except QualabError:
+        found["database"] = "away"
+        reasons.append("the database does not answer")
+    status = "ready" if not reasons else "not ready"
+    content = orjson.dumps({"status": status, **found, "reasons": reasons})
+    headers = NOT_KEPT | ({"Retry-After": str(RETRY_AFTER_S)} if reasons else {})
+    return Response(content, 503 if reasons else 200, headers=headers, media_type="application/json")
+
+
+@router.get(
+    "/metrics",
+    dependencies=READ,
+    responses=problems()
+    | {200: {"description": "For Prometheus", "content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+def metrics(request: Request) -> Response:
+    """Requests, comparisons, the queue, workers."""
+    return Response(generate_latest(request.app.state.collectors), media_type=TEXT, headers=NOT_KEPT)
+
 
 FAILURES_A_SECOND, FAILURES_AT_ONCE = 1.0, 30
 """Tries without a valid token, of one address."""
+MAX_FOLLOWED = 256
 HEAVY_AT_ONCE = 8
 """Plans and analyses."""
 
@@ -53,30 +147,21 @@ Schema = Callable[[], tuple[str | None, str]]
 
 
 def create_app(
-    services: Services,
-    registry: Registry,
-    jobs: Jobs,
-    settings: ServiceSettings,
-    *,
-    schema: Schema = lambda: ("", ""),
+    context: Context, settings: ServiceSettings, *, schema: Schema, own_token: Token | None = None
 ) -> FastAPI:
-    """The app on these ports. `schema` tells the database's schema and this version's."""
-    return app_of(desk_of(services, registry, jobs, settings), settings, schema=schema)
-
-
-def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema, own_token: Token | None = None) -> FastAPI:
-    """The app on a desk. `own_token` opens it beside those of the database."""
+    """Make the app. `schema` tells the database's schema and this version's; `own_token` is valid beside those of the
+    database."""
+    follower = lru_cache(maxsize=MAX_FOLLOWED)(partial(Follower, context))
     state = State(
-        desk=desk,
+        context=context,
         settings=settings,
-        door=Door(desk.registry, desk.services.clock, own=own_token),
+        authenticator=Authenticator(context.registry, context.services.clock, own=own_token),
         limit=RateLimit(rate=settings.rate, burst=settings.burst),
         failures=RateLimit(rate=FAILURES_A_SECOND, burst=FAILURES_AT_ONCE),
-        broadcast=Broadcast(desk, poll_s=settings.poll_s, heartbeat_s=settings.heartbeat_s, most=settings.max_streams),
-        followers=Followers(desk),
-        reports=Reports(desk),
-        verdicts=VerdictCache(),
-        reads=Together(partial(verdicts_of, desk)),
+        follower=follower,
+        events=EventStreams(
+            follower, poll_s=settings.poll_s, heartbeat_s=settings.heartbeat_s, limit=settings.max_streams
+        ),
         schema=schema,
         heavy=CapacityLimiter(HEAVY_AT_ONCE),
         heavy_by_caller=WeakValueDictionary(),
@@ -88,21 +173,19 @@ def app_of(desk: Desk, settings: ServiceSettings, *, schema: Schema, own_token: 
         try:
             yield
         finally:
-            state.broadcast.close()
+            state.events.close()
 
     app = FastAPI(title="qualab", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
     app.state.qualab = state
     app.state.collectors = CollectorRegistry()
-    counts = health.Requests(app.state.collectors)
-    app.state.collectors.register(health.Stock(state))
-    routers = [part.router for part in (comparisons, items, analyses, reports, signoffs, events, plans, audit, health)]
-    everything = (*routers, pages.router, signin.router)
-    for router in everything:
-        app.include_router(router)
-    app.state.routes = [route for router in everything for route in router.routes]
-    problems.install(app)
-    app.add_middleware(Polled, route=comparisons.verdict_route())
-    app.add_middleware(Front, settings=settings, observe=counts.observe)
-    app.openapi = lambda: describe(app, routers)  # type: ignore[method-assign]  # as FastAPI's documentation does
+    metrics = RequestMetrics(app.state.collectors)
+    app.state.collectors.register(StateCollector(state))
+    app.state.routes = []
+    for each in (routes.router, router, pages.router):
+        app.include_router(each)
+        app.state.routes += each.routes
+    install_handlers(app)
+    app.add_middleware(RequestMiddleware, settings=settings, observe=metrics.observe)
+    app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # as FastAPI's documentation does
     return app

@@ -1,8 +1,7 @@
-"""The server around the app: slow clients are let go, event streams end before it does."""
+"""The server around the app: request ids, Host and Origin checks, body limit, logs, and an orderly end."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import re
@@ -12,7 +11,6 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
-from http import HTTPStatus
 from types import FrameType
 from urllib.parse import urlsplit
 
@@ -22,19 +20,14 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from qualab.errors import InfrastructureError
-from qualab.service.api.problems import RETRY_AFTER_S, HttpProblem, http_problem, internal_problem, not_http
+from qualab.service.api.answers import HttpProblem, http_problem
 from qualab.service.settings import LOOPBACK_HOSTS, ServiceSettings
 
 GRACE_S = 10
 """For requests that are under way when the server is stopped."""
 KEEP_ALIVE_S = 30
-MOST_HEAD_BYTES = 65_536
-"""Of a request line and headers together."""
-BEYOND = 100
-"""Connections beyond those whose requests are served, so that these get an answer that says so."""
 
 
 def server_of(app: FastAPI, settings: ServiceSettings, *, started: Callable[[str], None]) -> Server:
@@ -43,7 +36,6 @@ def server_of(app: FastAPI, settings: ServiceSettings, *, started: Callable[[str
         app,
         host=settings.host,
         port=settings.port,
-        http=type("Http", (TimedProtocol,), {"head_timeout_s": settings.body_timeout_s}),
         ws="none",
         loop="auto",
         log_config=None,
@@ -52,7 +44,6 @@ def server_of(app: FastAPI, settings: ServiceSettings, *, started: Callable[[str
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
-        limit_concurrency=settings.max_connections + BEYOND,
     )
     return Server(config, app=app, started=started)
 
@@ -86,75 +77,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         """Ends what would not end."""
-        self._app.state.qualab.broadcast.close()
+        self._app.state.qualab.events.close()
         await super().shutdown(sockets)  # type: ignore[arg-type]
-
-
-class TimedProtocol(HttpToolsProtocol):
-    """HTTP for clients that send a request's head in time, and none without end."""
-
-    head_timeout_s = 30.0
-    _timer: asyncio.TimerHandle | None = None
-    _is_in_head = False
-    _n_head_bytes = 0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The time for the first head runs."""
-        super().connection_made(transport)
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        """A head may be whole now, or have begun."""
-        super().data_received(data)
-        self._watch()
-        if self._is_in_head:
-            self._n_head_bytes += len(data)
-            if self._n_head_bytes > MOST_HEAD_BYTES:
-                self._refuse(431, f"The headers are larger than {MOST_HEAD_BYTES} bytes")
-
-    def on_message_begin(self) -> None:
-        """A head begins."""
-        super().on_message_begin()
-        self._is_in_head, self._n_head_bytes = True, 0
-
-    def on_headers_complete(self) -> None:
-        """It is whole."""
-        self._is_in_head = False
-        super().on_headers_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        """A problem, as every error is."""
-        self._refuse(400, msg.rstrip("."))
-
-    def _refuse(self, status: int, detail: str) -> None:
-        """Answers for the app, which never sees this request."""
-        answer = not_http(status, detail)
-        lines = [b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode())]
-        lines += [name + b": " + value for name, value in (*answer.raw_headers, (b"connection", b"close"))]
-        self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + bytes(answer.body))
-        self.transport.close()
-        self._is_in_head = False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody is waited for."""
-        self._unwatch()
-        super().connection_lost(exc)
-
-    def _watch(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._unwatch()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(self.head_timeout_s, self._let_go)
-
-    def _unwatch(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _let_go(self) -> None:
-        self._timer = None
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.close()
 
 
 REQUEST_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
@@ -167,14 +91,13 @@ Observe = Callable[[str, str, int, float], None]
 """Told of every request: method, route, status, seconds."""
 
 
-class Front:
-    """The outermost layer. Whatever comes out of the app below, a client gets an HTTP answer."""
+class RequestMiddleware:
+    """Check, count and log every request; answer with a problem whatever goes wrong below."""
 
     def __init__(self, app: ASGIApp, *, settings: ServiceSettings, observe: Observe) -> None:
         self._app = app
         self._settings = settings
         self._observe = observe
-        self._n_under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -184,14 +107,13 @@ class Front:
         given = headers.get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"
         scope["qualab.request_id"] = request_id
-        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
-        reply = _Reply(send, request_id, has_body=asked is scope)
+        app_scope = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        reply = _Reply(send, request_id, has_body=app_scope is scope)
         began = time.perf_counter()
-        self._n_under_way += 1
         try:
             self._check(scope, headers)
-            body = _Body(receive, limit=self._settings.max_body_bytes, timeout_s=self._settings.body_timeout_s)
-            await self._app(asked, body, reply)
+            body = _Body(receive, limit=self._settings.max_body_bytes)
+            await self._app(app_scope, body, reply)
         except HttpProblem as found:
             await reply.instead(http_problem(found, request_id), scope, receive)
         except ClientDisconnect:
@@ -199,15 +121,14 @@ class Front:
             await reply.instead(http_problem(gone, request_id), scope, receive)
         except Exception:
             log.exception("request %s failed unexpectedly", request_id)
-            await reply.instead(internal_problem(request_id), scope, receive)
+            await reply.instead(
+                http_problem(HttpProblem(500, "Something went wrong in the service"), request_id), scope, receive
+            )
         finally:
-            self._n_under_way -= 1
-            route = getattr(asked.get("route"), "path", "(none)")
+            route = getattr(app_scope.get("route"), "path", "(none)")
             self._tell(scope, route, reply.status, time.perf_counter() - began, request_id)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        if self._n_under_way > self._settings.max_connections:
-            raise HttpProblem(503, "Too many requests are under way", headers={"Retry-After": str(RETRY_AFTER_S)})
         host = headers.get("host", "")
         if not self._is_addressed(_name_of(host)):
             raise HttpProblem(421, "The Host header names another machine")
@@ -257,29 +178,18 @@ class _Reply:
 
 
 class _Body:
-    """Receives, as much and as long as is allowed."""
+    """Receive a body, as long as it is not too large."""
 
-    def __init__(self, receive: Receive, *, limit: int, timeout_s: float) -> None:
+    def __init__(self, receive: Receive, *, limit: int) -> None:
         self._receive = receive
         self._limit = limit
-        self._timeout_s = timeout_s
-        self._ends_at = 0.0
         self._n_bytes = 0
-        self._is_whole = False
 
     async def __call__(self) -> Message:
-        if self._is_whole:  # what comes now is that the client leaves
-            return await self._receive()
-        now = time.monotonic()
-        self._ends_at = self._ends_at or now + self._timeout_s
-        try:
-            message = await asyncio.wait_for(self._receive(), max(0.0, self._ends_at - now))
-        except TimeoutError:
-            raise HttpProblem(408, f"The body did not come within {self._timeout_s:g} seconds") from None
+        message = await self._receive()
         self._n_bytes += len(message.get("body", b""))
         if self._n_bytes > self._limit:
             raise _too_large(self._limit)
-        self._is_whole = not message.get("more_body", False)
         return message
 
 

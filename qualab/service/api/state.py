@@ -1,13 +1,15 @@
-"""Reads of many keys that come at the same time, done as one."""
+"""What every route shares: the app's state, who asks, the request's body, and event streams."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Annotated, Generic, TypeVar, cast
+from typing import Annotated, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import orjson
@@ -15,69 +17,118 @@ from anyio import CapacityLimiter, Semaphore, to_thread
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Send
+from starlette.types import Scope as HttpScope
 
-from qualab.errors import InvalidValue, Unauthenticated
+from qualab.errors import ComparisonNotFound, InvalidValue, StoreError, TooManyRequests, Unauthenticated
+from qualab.model.canonical import plain
 from qualab.model.items import JsonObject
 from qualab.model.registry import Scope
-from qualab.service.access import Caller, Door
-from qualab.service.api.problems import HttpProblem
-from qualab.service.api.streams import Broadcast
-from qualab.service.api.verdicts import VerdictCache
-from qualab.service.desk import By, Desk
-from qualab.service.limits import RateLimit
-from qualab.service.reading import Followers, VerdictOf
+from qualab.service.access import Actor, Authenticator, Caller, RateLimit
+from qualab.service.api.answers import HttpProblem
+from qualab.service.context import Context
+from qualab.service.reading import Follower, Progress
 from qualab.service.settings import ServiceSettings
-from qualab.service.viewing.comparison import Reports
 
 T = TypeVar("T")
+log = logging.getLogger("qualab.service.api")
 
 
-class Together(Generic[T]):
-    """While one read is under way, whoever comes waits for the next, which is for all of them.
+class Feed:
+    """Progress of one comparison, read at most once an interval however many clients follow it."""
 
-    Nothing that it gives was read before it was asked for. Of one event loop.
-    """
+    def __init__(self, follower: Follower, *, interval_s: float) -> None:
+        self._follower = follower
+        self._interval_s = interval_s
+        self._lock = asyncio.Lock()
+        self._read_at_s = float("-inf")
+        self._progress: Progress | None = None
 
-    def __init__(self, read: Callable[[Sequence[str]], Mapping[str, T]]) -> None:
-        """`read` is called in a thread; what is not there it leaves out."""
-        self._read = read
-        self._waiting: dict[str, asyncio.Future[T | None]] = {}
-        self._reader: asyncio.Task[None] | None = None
+    async def latest(self) -> Progress | None:
+        """Return the progress; None once the comparison is deleted. Raises ComparisonNotFound where it never was."""
+        async with self._lock:
+            if time.monotonic() - self._read_at_s >= self._interval_s:
+                try:
+                    self._progress = await run_in_threadpool(self._follower.look)
+                except ComparisonNotFound:
+                    if self._progress is None:
+                        raise
+                    self._progress = None
+                except StoreError as error:  # it may come back
+                    if self._progress is None:
+                        raise
+                    log.warning("progress: %s", error.message)
+                self._read_at_s = time.monotonic()
+        return self._progress
 
-    async def get(self, key: str) -> T | None:
-        """None where it is not there. Raises what `read` does."""
-        loop = asyncio.get_running_loop()
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            waiting = self._waiting[key] = loop.create_future()
-            waiting.add_done_callback(_see)
-        if self._reader is None:
-            self._reader = loop.create_task(self._read_on())
-        return await asyncio.shield(waiting)  # others may wait for it, too
 
-    async def _read_on(self) -> None:
+class EventStreams:
+    """Progress as server-sent events, to many clients at once."""
+
+    def __init__(self, follower: Callable[[str], Follower], *, poll_s: float, heartbeat_s: float, limit: int) -> None:
+        self._follower = follower
+        self._poll_s = poll_s
+        self._heartbeat_s = heartbeat_s
+        self._limit = limit
+        self._feeds: WeakValueDictionary[str, Feed] = WeakValueDictionary()
+        self._is_closed = False
+        self.n_clients = 0
+
+    async def follow(self, comparison_id: str, last_event_id: str) -> Response:
+        """Stream events from the state on that a client has not seen; 204 where it has seen the end.
+
+        Raises ComparisonNotFound, StoreError, TooManyRequests.
+        """
+        if self.n_clients >= self._limit:
+            raise TooManyRequests(f"{self._limit} clients follow events already", hint="Ask for the verdict instead")
+        feed = self._feeds.get(comparison_id)
+        if feed is None:
+            feed = Feed(self._follower(comparison_id), interval_s=self._poll_s)
+            self._feeds[comparison_id] = feed
+        progress = await feed.latest()
+        if progress and progress.has_ended and progress.mark == last_event_id:  # otherwise an EventSource asks for ever
+            return Response(status_code=204)
+        return _EventResponse(self, self._messages(feed, last_event_id))
+
+    def close(self) -> None:
+        """End every stream: the server is about to stop."""
+        self._is_closed = True
+
+    async def _messages(self, feed: Feed, seen: str) -> AsyncIterator[bytes]:
+        yield b"retry: 2000\n\n"
+        sent_at_s = time.monotonic()
+        while not self._is_closed:
+            progress = await feed.latest()
+            if progress is None:
+                yield b"event: end\ndata: {}\n\n"
+                return
+            if progress.mark != seen:
+                seen, sent_at_s = progress.mark, time.monotonic()
+                name = "end" if progress.has_ended else "progress"
+                yield f"id: {seen}\nevent: {name}\ndata: {orjson.dumps(plain(progress)).decode()}\n\n".encode()
+            elif time.monotonic() - sent_at_s >= self._heartbeat_s:
+                sent_at_s = time.monotonic()
+                yield b": still here\n\n"
+            if progress.has_ended:
+                return
+            await asyncio.sleep(min(self._poll_s, self._heartbeat_s))
+
+
+class _EventResponse(StreamingResponse):
+    """A stream that is counted while it lasts, whoever ends it."""
+
+    def __init__(self, streams: EventStreams, messages: AsyncIterator[bytes]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(messages, headers=headers, media_type="text/event-stream")
+        self._streams = streams
+
+    async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
+        self._streams.n_clients += 1
         try:
-            while self._waiting:
-                waiting, self._waiting = self._waiting, {}
-                await self._answer(waiting)
+            await super().__call__(scope, receive, send)
         finally:
-            self._reader = None
-
-    async def _answer(self, waiting: Mapping[str, asyncio.Future[T | None]]) -> None:
-        try:
-            found = await run_in_threadpool(self._read, list(waiting))
-        except Exception as error:
-            for one in waiting.values():
-                one.set_exception(error)
-        else:
-            for key, one in waiting.items():
-                one.set_result(found.get(key))
-
-
-def _see(waiting: asyncio.Future[T | None]) -> None:
-    """An error is not complained about where whoever asked is gone."""
-    if not waiting.cancelled():
-        waiting.exception()
+            self._streams.n_clients -= 1
 
 
 FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
@@ -96,19 +147,15 @@ BEARER = HTTPBearer(auto_error=False, description="A token of `qualab token crea
 class State:
     """Made once for an app."""
 
-    desk: Desk
+    context: Context
     settings: ServiceSettings
-    door: Door
+    authenticator: Authenticator
     limit: RateLimit
     failures: RateLimit
     """Of callers that are not recognised, by address."""
-    broadcast: Broadcast
-    followers: Followers
-    """Of what lists show."""
-    reports: Reports
-    verdicts: VerdictCache
-    reads: Together[VerdictOf]
-    """Of verdicts that are not in memory: one for all that are asked for at the same time."""
+    events: EventStreams
+    follower: Callable[[str], Follower]
+    """Of a comparison that somebody follows."""
     schema: Callable[[], tuple[str | None, str]]
     """The database's schema, and this version's."""
     heavy: CapacityLimiter
@@ -122,40 +169,32 @@ def state_of(request: Request) -> State:
     return cast(State, request.app.state.qualab)
 
 
-def desk_of(request: Request) -> Desk:
-    """The app's desk."""
-    return state_of(request).desk
-
-
-async def _desk(request: Request) -> Desk:
-    """Not `desk_of` itself, which would be called in a thread."""
-    return desk_of(request)
+async def _context(request: Request) -> Context:
+    return state_of(request).context
 
 
 async def recognised(request: Request) -> Caller:
-    """Who asks. Raises Unauthenticated, TooManyRequests."""
+    """Recognise who asks. Raises Unauthenticated, TooManyRequests."""
     state = state_of(request)
-    caller = await _of_cookie(request) or remembered(request)
+    caller = await _of_cookie(request)
     if caller is None:
+        presented = _presented(request)
+        is_local = presented is None and _is_local(request)
         try:
-            caller = await run_in_threadpool(state.door.caller, _presented(request), is_local=_is_local(request))
+            caller = await authenticated(state, presented, is_local=is_local)
         except Unauthenticated:
             state.failures.take(_address(request))
             raise
-    take_turn(request, caller)
+    request.state.caller = caller.token_id or _address(request)
+    state.limit.take(request.state.caller)
     return caller
 
 
-def remembered(request: Request) -> Caller | None:
-    """Who asks, where that is known without the database."""
-    presented = _presented(request)
-    return state_of(request).door.remembered(presented, is_local=presented is None and _is_local(request))
-
-
-def take_turn(request: Request, caller: Caller) -> None:
-    """Raises TooManyRequests."""
-    request.state.caller = caller.token_id or _address(request)
-    state_of(request).limit.take(request.state.caller)
+async def authenticated(state: State, presented: str | None, *, is_local: bool) -> Caller:
+    """Return the caller; in a thread only where the database is read. Raises Unauthenticated."""
+    if state.authenticator.needs_database(presented):
+        return await run_in_threadpool(state.authenticator.caller, presented, is_local=is_local)
+    return state.authenticator.caller(presented, is_local=is_local)
 
 
 def _address(request: Request) -> str:
@@ -167,10 +206,8 @@ async def _of_cookie(request: Request) -> Caller | None:
     token = request.cookies.get(COOKIE)
     if token is None or request.method not in READING or "authorization" in request.headers:
         return None
-    door = state_of(request).door
     try:
-        known = door.remembered(token, is_local=False)
-        return known or await run_in_threadpool(door.caller, token, is_local=False)
+        return await authenticated(state_of(request), token, is_local=False)
     except Unauthenticated:
         return None
 
@@ -213,7 +250,7 @@ ADMINISTER = [Depends(_admin)]
 Reader = Annotated[Caller, Depends(_reader)]
 Runner = Annotated[Caller, Depends(_runner)]
 Admin = Annotated[Caller, Depends(_admin)]
-TheDesk = Annotated[Desk, Depends(_desk)]
+ContextDep = Annotated[Context, Depends(_context)]
 
 
 async def slowly(request: Request, job: Callable[[], T]) -> T:
@@ -224,32 +261,32 @@ async def slowly(request: Request, job: Callable[[], T]) -> T:
         return await to_thread.run_sync(job, limiter=state.heavy)
 
 
-def by(request: Request, caller: Caller) -> By:
-    """For the record."""
+def actor(request: Request, caller: Caller) -> Actor:
+    """Return who asks, for the audit log."""
     details = {"request_id": str(request.scope.get("qualab.request_id", ""))}
     if caller.token_id:
         details["token"] = caller.token_id
-    return By(who=caller.name, at=desk_of(request).services.clock.now(), details=details)
+    return Actor(who=caller.name, at=state_of(request).context.services.clock.now(), details=details)
 
 
 async def json_object(request: Request) -> JsonObject:
     """The request's body. Raises HttpProblem, InvalidValue."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise HttpProblem(415, f"The body's type is {kind or 'not said'}, and must be application/json")
+        raise HttpProblem(415, f"The body's type is {kind or 'missing'}, and must be application/json")
     try:
         found = orjson.loads(await request.body())
     except orjson.JSONDecodeError as exc:
         raise HttpProblem(400, f"The body is not JSON: {exc.msg} at line {exc.lineno}, column {exc.colno}") from None
     if not isinstance(found, dict):
-        raise HttpProblem(400, "The body is no JSON object")
+        raise HttpProblem(400, "The body must be a JSON object")
     if _is_deeper(found, MOST_LEVELS):
         raise HttpProblem(400, f"The body is nested more than {MOST_LEVELS} levels deep")
-    json.loads(await request.body(), object_pairs_hook=_check_said_once)
+    json.loads(await request.body(), object_pairs_hook=_check_keys)
     return found
 
 
-def _check_said_once(pairs: list[tuple[str, object]]) -> None:
+def _check_keys(pairs: list[tuple[str, object]]) -> None:
     """Raises InvalidValue for a key that an object holds twice: parsers silently take the last."""
     seen: set[str] = set()
     for key, _ in pairs:

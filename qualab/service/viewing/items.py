@@ -20,8 +20,8 @@ from qualab.model.registry import encode_cursor
 from qualab.model.report import Cell, Fact, Tone
 from qualab.model.wording import count, seconds, storable_text, visible_text
 from qualab.report.evidence import first_difference, marked
-from qualab.service.desk import Desk
-from qualab.service.reading import MOST_POSITION, Extracted, comparison_of, extracted_of, outcomes_of
+from qualab.service.context import Context
+from qualab.service.reading import MOST_POSITION, ExtractedAnswers, comparison_of, extracted_of, outcomes_of
 from qualab.service.viewing.listing import Trouble, trouble
 from qualab.service.words import Wording
 
@@ -70,9 +70,9 @@ class SideShown:
     """The first word that differs from the other arm's; empty where none does."""
     rest: str
     ends: str
-    """Said in place of what differs, where the text ends there; empty otherwise."""
+    """PromptMessage in place of what differs, where the text ends there; empty otherwise."""
     nothing: str
-    """Said in place of the text where there is none, or an empty one; empty otherwise."""
+    """PromptMessage in place of the text where there is none, or an empty one; empty otherwise."""
     reasoning: str
     """What the model thought before its answer; empty where nothing is known of it."""
     error: str
@@ -176,10 +176,12 @@ class Extraction:
     """Why it cannot be had."""
 
 
-def extraction(desk: Desk, comparison: Comparison, item: Item, answers: Sequence[Answer], words: Wording) -> Extraction:
+def extraction(
+    context: Context, comparison: Comparison, item: Item, answers: Sequence[Answer], words: Wording
+) -> Extraction:
     """Never raises for what stands in the way: that is said on the page."""
     try:
-        found = extracted_of(desk, comparison, item, answers)
+        found = extracted_of(context, comparison, item, answers)
     except (StillLoading, TooManyRequests):
         return Extraction(is_awaited=True)
     except QualabError as error:
@@ -188,16 +190,16 @@ def extraction(desk: Desk, comparison: Comparison, item: Item, answers: Sequence
     return Extraction(lines=tuple(_line(one, texts, words) for one in found))
 
 
-def _line(one: Extracted, texts: dict[tuple[ArmName, int], str | None], words: Wording) -> ExtractedLine:
+def _line(one: ExtractedAnswers, texts: dict[tuple[ArmName, int], str | None], words: Wording) -> ExtractedLine:
     off, on = (_shown(one, arm, texts[arm, one.repeat], words) if arm in one.texts else "–" for arm in ArmName)
     return ExtractedLine(filter=one.filter, repeat=one.repeat, baseline=off, candidate=on, is_same=_is_same(one))
 
 
-def _is_same(one: Extracted) -> bool:
+def _is_same(one: ExtractedAnswers) -> bool:
     return len(one.texts) == len(ArmName) and len(set(one.texts.values())) == 1
 
 
-def _shown(one: Extracted, arm: ArmName, answer: str | None, words: Wording) -> str:
+def _shown(one: ExtractedAnswers, arm: ArmName, answer: str | None, words: Wording) -> str:
     text = one.texts[arm]
     if text == answer and text.strip():
         return words("whole answer")
@@ -220,7 +222,7 @@ _BEHIND_ALL = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Browsed:
+class ItemsFilter:
     """Which items somebody looks at."""
 
     show: str = "all"
@@ -261,7 +263,7 @@ class ItemsPage:
     comparison_id: str
     name: str
     tasks: tuple[str, ...]
-    browsed: Browsed
+    browsed: ItemsFilter
     lines: tuple[ItemLine, ...]
     has_repeats: bool
     next_query: str
@@ -269,10 +271,12 @@ class ItemsPage:
     is_first: bool
 
 
-def items_page(desk: Desk, comparison_id: str, browsed: Browsed, cursor: str | None, words: Wording) -> ItemsPage:
+def items_page(
+    context: Context, comparison_id: str, browsed: ItemsFilter, cursor: str | None, words: Wording
+) -> ItemsPage:
     """Raises ComparisonNotFound, NotYet, InvalidValue for a cursor that is none."""
-    comparison = comparison_of(desk, comparison_id)
-    page = outcomes_of(desk, comparison_id, browsed.filter(), cursor=cursor, limit=PAGE)
+    comparison = comparison_of(context, comparison_id)
+    page = outcomes_of(context, comparison_id, browsed.filter(), cursor=cursor, limit=PAGE)
     return ItemsPage(
         comparison_id=comparison.id,
         name=comparison.label or comparison.id,
@@ -307,10 +311,12 @@ def shown_score(value: float | None) -> str:
     return "–" if value is None else f"{value:.6g}"
 
 
-def neighbour(desk: Desk, comparison_id: str, position: int, browsed: Browsed, *, is_backward: bool) -> int | None:
+def neighbour(
+    context: Context, comparison_id: str, position: int, browsed: ItemsFilter, *, is_backward: bool
+) -> int | None:
     """The position of the item before or after this one among those that are browsed; None where there is none."""
     cursor = encode_cursor("items", position, -1 if is_backward else _BEHIND_ALL)
-    page = desk.registry.outcomes(comparison_id, browsed.filter(), cursor=cursor, limit=1, is_backward=is_backward)
+    page = context.registry.outcomes(comparison_id, browsed.filter(), cursor=cursor, limit=1, is_backward=is_backward)
     return page.entries[0].position if page.entries else None
 
 
@@ -320,7 +326,7 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class PromptMessage:
     """One message of a prompt."""
 
     role: str
@@ -366,7 +372,7 @@ class ItemPage:
     position: int
     item_id: str
     is_generation: bool
-    prompt: tuple[Said, ...]
+    prompt: tuple[PromptMessage, ...]
     target: str
     document: str
     answers: tuple[Sides, ...]
@@ -375,20 +381,20 @@ class ItemPage:
     """None for an item of choices."""
     scores: tuple[ScoreLine, ...]
     commands: tuple[Command, ...]
-    browsed: Browsed
+    browsed: ItemsFilter
     previous: int | None
     next: int | None
 
 
 def item_page(
-    desk: Desk, comparison_id: str, position: int, browsed: Browsed, words: Wording, *, extracts: bool
+    context: Context, comparison_id: str, position: int, browsed: ItemsFilter, words: Wording, *, extracts: bool
 ) -> ItemPage:
     """`extracts`: run the task's filters, whose loading may take a moment. Raises ComparisonNotFound, NotYet,
     ItemNotFound."""
-    comparison = comparison_of(desk, comparison_id)
+    comparison = comparison_of(context, comparison_id)
     if not 0 <= position <= MOST_POSITION:
         raise ItemNotFound(f"Comparison {comparison.id} has no item {position}", hint="Positions count from 0")
-    item, answers, scores = desk.registry.pair(comparison.id, position)
+    item, answers, scores = context.registry.pair(comparison.id, position)
     is_generation = item.kind is RequestKind.GENERATION
     by_place = _by_place(answers)
     return ItemPage(
@@ -402,37 +408,37 @@ def item_page(
         document=visible_text(json.dumps(item.doc, ensure_ascii=False, indent=2)) if item.doc else "",
         answers=tuple(_answers(comparison, by_place, words)) if is_generation else (),
         choices=() if is_generation else tuple(_choices(item, comparison, by_place)),
-        extraction=_extraction(desk, comparison, item, answers, words, is_asked=extracts),
+        extraction=_extraction(context, comparison, item, answers, words, is_asked=extracts),
         scores=tuple(_scores(item, comparison, scores, words)),
         commands=tuple(commands(comparison, item, words)),
         browsed=browsed,
-        previous=neighbour(desk, comparison.id, position, browsed, is_backward=True),
-        next=neighbour(desk, comparison.id, position, browsed, is_backward=False),
+        previous=neighbour(context, comparison.id, position, browsed, is_backward=True),
+        next=neighbour(context, comparison.id, position, browsed, is_backward=False),
     )
 
 
 def _extraction(
-    desk: Desk, comparison: Comparison, item: Item, answers: Sequence[Answer], words: Wording, *, is_asked: bool
+    context: Context, comparison: Comparison, item: Item, answers: Sequence[Answer], words: Wording, *, is_asked: bool
 ) -> Extraction | None:
     if item.kind is not RequestKind.GENERATION:
         return None
-    return extraction(desk, comparison, item, answers, words) if is_asked else Extraction(is_awaited=True)
+    return extraction(context, comparison, item, answers, words) if is_asked else Extraction(is_awaited=True)
 
 
 def _by_place(answers: Sequence[Answer]) -> Mapping[ArmName, Mapping[Place, Answer]]:
     return {arm: {(one.choice, one.repeat): one for one in answers if one.arm is arm} for arm in ArmName}
 
 
-def _prompt(prompt: Prompt, words: Wording) -> tuple[Said, ...]:
+def _prompt(prompt: Prompt, words: Wording) -> tuple[PromptMessage, ...]:
     if not prompt.is_chat:
-        return (Said(role="", text=visible_text(prompt.text)),)
+        return (PromptMessage(role="", text=visible_text(prompt.text)),)
     return tuple(_message(one, words) for one in json.loads(prompt.text))
 
 
-def _message(message: Mapping[str, Any], words: Wording) -> Said:
+def _message(message: Mapping[str, Any], words: Wording) -> PromptMessage:
     role, content = str(message.get("role", "")), message.get("content", "")
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-    return Said(role=words(f"role {role}") if role in ROLES else visible_text(role), text=visible_text(text))
+    return PromptMessage(role=words(f"role {role}") if role in ROLES else visible_text(role), text=visible_text(text))
 
 
 def _answers(

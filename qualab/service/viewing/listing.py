@@ -1,27 +1,29 @@
-"""What went wrong, for a person: what kind of thing by its code, what exactly, and what to do."""
+"""The list of comparisons, the page of one of them, and what went wrong, for a person."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from qualab.errors import ComparisonNotFound, QualabError
+from qualab.errors import ComparisonNotFound, QualabError, RunStopped
+from qualab.model.comparison import SignOff
 from qualab.model.names import ArmName, ComparisonStatus, Language
 from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import ComparisonSummary, ListOrder, SortBy
-from qualab.model.report import Cell
+from qualab.model.registry import ComparisonSummary, ListOrder, SubmissionStatus
+from qualab.model.report import Cell, ReportModel
 from qualab.model.wording import count
 from qualab.report.metrics import verdict_cell
-from qualab.service.desk import Desk
-from qualab.service.reading import COUNTED, ENDED, Progress
+from qualab.report.model import report_model
+from qualab.service.context import Context
+from qualab.service.reading import COUNTED, ENDED, ComparisonState, Follower, Progress, comparison_state
 from qualab.service.words import Wording
 from qualab.service.words.korean import in_korean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Sentence:
     """A sentence, and the language that it is in."""
 
     text: str
@@ -33,8 +35,8 @@ class Trouble:
     """One error."""
 
     title: str
-    message: Said
-    hint: Said | None
+    message: Sentence
+    hint: Sentence | None
 
 
 def trouble(code: str, message: str, hint: str, words: Wording) -> Trouble:
@@ -43,27 +45,25 @@ def trouble(code: str, message: str, hint: str, words: Wording) -> Trouble:
     return Trouble(title=words(known), message=said(message, words), hint=said(hint, words) if hint else None)
 
 
-def said(text: str, words: Wording) -> Said:
+def said(text: str, words: Wording) -> Sentence:
     """In the reader's language where the sentence is known."""
     korean = in_korean(text) if words.language is Language.KOREAN else None
-    return Said(text=korean or text, language=Language.KOREAN if korean else Language.ENGLISH)
+    return Sentence(text=korean or text, language=Language.KOREAN if korean else Language.ENGLISH)
 
 
 COLUMNS = (
-    ("comparison", SortBy.LABEL),
-    ("status", SortBy.STATUS),
-    ("verdict", SortBy.VERDICT),
-    ("model", SortBy.MODEL),
-    ("suite", None),
-    ("items", None),
-    ("created", SortBy.CREATED),
+    ("comparison", "label"),
+    ("status", ""),
+    ("verdict", "verdict"),
+    ("model", ""),
+    ("suite", ""),
+    ("items", ""),
+    ("created", "-created"),
 )
-"""Columns, and what their heads sort by."""
+"""Columns, and the order that their heads lead to."""
 ASKED = (*COUNTED, ComparisonStatus.STOPPED, ComparisonStatus.INTERRUPTED)
 """Statuses in which some answers are there, and some perhaps not."""
-SOON_S, LATER_S = 1, 3
-Look = Callable[[str], Progress]
-"""How far a comparison is. Raises ComparisonNotFound."""
+REFRESH_S = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class Line:
     created: str
     bar: Bar | None
     """None where nothing is asked."""
-    why: Said | None
+    why: Sentence | None
     """What kept it from its end."""
     is_live: bool
 
@@ -121,37 +121,35 @@ class ListPage:
 
     @property
     def refresh_s(self) -> int:
-        """When to read it again; 0 where nothing on it changes by itself. What is being counted is there soon."""
-        if any(line.bar is not None and line.bar.is_moving and line.bar.most is None for line in self.lines):
-            return SOON_S
-        return LATER_S if any(line.is_live for line in self.lines) else 0
+        """When to read it again; 0 where nothing on it changes by itself."""
+        return REFRESH_S if any(line.is_live for line in self.lines) else 0
 
 
 def list_page(
-    desk: Desk, look: Look, wanted: ComparisonFilter, words: Wording, *, order: ListOrder, cursor: str | None
+    context: Context,
+    follower: Callable[[str], Follower],
+    wanted: ComparisonFilter,
+    words: Wording,
+    *,
+    order: ListOrder,
+    cursor: str | None,
 ) -> ListPage:
     """Raises InvalidValue for a cursor that is none."""
-    page = desk.registry.page(wanted, order=order, cursor=cursor)
+    page = context.registry.page(wanted, order=order, cursor=cursor)
     return ListPage(
-        heads=tuple(_head(name, by, order, words) for name, by in COLUMNS),
-        lines=tuple(_line(look, one, words) for one in page.entries),
+        heads=tuple(_head(name, sort, order, words) for name, sort in COLUMNS),
+        lines=tuple(_line(follower, one, words) for one in page.entries),
         next_cursor=page.next_cursor,
     )
 
 
-def _head(name: str, by: SortBy | None, order: ListOrder, words: Wording) -> Head:
-    """Names and words first go up, times down; the head that the list is ordered by turns it round."""
-    is_own = by is order.by
-    falls = not order.is_descending if is_own else by is SortBy.CREATED
-    return Head(
-        name=words(name),
-        sort="" if by is None else ListOrder(by=by, is_descending=falls).name,
-        direction="" if not is_own else "descending" if order.is_descending else "ascending",
-        is_number=name == "items",
-    )
+def _head(name: str, sort: str, order: ListOrder, words: Wording) -> Head:
+    is_own = sort == order.name
+    direction = "descending" if order.is_descending else "ascending"
+    return Head(name=words(name), sort=sort, direction=direction if is_own else "", is_number=name == "items")
 
 
-def _line(look: Look, summary: ComparisonSummary, words: Wording) -> Line:
+def _line(follower: Callable[[str], Follower], summary: ComparisonSummary, words: Wording) -> Line:
     is_live = summary.status not in ENDED
     return Line(
         summary=summary,
@@ -160,7 +158,7 @@ def _line(look: Look, summary: ComparisonSummary, words: Wording) -> Line:
         verdict=None if summary.verdict is None else verdict_cell(summary.verdict, words.report),
         items=_items(summary, words),
         created=shown_time(summary.created_at),
-        bar=_bar(look, summary, words) if summary.status in ASKED else None,
+        bar=_bar(follower, summary, words) if summary.status in ASKED else None,
         why=said(summary.stop_reason, words) if summary.stop_reason else None,
         is_live=is_live,
     )
@@ -173,9 +171,9 @@ def _items(summary: ComparisonSummary, words: Wording) -> str:
     return words("items asked", n=count(summary.n_items_asked), total=planned)
 
 
-def _bar(look: Look, summary: ComparisonSummary, words: Wording) -> Bar | None:
+def _bar(follower: Callable[[str], Follower], summary: ComparisonSummary, words: Wording) -> Bar | None:
     with suppress(ComparisonNotFound):  # it was deleted just now
-        found = look(summary.id)
+        found = follower(summary.id).look()
         return Bar(
             text=_answered(found, words),
             pace=_pace(found, words),
@@ -218,3 +216,85 @@ def left(duration_s: float, words: Wording) -> str:
 def shown_time(moment: datetime) -> str:
     """The same in every language, and it sorts as text."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+ON_PAPER = ("signoff",)
+"""Sections that people fill in with a pen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignOffLine:
+    """One sign-off."""
+
+    by: str
+    at: str
+    verdict: Cell
+    note: str
+    override: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonPage:
+    """What is known of it by now."""
+
+    summary: ComparisonSummary
+    name: str
+    status: str
+    created: str
+    is_live: bool
+    """Whether it may change by itself."""
+    trouble: Trouble | None
+    """Why it ended early."""
+    report: ReportModel | None
+    """None while there is no analysis."""
+    has_items: bool
+    signed: tuple[SignOffLine, ...]
+    statuses: dict[str, str]
+    """Words of what it may become while somebody looks."""
+
+
+def comparison_page(context: Context, comparison_id: str, words: Wording) -> ComparisonPage:
+    """Raises ComparisonNotFound."""
+    found = comparison_state(context, comparison_id)
+    summary = found.summary
+    return ComparisonPage(
+        summary=summary,
+        name=summary.label or summary.id,
+        status=words(f"status {summary.status}"),
+        created=shown_time(summary.created_at),
+        is_live=not found.has_ended,
+        trouble=_reason(found, words),
+        report=None if summary.verdict is None else _on_screen(context, summary.id, words),
+        has_items=summary.status is ComparisonStatus.FINISHED,
+        signed=_signed(context, summary, words),
+        statuses={status: words(f"status {status}") for status in (*ComparisonStatus, *SubmissionStatus)},
+    )
+
+
+def _reason(found: ComparisonState, words: Wording) -> Trouble | None:
+    """Of the request where it says one, otherwise of the run."""
+    error = found.submission.error if found.submission else {}
+    if error.get("message"):
+        return trouble(error.get("code", ""), error["message"], error.get("hint", ""), words)
+    reason = found.summary.stop_reason
+    return trouble(RunStopped.code, reason, "", words) if reason else None
+
+
+def _on_screen(context: Context, comparison_id: str, words: Wording) -> ReportModel:
+    report = report_model(context.services.store, context.registry, comparison_id, words.language)
+    return replace(report, sections=tuple(one for one in report.sections if one.id not in ON_PAPER))
+
+
+def _signed(context: Context, summary: ComparisonSummary, words: Wording) -> tuple[SignOffLine, ...]:
+    found = context.registry.signoffs(summary.id) if summary.plan_hash else ()
+    return tuple(_signed_as(one, words) for one in found)
+
+
+def _signed_as(one: SignOff, words: Wording) -> SignOffLine:
+    return SignOffLine(
+        by=one.signed_by,
+        at=shown_time(one.signed_at),
+        verdict=verdict_cell(one.verdict, words.report),
+        note=one.note,
+        override=one.override,
+    )

@@ -19,7 +19,7 @@ MOST_ITEMS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PowerQuery:
     """Fractions."""
 
     items: int
@@ -61,20 +61,20 @@ class PowerPage:
     command: str
 
 
-def power_page(asked: Asked, words: Wording) -> PowerPage:
+def power_page(query: PowerQuery, words: Wording) -> PowerPage:
     """Raises InvalidValue for what cannot be."""
-    here = asked.proves(asked.items, is_guarded=True)
-    needed = sufficient_items(asked.discordance, asked.power, rule=asked.rule, missing=asked.expected)
+    here = query.proves(query.items, is_guarded=True)
+    needed = sufficient_items(query.discordance, query.power, rule=query.rule, missing=query.expected)
     return PowerPage(
-        curve=_curve(asked, here, needed, words), facts=_facts(asked, here, needed, words), command=_command(asked)
+        curve=_curve(query, here, needed, words), facts=_facts(query, here, needed, words), command=_command(query)
     )
 
 
-def _facts(asked: Asked, here: float, needed: int | None, words: Wording) -> tuple[Fact, ...]:
-    n, none = count(asked.items), words("no margin")
-    margin = narrowest_margin(asked.items, asked.discordance, asked.power, rule=asked.rule, missing=asked.expected)
+def _facts(query: PowerQuery, here: float, needed: int | None, words: Wording) -> tuple[Fact, ...]:
+    n, none = count(query.items), words("no margin")
+    margin = narrowest_margin(query.items, query.discordance, query.power, rule=query.rule, missing=query.expected)
     try:
-        loss = mde_beyond_noise(n_items=asked.items, noise=asked.discordance, alpha=asked.alpha, power=asked.power)
+        loss = mde_beyond_noise(n_items=query.items, noise=query.discordance, alpha=query.alpha, power=query.power)
     except InsufficientData:
         loss = None
     units = words.report.units
@@ -87,24 +87,24 @@ def _facts(asked: Asked, here: float, needed: int | None, words: Wording) -> tup
     return tuple(Fact(label=label, text=text) for label, text in said)
 
 
-def _curve(asked: Asked, here: float, needed: int | None, words: Wording) -> Curve:
-    most = max(2 * asked.items, round(1.25 * needed) if needed else 0, N_POINTS)
-    places = sorted({round(most * place / N_POINTS) for place in range(1, N_POINTS + 1)} | {asked.items})
-    units, n = words.report.units, count(asked.items)
-    aim, power = units(percent(asked.power)), units(share(here))
+def _curve(query: PowerQuery, here: float, needed: int | None, words: Wording) -> Curve:
+    most = max(2 * query.items, round(1.25 * needed) if needed else 0, N_POINTS)
+    places = sorted({round(most * place / N_POINTS) for place in range(1, N_POINTS + 1)} | {query.items})
+    units, n = words.report.units, count(query.items)
+    aim, power = units(percent(query.power)), units(share(here))
     reached = words("curve reaches", power=aim, n=count(needed)) if needed else words("curve never", power=aim)
     return Curve(
-        points=((0.0, 0.0), *((float(n), here if n == asked.items else asked.proves(n)) for n in places)),
-        here=(float(asked.items), here),
-        target=asked.power,
+        points=((0.0, 0.0), *((float(n), here if n == query.items else query.proves(n)) for n in places)),
+        here=(float(query.items), here),
+        target=query.power,
         axis=words("curve axis"),
         vertical_axis=words("curve vertical"),
         here_text=words("curve here", n=n, power=power),
         target_text=words("curve target", power=aim),
         description=words(
             "curve alt",
-            discordance=units(percent(asked.discordance)),
-            margin=units(pp(asked.margin)),
+            discordance=units(percent(query.discordance)),
+            margin=units(pp(query.margin)),
             here=power,
             n=n,
             aim=reached,
@@ -112,11 +112,11 @@ def _curve(asked: Asked, here: float, needed: int | None, words: Wording) -> Cur
     )
 
 
-def _command(asked: Asked) -> str:
+def _command(query: PowerQuery) -> str:
     """Of the command line's calculator, which knows equivalence alone and no missing answers; empty for others."""
-    if is_one_sided(asked.rule) or asked.missing:
+    if is_one_sided(query.rule) or query.missing:
         return ""
     return (
-        f"qualab stats power --items {asked.items} --discordance {asked.discordance:g} "
-        f"--margin {asked.margin:g} --alpha {asked.alpha:g}"
+        f"qualab stats power --items {query.items} --discordance {query.discordance:g} "
+        f"--margin {query.margin:g} --alpha {query.alpha:g}"
     )

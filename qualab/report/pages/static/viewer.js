@@ -79,27 +79,6 @@ const fillIn = async (id, tries = TRIES) => {
   setTimeout(() => fillIn(id, tries - 1), is ? 500 : 2000);
 };
 
-// Keys that go from item to item, or from line to line of a list.
-const KEYS = { n: "next", j: "next", ArrowRight: "next", p: "prev", k: "prev", ArrowLeft: "prev", u: "up" };
-const walk = (by) => {
-  const links = [...document.querySelectorAll("#lines td.name a")];
-  const at = links.indexOf(document.activeElement);
-  const next = at < 0 ? (by > 0 ? 0 : links.length - 1) : at + by;
-  links[Math.min(Math.max(next, 0), links.length - 1)]?.focus();
-};
-const step = (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-  if (event.target.closest("input, select, textarea, [contenteditable], dialog")) return;
-  // what scrolls sideways keeps its arrows
-  if (event.key.startsWith("Arrow") && event.target.closest("[tabindex='0']")) return;
-  const isList = document.getElementById("lines");
-  if (event.key === "?") help();
-  else if (isList && (event.key === "j" || event.key === "k")) walk(event.key === "j" ? 1 : -1);
-  else if (KEYS[event.key] && !(isList && event.key.startsWith("Arrow")))
-    document.querySelector(`main a[rel="${KEYS[event.key]}"]`)?.click();
-};
-const help = () => document.getElementById("keys").showModal();
-
 const copy = async (button) => {
   const source = document.getElementById(button.dataset.copies);
   try {
@@ -141,13 +120,6 @@ const calculate = (form) => {
 };
 
 refresh();
-document.addEventListener("keydown", step);
-const button = document.getElementById("show-keys");
-button.hidden = false;
-button.addEventListener("click", help);
-document.getElementById("keys").addEventListener("keydown", (event) => {
-  if (event.key === "?") event.currentTarget.close();
-});
 fillIn("extracted");
 for (const live of document.querySelectorAll("[data-events]")) follow(live);
 for (const one of document.querySelectorAll("button.copy")) one.addEventListener("click", () => copy(one));

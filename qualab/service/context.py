@@ -1,28 +1,167 @@
-"""The composition root of the service: settings in, a desk out; and what a request may say, given those settings."""
+"""What the service's use cases share, and a request for a comparison: read, checked and queued for its hosts."""
 
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from qualab.bootstrap import NEEDED_TO_RUN, experiment_of
 from qualab.endpoints.allowing import AllowedEndpoints, allowed_opening
-from qualab.errors import InvalidValue, PathForbidden, SecretForbidden, UnknownSetting
+from qualab.errors import InvalidValue, PathForbidden, QualabError, SecretForbidden, UnknownSetting
 from qualab.model.items import JsonObject
 from qualab.model.names import ArmName
 from qualab.model.ports import Jobs, Registry, Secrets
-from qualab.model.registry import Pulse
+from qualab.model.registry import HostLease, Submission, SubmissionStatus, check_slots, host_of
 from qualab.run.experiment import Experiment, FrozenPlan, from_document, to_document
 from qualab.run.services import Services
 from qualab.service.access import ReferencedSecrets
-from qualab.service.desk import EXCLUSIVE, Desk, Wanted
 from qualab.service.planner import Planner
 from qualab.service.settings import ServiceSettings
 from qualab.settings import FIELDS, KEY_FIELDS, PLACE_FIELDS, PLAN_FIELDS, PLAN_FORMAT, RULE_FIELDS, Settings, load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonRequest:
+    """A request for a comparison, read and allowed."""
+
+    document: JsonObject
+    """What is kept of it: reading that again gives the same."""
+    experiment: Experiment
+    keys: Mapping[ArmName, str]
+    """References; an arm without a key is left out."""
+    settings: JsonObject
+    """Everything that makes the plan, as a plan file keeps it."""
+    frozen: FrozenPlan | None
+    accept_underpowered: bool
+    is_exclusive: bool = False
+    """Whether nothing else may be asked of its hosts meanwhile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What every use case of the service needs."""
+
+    services: Services
+    registry: Registry
+    jobs: Jobs
+    settings: ServiceSettings
+    allowed: AllowedEndpoints
+    secrets: Secrets
+    planner: Planner
+
+    def read_document(self, body: JsonObject, *, needed: tuple[str, ...] = NEEDED_TO_RUN) -> ComparisonRequest:
+        """Read an experiment's settings, or a plan file's content with the places beside it.
+
+        Raises UnknownSetting, InvalidValue, UsageError, PlanChanged, PathForbidden, SecretForbidden.
+        """
+        content = dict(body)
+        accepted, is_exclusive = _mark(content, ACCEPT), _mark(content, EXCLUSIVE)
+        references = {name: content[name] for name in KEY_FIELDS if content.get(name) is not None}
+        frozen = None
+        if PLAN_FORMAT in content:
+            frozen, content = _plan_in(content, self.settings)
+        _check_known(content, (*FIELDS, *KEY_FIELDS, ACCEPT, EXCLUSIVE))
+        keys = _keys(content, self.secrets)
+        content = {name: value for name, value in content.items() if value is not None and name not in KEY_FIELDS}
+        _check_places(content, self.settings)
+        has_data = self.settings.data_dir is None or "data_dir" in content
+        found = _loaded(content if has_data else {**content, "data_dir": str(self.settings.data_dir)})
+        if frozen:
+            _check_planned(found, frozen)
+        marks = {name: True for name, is_set in ((ACCEPT, accepted), (EXCLUSIVE, is_exclusive)) if is_set}
+        missing = {name: "is needed" for name in needed if not getattr(found, name)}
+        if missing:
+            raise InvalidValue(f"{' and '.join(missing)} must be given", hint="Add what is missing", fields=missing)
+        everything = found.model_dump(mode="json", include=set(PLAN_FIELDS))
+        return ComparisonRequest(
+            document=_document(content, frozen) | references | marks,
+            experiment=experiment_of(found, needed=needed),
+            keys=keys,
+            settings={name: everything[name] for name in PLAN_FIELDS if everything[name] is not None},
+            frozen=frozen,
+            accept_underpowered=accepted,
+            is_exclusive=is_exclusive,
+        )
+
+
+EXCLUSIVE = "exclusive"
+"""The key of a request that keeps its hosts to itself."""
+OVERTAKEN_BY = timedelta(minutes=10)
+"""Who came later by less may have a host first."""
+
+
+def slots_of(experiment: Experiment) -> Mapping[str, int]:
+    """Requests in flight at each host; both arms may be on one."""
+    noise = experiment.noise_floor.concurrency if experiment.noise_floor else 0
+    each = experiment.policy.concurrency
+    slots = Counter({host_of(experiment.candidate): each})
+    slots[host_of(experiment.baseline)] += max(each, noise)
+    return slots
+
+
+def check_hosts(context: Context, experiment: Experiment) -> None:
+    """Raises InvalidValue for what no wait would bring about."""
+    try:
+        check_slots(slots_of(experiment), context.settings.host_concurrency)
+    except InvalidValue as exc:
+        raise InvalidValue(exc.message, hint=exc.hint, fields={"concurrency": exc.message}) from exc
+
+
+def take_hosts(context: Context, submission: Submission, request: ComparisonRequest) -> bool:
+    """Takes all that it needs, or none: what is left over by those that run and those before it. Raises InvalidValue
+    for what no wait would bring about."""
+    slots = slots_of(request.experiment)
+    services = context.services
+    return context.registry.lease_hosts(
+        submission.id,
+        slots,
+        reserved=list(_reserved(context, submission, slots)),
+        runner=services.runner,
+        limit=context.settings.host_concurrency,
+        is_exclusive=request.is_exclusive,
+        now=services.clock.now(),
+        stale_after_s=services.pulse.stale_after_s,
+    )
+
+
+def _reserved(context: Context, submission: Submission, slots: Mapping[str, int]) -> Iterator[HostLease]:
+    """What those before it will need of its hosts: smaller ones that keep coming would have them wait for ever."""
+    for other in context.registry.submissions(SubmissionStatus.QUEUED):
+        if other.id == submission.id:
+            return
+        if slots.keys() & _hosts_of(other) and not _may_overtake(submission, other):
+            yield from _needed(context, other)
+
+
+def _may_overtake(later: Submission, earlier: Submission) -> bool:
+    """Who came at about the same time takes a free host at once, and does not look for who was first."""
+    return not earlier.experiment.get(EXCLUSIVE) and later.created_at - earlier.created_at < OVERTAKEN_BY
+
+
+def _needed(context: Context, waiting: Submission) -> Iterator[HostLease]:
+    try:
+        request = context.read_document(waiting.experiment)
+    except QualabError:  # it fails when its turn comes
+        return
+    for host, slots in slots_of(request.experiment).items():
+        yield HostLease(
+            host=host,
+            comparison_id=waiting.id,
+            runner="",
+            slots=slots,
+            is_exclusive=request.is_exclusive,
+            heartbeat_at=waiting.created_at,
+        )
+
+
+def _hosts_of(submission: Submission) -> set[str]:
+    return {host_of(str(submission.experiment.get(arm, ""))) for arm in ArmName}
+
 
 ACCEPT = "accept_underpowered"
 PLAN_PARTS = (PLAN_FORMAT, "hash", "frozen_at", "figures", "experiment", "plan")
@@ -34,59 +173,22 @@ VERIFIED = ("pods", "containers")
 MOST_WRONG = 20
 
 
-def desk_of(services: Services, registry: Registry, jobs: Jobs, settings: ServiceSettings) -> Desk:
-    """The desk. Endpoints are opened through the allow list from here on."""
+def context_of(services: Services, registry: Registry, jobs: Jobs, settings: ServiceSettings) -> Context:
+    """Make the context. Endpoints are opened through the allow list from here on."""
     allowed = AllowedEndpoints(settings.endpoints)
     secrets = ReferencedSecrets(env=settings.secret_env, folder=settings.secret_dir)
-    return Desk(
-        services=replace(services, open_endpoint=allowed_opening(allowed), pulse=pulse_of(settings)),
+    return Context(
+        services=replace(services, open_endpoint=allowed_opening(allowed), pulse=settings.pulse),
         registry=registry,
         jobs=jobs,
-        read_document=partial(read_document, settings=settings, secrets=secrets),
-        read_plan=partial(read_document, settings=settings, secrets=secrets, needed=()),
-        read_rule=read_rule,
-        check_endpoint=allowed.check,
+        settings=settings,
+        allowed=allowed,
         secrets=secrets,
         planner=Planner(services.harness, timeout_s=settings.planning_timeout_s, max_tasks=settings.max_tasks),
-        host_concurrency=settings.host_concurrency,
     )
 
 
-def pulse_of(settings: ServiceSettings) -> Pulse:
-    """How workers say that they live."""
-    return Pulse(every_s=settings.beat_s, stale_after_s=settings.stale_after_s)
-
-
-def read_document(
-    body: JsonObject, *, settings: ServiceSettings, secrets: Secrets, needed: tuple[str, ...] = NEEDED_TO_RUN
-) -> Wanted:
-    """An experiment's settings, or a plan file's content with the places beside it.
-
-    Raises UnknownSetting, InvalidValue, UsageError, PlanChanged, PathForbidden, SecretForbidden.
-    """
-    said = dict(body)
-    accepted, is_exclusive = _said(said, ACCEPT), _said(said, EXCLUSIVE)
-    frozen, content = _plan_in(said, settings) if PLAN_FORMAT in said else (None, said)
-    _check_known(content, (*FIELDS, *KEY_FIELDS, ACCEPT, EXCLUSIVE))
-    keys = _keys(content, secrets)
-    content = {name: value for name, value in content.items() if value is not None and name not in KEY_FIELDS}
-    _check_places(content, settings)
-    found = _loaded(_with_data(content, settings))
-    if frozen:
-        _check_planned(found, frozen)
-    references = {name: said[name] for name in KEY_FIELDS if said.get(name) is not None}
-    return Wanted(
-        document=_document(content, frozen) | references | _marks(**{ACCEPT: accepted, EXCLUSIVE: is_exclusive}),
-        experiment=_experiment(found, needed),
-        keys=keys,
-        settings=_planned_by(found),
-        frozen=frozen,
-        accept_underpowered=accepted,
-        is_exclusive=is_exclusive,
-    )
-
-
-def _said(body: JsonObject, name: str) -> bool:
+def _mark(body: JsonObject, name: str) -> bool:
     """A mark that stands beside the settings; taken out of them."""
     value = body.pop(name, False)
     if not isinstance(value, bool):
@@ -94,21 +196,17 @@ def _said(body: JsonObject, name: str) -> bool:
     return value
 
 
-def _marks(**marks: bool) -> JsonObject:
-    return {name: True for name, is_set in marks.items() if is_set}
+def read_rule(changes: JsonObject) -> Mapping[str, Any]:
+    """Read the parts of a decision rule that an analysis may change. Raises UnknownSetting, InvalidValue."""
+    _check_known(changes, RULE_FIELDS)
+    found = _loaded(changes)
+    return {name: getattr(found, name) for name in changes if changes[name] is not None}
 
 
-def read_rule(said: JsonObject) -> Mapping[str, Any]:
-    """Parts of a decision rule that an analysis may change. Raises UnknownSetting, InvalidValue."""
-    _check_known(said, RULE_FIELDS)
-    found = _loaded(said)
-    return {name: getattr(found, name) for name in said if said[name] is not None}
-
-
-def _plan_in(said: JsonObject, settings: ServiceSettings) -> tuple[FrozenPlan, JsonObject]:
+def _plan_in(content: JsonObject, settings: ServiceSettings) -> tuple[FrozenPlan, JsonObject]:
     """The plan, and the settings around it. Paths that it names are those of the machine that made it: left out."""
-    frozen = from_document(said, where="The plan")
-    beside = {name: value for name, value in said.items() if name not in PLAN_PARTS}
+    frozen = from_document(content, where="The plan")
+    beside = {name: value for name, value in content.items() if name not in PLAN_PARTS}
     for name in beside:
         if name in PLAN_FIELDS:
             raise InvalidValue(
@@ -131,14 +229,14 @@ def _check_known(content: Mapping[str, Any], known: tuple[str, ...]) -> None:
     fields = {_short(name): _nearest(name, known) for name in unknown[:MOST_WRONG]}
     raise UnknownSetting(
         f"Unknown setting {_short(unknown[0])}",
-        hint=fields[_short(unknown[0])].removeprefix("is no setting. "),
+        hint=fields[_short(unknown[0])].removeprefix("is not a setting. "),
         fields=fields,
     )
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(name[:100].replace("-", "_"), known, n=1, cutoff=0.5)
-    return f"is no setting. Did you mean {near[0]}?" if near else f"is no setting. Known: {', '.join(known)}"
+    return f"is not a setting. Did you mean {near[0]}?" if near else f"is not a setting. Known: {', '.join(known)}"
 
 
 def _short(name: str) -> str:
@@ -216,12 +314,6 @@ def _is_allowed(path: str, settings: ServiceSettings) -> bool:
         return False
 
 
-def _with_data(content: Mapping[str, Any], settings: ServiceSettings) -> Mapping[str, Any]:
-    if settings.data_dir is None or "data_dir" in content:
-        return content
-    return {**content, "data_dir": str(settings.data_dir)}
-
-
 def _loaded(content: Mapping[str, Any]) -> Settings:
     """The service's environment says nothing here: it is its operator's, not the caller's."""
     try:
@@ -248,15 +340,3 @@ def _document(content: Mapping[str, Any], frozen: FrozenPlan | None) -> JsonObje
     changed = content.keys() & frozen.settings.keys()
     beside |= {name: content[name] for name in sorted(changed) if content[name] != frozen.settings[name]}
     return to_document(frozen, {}) | beside
-
-
-def _planned_by(found: Settings) -> JsonObject:
-    everything = found.model_dump(mode="json", include=set(PLAN_FIELDS))
-    return {name: everything[name] for name in PLAN_FIELDS if everything[name] is not None}
-
-
-def _experiment(found: Settings, needed: tuple[str, ...]) -> Experiment:
-    missing = {name: "is needed" for name in needed if not getattr(found, name)}
-    if missing:
-        raise InvalidValue(f"{' and '.join(missing)} must be given", hint="Add what is missing", fields=missing)
-    return experiment_of(found, needed=needed)
