@@ -13,7 +13,7 @@ from qualab.model.comparison import Evidence, IntervalOf, ItemsRange
 from qualab.model.names import EvidenceKind
 from qualab.model.plan import DecisionRule
 from qualab.stats.bounded import BoundedMean
-from qualab.stats.checks import normal_quantile
+from qualab.stats.distributions import normal_quantile
 from qualab.stats.equivalence import forget_guard
 from qualab.stats.interval import ConfidenceInterval, clopper_pearson
 from qualab.stats.sizing import items_needed, items_wald_equivalence

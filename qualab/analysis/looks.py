@@ -26,7 +26,7 @@ from qualab.model.items import Item
 from qualab.model.names import ArmName, LookDecision, MissingPolicy, Verdict
 from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, Plan
 from qualab.stats.bounded import BoundedMean
-from qualab.stats.checks import normal_quantile, normal_sf
+from qualab.stats.distributions import normal_quantile, normal_sf
 from qualab.stats.looks import sequential_pvalue, spending_boundaries
 
 LEAST_LEVEL = 1e-8

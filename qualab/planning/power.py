@@ -13,7 +13,8 @@ from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.model.plan import DecisionRule
 from qualab.stats.bounded import bound_cost
-from qualab.stats.checks import check_alpha, check_items, check_margin, normal_quantile
+from qualab.stats.checks import check_alpha, check_items, check_margin
+from qualab.stats.distributions import normal_quantile
 from qualab.stats.looks import MOST_GUARDED, LookDesign, LookPerformance, design_looks, looks_at, simulate_looks
 from qualab.stats.sizing import is_guard_counted, items_needed, power_equivalence, smallest_margin
 

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from qualab.errors import InsufficientData
-from qualab.stats.checks import FloatArray, IntArray, check_confidence_level, normal_cdf, normal_quantile
+from qualab.stats.checks import FloatArray, IntArray, check_confidence_level
+from qualab.stats.distributions import normal_cdf, normal_quantile
 from qualab.stats.interval import ConfidenceInterval
 from qualab.stats.mean import Labels, cluster_codes, cluster_sums
 from qualab.stats.resampling import Statistic, paired_features

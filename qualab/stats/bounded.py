@@ -20,15 +20,8 @@ import numpy.typing as npt
 import scipy
 
 from qualab.errors import InvalidValue
-from qualab.stats.checks import (
-    FloatArray,
-    check_alpha,
-    check_confidence_level,
-    check_items,
-    check_margin,
-    finite,
-    normal_quantile,
-)
+from qualab.stats.checks import FloatArray, check_alpha, check_confidence_level, check_items, check_margin, finite
+from qualab.stats.distributions import normal_quantile
 from qualab.stats.interval import ConfidenceInterval
 from qualab.stats.mean import Labels, cluster_codes, cluster_sums
 

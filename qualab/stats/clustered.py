@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.stats.bounded import bounded_equivalence
-from qualab.stats.checks import FloatArray, check_alpha, check_items, check_margin, chi_square_sf, finite, normal_sf
+from qualab.stats.checks import FloatArray, check_alpha, check_items, check_margin, finite
+from qualab.stats.distributions import chi_square_sf, normal_sf
 from qualab.stats.interval import ConfidenceInterval, score_interval, score_statistic
 from qualab.stats.mean import Labels, cluster_codes, mean_difference, mean_equivalence, paired_differences
 

@@ -9,23 +9,19 @@ import numpy as np
 import scipy
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats.checks import (
-    FloatArray,
+from qualab.stats.checks import FloatArray, check_alpha, check_items, check_margin, check_power
+from qualab.stats.counts import PairedCounts
+from qualab.stats.distributions import (
     binomial_cdf,
     binomial_cdfs,
     binomial_pmf,
     binomial_weights,
     bisect,
-    check_alpha,
-    check_items,
-    check_margin,
-    check_power,
     chi_square_sf,
     likely_totals,
     normal_cdf,
     normal_quantile,
 )
-from qualab.stats.counts import PairedCounts
 from qualab.stats.equivalence import supremum
 from qualab.stats.interval import clopper_pearson
 

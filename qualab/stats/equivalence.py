@@ -16,14 +16,10 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
-from qualab.stats.checks import (
-    BoolArray,
-    FloatArray,
-    IntArray,
+from qualab.stats.checks import BoolArray, FloatArray, IntArray, check_alpha, check_items, check_margin
+from qualab.stats.counts import PairedCounts
+from qualab.stats.distributions import (
     binomial_weights,
-    check_alpha,
-    check_items,
-    check_margin,
     falling_root,
     largest_integers,
     likely_totals,
@@ -32,7 +28,6 @@ from qualab.stats.checks import (
     normal_sf,
     safe_log,
 )
-from qualab.stats.counts import PairedCounts
 from qualab.stats.interval import ConfidenceInterval, score_statistic, tango
 
 _BLOCK = 16

@@ -8,15 +8,9 @@ from typing import Any, TypeVar
 
 import scipy
 
-from qualab.stats.checks import (
-    FloatArray,
-    IntArray,
-    bisect,
-    check_confidence_level,
-    check_items,
-    normal_quantile,
-)
+from qualab.stats.checks import FloatArray, IntArray, check_confidence_level, check_items
 from qualab.stats.counts import PairedCounts
+from qualab.stats.distributions import bisect, normal_quantile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,19 +12,8 @@ import numpy.typing as npt
 import scipy
 
 from qualab.errors import InvalidValue
-from qualab.stats.checks import (
-    FloatArray,
-    binomial_cdfs,
-    bisect,
-    check_alpha,
-    check_margin,
-    check_power,
-    check_rates,
-    finite,
-    gauss_legendre,
-    normal_quantile,
-    normal_sf,
-)
+from qualab.stats.checks import FloatArray, check_alpha, check_margin, check_power, check_rates, finite
+from qualab.stats.distributions import binomial_cdfs, bisect, gauss_legendre, normal_quantile, normal_sf
 from qualab.stats.equivalence import guard_threshold
 from qualab.stats.interval import score_statistic
 from qualab.stats.sizing import is_guard_counted, items_needed

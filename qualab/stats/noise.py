@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats.checks import FloatArray, binomial_sf, finite
+from qualab.stats.checks import FloatArray, finite
+from qualab.stats.distributions import binomial_sf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,16 +17,10 @@ import numpy as np
 import scipy
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats.checks import (
-    FloatArray,
-    IntArray,
+from qualab.stats.checks import FloatArray, IntArray, check_alpha, check_items, check_margin, check_power, check_rates
+from qualab.stats.distributions import (
     binomial_cdfs,
     bisect,
-    check_alpha,
-    check_items,
-    check_margin,
-    check_power,
-    check_rates,
     largest_integers,
     likely_totals,
     log_factorials,

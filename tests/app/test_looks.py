@@ -23,9 +23,9 @@ from qualab.planning.power import Missing, power_at_looks
 from qualab.run.compare import compare_again, with_rule
 from qualab.run.prepare import in_random_order, stage_ends
 from qualab.run.run import resume, start
-from qualab.stats.checks import normal_sf
 from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import mcnemar_sides
+from qualab.stats.distributions import normal_sf
 from qualab.stats.equivalence import equivalence
 from qualab.stats.interval import tango
 from qualab.stats.looks import spending_boundaries

@@ -15,8 +15,9 @@ import numpy.typing as npt
 import scipy
 
 from qualab.stats.bootstrap import BootstrapResult, paired_bootstraps
-from qualab.stats.checks import FloatArray, bisect, gauss_legendre, normal_quantile, normal_sf
+from qualab.stats.checks import FloatArray
 from qualab.stats.counts import PairedCounts
+from qualab.stats.distributions import bisect, gauss_legendre, normal_quantile, normal_sf
 from qualab.stats.equivalence import guard_pvalue
 from qualab.stats.f1 import JoinedAnswers, LabelledAnswers
 from qualab.stats.interval import ConfidenceInterval, score_statistic

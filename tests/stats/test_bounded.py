@@ -10,7 +10,7 @@ import pytest
 import scipy
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.planning.calculators import verdict_power
+from qualab.planning.power import verdict_power
 from qualab.stats import bounded as module
 from qualab.stats.bounded import BoundedMean, bounded_equivalence, gamma_sum_cdf
 from qualab.stats.checks import FloatArray
