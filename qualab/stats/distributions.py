@@ -11,6 +11,7 @@ import numpy as np
 import scipy
 
 from qualab.stats.checks import (
+    BoolArray,
     FloatArray,
     IntArray,
 )
