@@ -145,7 +145,7 @@ class Follower:
         """Goes through the items, once. Raises ComparisonNotFound, StoreError."""
         store = self._desk.services.store
         repeats = store.get(self._id).plan.sampling.repeats
-        self._n_requests = repeats * sum(len(item.requests) for item in store.items(self._id))
+        self._n_requests = repeats * store.n_requests(self._id)
 
     def count_meanwhile(self) -> None:
         """Counts in a thread, unless that is done or under way."""

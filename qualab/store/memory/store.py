@@ -124,6 +124,10 @@ class MemoryStore:
         for one in self.items(comparison_id, positions=positions):
             yield ItemHead(position=one.position, task=one.task, doc_id=one.doc_id, kind=one.kind)
 
+    def n_requests(self, comparison_id: str) -> int:
+        """How many requests its items have, each counted once."""
+        return sum(len(one.requests) for one in self.items(comparison_id))
+
     def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
         kept = self.of(comparison_id)
         if not may_take(kept.claim, runner=runner, now=now, stale_after_s=stale_after_s):
