@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Select, create_engine, event, select
+from sqlalchemy import Connection, Engine, Row, Select, create_engine, event, select
 from sqlalchemy.exc import NoSuchModuleError
 
 from qualab.errors import StoreError
@@ -17,6 +17,7 @@ from qualab.store.location import Location
 from qualab.store.rows import CHUNK
 from qualab.store.tables import comparison
 
+T = TypeVar("T")
 _BUSY_TIMEOUT_S = 5.0
 _CONNECT_TIMEOUT_S = 5
 _KEPT_OPEN, _BEYOND = 16, 4
@@ -56,10 +57,10 @@ class Sessions:
         with self.writing() as connection:
             yield connection, key_of(connection, comparison_id, is_kept=True)
 
-    def streamed(self, query: Select[Any]) -> Iterator[Any]:
-        """Yields rows in a transaction of their own, a chunk in memory at a time."""
+    def streamed(self, query: Select[Any], convert: Callable[[Row[Any]], T]) -> Iterator[T]:
+        """Yields the values of rows in a transaction of their own, a chunk in memory at a time."""
         with translated(self.location), self.engine.connect() as connection:
-            yield from connection.execution_options(yield_per=CHUNK).execute(query)
+            yield from map(convert, connection.execution_options(yield_per=CHUNK).execute(query))
 
 
 def key_of(connection: Connection, comparison_id: str, *, is_kept: bool = False) -> int:

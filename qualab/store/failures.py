@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from json import JSONDecodeError
 
 from pydantic import ValidationError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
@@ -43,7 +44,7 @@ def translated(location: Location) -> Iterator[None]:
         yield
     except DBAPIError as exc:
         raise _failure(exc, location) from exc
-    except (ZstdError, ValidationError) as exc:
+    except (ZstdError, ValidationError, JSONDecodeError) as exc:
         raise StoreDamaged(
             f"a row in the database at {location} is damaged, or was altered", hint="restore a copy of the database"
         ) from exc

@@ -60,7 +60,6 @@ from qualab.store import listing
 from qualab.store.engine import Sessions, take_turn
 from qualab.store.rows import (
     SCORE_ORDER,
-    SCORES,
     answer_of,
     fields_of,
     insert_new,
@@ -68,6 +67,7 @@ from qualab.store.rows import (
     read_claim,
     score_of,
     submission_of,
+    value_of,
 )
 from qualab.store.runners import may_take
 from qualab.store.tables import (
@@ -89,18 +89,6 @@ FORGOTTEN_AFTER = timedelta(days=1)
 _LEASES = 7_105_314
 """PostgreSQL's advisory lock that leases are taken under; an arbitrary number. SQLite has one writer anyway."""
 _L, _O, _S = host_lease.c, outcome.c, submission.c
-_OUTCOMES = select(
-    _O.position,
-    _O.repeat,
-    _O.task,
-    _O.doc_id,
-    _O.kind,
-    _O.change,
-    _O.baseline,
-    _O.candidate,
-    _O.different_text,
-    _O.length,
-)
 
 
 class SqlRegistry:
@@ -314,7 +302,7 @@ class SqlRegistry:
     ) -> Page[Outcome]:
         """In order of (position, repeat), or against it. Raises InvalidValue for a cursor of another list."""
         limit, place = max(limit, 1), (_O.position, _O.repeat)
-        query = _OUTCOMES.where(*_conditions(wanted)).limit(limit + 1)
+        query = select(outcome).where(*_conditions(wanted)).limit(limit + 1)
         query = query.order_by(*(column.desc() if is_backward else column for column in place))
         if cursor is not None:
             here, there = tuple_(*place), tuple_(*decode_cursor(cursor, "items", 2))
@@ -322,7 +310,7 @@ class SqlRegistry:
         with self._sessions.reading_of(comparison_id) as (connection, key):
             rows = connection.execute(query.where(_O.comparison_key == key)).all()
         page = page_of(rows, limit, lambda row: encode_cursor("items", row.position, row.repeat))
-        entries = tuple(Outcome(**row._mapping) for row in page.entries)
+        entries = tuple(value_of(Outcome, row) for row in page.entries)
         return Page(entries=entries, next_cursor=page.next_cursor)
 
     def pair(self, comparison_id: str, position: int) -> tuple[Item, Sequence[Answer], Sequence[Score]]:
@@ -337,7 +325,7 @@ class SqlRegistry:
             mine = select(answer).where(c.comparison_key == key, c.position == position, c.run == 0)
             answers = connection.execute(mine.order_by(c.arm, c.choice, c.repeat))
             scores = connection.execute(
-                SCORES.where(score.c.comparison_key == key, score.c.position == position).order_by(*SCORE_ORDER)
+                select(score).where(score.c.comparison_key == key, score.c.position == position).order_by(*SCORE_ORDER)
             )
             return item_of(row), [answer_of(one) for one in answers], [score_of(one) for one in scores]
 
@@ -360,7 +348,7 @@ class SqlRegistry:
     def tokens(self) -> Sequence[Token]:
         """Newest first."""
         with self._sessions.reading() as connection:
-            return [_token_of(row) for row in connection.execute(select(token).order_by(token.c.key.desc()))]
+            return [value_of(Token, row) for row in connection.execute(select(token).order_by(token.c.key.desc()))]
 
     def revoke_token(self, token_id: str, *, entry: AuditEntry) -> None:
         """From the entry's time on; one that is revoked already stays as it is. Raises TokenNotFound."""
@@ -384,13 +372,13 @@ class SqlRegistry:
             query = query.where(audit.c.key < decode_cursor(cursor, "audit", 1)[0])
         with self._sessions.reading() as connection:
             page = page_of(connection.execute(query).all(), limit, lambda row: encode_cursor("audit", row.key))
-        return Page(entries=tuple(map(_entry_of, page.entries)), next_cursor=page.next_cursor)
+        return Page(entries=tuple(value_of(AuditEntry, row) for row in page.entries), next_cursor=page.next_cursor)
 
     def recorded(self, subject: str, action: str) -> Sequence[AuditEntry]:
         """The oldest first."""
         query = select(audit).where(audit.c.subject == subject, audit.c.action == action).order_by(audit.c.key)
         with self._sessions.reading() as connection:
-            return [_entry_of(row) for row in connection.execute(query)]
+            return [value_of(AuditEntry, row) for row in connection.execute(query)]
 
     def sign_off(self, value: SignOff, *, entry: AuditEntry) -> None:
         """Adds it. Raises ComparisonNotFound."""
@@ -408,20 +396,7 @@ class SqlRegistry:
         c = signoff.c
         with self._sessions.reading_of(comparison_id) as (connection, key):
             rows = connection.execute(select(signoff).where(c.comparison_key == key).order_by(c.number))
-            return [
-                SignOff(
-                    comparison_id=comparison_id,
-                    plan_hash=row.plan_hash,
-                    analysis_hash=row.analysis_hash,
-                    verdict=row.verdict,
-                    signed_by=row.signed_by,
-                    note=row.note,
-                    override=row.override,
-                    obstacles=tuple(row.obstacles),
-                    signed_at=row.signed_at,
-                )
-                for row in rows
-            ]
+            return [value_of(SignOff, row, comparison_id=comparison_id, obstacles=tuple(row.obstacles)) for row in rows]
 
 
 def _read_submission(connection: Connection, comparison_id: str) -> Submission | None:
@@ -501,18 +476,8 @@ def _change_in(*changes: Change, is_wanted: bool) -> ColumnElement[bool]:
 
 def _read_token(connection: Connection, token_id: str) -> Token | None:
     row = connection.execute(select(token).where(token.c.id == token_id)).one_or_none()
-    return None if row is None else _token_of(row)
-
-
-def _token_of(row: Row[Any]) -> Token:
-    values = dict(row._mapping)
-    del values["key"]
-    return Token(**values)
+    return None if row is None else value_of(Token, row)
 
 
 def _add_entry(connection: Connection, entry: AuditEntry) -> None:
     connection.execute(insert(audit), fields_of(entry))
-
-
-def _entry_of(row: Row[Any]) -> AuditEntry:
-    return AuditEntry(at=row.at, who=row.who, action=row.action, subject=row.subject, details=row.details)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from typing import Any, TypeVar
@@ -24,7 +24,6 @@ from qualab.store.tables import comparison, score, to_json
 T = TypeVar("T")
 CHUNK = 1_000
 """Rows in memory at a time."""
-SCORES = select(score.c.arm, score.c.position, score.c.repeat, score.c.metric, score.c.value, score.c.detail)
 SCORE_ORDER = (score.c.arm, score.c.position, score.c.repeat, score.c.metric)
 
 
@@ -80,24 +79,20 @@ adapter: Any = cache(TypeAdapter)
 """The validator of a type, made once."""
 
 
+def fields_of(value: Any) -> dict[str, Any]:
+    """A dataclass's fields by name, their values as they are."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def value_of(type_: Callable[..., T], row: Row[Any], **changes: Any) -> T:
+    """A dataclass from the columns that are named as its fields; `changes` take their place."""
+    names = type_.__dataclass_fields__  # type: ignore[attr-defined]
+    return type_(**{name: getattr(row, name) for name in names if name not in changes}, **changes)
+
+
 def comparison_of(row: Row[Any]) -> Comparison:
     """A comparison from a whole row."""
-    return Comparison(
-        id=row.id,
-        plan=adapter(Plan).validate_json(row.plan),
-        plan_hash=row.plan_hash,
-        status=row.status,
-        label=row.label,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        verdict=row.verdict,
-        stop_reason=row.stop_reason,
-        duplicates=row.duplicates,
-        local=row.local,
-        baseline_url=row.baseline_url,
-        candidate_url=row.candidate_url,
-    )
+    return value_of(Comparison, row, plan=adapter(Plan).validate_json(row.plan))
 
 
 def look_of(body: str) -> Look:
@@ -106,43 +101,25 @@ def look_of(body: str) -> Look:
     return look
 
 
+def submission_of(row: Row[Any]) -> Submission:
+    """A submission from a whole row."""
+    return value_of(Submission, row)
+
+
 def item_row(key: int, item: Item) -> dict[str, Any]:
-    """One row of `item`."""
-    return {
-        "comparison_key": key,
-        "position": item.position,
-        "task": item.task,
-        "doc_id": item.doc_id,
-        "kind": item.kind,
-        "n_requests": len(item.requests),
-        "cluster": item.cluster,
-        "target": item.target,
-        "doc": to_json(item.doc, of=f"item {item.id}"),
-        "prompts": {
-            "prompts": [fields_of(prompt) for prompt in item.prompts],
-            "requests": [fields_of(request) for request in item.requests],
-        },
-    }
-
-
-def fields_of(value: Any) -> dict[str, Any]:
-    """Fields by name, their values as they are."""
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+    """One row of `item`. Raises StoreError for a document that JSON cannot hold."""
+    prompts = {"prompts": list(map(fields_of, item.prompts)), "requests": list(map(fields_of, item.requests))}
+    changes = {"doc": to_json(item.doc, of=f"item {item.id}"), "prompts": prompts, "n_requests": len(item.requests)}
+    row = fields_of(item) | changes | {"comparison_key": key}
+    del row["requests"]
+    return row
 
 
 def item_of(row: Row[Any]) -> Item:
     """An item from a whole row."""
-    return Item(
-        position=row.position,
-        task=row.task,
-        doc_id=row.doc_id,
-        kind=row.kind,
-        doc=json.loads(row.doc),
-        target=row.target,
-        prompts=tuple(Prompt(**prompt) for prompt in row.prompts["prompts"]),
-        requests=tuple(Request(**{**request, "api": Api(request["api"])}) for request in row.prompts["requests"]),
-        cluster=row.cluster,
-    )
+    prompts = tuple(Prompt(**prompt) for prompt in row.prompts["prompts"])
+    requests = tuple(Request(**{**request, "api": Api(request["api"])}) for request in row.prompts["requests"])
+    return value_of(Item, row, doc=json.loads(row.doc), prompts=prompts, requests=requests)
 
 
 def answer_row(key: int, answer: Answer) -> dict[str, Any]:
@@ -150,109 +127,32 @@ def answer_row(key: int, answer: Answer) -> dict[str, Any]:
     reply, drafted = answer.reply, answer.reply.drafted
     if reply.loglikelihood is not None and math.isnan(reply.loglikelihood):
         raise StoreError(f"an answer at position {answer.position} has the log-likelihood NaN")
-    return {
-        "comparison_key": key,
-        "position": answer.position,
-        "choice": answer.choice,
-        "repeat": answer.repeat,
-        "arm": answer.arm,
-        "run": answer.run,
-        "status": reply.status,
-        "attempts": reply.attempts,
-        "finish_reason": reply.finish_reason,
-        "system_fingerprint": reply.system_fingerprint,
-        "model": reply.model,
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.completion_tokens,
-        "reasoning_characters": reply.reasoning_characters,
-        "sent_at": reply.sent_at,
-        "latency_s": round(reply.latency_s, 6),
-        "loglikelihood": reply.loglikelihood,
-        "is_greedy": reply.is_greedy,
-        "draft_tokens": drafted.draft_tokens if drafted else None,
-        "accepted_tokens": drafted.accepted_tokens if drafted else None,
-        "rounds": drafted.rounds if drafted else None,
-        "request_hash": answer.request_hash,
-        "text": reply.text,
-        "reasoning": reply.reasoning,
-        "error": reply.error,
-    }
+    row = fields_of(answer) | fields_of(reply)
+    del row["reply"], row["drafted"]
+    row["comparison_key"], row["latency_s"] = key, round(reply.latency_s, 6)
+    return row | (fields_of(drafted) if drafted else dict.fromkeys(Drafted.__dataclass_fields__))
 
 
 def answer_of(row: Row[Any]) -> Answer:
     """An answer from a whole row."""
-    drafted = None
-    if row.accepted_tokens is not None:
-        drafted = Drafted(draft_tokens=row.draft_tokens, accepted_tokens=row.accepted_tokens, rounds=tuple(row.rounds))
-    reply = Reply(
-        status=row.status,
-        text=row.text,
-        loglikelihood=row.loglikelihood,
-        is_greedy=row.is_greedy,
-        finish_reason=row.finish_reason,
-        prompt_tokens=row.prompt_tokens,
-        completion_tokens=row.completion_tokens,
-        attempts=row.attempts,
-        latency_s=row.latency_s,
-        sent_at=row.sent_at,
-        system_fingerprint=row.system_fingerprint,
-        error=row.error,
-        reasoning_characters=row.reasoning_characters,
-        drafted=drafted,
-        model=row.model,
-        reasoning=row.reasoning,
-    )
-    return Answer(
-        arm=row.arm,
-        position=row.position,
-        choice=row.choice,
-        repeat=row.repeat,
-        request_hash=row.request_hash,
-        reply=reply,
-        run=row.run,
-    )
+    drafted = None if row.accepted_tokens is None else value_of(Drafted, row, rounds=tuple(row.rounds))
+    return value_of(Answer, row, reply=value_of(Reply, row, drafted=drafted))
 
 
 def score_row(key: int, score: Score) -> dict[str, Any]:
     """One row of `score`. Raises StoreError for NaN."""
     if math.isnan(score.value):
         raise StoreError(f"the score {score.metric} at position {score.position} is NaN, which is no score")
-    return {
-        "comparison_key": key,
-        "position": score.position,
-        "repeat": score.repeat,
-        "metric": score.metric,
-        "arm": score.arm,
-        "value": float(score.value),
-        "detail": score.detail,
-    }
+    return fields_of(score) | {"comparison_key": key, "value": float(score.value)}
 
 
-def score_of(row: Sequence[Any]) -> Score:
-    """A score from a row of SCORES."""
-    arm, position, repeat, metric, value, detail = row
-    detail = None if detail is None else tuple(detail)
-    return Score(arm=arm, position=position, repeat=repeat, metric=metric, value=value, detail=detail)
+def score_of(row: Row[Any]) -> Score:
+    """A score from a whole row."""
+    return value_of(Score, row, detail=None if row.detail is None else tuple(row.detail))
 
 
 def outcome_row(key: int, outcome: Outcome) -> dict[str, Any]:
     """One row of `outcome`. Raises StoreError for NaN."""
     if any(value is not None and math.isnan(value) for value in (outcome.baseline, outcome.candidate)):
         raise impossible_outcome()
-    return {"comparison_key": key, **fields_of(outcome)}
-
-
-def submission_of(row: Row[Any]) -> Submission:
-    """A submission from a whole row."""
-    return Submission(
-        id=row.id,
-        experiment=row.experiment,
-        label=row.label,
-        model=row.model,
-        created_at=row.created_at,
-        created_by=row.created_by,
-        status=row.status,
-        error=row.error,
-        version=row.version,
-        takeovers=row.takeovers,
-    )
+    return fields_of(outcome) | {"comparison_key": key}

@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, delete, func, insert, literal, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Row,
+    Select,
+    and_,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from qualab.errors import StoreError
@@ -23,12 +36,12 @@ from qualab.store.engine import Sessions, take_turn
 from qualab.store.location import Location
 from qualab.store.rows import (
     SCORE_ORDER,
-    SCORES,
     adapter,
     answer_of,
     answer_row,
     chunks,
     comparison_of,
+    fields_of,
     insert_new,
     item_of,
     item_row,
@@ -38,6 +51,7 @@ from qualab.store.rows import (
     read_claim,
     score_of,
     score_row,
+    value_of,
 )
 from qualab.store.runners import lives, may_take
 from qualab.store.tables import (
@@ -56,6 +70,7 @@ from qualab.store.tables import (
 if TYPE_CHECKING:
     from qualab.store.registry import SqlRegistry
 
+T = TypeVar("T")
 _C = comparison.c
 _NEWEST_FIRST = (_C.created_at.desc(), _C.key.desc())
 _OBSERVED: dict[ObservationKind, type[Observation]] = {
@@ -192,15 +207,16 @@ class SqlStore:
 
     def items(self, comparison_id: str, *, positions: Collection[int] | None = None) -> Iterator[Item]:
         """In order of position; all of them, or those at these positions."""
-        return map(item_of, self._stream(comparison_id, select(item), item.c.position, positions=positions))
+        return self._stream(comparison_id, select(item), item_of, item.c.position, positions=positions)
 
     def heads(self, comparison_id: str, *, positions: Collection[int]) -> Iterator[ItemHead]:
         """In order of position, without what items hold."""
         query = select(item.c.position, item.c.task, item.c.doc_id, item.c.kind)
-        rows = self._stream(comparison_id, query, item.c.position, positions=positions)
-        return (
-            ItemHead(position=position, task=task, doc_id=doc_id, kind=kind) for position, task, doc_id, kind in rows
-        )
+
+        def head_of(row: Row[Any]) -> ItemHead:
+            return value_of(ItemHead, row)
+
+        return self._stream(comparison_id, query, head_of, item.c.position, positions=positions)
 
     def n_requests(self, comparison_id: str) -> int:
         """How many requests its items have, each counted once."""
@@ -247,7 +263,8 @@ class SqlStore:
         """In order of (position, choice, repeat). The noise floor's runs: the baseline alone, all positions."""
         c = answer.c
         query = select(answer).where(c.arm == arm, c.run == run)
-        return map(answer_of, self._stream(comparison_id, query, c.position, c.choice, c.repeat, positions=positions))
+        place = (c.position, c.choice, c.repeat)
+        return self._stream(comparison_id, query, answer_of, *place, positions=positions)
 
     def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:
         """Deletes answers that are failures of the endpoint and returns how many."""
@@ -268,7 +285,7 @@ class SqlStore:
 
     def scores(self, comparison_id: str) -> Iterator[Score]:
         """In order of (arm, position, repeat, metric)."""
-        return map(score_of, self._stream(comparison_id, SCORES, *SCORE_ORDER))
+        return self._stream(comparison_id, select(score), score_of, *SCORE_ORDER)
 
     def flips(self, comparison_id: str, *, metrics: Collection[str]) -> Iterator[ScoreFlip]:
         """Scores of these metrics that differ between the arms, in order of (position, repeat, metric)."""
@@ -276,7 +293,7 @@ class SqlStore:
         same = (before.c[name] == after.c[name] for name in ("comparison_key", "position", "repeat", "metric"))
         place = (before.c.position, before.c.repeat, before.c.metric)
         query = (
-            select(*place, before.c.value, after.c.value)
+            select(*place, before.c.value.label("baseline"), after.c.value.label("candidate"))
             .join(after, and_(*same))
             .where(
                 before.c.arm == ArmName.BASELINE,
@@ -285,11 +302,7 @@ class SqlStore:
                 before.c.metric.in_(metrics),
             )
         )
-        rows = self._stream(comparison_id, query, *place)
-        return (
-            ScoreFlip(position=position, repeat=repeat, metric=metric, baseline=baseline, candidate=candidate)
-            for position, repeat, metric, baseline, candidate in rows
-        )
+        return self._stream(comparison_id, query, lambda row: value_of(ScoreFlip, row), *place)
 
     def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
         """Replaces the comparison's outcomes."""
@@ -368,15 +381,20 @@ class SqlStore:
             return list_of(dict.fromkeys(connection.scalars(query)))
 
     def _stream(
-        self, comparison_id: str, query: Select[Any], *order: Any, positions: Collection[int] | None = None
-    ) -> Iterator[Any]:
-        """Yields a comparison's rows in an order that begins with the position. Raises ComparisonNotFound at once."""
-        table = order[0].table
+        self,
+        comparison_id: str,
+        query: Select[Any],
+        convert: Callable[[Row[Any]], T],
+        *order: Any,
+        positions: Collection[int] | None = None,
+    ) -> Iterator[T]:
+        """Yields a comparison's rows as values. Raises ComparisonNotFound at once."""
+        c = order[0].table.c
         with self._sessions.reading_of(comparison_id) as (_, key):
-            query = query.where(table.c.comparison_key == key).order_by(*order)
-        return self._sessions.streamed(
-            query if positions is None else query.where(table.c.position.in_(list_of(positions)))
-        )
+            query = query.where(c.comparison_key == key).order_by(*order)
+        if positions is not None:
+            query = query.where(c.position.in_(list_of(positions)))
+        return self._sessions.streamed(query, convert)
 
 
 list_of = list
@@ -387,24 +405,11 @@ def _insert_comparison(connection: Connection, value: Comparison, items: Iterabl
     """Stores it with its items and returns its key. Its submission is planned now."""
     if connection.scalar(select(_C.key).where(_C.id == value.id)) is not None:
         raise StoreError(f"comparison {value.id} exists already")
-    row = {
-        "id": value.id,
-        "plan_hash": value.plan_hash,
-        "status": value.status,
-        "label": value.label,
-        "created_at": value.created_at,
-        "started_at": value.started_at,
-        "finished_at": value.finished_at,
-        "verdict": value.verdict,
-        "stop_reason": value.stop_reason,
-        "duplicates": value.duplicates,
-        "baseline_url": value.baseline_url,
-        "candidate_url": value.candidate_url,
+    row = fields_of(value) | {
+        "plan": canonical_json(value.plan),
         "model": value.plan.sampling.model,
         "suite": value.plan.suite,
         "n_items": sum(task.n_items for task in value.plan.tasks),
-        "local": value.local,
-        "plan": canonical_json(value.plan),
     }
     key: int = connection.execute(insert(comparison).returning(_C.key), row).scalar_one()
     connection.execute(update(submission).where(submission.c.id == value.id).values(is_planned=True))

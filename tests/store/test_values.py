@@ -17,10 +17,11 @@ from sqlalchemy.exc import OperationalError
 from qualab.bootstrap import database_shown
 from qualab.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
 from qualab.model.registry import process_on
+from qualab.model.wording import storable_text
 from qualab.store import failures
 from qualab.store.failures import translated
 from qualab.store.location import locate
-from qualab.store.tables import ExactText, UtcTime
+from qualab.store.tables import ExactText, PlainText, UtcTime
 
 
 def test_a_drivers_reason_is_said_in_one_line_without_tabs() -> None:
@@ -88,3 +89,8 @@ def test_a_password_that_a_driver_quotes_is_blotted_out(url: str) -> None:
 )
 def test_a_runner_says_its_process_on_its_own_host_alone(runner: str, process: int | None) -> None:
     assert process_on("host", runner) == process
+
+
+@pytest.mark.parametrize(("text", "stored"), [("a\x00b", "a\ufffdb"), ("\ud800", "\ufffd"), ("정답 🧪", "정답 🧪")])
+def test_a_text_that_postgresql_cannot_hold_is_mended(text: str, stored: str) -> None:
+    assert PlainText().process_bind_param(text, postgresql.dialect()) == storable_text(text) == stored
