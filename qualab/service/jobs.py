@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dbos import DBOS, DBOSClient, DBOSConfig, EnqueueOptions, WorkflowSerializationFormat, error
 from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
@@ -29,6 +28,14 @@ from qualab.store.location import locate
 
 os.environ.pop("DBOS__CLOUD", None)  # read when it is imported: the one switch that would make it call out
 
+from dbos import (
+    DBOS,
+    DBOSClient,
+    DBOSConfig,
+    EnqueueOptions,
+    WorkflowSerializationFormat,
+    error,
+)
 
 logging.getLogger("dbos").addHandler(logging.NullHandler())  # instead of the console handler that it would add
 
