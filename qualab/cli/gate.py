@@ -155,9 +155,9 @@ def _put(path: Path, content: bytes) -> None:
 
 
 def _json(found: GateResult) -> str:
-    from qualab.model.canonical import plain
+    from qualab.report.words import shown
 
-    return _text(plain(found))
+    return _text(shown(found))
 
 
 def _text(value: object) -> str:
@@ -169,10 +169,11 @@ def _print(found: GateResult, output_format: Format) -> None:
         sys.stdout.write(_json(found))
         return
     from qualab.model.wording import line_text
+    from qualab.report.words import ENGLISH
 
     said = f" ({line_text(found.label)})" if found.label else ""
     typer.echo(f"{found.verdict.value}: {found.id}{said}, plan {found.plan_hash[:12]}")
     for reason in found.reasons:
-        typer.echo(f"  {line_text(reason)}")
+        typer.echo(f"  {line_text(ENGLISH.reason(reason))}")
     for caveat in found.caveats:
-        typer.echo(f"  Note: {line_text(caveat)}")
+        typer.echo(f"  Note: {line_text(ENGLISH.reason(caveat))}")

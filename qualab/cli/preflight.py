@@ -55,7 +55,7 @@ def preflight(
     from qualab.cli.progress import TerminalProgress
     from qualab.cli.query import print_json
     from qualab.cli.tables import make_console
-    from qualab.model.canonical import plain
+    from qualab.report.words import shown
     from qualab.run import run as use_case
     from qualab.settings import load
 
@@ -74,7 +74,7 @@ def preflight(
     finally:
         progress.finished()
     if output_format is Format.JSON:
-        print_json(plain(found))
+        print_json(shown(found))
     else:
         print_preflight(make_console(), found)
     if found.stopping:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
+from qualab.report.words import ENGLISH, shown
 
 if TYPE_CHECKING:
     from qualab.run.rescore import ChangedScore, MetricChange, Rescored
@@ -47,14 +48,12 @@ def rescore(
 
 
 def _document(found: Rescored) -> dict[str, Any]:
-    from qualab.model.canonical import plain
-
-    everything: dict[str, Any] = plain(found)
+    everything: dict[str, Any] = shown(found)
     return {**everything, "comparison": found.comparison.id}
 
 
 def _lines(found: Rescored, limit: int) -> Iterator[str]:
-    yield from (f"Tasks: {one}" for one in found.tasks_changed)
+    yield from (f"Tasks: {one}" for one in ENGLISH.reasons(found.tasks_changed))
     changed = [one for one in found.metrics if one.n_changed or one.verdict_before != one.verdict_now]
     n_scores = sum(one.n_scores for one in found.metrics)
     if not changed:

@@ -173,7 +173,8 @@ def run(
 def _started(
     services: Services, wanted: Experiment, managed: Path | None, *, keys: Keys, frozen: Plan | None
 ) -> Analysis:
-    from qualab.analysis.interleaving import LOST
+    from qualab.model.reason import Reason
+    from qualab.report.words import ENGLISH
     from qualab.run import run as use_case
     from qualab.run.run import begin
 
@@ -181,7 +182,7 @@ def _started(
     if not (wanted.sequential and managed):
         with while_served(managed, progress):
             return run_to_end(use_case.start(services, wanted, keys=keys, progress=progress, frozen=frozen), progress)
-    complain(LOST)
+    complain(ENGLISH.reason(Reason("arm-by-arm")))
     with while_served(managed, progress, [ArmName.BASELINE]):
         job = begin(services, wanted, keys=keys, progress=progress, frozen=frozen)
         comparison_id = run_to_end(job, progress)

@@ -41,7 +41,7 @@ def sign_off(
     """
     from qualab import bootstrap
     from qualab.cli.output import who
-    from qualab.model.canonical import plain
+    from qualab.report.words import ENGLISH, shown
     from qualab.run.sign import sign_off as sign
     from qualab.settings import load
 
@@ -56,12 +56,12 @@ def sign_off(
         at=bootstrap.now(),
     )
     if output_format is Format.JSON:
-        typer.echo(json.dumps(plain(signed), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(shown(signed), indent=2, ensure_ascii=False))
         return
     typer.echo(f"{signed.comparison_id}: {signed.verdict.value} signed off by {signed.signed_by}")
     typer.echo(f"Plan {signed.plan_hash[:12]}, seal {signed.analysis_hash[:12] or 'none'}")
     for obstacle in signed.obstacles:
-        typer.echo(f"In spite of: {obstacle}")
+        typer.echo(f"In spite of: {ENGLISH.reason(obstacle)}")
 
 
 def verify(

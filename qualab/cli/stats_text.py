@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from qualab.analysis.judge import items_text
+from qualab.analysis.judge import items_about
 from qualab.cli.columns import annotated, table_in_parts, wrapped
 from qualab.model.names import Verdict
 from qualab.model.wording import percent, pp, pvalue, share, signed
+from qualab.report.words import ENGLISH
 
 if TYPE_CHECKING:
     from qualab.planning.calculators import PairedTest, Powers, Reproduction, Size, SmallestEffects
@@ -69,13 +70,13 @@ def _equivalence_tests(found: PairedTest) -> Iterator[Line]:
     yield "p (exact guard)", pvalue(found.pvalue_equivalence_exact), "an exact test of both, which has to agree"
     yield "proven", _proven(found), "the narrowest margin that these counts prove"
     if found.verdict is Verdict.INCONCLUSIVE:
-        needed = items_text(found.items_needed, found.items_needed_range)
+        needed = ENGLISH.reason(items_about(found.items_needed, found.items_needed_range))
         yield "items needed", needed, f"for ±{margin} with 80 % power at this discordance, if nothing is lost"
         if abs(found.difference) >= found.margin:
             yield "", "none is enough", f"if the difference of {signed_pp(found.difference)} is real"
         elif found.difference:
-            needed = items_text(found.items_needed_observed, found.items_needed_observed_range)
-            yield "", needed, f"if the difference of {signed_pp(found.difference)} is real"
+            observed = items_about(found.items_needed_observed, found.items_needed_observed_range)
+            yield "", ENGLISH.reason(observed), f"if the difference of {signed_pp(found.difference)} is real"
 
 
 def _proven(found: PairedTest) -> str:
@@ -91,7 +92,7 @@ def verdict_sentence(found: PairedTest) -> str:
 
 def _equivalent(found: PairedTest) -> str:
     if found.difference and found.pvalue <= found.alpha:
-        return f"{found.reason}."
+        return f"{ENGLISH.reason(found.reason)}."
     return f"these counts prove that the drafter changes the score by less than {pp(found.margin)}."
 
 

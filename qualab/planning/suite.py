@@ -21,10 +21,10 @@ from qualab.model.comparison import Analysis, Comparison
 from qualab.model.names import ArmName, MetricKind, MissingPolicy, RequestKind
 from qualab.model.plan import Assumptions, DecisionRule, LookPlan, MetricSpec, Plan
 from qualab.model.ports import LoadedTasks, Store
+from qualab.model.reason import Reason
 from qualab.model.wording import percent, pp, proven, share
 from qualab.planning.calculators import EarlyLooks, Missing, early_looks, power_at_looks, verdict_power
 from qualab.run.experiment import Experiment, check_names, make_plan
-from qualab.run.pins import unpinned_sentence
 from qualab.stats.bounded import bound_cost
 from qualab.stats.checks import FloatArray, IntArray
 from qualab.stats.mean import mean_difference
@@ -112,8 +112,19 @@ def _what_helps(one: Figures) -> str:
     return " ".join(said)
 
 
-def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate_is_given: bool) -> Iterator[str]:
-    """What the figures rest on, a sentence each."""
+def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate_is_given: bool) -> Iterator[Reason]:
+    """What the figures rest on."""
+    yield from map(Reason.text, _planning_caveats(figures, plan, pilot, rate_is_given=rate_is_given))
+    if plan.is_limited:
+        yield Reason("limited", {"limit": plan.limit})
+    if plan.pins.unpinned:
+        yield Reason("unpinned", {"parts": plan.pins.unpinned})
+    yield from lost_interleaving(plan)
+
+
+def _planning_caveats(
+    figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate_is_given: bool
+) -> Iterator[str]:
     yield from _of_discordance(figures, pilot)
     yield from _of_missing(figures, plan)
     yield from _of_clusters(figures)
@@ -126,11 +137,6 @@ def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate
         yield f"The rate is that of pilot {pilot.id}: at its concurrency, with its mix of tasks."
     if quiet := [one.name for one in figures if not one.exercises_drafter]:
         yield f"Log-likelihoods draft no token, so that these say nothing about a drafter: {_listed(quiet)}."
-    if plan.is_limited:
-        yield f"Limited to {plan.limit:g} items a task: not for sign-off."
-    if sentence := unpinned_sentence(plan.pins):
-        yield sentence
-    yield from lost_interleaving(plan)
 
 
 def _of_discordance(figures: Sequence[Figures], pilot: Pilot | None) -> Iterator[str]:
@@ -747,7 +753,7 @@ class Planning:
     duration_s: float | None
     unproven: tuple[str, ...]
     """What these items cannot prove, a sentence each."""
-    caveats: tuple[str, ...]
+    caveats: tuple[Reason, ...]
     """On what the figures rest."""
 
 

@@ -20,6 +20,7 @@ from qualab.model.items import Answer, Item, JsonObject, Outcome, OutcomeFilter,
 from qualab.model.names import ArmName, ComparisonStatus, Verdict
 from qualab.model.plan import PinFound
 from qualab.model.ports import LoadedTasks
+from qualab.model.reason import Reason
 from qualab.model.registry import ComparisonSummary, Page, Submission, SubmissionStatus, not_found
 from qualab.run.experiment import FrozenPlan, check_unchanged, planned_options, refuse_imported, to_document
 from qualab.service.desk import Desk
@@ -336,8 +337,8 @@ class MetricsOf:
     comparison_id: str
     plan_hash: str
     verdict: Verdict
-    reasons: tuple[str, ...]
-    caveats: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+    caveats: tuple[Reason, ...]
     metrics: tuple[MetricResult, ...]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from functools import cache
 from typing import Any
 
+from pydantic import TypeAdapter
 from sqlalchemy import Connection, Row, func, insert, select
 
+from qualab.model.canonical import plain
 from qualab.model.comparison import SignOff
+from qualab.model.reason import Reason
 from qualab.model.wording import storable_text
 from qualab.store import codes
 from qualab.store.known import take_turn
@@ -31,7 +34,7 @@ def add_signoff(connection: Connection, key: int, value: SignOff) -> None:
         "signed_by": storable_text(value.signed_by),
         "note": storable_text(value.note),
         "override": storable_text(value.override),
-        "obstacles": to_json(list(value.obstacles), of="a sign-off"),
+        "obstacles": to_json([plain(one) for one in value.obstacles], of="a sign-off"),
         "signed_at": to_us(value.signed_at),
     }
     connection.execute(insert(signoff), row)
@@ -52,6 +55,11 @@ def _signoff_of(row: Row[Any], comparison_id: str) -> SignOff:
         signed_by=row.signed_by,
         note=row.note,
         override=row.override,
-        obstacles=tuple(json.loads(row.obstacles)),
+        obstacles=_obstacles().validate_json(row.obstacles),
         signed_at=from_us(row.signed_at),
     )
+
+
+@cache
+def _obstacles() -> TypeAdapter[tuple[Reason, ...]]:
+    return TypeAdapter(tuple[Reason, ...])

@@ -19,6 +19,7 @@ from qualab.errors import (
     error_class,
 )
 from qualab.model.names import ComparisonStatus, Verdict
+from qualab.model.reason import Reason
 from qualab.model.registry import SubmissionStatus
 from qualab.run.gate import ServedVerdicts, gate
 from qualab.service.reading import MetricsOf, VerdictOf
@@ -60,7 +61,12 @@ class Scripted:
 
     async def metrics(self, comparison_id: str) -> MetricsOf:
         return MetricsOf(
-            comparison_id="c-1", plan_hash="p", verdict=Verdict.EQUIVALENT, reasons=("so",), caveats=(), metrics=()
+            comparison_id="c-1",
+            plan_hash="p",
+            verdict=Verdict.EQUIVALENT,
+            reasons=(Reason.text("so"),),
+            caveats=(),
+            metrics=(),
         )
 
 

@@ -12,8 +12,8 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from qualab.model.canonical import plain
 from qualab.model.registry import Page
+from qualab.report.words import shown
 
 MOST_A_PAGE = 200
 
@@ -34,7 +34,7 @@ REVALIDATE = {"Cache-Control": "private, no-cache"}
 
 def encoded(value: Any) -> bytes:
     """The JSON of plain values or of (nested) frozen dataclasses."""
-    return orjson.dumps(plain(value))
+    return orjson.dumps(shown(value))
 
 
 def etag_of(body: bytes) -> str:
@@ -66,8 +66,8 @@ def answer(request: Request, value: Any) -> Response:
 
 def page_answer(request: Request, page: Page[Any], entries: Iterable[Any] | None = None) -> Response:
     """A page, with a Link to the next one."""
-    shown = page.entries if entries is None else tuple(entries)
-    body = orjson.dumps({"entries": [plain(one) for one in shown], "next_cursor": page.next_cursor})
+    on_page = page.entries if entries is None else tuple(entries)
+    body = orjson.dumps({"entries": [shown(one) for one in on_page], "next_cursor": page.next_cursor})
     links = {}
     if page.next_cursor is not None:
         url = request.url.include_query_params(cursor=page.next_cursor)

@@ -19,7 +19,7 @@ from qualab.model.names import Language
 from qualab.service.api.answers import etag_of, tagged
 from qualab.service.api.problems import RETRY_AFTER_S, HttpProblem, status_of
 from qualab.service.api.state import COOKIE
-from qualab.service.viewing.listing import trouble
+from qualab.service.viewing.listing import Said, Trouble, trouble
 from qualab.service.words import Wording
 
 SECURE = {
@@ -132,7 +132,9 @@ class PageRoute(APIRoute):
             except HttpProblem as error:
                 return error_page(request, error.status, "", error.detail)
             except RequestValidationError as error:
-                return error_page(request, 422, InvalidValue.code, _said(error))
+                words = Wording(language=language_of(request))
+                wrong = Trouble(title=words(f"error {InvalidValue.code}"), message=_field(error, words), hint=None)
+                return page(request, "error", status=422, code=422, trouble=wrong)
 
         return shown
 
@@ -146,7 +148,10 @@ def error_page(request: Request, status: int, code: str, detail: str, hint: str 
     return shown
 
 
-def _said(error: RequestValidationError) -> str:
-    """What was given is not repeated."""
+def _field(error: RequestValidationError, words: Wording) -> Said:
+    """What a form's field should be. What was given is not repeated."""
     first: Mapping[str, Any] = error.errors()[0]
-    return f"{first['loc'][-1]}: {first['msg']}"
+    key = f"field {first['type']}"
+    if words.has(key):
+        return Said(text=f"{first['loc'][-1]}: {words(key, **first.get('ctx', {}))}", language=words.language)
+    return Said(text=f"{first['loc'][-1]}: {first['msg']}", language=Language.ENGLISH)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from qualab.model.canonical import plain
+from qualab.report.words import ENGLISH
 from qualab.service.api import samples
 from qualab.service.api.answers import answer
 from qualab.service.api.docs import body, example, plans_schema, problems
@@ -26,7 +27,11 @@ async def compute(request: Request, desk: TheDesk, caller: Reader, document: Bod
 
     def job() -> Response:
         found = compute_plan(desk, document, caller=caller)
-        shown = PlanComputed(plan_hash=found.plan_hash, document=found.document, planning=plain(found.planning))
+        shown = PlanComputed(
+            plan_hash=found.plan_hash,
+            document=found.document,
+            planning=plain(found.planning) | {"caveats": ENGLISH.reasons(found.planning.caveats)},
+        )
         return answer(request, shown)
 
     return await slowly(request, job)

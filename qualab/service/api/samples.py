@@ -7,6 +7,11 @@ from typing import Any
 ID = "20260102-030405-0a1b2c3d"
 HASH = "9f2d1c5e7a3b4f60815d2c7e9a4b6f3012d5c8e7f1a9b3c4d6e8f0a2b4c6d8e0"
 AT = "2026-01-02T03:04:05Z"
+PROVEN: dict[str, Any] = {
+    "code": "all-equivalent",
+    "values": {"n": 5, "bounds": {"code": "margin.both", "values": {"margin": 0.02}, "text": "±2.00 pp"}},
+    "text": "all 5 primary metrics are equivalent within ±2.00 pp",
+}
 
 EXPERIMENT: dict[str, Any] = {
     "baseline": "http://127.0.0.1:8000/v1",
@@ -183,7 +188,7 @@ METRICS: dict[str, Any] = {
     "comparison_id": ID,
     "plan_hash": HASH,
     "verdict": "EQUIVALENT",
-    "reasons": ["All 5 primary metrics are proven equivalent"],
+    "reasons": [PROVEN],
     "caveats": [],
     "metrics": [],
 }
@@ -212,7 +217,7 @@ ANALYSIS: dict[str, Any] = {
     "plan_hash": HASH,
     "input_hash": HASH,
     "verdict": "EQUIVALENT",
-    "reasons": ["All 5 primary metrics are proven equivalent"],
+    "reasons": [PROVEN],
     "caveats": [],
     "metrics": [],
     "suite": {
@@ -232,7 +237,7 @@ ANALYSIS: dict[str, Any] = {
             ],
         },
         "joint_power": 0.83,
-        "joint_power_reason": "",
+        "joint_power_reason": None,
         "seed": 225502521490239,
     },
     "arms": [],

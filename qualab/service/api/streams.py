@@ -10,7 +10,7 @@ import orjson
 from starlette.concurrency import run_in_threadpool
 
 from qualab.errors import ComparisonNotFound, StoreError, TooManyRequests
-from qualab.model.canonical import plain
+from qualab.report.words import shown
 from qualab.service.desk import Desk
 from qualab.service.reading import Follower, Progress
 
@@ -137,6 +137,6 @@ class Broadcast:
 
 
 def _message(found: Progress) -> bytes:
-    data = orjson.dumps(plain(found))
+    data = orjson.dumps(shown(found))
     event = b"end" if found.has_ended else b"progress"
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (found.mark.encode(), event, data)
