@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qualab.cli.options import Database, DataDir, Format, OutputFormat
-from qualab.report.words import ENGLISH, shown
 
 if TYPE_CHECKING:
     from qualab.run.rescore import ChangedScore, MetricChange, Rescored
@@ -48,11 +47,15 @@ def rescore(
 
 
 def _document(found: Rescored) -> dict[str, Any]:
+    from qualab.report.words import shown
+
     everything: dict[str, Any] = shown(found)
     return {**everything, "comparison": found.comparison.id}
 
 
 def _lines(found: Rescored, limit: int) -> Iterator[str]:
+    from qualab.report.words import ENGLISH
+
     yield from (f"Tasks: {one}" for one in ENGLISH.reasons(found.tasks_changed))
     changed = [one for one in found.metrics if one.n_changed or one.verdict_before != one.verdict_now]
     n_scores = sum(one.n_scores for one in found.metrics)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -158,6 +157,8 @@ def reproduce(output_format: OutputFormat = Format.TEXT) -> None:
 
 def _print(found: T, output_format: Format, text: Callable[[T, int], str]) -> None:
     if output_format is Format.JSON:
-        typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=not is_unicode(sys.stdout), allow_nan=False))
+        from qualab.report.words import shown
+
+        typer.echo(json.dumps(shown(found), indent=2, ensure_ascii=not is_unicode(sys.stdout), allow_nan=False))
     else:
         typer.echo(text(found, terminal_width()))

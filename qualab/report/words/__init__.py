@@ -140,10 +140,9 @@ def _with_sentences(value: Any) -> Any:
         return [_with_sentences(one) for one in value]
     if not isinstance(value, dict):
         return value
-    found = {name: _with_sentences(one) for name, one in value.items()}
     if value.keys() == {"code", "values"} and value["code"] in en.REASONS:
-        found["text"] = ENGLISH.reason(_reasons().validate_python(value))
-    return found
+        return {**value, "text": ENGLISH.reason(_reasons().validate_python(value))}
+    return {name: _with_sentences(one) for name, one in value.items()}
 
 
 @cache

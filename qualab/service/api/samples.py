@@ -9,7 +9,7 @@ HASH = "9f2d1c5e7a3b4f60815d2c7e9a4b6f3012d5c8e7f1a9b3c4d6e8f0a2b4c6d8e0"
 AT = "2026-01-02T03:04:05Z"
 PROVEN: dict[str, Any] = {
     "code": "all-equivalent",
-    "values": {"n": 5, "bounds": {"code": "margin.both", "values": {"margin": 0.02}, "text": "±2.00 pp"}},
+    "values": {"n": 5, "bounds": {"code": "margin.both", "values": {"margin": 0.02}}},
     "text": "all 5 primary metrics are equivalent within ±2.00 pp",
 }
 
