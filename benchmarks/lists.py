@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,16 @@ from sqlalchemy import Connection, create_engine, insert
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from qualab.bootstrap import share
+from qualab.model.names import ComparisonStatus, Verdict
 from qualab.model.ports import ComparisonFilter, Registry
-from qualab.model.registry import ORDERS, ListOrder
+from qualab.model.registry import ORDERS, ListOrder, SubmissionStatus
 from qualab.store import open_store, upgrade
 from qualab.store.location import locate
 from qualab.store.tables import comparison, submission
 
-BEGAN_US = 1_700_000_000_000_000
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 UNDER_WAY = 20
-VERDICTS = (0, 2, 4, 4, 4, 5)
+VERDICTS = [verdict for verdict in Verdict if verdict is not Verdict.NOT_TESTED]
 PER_PAGE = 50
 
 
@@ -46,14 +48,16 @@ def _comparison(number: int, rng: random.Random) -> dict[str, Any]:
     return {
         "id": f"c-{number}",
         "plan_hash": "h" * 64,
-        "status": 5 if is_over else rng.choice((0, 1, 3, 4)),
+        "status": ComparisonStatus.FINISHED if is_over else rng.choice(list(ComparisonStatus)[:5]),
         "label": f"branch {rng.randrange(900)}" if number % 2 else "nightly",
-        "created_at": BEGAN_US + number * 1_000_000,
+        "created_at": BEGAN + timedelta(seconds=number),
         "verdict": rng.choice(VERDICTS) if is_over else None,
         "stop_reason": "",
         "duplicates": 0,
         "plan": '{"x":"' + "x" * 20_000 + '"}',
-        "local": "{}",
+        "local": {},
+        "baseline_url": "",
+        "candidate_url": "",
         "model": rng.choice("ab") if number % 5 else "m",
         "suite": "release",
         "n_items": 10,
@@ -63,16 +67,17 @@ def _comparison(number: int, rng: random.Random) -> dict[str, Any]:
 def _submission(number: int, rng: random.Random) -> dict[str, Any]:
     return {
         "id": f"s-{number}",
-        "experiment": '{"x":"' + "x" * 800 + '"}',
+        "experiment": {"x": "x" * 800},
         "label": f"branch {rng.randrange(900)}",
         "model": "m",
-        "created_at": BEGAN_US + number * 3_000_000,
+        "created_at": BEGAN + timedelta(seconds=3 * number),
         "created_by": "ci",
-        "status": rng.choice((0, 3, 3, 4)),
-        "error": "{}",
+        "status": rng.choice(list(SubmissionStatus)),
+        "error": {},
         "version": 1,
         "is_planned": False,
         "body_hash": "",
+        "takeovers": 0,
     }
 
 

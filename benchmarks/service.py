@@ -40,7 +40,7 @@ from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Comparison
 from qualab.model.items import Answer, Change, Item, Outcome, Reply
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus
-from qualab.store import SqlStore, codes, open_store, upgrade
+from qualab.store import SqlStore, open_store, upgrade
 from tests.store import postgresql
 
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
@@ -67,7 +67,7 @@ def fill(folder: str, url: str, n_comparisons: int) -> None:
         store.put_analysis(analysis, now=datetime.now(UTC))
     with psycopg.connect(host=folder, user="qualab", dbname="load", autocommit=True) as connection:
         copy_comparisons(connection, n_comparisons - 1)
-        copy_outcomes(connection, n_comparisons - 1)
+        copy_outcomes(connection)
         connection.execute("ANALYZE")
         connection.execute("CHECKPOINT")
 
@@ -101,9 +101,10 @@ def outcomes(items: Sequence[Item]) -> Iterator[Outcome]:
 def copy_comparisons(connection: psycopg.Connection[Any], count: int) -> None:
     """The first one's rows again, a second apart, under ids of their own."""
     same = "plan_hash, status, label, started_at, finished_at, verdict, stop_reason, duplicates, plan, local, model"
+    same += ", baseline_url, candidate_url"
     connection.execute(
         f"INSERT INTO comparison (id, created_at, n_items, suite, {same})"
-        f" SELECT 'load-' || i, created_at - i * 1000000::bigint, n_items, suite, {same}"
+        f" SELECT 'load-' || i, created_at - i * interval '1 second', n_items, suite, {same}"
         f" FROM comparison, generate_series(1, {count}) i WHERE id = '{FIRST}' ORDER BY i"
     )
     same = "created_at, verdict, input_hash, body, plan_hash, previous, seal"
@@ -114,45 +115,18 @@ def copy_comparisons(connection: psycopg.Connection[Any], count: int) -> None:
     )
 
 
-OUTCOME = {
-    "comparison_key": ">i4", "position": ">i4", "repeat": ">i2", "kind": ">i2", "task": ">i4", "doc_id": ">i4",
-    "length": ">i4", "baseline": ">f8", "candidate": ">f8", "change": ">i2", "different_text": "u1",
-}  # fmt: skip
-"""Columns of a row, as COPY takes them in binary."""
-
-
-def copy_outcomes(connection: psycopg.Connection[Any], count: int) -> None:
-    """A thousand rows for each of `count` comparisons: the same block again, with another key in it."""
-    (task,) = connection.execute("SELECT min(task) FROM outcome").fetchone() or (0,)
-    block = outcome_block(task)
-    keys = [key for (key,) in connection.execute(f"SELECT key FROM comparison WHERE id <> '{FIRST}' ORDER BY key")]
-    assert len(keys) == count
-    statement = f"COPY outcome ({', '.join(OUTCOME)}) FROM STDIN (FORMAT BINARY)"
-    with connection.cursor() as cursor, cursor.copy(statement) as copying:
-        copying.write(b"PGCOPY\n\xff\r\n\x00" + bytes(8))
-        for key in keys:
-            block["comparison_key"] = key
-            copying.write(block.tobytes())
-        copying.write(b"\xff\xff")
-
-
-def outcome_block(task: int) -> np.ndarray[Any, Any]:
-    """A thousand rows as COPY's binary format has them: the count of fields, then each with its length before it."""
-    fields: list[tuple[str, str]] = [("n", ">i2")]
-    for name, kind in OUTCOME.items():
-        fields += [(f"size of {name}", ">i4"), (name, kind)]
-    rows = np.zeros(ITEMS, dtype=fields)
-    rows["n"] = len(OUTCOME)
-    for name, kind in OUTCOME.items():
-        rows[f"size of {name}"] = np.dtype(kind).itemsize
-    position = np.arange(ITEMS)
-    flips = position % FLIPPED_EVERY == 0
-    gains = flips & (position % 2 == 0)
-    rows["position"] = rows["doc_id"] = position
-    rows["task"], rows["length"], rows["different_text"] = task, 400, flips
-    rows["change"] = np.where(flips, np.where(gains, codes.CHANGE.of[Change.GAIN], codes.CHANGE.of[Change.LOSS]), 0)
-    rows["baseline"], rows["candidate"] = ~gains, gains | ~flips
-    return rows
+def copy_outcomes(connection: psycopg.Connection[Any]) -> None:
+    """The first one's items, without what they hold, and outcomes, for all others."""
+    for table, columns in {
+        "item": "position, task, doc_id, kind, n_requests, cluster, target, '{}' AS doc, ''::bytea AS prompts",
+        "outcome": "position, repeat, task, doc_id, kind, change, baseline, candidate, different_text, length",
+    }.items():
+        names = ", ".join(column.rpartition(" ")[2] for column in columns.split(", "))
+        connection.execute(
+            f"INSERT INTO {table} (comparison_key, {names}) SELECT c.key, t.* FROM comparison c,"
+            f" (SELECT {columns} FROM {table} WHERE comparison_key ="
+            f" (SELECT key FROM comparison WHERE id = '{FIRST}')) t WHERE c.id <> '{FIRST}'"
+        )
 
 
 # servers

@@ -1,15 +1,13 @@
-"""What the store costs: bytes a row and rows a second, beside raw sqlite3 writing the same blobs in the same run.
+"""What the store costs: bytes an answer and rows a second, aims 800 bytes and 20,000 answers a second in bulk.
 
     QUALAB_SHARED=DIR python benchmarks/store.py [--rounds N]
 
 Stand-ins for answers: whole GSM8K solutions of 353 bytes and more (English) and whole KoBEST BoolQ paragraphs of 303
 bytes and more (Korean); both average about 480 bytes. The items are the questions that belong to them, with five worked
-examples from shorter texts: the dictionaries are trained on those, and see none of the answers. The candidate's answers
-are, first, other texts than the baseline's; then the same in 46 % of the pairs (23 of 50, as one bfloat16 pair with
-greedy sampling gave them on short English answers) and, in the others, the same up to a random place, which is assumed.
+examples from shorter texts.
 
-Rates are the best of some rounds, raw and through the port in turn: a shared machine only ever makes them worse.
-PostgreSQL is one that this starts, with fsync as in its defaults; left out where it is not installed.
+Rates are the best of some rounds: a shared machine only ever makes them worse; CPU time is told beside them. PostgreSQL
+is one that this starts, with fsync as in its defaults; left out where it is not installed.
 """
 
 from __future__ import annotations
@@ -19,10 +17,6 @@ import hashlib
 import json
 import os
 import random
-import resource
-import sqlite3
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,8 +30,6 @@ from qualab.model.items import Answer, Change, Item, Outcome, Prompt, Reply, Req
 from qualab.model.names import AnswerStatus, Api, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
 from qualab.store import SqlStore, open_store, upgrade
-from qualab.store.bulk import chunks
-from qualab.store.engine import PAGE_BYTES
 from tests.store import postgresql
 
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
@@ -80,26 +72,14 @@ def make_items(asked: Sequence[Pair], shown: Sequence[Pair], n_items: int) -> It
         )
 
 
-def make_answers(texts: Sequence[str], n_items: int, *, same_share: float | None) -> list[Answer]:
-    """Both arms' answers, interleaved as a run brings them, a little out of order. `same_share` None: unlike texts."""
+def make_answers(texts: Sequence[str], n_items: int) -> list[Answer]:
+    """Both arms' answers, interleaved as a run brings them, a little out of order."""
     rng = random.Random(7)
     order = [(position + rng.randint(0, 15), arm, position) for position in range(n_items) for arm in ArmName]
     return [
-        make_answer(arm, position, make_text(texts, arm, position, same_share), rng)
+        make_answer(arm, position, texts[(position + (arm is ArmName.CANDIDATE)) % len(texts)], rng)
         for _, arm, position in sorted(order)
     ]
-
-
-def make_text(texts: Sequence[str], arm: ArmName, position: int, same_share: float | None) -> str:
-    """What an arm says at a position."""
-    rng = random.Random(position)
-    mine, other = texts[position % len(texts)], texts[(position + 1) % len(texts)]
-    if arm is ArmName.BASELINE or (same_share is not None and rng.random() < same_share):
-        return mine
-    if same_share is None:
-        return other
-    place = rng.randrange(len(mine))
-    return mine[:place] + other[place:]
 
 
 def make_answer(arm: ArmName, position: int, text: str, rng: random.Random) -> Answer:
@@ -168,44 +148,25 @@ def make_comparison(identity: str) -> Comparison:
     )
 
 
-def measure_answers(
-    directory: Path,
-    title: str,
-    asked: Sequence[Pair],
-    shown: Sequence[Pair],
-    *,
-    same_share: float | None,
-    rounds: int,
-) -> None:
-    """Bytes a row on SQLite and rows a second, with raw sqlite3 as the floor."""
-    answers = make_answers([answer for _, answer in asked], len(asked), same_share=same_share)
+def measure_bytes(directory: Path, title: str, asked: Sequence[Pair], shown: Sequence[Pair]) -> None:
+    """Bytes that an answer adds to a SQLite file."""
+    answers = make_answers([answer for _, answer in asked], len(asked))
     text_bytes = sum(len((answer.reply.text or "").encode()) for answer in answers) / len(answers)
-    port, raw, each, dictionary, cpu_s = 0.0, 0.0, 0.0, 0.0, float("inf")
-    for number in range(rounds):
-        where = directory / f"{title}-{number}.db"
-        with open_store(str(where), migrations=MIGRATIONS) as store:
-            store.create(make_comparison("only"), make_items(asked, shown, len(asked)))
-        before = _size(where)
-        with open_store(str(where), migrations=MIGRATIONS) as store:
-            store.answered("only")
-            cpu_before_s = time.process_time()
-            port = max(port, len(answers) / _timed(partial(_add, store, "only", answers)))
-            cpu_s = min(cpu_s, time.process_time() - cpu_before_s)
-        dictionary = _dictionary_bytes(where) / len(answers)
-        each = (_size(where) - before) / len(answers) + dictionary
-        raw = max(raw, _raw_rate(where))
-    print(
-        f"{title}: {len(answers):,} answers of {text_bytes:.0f} bytes take {each:.0f} bytes a row"
-        f" ({dictionary:.0f} of them for the dictionary); 1,000 a commit {port:,.0f} rows/s"
-        f" (CPU {1e6 * cpu_s / len(answers):.1f} us a row), raw sqlite3 {raw:,.0f} rows/s"
-    )
+    where = directory / f"{title}.db"
+    with open_store(str(where), migrations=MIGRATIONS) as store:
+        store.create(make_comparison("only"), make_items(asked, shown, len(asked)))
+    before = _size(where)
+    with open_store(str(where), migrations=MIGRATIONS) as store:
+        _add(store, "only", answers)
+    each = (_size(where) - before) / len(answers)
+    print(f"{title}: {len(answers):,} answers of {text_bytes:.0f} bytes take {each:.0f} bytes each")
 
 
-def measure_port(where: str, title: str, asked: Sequence[Pair], shown: Sequence[Pair]) -> None:
+def measure_rates(where: str, title: str, asked: Sequence[Pair], shown: Sequence[Pair], rounds: int) -> None:
     """Rows a second of every way through the port, 20,000 answers."""
     n_items = 10_000
     items = list(make_items(asked, shown, n_items))
-    answers = make_answers([answer for _, answer in asked], n_items, same_share=0.46)
+    answers = make_answers([answer for _, answer in asked], n_items)
     scores = [
         Score(arm=answer.arm, position=answer.position, repeat=0, metric=metric, value=1.0)
         for answer in answers
@@ -213,53 +174,35 @@ def measure_port(where: str, title: str, asked: Sequence[Pair], shown: Sequence[
     ]
     outcomes = [make_outcome(number, repeat) for repeat in range(4) for number in range(n_items)]
     first, rest = answers[:500], answers[500:]
+    best: dict[str, tuple[float, float]] = {}
     with open_store(where, migrations=MIGRATIONS) as store:
-        steps: dict[str, tuple[int, Callable[[], object]]] = {
-            "items created": (n_items, lambda: store.create(make_comparison("port"), items)),
-            "answers, one a commit": (len(first), lambda: [store.add_answers("port", [one]) for one in first]),
-            "answers, 1,000 a commit": (len(rest), lambda: _add(store, "port", rest)),
-            "duplicates refused": (len(rest), lambda: store.add_answers("port", rest)),
-            "answered": (len(answers), lambda: store.answered("port")),
-            "answers read": (len(answers), lambda: [list(store.answers("port", arm=arm)) for arm in ArmName]),
-            "items read": (n_items, lambda: list(store.items("port"))),
-            "scores put": (len(scores), lambda: store.put_scores("port", scores)),
-            "scores read": (len(scores), lambda: list(store.scores("port"))),
-            "outcomes put": (len(outcomes), lambda: store.put_outcomes("port", outcomes)),
-            "outcomes replaced": (len(outcomes), lambda: store.put_outcomes("port", outcomes)),
-        }
-        rates = {name: count / _timed(action) for name, (count, action) in steps.items()}
-    print(f"{title}, rows/s: " + ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items()))
-
-
-def create_many(where: str, shared: str) -> None:
-    """20,000 items with their prompts as a stream; prints the time and what memory grew by."""
-    asked, shown = english(Path(shared))
-    with open_store(where, migrations=MIGRATIONS) as store:
-        before = _peak_mb()
-        took = _timed(lambda: store.create(make_comparison("many"), make_items(asked, shown, 20_000)))
-        print(f"create: 20,000 items in {took:.1f} s, peak memory {before:.0f} MB before, {_peak_mb():.0f} MB after")
-
-
-def measure_processes(directory: Path, shared: str, rounds: int) -> None:
-    """Whole processes: creating many items, and listing beside the import of SQLAlchemy alone."""
-    this = Path(__file__)
-    code = f"import sys; sys.path.insert(0, {str(this.parent)!r}); import store; store.create_many(*sys.argv[1:])"
-    subprocess.run([sys.executable, "-c", code, str(directory / "many.db"), shared], check=True)
-    listing = (
-        "import sys; from pathlib import Path; from qualab.store import open_store;"
-        "from qualab.model.ports import ComparisonFilter;"
-        "assert open_store(sys.argv[1], migrations=Path(sys.argv[2])).list(ComparisonFilter())"
-    )
-    for title, source in {"import sqlalchemy": "import sqlalchemy", "import, open, list": listing}.items():
-        command = [sys.executable, "-c", source, str(directory / "many.db"), str(MIGRATIONS)]
-        best = min(_timed(partial(subprocess.run, command, check=True)) for _ in range(rounds))
-        print(f"process: {title} {best:.3f} s")
+        for number in range(rounds):
+            name = f"port-{number}"
+            steps: dict[str, tuple[int, Callable[[], object]]] = {
+                "items created": (n_items, partial(store.create, make_comparison(name), items)),
+                "answers, one a commit": (len(first), partial(_add, store, name, first, size=1)),
+                "answers, 1,000 a commit": (len(rest), partial(_add, store, name, rest)),
+                "duplicates refused": (len(rest), partial(store.add_answers, name, rest)),
+                "answered": (len(answers), partial(store.answered, name)),
+                "answers read": (len(answers), partial(_read_answers, store, name)),
+                "items read": (n_items, partial(_read_items, store, name)),
+                "scores put": (len(scores), partial(store.put_scores, name, scores)),
+                "scores read": (len(scores), partial(_read_scores, store, name)),
+                "outcomes put": (len(outcomes), partial(store.put_outcomes, name, outcomes)),
+                "outcomes replaced": (len(outcomes), partial(store.put_outcomes, name, outcomes)),
+            }
+            for step, (count, action) in steps.items():
+                wall_s, cpu_s = _timed(action)
+                rate, cpu_us = best.get(step, (0.0, float("inf")))
+                best[step] = max(rate, count / wall_s), min(cpu_us, 1e6 * cpu_s / count)
+    for step, (rate, cpu_us) in best.items():
+        print(f"{title}: {step:<24} {rate:>9,.0f} rows/s (CPU {cpu_us:.1f} us a row)")
 
 
 def main() -> None:
     """Prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     shared = os.environ.get("QUALAB_SHARED")
     if not shared:
@@ -268,18 +211,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
         for title, (asked, shown) in pairs.items():
-            for kind, share in {"unlike arms": None, "arms 46 % alike": 0.46}.items():
-                name = f"{title}, {kind}"
-                measure_answers(directory, name, asked, shown, same_share=share, rounds=arguments.rounds)
-        measure_port(str(directory / "port.db"), "SQLite", *pairs["English"])
-        measure_processes(directory, shared, arguments.rounds)
+            measure_bytes(directory, title, asked, shown)
+        measure_rates(str(directory / "port.db"), "SQLite", *pairs["English"], arguments.rounds)
     if postgresql.binaries() is None:
         print("PostgreSQL: not installed")
         return
     with postgresql.running("fsync=on", "full_page_writes=on") as folder:
         url = f"postgresql://qualab@/postgres?host={folder}"
         upgrade(url, MIGRATIONS)
-        measure_port(url, "PostgreSQL", *pairs["English"])
+        measure_rates(url, "PostgreSQL", *pairs["English"], arguments.rounds)
 
 
 def _split(pairs: Iterable[Pair], *, at_bytes: int) -> tuple[list[Pair], list[Pair]]:
@@ -291,48 +231,37 @@ def _split(pairs: Iterable[Pair], *, at_bytes: int) -> tuple[list[Pair], list[Pa
     )
 
 
-def _add(store: SqlStore, identity: str, answers: Sequence[Answer]) -> None:
-    for batch in chunks(answers):
-        store.add_answers(identity, batch)
+def _add(store: SqlStore, name: str, answers: Sequence[Answer], *, size: int = 1_000) -> None:
+    for first in range(0, len(answers), size):
+        store.add_answers(name, answers[first : first + size])
 
 
-def _raw_rate(where: Path) -> float:
-    """Rows a second of sqlite3.executemany with the rows as they are in the file, into a table of the same schema."""
-    with sqlite3.connect(where) as source:
-        (schema,) = source.execute("SELECT sql FROM sqlite_master WHERE name = 'answer'").fetchone()
-        rows = source.execute("SELECT * FROM answer ORDER BY position, arm").fetchall()
-    target = sqlite3.connect(where.with_suffix(".raw"), isolation_level=None)
-    for pragma in (f"page_size = {PAGE_BYTES}", "journal_mode = WAL", "synchronous = NORMAL"):
-        target.execute(f"PRAGMA {pragma}")
-    target.execute(schema)
-    statement = f"INSERT INTO answer VALUES ({', '.join('?' * len(rows[0]))}) ON CONFLICT DO NOTHING"
-    return len(rows) / _timed(partial(_raw_add, target, statement, rows))
+def _read_answers(store: SqlStore, name: str) -> None:
+    for arm in ArmName:
+        _consume(store.answers(name, arm=arm))
 
 
-def _raw_add(connection: sqlite3.Connection, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
-    for batch in chunks(rows):
-        connection.execute("BEGIN IMMEDIATE")
-        connection.executemany(statement, batch)
-        connection.execute("COMMIT")
+def _read_items(store: SqlStore, name: str) -> None:
+    _consume(store.items(name))
 
 
-def _dictionary_bytes(where: Path) -> int:
-    with sqlite3.connect(where) as connection:
-        return int(connection.execute("SELECT coalesce(sum(length(data)), 0) FROM dictionary").fetchone()[0])
+def _read_scores(store: SqlStore, name: str) -> None:
+    _consume(store.scores(name))
+
+
+def _consume(rows: Iterable[object]) -> None:
+    for _ in rows:
+        pass
 
 
 def _size(where: Path) -> int:
     return sum(path.stat().st_size for path in where.parent.glob(f"{where.name}*"))
 
 
-def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024
-
-
-def _timed(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def _timed(action: Callable[[], object]) -> tuple[float, float]:
+    start, cpu_start = time.perf_counter(), time.process_time()
     action()
-    return time.perf_counter() - start
+    return time.perf_counter() - start, time.process_time() - cpu_start
 
 
 def _jsonl(path: Path) -> list[dict[str, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from alembic import context
 
-from qualab.store import partial  # noqa: F401  part of the schema
 from qualab.store.tables import metadata
 
 connection = context.config.attributes["connection"]

@@ -260,14 +260,6 @@ def current_revision(settings: Settings) -> tuple[str | None, str]:
     return current(database_url(settings.db), migrations=share("migrations"))
 
 
-def copy_database(source: str, target: str, *, say: Callable[[str, int], None]) -> None:
-    """Copies everything into another database; `say` is told each table and its rows."""
-    from qualab.model.registry import STALE_AFTER_S
-    from qualab.store.copying import copy_database as copy
-
-    copy(source, target, migrations=share("migrations"), now=now(), stale_after_s=STALE_AFTER_S, say=say)
-
-
 def run_async(job: Coroutine[Any, Any, T]) -> T:
     """Runs a use case to its end, on uvloop where there is one: a third less time a request than asyncio's own loop."""
     allow_open_files()

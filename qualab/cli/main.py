@@ -42,7 +42,7 @@ COMMANDS = {
     "prune": ("query:prune", "Delete old comparisons with all that belongs to them."),
     "worker": ("service:worker", "Run what the service was asked for."),
     "pair": ("pair:app", "A pair of vLLM servers from one file."),
-    "db": ("service:database", "The database's schema, and copies of it."),
+    "db": ("service:database", "The database's schema."),
     "stats": ("stats:app", "Calculators: what counts prove, and items that a margin needs."),
     "token": ("service:token", "Tokens of the service."),
 }

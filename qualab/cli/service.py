@@ -43,7 +43,7 @@ LOOK_S = 0.2
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 
 token = typer.Typer(help="Tokens of the service.", no_args_is_help=True)
-database = typer.Typer(help="The database's schema, and copies of it.", no_args_is_help=True)
+database = typer.Typer(help="The database's schema.", no_args_is_help=True)
 
 
 @settings_options("data_dir", "db")
@@ -309,15 +309,3 @@ def current(db: Database = None) -> None:
     found, head = bootstrap.current_revision(load(command_line={"db": db}))
     state = "up to date" if found == head else "run: qualab db upgrade"
     typer.echo(f"database {found or 'empty'}, this version {head} ({state})")
-
-
-@database.command(short_help="Copy everything into another database.")
-def copy(
-    source: Annotated[str, typer.Option("--from", metavar="URL", help="The database to read.")],
-    target: Annotated[str, typer.Option("--to", metavar="URL", help="An empty one, or a file that is not there yet.")],
-) -> None:
-    """Copy everything into another database, from SQLite to PostgreSQL or back: all of it, or nothing."""
-    from qualab import bootstrap
-
-    bootstrap.copy_database(source, target, say=lambda table, count: typer.echo(f"{table:<14} {count:>12,} rows"))
-    typer.echo("Every row arrived as it was sent.")

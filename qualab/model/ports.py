@@ -203,6 +203,10 @@ class Store(Protocol):
         """The same without what items hold: cheap for thousands."""
         ...
 
+    def n_requests(self, comparison_id: str) -> int:
+        """How many requests its items have, each counted once."""
+        ...
+
     def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
         """Takes the right to run, unless a living runner has it: then ComparisonBusy."""
         ...

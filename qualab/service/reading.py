@@ -143,12 +143,12 @@ class Follower:
         self._lock = Lock()
 
     def look(self) -> Progress:
-        """Return the progress now; the first look goes through the items. Raises ComparisonNotFound, StoreError."""
+        """Return the progress now. Raises ComparisonNotFound, StoreError."""
         found = comparison_state(self._context, self._id)
         if found.summary.plan_hash and self._n_requests is None:
             store = self._context.services.store
             repeats = store.get(self._id).plan.sampling.repeats
-            self._n_requests = repeats * sum(len(item.requests) for item in store.items(self._id))
+            self._n_requests = repeats * store.n_requests(self._id)
         came_back, unanswered = self._came_back(found)
         with self._lock:
             rate = self._rate_with(sum(came_back.values()))

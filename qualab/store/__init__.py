@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from qualab.store.opening import open_store
-from qualab.store.schema import current, upgrade
+from qualab.store.schema import current, open_store, upgrade
 from qualab.store.sql import SqlStore
 
 __all__ = ["SqlStore", "current", "open_store", "upgrade"]

@@ -7,9 +7,10 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from json import JSONDecodeError
 
 from pydantic import ValidationError
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from zstandard import ZstdError
 
 from qualab.errors import StoreDamaged, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
@@ -43,13 +44,15 @@ def translated(location: Location) -> Iterator[None]:
         yield
     except DBAPIError as exc:
         raise _failure(exc, location) from exc
-    except (ZstdError, ValidationError) as exc:
+    except (ZstdError, ValidationError, JSONDecodeError) as exc:
         raise StoreDamaged(
             f"a row in the database at {location} is damaged, or was altered", hint="restore a copy of the database"
         ) from exc
     except OverflowError as exc:
         raise StoreError(f"a number is too large for the database at {location}") from exc
     except SQLAlchemyError as exc:
+        if isinstance(exc, StatementError) and isinstance(exc.orig, StoreError):
+            raise exc.orig from None  # a column's type refused the value
         raise StoreError(f"the database at {location} failed: {location.without_secrets(str(exc))}") from exc
 
 
@@ -110,7 +113,9 @@ def _of_postgresql(exc: DBAPIError, location: Location) -> StoreError:
     makers = {StoreFull: full, StoreLocked: locked, StoreReadOnly: read_only}
     if known is not None:
         return makers[known](location)
-    reason = location.without_secrets(str(exc.orig).strip().replace("\n", " "))
+    diagnosis = getattr(exc.orig, "diag", None)
+    told: str = (diagnosis and diagnosis.message_primary) or str(exc.orig)  # the rest may hold the row
+    reason = location.without_secrets(told.strip().replace("\n", " "))
     if exc.connection_invalidated or not state or state in _UNAVAILABLE or state.startswith("08"):
         return unreachable(location, reason)
     return StoreError(f"the database at {location} failed: {reason}")

@@ -1,132 +1,231 @@
-"""Lists of comparisons and submissions, without their plans."""
+"""Lists of comparisons, and of submissions that have not become one, without their plans.
+
+What is equal in an order stands newest first; of the same moment submissions before comparisons, the last made first.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, exists, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    Row,
+    Select,
+    and_,
+    case,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+    union_all,
+)
 
 from qualab.model.comparison import Look
+from qualab.model.names import ComparisonStatus
 from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import ComparisonSummary, ListOrder, Page, Submission, not_found, page_of
-from qualab.store import codes
-from qualab.store.places import COMPARISON, SUBMISSION, Place, read_places
-from qualab.store.records import read_looks_of
-from qualab.store.submissions import read_submission, submission_of
-from qualab.store.tables import WAITING, comparison, signoff, submission
-from qualab.store.times import from_us, from_us_or_none
+from qualab.model.registry import (
+    STATUSES,
+    VERDICTS,
+    ComparisonSummary,
+    ListOrder,
+    Page,
+    SortBy,
+    Submission,
+    SubmissionStatus,
+    decode_cursor,
+    decode_text_cursor,
+    encode_cursor,
+    encode_text_cursor,
+    not_found,
+    page_of,
+)
+from qualab.store.rows import look_of, matching, submission_of
+from qualab.store.tables import UtcTime, comparison, look, signoff, submission
 
+COMPARISON, SUBMISSION = 0, 1
+TABLES = {COMPARISON: comparison, SUBMISSION: submission}
+WAITING = submission.c.is_planned.is_(False)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _C = comparison.c
+_SUMMARIES = select(
+    _C.key,
+    _C.id,
+    _C.status,
+    _C.verdict,
+    _C.label,
+    _C.model,
+    _C.suite,
+    _C.plan_hash,
+    _C.n_items,
+    _C.created_at,
+    _C.started_at,
+    _C.finished_at,
+    _C.stop_reason,
+    exists().where(signoff.c.comparison_key == _C.key).label("is_signed_off"),
+)
 
 
-@cache
-def _summaries() -> Select[Any]:
-    return select(
-        _C.key,
-        _C.id,
-        _C.status,
-        _C.verdict,
-        _C.label,
-        _C.model,
-        _C.suite,
-        _C.plan_hash,
-        _C.n_items,
-        _C.created_at,
-        _C.started_at,
-        _C.finished_at,
-        _C.stop_reason,
-        exists().where(signoff.c.comparison_key == _C.key).label("is_signed_off"),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where one line of the list stands."""
+
+    rank: int | str
+    """What the order goes by: a text, a number for status or verdict, 0 for the time alone."""
+    created_at: datetime
+    kind: int
+    key: int
+
+    def cursor(self, order: ListOrder) -> str:
+        """The cursor of what stands behind it."""
+        place = ((self.created_at - _EPOCH) // timedelta(microseconds=1), self.kind, self.key)
+        if isinstance(self.rank, str):
+            return encode_text_cursor(order.cursor_kind, self.rank, *place)
+        return encode_cursor(order.cursor_kind, *(place if order.by is SortBy.CREATED else (self.rank, *place)))
+
+    @classmethod
+    def behind(cls, cursor: str, order: ListOrder) -> Place:
+        """The place that a cursor was made of. Raises InvalidValue for a cursor of another list."""
+        rank: int | str = 0
+        if order.is_by_text:
+            rank, (created_us, kind, key) = decode_text_cursor(cursor, order.cursor_kind, 3)
+        elif order.by is SortBy.CREATED:
+            created_us, kind, key = decode_cursor(cursor, order.cursor_kind, 3)
+        else:
+            rank, created_us, kind, key = decode_cursor(cursor, order.cursor_kind, 4)
+        try:
+            created_at = _EPOCH + timedelta(microseconds=created_us)
+        except OverflowError:  # a place beyond all times
+            created_at = datetime.min.replace(tzinfo=UTC) if created_us < 0 else datetime.max.replace(tzinfo=UTC)
+        return cls(rank=rank, created_at=created_at, kind=kind, key=key)
 
 
 def read_page(
     connection: Connection, wanted: ComparisonFilter, order: ListOrder, cursor: str | None
 ) -> Page[ComparisonSummary]:
-    """Raises InvalidValue for a cursor of another list."""
+    """A page of `wanted.limit`. Raises InvalidValue for a cursor of another list."""
     limit = max(wanted.limit, 1)
-    places = page_of(
-        read_places(connection, wanted, order, cursor, limit + 1), limit, lambda place: place.cursor(order)
+    behind = None if cursor is None else Place.behind(cursor, order)
+    kinds = [COMPARISON] if wanted.verdict is not None else [COMPARISON, SUBMISSION]
+    parts = [_places(kind, wanted, order, behind, limit + 1).subquery() for kind in kinds]
+    places = union_all(*(select(part) for part in parts)).subquery()
+    c = places.c
+    query = select(places).order_by(*_in_order(order, c.rank, c.created_at, c.kind, c.key)).limit(limit + 1)
+    rows = [Place(**row._mapping) for row in connection.execute(query)]
+    page = page_of(rows, limit, lambda place: place.cursor(order))
+    summaries = _summaries_at(connection, page.entries)
+    entries = (summaries.get((place.kind, place.key)) for place in page.entries)
+    return Page(entries=tuple(entry for entry in entries if entry is not None), next_cursor=page.next_cursor)
+
+
+def _places(kind: int, wanted: ComparisonFilter, order: ListOrder, behind: Place | None, limit: int) -> Select[Any]:
+    """The first places of comparisons, or of submissions, behind another."""
+    table, rank, number = TABLES[kind], _rank(kind, order), literal(kind, Integer).label("kind")
+    query = select(rank.label("rank"), table.c.created_at, number, table.c.key).where(*matching(wanted, table))
+    if kind == SUBMISSION:
+        query = query.where(WAITING)
+    if behind is not None:
+        query = query.where(_stands_behind(rank, kind, order, behind))
+    return query.order_by(*_in_order(order, rank, table.c.created_at, table.c.key)).limit(limit)
+
+
+def _in_order(order: ListOrder, rank: Any, *time: Any) -> list[Any]:
+    if order.by is SortBy.CREATED:
+        return [column.desc() for column in time] if order.is_descending else list(time)
+    return [rank.desc() if order.is_descending else rank, *(column.desc() for column in time)]
+
+
+def _rank(kind: int, order: ListOrder) -> Any:
+    """What a row is ordered by before its time."""
+    columns = TABLES[kind].c
+    if order.is_by_text:
+        return columns[order.by.value]
+    if order.by is SortBy.STATUS:
+        vocabulary = ComparisonStatus if kind == COMPARISON else SubmissionStatus
+        ranks = {status: n for n, group in enumerate(STATUSES) for status in group if isinstance(status, vocabulary)}
+        return case(*((columns.status == status, n) for status, n in ranks.items()), else_=len(STATUSES))
+    if order.by is SortBy.VERDICT and kind == COMPARISON:
+        ranked = [(columns.verdict == verdict, n) for n, verdict in enumerate(VERDICTS) if verdict is not None]
+        return case(*ranked, else_=VERDICTS.index(None))
+    return literal(VERDICTS.index(None) if order.by is SortBy.VERDICT else 0, Integer)
+
+
+def _stands_behind(rank: Any, kind: int, order: ListOrder, behind: Place) -> ColumnElement[bool]:
+    c = TABLES[kind].c
+    falls = order.is_descending if order.by is SortBy.CREATED else True
+    created_at = literal(behind.created_at, UtcTime)
+    if kind == behind.kind:
+        here, there = tuple_(c.created_at, c.key), tuple_(created_at, literal(behind.key))
+        later: ColumnElement[bool] = here < there if falls else here > there
+    elif falls:
+        later = c.created_at <= created_at if kind < behind.kind else c.created_at < created_at
+    else:
+        later = c.created_at >= created_at if kind > behind.kind else c.created_at > created_at
+    if order.by is SortBy.CREATED:
+        return later
+    # the first follows from the second, and lets an index begin there
+    begun, passed = (
+        (rank <= behind.rank, rank < behind.rank) if order.is_descending else (rank >= behind.rank, rank > behind.rank)
     )
-    found = _summaries_at(connection, places.entries)
-    entries = (found.get((place.kind, place.key)) for place in places.entries)
-    return Page(entries=tuple(one for one in entries if one is not None), next_cursor=places.next_cursor)
+    return and_(begun, or_(passed, later))
 
 
 def _summaries_at(connection: Connection, places: Sequence[Place]) -> dict[tuple[int, int], ComparisonSummary]:
     """By kind and key."""
-    keys = {kind: [place.key for place in places if place.kind == kind] for kind in (COMPARISON, SUBMISSION)}
-    found: dict[tuple[int, int], ComparisonSummary] = {}
-    if keys[COMPARISON]:
-        rows = connection.execute(_summaries().where(_C.key.in_(keys[COMPARISON]))).all()
-        found = {(COMPARISON, key): one for key, one in _summaries_of(connection, rows).items()}
-    if keys[SUBMISSION]:
-        for row in connection.execute(select(submission).where(submission.c.key.in_(keys[SUBMISSION]))):
-            found[SUBMISSION, row.key] = submission_of(row).summary()
-    return found
-
-
-def read_summary(connection: Connection, comparison_id: str) -> ComparisonSummary:
-    """Of a comparison or a submission. Raises ComparisonNotFound."""
-    row = connection.execute(_summaries().where(_C.id == comparison_id)).one_or_none()
-    if row is not None:
-        return _summaries_of(connection, [row])[row.key]
-    asked = connection.execute(select(submission).where(submission.c.id == comparison_id)).one_or_none()
-    if asked is None:
-        raise not_found(comparison_id)
-    return submission_of(asked).summary()
-
-
-def read_about(connection: Connection, comparison_id: str) -> tuple[ComparisonSummary, Submission | None]:
-    """Summary and submission. Raises ComparisonNotFound."""
-    return read_summary(connection, comparison_id), read_submission(connection, comparison_id)
+    keys = {kind: [place.key for place in places if place.kind == kind] for kind in TABLES}
+    planned = _read_summaries(connection, _SUMMARIES.where(_C.key.in_(keys[COMPARISON])))
+    waiting = connection.execute(select(submission).where(submission.c.key.in_(keys[SUBMISSION])))
+    return {
+        **{(COMPARISON, key): summary for key, summary in planned.items()},
+        **{(SUBMISSION, row.key): submission_of(row).summary() for row in waiting},
+    }
 
 
 def read_abouts(
     connection: Connection, comparison_ids: Sequence[str]
 ) -> dict[str, tuple[ComparisonSummary, Submission | None]]:
     """Summaries and submissions by id, without those that are not there."""
-    asked = connection.execute(select(submission).where(submission.c.id.in_(comparison_ids)))
-    sent = {one.id: one for one in map(submission_of, asked)}
-    rows = connection.execute(_summaries().where(_C.id.in_(comparison_ids))).all()
-    planned = _summaries_of(connection, rows).values()
-    waiting = {one.id: (one.summary(), one) for one in sent.values()}
-    return {**waiting, **{one.id: (one, sent.get(one.id)) for one in planned}}
+    rows = connection.execute(select(submission).where(submission.c.id.in_(comparison_ids)))
+    submitted = {row.id: submission_of(row) for row in rows}
+    planned = _read_summaries(connection, _SUMMARIES.where(_C.id.in_(comparison_ids))).values()
+    waiting = {id_: (sent.summary(), sent) for id_, sent in submitted.items()}
+    return {**waiting, **{summary.id: (summary, submitted.get(summary.id)) for summary in planned}}
+
+
+def read_about(connection: Connection, comparison_id: str) -> tuple[ComparisonSummary, Submission | None]:
+    """Summary and submission. Raises ComparisonNotFound."""
+    abouts = read_abouts(connection, [comparison_id])
+    if comparison_id not in abouts:
+        raise not_found(comparison_id)
+    return abouts[comparison_id]
 
 
 def count_statuses(connection: Connection) -> Counter[str]:
     """How many comparisons there are by status, and submissions that have not become one by theirs."""
-    found: Counter[str] = Counter()
-    for status, n in connection.execute(select(_C.status, func.count()).group_by(_C.status)):
-        found[codes.COMPARISON_STATUS.name[status].value] += n
+    counts: Counter[str] = Counter()
     waiting = select(submission.c.status, func.count()).where(WAITING).group_by(submission.c.status)
-    for status, n in connection.execute(waiting):
-        found[codes.SUBMISSION.name[status].value] += n
-    return found
+    for query in (select(_C.status, func.count()).group_by(_C.status), waiting):
+        for status, n in connection.execute(query):
+            counts[status.value] += n
+    return counts
 
 
-def _summaries_of(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, ComparisonSummary]:
+def _read_summaries(connection: Connection, query: Select[Any]) -> dict[int, ComparisonSummary]:
     """By key."""
-    last = {key: looks[-1] for key, looks in read_looks_of(connection, [row.key for row in rows]).items()}
+    rows = connection.execute(query).all()
+    looks = select(look.c.comparison_key, look.c.body).where(look.c.comparison_key.in_([row.key for row in rows]))
+    last = {key: look_of(body) for key, body in connection.execute(looks.order_by(look.c.number))}
     return {row.key: _summary_of(row, last.get(row.key)) for row in rows}
 
 
 def _summary_of(row: Row[Any], last: Look | None) -> ComparisonSummary:
-    return ComparisonSummary(
-        id=row.id,
-        status=codes.COMPARISON_STATUS.name[row.status],
-        verdict=None if row.verdict is None else codes.VERDICT.name[row.verdict],
-        label=row.label,
-        model=row.model,
-        suite=row.suite,
-        plan_hash=row.plan_hash,
-        n_items=row.n_items,
-        created_at=from_us(row.created_at),
-        started_at=from_us_or_none(row.started_at),
-        finished_at=from_us_or_none(row.finished_at),
-        stop_reason=row.stop_reason,
-        is_signed_off=bool(row.is_signed_off),
-        n_items_asked=last.ended_at(row.n_items) if last else None,
-    )
+    values = {name: value for name, value in row._mapping.items() if name != "key"}
+    values["is_signed_off"] = bool(row.is_signed_off)
+    return ComparisonSummary(**values, n_items_asked=last.ended_at(row.n_items) if last else None)

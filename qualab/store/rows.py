@@ -1,143 +1,158 @@
-"""Answers, scores and items as the rows of their tables, and back. A row's order is that of its table's columns."""
+"""Rows of the tables as values of the model, and back; what store and registry query alike."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import islice
+from typing import Any, TypeVar
 
-from sqlalchemy import Row
+from pydantic import TypeAdapter
+from sqlalchemy import ColumnElement, Connection, Row, Table, select
 
 from qualab.errors import StoreError
-from qualab.model.items import Answer, Drafted, Reply, Score
-from qualab.model.names import ArmName
-from qualab.store import codes
-from qualab.store.payloads import to_json
-from qualab.store.texts import Packer, Unpacker
-from qualab.store.times import from_us, to_us
+from qualab.model.comparison import Comparison, Look
+from qualab.model.items import Answer, Drafted, Item, Outcome, Prompt, Reply, Request, Score
+from qualab.model.names import Api
+from qualab.model.plan import Plan
+from qualab.model.ports import ComparisonFilter
+from qualab.model.registry import Claim, Submission, impossible_outcome
+from qualab.store.tables import comparison, score, to_json
+
+T = TypeVar("T")
+CHUNK = 1_000
+"""Rows in memory at a time."""
+SCORE_ORDER = (score.c.arm, score.c.position, score.c.repeat, score.c.metric)
 
 
-def answer_row(
-    key: int, answer: Answer, phrases: Mapping[str, int], packer: Packer, twin: bytes | None
-) -> tuple[Any, ...]:
-    """One row of `answer`, or of `noise_answer` for a later run. `twin`: another packed text for the same place."""
-    reply = answer.reply
+def chunks(values: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
+    """Yields lists of at most `size` values."""
+    source = iter(values)
+    while chunk := list(islice(source, size)):
+        yield chunk
+
+
+def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> int:
+    """Inserts rows, except those whose key is there already, and returns how many were new."""
+    if not rows:
+        return 0
+    statement: Any
+    if connection.dialect.name == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert as sqlite_insert  # noqa: PLC0415  only the dialect in use
+
+        statement = sqlite_insert(table).on_conflict_do_nothing()
+    else:
+        from sqlalchemy.dialects.postgresql import insert as postgresql_insert  # noqa: PLC0415
+
+        statement = postgresql_insert(table).on_conflict_do_nothing()
+    return connection.execute(statement, rows, execution_options={"preserve_rowcount": True}).rowcount
+
+
+def matching(wanted: ComparisonFilter, table: Table) -> Iterator[ColumnElement[bool]]:
+    """A filter's conditions on comparisons, or on submissions, which have no verdict."""
+    c = table.c
+    if wanted.status is not None:
+        yield c.status == wanted.status
+    if wanted.verdict is not None:
+        yield c.verdict == wanted.verdict
+    if wanted.label is not None:
+        yield c.label == wanted.label
+    if wanted.model is not None:
+        yield c.model == wanted.model
+    if wanted.since is not None:
+        yield c.created_at >= wanted.since
+    if wanted.until is not None:
+        yield c.created_at < wanted.until
+
+
+def read_claim(connection: Connection, key: int) -> Claim | None:
+    """Who runs the comparison. On PostgreSQL nobody else changes the row until the transaction ends."""
+    c = comparison.c
+    query = select(c.runner, c.claimed_at, c.heartbeat_at).where(c.key == key).with_for_update(key_share=True)
+    runner, claimed_at, heartbeat_at = connection.execute(query).one()
+    return None if runner is None else Claim(runner=runner, since=claimed_at, heartbeat_at=heartbeat_at)
+
+
+adapter: Any = cache(TypeAdapter)
+"""The validator of a type, made once."""
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """A dataclass's fields by name, their values as they are."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def value_of(type_: Callable[..., T], row: Row[Any], **changes: Any) -> T:
+    """A dataclass from the columns that are named as its fields; `changes` take their place."""
+    names = type_.__dataclass_fields__  # type: ignore[attr-defined]
+    return type_(**{name: getattr(row, name) for name in names if name not in changes}, **changes)
+
+
+def comparison_of(row: Row[Any]) -> Comparison:
+    """A comparison from a whole row."""
+    return value_of(Comparison, row, plan=adapter(Plan).validate_json(row.plan))
+
+
+def look_of(body: str) -> Look:
+    """A look from its JSON."""
+    look: Look = adapter(Look).validate_json(body)
+    return look
+
+
+def submission_of(row: Row[Any]) -> Submission:
+    """A submission from a whole row."""
+    return value_of(Submission, row)
+
+
+def item_row(key: int, item: Item) -> dict[str, Any]:
+    """One row of `item`. Raises StoreError for a document that JSON cannot hold."""
+    prompts = {"prompts": list(map(fields_of, item.prompts)), "requests": list(map(fields_of, item.requests))}
+    changes = {"doc": to_json(item.doc, of=f"item {item.id}"), "prompts": prompts, "n_requests": len(item.requests)}
+    row = fields_of(item) | changes | {"comparison_key": key}
+    del row["requests"]
+    return row
+
+
+def item_of(row: Row[Any]) -> Item:
+    """An item from a whole row."""
+    prompts = tuple(Prompt(**prompt) for prompt in row.prompts["prompts"])
+    requests = tuple(Request(**{**request, "api": Api(request["api"])}) for request in row.prompts["requests"])
+    return value_of(Item, row, doc=json.loads(row.doc), prompts=prompts, requests=requests)
+
+
+def answer_row(key: int, answer: Answer) -> dict[str, Any]:
+    """One row of `answer`. Raises StoreError for a NaN, which SQLite would take for no value."""
+    reply, drafted = answer.reply, answer.reply.drafted
     if reply.loglikelihood is not None and math.isnan(reply.loglikelihood):
         raise StoreError(f"an answer at position {answer.position} has the log-likelihood NaN")
-    return (
-        key,
-        answer.run or codes.ARM.of[answer.arm],
-        answer.position,
-        answer.choice,
-        answer.repeat,
-        codes.ANSWER_STATUS.of[reply.status],
-        reply.attempts,
-        phrases[reply.finish_reason],
-        phrases[origin_phrase(reply)],
-        reply.prompt_tokens,
-        reply.completion_tokens,
-        reply.reasoning_characters,
-        to_us(reply.sent_at),
-        round(reply.latency_s * 1e6),
-        reply.loglikelihood,
-        reply.is_greedy,
-        answer.request_hash,
-        None if reply.text is None else packer.pack(reply.text, twin),
-        packer.pack(reply.error) if reply.error else None,
-        _drafted_text(reply.drafted),
-        packer.pack(reply.reasoning) if reply.reasoning else None,
-    )
+    row = fields_of(answer) | fields_of(reply)
+    del row["reply"], row["drafted"]
+    row["comparison_key"], row["latency_s"] = key, round(reply.latency_s, 6)
+    return row | (fields_of(drafted) if drafted else dict.fromkeys(Drafted.__dataclass_fields__))
 
 
-MODEL_FOLLOWS = "\x1f"
+def answer_of(row: Row[Any]) -> Answer:
+    """An answer from a whole row."""
+    drafted = None if row.accepted_tokens is None else value_of(Drafted, row, rounds=tuple(row.rounds))
+    return value_of(Answer, row, reply=value_of(Reply, row, drafted=drafted))
 
 
-def origin_phrase(reply: Reply) -> str:
-    """Where an answer comes from, one of few: the engine's fingerprint, then the model where the answer says one."""
-    has_mark = bool(reply.model) or MODEL_FOLLOWS in reply.system_fingerprint
-    return f"{reply.system_fingerprint}{MODEL_FOLLOWS}{reply.model}" if has_mark else reply.system_fingerprint
-
-
-def _origin(phrase: str) -> tuple[str, str]:
-    """Fingerprint and model."""
-    fingerprint, mark, model = phrase.rpartition(MODEL_FOLLOWS)
-    return (fingerprint, model) if mark else (phrase, "")
-
-
-def _drafted_text(drafted: Drafted | None) -> str | None:
-    """Draft tokens, accepted tokens, and rounds by accepted tokens, as "12,7,1,0,3"; ",7" tells accepted ones alone."""
-    if drafted is None:
-        return None
-    drafts = "" if drafted.draft_tokens is None else drafted.draft_tokens
-    return ",".join(map(str, (drafts, drafted.accepted_tokens, *drafted.rounds)))
-
-
-def _drafted_of(text: str | None) -> Drafted | None:
-    if text is None:
-        return None
-    drafts, *counts = text.split(",")
-    accepted_tokens, *rounds = map(int, counts)
-    return Drafted(draft_tokens=int(drafts) if drafts else None, accepted_tokens=accepted_tokens, rounds=tuple(rounds))
-
-
-def answer_of(row: Row[Any], phrases: Mapping[int, str], unpacker: Unpacker, *, is_noise: bool = False) -> Answer:
-    """An answer from a row of `answer` (or `noise_answer`) without its comparison, and the text of its twin."""
-    columns: tuple[Any, ...] = tuple(row)
-    whose, position, choice, repeat = columns[:4]
-    return Answer(
-        arm=ArmName.BASELINE if is_noise else codes.ARM.name[whose],
-        run=whose if is_noise else 0,
-        position=position,
-        choice=choice,
-        repeat=repeat,
-        request_hash=columns[15],
-        reply=_reply_of(columns[4:15], columns[16:], phrases, unpacker),
-    )
-
-
-def _reply_of(row: tuple[Any, ...], packed: tuple[Any, ...], phrases: Mapping[int, str], unpacker: Unpacker) -> Reply:
-    status, attempts, finish_reason, fingerprint, prompt_tokens, completion_tokens, *rest = row
-    reasoning_characters, sent_at, latency_us, loglikelihood, is_greedy = rest
-    text, error, drafted, reasoning, twin = packed
-    system_fingerprint, model = _origin(phrases[fingerprint])
-    return Reply(
-        status=codes.ANSWER_STATUS.name[status],
-        text=None if text is None else unpacker.unpack(text, twin),
-        loglikelihood=loglikelihood,
-        is_greedy=is_greedy,
-        finish_reason=phrases[finish_reason],
-        prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
-        attempts=attempts,
-        latency_s=latency_us / 1e6,
-        sent_at=from_us(sent_at),
-        system_fingerprint=system_fingerprint,
-        error=unpacker.unpack(error) if error else "",
-        reasoning_characters=reasoning_characters,
-        drafted=_drafted_of(drafted),
-        model=model,
-        reasoning=unpacker.unpack(reasoning) if reasoning else "",
-    )
-
-
-def score_row(key: int, score: Score, phrases: Mapping[str, int]) -> tuple[Any, ...]:
-    """One row of `score`."""
+def score_row(key: int, score: Score) -> dict[str, Any]:
+    """One row of `score`. Raises StoreError for NaN."""
     if math.isnan(score.value):
         raise StoreError(f"the score {score.metric} at position {score.position} is NaN, which is no score")
-    detail = None if score.detail is None else to_json(score.detail, of=f"the score {score.metric}")
-    metric = phrases[score.metric]
-    return (key, codes.ARM.of[score.arm], score.position, score.repeat, metric, float(score.value), detail)
+    return fields_of(score) | {"comparison_key": key, "value": float(score.value)}
 
 
 def score_of(row: Row[Any]) -> Score:
-    """A score from arm, position, repeat, the metric's text, value and detail."""
-    arm, position, repeat, metric, value, detail = tuple(row)
-    return Score(
-        arm=codes.ARM.name[arm],
-        position=position,
-        repeat=repeat,
-        metric=metric.decode(),
-        value=value,
-        detail=None if detail is None else tuple(json.loads(detail)),
-    )
+    """A score from a whole row."""
+    return value_of(Score, row, detail=None if row.detail is None else tuple(row.detail))
+
+
+def outcome_row(key: int, outcome: Outcome) -> dict[str, Any]:
+    """One row of `outcome`. Raises StoreError for NaN."""
+    if any(value is not None and math.isnan(value) for value in (outcome.baseline, outcome.candidate)):
+        raise impossible_outcome()
+    return fields_of(outcome) | {"comparison_key": key}

@@ -1,4 +1,4 @@
-"""Which schema a database has, which one this version needs, and the way from one to the other.
+"""Opens a database, making or refusing it, and brings its schema to this version's.
 
 Opening only compares the two; Alembic is imported when something is to be changed.
 """
@@ -8,18 +8,24 @@ from __future__ import annotations
 import errno
 import re
 import time
+import weakref
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.exc import DBAPIError
 
 from qualab.errors import SchemaMismatch, StoreError, StoreLocked
 from qualab.store.engine import connect, keep_log, writing
 from qualab.store.failures import full, read_only, translated, unreachable
 from qualab.store.location import Location, locate
+from qualab.store.sql import SqlStore
 
 _REVISION = re.compile(r"^revision\b[^=]*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 _DOWN_REVISION = re.compile(r"^down_revision\b[^=]*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+_UNRELEASED = re.compile(r"00\d\d")
+"""Revisions of versions before the first release."""
 _VERSION_TABLE = "alembic_version"
 _UPGRADE_LOCK = 7_105_313
 """PostgreSQL's advisory lock that upgrades take turns with; an arbitrary number."""
@@ -43,6 +49,35 @@ def read_lineage(migrations: Path) -> Lineage:
     if len(heads) != 1:
         raise StoreError(f"{migrations} holds {len(heads)} newest migrations, not one", hint="reinstall qualab")
     return Lineage(head=heads.pop(), known=frozenset(revisions))
+
+
+def open_store(url: str, *, migrations: Path, create: bool = True) -> SqlStore:
+    """Opens the database at a file path, sqlite:///FILE or postgresql://USER@HOST/NAME.
+
+    A SQLite file that is missing or empty is made, with the newest schema, unless `create` is False. Any other database
+    must have this version's schema: SchemaMismatch. Raises StoreError for what is no database, cannot be reached ...
+    """
+    location = locate(url)
+    if not create:
+        refuse_missing(location)
+    engine = connect(location)
+    with ExitStack() as undone:
+        undone.callback(engine.dispose)
+        lineage, revision = read_lineage(migrations), None
+        if location.path is None or location.path.exists():
+            revision = read_revision(engine, location)
+        if revision is None and create and location.path is not None:
+            migrate(engine, location, migrations)
+        else:
+            refuse_other(revision, lineage, location)
+            if location.path is not None:
+                # a copy may have lost WAL mode; one that is read-only or locked is read as it is
+                with suppress(DBAPIError):
+                    keep_log(engine, is_new=False)
+        undone.pop_all()
+    store = SqlStore(engine, location)
+    weakref.finalize(store, engine.dispose)  # at the end of the process, too: SQLite then puts its log into the file
+    return store
 
 
 def upgrade(url: str, migrations: Path) -> None:
@@ -112,6 +147,11 @@ def refuse_other(revision: str | None, lineage: Lineage, location: Location) -> 
 
 def refuse_newer(revision: str | None, lineage: Lineage, location: Location) -> None:
     """Raises SchemaMismatch for a revision that this version does not know."""
+    if revision is not None and _UNRELEASED.fullmatch(revision):
+        raise SchemaMismatch(
+            f"the database at {location} was written before the first release (its schema is {revision})",
+            hint="run `qualab export` with the version that wrote it, then `qualab import` into a new database",
+        )
     if revision is not None and revision not in lineage.known:
         raise SchemaMismatch(
             f"the database at {location} was written by a newer version of qualab (its schema is {revision})",

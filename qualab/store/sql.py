@@ -1,35 +1,84 @@
-"""The store over a database: each method of the port one transaction."""
+"""The store over a database: each method of the port is one transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Row,
+    Select,
+    and_,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
 
-from qualab.model.comparison import Analysis, Comparison, Look, SealedAnalysis
-from qualab.model.engine import Observation
+from qualab.errors import StoreError
+from qualab.model.canonical import canonical_json
+from qualab.model.comparison import Analysis, Comparison, Look, SealedAnalysis, seal_of
+from qualab.model.engine import EngineSeen, FirstTokensSeen, Observation, ObservationKind, PinsSeen, Segment
 from qualab.model.items import Answer, Item, ItemHead, Outcome, Score, ScoreFlip
-from qualab.model.names import ArmName, ComparisonStatus
+from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus
 from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import Claim, busy, not_next
-from qualab.store import analyses, comparisons, records
-from qualab.store.bulk import chunks
-from qualab.store.known import Known, find
+from qualab.model.registry import Claim, ambiguous, busy, impossible_outcome, not_found, not_next
+from qualab.model.wording import valid_text
+from qualab.store.engine import Sessions, take_turn
 from qualab.store.location import Location
-from qualab.store.outcomes import drop_outcomes, replace_outcomes
-from qualab.store.rows import origin_phrase
+from qualab.store.rows import (
+    SCORE_ORDER,
+    adapter,
+    answer_of,
+    answer_row,
+    chunks,
+    comparison_of,
+    fields_of,
+    insert_new,
+    item_of,
+    item_row,
+    look_of,
+    matching,
+    outcome_row,
+    read_claim,
+    score_of,
+    score_row,
+    value_of,
+)
 from qualab.store.runners import lives, may_take
-from qualab.store.sessions import Sessions
-from qualab.store.training import DictionarySampler
+from qualab.store.tables import (
+    UtcTime,
+    analysis,
+    answer,
+    comparison,
+    item,
+    look,
+    observation,
+    outcome,
+    score,
+    submission,
+)
 
 if TYPE_CHECKING:
     from qualab.store.registry import SqlRegistry
 
-
-_ARMS = len(ArmName)
+T = TypeVar("T")
+_C = comparison.c
+_NEWEST_FIRST = (_C.created_at.desc(), _C.key.desc())
+_OBSERVED: dict[ObservationKind, type[Observation]] = {
+    ObservationKind.ENGINE: EngineSeen,
+    ObservationKind.SEGMENT: Segment,
+    ObservationKind.PINS: PinsSeen,
+    ObservationKind.FIRST_TOKENS: FirstTokensSeen,
+}
 
 
 class SqlStore:
@@ -57,17 +106,12 @@ class SqlStore:
 
         return SqlRegistry(self._sessions)
 
+    # comparisons
+
     def create(self, comparison: Comparison, items: Iterable[Item]) -> None:
         """Stores the plan and every item, or nothing. Raises StoreError where the id or an item is there already."""
         with self._sessions.writing() as connection:
-            self._insert(connection, comparison, items)
-
-    def _insert(self, connection: Connection, comparison: Comparison, items: Iterable[Item]) -> int:
-        sampler = DictionarySampler(answers_an_item=_ARMS * comparison.plan.sampling.repeats)
-        key = comparisons.insert_comparison(connection, comparison)
-        records.add_items(connection, key, items, sampler)
-        records.add_dictionaries(connection, key, sampler.train())
-        return key
+            _insert_comparison(connection, comparison, items)
 
     def put_whole(
         self,
@@ -80,199 +124,357 @@ class SqlStore:
         now: datetime,
     ) -> Analysis:
         """Stores a finished comparison in one transaction. Raises StoreError for what cannot be stored."""
-        known_phrases = self._sessions.phrases
         with self._sessions.writing() as connection:
-            key, phrases = self._insert(connection, comparison, items), dict[str, int]()
-            known = self._sessions.known(connection, find(connection, comparison.id))
+            key = _insert_comparison(connection, comparison, items)
             for chunk in chunks(answers):
-                phrases |= known_phrases.ids(connection, _recurring(chunk) - phrases.keys())
-                records.add_answers(connection, known, chunk, phrases=phrases)
-            phrases |= records.replace_scores(connection, known, scores, known_phrases)
-            found = analysis()
-            comparisons.set_status(connection, key, ComparisonStatus.FINISHED, now=now, stop_reason=None)
-            analyses.add_analysis(connection, key, found, now=now)
-        known_phrases.keep(phrases)
-        return found
+                _insert_answers(connection, key, chunk)
+            _replace_scores(connection, key, scores)
+            result = analysis()
+            _insert_analysis(connection, key, result, now=now)
+        return result
 
     def get(self, comparison_id: str) -> Comparison:
         """By id or by an unambiguous beginning of one. Raises ComparisonNotFound."""
         with self._sessions.reading() as connection:
-            return comparisons.get_comparison(connection, comparison_id)
+            rows = connection.execute(select(comparison).where(_C.id == comparison_id)).all()
+            if not rows and comparison_id:
+                begins = func.substr(_C.id, 1, len(comparison_id)) == comparison_id
+                rows = connection.execute(select(comparison).where(begins).order_by(*_NEWEST_FIRST).limit(6)).all()
+            if len(rows) > 1:
+                raise ambiguous(comparison_id, [row.id for row in rows])
+            if not rows:
+                raise not_found(comparison_id)
+            return comparison_of(rows[0])
 
     def list(self, wanted: ComparisonFilter) -> list[Comparison]:
         """Newest first."""
-        with self._sessions.reading() as connection:
-            return comparisons.list_comparisons(connection, wanted)
-
-    def items(self, comparison_id: str, *, positions: Collection[int] | None = None) -> Iterator[Item]:
-        """In order of position; all of them, or those at these positions."""
-        return self._sessions.streamed(
-            comparison_id, lambda connection, known: records.read_items(connection, known.key, positions)
+        query = (
+            select(comparison).where(*matching(wanted, comparison)).order_by(*_NEWEST_FIRST).limit(max(wanted.limit, 0))
         )
-
-    def heads(self, comparison_id: str, *, positions: Collection[int]) -> Iterator[ItemHead]:
-        """In order of position, without what items hold."""
-        return self._sessions.streamed(
-            comparison_id, lambda connection, known: records.read_heads(connection, known.key, positions)
-        )
-
-    def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
-        """Takes the right to run; a runner with a stale heartbeat, or whose process on this host is gone, loses it."""
-        with self._sessions.writing_to(comparison_id) as (connection, (key, *_)):
-            held = comparisons.read_claim(connection, key)
-            if not may_take(held, runner=runner, now=now, stale_after_s=stale_after_s) or not comparisons.write_claim(
-                connection, key, runner=runner, now=now, seen=held
-            ):
-                raise busy(comparison_id, comparisons.read_claim(connection, key))
-
-    def heartbeat(self, comparison_id: str, *, runner: str, now: datetime) -> None:
-        """Raises ComparisonBusy when another runner has taken over, or had."""
-        with self._sessions.writing_to(comparison_id) as (connection, (key, *_)):
-            if not comparisons.beat(connection, key, runner=runner, now=now):
-                raise busy(comparison_id, comparisons.read_claim(connection, key))
-
-    def release(self, comparison_id: str, *, runner: str) -> None:
-        """Gives the right to run back; nothing happens where another runner has it."""
-        with self._sessions.writing_to(comparison_id) as (connection, (key, *_)):
-            comparisons.drop_claim(connection, key, runner=runner)
-
-    def runners(self, comparison_ids: Sequence[str], *, now: datetime, stale_after_s: float) -> dict[str, Claim]:
-        """The claims of living runners, by the id of the comparison."""
         with self._sessions.reading() as connection:
-            claims = comparisons.read_claims(connection, comparison_ids)
-        return {id_: claim for id_, claim in claims.items() if lives(claim, now=now, stale_after_s=stale_after_s)}
+            return [comparison_of(row) for row in connection.execute(query.limit(max(wanted.limit, 0)))]
+
+    def plan_text(self, comparison_id: str) -> str:
+        """The plan's canonical JSON as it was stored."""
+        with self._sessions.reading_of(comparison_id) as (connection, key):
+            plan: str = connection.execute(select(_C.plan).where(_C.key == key)).scalar_one()
+            return plan
 
     def set_status(self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: str = "") -> None:
         """Keeps the times: RUNNING starts once, FINISHED ends; every other status takes a former verdict away."""
-        with self._sessions.writing_to(comparison_id) as (connection, (key, *_)):
-            comparisons.set_status(connection, key, status, now=now, stop_reason=stop_reason)
+        with self._sessions.writing_to(comparison_id) as (connection, key):
+            _set_status(connection, key, status, now=now, stop_reason=stop_reason)
+
+    # who runs them
+
+    def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
+        """Takes the right to run; a runner with a stale heartbeat, or whose process on this host is gone, loses it."""
+        with self._sessions.writing_to(comparison_id) as (connection, key):
+            held = read_claim(connection, key)
+            if not may_take(held, runner=runner, now=now, stale_after_s=stale_after_s):
+                raise busy(comparison_id, held)
+            still = _C.runner.is_(None) if held is None else _C.runner == held.runner
+            values = {"runner": runner, "claimed_at": now, "heartbeat_at": now}
+            if not connection.execute(update(comparison).where(_C.key == key, still).values(values)).rowcount:
+                raise busy(comparison_id, read_claim(connection, key))
+
+    def heartbeat(self, comparison_id: str, *, runner: str, now: datetime) -> None:
+        """Raises ComparisonBusy when another runner has taken over, or had."""
+        with self._sessions.writing_to(comparison_id) as (connection, key):
+            mine = update(comparison).where(_C.key == key, _C.runner == runner)
+            if not connection.execute(mine.values(heartbeat_at=now)).rowcount:
+                raise busy(comparison_id, read_claim(connection, key))
+
+    def release(self, comparison_id: str, *, runner: str) -> None:
+        """Gives the right to run back; nothing happens where another runner has it."""
+        with self._sessions.writing_to(comparison_id) as (connection, key):
+            mine = update(comparison).where(_C.key == key, _C.runner == runner)
+            connection.execute(mine.values(runner=None, claimed_at=None, heartbeat_at=None))
+
+    def runners(self, comparison_ids: Sequence[str], *, now: datetime, stale_after_s: float) -> dict[str, Claim]:
+        """The claims of living runners, by the id of the comparison."""
+        query = select(_C.id, _C.runner, _C.claimed_at, _C.heartbeat_at).where(
+            _C.runner.is_not(None), _C.id.in_(comparison_ids)
+        )
+        with self._sessions.reading() as connection:
+            claims = {
+                id_: Claim(runner=runner, since=since, heartbeat_at=at)
+                for id_, runner, since, at in connection.execute(query)
+            }
+        return {id_: claim for id_, claim in claims.items() if lives(claim, now=now, stale_after_s=stale_after_s)}
+
+    # items
+
+    def items(self, comparison_id: str, *, positions: Collection[int] | None = None) -> Iterator[Item]:
+        """In order of position; all of them, or those at these positions."""
+        return self._stream(comparison_id, select(item), item_of, item.c.position, positions=positions)
+
+    def heads(self, comparison_id: str, *, positions: Collection[int]) -> Iterator[ItemHead]:
+        """In order of position, without what items hold."""
+        query = select(item.c.position, item.c.task, item.c.doc_id, item.c.kind)
+
+        def head_of(row: Row[Any]) -> ItemHead:
+            return value_of(ItemHead, row)
+
+        return self._stream(comparison_id, query, head_of, item.c.position, positions=positions)
+
+    def n_requests(self, comparison_id: str) -> int:
+        """How many requests its items have, each counted once."""
+        with self._sessions.reading_of(comparison_id) as (connection, key):
+            return connection.scalar(select(func.sum(item.c.n_requests)).where(item.c.comparison_key == key)) or 0
+
+    # answers
 
     def add_answers(self, comparison_id: str, answers: Sequence[Answer]) -> int:
         """Commits new answers and returns how many were there already."""
-        with self._sessions.writing_to(comparison_id) as (connection, found):
-            known = self._sessions.known(connection, found)
-            phrases = self._sessions.phrases.ids(connection, _recurring(answers))
-            added = records.add_answers(connection, known, answers, phrases=phrases)
-            duplicates = len(answers) - added
+        with self._sessions.writing_to(comparison_id) as (connection, key):
+            duplicates = len(answers) - _insert_answers(connection, key, answers)
             if duplicates:
-                comparisons.add_duplicates(connection, known.key, duplicates)
-        self._sessions.phrases.keep(phrases)
+                more = update(comparison).where(_C.key == key).values(duplicates=_C.duplicates + duplicates)
+                connection.execute(more)
         return duplicates
 
     def answered(self, comparison_id: str, *, run: int = 0) -> set[tuple[ArmName, int, int, int]]:
         """(arm, position, choice, repeat) of every stored answer of a run."""
-        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
-            return records.read_noise_places(connection, key, run) if run else records.read_places(connection, key)
+        c = answer.c
+        query = select(c.arm, c.position, c.choice, c.repeat)
+        with self._sessions.reading_of(comparison_id) as (connection, key):
+            rows = connection.execute(query.where(c.comparison_key == key, c.run == run))
+            return {(arm, position, choice, repeat) for arm, position, choice, repeat in rows}
 
     def n_answered(self, comparison_id: str) -> Mapping[ArmName, int]:
         """How many requests of each arm came back, the noise floor's not counted."""
-        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
-            return records.count_answers(connection, key)
+        return self._count(comparison_id)
 
     def n_unanswered(self, comparison_id: str) -> Mapping[ArmName, int]:
         """How many of these came back without an answer."""
-        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
-            return records.count_answers(connection, key, is_unanswered=True)
+        unanswered = [status for status in AnswerStatus if not status.is_answer]
+        return self._count(comparison_id, answer.c.status.in_(unanswered))
+
+    def _count(self, comparison_id: str, *conditions: ColumnElement[bool]) -> Mapping[ArmName, int]:
+        c = answer.c
+        query = select(c.arm, func.count()).where(c.run == 0, *conditions).group_by(c.arm)
+        with self._sessions.reading_of(comparison_id) as (connection, key):
+            return dict.fromkeys(ArmName, 0) | dict(connection.execute(query.where(c.comparison_key == key)).all())
 
     def answers(
         self, comparison_id: str, *, arm: ArmName, run: int = 0, positions: Collection[int] | None = None
     ) -> Iterator[Answer]:
         """In order of (position, choice, repeat). The noise floor's runs: the baseline alone, all positions."""
-
-        def read(connection: Connection, known: Known) -> Iterator[Answer]:
-            if run:
-                return records.read_noise_answers(connection, known.key, run, known.codec)
-            return records.read_answers(connection, known.key, arm, known.codec, positions)
-
-        if run and arm is not ArmName.BASELINE:
-            return iter(())
-        return self._sessions.streamed(comparison_id, read)
+        c = answer.c
+        query = select(answer).where(c.arm == arm, c.run == run)
+        place = (c.position, c.choice, c.repeat)
+        return self._stream(comparison_id, query, answer_of, *place, positions=positions)
 
     def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:
         """Deletes answers that are failures of the endpoint and returns how many."""
-        with self._sessions.writing_to(comparison_id) as (connection, (key, *_)):
-            return records.drop_failures(connection, key, from_position=from_position)
+        c = answer.c
+        failed = c.status.in_([status for status in AnswerStatus if status.is_failure])
+        with self._sessions.writing_to(comparison_id) as (connection, key):
+            late_or_noise = (c.position >= from_position) | (c.run > 0)
+            return connection.execute(delete(answer).where(c.comparison_key == key, failed, late_or_noise)).rowcount
+
+    # scores and outcomes
 
     def put_scores(self, comparison_id: str, scores: Iterable[Score]) -> None:
         """Replaces the comparison's scores; outcomes that came of the former ones go."""
-        made = list(scores)  # scoring may take minutes, in which others want to write
-        with self._sessions.writing_to(comparison_id) as (connection, found):
-            known = self._sessions.known(connection, found)
-            phrases = records.replace_scores(connection, known, made, self._sessions.phrases)
-            drop_outcomes(connection, known.key)
-        self._sessions.phrases.keep(phrases)
+        made = list_of(scores)  # scoring may take minutes, in which others want to write
+        with self._sessions.writing_to(comparison_id) as (connection, key):
+            _replace_scores(connection, key, made)
+            connection.execute(delete(outcome).where(outcome.c.comparison_key == key))
 
     def scores(self, comparison_id: str) -> Iterator[Score]:
         """In order of (arm, position, repeat, metric)."""
-        return self._sessions.streamed(
-            comparison_id, lambda connection, known: records.read_scores(connection, known.key)
-        )
-
-    def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
-        """Replaces the comparison's outcomes."""
-        made = list(outcomes)
-        with self._sessions.writing_to(comparison_id) as (connection, found):
-            known = self._sessions.known(connection, found)
-            phrases = replace_outcomes(connection, known, made, self._sessions.phrases)
-        self._sessions.phrases.keep(phrases)
+        return self._stream(comparison_id, select(score), score_of, *SCORE_ORDER)
 
     def flips(self, comparison_id: str, *, metrics: Collection[str]) -> Iterator[ScoreFlip]:
         """Scores of these metrics that differ between the arms, in order of (position, repeat, metric)."""
-        return self._sessions.streamed(
-            comparison_id, lambda connection, known: records.read_flips(connection, known.key, metrics)
+        before, after = score.alias("before"), score.alias("after")
+        same = (before.c[name] == after.c[name] for name in ("comparison_key", "position", "repeat", "metric"))
+        place = (before.c.position, before.c.repeat, before.c.metric)
+        query = (
+            select(*place, before.c.value.label("baseline"), after.c.value.label("candidate"))
+            .join(after, and_(*same))
+            .where(
+                before.c.arm == ArmName.BASELINE,
+                after.c.arm == ArmName.CANDIDATE,
+                before.c.value != after.c.value,
+                before.c.metric.in_(metrics),
+            )
         )
+        return self._stream(comparison_id, query, lambda row: value_of(ScoreFlip, row), *place)
 
-    def add_look(self, comparison_id: str, look: Look, *, now: datetime) -> None:
+    def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
+        """Replaces the comparison's outcomes."""
+        made = list_of(outcomes)
+        with self._sessions.writing_to(comparison_id) as (connection, key):
+            take_turn(connection, key)
+            connection.execute(delete(outcome).where(outcome.c.comparison_key == key))
+            for chunk in chunks(made):
+                try:
+                    connection.execute(insert(outcome), [outcome_row(key, value) for value in chunk])
+                except IntegrityError:  # PostgreSQL's would tell the row
+                    raise impossible_outcome() from None
+
+    # looks and observations
+
+    def add_look(self, comparison_id: str, value: Look, *, now: datetime) -> None:
         """Stores the next look. Raises StoreError where its number is not the one after the last."""
-        with self._sessions.writing_to(comparison_id) as (connection, (key, *_)):
-            if (taken := records.count_looks(connection, key)) != look.number - 1:
-                raise not_next(comparison_id, look.number, taken)
-            records.add_look(connection, key, look, now=now)
+        with self._sessions.writing_to(comparison_id) as (connection, key):
+            n_taken = connection.scalar(select(func.count()).where(look.c.comparison_key == key)) or 0
+            if n_taken != value.number - 1:
+                raise not_next(comparison_id, value.number, n_taken)
+            row = {"comparison_key": key, "number": value.number, "created_at": now, "body": canonical_json(value)}
+            connection.execute(insert(look), row)
 
     def looks(self, comparison_id: str) -> Sequence[Look]:
         """In order of their numbers."""
-        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
-            return records.read_looks(connection, key)
+        with self._sessions.reading_of(comparison_id) as (connection, key):
+            query = select(look.c.body).where(look.c.comparison_key == key).order_by(look.c.number)
+            return [look_of(body) for body in connection.scalars(query)]
 
-    def add_observation(self, comparison_id: str, observation: Observation) -> None:
+    def add_observation(self, comparison_id: str, value: Observation) -> None:
         """Stores what was seen of an engine."""
-        with self._sessions.writing_to(comparison_id) as (connection, (key, *_)):
-            records.add_observation(connection, key, observation)
+        c = observation.c
+        with self._sessions.writing_to(comparison_id) as (connection, key):
+            last = connection.scalar(select(func.max(c.number)).where(c.comparison_key == key)) or 0
+            row = {"comparison_key": key, "number": last + 1, "kind": value.kind, "body": canonical_json(value)}
+            connection.execute(insert(observation), row)
 
     def observations(self, comparison_id: str) -> Sequence[Observation]:
         """In the order in which they were made."""
-        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
-            return records.read_observations(connection, key)
+        c = observation.c
+        with self._sessions.reading_of(comparison_id) as (connection, key):
+            rows = connection.execute(select(c.kind, c.body).where(c.comparison_key == key).order_by(c.number))
+            return [adapter(_OBSERVED[kind]).validate_json(body) for kind, body in rows]
+
+    # analyses
 
     def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:
         """Adds an analysis. Under the comparison's own plan it marks it FINISHED and gives it the verdict."""
-        with self._sessions.writing_to(analysis.comparison_id) as (connection, (key, *_)):
-            if comparisons.plan_hash_of(connection, key) == analysis.plan_hash:
-                comparisons.set_status(connection, key, ComparisonStatus.FINISHED, now=now, stop_reason=None)
-            analyses.add_analysis(connection, key, analysis, now=now)
+        with self._sessions.writing_to(analysis.comparison_id) as (connection, key):
+            _insert_analysis(connection, key, analysis, now=now)
 
     def analysis(self, comparison_id: str, *, plan_hash: str | None = None) -> Analysis | None:
         """The newest analysis under a plan, the comparison's own by default."""
-        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
-            return analyses.read_analysis(connection, key, plan_hash)
-
-    def plan_text(self, comparison_id: str) -> str:
-        """The plan's canonical JSON as it was stored."""
-        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
-            return comparisons.plan_text_of(connection, key)
+        c = analysis.c
+        with self._sessions.reading_of(comparison_id) as (connection, key):
+            own = select(_C.plan_hash).where(_C.key == key).scalar_subquery()
+            of_plan = c.plan_hash == (own if plan_hash is None else plan_hash)
+            query = select(c.body).where(c.comparison_key == key, of_plan).order_by(c.id.desc()).limit(1)
+            body = connection.scalar(query)
+            return None if body is None else adapter(Analysis).validate_json(body)
 
     def seals(self, comparison_id: str) -> Sequence[SealedAnalysis]:
         """Every stored analysis with its seal, the oldest first."""
-        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
-            return analyses.read_seals(connection, key)
+        c = analysis.c
+        query = select(c.plan_hash, c.body, c.previous, c.seal).order_by(c.id)
+        with self._sessions.reading_of(comparison_id) as (connection, key):
+            rows = connection.execute(query.where(c.comparison_key == key))
+            return [SealedAnalysis(**row._mapping) for row in rows]
 
     def plan_hashes(self, comparison_id: str) -> Sequence[str]:
         """Of every analysis, each once, the oldest first."""
-        with self._sessions.reading_of(comparison_id) as (connection, (key, *_)):
-            return analyses.read_plan_hashes(connection, key)
+        c = analysis.c
+        with self._sessions.reading_of(comparison_id) as (connection, key):
+            query = select(c.plan_hash).where(c.comparison_key == key).order_by(c.id)
+            return list_of(dict.fromkeys(connection.scalars(query)))
+
+    def _stream(
+        self,
+        comparison_id: str,
+        query: Select[Any],
+        convert: Callable[[Row[Any]], T],
+        *order: Any,
+        positions: Collection[int] | None = None,
+    ) -> Iterator[T]:
+        """Yields a comparison's rows as values. Raises ComparisonNotFound at once."""
+        c = order[0].table.c
+        with self._sessions.reading_of(comparison_id) as (_, key):
+            query = query.where(c.comparison_key == key).order_by(*order)
+        if positions is not None:
+            query = query.where(c.position.in_(list_of(positions)))
+        return self._sessions.streamed(query, convert)
 
 
-def _recurring(answers: Sequence[Answer]) -> set[str]:
-    """What answers say in few different words."""
-    replies = [answer.reply for answer in answers]
-    return {reply.finish_reason for reply in replies} | {origin_phrase(reply) for reply in replies}
+list_of = list
+"""The built-in, which methods of SqlStore would find hidden by `SqlStore.list`."""
+
+
+def _insert_comparison(connection: Connection, value: Comparison, items: Iterable[Item]) -> int:
+    """Stores it with its items and returns its key. Its submission is planned now."""
+    if connection.scalar(select(_C.key).where(_C.id == value.id)) is not None:
+        raise StoreError(f"comparison {value.id} exists already")
+    row = fields_of(value) | {
+        "plan": canonical_json(value.plan),
+        "model": value.plan.sampling.model,
+        "suite": value.plan.suite,
+        "n_items": sum(task.n_items for task in value.plan.tasks),
+    }
+    key: int = connection.execute(insert(comparison).returning(_C.key), row).scalar_one()
+    connection.execute(update(submission).where(submission.c.id == value.id).values(is_planned=True))
+    for chunk in chunks(items):
+        try:
+            connection.execute(insert(item), [item_row(key, one) for one in chunk])
+        except IntegrityError:
+            raise StoreError("two items have the same position, or the same task and document") from None
+    return key
+
+
+def _set_status(
+    connection: Connection, key: int, status: ComparisonStatus, *, now: datetime, stop_reason: str | None
+) -> None:
+    """Sets it and what follows from it; a `stop_reason` of None leaves the former one."""
+    values: dict[str, Any] = {"status": status}
+    if stop_reason is not None:
+        values["stop_reason"] = stop_reason
+    moment = literal(now, UtcTime)
+    if status is ComparisonStatus.FINISHED:
+        values["finished_at"] = func.coalesce(_C.finished_at, moment)
+    else:
+        values |= {"finished_at": None, "verdict": None}
+    if status is ComparisonStatus.RUNNING:
+        values["started_at"] = func.coalesce(_C.started_at, moment)
+    connection.execute(update(comparison).where(_C.key == key).values(values))
+
+
+def _insert_answers(connection: Connection, key: int, answers: Sequence[Answer]) -> int:
+    """Stores the answers that are new and returns how many were. Raises StoreError for an item that is not there."""
+    try:
+        return sum(
+            insert_new(connection, answer, [answer_row(key, value) for value in chunk]) for chunk in chunks(answers)
+        )
+    except IntegrityError:
+        raise StoreError("an answer is impossible, or belongs to an item that its comparison does not have") from None
+
+
+def _replace_scores(connection: Connection, key: int, scores: Iterable[Score]) -> None:
+    connection.execute(delete(score).where(score.c.comparison_key == key))
+    for chunk in chunks(scores):
+        try:
+            connection.execute(insert(score), [score_row(key, value) for value in chunk])
+        except IntegrityError:
+            raise StoreError("a score comes twice, or belongs to an item that its comparison does not have") from None
+
+
+def _insert_analysis(connection: Connection, key: int, value: Analysis, *, now: datetime) -> None:
+    """Seals it upon the analysis before it. One under the comparison's own plan finishes it with its verdict."""
+    # on PostgreSQL the comparison stays locked until the transaction ends
+    own: str = connection.execute(select(_C.plan_hash).where(_C.key == key).with_for_update()).scalar_one()
+    c = analysis.c
+    last = connection.scalar(select(c.seal).where(c.comparison_key == key).order_by(c.id.desc()).limit(1))
+    body, previous = valid_text(canonical_json(value)), last or own
+    row = {
+        "comparison_key": key,
+        "created_at": now,
+        "verdict": value.verdict,
+        "input_hash": value.input_hash,
+        "plan_hash": value.plan_hash,
+        "previous": previous,
+        "seal": seal_of(body, previous=previous),
+        "body": body,
+    }
+    connection.execute(insert(analysis), row)
+    if value.plan_hash == own:
+        _set_status(connection, key, ComparisonStatus.FINISHED, now=now, stop_reason=None)
+        connection.execute(update(comparison).where(_C.key == key).values(verdict=value.verdict))

@@ -1,31 +1,146 @@
-"""The schema, for SQLite and PostgreSQL. Vocabularies are integers (codes.py), times microseconds since 1970 UTC.
-
-Rows that come by the ten thousand (answers, scores, outcomes) have no foreign keys, which databases check row by row:
-whoever writes them locks their comparison and checks all their positions (known.py); phrases are never deleted.
-"""
+"""The schema, for SQLite and PostgreSQL alike, and the types of its columns."""
 
 from __future__ import annotations
 
+import json
+import re
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import zstandard
 from sqlalchemy import (
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
+    DateTime,
+    Dialect,
     Double,
+    Enum,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
-    SmallInteger,
     Table,
     Text,
+    TypeDecorator,
     UniqueConstraint,
+    false,
     text,
 )
+from sqlalchemy.types import TypeEngine
 
-from qualab.store import codes
+from qualab.errors import StoreError
+from qualab.model.engine import ObservationKind
+from qualab.model.items import Change
+from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind, Verdict
+from qualab.model.registry import Scope, SubmissionStatus
+from qualab.model.wording import storable_text, valid_text
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class PlainText(TypeDecorator[str]):
+    """Text of people and programs. U+FFFD takes the place of NUL, which PostgreSQL cannot hold."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, _: Dialect) -> str | None:
+        return None if value is None else storable_text(value)
+
+
+class ExactText(TypeDecorator[str]):
+    """Text of a model, which comes back as it was: NUL is stored as "␀0", and ␀ (U+2400) as "␀␀"."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, _: Dialect) -> str | None:
+        return None if value is None else valid_text(value).replace("␀", "␀␀").replace("\0", "␀0")
+
+    def process_result_value(self, value: str | None, _: Dialect) -> str | None:
+        if value is None or "␀" not in value:
+            return value
+        return re.sub("␀(.)", lambda match: "\0" if match[1] == "0" else match[1], value)
+
+
+class JsonText(TypeDecorator[Any]):
+    """JSON as text: PostgreSQL's own types refuse NaN, which documents of tasks may hold."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, _: Dialect) -> str | None:
+        return None if value is None else to_json(value)
+
+    def process_result_value(self, value: str | None, _: Dialect) -> Any:
+        return None if value is None else json.loads(value)
+
+
+class CompressedJson(TypeDecorator[Any]):
+    """zstd of JSON, for prompts that repeat each other."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, _: Dialect) -> bytes:
+        return zstandard.compress(to_json(value).encode())
+
+    def process_result_value(self, value: bytes | None, _: Dialect) -> Any:
+        return None if value is None else json.loads(zstandard.decompress(value))
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """Aware UTC: PostgreSQL's timestamptz, in SQLite ISO text, whose order is that of the times."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(Text() if dialect.name == "sqlite" else DateTime(timezone=True))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | str | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise StoreError(f"the time {value} has no time zone", hint="times are aware UTC")
+        moment = value.astimezone(UTC)
+        return moment.isoformat(timespec="microseconds") if dialect.name == "sqlite" else moment
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return datetime.fromisoformat(value) if dialect.name == "sqlite" else value.astimezone(UTC)
+
+
+def vocabulary(enum: type[E], column: str) -> Enum:
+    """Text with a CHECK that holds it to the enum's values."""
+    return Enum(
+        enum,
+        name=column,
+        native_enum=False,
+        create_constraint=True,
+        length=32,
+        values_callable=lambda members: [member.value for member in members],
+    )
+
+
+def to_json(value: Any, *, of: str = "a record") -> str:
+    """Exact JSON (NaN and large integers included) that UTF-8 can say. `of` names the value in a StoreError."""
+    try:
+        plain = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError) as exc:
+        raise StoreError(f"{of} holds a value that JSON cannot say: {exc}") from exc
+    return plain if valid_text(plain) == plain else json.dumps(value, separators=(",", ":"))
+
+
+BYTEWISE = PlainText().with_variant(Text(collation="C"), "postgresql")
+"""Sorted by code point in both databases."""
 
 metadata = MetaData(
     naming_convention={
@@ -37,33 +152,47 @@ metadata = MetaData(
     }
 )
 
+
+def _comparison_key() -> Column[int]:
+    return Column("comparison_key", Integer, ForeignKey("comparison.key", ondelete="CASCADE"), nullable=False)
+
+
+def _item_key() -> tuple[Any, ...]:
+    """Columns that name an item, and their foreign key."""
+    return (
+        Column("comparison_key", Integer, nullable=False),
+        Column("position", Integer, nullable=False),
+        ForeignKeyConstraint(
+            ["comparison_key", "position"], ["item.comparison_key", "item.position"], ondelete="CASCADE"
+        ),
+    )
+
+
 comparison = Table(
     "comparison",
     metadata,
     Column("key", Integer, primary_key=True),
-    Column("id", Text, nullable=False, unique=True),
-    Column("plan_hash", Text, nullable=False),
-    Column("status", SmallInteger, nullable=False),
-    Column("label", Text, nullable=False),
-    Column("created_at", BigInteger, nullable=False),
-    Column("started_at", BigInteger),
-    Column("finished_at", BigInteger),
-    Column("verdict", SmallInteger),
-    Column("stop_reason", Text, nullable=False),
+    Column("id", PlainText, nullable=False, unique=True),
+    Column("plan_hash", PlainText, nullable=False),
+    Column("status", vocabulary(ComparisonStatus, "status"), nullable=False),
+    Column("label", PlainText, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("started_at", UtcTime),
+    Column("finished_at", UtcTime),
+    Column("verdict", vocabulary(Verdict, "verdict")),
+    Column("stop_reason", PlainText, nullable=False),
     Column("duplicates", BigInteger, nullable=False),
-    Column("runner", Text),
-    Column("claimed_at", BigInteger),
-    Column("heartbeat_at", BigInteger),
-    Column("plan", Text, nullable=False),
-    Column("local", Text, nullable=False),
-    Column("baseline_url", Text, nullable=False, server_default=text("''")),
-    Column("candidate_url", Text, nullable=False, server_default=text("''")),
-    Column("model", Text, nullable=False, server_default=text("''")),
-    Column("suite", Text, nullable=False, server_default=text("''")),
-    Column("n_items", Integer, nullable=False, server_default=text("0")),
+    Column("runner", PlainText),
+    Column("claimed_at", UtcTime),
+    Column("heartbeat_at", UtcTime),
+    Column("baseline_url", PlainText, nullable=False),
+    Column("candidate_url", PlainText, nullable=False),
+    Column("model", PlainText, nullable=False),
+    Column("suite", PlainText, nullable=False),
+    Column("n_items", Integer, nullable=False),
+    Column("local", JsonText, nullable=False),
+    Column("plan", PlainText, nullable=False),
     CheckConstraint("id <> ''", name="id"),
-    CheckConstraint(codes.COMPARISON_STATUS.check("status"), name="status"),
-    CheckConstraint(codes.VERDICT.check("verdict"), name="verdict"),
     CheckConstraint("duplicates >= 0", name="duplicates"),
     CheckConstraint(
         "(runner IS NULL) = (claimed_at IS NULL) AND (runner IS NULL) = (heartbeat_at IS NULL)", name="claim"
@@ -71,145 +200,106 @@ comparison = Table(
     Index(None, "created_at", "key"),
     *(Index(None, name, "created_at", "key") for name in ("status", "verdict", "label", "model")),
 )
-"""One comparison. `plan` is canonical JSON, `local` a JSON object. What a list shows of the plan has columns."""
-
-dictionary = Table(
-    "dictionary",
-    metadata,
-    Column("comparison_key", Integer, ForeignKey("comparison.key"), nullable=False),
-    Column("script", SmallInteger, nullable=False),
-    Column("data", LargeBinary, nullable=False),
-    PrimaryKeyConstraint("comparison_key", "script"),
-    CheckConstraint("script BETWEEN 0 AND 1", name="script"),
-)
-"""The zstd dictionaries that a comparison's answers are compressed with, themselves compressed (texts.py)."""
-
-phrase = Table(
-    "phrase",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("digest", LargeBinary, nullable=False, unique=True),
-    Column("text", LargeBinary, nullable=False),
-    CheckConstraint("length(digest) = 16", name="digest"),
-)
-"""Short texts that recur: fingerprints, finish reasons, metric keys. UTF-8; `digest` begins their SHA-256.
-
-An answer's `fingerprint` is followed, after U+001F, by the model that it says it comes from, where it says one.
-"""
+"""One comparison. `plan` is canonical JSON. What a list shows of the plan has columns."""
 
 item = Table(
     "item",
     metadata,
-    Column("comparison_key", Integer, ForeignKey("comparison.key"), nullable=False),
+    _comparison_key(),
     Column("position", Integer, nullable=False),
+    Column("task", PlainText, nullable=False),
     Column("doc_id", Integer, nullable=False),
-    Column("kind", SmallInteger, nullable=False),
-    Column("task", Text, nullable=False),
-    Column("payload", LargeBinary, nullable=False),
+    Column("kind", vocabulary(RequestKind, "kind"), nullable=False),
+    Column("n_requests", Integer, nullable=False),
+    Column("cluster", ExactText, nullable=False),
+    Column("target", ExactText, nullable=False),
+    Column("doc", PlainText, nullable=False),
+    Column("prompts", CompressedJson, nullable=False),
     PrimaryKeyConstraint("comparison_key", "position"),
     UniqueConstraint("comparison_key", "task", "doc_id"),
     CheckConstraint("position >= 0", name="position"),
-    CheckConstraint(codes.KIND.check("kind"), name="kind"),
 )
-"""One item. `payload` is zstd of the JSON of its document, target, cluster, prompts and requests."""
+"""One item. `doc` is JSON. `prompts` holds prompts and the requests made of them, in which the prompts stand again."""
 
-
-def _answers(name: str, whose: str, *checks: CheckConstraint) -> Table:
-    """A table of answers. Both have the same columns but for the second, so that one row fits either."""
-    return Table(
-        name,
-        metadata,
-        Column("comparison_key", Integer, nullable=False),
-        Column(whose, SmallInteger, nullable=False),
-        Column("position", Integer, nullable=False),
-        Column("choice", SmallInteger, nullable=False),
-        Column("repeat", SmallInteger, nullable=False),
-        Column("status", SmallInteger, nullable=False),
-        Column("attempts", SmallInteger, nullable=False),
-        Column("finish_reason", Integer, nullable=False),
-        Column("fingerprint", Integer, nullable=False),
-        Column("prompt_tokens", Integer),
-        Column("completion_tokens", Integer),
-        Column("reasoning_characters", Integer, nullable=False),
-        Column("sent_at", BigInteger, nullable=False),
-        Column("latency_us", BigInteger, nullable=False),
-        Column("loglikelihood", Double),
-        Column("is_greedy", Boolean),
-        Column("request_hash", LargeBinary, nullable=False),
-        Column("text", LargeBinary),
-        Column("error", LargeBinary),
-        Column("drafted", Text),
-        Column("reasoning", LargeBinary),
-        PrimaryKeyConstraint("comparison_key", whose, "position", "choice", "repeat"),
-        *checks,
-        CheckConstraint("choice >= 0", name="choice"),
-        CheckConstraint("repeat >= 0", name="repeat"),
-        CheckConstraint(codes.ANSWER_STATUS.check("status"), name="status"),
-        CheckConstraint("attempts >= 1", name="attempts"),
-        CheckConstraint("latency_us >= 0", name="latency_us"),
-        CheckConstraint("length(request_hash) = 16", name="request_hash"),
-        sqlite_with_rowid=False,
-    )
-
-
-answer = _answers("answer", "arm", CheckConstraint(codes.ARM.check("arm"), name="arm"))
-"""One answer. `text`, `error` and `reasoning` are packed (texts.py), a text perhaps upon the other arm's; no error and
-no reasoning is NULL."""
-
-noise_answer = _answers("noise_answer", "run", CheckConstraint("run >= 1", name="run"))
-"""One answer of the baseline in a run of the noise floor; its text perhaps upon that of the baseline itself."""
+answer = Table(
+    "answer",
+    metadata,
+    *_item_key(),
+    Column("choice", Integer, nullable=False),
+    Column("repeat", Integer, nullable=False),
+    Column("arm", vocabulary(ArmName, "arm"), nullable=False),
+    Column("run", Integer, nullable=False),
+    Column("status", vocabulary(AnswerStatus, "status"), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("finish_reason", ExactText, nullable=False),
+    Column("system_fingerprint", ExactText, nullable=False),
+    Column("model", ExactText, nullable=False),
+    Column("prompt_tokens", Integer),
+    Column("completion_tokens", Integer),
+    Column("reasoning_characters", Integer, nullable=False),
+    Column("sent_at", UtcTime, nullable=False),
+    Column("latency_s", Double, nullable=False),
+    Column("loglikelihood", Double),
+    Column("is_greedy", Boolean),
+    Column("draft_tokens", Integer),
+    Column("accepted_tokens", Integer),
+    Column("rounds", JsonText),
+    Column("request_hash", LargeBinary, nullable=False),
+    Column("text", ExactText),
+    Column("reasoning", ExactText, nullable=False),
+    Column("error", ExactText, nullable=False),
+    PrimaryKeyConstraint("comparison_key", "position", "choice", "repeat", "arm", "run"),
+    CheckConstraint("choice >= 0", name="choice"),
+    CheckConstraint("repeat >= 0", name="repeat"),
+    CheckConstraint("run = 0 OR (run > 0 AND arm = 'baseline')", name="run"),
+    CheckConstraint("attempts >= 1", name="attempts"),
+    CheckConstraint("latency_s >= 0", name="latency_s"),
+    CheckConstraint("length(request_hash) = 16", name="request_hash"),
+)
+"""One answer. `run` is 0 for the comparison itself, 1 and up for the baseline's runs of the noise floor."""
 
 score = Table(
     "score",
     metadata,
-    Column("comparison_key", Integer, nullable=False),
-    Column("arm", SmallInteger, nullable=False),
-    Column("position", Integer, nullable=False),
-    Column("repeat", SmallInteger, nullable=False),
-    Column("metric", Integer, nullable=False),
+    *_item_key(),
+    Column("repeat", Integer, nullable=False),
+    Column("metric", BYTEWISE, nullable=False),
+    Column("arm", vocabulary(ArmName, "arm"), nullable=False),
     Column("value", Double, nullable=False),
-    Column("detail", Text),
-    PrimaryKeyConstraint("comparison_key", "arm", "position", "repeat", "metric"),
-    CheckConstraint(codes.ARM.check("arm"), name="arm"),
+    Column("detail", JsonText),
+    PrimaryKeyConstraint("comparison_key", "position", "repeat", "metric", "arm"),
     CheckConstraint("repeat >= 0", name="repeat"),
-    sqlite_with_rowid=False,
 )
-"""One metric of one answered item. `detail` is a JSON list."""
+"""One metric of one answered item. `detail` is a list."""
 
 outcome = Table(
     "outcome",
     metadata,
-    Column("comparison_key", Integer, nullable=False),
-    Column("position", Integer, nullable=False),
-    Column("repeat", SmallInteger, nullable=False),
-    Column("kind", SmallInteger, nullable=False),
-    Column("task", Integer, nullable=False),
+    *_item_key(),
+    Column("repeat", Integer, nullable=False),
+    Column("task", PlainText, nullable=False),
     Column("doc_id", Integer, nullable=False),
-    Column("length", Integer, nullable=False),
+    Column("kind", vocabulary(RequestKind, "kind"), nullable=False),
+    Column("change", vocabulary(Change, "change"), nullable=False),
     Column("baseline", Double),
     Column("candidate", Double),
-    Column("change", SmallInteger, nullable=False),
     Column("different_text", Boolean, nullable=False),
+    Column("length", Integer, nullable=False),
     PrimaryKeyConstraint("comparison_key", "position", "repeat"),
     CheckConstraint("repeat >= 0", name="repeat"),
-    CheckConstraint(codes.KIND.check("kind"), name="kind"),
     CheckConstraint("length >= 0", name="length"),
-    CheckConstraint(codes.CHANGE.check("change"), name="change"),
-    CheckConstraint("(change = 3) = (baseline IS NULL OR candidate IS NULL)", name="values"),
-    sqlite_with_rowid=False,
+    CheckConstraint("(change = 'unknown') = (baseline IS NULL OR candidate IS NULL)", name="values"),
+    Index(None, "comparison_key", "change", "position", "repeat"),
 )
-"""What became of one item and repeat. `task` is a phrase."""
-
-FLIPPED = text("change BETWEEN 1 AND 2")
-"""Gains and losses, as the index of them says it, so that it is used."""
+"""What became of one item and repeat in both arms."""
 
 look = Table(
     "look",
     metadata,
-    Column("comparison_key", Integer, ForeignKey("comparison.key"), nullable=False),
-    Column("number", SmallInteger, nullable=False),
-    Column("created_at", BigInteger, nullable=False),
-    Column("body", Text, nullable=False),
+    _comparison_key(),
+    Column("number", Integer, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("body", PlainText, nullable=False),
     PrimaryKeyConstraint("comparison_key", "number"),
     CheckConstraint("number >= 1", name="number"),
 )
@@ -218,29 +308,27 @@ look = Table(
 observation = Table(
     "observation",
     metadata,
-    Column("comparison_key", Integer, ForeignKey("comparison.key"), nullable=False),
+    _comparison_key(),
     Column("number", Integer, nullable=False),
-    Column("kind", SmallInteger, nullable=False),
-    Column("body", LargeBinary, nullable=False),
+    Column("kind", vocabulary(ObservationKind, "kind"), nullable=False),
+    Column("body", PlainText, nullable=False),
     PrimaryKeyConstraint("comparison_key", "number"),
     CheckConstraint("number >= 1", name="number"),
-    CheckConstraint(codes.OBSERVATION.check("kind"), name="kind"),
 )
-"""What the engines said before and during a run: added in order, never changed. `body` is zstd of canonical JSON."""
+"""What the engines said before and during a run: added in order, never changed. `body` is canonical JSON."""
 
 analysis = Table(
     "analysis",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("comparison_key", Integer, ForeignKey("comparison.key"), nullable=False),
-    Column("created_at", BigInteger, nullable=False),
-    Column("verdict", SmallInteger, nullable=False),
-    Column("input_hash", Text, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("plan_hash", Text, nullable=False, server_default=text("''")),
-    Column("previous", Text, nullable=False, server_default=text("''")),
-    Column("seal", Text, nullable=False, server_default=text("''")),
-    CheckConstraint(codes.VERDICT.check("verdict"), name="verdict"),
+    _comparison_key(),
+    Column("created_at", UtcTime, nullable=False),
+    Column("verdict", vocabulary(Verdict, "verdict"), nullable=False),
+    Column("input_hash", PlainText, nullable=False),
+    Column("plan_hash", PlainText, nullable=False),
+    Column("previous", PlainText, nullable=False),
+    Column("seal", PlainText, nullable=False),
+    Column("body", PlainText, nullable=False),
     Index(None, "comparison_key", "id"),
 )
 """Analyses are added, never changed; the newest has the largest id. `body` is canonical JSON.
@@ -252,47 +340,43 @@ submission = Table(
     "submission",
     metadata,
     Column("key", Integer, primary_key=True),
-    Column("id", Text, nullable=False, unique=True),
-    Column("experiment", Text, nullable=False),
-    Column("label", Text, nullable=False),
-    Column("model", Text, nullable=False),
-    Column("created_at", BigInteger, nullable=False),
-    Column("created_by", Text, nullable=False),
-    Column("status", SmallInteger, nullable=False),
-    Column("error", Text, nullable=False),
+    Column("id", PlainText, nullable=False, unique=True),
+    Column("experiment", JsonText, nullable=False),
+    Column("label", PlainText, nullable=False),
+    Column("model", PlainText, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("created_by", PlainText, nullable=False),
+    Column("status", vocabulary(SubmissionStatus, "status"), nullable=False),
+    Column("error", JsonText, nullable=False),
     Column("version", Integer, nullable=False),
-    Column("is_planned", Boolean, nullable=False),
-    Column("idempotency_key", Text, unique=True),
-    Column("body_hash", Text, nullable=False),
-    Column("takeovers", Integer, nullable=False, server_default=text("0")),
+    Column("is_planned", Boolean, nullable=False, server_default=false()),
+    Column("idempotency_key", PlainText, unique=True),
+    Column("body_hash", PlainText, nullable=False),
+    Column("takeovers", Integer, nullable=False),
     Column("answered", Integer, nullable=False, server_default=text("0")),
     CheckConstraint("id <> ''", name="id"),
-    CheckConstraint(codes.SUBMISSION.check("status"), name="status"),
     CheckConstraint("version >= 1", name="version"),
     CheckConstraint("idempotency_key <> ''", name="idempotency_key"),
     Index(None, "status", "created_at", "key"),
+    Index(None, "is_planned", "created_at", "key"),
 )
-"""What was asked for. `experiment` and `error` are JSON objects; `is_planned` where there is a comparison of the id.
+"""What was asked for; `is_planned` where there is a comparison of the id.
 
 `takeovers` counts those without one more answer; `answered` is how many there were at the last.
 """
-
-WAITING = text("NOT is_planned")
-"""Submissions that have not become a comparison, as their index says it."""
 
 token = Table(
     "token",
     metadata,
     Column("key", Integer, primary_key=True),
-    Column("id", Text, nullable=False, unique=True),
-    Column("name", Text, nullable=False),
+    Column("id", PlainText, nullable=False, unique=True),
+    Column("name", PlainText, nullable=False),
     Column("digest", LargeBinary, nullable=False),
-    Column("scope", SmallInteger, nullable=False),
-    Column("created_at", BigInteger, nullable=False),
-    Column("expires_at", BigInteger),
-    Column("revoked_at", BigInteger),
+    Column("scope", vocabulary(Scope, "scope"), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("expires_at", UtcTime),
+    Column("revoked_at", UtcTime),
     CheckConstraint("length(digest) = 32", name="digest"),
-    CheckConstraint(codes.SCOPE.check("scope"), name="scope"),
 )
 """Bearer tokens. `digest` is the SHA-256 of a token's secret, which is nowhere."""
 
@@ -300,42 +384,41 @@ audit = Table(
     "audit",
     metadata,
     Column("key", Integer, primary_key=True),
-    Column("at", BigInteger, nullable=False),
-    Column("who", Text, nullable=False),
-    Column("action", Text, nullable=False),
-    Column("subject", Text, nullable=False),
-    Column("details", Text, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    Column("who", PlainText, nullable=False),
+    Column("action", PlainText, nullable=False),
+    Column("subject", PlainText, nullable=False),
+    Column("details", JsonText, nullable=False),
 )
-"""Who did what: added in order, never changed. `details` is a JSON object."""
+"""Who did what: added in order, never changed."""
 
 signoff = Table(
     "signoff",
     metadata,
-    Column("comparison_key", Integer, ForeignKey("comparison.key"), nullable=False),
+    _comparison_key(),
     Column("number", Integer, nullable=False),
-    Column("plan_hash", Text, nullable=False),
-    Column("analysis_hash", Text, nullable=False),
-    Column("verdict", SmallInteger, nullable=False),
-    Column("signed_by", Text, nullable=False),
-    Column("note", Text, nullable=False),
-    Column("override", Text, nullable=False),
-    Column("obstacles", Text, nullable=False),
-    Column("signed_at", BigInteger, nullable=False),
+    Column("plan_hash", PlainText, nullable=False),
+    Column("analysis_hash", PlainText, nullable=False),
+    Column("verdict", vocabulary(Verdict, "verdict"), nullable=False),
+    Column("signed_by", PlainText, nullable=False),
+    Column("note", PlainText, nullable=False),
+    Column("override", PlainText, nullable=False),
+    Column("obstacles", JsonText, nullable=False),
+    Column("signed_at", UtcTime, nullable=False),
     PrimaryKeyConstraint("comparison_key", "number"),
     CheckConstraint("number >= 1", name="number"),
-    CheckConstraint(codes.VERDICT.check("verdict"), name="verdict"),
 )
-"""Who accepted which verdict: added in order, never changed. `obstacles` is a JSON list."""
+"""Who accepted which verdict: added in order, never changed."""
 
 host_lease = Table(
     "host_lease",
     metadata,
-    Column("host", Text, nullable=False),
-    Column("comparison_id", Text, nullable=False),
-    Column("runner", Text, nullable=False),
+    Column("host", PlainText, nullable=False),
+    Column("comparison_id", PlainText, nullable=False),
+    Column("runner", PlainText, nullable=False),
     Column("slots", Integer, nullable=False),
     Column("is_exclusive", Boolean, nullable=False),
-    Column("heartbeat_at", BigInteger, nullable=False),
+    Column("heartbeat_at", UtcTime, nullable=False),
     PrimaryKeyConstraint("host", "comparison_id"),
     CheckConstraint("slots >= 1", name="slots"),
     Index(None, "comparison_id"),
@@ -345,9 +428,8 @@ host_lease = Table(
 worker = Table(
     "worker",
     metadata,
-    Column("runner", Text, nullable=False),
-    Column("since", BigInteger, nullable=False),
-    Column("heartbeat_at", BigInteger, nullable=False),
-    PrimaryKeyConstraint("runner"),
+    Column("runner", PlainText, primary_key=True),
+    Column("since", UtcTime, nullable=False),
+    Column("heartbeat_at", UtcTime, nullable=False),
 )
-"""Workers of the service, as they say that they live."""
+"""Workers of the service, and when each last said that it lives."""

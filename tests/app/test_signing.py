@@ -147,16 +147,19 @@ async def test_what_is_as_it_was_stored_is_verified_whole(finish: Finish) -> Non
         ("UPDATE comparison SET plan = replace(plan, '\"margin\":0.05', '\"margin\":0.06')", {"plan"}),
         ("UPDATE analysis SET body = replace(body, '\"n_missing\":0', '\"n_missing\":1')", {"seals", "analysis"}),
         ("UPDATE analysis SET previous = seal", {"seals"}),
-        ("UPDATE answer SET latency_us = latency_us + 1 WHERE position = 3", {"answers"}),
-        ("UPDATE score SET value = 1 - value WHERE position = 3 AND arm = 0", {"scores", "analysis"}),
-        ("UPDATE answer SET request_hash = zeroblob(16) WHERE position = 3 AND arm = 0", {"requests", "answers"}),
+        ("UPDATE answer SET latency_s = latency_s + 0.000001 WHERE position = 3", {"answers"}),
+        ("UPDATE score SET value = 1 - value WHERE position = 3 AND arm = 'baseline'", {"scores", "analysis"}),
+        (
+            "UPDATE answer SET request_hash = zeroblob(16) WHERE position = 3 AND arm = 'baseline'",
+            {"requests", "answers"},
+        ),
         ("UPDATE signoff SET analysis_hash = 'another'", {"sign-off"}),
-        ("DELETE FROM observation WHERE kind = 3", {"analysis"}),
+        ("DELETE FROM observation WHERE kind = 'first_tokens'", {"analysis"}),
         ("UPDATE signoff SET signed_by = 'Somebody'", {"sign-off"}),
         ("UPDATE signoff SET note = 'another'", {"sign-off"}),
-        ("UPDATE signoff SET verdict = 2", {"sign-off"}),
+        ("UPDATE signoff SET verdict = 'REGRESSION'", {"sign-off"}),
         ("UPDATE signoff SET plan_hash = 'another'", {"sign-off"}),
-        ("UPDATE signoff SET signed_at = signed_at + 1", {"sign-off"}),
+        ("UPDATE signoff SET signed_at = replace(signed_at, '2026', '2025')", {"sign-off"}),
         ("UPDATE audit SET subject = 'another'", {"sign-off"}),
         ("DELETE FROM signoff", {"sign-off"}),
         (
@@ -164,7 +167,7 @@ async def test_what_is_as_it_was_stored_is_verified_whole(finish: Finish) -> Non
             " override, obstacles, signed_at FROM signoff",
             {"sign-off"},
         ),
-        ("UPDATE comparison SET verdict = 2", {"row"}),
+        ("UPDATE comparison SET verdict = 'REGRESSION'", {"row"}),
         ("UPDATE comparison SET verdict = NULL", {"row"}),
         ("UPDATE comparison SET model = 'another'", {"row"}),
         ("UPDATE comparison SET n_items = 7", {"row"}),
@@ -172,10 +175,11 @@ async def test_what_is_as_it_was_stored_is_verified_whole(finish: Finish) -> Non
         ("DELETE FROM outcome WHERE position = 199", {"outcomes"}),
         ("DELETE FROM analysis", {"row", "sign-off"}),
         ("UPDATE analysis SET seal = '', previous = ''", {"seals", "sign-off"}),
-        ("UPDATE score SET detail = '{}' WHERE position = 3 AND arm = 0", {"scores"}),
-        ("UPDATE answer SET text = x'ff00' WHERE position = 3 AND arm = 0", {"answers"}),
-        ("DELETE FROM item WHERE position = 199", {"requests", "answers"}),
-        ("UPDATE item SET payload = x'00' WHERE position = 3", {"rows"}),
+        ("UPDATE score SET detail = '{}' WHERE position = 3 AND arm = 'baseline'", {"scores"}),
+        ("UPDATE answer SET text = 'another' WHERE position = 3 AND arm = 'baseline'", {"answers"}),
+        ("DELETE FROM item WHERE position = 199", {"answers", "analysis"}),
+        ("UPDATE item SET prompts = x'00' WHERE position = 3", {"rows"}),
+        ("UPDATE item SET doc = '{' WHERE position = 3", {"rows"}),
         ("UPDATE analysis SET body = '{}'", {"rows"}),
         ("UPDATE comparison SET plan = '{}'", {"rows"}),
     ],
@@ -264,7 +268,7 @@ async def test_what_an_earlier_version_stored_is_not_called_altered(finish: Fini
 async def test_a_run_of_a_version_that_did_not_tokenize_is_verified_whole(finish: Finish) -> None:
     """There is no such observation, and the analysis does not know the word."""
     done = await finish()
-    done.alter("DELETE FROM observation WHERE kind = 3")
+    done.alter("DELETE FROM observation WHERE kind = 'first_tokens'")
     comparison, items = done.store.get(done.id), list(done.store.items(done.id))
     counted = summary_of(done.store, done.id, items)
     found = analyse(done.store, comparison, done.bench.harness.tasks, items, counted)

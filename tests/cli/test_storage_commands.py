@@ -1,14 +1,12 @@
-"""`qualab list` with its filters, `qualab prune`, `qualab db copy`."""
+"""`qualab list` with its filters and `qualab prune`."""
 
 from __future__ import annotations
 
 import json
 import os
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -124,18 +122,3 @@ def test_an_age_that_is_none_is_refused(qualab: Command, age: str) -> None:
 def test_an_age_before_all_times_finds_nothing(qualab: Command, store: SqlStore) -> None:
     store.create(make_comparison(created_at=NOW - OLD), [])
     assert qualab("prune", "--older-than", "999999w").out == "deleted 0, kept 0\n"
-
-
-def test_a_database_is_copied(qualab: Command, store: SqlStore, tmp_path: Path) -> None:
-    store.create(make_comparison(created_at=NOW), make_items(3))
-    target = tmp_path / "copy.db"
-    done = qualab("db", "copy", "--from", os.environ["QUALAB_DB"], "--to", target)
-    assert done.code == 0
-    rows = dict(line.split()[:2] for line in done.out.splitlines() if line.endswith(" rows"))
-    assert (rows["comparison"], rows["item"], rows["answer"]) == ("1", "3", "0")
-    assert "arrived as it was sent" in done.out
-    again = qualab("db", "copy", "--from", os.environ["QUALAB_DB"], "--to", target)
-    assert again.code == 5
-    assert "not empty" in again.err
-    with sqlite3.connect(target) as connection:
-        assert connection.execute("SELECT id FROM comparison").fetchall() == [("c-1",)]

@@ -171,6 +171,12 @@ def test_a_document_keeps_every_json_value(store: Store) -> None:
     assert isinstance(found.doc["whole"], float)
 
 
+def test_requests_are_counted_without_reading_them(store: Store) -> None:
+    items = [make_item(0), make_choices(1)]
+    store.create(make_comparison(), items)
+    assert store.n_requests("c-1") == sum(len(item.requests) for item in items) > 2
+
+
 def test_a_document_that_json_cannot_say_is_refused(store: Store) -> None:
     with pytest.raises(StoreError, match="item gsm8k/1000 holds a value that JSON cannot say"):
         store.create(make_comparison(), [make_item(0, doc={"when": NOW})])

@@ -1,8 +1,7 @@
-"""The migrations make the schema that the code describes, on both databases, forwards and backwards."""
+"""The migrations make the schema that the code describes, on both databases."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -10,24 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import inspect, text
 
 from qualab.errors import SchemaMismatch
-from qualab.model.names import ArmName
-from qualab.model.ports import ComparisonFilter
-from qualab.store import SqlStore, codes, current, open_store, upgrade
+from qualab.store import SqlStore, current, open_store, upgrade
 from qualab.store.engine import connect, writing
 from qualab.store.location import locate
-from qualab.store.partial import FLIPPED_OUTCOMES, WAITING_SUBMISSIONS
 from qualab.store.schema import read_lineage
 from qualab.store.tables import metadata
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import (
-    BASELINE,
     CANDIDATE,
     NOW,
     make_analysis,
@@ -43,174 +36,63 @@ from tests.store.samples import (
     make_submission,
     make_token,
 )
-from tests.store.test_contract_observations import ENGINE, PINS, SEGMENT, TOKENS
+from tests.store.test_contract_observations import ENGINE
 
 HEAD = read_lineage(MIGRATIONS).head
 LATER = "9999"
 
 
-def downgrade(engine: Engine, revision: str) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with writing(engine).begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, revision)
-
-
-def tables(engine: Engine) -> set[str]:
-    return set(inspect(engine).get_table_names()) - {"alembic_version"}
-
-
-def test_upgrade_downgrade_and_upgrade_again(empty_url: str) -> None:
+def test_the_first_schema_has_every_table(empty_url: str) -> None:
+    upgrade(empty_url, MIGRATIONS)
     upgrade(empty_url, MIGRATIONS)
     engine = connect(locate(empty_url))
-    assert tables(engine) == set(metadata.tables)
-    downgrade(engine, "base")
-    assert tables(engine) == set()
-    assert current(empty_url, MIGRATIONS) == (None, HEAD)
-    upgrade(empty_url, MIGRATIONS)
-    assert tables(engine) == set(metadata.tables)
+    assert set(inspect(engine).get_table_names()) - {"alembic_version"} == set(metadata.tables)
+    engine.dispose()
     assert current(empty_url, MIGRATIONS) == (HEAD, HEAD)
-    engine.dispose()
-    with open_store(empty_url, migrations=MIGRATIONS) as store:
-        store.create(make_comparison(), make_items(2))
 
 
-def test_urls_leave_the_plan_and_analyses_get_their_plan_hash(empty_url: str) -> None:
-    """What 0002 does to a database of 0001, and back."""
-    upgrade(empty_url, MIGRATIONS)
-    engine = connect(locate(empty_url))
-    plan = '{"baseline_url":"http://off/v1","candidate_url":"http://on/v1"}'
-    with open_store(empty_url, migrations=MIGRATIONS) as store:
-        store.create(make_comparison("old"), make_items(2))
-        store.put_analysis(make_analysis("old"), now=NOW)
-    downgrade(engine, "0001")
+@pytest.mark.parametrize("revision", ["0001", "0017"])
+def test_a_database_of_before_the_first_release_says_how_to_carry_it_over(url: str, revision: str) -> None:
+    stamp(url, revision)
+    try:
+        for refused in (open_store, upgrade):
+            with pytest.raises(SchemaMismatch, match=rf"before the first release .*{revision}.*export.*import"):
+                refused(url, migrations=MIGRATIONS)
+    finally:
+        stamp(url, HEAD)
+
+
+def stamp(url: str, revision: str) -> None:
+    engine = connect(locate(url))
     with writing(engine).begin() as connection:
-        connection.execute(text("UPDATE comparison SET plan = :plan"), {"plan": plan})
-    upgrade(empty_url, MIGRATIONS)
-    with engine.connect() as connection:
-        found = connection.execute(
-            text(
-                "SELECT c.baseline_url, c.candidate_url, c.plan, a.plan_hash = c.plan_hash "
-                "FROM comparison c JOIN analysis a ON a.comparison_key = c.key"
-            )
-        ).one()
-        assert tuple(found) == ("http://off/v1", "http://on/v1", plan, True)
+        connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
     engine.dispose()
 
 
-def test_a_plan_of_the_first_schema_is_still_read(url: str) -> None:
-    """It held the URLs, and no objective, power or margins of their own."""
-    with open_store(url, migrations=MIGRATIONS) as store:
-        store.create(make_comparison("old"), make_items(2))
-        with writing(store.engine).begin() as connection:
-            plan = json.loads(connection.scalar(text("SELECT plan FROM comparison")) or "")
-            for name in ("objective", "power", "margins"):
-                del plan["rule"][name]
-            del plan["assumptions"]
-            plan |= {"baseline_url": "http://off/v1", "schema": 1}
-            connection.execute(text("UPDATE comparison SET plan = :plan"), {"plan": json.dumps(plan)})
-        read = store.get("old").plan
-    assert (read.rule.margin, read.rule.objective, read.schema) == (1 / 3, "equivalence", 1)
-
-
-def test_an_upgrade_of_the_newest_schema_changes_nothing(url: str) -> None:
+def test_a_comparison_can_be_read_without_qualab(url: str) -> None:
     with open_store(url, migrations=MIGRATIONS) as store:
         store.create(make_comparison(), make_items(2))
-    upgrade(url, MIGRATIONS)
-    with open_store(url, migrations=MIGRATIONS) as store:
-        assert [comparison.id for comparison in store.list(ComparisonFilter())] == ["c-1"]
+        store.add_answers("c-1", [make_answer(1, CANDIDATE, "정답은 3", model="org/m", reasoning="먼저")])
+        store.put_scores("c-1", [make_score(1, CANDIDATE, 0.5)])
+        query = """SELECT c.status, i.task, i.n_requests, a.arm, a.status AS ended, a.text, a.model, a.reasoning,
+                a.finish_reason, s.metric, s.value, a.sent_at
+            FROM comparison c JOIN item i ON i.comparison_key = c.key
+            JOIN answer a USING (comparison_key, position) JOIN score s USING (comparison_key, position, arm)"""
+        with store.engine.connect() as connection:
+            *values, sent_at = connection.execute(text(query)).one()
+    assert values[:8] == ["planned", "gsm8k", 1, "candidate", "ok", "정답은 3", "org/m", "먼저"]
+    assert values[8:] == ["stop", make_score(1).metric, 0.5]
+    assert str(sent_at)[:10] == str(make_answer(1).reply.sent_at.date())
 
 
-def test_a_database_without_looks_keeps_what_it_holds(url: str) -> None:
-    with open_store(url, migrations=MIGRATIONS) as store:
-        store.create(make_comparison(), make_items(2))
-        store.add_answers("c-1", [make_answer(0)])
-        store.put_analysis(make_analysis(), now=NOW)
-    engine = connect(locate(url))
-    downgrade(engine, "0002")
-    assert {"look", "noise_answer"}.isdisjoint(tables(engine))
-    upgrade(url, MIGRATIONS)
-    engine.dispose()
-    with open_store(url, migrations=MIGRATIONS) as store:
-        assert store.analysis("c-1") == make_analysis()
-        assert store.answered("c-1") == {(ArmName.BASELINE, 0, 0, 0)}
-        assert store.looks("c-1") == []
-
-
-def test_a_database_without_pins_keeps_its_other_observations(url: str) -> None:
-    """What 0006 does to a database of 0005, and back."""
-    with open_store(url, migrations=MIGRATIONS) as store:
-        store.create(make_comparison(), make_items(2))
-        for one in (ENGINE, PINS, SEGMENT):
-            store.add_observation("c-1", one)
-    engine = connect(locate(url))
-    downgrade(engine, "0005")
-    narrow = checks(inspect(engine).get_check_constraints("observation"))
-    assert set(narrow) == {"observation_kind_check", "observation_number_check"}
-    assert "2" not in narrow["observation_kind_check"]
-    upgrade(url, MIGRATIONS)
-    engine.dispose()
-    with open_store(url, migrations=MIGRATIONS) as store:
-        assert list(store.observations("c-1")) == [ENGINE, SEGMENT]
-        store.add_observation("c-1", PINS)
-        assert list(store.observations("c-1")) == [ENGINE, SEGMENT, PINS]
-
-
-def test_a_database_without_tokens_keeps_its_other_observations(url: str) -> None:
-    """What 0010 does to a database of 0009, and back."""
-    with open_store(url, migrations=MIGRATIONS) as store:
-        store.create(make_comparison(), make_items(2))
-        for one in (ENGINE, TOKENS, PINS):
-            store.add_observation("c-1", one)
-    engine = connect(locate(url))
-    downgrade(engine, "0009")
-    assert "3" not in checks(inspect(engine).get_check_constraints("observation"))["observation_kind_check"]
-    upgrade(url, MIGRATIONS)
-    engine.dispose()
-    with open_store(url, migrations=MIGRATIONS) as store:
-        assert list(store.observations("c-1")) == [ENGINE, PINS]
-        store.add_observation("c-1", TOKENS)
-        assert list(store.observations("c-1")) == [ENGINE, PINS, TOKENS]
-
-
-def test_lists_show_what_plans_say_and_nothing_is_lost_on_the_way_back(url: str) -> None:
-    """What 0007 does to a database of 0006, and back."""
-    with open_store(url, migrations=MIGRATIONS) as store:
-        store.create(make_comparison(), make_items(2))
-        store.add_answers("c-1", [make_answer(0), make_answer(1, CANDIDATE), make_answer(1, run=1)])
-        store.put_scores("c-1", [make_score(0), make_score(1, CANDIDATE)])
-        answers, scores = list(store.answers("c-1", arm=CANDIDATE)), list(store.scores("c-1"))
-        noise = list(store.answers("c-1", arm=BASELINE, run=1))
-    engine = connect(locate(url))
-    downgrade(engine, "0006")
-    keys = {table: inspect(engine).get_foreign_keys(table) for table in ("answer", "noise_answer", "score")}
-    assert {table: len(found) for table, found in keys.items()} == {"answer": 3, "noise_answer": 3, "score": 2}
-    assert "model" not in {column["name"] for column in inspect(engine).get_columns("comparison")}
-    upgrade(url, MIGRATIONS)
-    assert not any(inspect(engine).get_foreign_keys(table) for table in keys)
-    engine.dispose()
-    with open_store(url, migrations=MIGRATIONS) as store:
-        found = store.registry.summary("c-1")
-        assert (found.model, found.suite, found.n_items) == ("모델/7b", "custom", 3)
-        assert list(store.answers("c-1", arm=CANDIDATE)) == answers
-        assert list(store.answers("c-1", arm=BASELINE, run=1)) == noise
-        assert list(store.scores("c-1")) == scores
-
-
-@pytest.mark.parametrize("revision", sorted(file.name[:4] for file in (MIGRATIONS / "versions").glob("0*.py"))[:-1])
-def test_every_migration_goes_back_and_forth_with_rows_in_every_table(url: str, revision: str) -> None:
+def test_what_belongs_to_a_comparison_goes_with_it(url: str) -> None:
     with open_store(url, migrations=MIGRATIONS) as store:
         fill(store)
-    engine = connect(locate(url))
-    downgrade(engine, revision)
-    assert current(url, MIGRATIONS) == (revision, HEAD)
-    upgrade(url, MIGRATIONS)
-    engine.dispose()
-    with open_store(url, migrations=MIGRATIONS) as store:
-        assert len(store.answered("c-1")) == 1
-        assert store.registry.summary("c-1").n_items == 3
-        assert len(list(store.scores("c-1"))) == 1
+        with writing(store.engine).begin() as connection:
+            connection.execute(text("DELETE FROM comparison"))
+        with store.engine.connect() as connection:
+            left = {name for name in metadata.tables if connection.scalar(text(f"SELECT count(*) FROM {name}"))}
+    assert left == {"submission", "token", "audit", "host_lease", "worker"}
 
 
 def fill(store: SqlStore) -> None:
@@ -238,9 +120,6 @@ def test_the_migrations_make_what_the_tables_describe(url: str) -> None:
     engine = connect(locate(url))
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
-        assert {FLIPPED_OUTCOMES, WAITING_SUBMISSIONS} <= {
-            one for table in metadata.tables.values() for one in table.indexes
-        }
         assert compare_metadata(context, metadata) == []
     engine.dispose()
 
@@ -248,7 +127,7 @@ def test_the_migrations_make_what_the_tables_describe(url: str) -> None:
 def test_the_migrations_make_the_checks_that_the_tables_describe(url: str) -> None:
     engine = connect(locate(url))
     made = {table: checks(inspect(engine).get_check_constraints(table)) for table in metadata.tables}
-    assert len(made["answer"]) == len(made["noise_answer"]) == 7
+    assert len(made["answer"]) == 8
     # the same tables made from the description, in a schema of their own, read back in the same way
     with engine.execution_options(begin="", schema_translate_map={None: "described"}).connect() as connection:
         is_sqlite = connection.dialect.name == "sqlite"
@@ -265,60 +144,9 @@ def checks(found: Iterable[Any]) -> dict[str, str]:
     return {str(check["name"]): str(check["sqltext"]) for check in found}
 
 
-@pytest.mark.parametrize(
-    "vocabulary",
-    [value for value in vars(codes).values() if isinstance(value, codes.Codes)],
-    ids=[name.lower() for name, value in vars(codes).items() if isinstance(value, codes.Codes)],
-)
-def test_every_member_of_a_vocabulary_has_its_code(vocabulary: codes.Codes[codes.E]) -> None:
-    members = list(type(next(iter(vocabulary.of))))
-    assert list(vocabulary.of) == members
-    assert sorted(vocabulary.of.values()) == list(range(len(members)))
-    assert all(vocabulary.name[code] is member for member, code in vocabulary.of.items())
-
-
-def test_codes_keep_their_meaning() -> None:
-    """Databases hold these numbers: a change here makes old ones say something else."""
-    assert [codes.ARM.name[code] for code in range(2)] == ["baseline", "candidate"]
-    assert [codes.KIND.name[code] for code in range(2)] == ["generation", "loglikelihood"]
-    assert [codes.ANSWER_STATUS.name[code] for code in range(8)] == [
-        "ok",
-        "truncated",
-        "no_final_answer",
-        "bad_body",
-        "http_error",
-        "timeout",
-        "connection_error",
-        "rejected",
-    ]
-    assert [codes.COMPARISON_STATUS.name[code] for code in range(6)] == [
-        "planned",
-        "running",
-        "interrupted",
-        "stopped",
-        "answered",
-        "finished",
-    ]
-    assert [codes.VERDICT.name[code] for code in range(7)] == [
-        "EQUIVALENT",
-        "NON_INFERIOR",
-        "REGRESSION",
-        "IMPROVEMENT",
-        "INCONCLUSIVE",
-        "INVALID",
-        "NOT_TESTED",
-    ]
-    assert [codes.CHANGE.name[code] for code in range(4)] == ["same", "gain", "loss", "unknown"]
-    assert [codes.SUBMISSION.name[code] for code in range(5)] == ["queued", "running", "done", "failed", "cancelled"]
-    assert [codes.SCOPE.name[code] for code in range(3)] == ["read", "run", "admin"]
-
-
-def test_sqlite_keeps_answers_and_scores_without_a_row_id_in_a_log(sqlite_url: str) -> None:
+def test_sqlite_keeps_a_log_and_checks_foreign_keys(sqlite_url: str) -> None:
     engine = connect(locate(sqlite_url))
     with engine.connect() as connection:
-        sources = dict(connection.execute(text("SELECT name, sql FROM sqlite_master WHERE type = 'table'")).all())
-        without = {name for name, source in sources.items() if "WITHOUT ROWID" in source}
-        assert without == {"answer", "noise_answer", "outcome", "score"}
         assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
         assert connection.scalar(text("PRAGMA synchronous")) == 1
         assert connection.scalar(text("PRAGMA foreign_keys")) == 1
@@ -376,7 +204,7 @@ def test_a_newer_schema_is_refused_and_nothing_is_written(url: str, newer: Path)
         before = location.path.read_bytes() if location.path else b""
         for refused in (open_store, upgrade):
             with pytest.raises(SchemaMismatch, match=rf"newer version of qualab .*{LATER}.*update qualab"):
-                refused(url, migrations=MIGRATIONS)  # type: ignore[operator]
+                refused(url, migrations=MIGRATIONS)
         assert (location.path.read_bytes() if location.path else b"") == before
         assert current(url, MIGRATIONS) == (LATER, HEAD)
     finally:
@@ -388,5 +216,5 @@ def undo(url: str) -> None:
     engine = connect(locate(url))
     with writing(engine).begin() as connection:
         connection.execute(text("DROP TABLE later"))
-        connection.execute(text(f"UPDATE alembic_version SET version_num = '{HEAD}'"))
     engine.dispose()
+    stamp(url, HEAD)

@@ -163,7 +163,6 @@ def test_sign_offs_at_once_are_all_kept(url: str) -> None:
 
 
 def test_what_is_deleted_while_answers_come_leaves_nothing(url: str) -> None:
-    """Rows of answers have no foreign key that would keep them from outliving their comparison."""
     with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
         one.create(make_comparison(), make_items(2 * ROUNDS))
 

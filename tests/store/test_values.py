@@ -1,24 +1,27 @@
-"""Times to whole microseconds and back; drivers' errors to qualab's own."""
+"""Times and texts as they are stored, and back; drivers' errors to qualab's own."""
 
 from __future__ import annotations
 
 import sqlite3
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from sqlalchemy import Dialect
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import OperationalError
 
 from qualab.bootstrap import database_shown
 from qualab.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
 from qualab.model.registry import process_on
+from qualab.model.wording import storable_text
 from qualab.store import failures
 from qualab.store.failures import translated
 from qualab.store.location import locate
-from qualab.store.times import from_us, to_us
+from qualab.store.tables import ExactText, PlainText, UtcTime
 
 
 def test_a_drivers_reason_is_said_in_one_line_without_tabs() -> None:
@@ -32,10 +35,21 @@ def test_where_results_are_is_said_without_a_password() -> None:
     assert database_shown("/some/where.db") == "/some/where.db"
 
 
-@given(moment=st.datetimes(timezones=st.just(UTC)))
-def test_a_time_comes_back_to_the_microsecond(moment: datetime) -> None:
-    assert from_us(to_us(moment)) == moment
-    assert from_us(to_us(moment)).tzinfo is UTC
+@given(moment=st.datetimes(timezones=st.timezones()))
+@pytest.mark.parametrize("dialect", [sqlite.dialect(), postgresql.dialect()], ids=["sqlite", "postgresql"])
+def test_a_time_comes_back_to_the_microsecond(dialect: Dialect, moment: datetime) -> None:
+    assume(datetime.min.replace(tzinfo=UTC) + timedelta(days=2) < moment < datetime.max.replace(tzinfo=UTC))
+    stored = UtcTime().process_bind_param(moment, dialect)
+    read = UtcTime().process_result_value(stored, dialect)
+    assert (read, read and read.tzinfo) == (moment, UTC)
+
+
+@given(text=st.text(alphabet=st.characters(categories=("Lu", "Lo"), include_characters="\x00␀0\n🧪")))
+def test_an_exact_text_comes_back_and_is_stored_without_nul(text: str) -> None:
+    stored = ExactText().process_bind_param(text, sqlite.dialect())
+    assert stored is not None
+    assert "\x00" not in stored
+    assert ExactText().process_result_value(stored, sqlite.dialect()) == text
 
 
 @pytest.mark.parametrize(
@@ -75,3 +89,8 @@ def test_a_password_that_a_driver_quotes_is_blotted_out(url: str) -> None:
 )
 def test_a_runner_says_its_process_on_its_own_host_alone(runner: str, process: int | None) -> None:
     assert process_on("host", runner) == process
+
+
+@pytest.mark.parametrize(("text", "stored"), [("a\x00b", "a\ufffdb"), ("\ud800", "\ufffd"), ("정답 🧪", "정답 🧪")])
+def test_a_text_that_postgresql_cannot_hold_is_mended(text: str, stored: str) -> None:
+    assert PlainText().process_bind_param(text, postgresql.dialect()) == storable_text(text) == stored
