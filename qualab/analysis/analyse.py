@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -14,7 +14,7 @@ from qualab.analysis.endings import ending_caveats, leak_reasons, thought_caveat
 from qualab.analysis.family import Family, Tested, adjusted, global_test, sample_bounds, sample_evidence, twins
 from qualab.analysis.interleaving import lost_interleaving
 from qualab.analysis.judge import Judgement, complete_result, conclude, is_equivalent, judge, policy_result
-from qualab.analysis.looks import NOT_ADJUSTED, adjusted_for, evidence_at, judge_at, looks_taken, rule_at
+from qualab.analysis.looks import adjusted_for, evidence_at, judge_at, looks_taken, rule_at
 from qualab.analysis.means import bounded_mean
 from qualab.analysis.missing import lost_pairs, missing_caveats, missing_cost, missing_summary, remedy_of, tipping_point
 from qualab.analysis.samples import (
@@ -49,14 +49,13 @@ from qualab.model.comparison import (
 from qualab.model.engine import Observation, pins_seen
 from qualab.model.items import Item
 from qualab.model.names import ArmName, MetricKind, MissingPolicy, Verdict
-from qualab.model.plan import Assumptions, DecisionRule, MetricSpec, Plan, unpinned_sentence
+from qualab.model.plan import Assumptions, DecisionRule, MetricSpec, Plan
 from qualab.model.ports import ScoredTasks, Stored
+from qualab.model.reason import Reason
 from qualab.run.pins import pinning_of
 from qualab.stats.bounded import BoundedMean
 
-NO_ASSUMPTION = "the plan assumes no discordance, and power at the observed one says nothing new"
 WORST_CASES = (MissingPolicy.AGAINST_CANDIDATE, MissingPolicy.AGAINST_BASELINE)
-NO_JOINT_POWER = "for a primary metric no power could be planned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -217,10 +216,10 @@ def _rows_and_suite(job: Job) -> tuple[tuple[MetricResult, ...], SuiteEvidence]:
     return rows, suite
 
 
-def _no_joint_power(planned: Assumptions | None) -> str:
+def _no_joint_power(planned: Assumptions | None) -> Reason | None:
     if planned is None:
-        return NO_ASSUMPTION
-    return "" if planned.joint_power is not None else NO_JOINT_POWER
+        return Reason("no-assumption")
+    return Reason("no-joint-power") if planned.joint_power is None else None
 
 
 def _at_looks(family: Family, job: Job) -> Family:
@@ -316,7 +315,7 @@ def _row(metric: Metric, stands_for: str, found: Found, job: Job) -> MetricResul
         n_missing_baseline=metric.missing.baseline,
         n_missing_candidate=metric.missing.candidate,
         verdict=Verdict.NOT_TESTED,
-        reason="",
+        reason=Reason("no-pairs"),  # until it is judged
         evidence=found.evidence,
         equals="" if stands_for == spec.id else stands_for,
         policies=found.policies,
@@ -340,7 +339,7 @@ def _row(metric: Metric, stands_for: str, found: Found, job: Job) -> MetricResul
 def _judged(name: str, row: MetricResult, spec: MetricSpec, job: Job, bound: BoundedMean | None) -> Judgement:
     rule, better = job.plan.rule_for(spec), spec.higher_is_better
     name = spec.id if spec.is_primary else name
-    cost = missing_cost(row, job.plan, job.remedy) if row.n_missing else ""
+    cost = missing_cost(row, job.plan, job.remedy) if row.n_missing else None
     if job.looks and any(one.id == name and job.plan.rule_for(one) == rule for one in job.plan.primaries):
         return judge_at(
             name,
@@ -385,16 +384,17 @@ def _treated(metric: Metric, evidence: Evidence | None, job: Job) -> Found:
     )
 
 
-def _caveats(plan: Plan, seen: Sequence[Observation]) -> tuple[str, ...]:
-    caveats = [*(import_caveats(plan.imported) if plan.imported else ()), *lost_interleaving(plan, seen)]
+def _caveats(plan: Plan, seen: Sequence[Observation]) -> Iterator[Reason]:
+    if plan.imported:
+        yield from import_caveats(plan.imported)
+    yield from lost_interleaving(plan, seen)
     if plan.is_limited:
-        caveats.append(f"Limited to {plan.limit:g} items a task: not for sign-off.")
-    if plan.imported is None and (sentence := unpinned_sentence(plan.pins)):
-        caveats.append(sentence)
+        yield Reason("limited", {"limit": plan.limit})
+    if plan.imported is None and plan.pins.unpinned:
+        yield Reason("unpinned", {"parts": plan.pins.unpinned})
     if plan.noise_floor is None:
-        caveats.append("No noise floor was measured: how much two runs of the baseline differ is not known.")
+        yield Reason("no-noise-floor")
     if plan.looks:
-        caveats.append(NOT_ADJUSTED)
+        yield Reason("looks-adjusted")
     if not all(metric.exercises_drafter for metric in plan.metrics):
-        caveats.append("Log-likelihood metrics do not exercise a drafter.")
-    return tuple(caveats)
+        yield Reason("loglikelihoods")

@@ -12,6 +12,7 @@ from qualab.errors import InsufficientData
 from qualab.model.comparison import Evidence, IntervalOf, ItemsRange
 from qualab.model.names import EvidenceKind
 from qualab.model.plan import DecisionRule
+from qualab.model.reason import Reason
 from qualab.stats.bounded import BoundedMean
 from qualab.stats.distributions import normal_quantile
 from qualab.stats.equivalence import forget_guard
@@ -39,7 +40,7 @@ class Bounds:
     standard_error: float | None
     degrees_of_freedom: float | None
     design_effect: float
-    note: str = ""
+    note: Reason | None = None
     pvalue_equivalence_bounded: float | None = None
     """Of Gaffke's bound: means of scores that are not 0/1, and 0/1 scores in clusters."""
 

@@ -33,6 +33,7 @@ from qualab.model.engine import (
 from qualab.model.items import Answer, Drafted, Reply
 from qualab.model.names import ArmName, RequestKind
 from qualab.model.plan import Plan
+from qualab.model.reason import Reason, of
 from qualab.stats.acceptance import Acceptance, acceptance, break_even_length, histogram_of_survival
 
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
@@ -211,30 +212,24 @@ def restarted(observations: Sequence[Observation]) -> Iterator[EngineSeen | Segm
             yield one
 
 
-def restart_troubles(seen: Seen) -> Iterator[str]:
+def restart_troubles(seen: Seen) -> Iterator[Reason]:
     """What makes the comparison INVALID."""
     for one in restarted(seen.observations):
         if isinstance(one, Segment):
-            yield (
-                f"{one.task}: the {one.arm}'s engine started anew while it was asked, or several take turns behind "
-                "its URL"
-            )
+            yield of(one.task, Reason("restarted", {"arm": one.arm}))
 
 
-def traffic_notes(seen: Seen) -> Iterator[str]:
+def traffic_notes(seen: Seen) -> Iterator[Reason]:
     """What a person should know."""
     for one in restarted(seen.observations):
         if isinstance(one, EngineSeen):
-            yield f"The {one.arm}'s engine was started anew before the run went on at {one.seen_at:%Y-%m-%d %H:%M}."
+            yield Reason("restarted-between", {"arm": one.arm, "time": f"{one.seen_at:%Y-%m-%d %H:%M}"})
     for arm in seen.arms:
         segments = [one for one in seen.segments if one.arm is arm.arm and not one.has_restarted]
         if n_requests := _foreign_requests(seen, segments):
-            yield (
-                f"The {arm.arm}'s engine finished {n_requests} requests that were not this run's: what its counters "
-                "say of drafting is theirs too."
-            )
+            yield Reason("foreign-requests", {"arm": arm.arm, "n": n_requests})
         elif n_tokens := _foreign_tokens(seen, arm, segments):
-            yield f"The {arm.arm}'s engine read {n_tokens} prompt tokens that were not this run's."
+            yield Reason("foreign-tokens", {"arm": arm.arm, "n": n_tokens})
 
 
 def _foreign_requests(seen: Seen, segments: Sequence[Segment]) -> int:
@@ -270,48 +265,38 @@ ENOUGH_DRAFTED = 100
 """Draft tokens of a task, from which on the share of them that was accepted means something."""
 ENOUGH_EXPECTED = 30.0
 """Rounds that a part of a task would have at the rate of its other parts, from which on none at all is no chance."""
-CLOSED = "/metrics is closed, and answers do not tell"
-UNTOLD = "/metrics is open but tells nothing of drafting, and answers do not tell"
-IN_EVERY_TASK = (
-    "every task that generates has to show the drafter at work (one that looks up its tokens in the prompt may find "
-    "nothing here: leave such a task out)"
-)
 
 
-def drafter_troubles(seen: Seen, tasks: Sequence[TaskDrafting], bins: Sequence[LengthBin]) -> Iterator[str]:
+def drafter_troubles(seen: Seen, tasks: Sequence[TaskDrafting], bins: Sequence[LengthBin]) -> Iterator[Reason]:
     """What makes the comparison INVALID."""
     yield from _baseline_troubles(seen)
     if undrafting := seen.undrafting:
-        yield f"the candidate's engine counts no drafts in {', '.join(undrafting)}: it has no drafter"
+        yield Reason("no-drafter", {"tasks": tuple(undrafting)})
     elif any(one.least_drafted is not None for one in tasks):
         yield from _idle_tasks(seen, tasks)
         for one in tasks:
             yield from _idle_parts(seen, one.task)
     elif tasks and not seen.plan.rule.allow_unobserved and not all(seen.is_lost(one.task) for one in tasks):
-        yield (
-            f"whether the drafter ran is not observable: {unread(seen.engines.get(CANDIDATE))} (a plan may allow that "
-            "with allow_unobserved)"
-        )
+        yield Reason("drafter-unobserved", {"why": unread(seen.engines.get(CANDIDATE))})
     for one in tasks:
         if not is_small(one):
             yield from _unaccepted(one, seen.plan.rule.min_accepted_share)
     yield from _idle_lengths(bins)
 
 
-def unread(engine: Engine | None) -> str:
+def unread(engine: Engine | None) -> Reason:
     """Why nothing tells what an engine drafted."""
-    return UNTOLD if engine and engine.has_metrics else CLOSED
+    return Reason("metrics-silent" if engine and engine.has_metrics else "metrics-closed")
 
 
-def drafter_notes(seen: Seen, tasks: Sequence[TaskDrafting], bins: Sequence[LengthBin]) -> Iterator[str]:
+def drafter_notes(seen: Seen, tasks: Sequence[TaskDrafting], bins: Sequence[LengthBin]) -> Iterator[Reason]:
     """What a person should know."""
     for one in tasks:
         yield from _task_notes(seen, one)
     yield from _source_notes(seen)
     if tasks and not bins and any(one.least_drafted for one in tasks):
         is_vllm = CANDIDATE in seen.engines and seen.engines[CANDIDATE].kind is EngineKind.VLLM
-        how = " (vLLM: --per-request-spec-decode-metrics summary)" if is_vllm else ""
-        yield f"Whether the drafter stops beyond a length of prompt is not observable: answers do not tell{how}."
+        yield Reason("lengths-unobserved.vllm" if is_vllm else "lengths-unobserved")
 
 
 def is_small(one: TaskDrafting) -> bool:
@@ -319,48 +304,36 @@ def is_small(one: TaskDrafting) -> bool:
     return not one.draft_tokens or one.draft_tokens < ENOUGH_DRAFTED
 
 
-def _source_notes(seen: Seen) -> Iterator[str]:
+def _source_notes(seen: Seen) -> Iterator[Reason]:
     sources = {one.after.source for one in seen.segments if one.arm is CANDIDATE and one.after}
     if DraftSource.GAUGES in sources:
-        yield (
-            "The candidate's engine counts no rounds: rounds, draft tokens and accepted tokens are estimated from its "
-            "mean acceptance lengths."
-        )
+        yield Reason("no-rounds-counted")
     if DraftSource.STATISTICS in sources:
-        yield (
-            "The candidate's engine tells its iterations once: those that another reader took, or that were too many "
-            "to be kept, are missing here."
-        )
+        yield Reason("iterations-told-once")
 
 
-def _baseline_troubles(seen: Seen) -> Iterator[str]:
+def _baseline_troubles(seen: Seen) -> Iterator[Reason]:
     engine = seen.engines.get(BASELINE)
     if engine and engine.drafter:
-        yield f"the baseline is configured with a drafter ({engine.drafter})"
+        yield Reason("baseline-has-drafter", {"drafter": engine.drafter})
     if seen.tasks and not seen.knows_baseline and not seen.plan.rule.allow_unobserved:
-        yield (
-            f"whether the baseline drafts is not observable: {unread(engine)} (a plan may allow that with "
-            "allow_unobserved)"
-        )
+        yield Reason("baseline-unobserved", {"why": unread(engine)})
     for task in seen.tasks:
         baseline = drafted_in(seen, BASELINE, task)
         if baseline and baseline.least_drafted:
-            yield f"{task}: the baseline drafted {baseline.least_drafted} tokens: a drafter is on there"
+            yield of(task, Reason("baseline-drafted", {"n": baseline.least_drafted}))
 
 
-def _idle_tasks(seen: Seen, tasks: Sequence[TaskDrafting]) -> Iterator[str]:
+def _idle_tasks(seen: Seen, tasks: Sequence[TaskDrafting]) -> Iterator[Reason]:
     idle = [one for one in tasks if one.least_drafted == 0 and _is_mostly_observed(seen, one)]
     if not any(one.least_drafted for one in tasks):
         if any(_room(seen, one) for one in idle):
             n_answers = sum(one.n_answers for one in idle)
-            yield f"the candidate drafted nothing in {n_answers} answers: its drafter is dead, or off"
+            yield Reason("drafter-dead", {"n": n_answers})
         return
     for one in idle:
         if _room(seen, one) >= SMALLEST_ROOM:
-            yield (
-                f"{one.task}: the candidate drafted nothing in {one.n_answers} answers, while it did in other tasks: "
-                f"{IN_EVERY_TASK}"
-            )
+            yield of(one.task, Reason("task-undrafted", {"n": one.n_answers}))
 
 
 def _is_mostly_observed(seen: Seen, one: TaskDrafting) -> bool:
@@ -375,7 +348,7 @@ def _room(seen: Seen, one: TaskDrafting) -> int:
     return seen.answers.tasks[CANDIDATE, one.task].room
 
 
-def _idle_parts(seen: Seen, task: str) -> Iterator[str]:
+def _idle_parts(seen: Seen, task: str) -> Iterator[Reason]:
     """Parts of a task without a round, where the rest of it lets many be expected."""
     known = [one for one in seen.segments_of(CANDIDATE, task) if one.drafting is not None]
     for one in known:
@@ -384,10 +357,7 @@ def _idle_parts(seen: Seen, task: str) -> Iterator[str]:
             asked = sum(other.attempts for other in others)
             expected = one.attempts * sum(map(_rounds, others)) / asked if asked else 0.0
             if expected >= ENOUGH_EXPECTED:
-                yield (
-                    f"{task}: the candidate drafted nothing in {one.attempts} answers from "
-                    f"{one.began_at:%H:%M:%S} on, while it did in the task's others"
-                )
+                yield of(task, Reason("part-undrafted", {"n": one.attempts, "time": f"{one.began_at:%H:%M:%S}"}))
 
 
 def _rounds(segment: Segment) -> int:
@@ -397,45 +367,35 @@ def _rounds(segment: Segment) -> int:
     return segment.drafting.accepted_tokens if segment.drafting.draft_tokens is None else segment.drafting.drafts
 
 
-def _unaccepted(one: TaskDrafting, floor: float) -> Iterator[str]:
+def _unaccepted(one: TaskDrafting, floor: float) -> Iterator[Reason]:
     if one.accepted_tokens == 0:
-        yield f"{one.task}: none of {one.draft_tokens} draft tokens was accepted: the drafter does not fit the model"
+        yield of(one.task, Reason("none-accepted", {"n": one.draft_tokens}))
     elif one.accepted_share is not None and one.accepted_share < floor:
-        yield (
-            f"{one.task}: {100 * one.accepted_share:.1f} % of the draft tokens were accepted, "
-            f"less than the plan's floor of {100 * floor:g} %"
-        )
+        yield of(one.task, Reason("few-accepted", {"share": one.accepted_share, "floor": floor}))
 
 
-def _idle_lengths(bins: Sequence[LengthBin]) -> Iterator[str]:
+def _idle_lengths(bins: Sequence[LengthBin]) -> Iterator[Reason]:
     """Prompt lengths from which on nothing was drafted any more, where shorter ones had drafts."""
     alive = [number for number, one in enumerate(bins) if one.draft_tokens or one.accepted_tokens]
     beyond = bins[alive[-1] + 1 :] if alive else ()
     n_answers = sum(one.n_answers for one in beyond)
     if n_answers >= SMALLEST_BIN:
-        length = beyond[0].from_tokens
-        yield f"the candidate drafted nothing for prompts of {length} tokens or more ({n_answers} answers)"
+        yield Reason("long-undrafted", {"length": beyond[0].from_tokens, "n": n_answers})
 
 
-def _task_notes(seen: Seen, one: TaskDrafting) -> Iterator[str]:
+def _task_notes(seen: Seen, one: TaskDrafting) -> Iterator[Reason]:
     if one.least_drafted is None:
-        why = " any more: the run was interrupted" if seen.is_lost(one.task) else ""
-        yield f"{one.task}: what was drafted is not observable{why}."
+        yield of(one.task, Reason("task-interrupted" if seen.is_lost(one.task) else "task-unobserved"))
     elif one.least_drafted == 0 and _room(seen, one) < SMALLEST_ROOM:
-        yield f"{one.task}: nothing was drafted; its answers are too short for a drafter to be exercised."
+        yield of(one.task, Reason("answers-too-short"))
     elif one.draft_tokens and is_small(one):
-        yield f"{one.task}: {one.draft_tokens} draft tokens are too few to judge how many are accepted."
+        yield of(one.task, Reason("few-drafted", {"n": one.draft_tokens}))
     if one.zero_share is not None and one.zero_share > 0.5:
-        yield (
-            f"{one.task}: {100 * one.zero_share:.0f} % of the rounds accepted no draft token: each cost a draft and "
-            "gained nothing, which shows in the tail of the latencies."
-        )
+        yield of(one.task, Reason("rounds-in-vain", {"share": one.zero_share}))
     if one.break_even_margin is not None and one.break_even_margin <= 0.0:
-        costs = "the plan's costs" if seen.plan.drafter_costs else "this run's step times"
-        yield (
-            f"{one.task}: a round yields {one.mean_length:.2f} tokens, no more than the "
-            f"{(one.mean_length or 0.0) - one.break_even_margin:.2f} at which drafting begins to pay (by {costs})."
-        )
+        length = one.mean_length or 0.0
+        code = "below-break-even.plan" if seen.plan.drafter_costs else "below-break-even.run"
+        yield of(one.task, Reason(code, {"length": length, "break_even": length - one.break_even_margin}))
 
 
 def treatment_of(
@@ -524,49 +484,46 @@ def _bins(answers: DraftedAnswers) -> Iterator[LengthBin]:
             )
 
 
-def _troubles(seen: Seen, tasks: Sequence[TaskDrafting], bins: Sequence[LengthBin]) -> Iterator[str]:
+def _troubles(seen: Seen, tasks: Sequence[TaskDrafting], bins: Sequence[LengthBin]) -> Iterator[Reason]:
     yield from _engine_troubles(seen)
     yield from drafter_troubles(seen, tasks, bins)
 
 
-def _engine_troubles(seen: Seen) -> Iterator[str]:
+def _engine_troubles(seen: Seen) -> Iterator[Reason]:
     if len(seen.engines) == len(ArmName):
         for one in differences(seen.engines[BASELINE], seen.engines[CANDIDATE]):
             if not one.follows:
-                yield f"the engines differ in {one.name}: {one.baseline} and {one.candidate}"
+                values = {"setting": one.name, "baseline": one.baseline, "candidate": one.candidate}
+                yield Reason("engines-differ", values)
     yield from restart_troubles(seen)
     for arm in seen.arms:
         if len(arm.fingerprints) > 1:
-            shown = ", ".join(sorted(arm.fingerprints))
-            yield f"the {arm.arm}'s answers come from {len(arm.fingerprints)} different engines ({shown})"
+            fingerprints = tuple(sorted(arm.fingerprints))
+            yield Reason("many-engines", {"arm": arm.arm, "n": len(fingerprints), "fingerprints": fingerprints})
         yield from _other_models(seen, arm)
 
 
-def _other_models(seen: Seen, arm: ArmSummary) -> Iterator[str]:
+def _other_models(seen: Seen, arm: ArmSummary) -> Iterator[Reason]:
     """Answers of another model than the one that was asked, as a router's fallback gives them."""
     asked = seen.plan.sampling.model
     known = {asked, *model_names(seen.observations, arm.arm)}
     for model, n_answers in arm.models.items():
         if model not in known:
-            yield (
-                f"{n_answers} of {arm.n_answers} answers of the {arm.arm} come from {model}, and {asked} was asked: "
-                "another model answers"
-            )
+            numbers = {"arm": arm.arm, "n": n_answers, "total": arm.n_answers}
+            yield Reason("other-model", {**numbers, "model": model, "asked": asked})
 
 
-def _notes(seen: Seen, tasks: Sequence[TaskDrafting], bins: Sequence[LengthBin]) -> Iterator[str]:
+def _notes(seen: Seen, tasks: Sequence[TaskDrafting], bins: Sequence[LengthBin]) -> Iterator[Reason]:
     if not tasks:
-        yield "No task of this comparison generates: no drafter was exercised."
+        yield Reason("nothing-generates")
     if not seen.engines:
-        yield "What the engines are was not recorded."
+        yield Reason("engines-unrecorded")
     if closed := [arm for arm, engine in seen.engines.items() if not engine.config]:
-        how = " (vLLM: VLLM_SERVER_DEV_MODE=1)" if seen.engines[closed[0]].kind is EngineKind.VLLM else ""
-        yield (
-            f"The engine's configuration is not open in the {' and the '.join(sorted(closed))}{how}: names, versions "
-            "and models alone were compared."
-        )
+        is_vllm = seen.engines[closed[0]].kind is EngineKind.VLLM
+        code = "configuration-closed.vllm" if is_vllm else "configuration-closed"
+        yield Reason(code, {"arms": tuple(sorted(closed))})
     for kind in sorted({engine.kind for engine in seen.engines.values()} & TELLS_IN_PART):
-        yield f"{kind} tells a part of its configuration: what it does not tell was not compared."
+        yield Reason("configuration-in-part", {"engine": kind})
     yield from drafter_notes(seen, tasks, bins)
     yield from traffic_notes(seen)
 
@@ -574,28 +531,28 @@ def _notes(seen: Seen, tasks: Sequence[TaskDrafting], bins: Sequence[LengthBin])
 ABSENT = "(absent)"
 
 FOLLOWS = {
-    "speculative_config.*": "the drafter itself",
-    "speculative_config": "the drafter itself",
-    "cache_config.num_gpu_blocks": "the drafter's weights and cache leave less room for the model's cache",
-    "cache_config.kv_cache_size_tokens": "the drafter's weights and cache leave less room for the model's cache",
-    "cache_config.kv_cache_max_concurrency": "the drafter's weights and cache leave less room for the model's cache",
-    "cache_config.kv_cache_memory_bytes": "the drafter's weights and cache leave less room for the model's cache",
-    "scheduler_config.max_num_scheduled_tokens": "room for draft tokens is kept in each step",
-    "scheduler_config.async_scheduling": "the engine turns it off for some drafters",
-    "parallel_config.disable_nccl_for_dp_synchronization": "set from async_scheduling",
-    "compilation_config.cudagraph_capture_sizes": "graphs are captured for a token and its drafts together",
-    "compilation_config.max_cudagraph_capture_size": "graphs are captured for a token and its drafts together",
-    "max_total_num_tokens": "the drafter's weights and cache leave less room for the model's cache",
-    "max_req_input_len": "the drafter's weights and cache leave less room for the model's cache",
-    "mem_fraction_static": "the drafter's weights and cache leave less room for the model's cache",
-    "max_running_requests": "fewer requests run at once where there is a drafter",
-    "disable_overlap_schedule": "the engine turns it off for some drafters",
-    "enable_mixed_chunk": "the engine turns it off for some drafters",
-    "cuda_graph_*": "graphs are captured for a token and its drafts together",
-    "disable_cuda_graph_padding": "graphs are captured for a token and its drafts together",
-    "speculative_*": "the drafter itself",
-    "observability_config.per_request_spec_decode_metrics": "whether answers say what was drafted",
-    "default_generation_settings.params.speculative*": "the drafter itself",
+    "speculative_config.*": Reason("follows.drafter"),
+    "speculative_config": Reason("follows.drafter"),
+    "cache_config.num_gpu_blocks": Reason("follows.less-room"),
+    "cache_config.kv_cache_size_tokens": Reason("follows.less-room"),
+    "cache_config.kv_cache_max_concurrency": Reason("follows.less-room"),
+    "cache_config.kv_cache_memory_bytes": Reason("follows.less-room"),
+    "scheduler_config.max_num_scheduled_tokens": Reason("follows.draft-room"),
+    "scheduler_config.async_scheduling": Reason("follows.turned-off"),
+    "parallel_config.disable_nccl_for_dp_synchronization": Reason("follows.async"),
+    "compilation_config.cudagraph_capture_sizes": Reason("follows.graphs"),
+    "compilation_config.max_cudagraph_capture_size": Reason("follows.graphs"),
+    "max_total_num_tokens": Reason("follows.less-room"),
+    "max_req_input_len": Reason("follows.less-room"),
+    "mem_fraction_static": Reason("follows.less-room"),
+    "max_running_requests": Reason("follows.fewer-requests"),
+    "disable_overlap_schedule": Reason("follows.turned-off"),
+    "enable_mixed_chunk": Reason("follows.turned-off"),
+    "cuda_graph_*": Reason("follows.graphs"),
+    "disable_cuda_graph_padding": Reason("follows.graphs"),
+    "speculative_*": Reason("follows.drafter"),
+    "observability_config.per_request_spec_decode_metrics": Reason("follows.told"),
+    "default_generation_settings.params.speculative*": Reason("follows.drafter"),
 }
 """Settings that differ because one arm has a drafter, and why."""
 
@@ -643,8 +600,8 @@ class Difference:
     name: str
     baseline: str
     candidate: str
-    follows: str
-    """Why it is to be expected; empty for a difference that breaks the comparison."""
+    follows: Reason | None
+    """Why it is to be expected; None for a difference that breaks the comparison."""
 
 
 def differences(baseline: Engine, candidate: Engine) -> tuple[Difference, ...]:
@@ -669,7 +626,7 @@ def _identity(baseline: Engine, candidate: Engine) -> Iterator[Difference]:
 
 
 def _difference(name: str, baseline: str, candidate: str) -> Difference:
-    why = next((why for pattern, why in FOLLOWS.items() if fnmatchcase(name, pattern)), "")
+    why = next((why for pattern, why in FOLLOWS.items() if fnmatchcase(name, pattern)), None)
     return Difference(name=name, baseline=baseline, candidate=candidate, follows=why)
 
 

@@ -12,7 +12,8 @@ from qualab.model.comparison import ArmSummary, LeakSummary, ReasoningSummary, T
 from qualab.model.items import Answer, Item, Reply
 from qualab.model.names import AnswerStatus, ArmName, LeakKind
 from qualab.model.plan import OTHERS_CAP, Plan
-from qualab.model.wording import count, line_text, percent
+from qualab.model.reason import Reason
+from qualab.model.wording import line_text
 from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import mcnemar
 from qualab.stats.resampling import sign_flip
@@ -100,7 +101,7 @@ def _sign_test(changes: Sequence[tuple[int, int]]) -> float:
     return mcnemar(PairedCounts(n_items=len(of_items), gains=more, losses=less)).pvalue if more + less else 1.0
 
 
-def thought_caveats(found: ReasoningSummary | None, plan: Plan) -> Iterator[str]:
+def thought_caveats(found: ReasoningSummary | None, plan: Plan) -> Iterator[Reason]:
     """What a reader of accuracies should know of the thinking before them."""
     if found is None:
         return
@@ -109,39 +110,25 @@ def thought_caveats(found: ReasoningSummary | None, plan: Plan) -> Iterator[str]
         (ArmName.CANDIDATE, found.candidate, found.baseline),
     ):
         if own.in_text and not other.in_text:
-            yield (
-                f"Reasoning stands in the text of {count(own.in_text)} answers of the {arm} alone, where it is scored "
-                "too: start both arms with the same reasoning parser (vLLM, SGLang: --reasoning-parser; llama.cpp: "
-                "--reasoning-format)."
-            )
+            yield Reason("reasoning-in-text", {"arm": arm, "n": own.in_text})
         if own.apart and not other.apart:
-            yield (
-                f"Reasoning came beside {count(own.apart)} answers of the {arm} alone: thinking, or the reasoning "
-                "parser, is on in one arm alone."
-            )
+            yield Reason("reasoning-beside", {"arm": arm, "n": own.apart})
     if found.baseline.cut or found.candidate.cut:
-        yield (
-            f"Thoughts were cut by the limit on tokens: {count(found.baseline.cut)} in the baseline, "
-            f"{count(found.candidate.cut)} in the candidate (p {found.pvalue_cut:.2g}); give more room (max_gen_toks), "
-            "or thinking a budget."
-        )
-    means = (found.baseline.mean_characters, found.candidate.mean_characters)
-    if found.pvalue_length <= plan.rule.alpha and None not in means:
-        yield (
-            f"The arms think at different length: {means[0]:.0f} characters on average in the baseline, "
-            f"{means[1]:.0f} in the candidate (p {found.pvalue_length:.2g})."
-        )
+        numbers = {"n_baseline": found.baseline.cut, "n_candidate": found.candidate.cut, "p": found.pvalue_cut}
+        yield Reason("thoughts-cut", numbers)
+    means = {"baseline": found.baseline.mean_characters, "candidate": found.candidate.mean_characters}
+    if found.pvalue_length <= plan.rule.alpha and None not in means.values():
+        yield Reason("thoughts-length", {**means, "p": found.pvalue_length})
 
 
 def _odd(arm: ArmSummary) -> dict[str, int]:
     return {reason: n for reason, n in arm.finish_reasons.items() if reason not in KNOWN_ENDINGS}
 
 
-def _odd_sentence(arm: ArmSummary) -> str:
-    found = sorted(_odd(arm).items(), key=lambda entry: (-entry[1], entry[0]))[:MOST_ENDINGS]
-    said = ", ".join(f"{line_text(reason)[:MOST_CHARACTERS]} ({count(n)})" for reason, n in found)
-    n_odd = count(sum(_odd(arm).values()))
-    return f"{n_odd} answers of the {arm.arm} ended neither by themselves nor at the limit: {said}"
+def _odd_endings(arm: ArmSummary) -> dict[str, object]:
+    commonest = sorted(_odd(arm).items(), key=lambda entry: (-entry[1], entry[0]))[:MOST_ENDINGS]
+    endings = (Reason("ending", {"reason": line_text(text)[:MOST_CHARACTERS], "n": n}) for text, n in commonest)
+    return {"arm": arm.arm, "n": sum(_odd(arm).values()), "endings": tuple(endings)}
 
 
 def _cap(plan: Plan) -> float:
@@ -153,18 +140,18 @@ def _is_beyond(arm: ArmSummary, plan: Plan) -> bool:
     return sum(_odd(arm).values()) > _cap(plan) * arm.n_requests
 
 
-def ending_caveats(arms: Sequence[ArmSummary], plan: Plan) -> Iterator[str]:
+def ending_caveats(arms: Sequence[ArmSummary], plan: Plan) -> Iterator[Reason]:
     """Answers that a filter, or something unknown, ended: fewer than the plan's cap of missing ones."""
     for arm in arms:
         if _odd(arm) and not _is_beyond(arm, plan):
-            yield f"{_odd_sentence(arm)}. They are scored as they came."
+            yield Reason("odd-endings", _odd_endings(arm))
 
 
-def ending_troubles(arms: Sequence[ArmSummary], plan: Plan) -> Iterator[str]:
+def ending_troubles(arms: Sequence[ArmSummary], plan: Plan) -> Iterator[Reason]:
     """The same where they are more than the cap, which makes a comparison INVALID."""
     for arm in arms:
         if _odd(arm) and _is_beyond(arm, plan):
-            yield f"{_odd_sentence(arm)}; more than the plan allows ({percent(_cap(plan))})"
+            yield Reason("odd-endings.beyond", {**_odd_endings(arm), "share": _cap(plan)})
 
 
 Leaks = frozenset[LeakKind]
@@ -175,13 +162,6 @@ SPECIAL_TOKEN = re.compile(
 )
 """Control tokens of chat templates and tokenizers, as they look where an engine writes them out."""
 BROKEN = "\N{REPLACEMENT CHARACTER}"
-SAYS = {
-    LeakKind.STOP_STRING: "go on past a stop string",
-    LeakKind.SPECIAL_TOKEN: "hold special tokens",
-    LeakKind.BROKEN_CHARACTER: "hold broken characters (U+FFFD)",
-    LeakKind.CUT_SHORT: "end by themselves before the other arm's text does",
-    LeakKind.LENGTH_LIMIT: "were cut at the length limit",
-}
 
 
 def stop_strings(item: Item) -> tuple[str, ...]:
@@ -255,11 +235,9 @@ class LeakCount:
         )
 
 
-def leak_reasons(found: tuple[LeakSummary, ...], alpha: float) -> Iterator[str]:
-    """A sentence for each kind in which the arms differ, at alpha over all kinds together (Bonferroni)."""
+def leak_reasons(found: tuple[LeakSummary, ...], alpha: float) -> Iterator[Reason]:
+    """A reason for each kind in which the arms differ, at alpha over all kinds together (Bonferroni)."""
     for one in found:
         if one.pvalue <= alpha / len(LeakKind):
-            yield (
-                f"{count(one.n_candidate)} answers of the candidate and {count(one.n_baseline)} of the baseline "
-                f"{SAYS[one.kind]} (p {one.pvalue:.2g}): `qualab show --leaks` lists them"
-            )
+            numbers = {"n_baseline": one.n_baseline, "n_candidate": one.n_candidate, "p": one.pvalue}
+            yield Reason(f"leak.{one.kind}", numbers)

@@ -30,10 +30,10 @@ from qualab.model.comparison import (
 from qualab.model.engine import Treatment
 from qualab.model.names import EvidenceKind, MissingPolicy, Objective, Verdict
 from qualab.model.plan import DecisionRule, Plan
-from qualab.model.wording import MINUS, count, points, signed
+from qualab.model.reason import Reason, of
 from qualab.stats.bounded import BoundedMean
 
-Judgement = tuple[Verdict, str]
+Judgement = tuple[Verdict, Reason]
 
 
 def judge(
@@ -42,7 +42,7 @@ def judge(
     rule: DecisionRule,
     *,
     higher_is_better: bool = True,
-    missing_cost: str = "",
+    missing_cost: Reason | None = None,
     bound: BoundedMean | None = None,
 ) -> Judgement:
     """One metric's verdict and why. `policies` are those of missing answers, empty where none is missing.
@@ -50,7 +50,7 @@ def judge(
     `missing_cost` says what they cost; `bound` is of scores that are not 0/1 or in clusters, for the items needed.
     """
     if evidence is None:
-        return Verdict.INCONCLUSIVE, "no item was answered by both arms"
+        return Verdict.INCONCLUSIVE, Reason("no-pairs")
     proven = is_equivalent(evidence, rule, higher_is_better=higher_is_better)
     proven = proven and all(one.is_equivalent for one in policies)
     verdict = ruling(evidence, rule, is_proven=proven, higher_is_better=higher_is_better)
@@ -62,8 +62,7 @@ def judge(
         return verdict, _changed(evidence, rule, is_proven=proven, higher_is_better=higher_is_better)
     if is_changed(evidence, rule):
         return verdict, change_inside(evidence, rule, higher_is_better=higher_is_better)
-    where = "above" if is_one_sided(rule) else "inside"
-    return verdict, f"the interval lies {where} {bounds_of(rule)}{_agreeing(evidence)}"
+    return verdict, _proven(evidence, rule)
 
 
 def why_open(
@@ -72,14 +71,15 @@ def why_open(
     rule: DecisionRule,
     *,
     higher_is_better: bool = True,
-    missing_cost: str = "",
+    missing_cost: Reason | None = None,
     bound: BoundedMean | None = None,
-) -> str:
+) -> Reason:
     """What a metric lacks whose objective is not proven: items, or answers."""
     dissent = next((one for one in policies if not one.is_equivalent), None)
     if dissent and is_equivalent(evidence, rule, higher_is_better=higher_is_better):
-        cost = f"; {missing_cost}" if missing_cost else ""
-        return f"proven over complete pairs, but not with this policy: {dissent.policy}{cost}"
+        if missing_cost is None:
+            return Reason("policy-disagrees", {"policy": dissent.policy})
+        return Reason("policy-disagrees.cost", {"policy": dissent.policy, "cost": missing_cost})
     return _still_needed(
         with_items_needed(evidence, rule, higher_is_better=higher_is_better, bound=bound),
         rule,
@@ -87,16 +87,16 @@ def why_open(
     )
 
 
-def change_inside(evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool = True) -> str:
+def change_inside(evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool = True) -> Reason:
     """The real loss or gain of a metric that proves the objective, with its 1 − 2 alpha interval."""
     interval = evidence.equivalence_interval
     assert interval is not None  # nothing is proven without one
     limits = (interval.low, interval.high) if evidence.difference > 0.0 else (-interval.high, -interval.low)
-    low, high = (f"{100 * limit:.2f}".replace("-", MINUS) for limit in limits)
     is_gain = (evidence.difference > 0.0) == higher_is_better
-    inside = "" if is_gain and is_one_sided(rule) else " and inside the margin"
-    what = "gain" if is_gain else "loss"
-    return f"a {what} of {points(abs(evidence.difference))} ({low} to {high}) is real{inside}"
+    values = {"difference": abs(evidence.difference), "low": limits[0], "high": limits[1]}
+    if is_gain:
+        return Reason("gain.real" if is_one_sided(rule) else "gain.inside", values)
+    return Reason("loss.inside", values)
 
 
 def is_equivalent(evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool = True) -> bool:
@@ -138,59 +138,69 @@ def complete_result(evidence: Evidence) -> PolicyResult:
     )
 
 
-def _agreeing(evidence: Evidence) -> str:
+def _proven(evidence: Evidence, rule: DecisionRule) -> Reason:
+    code = "proven.above" if is_one_sided(rule) else "proven.inside"
     if evidence.pvalue_equivalence_exact is not None:
-        return " and the exact test agrees"
-    return f" ({evidence.note})" if evidence.note else ""
+        return Reason(f"{code}.exact", {"bounds": bounds_of(rule)})
+    return _noted(Reason(code, {"bounds": bounds_of(rule)}), evidence)
 
 
-def _changed(evidence: Evidence, rule: DecisionRule, *, is_proven: bool, higher_is_better: bool) -> str:
+def _noted(reason: Reason, evidence: Evidence) -> Reason:
+    return Reason("noted", {"reason": reason, "note": evidence.note}) if evidence.note else reason
+
+
+def _changed(evidence: Evidence, rule: DecisionRule, *, is_proven: bool, higher_is_better: bool) -> Reason:
     interval, is_rise = evidence.equivalence_interval, evidence.difference > 0.0
     least = 0.0 if interval is None else interval.low if is_rise else -interval.high
-    more = f" by more than {points(rule.margin)}" if least > rule.margin else ""
-    strict = ", inside the margin: the plan is strict" if is_proven else ""
-    better = "better" if is_rise == higher_is_better else "worse"
-    return f"the candidate is {better}{more} (adjusted p {evidence.pvalue_adjusted:.2g}){strict}"
+    code = "better" if is_rise == higher_is_better else "worse"
+    if least > rule.margin:
+        return Reason(f"{code}.beyond", {"margin": rule.margin, "p": evidence.pvalue_adjusted})
+    return Reason(f"{code}.strict" if is_proven else code, {"p": evidence.pvalue_adjusted})
 
 
-def _still_needed(evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool) -> str:
+def _still_needed(evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool) -> Reason:
     if evidence.provable_margin is None:
-        return f"nothing is proven: {evidence.note}"
-    prove = "this 1 item proves" if evidence.n_items == 1 else f"these {_what(evidence)} prove"
-    proven = f"{prove} {bounds_of(rule, evidence.provable_margin)}"
-    note = f" ({evidence.note})" if evidence.note else ""
-    if evidence.provable_margin >= 1.0:
-        proven = f"{prove} no margin"
-    needed = items_text(evidence.items_needed, evidence.items_needed_range)
-    said = f"{proven}{note}; {bounds_of(rule)} needs {needed} {_circumstances(evidence)} and no true difference"
+        return Reason("nothing-proven", {"note": evidence.note})
+    values: dict[str, object] = {
+        "proven": _noted(_items_prove(evidence, rule, evidence.provable_margin), evidence),
+        "bounds": bounds_of(rule),
+        "needed": items_about(evidence.items_needed, evidence.items_needed_range),
+        "circumstances": _circumstances(evidence),
+    }
     if evidence.difference == 0.0:
-        return said
+        return Reason("needs", values)
+    values["difference"] = evidence.difference
     if is_out_of_reach(evidence, rule, higher_is_better=higher_is_better):
-        return f"{said}; more items will not prove it if the difference of {signed(evidence.difference)} pp is real"
-    observed = items_text(evidence.items_needed_observed, evidence.items_needed_observed_range)
-    return f"{said}, {observed} if the difference of {signed(evidence.difference)} pp is real"
+        return Reason("needs.out-of-reach", values)
+    observed = items_about(evidence.items_needed_observed, evidence.items_needed_observed_range)
+    return Reason("needs.observed", {**values, "observed": observed})
 
 
-def items_text(needed: int | None, over: ItemsRange | None) -> str:
-    """A number of items with its range, as "about 1,138 (922 to 1,389)"."""
+def items_about(needed: int | None, over: ItemsRange | None) -> Reason:
+    """Word a number of items with its range, as "about 1,138 (922 to 1,389)"."""
     if needed is None:
-        return f"more than {count(MAX_ITEMS)}"
+        return Reason("more-than", {"most": MAX_ITEMS})
     if over is None:
-        return f"about {count(needed)}"
-    high = f"more than {count(MAX_ITEMS)}" if over.high is None else count(over.high)
-    return f"about {count(needed)} ({count(over.low or 0)} to {high})"
+        return Reason("about", {"n": needed})
+    values = {"n": needed, "low": over.low or 0}
+    if over.high is None:
+        return Reason("about.open", {**values, "most": MAX_ITEMS})
+    return Reason("about.range", {**values, "high": over.high})
 
 
-def _what(evidence: Evidence) -> str:
-    if evidence.n_clusters == evidence.n_items:
-        return f"{count(evidence.n_items)} items"
-    return f"{count(evidence.n_items)} scores in {count(evidence.n_clusters)} clusters"
+def _items_prove(evidence: Evidence, rule: DecisionRule, margin: float) -> Reason:
+    code, values = "items-prove", {"n": evidence.n_items}
+    if evidence.n_clusters != evidence.n_items:
+        code, values = "scores-prove", {"n": evidence.n_items, "n_clusters": evidence.n_clusters}
+    if margin >= 1.0:
+        return Reason(f"{code}.nothing", values)
+    return Reason(code, {**values, "bounds": bounds_of(rule, margin)})
 
 
-def _circumstances(evidence: Evidence) -> str:
+def _circumstances(evidence: Evidence) -> Reason:
     if evidence.kind is EvidenceKind.CLUSTERS:
-        return f"scores at this discordance and a design effect of {evidence.design_effect:.2f}"
-    return "items at this discordance" if evidence.kind is EvidenceKind.COUNTS else "items at this spread"
+        return Reason("at-design-effect", {"effect": evidence.design_effect})
+    return Reason("at-discordance" if evidence.kind is EvidenceKind.COUNTS else "at-spread")
 
 
 def conclude(
@@ -202,7 +212,7 @@ def conclude(
     suite: SuiteEvidence | None = None,
     treatment: Treatment | None = None,
     remedy: str = "",
-) -> tuple[Verdict, tuple[str, ...]]:
+) -> tuple[Verdict, tuple[Reason, ...]]:
     """The comparison's verdict with its reasons, the weightiest first. `remedy`: the command for missing answers."""
     troubles = treatment.troubles if treatment else ()
     if broken := [*troubles, *_broken(plan, arms, pairs), *too_many_missing(plan, rows, remedy)]:
@@ -211,7 +221,7 @@ def conclude(
     return verdict, (*reasons, *_everywhere(plan.rule, suite))
 
 
-def _of_rows(plan: Plan, rows: Sequence[MetricResult]) -> tuple[Verdict, tuple[str, ...]]:
+def _of_rows(plan: Plan, rows: Sequence[MetricResult]) -> tuple[Verdict, tuple[Reason, ...]]:
     losses = [row for row in rows if row.verdict is Verdict.REGRESSION]
     if losses:
         return Verdict.REGRESSION, tuple(_open_reason(row, plan.rule.objective) for row in sorted(losses, key=_weight))
@@ -220,19 +230,22 @@ def _of_rows(plan: Plan, rows: Sequence[MetricResult]) -> tuple[Verdict, tuple[s
     open_rows = [row for row in primaries if row.verdict not in PASSING[objective]]
     if open_rows or not primaries:
         reasons = tuple(_open_reason(row, objective) for row in open_rows)
-        return Verdict.INCONCLUSIVE, reasons or ("no primary metric",)
+        return Verdict.INCONCLUSIVE, reasons or (Reason("no-primary"),)
     changes = (_open_reason(row, objective) for row in changes_inside(rows, plan.rule))
     return PROVEN[objective], (*changes, _all_proven(plan, primaries))
 
 
-def _all_proven(plan: Plan, primaries: Sequence[MetricResult]) -> str:
-    rules = [plan.rule_for(metric) for metric in plan.primaries]
-    bounds = dict.fromkeys(bounds_of(rule) for rule in rules)
-    said = " and ".join(bounds) if len(bounds) < 3 else f"{min(bounds)} to {max(bounds)}"
-    those = "the primary metric is" if len(primaries) == 1 else f"all {len(primaries)} primary metrics are"
-    if plan.rule.objective is Objective.EQUIVALENCE:
-        return f"{those} equivalent within {said}"
-    return f"{those} non-inferior: above {said}"
+def _all_proven(plan: Plan, primaries: Sequence[MetricResult]) -> Reason:
+    rules = {rule.margin: rule for rule in map(plan.rule_for, plan.primaries)}
+    bounds = [bounds_of(rule) for rule in rules.values()]
+    if len(bounds) == 1:
+        said = bounds[0]
+    elif len(bounds) == 2:
+        said = Reason("margins", {"margins": tuple(bounds)})
+    else:
+        said = Reason("margins.range", {"low": bounds_of(rules[min(rules)]), "high": bounds_of(rules[max(rules)])})
+    code = "all-equivalent" if plan.rule.objective is Objective.EQUIVALENCE else "all-non-inferior"
+    return Reason(code, {"n": len(primaries), "bounds": said})
 
 
 def _weight(row: MetricResult) -> tuple[bool, float]:
@@ -240,31 +253,23 @@ def _weight(row: MetricResult) -> tuple[bool, float]:
     return not row.is_primary, row.evidence.pvalue_adjusted if row.evidence else 0.0
 
 
-def _everywhere(rule: DecisionRule, suite: SuiteEvidence | None) -> Iterable[str]:
+def _everywhere(rule: DecisionRule, suite: SuiteEvidence | None) -> Iterable[Reason]:
     found = suite.global_test if suite else None
     if found and found.n_metrics > 1 and found.pvalue <= rule.alpha and found.difference < 0.0:
-        yield (
-            f"over all {found.n_metrics} metrics together the candidate is worse by {points(-found.difference)} on "
-            f"average (global test, p {found.pvalue:.2g})"
-        )
+        yield Reason("worse-everywhere", {"n": found.n_metrics, "loss": -found.difference, "p": found.pvalue})
 
 
-def _open_reason(row: MetricResult, objective: Objective) -> str:
+def _open_reason(row: MetricResult, objective: Objective) -> Reason:
     if row.verdict is Verdict.IMPROVEMENT and objective is Objective.EQUIVALENCE:
-        return f"{row.id}: {row.reason}; a lossless drafter should not improve anything either"
-    return f"{row.id}: {row.reason}"
+        return of(row.id, Reason("not-lossless", {"reason": row.reason}))
+    return of(row.id, row.reason)
 
 
-def _broken(plan: Plan, arms: Sequence[ArmSummary], pairs: PairSummary) -> list[str]:
-    broken = []
+def _broken(plan: Plan, arms: Sequence[ArmSummary], pairs: PairSummary) -> Iterable[Reason]:
     if pairs.request_hashes_differ:
-        broken.append(f"{pairs.request_hashes_differ} requests were not the same bytes in both arms")
-    if n := pairs.same_text_other_score:
-        those = "1 item has" if n == 1 else f"{n} items have"
-        broken.append(
-            f"{those} the same answer and another score: the scoring differs, not the drafter (see qualab rescore)"
-        )
+        yield Reason("bytes-differ", {"n": pairs.request_hashes_differ})
+    if pairs.same_text_other_score:
+        yield Reason("scoring-differs", {"n": pairs.same_text_other_score})
     if plan.imported is None:  # a table of scores has no answers
-        broken += [f"the {arm.arm} answered nothing" for arm in arms if not arm.n_answers]
-    broken += ending_troubles(arms, plan)
-    return broken
+        yield from (Reason("arm-silent", {"arm": arm.arm}) for arm in arms if not arm.n_answers)
+    yield from ending_troubles(arms, plan)

@@ -16,6 +16,7 @@ from qualab.errors import InsufficientData
 from qualab.model.comparison import Evidence, IntervalOf
 from qualab.model.names import EvidenceKind
 from qualab.model.plan import DecisionRule
+from qualab.model.reason import Reason
 from qualab.stats.f1 import JoinedAnswers, LabelledAnswers, bound_macro_f1
 from qualab.stats.resampling import ResamplingResult
 
@@ -153,9 +154,7 @@ class _Data:
         )
 
     def _counted(self, difference: float, rule: DecisionRule) -> Bounds:
-        changed = f"{self.n_changed or 'no'} changed {'answer' if self.n_changed == 1 else 'answers'}"
         outer, inner = (self._counted_interval(level) for level in (1.0 - rule.alpha, 1.0 - 2.0 * rule.alpha))
-        note = "counted, not resampled" if inner else "no bound yet: an answer lies outside the labels that are right"
         return Bounds(
             difference=difference,
             interval=outer,
@@ -165,7 +164,7 @@ class _Data:
             standard_error=None,
             degrees_of_freedom=None,
             design_effect=1.0,
-            note=f"{changed}, {note}",
+            note=Reason("counted" if inner else "no-bound", {"n": self.n_changed}),
         )
 
     def _counted_interval(self, confidence_level: float) -> IntervalOf | None:

@@ -25,6 +25,7 @@ from qualab.model.comparison import Evidence, IntervalOf, Look, LooksTaken, Metr
 from qualab.model.items import Item
 from qualab.model.names import ArmName, LookDecision, MissingPolicy, Verdict
 from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, Plan
+from qualab.model.reason import Reason
 from qualab.stats.bounded import BoundedMean
 from qualab.stats.distributions import normal_quantile, normal_sf
 from qualab.stats.looks import sequential_pvalue, spending_boundaries
@@ -204,12 +205,6 @@ def _adjusted(found: _Found, fractions: tuple[float, ...], data: LookData) -> fl
     return min(1.0, 2.0 * one_sided * max(1, len(data.plan.primaries)))
 
 
-NOT_ADJUSTED = (
-    "Only the primary metrics are adjusted for the looks: "
-    "the others are shown as if the run had been planned to end here."
-)
-
-
 def looks_taken(plan: Plan, looks: Sequence[Look], items: Sequence[Item]) -> LooksTaken | None:
     """How a run with looks went; None where the plan has none. `items` are all that were planned."""
     if plan.looks is None:
@@ -269,33 +264,26 @@ def judge_at(
     rule: DecisionRule,
     *,
     higher_is_better: bool,
-    missing_cost: str = "",
+    missing_cost: Reason | None = None,
     bound: BoundedMean | None = None,
 ) -> Judgement:
     """A primary metric's verdict: what the looks decided, and nothing else."""
     steps = _of(name, looks.looks)
     if evidence is None or not steps:
-        return Verdict.INCONCLUSIVE, "no item was answered by both arms"
+        return Verdict.INCONCLUSIVE, Reason("no-pairs")
     last = steps[-1]
-    at = f"look {last.decided_at} of {looks.n_planned}"
+    values = {"look": last.decided_at, "n_looks": looks.n_planned}
     if last.decision is LookDecision.HARM:
-        return (
-            Verdict.REGRESSION,
-            f"the candidate is worse: {at} crossed the boundary of harm{_stopped_adjusted(evidence)}",
-        )
+        return Verdict.REGRESSION, Reason("look.worse", {**values, "p": evidence.pvalue_adjusted})
     if last.decision is LookDecision.IMPROVEMENT:
-        return Verdict.IMPROVEMENT, f"the candidate is better: {at} crossed the boundary{_stopped_adjusted(evidence)}"
+        return Verdict.IMPROVEMENT, Reason("look.better", {**values, "p": evidence.pvalue_adjusted})
     if last.decision is LookDecision.PROVEN:
         if is_changed(evidence, rule):
             return PROVEN[rule.objective], change_inside(evidence, rule, higher_is_better=higher_is_better)
-        where = "above" if is_one_sided(rule) else "inside"
-        return PROVEN[rule.objective], f"proven at {at}: the interval at its boundary lies {where} {bounds_of(rule)}"
+        code = "look.proven.above" if is_one_sided(rule) else "look.proven.inside"
+        return PROVEN[rule.objective], Reason(code, {**values, "bounds": bounds_of(rule)})
     at_level = rule_at(name, rule, looks.looks)
     reason = why_open(
         evidence, policies, at_level, higher_is_better=higher_is_better, missing_cost=missing_cost, bound=bound
     )
     return Verdict.INCONCLUSIVE, reason
-
-
-def _stopped_adjusted(evidence: Evidence) -> str:
-    return f" (adjusted p {evidence.pvalue_adjusted:.2g})"

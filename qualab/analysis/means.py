@@ -15,6 +15,7 @@ from qualab.errors import InsufficientData
 from qualab.model.comparison import Evidence
 from qualab.model.names import EvidenceKind
 from qualab.model.plan import DecisionRule
+from qualab.model.reason import Reason
 from qualab.stats.bounded import BoundedMean
 from qualab.stats.checks import IntArray
 from qualab.stats.clustered import (
@@ -222,10 +223,8 @@ class _Data:
         )
 
     @property
-    def _note(self) -> str:
-        if self.n_clusters > 1 or self.n_items == 1:
-            return ""
-        return "all scores stand in one cluster, which counts as one item"
+    def _note(self) -> Reason | None:
+        return None if self.n_clusters > 1 or self.n_items == 1 else Reason("one-cluster")
 
     def _spread(self) -> MeanDifference | None:
         try:

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from qualab.analysis.ruling import is_one_sided
+from qualab.analysis.ruling import bounds_of
 from qualab.analysis.samples import Layout, MissingCount, Scores
 from qualab.analysis.summaries import Unanswered
 from qualab.model.comparison import ArmSummary, Comparison, MetricResult, MissingSummary, StatusMissing
 from qualab.model.names import AnswerStatus, ArmName
 from qualab.model.plan import DecisionRule, Plan
-from qualab.model.wording import count, percent, points
+from qualab.model.reason import Reason, of
 from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import mcnemar
 from qualab.stats.resampling import sign_flip
@@ -54,17 +54,14 @@ def remedy_of(comparison: Comparison, arms: Sequence[ArmSummary]) -> str:
     return f"qualab resume {comparison.id} --retry-failed"
 
 
-def missing_cost(row: MetricResult, plan: Plan, remedy: str) -> str:
+def missing_cost(row: MetricResult, plan: Plan, remedy: str) -> Reason:
     """What a metric's missing answers cost, how many of them may be lost, and what to do."""
-    n_missing, n_asked = row.n_missing, asked_of(row, plan)
-    at_worst = n_missing if row.n_lost is None else row.n_lost
-    pairs = (
-        "1 pair without an answer alone costs" if n_missing == 1 else f"{n_missing} pairs without an answer alone cost"
-    )
-    said = f"{pairs} {'−' if is_one_sided(plan.rule) else '±'}{points(at_worst / n_asked)}"
+    n_missing, at_worst = row.n_missing, row.n_missing if row.n_lost is None else row.n_lost
+    bounds = bounds_of(replace(plan.rule, margin=at_worst / asked_of(row, plan)))
+    cost = Reason("missing-cost", {"n": n_missing, "bounds": bounds})
     if row.tipping_point is not None:
-        said = f"{said} (holds unless more than {row.tipping_point} of these {n_missing} were lost)"
-    return f"{said}: `{remedy}`" if remedy else said
+        cost = Reason("holds-unless", {"reason": cost, "most": row.tipping_point, "n": n_missing})
+    return Reason("remedy", {"reason": cost, "command": remedy}) if remedy else cost
 
 
 def asked_of(row: MetricResult, plan: Plan) -> int:
@@ -72,17 +69,15 @@ def asked_of(row: MetricResult, plan: Plan) -> int:
     return max(1, row.n_items * plan.sampling.repeats - row.n_left_out)
 
 
-def too_many_missing(plan: Plan, rows: Sequence[MetricResult], remedy: str) -> Iterator[str]:
-    """A sentence for each metric with more pairs without an answer than the plan allows."""
+def too_many_missing(plan: Plan, rows: Sequence[MetricResult], remedy: str) -> Iterator[Reason]:
+    """Name each metric with more pairs without an answer than the plan allows."""
     for row in rows:
         n_asked = asked_of(row, plan)
         margin = plan.rule.margin if row.margin is None else row.margin
         cap = replace(plan.rule, margin=margin).missing_cap(is_primary=row.is_primary)
         if row.n_missing > cap * n_asked + _HAIR:
-            yield (
-                f"{row.id}: {count(row.n_missing)} of {count(n_asked)} pairs lack an answer, more than the plan allows "
-                f"({percent(cap)}); {missing_cost(row, plan, remedy)}"
-            )
+            values = {"n": row.n_missing, "total": n_asked, "share": cap, "cost": missing_cost(row, plan, remedy)}
+            yield of(row.id, Reason("too-many-missing", values))
 
 
 def missing_summary(
@@ -133,31 +128,23 @@ def _by_status(unanswered: Unanswered) -> Iterator[StatusMissing]:
         )
 
 
-def missing_caveats(found: MissingSummary, rows: Sequence[MetricResult], rule: DecisionRule) -> Iterator[str]:
+def missing_caveats(found: MissingSummary, rows: Sequence[MetricResult], rule: DecisionRule) -> Iterator[Reason]:
     """Says where the arms differ in what they leave out, what is left out, and what the worst case takes as lost."""
-    off, on = found.baseline_only, found.candidate_only
     if found.pvalue <= rule.alpha:
-        yield (
-            f"The {ArmName.CANDIDATE if on > off else ArmName.BASELINE} left more unanswered: {off} answers are "
-            f"missing in the baseline alone, {on} in the candidate alone (p {found.pvalue:.2g})."
-        )
+        arm = ArmName.CANDIDATE if found.candidate_only > found.baseline_only else ArmName.BASELINE
+        numbers = {"n_baseline": found.baseline_only, "n_candidate": found.candidate_only, "p": found.pvalue}
+        yield Reason("left-more", {"arm": arm, **numbers})
     for one in found.by_status:
-        off, on, pvalue = one.baseline_only, one.candidate_only, min(1.0, one.pvalue * len(found.by_status))
+        pvalue = min(1.0, one.pvalue * len(found.by_status))
         if pvalue <= rule.alpha:
-            yield (
-                f"The arms differ in how often the status is {one.status.replace('_', ' ')}: {off} items in the "
-                f"baseline alone, {on} in the candidate alone (p {pvalue:.2g})."
-            )
+            numbers = {"n_baseline": one.baseline_only, "n_candidate": one.candidate_only, "p": pvalue}
+            yield Reason("status-differs", {"status": one.status, **numbers})
     if found.left_out:
-        yield f"Left out: {count(found.left_out)} answers that both arms lack for the same reason."
+        yield Reason("left-out", {"n": found.left_out})
     missing = [row for row in rows if row.n_missing]
     if rule.missing_lost is not None and missing:
         n_whole = sum(row.n_lost is None for row in missing)
         if n_whole < len(missing):
-            lost = percent(rule.missing_lost)
-            yield f"The worst case takes {lost} of the pairs without an answer as lost, as planned."
+            yield Reason("lost-as-planned", {"share": rule.missing_lost})
         if n_whole:
-            yield (
-                "The arms' missing shares differ: the worst case takes all pairs without an answer as lost in "
-                f"{n_whole} of {len(missing)} metrics."
-            )
+            yield Reason("all-lost", {"n": n_whole, "total": len(missing)})

@@ -24,6 +24,7 @@ from qualab.model.items import Item
 from qualab.model.names import ArmName, MetricKind, RequestKind
 from qualab.model.plan import MetricSpec, NoisePlan, Plan
 from qualab.model.ports import Stored
+from qualab.model.reason import Reason
 from qualab.stats.checks import FloatArray
 from qualab.stats.noise import disagreement, first_difference, flip_rate, odd_ones_out, variance_components
 
@@ -67,7 +68,7 @@ def noise_floor(data: NoiseData) -> NoiseFloor:
         candidate=_compared(baseline, candidate, shared),
         odd_texts=_odd(baseline, again, candidate, shared),
         metrics=tuple(_of_metric(spec, data) for spec in data.plan.metrics if _generates(spec, data.plan)),
-        note="" if shared else "no answer was given by both arms and the first of these runs: nothing can be compared",
+        note=None if shared else Reason("noise-incomparable"),
     )
 
 

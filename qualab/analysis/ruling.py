@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from qualab.model.comparison import Evidence, MetricResult
 from qualab.model.names import Objective, Verdict
 from qualab.model.plan import DecisionRule
-from qualab.model.wording import points, proven
+from qualab.model.reason import Reason
 
 PROVEN = {Objective.EQUIVALENCE: Verdict.EQUIVALENT, Objective.NON_INFERIORITY: Verdict.NON_INFERIOR}
 """What a metric is said to be that proves the objective."""
@@ -27,9 +27,12 @@ def is_one_sided(rule: DecisionRule) -> bool:
     return rule.objective is Objective.NON_INFERIORITY
 
 
-def bounds_of(rule: DecisionRule, margin: float | None = None) -> str:
+def bounds_of(rule: DecisionRule, margin: float | None = None) -> Reason:
     """The rule's margin, or one that is proven, as the objective takes it: both sides, or that of a loss."""
-    return f"{'−' if is_one_sided(rule) else '±'}{points(rule.margin) if margin is None else proven(margin)}"
+    code = "margin.loss" if is_one_sided(rule) else "margin.both"
+    if margin is not None:
+        return Reason(f"{code}.proven", {"margin": margin})
+    return Reason(code, {"margin": rule.margin})
 
 
 def sides(objective: Objective, *, higher_is_better: bool = True) -> tuple[bool, bool]:

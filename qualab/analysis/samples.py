@@ -16,6 +16,7 @@ from qualab.model.comparison import ArmSummary, PairSummary
 from qualab.model.items import Item, Score
 from qualab.model.names import ArmName, MetricKind, MissingPolicy
 from qualab.model.plan import MetricSpec, Plan
+from qualab.model.reason import Reason
 from qualab.stats.checks import FloatArray, IntArray
 
 
@@ -320,7 +321,7 @@ _FILLED_AS_RIGHT: Mapping[MissingPolicy, tuple[bool, bool]] = {
 class Untestable:
     """Why a metric has no sample."""
 
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,11 +355,11 @@ def sample_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout, pla
     """A metric's sample, chosen by the kinds of what it pools."""
     kinds = {member.kind for member in members}
     if not members:
-        return Untestable(reason="the group's members do not have this metric")
+        return Untestable(reason=Reason("untested.no-member"))
     if MetricKind.OTHER in kinds:
-        return Untestable(reason="no test: the task does not declare how this metric comes from its items")
+        return Untestable(reason=Reason("untested.undeclared"))
     if MetricKind.GROUP_MEAN in kinds or len(kinds) > 1:
-        return Untestable(reason="no test: the group mixes metrics of different kinds")
+        return Untestable(reason=Reason("untested.mixed"))
     parts = [_Both.of(member, scores, layout, plan.score_bounds_of(member)) for member in members]
     if kinds == {MetricKind.MACRO_F1}:
         return _labels(parts)
@@ -391,7 +392,7 @@ def _in_order(column: Column, keys: Sequence[Key]) -> list[Any]:
 def _numbers(parts: Sequence[_Both]) -> Sample | Untestable:
     types = {kind for part in parts for arm in (part.baseline, part.candidate) for kind in set(map(type, arm))}
     if not all(issubclass(kind, (int, float)) for kind in types - {type(None)}):
-        return Untestable(reason="no test: a score is no number, although the metric is declared a mean of numbers")
+        return Untestable(reason=Reason("untested.no-number"))
     sample = MeanSample(
         number=np.concatenate([part.places.numbers for part in parts]),
         unit=np.concatenate([part.places.units for part in parts]),
@@ -404,7 +405,7 @@ def _numbers(parts: Sequence[_Both]) -> Sample | Untestable:
 def _lists(parts: Sequence[_Both]) -> Sample | Untestable:
     """Every entry of every list is a score; those of one list share its unit."""
     if not all(isinstance(value, (list, tuple)) for part in parts for value in part.values()):
-        return Untestable(reason="no test: a score is no list, although the metric is declared a mean of lists")
+        return Untestable(reason=Reason("untested.no-list"))
     longest = max((len(value) for part in parts for value in part.values()), default=1)
     lengths: list[int] = []
     baseline: list[float] = []
@@ -412,7 +413,7 @@ def _lists(parts: Sequence[_Both]) -> Sample | Untestable:
     for part in parts:
         for off, on in zip(part.baseline, part.candidate, strict=True):
             if off is not None and on is not None and len(off) != len(on):
-                return Untestable(reason="no test: the arms' lists differ in length")
+                return Untestable(reason=Reason("untested.lengths"))
             known = off if off is not None else on
             length = longest if known is None else len(known)
             lengths.append(length)
@@ -439,17 +440,15 @@ def _in_shares(sample: MeanSample, bounds: FloatArray) -> Sample | Untestable:
     for scores, shares in zip((sample.baseline, sample.candidate), arms, strict=True):
         if (outside := np.flatnonzero(np.abs(shares - 0.5) > 0.5 + ROUNDING)).size:
             first = outside[0]
-            return Untestable(
-                reason=f"no test: a score of {scores[first]:g} lies outside {low[first]:g} to {high[first]:g}, "
-                "the bounds of this metric's scores (score_bounds)"
-            )
+            values = {"score": scores[first], "low": low[first], "high": high[first]}
+            return Untestable(reason=Reason("untested.bounds", {name: float(one) for name, one in values.items()}))
     baseline, candidate = (np.clip(shares, 0.0, 1.0) for shares in arms)
     return replace(sample, baseline=baseline, candidate=candidate)
 
 
 def _labels(parts: Sequence[_Both]) -> Sample | Untestable:
     if not all(isinstance(value, (list, tuple)) and len(value) == 2 for part in parts for value in part.values()):
-        return Untestable(reason="no test: a score is no pair of labels, although the metric is declared macro-F1")
+        return Untestable(reason=Reason("untested.no-labels"))
     return LabelSample(tasks=tuple(_task_labels(part) for part in parts))
 
 

@@ -8,7 +8,7 @@ from qualab.model.comparison import MetricResult
 from qualab.model.items import Item
 from qualab.model.names import MetricKind, RequestKind
 from qualab.model.plan import MetricSpec, Plan
-from qualab.model.wording import share
+from qualab.model.reason import Reason, of
 
 
 def chances_of(plan: Plan, items: Iterable[Item]) -> dict[str, float]:
@@ -29,16 +29,13 @@ def _chance(members: Sequence[MetricSpec], guesses: dict[str, list[float]]) -> f
     return sum(found) / len(found) if is_share and found and all(found) else None
 
 
-def suspicions(rows: Sequence[MetricResult]) -> Iterator[str]:
-    """A sentence for each primary metric whose values are those of a broken scorer."""
+def suspicions(rows: Sequence[MetricResult]) -> Iterator[Reason]:
+    """Name each primary metric whose values are those of a broken scorer."""
     for row in rows:
         if row.is_primary and row.baseline is not None and row.candidate is not None:
             if row.baseline == row.candidate == 0.0:
-                yield f"{row.id}: both arms are at 0, as a broken scorer or filter would have them"
+                yield of(row.id, Reason("suspect.zero"))
             elif row.baseline == row.candidate == 1.0:
-                yield f"{row.id}: both arms are at 1, as a broken scorer or filter would have them"
+                yield of(row.id, Reason("suspect.one"))
             elif row.chance is not None and max(row.baseline, row.candidate) < row.chance:
-                yield (
-                    f"{row.id}: both arms are below chance ({share(row.chance)}), as a broken scorer or filter would "
-                    "have them"
-                )
+                yield of(row.id, Reason("suspect.chance", {"chance": row.chance}))

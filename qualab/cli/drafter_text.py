@@ -124,9 +124,9 @@ def print_preflight(console: Console, found: Preflight) -> None:
         print_hanging(console, line, hang=10)
     for one in found.findings:
         mark = Text("STOP", style="bold red") if one.stops else Text("note", style="dim")
-        console.print(beside(mark, one.what))
-        if one.mend:
-            print_hanging(console, one.mend, indent=5, hang=0, style="dim")
+        console.print(beside(mark, ENGLISH.reason(one.what)))
+        if one.hint:
+            print_hanging(console, one.hint, indent=5, hang=0, style="dim")
     console.print()
     if found.stopping:
         console.print(Text("This pair cannot be compared.", style="bold red"))

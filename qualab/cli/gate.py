@@ -18,10 +18,10 @@ from qualab.cli.output import OF_VERDICT, complain, output_may_fail
 from qualab.clock import SystemClock
 from qualab.endpoints.remote import open_service
 from qualab.errors import InvalidValue, QualabError, Unauthenticated, UsageError
-from qualab.model.canonical import plain
 from qualab.model.report import GateResult
 from qualab.model.wording import line_text
 from qualab.report.gate import gate_markdown, gate_markdown_of_error, junit, junit_of_error
+from qualab.report.words import ENGLISH, shown
 from qualab.run.gate import ServedVerdicts, Source, StoredVerdicts
 from qualab.run.gate import gate as wait
 from qualab.settings import load
@@ -135,7 +135,7 @@ def _put(path: Path, content: bytes) -> None:
 
 
 def _json(value: object) -> bytes:
-    return (json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(shown(value), indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _print(result: GateResult, output_format: Format) -> None:
@@ -145,6 +145,6 @@ def _print(result: GateResult, output_format: Format) -> None:
     label = f" ({line_text(result.label)})" if result.label else ""
     typer.echo(f"{result.verdict.value}: {result.id}{label}, plan {result.plan_hash[:12]}")
     for reason in result.reasons:
-        typer.echo(f"  {line_text(reason)}")
+        typer.echo(f"  {line_text(ENGLISH.reason(reason))}")
     for caveat in result.caveats:
-        typer.echo(f"  Note: {line_text(caveat)}")
+        typer.echo(f"  Note: {line_text(ENGLISH.reason(caveat))}")

@@ -102,9 +102,10 @@ def _print(found: Planning, output_format: Format) -> None:
     from qualab.cli.plan_text import planning_text
     from qualab.cli.tables import make_console
     from qualab.model.canonical import plain, plan_hash
+    from qualab.report.words import ENGLISH
 
     if output_format is Format.JSON:
-        everything = {"plan_hash": plan_hash(found.plan), **plain(found)}
+        everything = {"plan_hash": plan_hash(found.plan), **plain(found), "caveats": ENGLISH.reasons(found.caveats)}
         typer.echo(json.dumps(everything, indent=2, ensure_ascii=False, allow_nan=False))
     else:
         typer.echo(planning_text(found, width=make_console().width))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from qualab.cli.output import table_in_parts, wrapped
 from qualab.model.names import Objective
 from qualab.model.wording import percent, pp, proven, share
+from qualab.report.words import ENGLISH
 
 if TYPE_CHECKING:
     from qualab.planning.suite import Figures, Planning
@@ -145,7 +146,7 @@ def _unproven(found: Planning, width: int) -> str:
 
 
 def _caveats(found: Planning, width: int) -> str:
-    return _listed("Notes:", found.caveats, width) if found.caveats else ""
+    return _listed("Notes:", ENGLISH.reasons(found.caveats), width) if found.caveats else ""
 
 
 def _listed(title: str, lines: Sequence[str], width: int) -> str:

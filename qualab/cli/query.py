@@ -172,20 +172,21 @@ def _print_rounds(store: Store, comparison_id: str, plan_hash: str | None) -> No
 def print_analysed(comparison: Comparison, analysis: Analysis | None, output_format: Format) -> None:
     """Print a comparison with its analysis, as JSON also without one."""
     from qualab.cli.tables import make_console, print_analysis
-    from qualab.model.canonical import plain
+    from qualab.report.words import shown
 
     if output_format is Format.JSON:
-        shown = {"comparison": plain(comparison), "analysis": plain(analysis) if analysis else None}
-        print_json(shown | {"signoff": _signoff(comparison, analysis) if analysis else None})
+        both = {"comparison": shown(comparison), "analysis": shown(analysis) if analysis else None}
+        print_json(both | {"signoff": _signoff(comparison, analysis) if analysis else None})
     elif analysis is not None:
         print_analysis(make_console(), comparison, analysis)
 
 
 def _signoff(comparison: Comparison, analysis: Analysis) -> dict[str, Any]:
+    from qualab.report.words import shown
     from qualab.run.sign import signoff_obstacles
 
     obstacles = signoff_obstacles(analysis, comparison)
-    return {"is_possible": not obstacles, "obstacles": list(obstacles)}
+    return {"is_possible": not obstacles, "obstacles": [shown(one) for one in obstacles]}
 
 
 def _summary(comparison: Comparison) -> dict[str, Any]:

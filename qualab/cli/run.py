@@ -60,7 +60,7 @@ def preflight(
     from qualab.cli.plan import load_frozen, read_frozen
     from qualab.cli.query import print_json
     from qualab.cli.tables import make_console
-    from qualab.model.canonical import plain
+    from qualab.report.words import shown
     from qualab.run import run as use_case
 
     frozen = read_frozen(experiment)
@@ -78,7 +78,7 @@ def preflight(
     finally:
         progress.finished()
     if output_format is Format.JSON:
-        print_json(plain(found))
+        print_json(shown(found))
     else:
         print_preflight(make_console(), found)
     if found.stopping:
@@ -117,7 +117,8 @@ def run(
 def _started(
     services: Services, wanted: Experiment, managed: Path | None, *, keys: Keys, frozen: Plan | None
 ) -> Analysis:
-    from qualab.analysis.interleaving import LOST
+    from qualab.model.reason import Reason
+    from qualab.report.words import ENGLISH
     from qualab.run import run as use_case
     from qualab.run.run import begin
 
@@ -125,7 +126,7 @@ def _started(
     if not (wanted.sequential and managed):
         with while_served(managed, progress):
             return run_to_end(use_case.start(services, wanted, keys=keys, progress=progress, frozen=frozen), progress)
-    complain(LOST)
+    complain(ENGLISH.reason(Reason("arm-by-arm")))
     with while_served(managed, progress, [ArmName.BASELINE]):
         job = begin(services, wanted, keys=keys, progress=progress, frozen=frozen)
         comparison_id = run_to_end(job, progress)

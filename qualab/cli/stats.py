@@ -6,17 +6,17 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from qualab.analysis.judge import items_text
+from qualab.analysis.judge import items_about
 from qualab.cli.options import Format, OutputFormat
 from qualab.cli.output import annotated, is_unicode, table_in_parts, terminal_width, wrapped
 from qualab.model.names import Verdict
 from qualab.model.wording import percent, pp, pvalue, share, signed
+from qualab.report.words import ENGLISH, shown
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -161,7 +161,7 @@ def reproduce(output_format: OutputFormat = Format.TEXT) -> None:
 
 def _print(found: T, output_format: Format, text: Callable[[T, int], str]) -> None:
     if output_format is Format.JSON:
-        typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=not is_unicode(sys.stdout), allow_nan=False))
+        typer.echo(json.dumps(shown(found), indent=2, ensure_ascii=not is_unicode(sys.stdout), allow_nan=False))
     else:
         typer.echo(text(found, terminal_width()))
 
@@ -215,13 +215,13 @@ def _equivalence_tests(found: PairedTest) -> Iterator[Line]:
     yield "p (exact guard)", pvalue(found.pvalue_equivalence_exact), "an exact test of both, which has to agree"
     yield "proven", _proven(found), "the narrowest margin that these counts prove"
     if found.verdict is Verdict.INCONCLUSIVE:
-        needed = items_text(found.items_needed, found.items_needed_range)
+        needed = ENGLISH.reason(items_about(found.items_needed, found.items_needed_range))
         yield "items needed", needed, f"for ±{margin} with 80 % power at this discordance, if nothing is lost"
         if abs(found.difference) >= found.margin:
             yield "", "none is enough", f"if the difference of {signed_pp(found.difference)} is real"
         elif found.difference:
-            needed = items_text(found.items_needed_observed, found.items_needed_observed_range)
-            yield "", needed, f"if the difference of {signed_pp(found.difference)} is real"
+            observed = items_about(found.items_needed_observed, found.items_needed_observed_range)
+            yield "", ENGLISH.reason(observed), f"if the difference of {signed_pp(found.difference)} is real"
 
 
 def _proven(found: PairedTest) -> str:
@@ -237,7 +237,7 @@ def verdict_sentence(found: PairedTest) -> str:
 
 def _equivalent(found: PairedTest) -> str:
     if found.difference and found.pvalue <= found.alpha:
-        return f"{found.reason}."
+        return f"{ENGLISH.reason(found.reason)}."
     return f"these counts prove that the drafter changes the score by less than {pp(found.margin)}."
 
 

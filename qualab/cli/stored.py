@@ -196,21 +196,23 @@ def rescore(
 ) -> None:
     """Score stored answers again with the installed tasks, and show what changed, metric by metric and item by item."""
     from qualab import bootstrap
-    from qualab.model.canonical import plain
+    from qualab.report.words import shown
     from qualab.run.rescore import rescore as use_case
 
     settings = load(command_line=given)
     services = bootstrap.services_of(settings)
     found = use_case(services, comparison, local=local_data(settings.data_dir), store=store)
     if output_format is Format.JSON:
-        print_json({**plain(found), "comparison": found.comparison.id})
+        print_json({**shown(found), "comparison": found.comparison.id})
     else:
         for line in _changes(found, limit):
             typer.echo(line)
 
 
 def _changes(found: Rescored, limit: int) -> Iterator[str]:
-    yield from (f"Tasks: {one}" for one in found.tasks_changed)
+    from qualab.report.words import ENGLISH
+
+    yield from (f"Tasks: {one}" for one in ENGLISH.reasons(found.tasks_changed))
     changed = [one for one in found.metrics if one.n_changed or one.verdict_before != one.verdict_now]
     n_scores = sum(one.n_scores for one in found.metrics)
     if not changed:
@@ -258,7 +260,7 @@ def sign_off(
     below chance in both arms, unless a reason to override that is given.
     """
     from qualab import bootstrap
-    from qualab.model.canonical import plain
+    from qualab.report.words import ENGLISH, shown
     from qualab.run.sign import sign_off as sign
 
     settings = load(command_line={"db": db})
@@ -272,11 +274,11 @@ def sign_off(
         at=bootstrap.now(),
     )
     if output_format is Format.JSON:
-        typer.echo(json.dumps(plain(signed), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(shown(signed), indent=2, ensure_ascii=False))
         return
     typer.echo(f"{signed.comparison_id}: {signed.verdict.value} signed off by {signed.signed_by}")
     typer.echo(f"Plan {signed.plan_hash[:12]}, seal {signed.analysis_hash[:12] or 'none'}")
-    for obstacle in signed.obstacles:
+    for obstacle in ENGLISH.reasons(signed.obstacles):
         typer.echo(f"In spite of: {obstacle}")
 
 

@@ -54,7 +54,7 @@ def _floor_lines(found: NoiseFloor, primaries: set[str]) -> Iterator[str]:
         f"{found.n_answered:,} of {found.n_asked:,} answered"
     )
     if found.note:
-        yield f"{_INDENT} {found.note}"
+        yield f"{_INDENT} {ENGLISH.reason(found.note)}"
     if found.baseline and found.candidate:
         yield f"{_INDENT} texts of the baseline's runs: {_texts(found.baseline)}"
         yield f"{_INDENT} texts of the arms: {_texts(found.candidate)}{_odd(found.odd_texts)}"
@@ -125,7 +125,7 @@ def import_lines(imported: Imported, analysis: Analysis) -> Iterator[str]:
     for name, log, model in (*logs, ("candidate", imported.candidate, imported.candidate_model)):
         yield f"{name:<9} {log}{f', {model}' if model else ''}{_answers(analysis, name)}"
     total = _total(imported)
-    more = "".join(f", {fact}" for fact in left_over(total))
+    more = "".join(f", {fact}" for fact in ENGLISH.reasons(left_over(total)))
     yield f"{'joined':<9} {total.paired:,} answers paired{more}"
     if analysis.pairs.n_pairs:
         yield f"{'pairs':<9} same text {analysis.pairs.same_text} of {analysis.pairs.n_pairs}"
@@ -209,10 +209,10 @@ def print_analysis(console: Console, comparison: Comparison, analysis: Analysis)
     console.print()
     console.print(Text.assemble("Verdict: ", (analysis.verdict.value, STYLES[analysis.verdict])))
     for reason in analysis.reasons:
-        print_hanging(console, reason, indent=2)
+        print_hanging(console, ENGLISH.reason(reason), indent=2)
     print_hanging(console, signoff_line(analysis, comparison))
     for caveat in analysis.caveats:
-        print_hanging(console, f"Note: {caveat}", indent=2, style="dim")
+        print_hanging(console, f"Note: {ENGLISH.reason(caveat)}", indent=2, style="dim")
     console.print(f"  Plan {analysis.plan_hash[:12]}, comparison {comparison.id}", style="dim", highlight=False)
 
 

@@ -30,13 +30,8 @@ from qualab.model.plan import (
     TaskSpec,
 )
 from qualab.model.ports import Store, TaskKnowledge
+from qualab.model.reason import Reason, of
 
-_WORDS = {
-    MetricKind.BINARY_MEAN: "a mean of 0/1 scores",
-    MetricKind.MEAN: "a mean of scores",
-    MetricKind.LIST_MEAN: "a mean over all entries of lists",
-    MetricKind.MACRO_F1: "macro-F1 of pairs",
-}
 _CLOSE = 1e-6
 """Relative; sums in another order differ by less."""
 
@@ -51,11 +46,6 @@ def guessed_kind(values: Sequence[Any]) -> MetricKind:
     if all(isinstance(part, bool) for value in lists for part in value):
         return MetricKind.LIST_MEAN
     return MetricKind.MACRO_F1 if all(len(value) == 2 for value in lists) else MetricKind.OTHER
-
-
-def in_words(kind: MetricKind) -> str:
-    """For a person."""
-    return _WORDS.get(kind, "not tested")
 
 
 def fits(kind: MetricKind, values: Sequence[Any]) -> bool:
@@ -209,10 +199,10 @@ class _Table:
             if one is not None and other is not None and not log.has_lost(task)
         ]
         if not all(is_close(one, other) for one, other in told):
-            self._assume(f"{task}/{key}: its scores do not add up to the log's own value in any way known: not tested")
+            self._assume(f"{task}/{key}", Reason("scores-do-not-add-up"))
             return MetricKind.OTHER
-        why = "which gives the log's own values" if told else "as its scores look"
-        self._assume(f"{task}/{key}: taken for {in_words(kind)}, {why}")
+        why = Reason("as-reported" if told else "as-scores-look")
+        self._assume(f"{task}/{key}", Reason("taken-for", {"kind": kind, "why": why}))
         return kind
 
     def _told(self, name: str) -> MetricSpec | None:
@@ -220,8 +210,8 @@ class _Table:
         off, on = (log.run.metrics.get(name) for log in self.logs)
         return off if off and on and off.kind is on.kind else None
 
-    def _assume(self, what: str) -> None:
-        self.findings.append(ImportFinding(code=FindingCode.ASSUMED, what=what))
+    def _assume(self, metric: str, what: Reason) -> None:
+        self.findings.append(ImportFinding(code=FindingCode.ASSUMED, what=of(metric, what)))
 
     def _group_rows(self, name: str) -> Iterator[MetricSpec]:
         off, on = (self._group_keys(name, log) for log in self.logs)
@@ -253,11 +243,11 @@ class _Table:
         if by_size is not None and is_close(by_size, said):
             return MetricKind.GROUP_MEAN
         if plain is not None and is_close(plain, said):
-            self._assume(f"{name}/{key}: the mean of its tasks, whatever their size: not tested")
+            self._assume(f"{name}/{key}", Reason("mean-of-tasks"))
             return MetricKind.OTHER
         if self.knows(name) is not None:
             return MetricKind.GROUP_MEAN
-        self._assume(f"{name}/{key}: its tasks do not add up to the log's own value in any way known: not tested")
+        self._assume(f"{name}/{key}", Reason("tasks-do-not-add-up"))
         return MetricKind.OTHER
 
     def primaries(self, rows: Mapping[str, MetricSpec]) -> Iterator[str]:
@@ -305,7 +295,7 @@ def exported_plan(baseline: LoggedRun, candidate: LoggedRun) -> Plan | None:
 def untaken_plan(baseline: ArmLog, candidate: ArmLog, exported: Plan | None) -> Iterator[ImportFinding]:
     """Says so where the logs hold plans that are not taken up."""
     if exported is None and (baseline.run.plan or candidate.run.plan):
-        what = "the plans in the logs are not taken up: they are not of the two arms of one comparison, or were edited"
+        what = Reason("plans-untaken")
         yield ImportFinding(code=FindingCode.ASSUMED, what=what)
 
 
@@ -352,7 +342,8 @@ def value_findings(logs: tuple[ArmLog, ArmLog], plan: Plan) -> Iterator[ImportFi
         for spec in plan.metrics:
             said, found = log.run.reported.get(spec.task, {}).get(spec.key), values.of(spec)
             if said is not None and found is not None and not values.agree(spec, said):
-                what = f"{spec.id}: the {name}'s results say {said:.6g}, its rows give {found:.6g}"
+                both = {"arm": name, "reported": said, "computed": found}
+                what = of(spec.id, Reason("values-differ", both))
                 yield ImportFinding(code=FindingCode.VALUES, what=what)
 
 

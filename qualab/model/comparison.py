@@ -18,6 +18,7 @@ from qualab.model.names import (
     Verdict,
 )
 from qualab.model.plan import Pinning, Plan
+from qualab.model.reason import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +110,8 @@ class Evidence:
     the verdict is not INCONCLUSIVE, and where too many or unknown."""
     n_resamples: int
     """Random sign patterns or swaps behind the p-value; 0 where it is exact."""
-    note: str
-    """What a person must know of how the bounds came about; empty otherwise."""
+    note: Reason | None
+    """What a person must know of how the bounds came about; None otherwise."""
     pvalue_equivalence_bounded: float | None = None
     """Of Gaffke's bound for means of bounded scores, likewise: it decides alone where scores are not 0/1, and has to
     agree where 0/1 scores stand in clusters. None for other kinds, and in analyses of 0.1."""
@@ -153,8 +154,7 @@ class MetricResult:
     n_missing_baseline: int
     n_missing_candidate: int
     verdict: Verdict
-    reason: str
-    """Why, in one sentence for a person."""
+    reason: Reason
     evidence: Evidence | None
     """None where there is no complete pair, or no test."""
     equals: str = ""
@@ -380,8 +380,8 @@ class NoiseFloor:
     """Of texts; of each item its first repeat."""
     metrics: tuple[MetricNoise, ...]
     """Metrics whose tasks generate."""
-    note: str
-    """What could not be compared; empty otherwise."""
+    note: Reason | None
+    """What could not be compared; None otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -465,8 +465,8 @@ class SuiteEvidence:
     """None where no metric is a mean over items."""
     missing: MissingSummary
     joint_power: float | None
-    joint_power_reason: str
-    """Why there is no joint power; empty otherwise."""
+    joint_power_reason: Reason | None
+    """Why there is no joint power; None otherwise."""
     seed: int
     """Every random stream of the analysis derives from it; it derives from the plan's hash."""
 
@@ -481,9 +481,9 @@ class Analysis:
     """SHA-256 over what was answered: scores, clusters, statuses, looks, noise floor and repeats. Not over what was
     seen of engines, so that resuming leaves no trace in it."""
     verdict: Verdict
-    reasons: tuple[str, ...]
-    """In order of weight, each one sentence."""
-    caveats: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+    """In order of weight."""
+    caveats: tuple[Reason, ...]
     """What the verdict does not prove, or was not checked."""
     metrics: tuple[MetricResult, ...]
     suite: SuiteEvidence
@@ -524,7 +524,7 @@ class SignOff:
     note: str
     override: str
     """The reason why it was accepted in spite of `obstacles`; empty where there were none."""
-    obstacles: tuple[str, ...]
+    obstacles: tuple[Reason, ...]
     signed_at: datetime
 
 

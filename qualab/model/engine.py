@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from qualab.model.names import ArmName
 from qualab.model.plan import PinFound
+from qualab.model.reason import Reason
 
 
 class EngineKind(StrEnum):
@@ -172,8 +173,8 @@ class Finding:
     """Something that a person should know, or that stops the comparison."""
 
     stops: bool
-    what: str
-    mend: str
+    what: Reason
+    hint: str
     """What to do about it; empty for what is only said."""
 
 
@@ -473,9 +474,9 @@ class Treatment:
     engines: tuple[EngineSummary, ...]
     tasks: tuple[TaskDrafting, ...]
     bins: tuple[LengthBin, ...]
-    troubles: tuple[str, ...]
+    troubles: tuple[Reason, ...]
     """What makes the comparison INVALID."""
-    notes: tuple[str, ...]
+    notes: tuple[Reason, ...]
     """What a person should know."""
     break_even_length: float | None = None
     """Tokens a round must yield for drafting to pay: 1 + draft cost + overhead, where the plan names them. Else each

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from qualab.errors import InvalidValue
 from qualab.model.names import Api, ArmName, MetricKind, Objective, RequestKind
+from qualab.model.reason import Reason
 
 DECLARED = "declared"
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}(?![0-9a-f])|sha512:[0-9a-f]{128}(?![0-9a-f])")
@@ -45,14 +46,14 @@ class Pins:
         return self.checkpoint_hash
 
     @property
-    def unpinned(self) -> tuple[str, ...]:
-        """What may be something else tomorrow, a phrase each; empty where everything is pinned."""
+    def unpinned(self) -> tuple[Reason, ...]:
+        """What may be something else tomorrow; empty where everything is pinned."""
         found = []
         if not self.fixed(PinPart.IMAGE):
-            found.append(f"the image {self.image} names no digest" if self.image else "no image is named")
+            found.append(Reason("image-floats", {"image": self.image}) if self.image else Reason("no-image"))
         if not self.fixed(PinPart.REVISION) and not self.checkpoint_hash:
-            floats = f"the checkpoint's revision {self.revision} is a branch or a tag"
-            found.append(floats if self.revision else "no checkpoint revision is named")
+            floats = Reason("revision-floats", {"revision": self.revision})
+            found.append(floats if self.revision else Reason("no-revision"))
         return tuple(found)
 
 
@@ -81,8 +82,8 @@ class Pinning:
     """Whether a comparison can be repeated with the same servers, and who says so."""
 
     is_pinned: bool
-    unpinned: tuple[str, ...]
-    """What may be something else tomorrow, a phrase each."""
+    unpinned: tuple[Reason, ...]
+    """What may be something else tomorrow."""
     found: tuple[PinFound, ...]
     """By arm, as last found."""
 
@@ -163,7 +164,7 @@ class ImportFinding:
     """Something that a person has to know of two runs."""
 
     code: FindingCode
-    what: str
+    what: Reason
     stops: bool = False
     """It makes the comparison meaningless, unless it is allowed."""
     is_allowed: bool = False
@@ -499,8 +500,3 @@ def check_names(values: Mapping[str, object], plan: Plan, *, what: str) -> None:
             hint = f"Did you mean {near[0]}?" if near else f"It has: {', '.join(plan.margin_names)}"
             said = f"the plan has no benchmark, task or metric named {name}"
             raise InvalidValue(f"{what}: {said}", hint=hint, fields={what: f"{said}. {hint}"})
-
-
-def unpinned_sentence(pins: Pins) -> str:
-    """What a reader of a result, or of a plan, has to know; empty where everything is pinned."""
-    return f"Unpinned: {', '.join(pins.unpinned)}: not for sign-off." if pins.unpinned else ""

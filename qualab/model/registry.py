@@ -25,6 +25,7 @@ from qualab.errors import (
 from qualab.model.comparison import MetricResult
 from qualab.model.items import JsonObject
 from qualab.model.names import ComparisonStatus, Verdict
+from qualab.model.reason import Reason
 from qualab.model.wording import storable_text
 
 
@@ -498,6 +499,6 @@ class MetricsSummary:
     comparison_id: str
     plan_hash: str
     verdict: Verdict
-    reasons: tuple[str, ...]
-    caveats: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+    caveats: tuple[Reason, ...]
     metrics: tuple[MetricResult, ...]

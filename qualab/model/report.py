@@ -12,6 +12,7 @@ from typing import Literal
 
 from qualab.model.comparison import MetricResult
 from qualab.model.names import Language, Verdict
+from qualab.model.reason import Reason
 
 
 class Tone(StrEnum):
@@ -256,8 +257,8 @@ class GateResult:
     model: str
     plan_hash: str
     verdict: Verdict
-    reasons: tuple[str, ...]
-    caveats: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+    caveats: tuple[Reason, ...]
     metrics: tuple[MetricResult, ...]
 
     @property

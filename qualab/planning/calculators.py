@@ -19,6 +19,7 @@ from qualab.errors import InvalidValue
 from qualab.model.comparison import ItemsRange
 from qualab.model.names import Verdict
 from qualab.model.plan import DecisionRule
+from qualab.model.reason import Reason
 from qualab.planning.power import SEED, EarlyLooks, early_looks, if_any
 from qualab.stats.checks import check_alpha, check_items, check_power, check_rates
 from qualab.stats.counts import PairedCounts
@@ -94,7 +95,7 @@ class PairedTest:
     """Both p-values of equivalence are at most alpha: within the margin, whatever the verdict says besides."""
     is_strict: bool
     verdict: Verdict
-    reason: str
+    reason: Reason
     provable_margin: float
     """The smallest margin that these counts prove; 1 where they prove none."""
     items_needed: int | None

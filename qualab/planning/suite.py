@@ -26,9 +26,9 @@ from qualab.model.plan import (
     MetricSpec,
     Plan,
     check_names,
-    unpinned_sentence,
 )
 from qualab.model.ports import Store
+from qualab.model.reason import Reason
 from qualab.model.wording import percent, pp, proven, share
 from qualab.planning.power import (
     EarlyLooks,
@@ -113,8 +113,19 @@ def _what_helps(one: Figures) -> Iterator[str]:
             yield f"{BEST_REPEATS} answers an item would not: even if all discordance were run noise, {enough}."
 
 
-def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate_is_given: bool) -> Iterator[str]:
-    """What the figures rest on, a sentence each."""
+def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate_is_given: bool) -> Iterator[Reason]:
+    """What the figures rest on."""
+    yield from map(Reason.text, _planning_caveats(figures, plan, pilot, rate_is_given=rate_is_given))
+    if plan.is_limited:
+        yield Reason("limited", {"limit": plan.limit})
+    if plan.pins.unpinned:
+        yield Reason("unpinned", {"parts": plan.pins.unpinned})
+    yield from lost_interleaving(plan)
+
+
+def _planning_caveats(
+    figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate_is_given: bool
+) -> Iterator[str]:
     yield from _of_discordance(figures, pilot)
     yield from _of_missing(figures, plan)
     for one in figures:
@@ -139,11 +150,6 @@ def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate
         yield f"The rate is that of pilot {pilot.id}: at its concurrency, with its mix of tasks."
     if quiet := [one.name for one in figures if not one.exercises_drafter]:
         yield f"Log-likelihoods draft no token, so that these say nothing about a drafter: {_listed(quiet)}."
-    if plan.is_limited:
-        yield f"Limited to {plan.limit:g} items a task: not for sign-off."
-    if sentence := unpinned_sentence(plan.pins):
-        yield sentence
-    yield from lost_interleaving(plan)
 
 
 def _of_discordance(figures: Sequence[Figures], pilot: Pilot | None) -> Iterator[str]:
@@ -617,7 +623,7 @@ class Planning:
     duration_s: float | None
     unproven: tuple[str, ...]
     """What these items cannot prove, a sentence each."""
-    caveats: tuple[str, ...]
+    caveats: tuple[Reason, ...]
     """On what the figures rest."""
 
 

@@ -20,6 +20,7 @@ from qualab.model.comparison import (
 from qualab.model.engine import Engine, EngineKind, EngineSummary, engines_seen
 from qualab.model.names import ArmName
 from qualab.model.plan import PinFound, PinPart, TaskSpec
+from qualab.model.reason import Reason
 from qualab.model.report import Block, Cell, Column, Paragraph, Row, Section, Table
 from qualab.model.wording import count, pvalue, seconds, share
 from qualab.report.evidence import looks_text
@@ -28,7 +29,7 @@ from qualab.report.summary import bounds_text
 from qualab.report.tokens import token_notes, token_rows
 from qualab.report.words import Words
 
-DRAFTER = "the drafter itself"
+DRAFTER = Reason("follows.drafter")
 """Why settings differ that are the drafter's own: they are many, and one row stands for them."""
 
 
@@ -129,7 +130,7 @@ def _differences(source: Source, words: Words) -> Iterator[Block]:
 
 
 def _difference_table(found: Sequence[Difference], candidate: Engine, words: Words) -> Table:
-    ordered = sorted((one for one in found if one.follows != DRAFTER), key=lambda one: bool(one.follows))
+    ordered = sorted((one for one in found if one.follows != DRAFTER), key=lambda one: one.follows is not None)
     rows = [_difference(one, words) for one in ordered]
     if own := [one for one in found if one.follows == DRAFTER]:
         rows.append(_drafters_own(own, candidate, words))
@@ -138,14 +139,14 @@ def _difference_table(found: Sequence[Difference], candidate: Engine, words: Wor
 
 
 def _difference(one: Difference, words: Words) -> Row:
-    why = words.sentence(one.follows) if one.follows else words("unexpected")
+    why = words.reason(one.follows) if one.follows else words("unexpected")
     return cells(one.name, one.baseline or "–", one.candidate or "–", why)
 
 
 def _drafters_own(own: Sequence[Difference], candidate: Engine, words: Words) -> Row:
     name = own[0].name.partition(".")[0] if len(own) > 1 else own[0].name
     settings = words("settings of", name=name, n=len(own))
-    return cells(settings, words("no drafter"), candidate.drafter or words("not said"), words.sentence(DRAFTER))
+    return cells(settings, words("no drafter"), candidate.drafter or words("not said"), words.reason(DRAFTER))
 
 
 NO_COMMITS = ("local", "unknown")
@@ -282,7 +283,7 @@ def _floor(found: NoiseFloor, source: Source, words: Words) -> Iterator[Block]:
     asked = {"n": count(found.n_answered), "total": count(found.n_asked), "concurrency": found.concurrency}
     yield Paragraph(text=words("noise how", runs=runs, arms=source.plan.policy.concurrency, **asked))
     if found.note:
-        yield Paragraph(text=words.sentence(found.note))
+        yield Paragraph(text=words.reason(found.note))
     heads = columns(words, "noise what", "noise baseline", "noise arms", "noise odd")
     primaries = {row.id for row in source.primaries}
     rows = [

@@ -344,7 +344,7 @@ def _table(source: Source, words: Words) -> Table:
 def _row(row: MetricResult, shown: tuple[Column, ...], source: Source, words: Words) -> Row:
     spec = next(one for one in source.plan.metrics if one.id == row.id)
     rule = source.plan.rule_for(spec)
-    found = {"metric": Cell(text=row.id), "margin": Cell(text=words.units(bounds_of(rule)), value=rule.margin)}
+    found = {"metric": Cell(text=row.id), "margin": Cell(text=words.reason(bounds_of(rule)), value=rule.margin)}
     found |= _planned(row, spec, rule, source, words)
     if row.evidence:
         found |= dict(_achieved(row.evidence, rule, words))
@@ -421,13 +421,14 @@ def _margin(margin: float | None, rule: DecisionRule, words: Words) -> Cell:
         return Cell(text=words("no bound"))
     if margin >= 1.0:
         return Cell(text=words("none proven"), value=margin)
-    return Cell(text=words.units(bounds_of(rule, margin)), value=margin)
+    return Cell(text=words.reason(bounds_of(rule, margin)), value=margin)
 
 
 def _joint(source: Source, words: Words) -> str:
     suite = source.analysis.suite
     if suite.joint_power is None:
-        return words("no joint power", why=words.sentence(suite.joint_power_reason))
+        why = words.reason(suite.joint_power_reason) if suite.joint_power_reason else ""
+        return words("no joint power", why=why)
     return words("joint power", power=share(suite.joint_power))
 
 

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator
 from xml.etree import ElementTree as Xml
 
+from qualab.model.canonical import canonical_json
 from qualab.model.comparison import MetricResult
 from qualab.model.names import Verdict
 from qualab.model.report import GateResult
 from qualab.model.wording import percent, proven, pvalue, signed
+from qualab.report.words import ENGLISH
 
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 cannot hold, not even escaped."""
@@ -30,10 +32,13 @@ def junit(result: GateResult) -> bytes:
     properties = Xml.SubElement(suite, "properties")
     for name in ("id", "label", "model", "plan_hash"):
         Xml.SubElement(properties, "property", name=name, value=_legal(getattr(result, name)))
-    case = _case(suite, "comparison", result.verdict, "; ".join(result.reasons))
-    Xml.SubElement(case, "system-out").text = _legal("\n".join((*result.reasons, *result.caveats)))
+    for name, reasons in (("reason", result.reasons), ("caveat", result.caveats)):
+        for reason in reasons:
+            Xml.SubElement(properties, "property", name=name, value=_legal(canonical_json(reason)))
+    case = _case(suite, "comparison", result.verdict, "; ".join(ENGLISH.reasons(result.reasons)))
+    Xml.SubElement(case, "system-out").text = _legal("\n".join(ENGLISH.reasons((*result.reasons, *result.caveats))))
     for metric in rows:
-        case = _case(suite, metric.id, metric.verdict, metric.reason)
+        case = _case(suite, metric.id, metric.verdict, ENGLISH.reason(metric.reason))
         Xml.SubElement(case, "system-out").text = _legal(_line(metric))
     return _written(suite)
 
@@ -63,12 +68,12 @@ def _outcome(case: Xml.Element, kind: str, code: str, message: str) -> None:
 def _line(metric: MetricResult) -> str:
     found = metric.evidence
     if found is None:
-        return metric.reason
+        return ENGLISH.reason(metric.reason)
     between = found.equivalence_interval
     interval = ""
     if between:
         interval = f", {percent(between.confidence_level)} interval {signed(between.low)} to {signed(between.high)}"
-    return f"{metric.reason}\ndifference {signed(found.difference)} pp{interval}, {found.n_items} pairs"
+    return f"{ENGLISH.reason(metric.reason)}\ndifference {signed(found.difference)} pp{interval}, {found.n_items} pairs"
 
 
 def _written(suite: Xml.Element) -> bytes:
@@ -110,7 +115,7 @@ def _lines(result: GateResult) -> Iterator[str]:
     yield f"Comparison `{result.id}`{said} of {plain_text(result.model)}, plan `{result.plan_hash[:12]}`"
     yield ""
     for reason in result.reasons:
-        yield f"- {plain_text(reason)}"
+        yield f"- {plain_text(ENGLISH.reason(reason))}"
     yield ""
     level = result.confidence_level
     yield HEAD.format(level="" if level is None else f"{percent(level)} ")
@@ -122,7 +127,7 @@ def _lines(result: GateResult) -> Iterator[str]:
         yield "<details><summary>What this does not prove</summary>"
         yield ""
         for caveat in result.caveats:
-            yield f"- {plain_text(caveat)}"
+            yield f"- {plain_text(ENGLISH.reason(caveat))}"
         yield ""
         yield "</details>"
 

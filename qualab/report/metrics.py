@@ -148,9 +148,9 @@ def row_notes(rows: Sequence[MetricResult], words: Words) -> Iterator[str]:
         if row.equals:
             yield words("same as", metric=row.id, other=row.equals)
         if row.verdict is Verdict.NOT_TESTED:
-            yield f"{row.id}: {words.sentence(row.reason)}"
+            yield f"{row.id}: {words.reason(row.reason)}"
         elif row.evidence and row.evidence.note and not row.equals:
-            yield f"{row.id}: {words.sentence(row.evidence.note)}"
+            yield f"{row.id}: {words.reason(row.evidence.note)}"
 
 
 def _notes(rows: Sequence[MetricResult], words: Words) -> Iterator[str]:
@@ -159,9 +159,9 @@ def _notes(rows: Sequence[MetricResult], words: Words) -> Iterator[str]:
         yield words("same many", pairs=", ".join(pairs))
     by_note: dict[str, list[str]] = {}
     for row in rows:
-        note = row.reason if row.verdict is Verdict.NOT_TESTED else row.evidence.note if row.evidence else ""
+        note = row.reason if row.verdict is Verdict.NOT_TESTED else row.evidence.note if row.evidence else None
         if note and not row.equals:
-            by_note.setdefault(words.sentence(note), []).append(row.id)
+            by_note.setdefault(words.reason(note), []).append(row.id)
     yield from (f"{', '.join(ids)}: {note}" for note, ids in by_note.items())
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from qualab.model.comparison import Analysis, Comparison, MetricResult, SignOff
@@ -117,15 +116,8 @@ def arms(source: Source, words: Words) -> Iterator[tuple[ArmName, str]]:
         yield arm, words(source.key(f"{arm} arm"))
 
 
-CHANGED: Mapping[str, Callable[[str], object]] = {
-    "alpha": float,
-    "power": float,
-    "max_missing_share": lambda text: None if text == "None" else float(text),
-    "missing_lost": lambda text: None if text == "None" else float(text),
-    "objective": Objective,
-    "strict": lambda text: text == "True",
-}
-"""Parts of a rule that the first reason of such an analysis names where they changed, as "alpha 0.05 to 0.1"."""
+CHANGED = frozenset({"alpha", "power", "max_missing_share", "missing_lost", "objective", "strict"})
+"""Parts of a rule that the first reason of such an analysis names where they changed."""
 
 
 def under_its_plan(comparison: Comparison, analysis: Analysis) -> Comparison:
@@ -139,10 +131,9 @@ def under_its_plan(comparison: Comparison, analysis: Analysis) -> Comparison:
 
 
 def _changed(rule: DecisionRule, analysis: Analysis) -> DecisionRule:
-    return replace(rule, **dict(_changes(analysis.reasons[0] if analysis.reasons else "")))  # type: ignore[arg-type]
-
-
-def _changes(reason: str) -> Iterator[tuple[str, object]]:
-    for name, read in CHANGED.items():
-        if found := re.search(rf"\b{name} \S+ to ([^\s,)]+)", reason):
-            yield name, read(found[1])
+    first = analysis.reasons[0] if analysis.reasons else None
+    if first is None or first.code != "after-data":
+        return rule
+    parts = {one.values["part"]: one.values["after"] for one in first.values["changes"] if one.code == "changed"}
+    changes = {name: Objective(value) if name == "objective" else value for name, value in parts.items()}
+    return replace(rule, **{name: value for name, value in changes.items() if name in CHANGED})  # type: ignore[arg-type]

@@ -10,11 +10,12 @@ from qualab.model.comparison import Analysis, Evidence, MetricResult
 from qualab.model.comparison import SignOff as Signed
 from qualab.model.names import EvidenceKind, Verdict
 from qualab.model.plan import DecisionRule, Plan
+from qualab.model.reason import of
 from qualab.model.report import Block, Bullets, Forest, ForestRow, Paragraph, Section, SignOff
 from qualab.model.wording import MINUS, percent, signed
 from qualab.report.metrics import verdict_cell
 from qualab.report.source import Source
-from qualab.report.words import Words
+from qualab.report.words import ENGLISH, Words
 from qualab.run.sign import signoff_obstacles
 
 LIMITED = (Verdict.EQUIVALENT, Verdict.NON_INFERIOR, Verdict.INCONCLUSIVE, Verdict.REGRESSION, Verdict.INVALID)
@@ -29,7 +30,7 @@ MOST_IN_HEADLINE = 2
 
 def headline(source: Source, words: Words) -> str:
     """The verdict in one sentence, and what makes its metrics' values doubtful."""
-    doubts = words.sentences(suspicions(source.analysis.metrics))
+    doubts = words.reasons(suspicions(source.analysis.metrics))
     return " ".join((_headline(source, words), *(f"{doubt}." for doubt in doubts)))
 
 
@@ -55,14 +56,14 @@ def _headline(source: Source, words: Words) -> str:
     if not inside:
         return said
     more = (words("more reasons", n=len(inside) - MOST_IN_HEADLINE),) if len(inside) > MOST_IN_HEADLINE else ()
-    changes = (words.sentence(f"{row.id}: {row.reason}") for row in inside[:MOST_IN_HEADLINE])
+    changes = (words.reason(of(row.id, row.reason)) for row in inside[:MOST_IN_HEADLINE])
     return words("headline changed", headline=said, changes="; ".join((*changes, *more)))
 
 
 def bounds_text(plan: Plan) -> str:
     """The margins of the primary metrics, each once."""
     rules: Sequence[DecisionRule] = [plan.rule_for(metric) for metric in plan.primaries] or [plan.rule]
-    return ", ".join(dict.fromkeys(bounds_of(rule) for rule in rules))
+    return ", ".join(dict.fromkeys(ENGLISH.reason(bounds_of(rule)) for rule in rules))
 
 
 def verdict_section(source: Source, words: Words) -> Section:
@@ -80,11 +81,11 @@ def verdict_section(source: Source, words: Words) -> Section:
 
 def _reasons(analysis: Analysis, words: Words) -> Iterator[str]:
     """Of many metrics the weightiest: the table of all of them has the others."""
-    of_metrics = {reason for reason in analysis.reasons for row in analysis.metrics if reason.startswith(f"{row.id}: ")}
-    cut = [reason for reason in analysis.reasons if reason in of_metrics][MOST_REASONS:]
+    ids = {row.id for row in analysis.metrics}
+    cut = [one for one in analysis.reasons if one.code == "of" and one.values["name"] in ids][MOST_REASONS:]
     for reason in analysis.reasons:
         if reason not in cut:
-            yield words.sentence(reason)
+            yield words.reason(reason)
         elif reason == cut[0]:
             yield words("more reasons", n=len(cut))
 
@@ -95,13 +96,13 @@ def _limits(source: Source, words: Words) -> Iterator[str]:
         yield words(source.key(f"limits of {analysis.verdict}"), alpha=percent(source.plan.rule.alpha))
     if analysis.verdict is not Verdict.INVALID:
         yield words("limits of items")
-    yield from words.sentences(analysis.caveats)
+    yield from words.reasons(analysis.caveats)
     yield words("limits of speed")
 
 
 def signoff_text(source: Source, words: Words) -> str:
     """Whether the result can be signed off, and what keeps it from that."""
-    obstacles = words.sentences(signoff_obstacles(source.analysis, source.comparison))
+    obstacles = words.reasons(signoff_obstacles(source.analysis, source.comparison))
     return words("sign-off no", obstacles="; ".join(obstacles)) if obstacles else words("sign-off possible")
 
 
@@ -206,7 +207,7 @@ def _signed(one: Signed, words: Words) -> str:
     if one.note:
         said.append(words("signed note", note=one.note))
     if one.override:
-        obstacles = "; ".join(words.sentences(one.obstacles))
+        obstacles = "; ".join(words.reasons(one.obstacles))
         said.append(words("signed in spite of", obstacles=obstacles, reason=one.override))
     if one.analysis_hash:
         said.append(words("signed seal", seal=one.analysis_hash))

@@ -14,6 +14,7 @@ from qualab.model.comparison import Analysis, Comparison
 from qualab.model.names import Verdict
 from qualab.model.plan import DecisionRule, Plan, check_names
 from qualab.model.ports import ScoredTasks
+from qualab.model.reason import Reason
 from qualab.run.experiment import check_rule, check_unchanged, planned_options
 from qualab.run.services import Services
 
@@ -100,20 +101,25 @@ def _under(comparison: Comparison, other: Plan | None) -> Comparison:
 
 
 def _after_data(found: Analysis, before: DecisionRule, after: DecisionRule) -> Analysis:
-    changes = ", ".join(_changes(before, after)) or "nothing that decides"
-    return marked(found, f"the plan was made after the data (changed: {changes})")
+    changes = tuple(_changes(before, after)) or (Reason("nothing-changed"),)
+    return marked(found, Reason("after-data", {"changes": changes}))
 
 
-def marked(found: Analysis, why: str) -> Analysis:
+def marked(found: Analysis, why: Reason) -> Analysis:
     """An analysis that stands beside the original one: INVALID as a whole, its rows as they are."""
-    return replace(found, verdict=Verdict.INVALID, reasons=(f"{why}: never signed off", *found.reasons))
+    return replace(found, verdict=Verdict.INVALID, reasons=(why, *found.reasons))
 
 
-def _changes(before: DecisionRule, after: DecisionRule) -> Iterator[str]:
+def _changes(before: DecisionRule, after: DecisionRule) -> Iterator[Reason]:
     for part in fields(DecisionRule):
         old, new = getattr(before, part.name), getattr(after, part.name)
         if old != new:
-            yield f"{part.name} {_shown(old)} to {_shown(new)}"
+            yield Reason("changed", {"part": part.name, "before": _plain(old), "after": _plain(new)})
+
+
+def _plain(value: object) -> object:
+    """As a reason holds it: a number, a text, or parts of a mapping as text."""
+    return value if isinstance(value, bool | int | float | None) else _shown(value)
 
 
 def _shown(value: object) -> str:

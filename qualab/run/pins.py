@@ -25,6 +25,7 @@ from qualab.model.plan import (
     digest_of,
     snapshot_of,
 )
+from qualab.model.reason import Reason
 from qualab.run.pin_sources import LocalPins
 
 Say = Callable[[str], None]
@@ -32,7 +33,6 @@ Say = Callable[[str], None]
 _NAME = r"[a-zA-Z0-9][a-zA-Z0-9_.-]*"
 _POD = re.compile(rf"{_NAME}/{_NAME}(/{_NAME})?")
 _CONTAINER = re.compile(_NAME)
-_SAID = {PinPart.IMAGE: "image", PinPart.REVISION: "checkpoint's revision", PinPart.CHECKPOINT: "checkpoint's hash"}
 _ENGINES_REVISIONS = ("model_config.revision", "revision", "model_sha")
 """The revision that vLLM and SGLang were told to load, and the commit that TGI loaded."""
 PINNED_REVISION = (
@@ -161,33 +161,37 @@ def pin_findings(pins: Pins, found: Sequence[PinFound], earlier: Sequence[PinFou
             if (then := before.get((one.arm, part))) and one.is_other_than(then):
                 yield _has_changed(one, then)
     if pins.unpinned:
-        what = f"unpinned, never signed off: {', '.join(pins.unpinned)}"
-        yield Finding(stops=False, what=what, mend=". ".join(_ways_to_pin(pins, found)))
+        what = Reason("preflight.unpinned", {"parts": pins.unpinned})
+        yield Finding(stops=False, what=what, hint=". ".join(_ways_to_pin(pins, found)))
 
 
 def _not_planned(one: PinFound, planned: str) -> Finding:
     return Finding(
         stops=True,
-        what=f"the {one.arm}'s {_SAID[one.part]} is {one.values[0]} ({one.source}), and the plan's is {planned}",
-        mend=f"Start both arms with the planned {one.part}, or make a new plan of what they run (--{one.part})",
+        what=Reason("preflight.pin-not-planned", {**_named(one), "planned": planned}),
+        hint=f"Start both arms with the planned {one.part}, or make a new plan of what they run (--{one.part})",
     )
 
 
+def _named(one: PinFound) -> dict[str, object]:
+    return {"arm": one.arm, "part": one.part, "value": one.values[0], "source": one.source}
+
+
 def _arms_differ(baseline: PinFound, candidate: PinFound) -> Finding:
+    values = {"part": baseline.part, "baseline": baseline.values[0], "baseline_source": baseline.source}
+    values |= {"candidate": candidate.values[0], "candidate_source": candidate.source}
     return Finding(
         stops=True,
-        what=f"the {_SAID[baseline.part]} is {baseline.values[0]} in the baseline ({baseline.source}) and "
-        f"{candidate.values[0]} in the candidate ({candidate.source})",
-        mend=f"Start both arms with one {baseline.part}",
+        what=Reason("preflight.pins-differ", values),
+        hint=f"Start both arms with one {baseline.part}",
     )
 
 
 def _has_changed(now: PinFound, then: PinFound) -> Finding:
     return Finding(
         stops=True,
-        what=f"the {now.arm}'s {_SAID[now.part]} is {now.values[0]} ({now.source}), and was {then.values[0]} when the "
-        "comparison started",
-        mend="Start it as it was, or begin a new comparison",
+        what=Reason("preflight.pin-changed", {**_named(now), "before": then.values[0]}),
+        hint="Start it as it was, or begin a new comparison",
     )
 
 

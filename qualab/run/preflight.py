@@ -26,6 +26,8 @@ from qualab.model.items import (
 from qualab.model.names import AnswerStatus, Api, ArmName, RequestKind
 from qualab.model.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
 from qualab.model.ports import Endpoint, EndpointInfo, Store
+from qualab.model.reason import Reason
+from qualab.report.words import ENGLISH
 from qualab.run.services import PairServices
 
 Keys = Mapping[ArmName, str | None]
@@ -164,19 +166,15 @@ async def setting_findings(
         if taken is None and engines[arm].kind.value in ENGINE_SETTINGS:
             taken = OPENAI_SETTINGS | ENGINE_SETTINGS[engines[arm].kind.value]
         if taken is None and (unsure := given - OPENAI_SETTINGS):
-            what = f"whether the {arm}'s engine takes {_named(unsure)} is not observable: it publishes no settings"
-            findings.append(Finding(stops=False, what=what, mend=""))
+            what = Reason("preflight.settings-untold", {"arm": arm, "settings": tuple(sorted(unsure))})
+            findings.append(Finding(stops=False, what=what, hint=""))
         if taken is not None and (ignored := given - taken):
-            what = f"the {arm}'s engine does not take {_named(ignored)} of gen_kwargs"
-            findings.append(Finding(stops=not sampling.allow_extra, what=what, mend=TAKEN))
+            what = Reason("preflight.settings-ignored", {"arm": arm, "settings": tuple(sorted(ignored))})
+            findings.append(Finding(stops=not sampling.allow_extra, what=what, hint=TAKEN))
         if taken is not None and (ignored := of_tasks - taken):
-            what = f"the {arm}'s engine does not take {_named(ignored)}, which a task sets"
-            findings.append(Finding(stops=False, what=what, mend=""))
+            what = Reason("preflight.task-settings-ignored", {"arm": arm, "settings": tuple(sorted(ignored))})
+            findings.append(Finding(stops=False, what=what, hint=""))
     return findings
-
-
-def _named(names: set[str]) -> str:
-    return ", ".join(sorted(names))
 
 
 def trial_items(items: Sequence[Item]) -> list[Item]:
@@ -206,8 +204,8 @@ def _one_sided(replies: Replies, item: Item) -> Iterator[Finding]:
         (arm,) = rejected
         yield Finding(
             stops=True,
-            what=f"the {arm} alone rejects requests of {item.task}: {replies[arm].error}",
-            mend=ASK_BOTH,
+            what=Reason("preflight.one-rejects", {"arm": arm, "task": item.task, "error": replies[arm].error}),
+            hint=ASK_BOTH,
         )
 
 
@@ -216,9 +214,10 @@ def _lengths(replies: Replies, item: Item) -> Iterator[Finding]:
     if None not in lengths.values() and len(set(lengths.values())) > 1:
         yield Finding(
             stops=True,
-            what=f"a prompt of {item.task} has {lengths[ArmName.BASELINE]} tokens in the baseline and "
-            f"{lengths[ArmName.CANDIDATE]} in the candidate",
-            mend="Serve both arms with the same tokenizer, chat template and version",
+            what=Reason(
+                "preflight.lengths-differ", {"task": item.task, **{arm.value: n for arm, n in lengths.items()}}
+            ),
+            hint="Serve both arms with the same tokenizer, chat template and version",
         )
 
 
@@ -337,7 +336,7 @@ async def check_pair(
     if _generates(plan):
         findings += _drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), engines, plan.rule)
     else:
-        findings.append(Finding(stops=False, what="no task of this plan generates: no drafter is exercised", mend=""))
+        findings.append(Finding(stops=False, what=Reason("preflight.nothing-generates"), hint=""))
     return Preflight(engines=engines, findings=tuple(sorted(findings, key=lambda one: not one.stops)))
 
 
@@ -423,36 +422,32 @@ def _other_answers(
     for arm, probe in probes.items():
         now, stored = probe.reply.system_fingerprint, fingerprints.get(arm, frozenset())
         if now and stored and now not in stored:
-            before = ", ".join(sorted(stored))
-            what = f"the {arm}'s answers come from another engine than those stored: {before}, now {now}"
-            yield Finding(stops=True, what=what, mend=AS_IT_WAS)
+            values = {"arm": arm, "before": tuple(sorted(stored)), "now": now}
+            what = Reason("preflight.other-engine", values)
+            yield Finding(stops=True, what=what, hint=AS_IT_WAS)
 
 
 def stop_at(findings: Sequence[Finding] | Iterator[Finding]) -> None:
     """Raises PairDiffers with every finding that stops."""
     stopping = [one for one in findings if one.stops]
     if stopping:
-        found = "; ".join(one.what for one in stopping)
-        mends = dict.fromkeys(one.mend for one in stopping)
-        raise PairDiffers(f"The pair cannot be compared: {found}", hint=". ".join(mends))
+        found = "; ".join(ENGLISH.reasons(one.what for one in stopping))
+        hints = dict.fromkeys(one.hint for one in stopping)
+        raise PairDiffers(f"The pair cannot be compared: {found}", hint=". ".join(hints))
 
 
 def _changes(arm: ArmName, earlier: Engine, now: Engine) -> Iterator[Finding]:
     for one in differences(earlier, now):
         if not one.follows or not any(fnmatchcase(one.name, pattern) for pattern in ROOM_FOR_CACHE):
-            yield Finding(
-                stops=True,
-                what=f"the {arm}'s engine has another {one.name} than when the comparison started: "
-                f"{one.baseline}, now {one.candidate}",
-                mend=AS_IT_WAS,
-            )
+            values = {"arm": arm, "setting": one.name, "before": one.baseline, "now": one.candidate}
+            yield Finding(stops=True, what=Reason("preflight.setting-changed", values), hint=AS_IT_WAS)
     if earlier.config and not now.config:
-        what = f"the {arm}'s engine told its configuration when the comparison started, and does not now"
-        yield Finding(stops=True, what=what, mend=AS_IT_WAS)
+        what = Reason("preflight.configuration-closed-now", {"arm": arm})
+        yield Finding(stops=True, what=what, hint=AS_IT_WAS)
     counted = [one.counters for one in (earlier, now) if one.counters and one.counters.tells_drafting]
     if len({one.drafting is None for one in counted}) > 1:
-        has = "no drafter any more" if counted[-1].drafting is None else "a drafter now"
-        yield Finding(stops=True, what=f"the {arm}'s engine has {has}", mend=AS_IT_WAS)
+        code = "preflight.drafter-gone" if counted[-1].drafting is None else "preflight.drafter-new"
+        yield Finding(stops=True, what=Reason(code, {"arm": arm}), hint=AS_IT_WAS)
 
 
 def _engine_findings(engines: Mapping[ArmName, Engine]) -> Iterator[Finding]:
@@ -461,25 +456,27 @@ def _engine_findings(engines: Mapping[ArmName, Engine]) -> Iterator[Finding]:
     if CANDIDATE in engines:
         yield from _pair_findings(baseline, engines[CANDIDATE])
     if baseline.drafter or baseline.has_drafted:
-        what = f"the baseline is configured with a drafter ({baseline.drafter or 'its engine counts drafts'})"
-        yield Finding(stops=True, what=what, mend=DRAFTER_OFF)
+        what = Reason("preflight.baseline-counts-drafts")
+        if baseline.drafter:
+            what = Reason("baseline-has-drafter", {"drafter": baseline.drafter})
+        yield Finding(stops=True, what=what, hint=DRAFTER_OFF)
     if not all(engine.config for engine in engines.values()):
-        what = "the engines' configuration is not open: only their names, versions and models were compared"
-        yield Finding(stops=False, what=what, mend="")
+        what = Reason("preflight.configuration-closed")
+        yield Finding(stops=False, what=what, hint="")
     for kind in sorted({engine.kind for engine in engines.values()} & TELLS_IN_PART):
-        what = f"{kind} tells a part of its configuration: what it does not tell is not compared"
-        yield Finding(stops=False, what=what, mend="")
+        what = Reason("preflight.configuration-in-part", {"engine": kind})
+        yield Finding(stops=False, what=what, hint="")
 
 
 def _pair_findings(baseline: Engine, candidate: Engine) -> Iterator[Finding]:
     for one in differences(baseline, candidate):
         if not one.follows:
-            what = f"{one.name} is {one.baseline} in the baseline and {one.candidate} in the candidate"
-            yield Finding(stops=True, what=what, mend=SAME)
+            values = {"setting": one.name, "baseline": one.baseline, "candidate": one.candidate}
+            yield Finding(stops=True, what=Reason("preflight.setting-differs", values), hint=SAME)
     instances = {engine.config.get("instance_id", "") for engine in (baseline, candidate)}
     if len(instances) == 1 and instances != {""}:
-        what = "both URLs lead to one server: its instance_id is the same"
-        yield Finding(stops=True, what=what, mend=TWO_SERVERS)
+        what = Reason("preflight.one-server")
+        yield Finding(stops=True, what=what, hint=TWO_SERVERS)
 
 
 async def sample_tokens(
@@ -501,8 +498,8 @@ def samples(items: Sequence[Item]) -> list[str]:
 
 def _token_findings(tokens: Mapping[ArmName, str]) -> Iterator[Finding]:
     if len(set(tokens.values())) > 1:
-        what = "the two tokenizers give different tokens for the same text"
-        yield Finding(stops=True, what=what, mend=SAME)
+        what = Reason("preflight.tokenizers-differ")
+        yield Finding(stops=True, what=what, hint=SAME)
 
 
 def _model_findings(engines: Mapping[ArmName, Engine], tried: Tried, asked: str) -> Iterator[Finding]:
@@ -513,8 +510,8 @@ def _model_findings(engines: Mapping[ArmName, Engine], tried: Tried, asked: str)
         for model in sorted(models):
             is_alike = arm is BASELINE and model in others.get(CANDIDATE, models)
             is_alike |= arm is CANDIDATE and model in baseline
-            what = f"the {arm} answers as {model}, and {asked} was asked"
-            yield Finding(stops=not is_alike, what=what, mend="" if is_alike else OTHER_MODEL)
+            what = Reason("preflight.other-model", {"arm": arm, "model": model, "asked": asked})
+            yield Finding(stops=not is_alike, what=what, hint="" if is_alike else OTHER_MODEL)
 
 
 def _checks_named(engines: Mapping[ArmName, Engine], tried: Tried) -> dict[ArmName, Engine]:
@@ -538,30 +535,30 @@ def _baseline_probed(
     probes: Mapping[ArmName, Probe], engines: Mapping[ArmName, Engine], rule: DecisionRule
 ) -> Iterator[Finding]:
     if n_tokens := probes[BASELINE].draft_tokens:
-        yield Finding(stops=True, what=f"the baseline drafted {n_tokens} tokens for a probe", mend=DRAFTER_OFF)
+        yield Finding(stops=True, what=Reason("preflight.baseline-drafted", {"n": n_tokens}), hint=DRAFTER_OFF)
     elif not _tells(engines, probes[BASELINE], probes.get(CANDIDATE)):
         yield _not_observable(BASELINE, engines[BASELINE], rule)
 
 
 def _not_observable(arm: ArmName, engine: Engine, rule: DecisionRule) -> Finding:
-    what = f"whether the {arm} drafts is not observable: {unread(engine)}"
-    mend = TELLING.get(engine.kind, ALLOWED) if engine.has_metrics else OPEN
-    return Finding(stops=not rule.allow_unobserved, what=what, mend=mend)
+    what = Reason("preflight.drafting-unobserved", {"arm": arm, "why": unread(engine)})
+    hint = TELLING.get(engine.kind, ALLOWED) if engine.has_metrics else OPEN
+    return Finding(stops=not rule.allow_unobserved, what=what, hint=hint)
 
 
 def _candidate_probed(candidate: Probe, engine: Engine, rule: DecisionRule) -> Iterator[Finding]:
     if candidate.reply.error:
-        what = f"the candidate did not answer a probe: {candidate.reply.error}"
-        yield Finding(stops=True, what=what, mend="Look into the server's log")
+        what = Reason("preflight.probe-unanswered", {"error": candidate.reply.error})
+        yield Finding(stops=True, what=what, hint="Look into the server's log")
     elif candidate.has_no_drafter and candidate.draft_tokens is None:
-        yield Finding(stops=True, what="the candidate's engine counts no drafts: it has no drafter", mend=DRAFTER_ON)
+        yield Finding(stops=True, what=Reason("preflight.no-drafter"), hint=DRAFTER_ON)
     elif candidate.draft_tokens is None and candidate.after is not None and engine.drafter:
-        what = f"the candidate is configured with a drafter ({engine.drafter}), which its metrics do not show yet"
-        yield Finding(stops=False, what=what, mend="")
+        what = Reason("preflight.drafter-not-shown", {"drafter": engine.drafter})
+        yield Finding(stops=False, what=what, hint="")
     elif candidate.draft_tokens is None:
         yield _not_observable(CANDIDATE, engine, rule)
     elif candidate.draft_tokens == 0:
-        yield Finding(stops=True, what="the candidate drafted nothing for a probe", mend=DRAFTER_ON)
+        yield Finding(stops=True, what=Reason("preflight.nothing-drafted"), hint=DRAFTER_ON)
 
 
 def _tells(engines: Mapping[ArmName, Engine], baseline: Probe, candidate: Probe | None) -> bool:

@@ -16,6 +16,7 @@ from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Item, Score
 from qualab.model.names import ArmName, Verdict
 from qualab.model.plan import Plan, TaskSpec
+from qualab.model.reason import Reason
 from qualab.run.compare import marked
 from qualab.run.experiment import planned_options
 from qualab.run.services import Services
@@ -55,7 +56,7 @@ class Rescored:
     """What scoring again came to."""
 
     comparison: Comparison
-    tasks_changed: tuple[str, ...]
+    tasks_changed: tuple[Reason, ...]
     """Tasks whose configuration, version or data are not those of the plan, each with what differs."""
     metrics: tuple[MetricChange, ...]
     scores: tuple[ChangedScore, ...]
@@ -87,7 +88,7 @@ def rescore(
     analysis = analyse(again, judged, tasks, items, summary_of(services.store, comparison.id, items))
     differing = tuple(_tasks_changed(comparison.plan, plan))
     if plan != comparison.plan:
-        analysis = marked(analysis, f"scored again after the data with other tasks ({'; '.join(differing)})")
+        analysis = marked(analysis, Reason("rescored", {"changes": differing}))
         if store:
             services.store.put_analysis(analysis, now=services.clock.now())
     now = {_place(score): score for score in found}
@@ -131,23 +132,23 @@ def _with_tasks(plan: Plan, tasks: LoadedTasks) -> Plan:
     )
 
 
-def _tasks_changed(before: Plan, now: Plan) -> Iterator[str]:
+def _tasks_changed(before: Plan, now: Plan) -> Iterator[Reason]:
     if before.harness_version != now.harness_version:
-        yield f"lm-eval {before.harness_version}, now {now.harness_version}"
+        yield Reason("harness-changed", {"before": before.harness_version, "after": now.harness_version})
     for old, new in zip(before.tasks, now.tasks, strict=True):
-        if parts := list(_differing(old, new)):
-            yield f"{old.name}: {', '.join(parts)}"
+        if changes := tuple(_differing(old, new)):
+            yield Reason("task-changed", {"task": old.name, "changes": changes})
 
 
-def _differing(old: TaskSpec, new: TaskSpec) -> Iterator[str]:
+def _differing(old: TaskSpec, new: TaskSpec) -> Iterator[Reason]:
     if old.version != new.version:
-        yield f"version {old.version}, now {new.version}"
+        yield Reason("version-changed", {"before": old.version, "after": new.version})
     if old.config_hash != new.config_hash:
-        yield "another configuration"
+        yield Reason("configuration-changed")
     if old.data_hash != new.data_hash:
-        yield "other documents"
+        yield Reason("documents-changed")
     if replace(old, version=new.version, config_hash=new.config_hash, data_hash=new.data_hash) != new:
-        yield "other sizes or settings"
+        yield Reason("sizes-changed")
 
 
 Scores = Mapping[Place, Score]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from qualab.analysis.interleaving import NOT_INTERLEAVED
 from qualab.analysis.ruling import PASSING
 from qualab.analysis.suspect import suspicions
 from qualab.errors import InvalidValue, NotYet, SignOffRefused
@@ -14,12 +13,14 @@ from qualab.model.comparison import Analysis, Comparison, SignOff
 from qualab.model.names import RequestKind
 from qualab.model.plan import FindingCode
 from qualab.model.ports import Registry, Store
+from qualab.model.reason import Reason
 from qualab.model.registry import AuditEntry
 from qualab.model.wording import storable_text
+from qualab.report.words import ENGLISH
 
 
-def signoff_obstacles(analysis: Analysis, comparison: Comparison) -> tuple[str, ...]:
-    """Why this analysis may not stand for a release, a phrase each; empty where it may.
+def signoff_obstacles(analysis: Analysis, comparison: Comparison) -> tuple[Reason, ...]:
+    """Why this analysis may not stand for a release; empty where it may.
 
     A noise floor that was not measured is no obstacle: it is a note of the analysis.
     """
@@ -29,33 +30,32 @@ def signoff_obstacles(analysis: Analysis, comparison: Comparison) -> tuple[str, 
 def signoff_line(analysis: Analysis, comparison: Comparison) -> str:
     """For a person."""
     obstacles = signoff_obstacles(analysis, comparison)
-    return f"Sign-off: no ({'; '.join(obstacles)})" if obstacles else "Sign-off: possible"
+    return f"Sign-off: no ({'; '.join(ENGLISH.reasons(obstacles))})" if obstacles else "Sign-off: possible"
 
 
-def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[str]:
+def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[Reason]:
     plan = comparison.plan
     if analysis.verdict not in PASSING[plan.rule.objective]:
-        yield f"the verdict is {analysis.verdict}"
+        yield Reason("verdict-is", {"verdict": analysis.verdict})
     yield from suspicions(analysis.metrics)
     if analysis.plan_hash != comparison.plan_hash:
-        yield "the plan was made after the data"
+        yield Reason("plan-after-data")
     if plan.imported:
-        what = "made of two runs" if plan.imported.is_of_store else "imported from logs"
-        yield f"{what}: what was run cannot be checked"
+        yield Reason("of-two-runs" if plan.imported.is_of_store else "of-logs")
         if any(finding.code is FindingCode.SAME_RUN for finding in plan.imported.findings):
-            yield "both logs may be of one run"
+            yield Reason("may-be-one-run")
         if not plan.imported.plan_hash or plan.imported.is_rule_changed:
-            yield "the margin was chosen after the data"
+            yield Reason("margin-after-data")
     if plan.limit is not None:
-        yield f"limited to {plan.limit:g} items a task"
+        yield Reason("limited-items", {"limit": plan.limit})
     if plan.pins.unpinned:
-        yield f"unpinned: {', '.join(plan.pins.unpinned)}"
+        yield Reason("unpinned-parts", {"parts": plan.pins.unpinned})
     if plan.sequential:
-        yield NOT_INTERLEAVED
+        yield Reason("one-after-the-other")
     if not any(task.kind is RequestKind.GENERATION for task in plan.tasks):
-        yield "no task exercises the drafter"
+        yield Reason("no-drafter-task")
     elif analysis.treatment is None or not analysis.treatment.is_observed:
-        yield "nothing tells that the drafter ran"
+        yield Reason("drafter-untold")
 
 
 ACTION = "comparison.sign-off"
@@ -94,7 +94,7 @@ def sign_off(
     obstacles = signoff_obstacles(analysis, comparison)
     if obstacles and not override.strip():
         raise SignOffRefused(
-            f"Comparison {comparison.id} may not be signed off: {'; '.join(obstacles)}",
+            f"Comparison {comparison.id} may not be signed off: {'; '.join(ENGLISH.reasons(obstacles))}",
             hint="Where it is to be accepted all the same, give the reason "
             "(`override`; in a terminal --override): the report shows it",
         )

@@ -290,6 +290,8 @@ def _place(score: Score) -> tuple[str, int, int, str]:
 def _analysis(stored: Stored, analysis: Analysis, tasks: ScoredTasks) -> Check:
     if not analysis.data_hash:
         return Check(name="analysis", is_ok=None, detail="made by a version that wrote down less")
+    if any(reason.code == "text" for reason in analysis.reasons):
+        return Check(name="analysis", is_ok=None, detail="made by a version that stored sentences")
     summary = summary_of(stored.store, stored.comparison.id, stored.items)
     found = analyse(stored.store, stored.comparison, tasks, stored.items, summary)
     others = {name: text for name, text in analysis.versions.items() if found.versions.get(name) != text}

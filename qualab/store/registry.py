@@ -24,9 +24,11 @@ from sqlalchemy import (
 )
 
 from qualab.errors import StoreError
+from qualab.model.canonical import plain
 from qualab.model.comparison import SignOff
 from qualab.model.items import Answer, Change, Item, Outcome, OutcomeFilter, Score
 from qualab.model.ports import ComparisonFilter
+from qualab.model.reason import Reason
 from qualab.model.registry import (
     NEWEST_FIRST,
     UNDER_WAY,
@@ -60,6 +62,7 @@ from qualab.store import listing
 from qualab.store.engine import Sessions, take_turn
 from qualab.store.rows import (
     SCORE_ORDER,
+    adapter,
     answer_of,
     fields_of,
     insert_new,
@@ -386,7 +389,8 @@ class SqlRegistry:
         with self._sessions.writing_to(value.comparison_id) as (connection, key):
             take_turn(connection, key)
             last = connection.scalar(select(func.max(c.number)).where(c.comparison_key == key)) or 0
-            row = fields_of(value) | {"comparison_key": key, "number": last + 1}
+            obstacles = list(map(plain, value.obstacles))
+            row = fields_of(value) | {"comparison_key": key, "number": last + 1, "obstacles": obstacles}
             del row["comparison_id"]
             connection.execute(insert(signoff), row)
             _add_entry(connection, entry)
@@ -396,7 +400,12 @@ class SqlRegistry:
         c = signoff.c
         with self._sessions.reading_of(comparison_id) as (connection, key):
             rows = connection.execute(select(signoff).where(c.comparison_key == key).order_by(c.number))
-            return [value_of(SignOff, row, comparison_id=comparison_id, obstacles=tuple(row.obstacles)) for row in rows]
+            return [value_of(SignOff, row, comparison_id=comparison_id, obstacles=_obstacles(row)) for row in rows]
+
+
+def _obstacles(row: Row[Any]) -> tuple[Reason, ...]:
+    obstacles: tuple[Reason, ...] = adapter(tuple[Reason, ...]).validate_python(row.obstacles)
+    return obstacles
 
 
 def _read_submission(connection: Connection, comparison_id: str) -> Submission | None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.api.conftest import Service
 from tests.app.fakes import reply
+from tests.said import english
 
 
 def wrong_from(number: int) -> Any:
@@ -135,7 +136,7 @@ def test_an_analysis_under_another_margin_is_marked_as_made_after_the_data(compa
     assert made.status_code == 201
     assert made.json()["name"]["is_own_plan"] is False
     assert made.json()["analysis"]["verdict"] == "INVALID"
-    assert "made after the data (changed: margin 0.02 to 0.9)" in made.json()["analysis"]["reasons"][0]
+    assert "made after the data (changed: margin 0.02 to 0.9)" in english(made.json()["analysis"]["reasons"])[0]
     assert service.client.get(f"{url}/verdict").content == before
     listed = service.client.get(f"{url}/analyses").json()["entries"]
     assert [one["is_own_plan"] for one in listed] == [True, False]

@@ -22,6 +22,7 @@ from qualab.run.services import Services
 from qualab.store import SqlStore
 from tests.app.fakes import FakeHarness, FakePins, FakeTasks, QuietProgress, experiment, metric_spec, task_spec
 from tests.fresh_store import fresh_store
+from tests.said import english
 from tests.scripted_engine import EngineScript
 from tests.scripted_server import MODEL, Script, ScriptedServer
 
@@ -182,7 +183,7 @@ def pair(
 
 def stops(found: Preflight) -> list[str]:
     """What stops a comparison."""
-    return [one.what for one in found.stopping]
+    return [english(one.what) for one in found.stopping]
 
 
 def treatment(analysis: Analysis) -> Treatment:

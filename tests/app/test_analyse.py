@@ -26,12 +26,14 @@ from qualab.model.comparison import (
 )
 from qualab.model.names import ArmName, EvidenceKind, MetricKind, MissingPolicy, Verdict
 from qualab.model.plan import DecisionRule
+from qualab.model.reason import Reason
 from qualab.run.experiment import make_plan
 from qualab.stats.counts import tally
 from qualab.stats.difference import mcnemar
 from qualab.stats.interval import clopper_pearson
 from qualab.stats.sizing import items_needed
 from tests.app.fakes import FakeTasks, experiment
+from tests.said import english
 
 RULE = DecisionRule(margin=0.02)
 PLAN = make_plan(experiment(rule=RULE), FakeTasks())
@@ -54,7 +56,7 @@ def policies_of(found: MeanSample, *, right: float = 1.0) -> dict[MissingPolicy,
     return {policy: mean_bounds(found.under(policy, right=right), RULE) for policy in MissingPolicy}
 
 
-def verdict_of(found: MeanSample) -> tuple[Verdict, str]:
+def verdict_of(found: MeanSample) -> tuple[Verdict, Reason]:
     evidence = evidence_of(found)
     results = [policy_result(*one, RULE) for one in policies_of(found).items()] if evidence else []
     return judge(evidence, results, RULE)
@@ -79,7 +81,7 @@ def verdict_of(found: MeanSample) -> tuple[Verdict, str]:
 def test_a_metric_gets_the_verdict_of_the_table(found: MeanSample, verdict: Verdict, says: str) -> None:
     given, reason = verdict_of(found)
     assert given is verdict
-    assert says in reason
+    assert says in english(reason)
 
 
 def test_where_less_is_better_a_rise_is_the_regression() -> None:
@@ -163,7 +165,7 @@ def test_more_than_two_hundred_thousand_items_is_said_as_that() -> None:
     assert evidence is not None
     assert with_items_needed(evidence, DecisionRule(margin=0.001)).items_needed is None
     reason = judge(evidence, (), DecisionRule(margin=0.001))[1]
-    assert "needs more than 200,000 items" in reason
+    assert "needs more than 200,000 items" in english(reason)
 
 
 def arm(name: ArmName, n_answers: int = 10) -> ArmSummary:
@@ -200,7 +202,7 @@ def row(verdict: Verdict, *, is_primary: bool = True, n_missing: int = 0, **chan
         n_missing_baseline=n_missing,
         n_missing_candidate=0,
         verdict=verdict,
-        reason="because",
+        reason=Reason.text("because"),
         evidence=None,
     )
     return replace(base, **changes)
@@ -238,7 +240,7 @@ def test_different_bytes_or_a_silent_arm_make_a_comparison_invalid() -> None:
     assert conclude(PLAN, [EQUAL], arms, replace(PAIRS, request_hashes_differ=1))[0] is Verdict.INVALID
     verdict, reasons = conclude(PLAN, [EQUAL], [arms[0], arm(ArmName.CANDIDATE, 0)], PAIRS)
     assert verdict is Verdict.INVALID
-    assert reasons == ("the candidate answered nothing",)
+    assert english(reasons) == ("the candidate answered nothing",)
 
 
 def test_a_share_of_missing_answers_counts_repeats() -> None:
@@ -290,14 +292,17 @@ def test_reasons_come_primaries_first_then_by_adjusted_p() -> None:
         for name, p in (("weak", 0.04), ("strong", 0.001), ("primary", 0.03))
     ]
     _, reasons = conclude(PLAN, rows, [arm(name) for name in ArmName], PAIRS)
-    assert [reason.partition(":")[0] for reason in reasons] == ["primary", "strong", "weak"]
+    assert [reason.values["name"] for reason in reasons] == ["primary", "strong", "weak"]
 
 
 def test_a_change_inside_the_margin_is_the_first_sentence_of_the_comparison() -> None:
     base = evidence_of(sample(10_000, 30, 60))
     assert base is not None
     verdict, reason = judge(base, (), RULE)
-    assert (verdict, reason) == (Verdict.EQUIVALENT, "a loss of 0.30 pp (0.15 to 0.46) is real and inside the margin")
+    assert (verdict, english(reason)) == (
+        Verdict.EQUIVALENT,
+        "a loss of 0.30 pp (0.15 to 0.46) is real and inside the margin",
+    )
     rows = [
         replace(EQUAL, id="even"),
         row(verdict, id="other", is_primary=False, evidence=base, reason=reason),
@@ -306,8 +311,13 @@ def test_a_change_inside_the_margin_is_the_first_sentence_of_the_comparison() ->
     arms = [arm(name) for name in ArmName]
     given, reasons = conclude(PLAN, rows, arms, PAIRS)
     assert given is Verdict.EQUIVALENT
-    assert reasons == (f"main: {reason}", f"other: {reason}", "all 2 primary metrics are equivalent within ±2.00 pp")
-    assert conclude(PLAN, [EQUAL], arms, PAIRS)[1] == ("the primary metric is equivalent within ±2.00 pp",)
+    said = english(reason)
+    assert english(reasons) == (
+        f"main: {said}",
+        f"other: {said}",
+        "all 2 primary metrics are equivalent within ±2.00 pp",
+    )
+    assert english(conclude(PLAN, [EQUAL], arms, PAIRS)[1]) == ("the primary metric is equivalent within ±2.00 pp",)
 
 
 def test_a_loss_that_a_way_of_treating_missing_answers_does_not_prove_is_a_regression() -> None:
@@ -335,13 +345,15 @@ def test_items_needed_come_with_their_range_and_at_the_observed_difference() -> 
     assert sized.items_needed_observed == items_needed(
         discordance=57 / 900, difference=-0.01, margin=0.02, power=0.8, is_guarded=True
     )
-    said = judge(open_one, (), RULE)[1]
+    said = english(judge(open_one, (), RULE)[1])
     assert "needs about 1,397 (1,128 to 1,706) items at this discordance and no true difference, about 3,9" in said
     assert said.endswith(" if the difference of −1.00 pp is real")
     lost = evidence_of(sample(80, 0, 4))
     assert lost is not None
     assert with_items_needed(lost, RULE).items_needed_observed is None
-    assert judge(lost, (), RULE)[1].endswith("; more items will not prove it if the difference of −5.00 pp is real")
+    assert english(judge(lost, (), RULE)[1]).endswith(
+        "; more items will not prove it if the difference of −5.00 pp is real"
+    )
 
 
 @pytest.mark.simulation
@@ -388,7 +400,7 @@ def suite(difference: float, pvalue: float) -> SuiteEvidence:
         global_test=GlobalTest(n_metrics=3, difference=difference, pvalue=pvalue, n_resamples=0),
         missing=MissingSummary(n_asked=1, baseline_only=0, candidate_only=0, both=0, pvalue=1.0),
         joint_power=None,
-        joint_power_reason="none",
+        joint_power_reason=Reason("no-assumption"),
         seed=1,
     )
 
@@ -401,7 +413,10 @@ def test_a_small_loss_everywhere_is_a_reason_beside_the_verdict(
 ) -> None:
     verdict, reasons = conclude(PLAN, [EQUAL], [arm(name) for name in ArmName], PAIRS, suite=suite(difference, pvalue))
     assert verdict is Verdict.EQUIVALENT
-    assert any("over all 3 metrics together the candidate is worse by 0.30 pp" in one for one in reasons) is is_said
+    assert (
+        any("over all 3 metrics together the candidate is worse by 0.30 pp" in one for one in english(reasons))
+        is is_said
+    )
 
 
 def test_counts_are_the_kind_of_independent_zero_or_one_scores() -> None:

@@ -19,7 +19,6 @@ from qualab.model.comparison import Analysis, MetricResult
 from qualab.model.items import Item, Score
 from qualab.model.names import ArmName, EvidenceKind, MetricKind, MissingPolicy, Objective, RequestKind, Verdict
 from qualab.model.plan import DecisionRule, MetricSpec, Plan
-from qualab.report.words.sentences import in_korean
 from qualab.stats.bounded import bounded_equivalence
 from qualab.stats.clustered import clustered_equivalence
 from qualab.stats.counts import PairedCounts
@@ -28,6 +27,7 @@ from qualab.stats.interval import score_interval, tango
 from qualab.stats.mean import mean_difference
 from tests.app.fakes import metric_spec, task_spec
 from tests.fresh_store import fresh_store
+from tests.said import KOREAN, english
 from tests.stats.reference import macro_f1
 from tests.store.samples import make_comparison, make_plan
 
@@ -272,7 +272,7 @@ def test_macro_f1_without_a_changed_answer_is_bounded_by_counting() -> None:
     assert row.evidence.equivalence_interval.high == pytest.approx(3 * (1 - 0.05 ** (1 / 1400)), rel=1e-9)
     assert row.evidence.equivalence_interval.low == -row.evidence.equivalence_interval.high
     assert row.verdict is Verdict.EQUIVALENT
-    assert "no changed answers, counted, not resampled" in row.reason
+    assert "no changed answers, counted, not resampled" in english(row.reason)
     assert row.evidence.pvalue == 1.0
 
 
@@ -281,7 +281,7 @@ def test_macro_f1_with_an_answer_outside_the_labels_has_no_bound_and_says_so() -
     off[3] = on[3] = (off[3][0], "neither")
     row = only(analysis_of(Column(task="t", off=off, on=on, kind=MetricKind.MACRO_F1)))
     assert row.verdict is Verdict.INCONCLUSIVE
-    assert "no bound yet" in row.reason
+    assert "no bound yet" in english(row.reason)
     assert row.evidence.interval is None
 
 
@@ -291,7 +291,7 @@ def test_macro_f1_with_many_changes_is_resampled() -> None:
     assert row.evidence.standard_error > 0
     assert row.evidence.interval.low < row.evidence.difference < row.evidence.interval.high
     assert row.evidence.interval.low < row.evidence.equivalence_interval.low
-    assert row.evidence.note == ""
+    assert english(row.evidence.note) == ""
 
 
 def test_a_missing_label_is_a_wrong_one_that_adds_no_class() -> None:
@@ -353,7 +353,7 @@ def test_an_undeclared_kind_is_not_tested_and_says_why() -> None:
     off, on = zeros_and_ones(20, 1, 1)
     row = only(analysis_of(Column(task="t", off=off, on=on, kind=MetricKind.OTHER)))
     assert row.verdict is Verdict.NOT_TESTED
-    assert "does not declare" in row.reason
+    assert "does not declare" in english(row.reason)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_an_undeclared_kind_is_not_tested_and_says_why() -> None:
 def test_scores_that_belie_the_declared_kind_are_not_tested(kind: MetricKind, values: list[Any]) -> None:
     row = only(analysis_of(Column(task="t", off=values, on=values, kind=kind)))
     assert row.verdict is Verdict.NOT_TESTED
-    assert "although the metric is declared" in row.reason
+    assert "although the metric is declared" in english(row.reason)
 
 
 def test_scores_between_zero_and_one_are_decided_by_the_bound_alone() -> None:
@@ -422,8 +422,8 @@ def test_percent_of_all_or_nothing_are_counts() -> None:
 def test_a_score_outside_its_bounds_leaves_the_metric_untested(value: float) -> None:
     row = only(analysis_of(Column(task="t", off=[0.5] * 4, on=[0.5, 0.5, value, 0.5])))
     assert row.verdict is Verdict.NOT_TESTED
-    assert row.reason.startswith(f"no test: a score of {value:g} lies outside 0 to 1")
-    assert (in_korean(row.reason) or "").startswith("검정 없음: 이 지표의 범위를 벗어난 점수")
+    assert english(row.reason).startswith(f"no test: a score of {value:g} lies outside 0 to 1")
+    assert KOREAN.reason(row.reason).startswith("검정 없음: 이 지표의 범위를 벗어난 점수")
 
 
 def test_an_entry_of_a_list_outside_the_bounds_leaves_the_metric_untested() -> None:
@@ -489,7 +489,7 @@ def test_degenerate_comparisons_end_in_a_decision(
     )
     all_six_lost = (n, off, on) == (6, 0, 1) and not cluster
     assert row.verdict is (Verdict.REGRESSION if all_six_lost else Verdict.INCONCLUSIVE)
-    assert row.reason
+    assert english(row.reason)
     assert (row.evidence is None) is (n == 0 or None in (off, on))
     if row.evidence is not None:
         n_changed = 0 if off == on else 1 if cluster else n
@@ -550,7 +550,7 @@ def test_the_arms_error_rates_are_compared() -> None:
     missing = analysis.suite.missing
     assert (missing.n_asked, missing.baseline_only, missing.candidate_only, missing.both) == (200, 0, 9, 0)
     assert missing.pvalue == mcnemar(PairedCounts(n_items=200, gains=0, losses=9)).pvalue
-    assert any("The candidate left more unanswered" in caveat for caveat in analysis.caveats)
+    assert any("The candidate left more unanswered" in caveat for caveat in english(analysis.caveats))
 
 
 def test_missing_lost_keeps_equivalence_standing_and_the_tipping_point_is_shown() -> None:
@@ -566,9 +566,9 @@ def test_missing_lost_keeps_equivalence_standing_and_the_tipping_point_is_shown(
     assert (row.n_lost, other.n_lost) == (None, 4)
     assert row.tipping_point is not None
     assert row.tipping_point == other.tipping_point >= 4
-    assert f"(holds unless more than {row.tipping_point} of these 13 were lost)" in row.reason
-    assert "13 pairs without an answer alone cost ±0.99 pp" in row.reason
-    assert "The worst case takes 25 % of the pairs without an answer as lost, as planned." in some.caveats
+    assert f"(holds unless more than {row.tipping_point} of these 13 were lost)" in english(row.reason)
+    assert "13 pairs without an answer alone cost ±0.99 pp" in english(row.reason)
+    assert "The worst case takes 25 % of the pairs without an answer as lost, as planned." in english(some.caveats)
     at, beyond = (replace(rule, missing_lost=(row.tipping_point + more) / 13) for more in (0, 1))
     assert analysis_of(column, rule=at).metrics[0].verdict is Verdict.EQUIVALENT
     assert analysis_of(column, rule=beyond).metrics[0].verdict is Verdict.INCONCLUSIVE
@@ -581,7 +581,7 @@ def test_where_one_arm_lacks_more_all_of_its_answers_are_taken_as_lost() -> None
     found = analysis_of(Column(task="t", off=off, on=candidate), rule=rule)
     assert found.metrics[0].verdict is Verdict.INCONCLUSIVE
     assert found.metrics[0].n_lost is None
-    assert any("all pairs without an answer as lost in 1 of 1 metrics" in one for one in found.caveats)
+    assert any("all pairs without an answer as lost in 1 of 1 metrics" in one for one in english(found.caveats))
 
 
 def test_of_labels_too_a_share_of_the_missing_ones_is_lost() -> None:

@@ -11,6 +11,7 @@ from qualab.errors import InvalidValue, PairDiffers
 from qualab.model.names import ArmName
 from qualab.run import preflight as trials
 from tests.app.scripted_pair import pair, stops
+from tests.said import english
 from tests.scripted_engine import SPEC_DECODE_REFUSES, EngineScript
 
 OPEN = EngineScript(has_server_info=True)
@@ -118,7 +119,7 @@ def test_a_fault_of_a_pair_stops_it(given: dict[str, Any], expected: list[str]) 
 
 def test_closed_configurations_are_said() -> None:
     with pair() as both:
-        found = [one.what for one in both.preflight().findings]
+        found = [english(one.what) for one in both.preflight().findings]
     assert "the engines' configuration is not open: only their names, versions and models were compared" in found
 
 
@@ -146,7 +147,7 @@ def test_a_setting_that_an_engine_ignores_stops_unless_the_plan_allows_it() -> N
         assert stops(found) == [f"the baseline's {said}", f"the candidate's {said}"]
         allowed = both.preflight(gen_kwargs=given, allow_extra=True)
     assert stops(allowed) == []
-    assert {one.what for one in allowed.findings} >= set(stops(found))
+    assert {english(one.what) for one in allowed.findings} >= set(stops(found))
 
 
 def test_what_a_server_publishes_is_believed_before_what_is_known_of_its_kind() -> None:
@@ -161,7 +162,9 @@ def test_a_setting_that_a_task_sets_and_an_engine_ignores_is_said() -> None:
     with pair(settings={"typical_p": 0.5}) as both:
         found = both.preflight()
     assert stops(found) == []
-    assert "the baseline's engine does not take typical_p, which a task sets" in {one.what for one in found.findings}
+    assert "the baseline's engine does not take typical_p, which a task sets" in {
+        english(one.what) for one in found.findings
+    }
 
 
 def test_closed_metrics_stop_unless_the_plan_allows_them() -> None:
@@ -174,14 +177,14 @@ def test_closed_metrics_stop_unless_the_plan_allows_them() -> None:
         ]
         allowed = both.preflight(rule=both.wanted().rule.__class__(allow_unobserved=True))
         assert stops(allowed) == []
-        assert {one.what for one in allowed.findings} >= set(stops(found))
+        assert {english(one.what) for one in allowed.findings} >= set(stops(found))
 
 
 def test_a_plan_of_log_likelihoods_alone_needs_no_drafter() -> None:
     with pair(on_drafts=False, sizes={"picks": 4}, scored=("picks",)) as both:
         found = both.preflight()
     assert stops(found) == []
-    assert "no task of this plan generates: no drafter is exercised" in [one.what for one in found.findings]
+    assert "no task of this plan generates: no drafter is exercised" in [english(one.what) for one in found.findings]
 
 
 def test_a_run_stops_before_its_first_item() -> None:

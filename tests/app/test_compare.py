@@ -14,6 +14,7 @@ from qualab.report.source import under_its_plan
 from qualab.run.compare import compare_again, with_rule
 from qualab.run.run import start
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, failure, reply
+from tests.said import english
 
 
 async def finished(n_items: int = 200) -> tuple[Bench, Analysis]:
@@ -39,7 +40,7 @@ async def test_a_margin_after_the_data_is_marked_and_stored_beside_the_original(
     plan = bench.store.get(first.comparison_id).plan
     again = compare_again(bench.services, first.comparison_id, other=with_rule(plan, {"margin": 0.1}))
     assert again.analysis.verdict is Verdict.INVALID
-    assert "plan was made after the data (changed: margin 0.02 to 0.1)" in again.analysis.reasons[0]
+    assert "plan was made after the data (changed: margin 0.02 to 0.1)" in english(again.analysis.reasons)[0]
     assert again.analysis.metrics[0].verdict is Verdict.EQUIVALENT
     assert again.analysis.input_hash == first.input_hash
     comparison = bench.store.get(first.comparison_id)
@@ -53,12 +54,15 @@ async def test_a_loss_inside_the_margin_passes_and_under_a_strict_plan_does_not(
     bench.candidate.answer = lambda p, s: reply("no") if int(p[4:]) % 250 == 3 else echo_number(p, s)
     first = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
     assert first.verdict is Verdict.EQUIVALENT
-    assert first.reasons[0] == f"{first.metrics[0].id}: a loss of 0.40 pp (0.25 to 0.64) is real and inside the margin"
+    assert (
+        english(first.reasons)[0]
+        == f"{first.metrics[0].id}: a loss of 0.40 pp (0.25 to 0.64) is real and inside the margin"
+    )
     assert first.metrics[0].evidence is not None
     assert first.metrics[0].evidence.items_needed is None
     plan = bench.store.get(first.comparison_id).plan
     again = compare_again(bench.services, first.comparison_id, other=with_rule(plan, {"strict": True}))
-    assert "(changed: strict False to True)" in again.analysis.reasons[0]
+    assert "(changed: strict False to True)" in english(again.analysis.reasons)[0]
     assert again.analysis.metrics[0].verdict is Verdict.REGRESSION
     assert under_its_plan(again.comparison, again.analysis).plan.rule.strict
 

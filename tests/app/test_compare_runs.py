@@ -16,6 +16,7 @@ from qualab.run.compare import compare_again
 from qualab.run.run import start
 from qualab.run.sign import signoff_obstacles
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, failure, reply
+from tests.said import english
 
 
 def services(bench: Bench) -> ImportServices:
@@ -38,8 +39,8 @@ async def test_two_candidates_of_two_comparisons() -> None:
     assert (found.metrics[0].evidence.losses, found.metrics[0].evidence.gains) == (38, 0)
     comparison = bench.store.get(found.comparison_id)
     assert comparison.plan.imported.baseline == f"lm-eval 0, {first}/candidate"
-    assert "made of two runs: what was run cannot be checked" in signoff_obstacles(found, comparison)
-    assert any(caveat.startswith("Made of two runs of this store") for caveat in found.caveats)
+    assert "made of two runs: what was run cannot be checked" in english(signoff_obstacles(found, comparison))
+    assert any(caveat.startswith("Made of two runs of this store") for caveat in english(found.caveats))
 
 
 async def test_the_arms_of_one_comparison_give_its_own_numbers() -> None:
@@ -70,8 +71,8 @@ async def test_what_a_run_that_stopped_early_never_asked_is_left_out(is_first: b
     missing = found.suite.missing
     assert (missing.n_asked, missing.baseline_only, missing.candidate_only) == (taken[-1].n_items, 0, 0)
     assert (found.metrics[0].n_items, found.metrics[0].n_missing) == (taken[-1].n_items, 0)
-    assert "Items that only one of the two runs asked are left out: they are not missing." in found.caveats
-    assert not any("unanswered" in caveat for caveat in found.caveats)
+    assert "Items that only one of the two runs asked are left out: they are not missing." in english(found.caveats)
+    assert not any("unanswered" in caveat for caveat in english(found.caveats))
     assert compare_again(bench.services, found.comparison_id).is_as_stored
 
 

@@ -11,9 +11,9 @@ from qualab.model.comparison import Analysis
 from qualab.model.items import Reply
 from qualab.model.names import AnswerStatus, Verdict
 from qualab.model.plan import DecisionRule
-from qualab.report.words.sentences import in_korean
 from qualab.run.run import start
 from tests.app.fakes import Answerer, Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, reply
+from tests.said import english
 
 
 async def compared(
@@ -40,9 +40,8 @@ def first(n: int, **changes: Any) -> Answerer:
 
 
 def said(analysis: Analysis, part: str) -> str:
-    """The one caveat or reason that holds this, which is known in Korean."""
-    (found,) = (one for one in (*analysis.caveats, *analysis.reasons) if part in one)
-    assert in_korean(found)
+    """The one caveat or reason that holds this."""
+    (found,) = (str(one) for one in (*english(analysis.caveats), *english(analysis.reasons)) if part in one)
     return found
 
 
@@ -60,7 +59,7 @@ async def test_an_odd_finish_reason_is_a_caveat(reason: str) -> None:
 @pytest.mark.parametrize("reason", ["stop", "length", "eos_token", ""])
 async def test_a_usual_finish_reason_is_not_said(reason: str) -> None:
     analysis = await compared(first(200, finish_reason=reason))
-    assert not [one for one in analysis.caveats if "ended neither" in one]
+    assert not [one for one in english(analysis.caveats) if "ended neither" in one]
 
 
 async def test_odd_finish_reasons_beyond_the_cap_of_missing_answers_are_invalid() -> None:
@@ -91,7 +90,7 @@ async def test_reasoning_in_the_text_of_one_arm_alone_names_the_parser(mark: str
 async def test_reasoning_in_the_text_of_both_arms_is_not_the_drafters() -> None:
     both = lambda p, s: reply(f"<think>hm</think>{p.removeprefix('say ')}")  # noqa: E731
     analysis = await compared(both, both)
-    assert not [one for one in analysis.caveats if "Reasoning stands" in one]
+    assert not [one for one in english(analysis.caveats) if "Reasoning stands" in one]
     assert analysis.reasoning.candidate.in_text == 200
 
 
@@ -104,7 +103,7 @@ async def test_arms_that_think_alike_are_not_told_apart() -> None:
     analysis = await compared(thinking(40), thinking(40))
     assert analysis.reasoning.pvalue_length == analysis.reasoning.pvalue_cut == 1.0
     assert analysis.reasoning.candidate.mean_characters == 40
-    assert not [one for one in analysis.caveats if "hink" in one or "easoning" in one]
+    assert not [one for one in english(analysis.caveats) if "hink" in one or "easoning" in one]
 
 
 async def test_an_arm_that_thinks_longer_is_told() -> None:

@@ -27,6 +27,7 @@ from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, QuietProgress, exp
 from tests.app.scripted_pair import MadeUpTasks, Talker, pair, treatment
 from tests.app.test_noise_floor import ONE, WithChoices
 from tests.app.test_turns import Turns
+from tests.said import english
 from tests.scripted_engine import EngineScript
 from tests.scripted_server import encode
 
@@ -315,8 +316,8 @@ def test_nothing_is_tokenized_while_counters_are_read_and_nothing_is_seen_of_it(
                 assert summary(found).candidate.first_difference == len(encode("The lighthouse ")) - 1
                 again = both.resumed()
                 assert (again.treatment, again.caveats) == (found.treatment, found.caveats)
-            assert not any("not this run's" in note for note in treatment(found).notes)
-            plain.append(treatment(found).troubles)
+            assert not any("not this run's" in note for note in english(treatment(found).notes))
+            plain.append(english(treatment(found).troubles))
     assert plain == [(), ()]
 
 

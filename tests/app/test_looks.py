@@ -43,6 +43,7 @@ from tests.app.fakes import (
     task_spec,
 )
 from tests.app.test_analysis_kinds import Column, zeros_and_ones
+from tests.said import english
 from tests.store.samples import make_plan
 
 
@@ -119,7 +120,7 @@ async def test_an_equal_pair_stops_early_and_says_what_it_saved() -> None:
     assert analysis.metrics[0].n_items == taken.n_items
     assert analysis.metrics[0].n_missing == 0
     assert taken.looks[-1].decision is LookDecision.PROVEN
-    assert "proven at look" in analysis.metrics[0].reason
+    assert "proven at look" in english(analysis.metrics[0].reason)
     assert bench.store.get(analysis.comparison_id).status is ComparisonStatus.FINISHED
 
 
@@ -131,7 +132,7 @@ async def test_a_broken_candidate_stops_for_harm() -> None:
     assert analysis.looks is not None
     assert analysis.looks.n_items == 400
     assert analysis.looks.looks[0].decision is LookDecision.HARM
-    assert "harm" in analysis.reasons[0]
+    assert "harm" in english(analysis.reasons)[0]
     assert evidence_of(analysis).pvalue_adjusted < 0.05
 
 
@@ -240,8 +241,8 @@ async def test_harm_to_one_metric_stops_the_run_and_leaves_the_other_open() -> N
 async def test_metrics_that_are_not_primary_come_with_a_caveat() -> None:
     bench = Bench(harness=FakeHarness(TwoTasks(n_items=3_000, extra=True)))
     analysis = await run(bench)
-    assert any("Only the primary metrics are adjusted for the looks" in caveat for caveat in analysis.caveats)
-    assert not any("looks" in caveat for caveat in (await run(bench_of(30), looks=None)).caveats)
+    assert any("Only the primary metrics are adjusted for the looks" in caveat for caveat in english(analysis.caveats))
+    assert not any("looks" in caveat for caveat in english((await run(bench_of(30), looks=None)).caveats))
     assert analysis.metrics[2].equals == "products/exact_match,none"
     assert analysis.metrics[2].verdict is analysis.metrics[1].verdict
 
@@ -260,7 +261,7 @@ async def test_missing_answers_count_as_no_information_and_can_keep_a_look_open(
     bench.candidate.answer = lambda p, s: failure() if int(p[4:]) % 20 == 3 else echo_number(p, s)
     analysis = await run(bench, rule=DecisionRule(max_missing_share=0.2))
     assert analysis.verdict is Verdict.INCONCLUSIVE
-    assert "missing counted as wrong" in analysis.reasons[-1]
+    assert "missing counted as wrong" in english(analysis.reasons)[-1]
     assert analysis.looks is not None
     fractions = [one.metrics[0].fraction for one in analysis.looks.looks]
     pairs = [one.metrics[0].n_pairs for one in analysis.looks.looks]
@@ -551,8 +552,8 @@ async def test_a_real_loss_inside_the_margin_is_proven_by_looks_and_said_first()
     assert analysis.verdict is Verdict.EQUIVALENT
     evidence = evidence_of(analysis)
     assert evidence.pvalue_adjusted <= 0.05
-    assert " is real and inside the margin" in analysis.reasons[0]
-    assert analysis.reasons[0].startswith(f"{analysis.metrics[0].id}: a loss of ")
+    assert " is real and inside the margin" in english(analysis.reasons)[0]
+    assert english(analysis.reasons)[0].startswith(f"{analysis.metrics[0].id}: a loss of ")
     strict = bench_of(4_000)
     strict.candidate.answer = bench.candidate.answer
     assert (await run(strict, rule=DecisionRule(margin=0.012, strict=True))).verdict is Verdict.REGRESSION
@@ -700,7 +701,7 @@ async def test_each_primary_is_looked_at_with_its_own_margin() -> None:
     analysis = await run(bench_of(600, TwoTasks), rule=rule)
     rows = {row.task: row for row in analysis.metrics}
     assert rows["products"].verdict is Verdict.EQUIVALENT
-    assert "±20.00 pp" in rows["products"].reason
+    assert "±20.00 pp" in english(rows["products"].reason)
     assert analysis.looks is not None
     decided = {one.metric: one.decided_at for one in analysis.looks.looks[-1].metrics}
     assert decided["products/exact_match,none"] == 2

@@ -36,6 +36,7 @@ from tests.app.fakes import (
     reply,
     task_spec,
 )
+from tests.said import english
 
 ONE = NoisePlan(runs=1, concurrency=9)
 
@@ -182,7 +183,7 @@ async def test_a_noise_floor_without_a_common_answer_says_so_and_gives_no_number
     found = floor_of(analysis)
     assert (found.baseline, found.candidate, found.odd_texts) == (None, None, None)
     assert (found.metrics[0].flip_rate_baseline, found.metrics[0].odd) == (None, None)
-    assert "nothing can be compared" in found.note
+    assert "nothing can be compared" in english(found.note)
     assert "nothing can be compared" in "\n".join(noise_lines(analysis))
     assert "NaN" not in canonical_json(analysis)
 
@@ -257,8 +258,8 @@ async def test_a_run_with_looks_measures_the_noise_of_what_was_asked() -> None:
 async def test_without_a_noise_floor_it_is_said_that_there_is_none() -> None:
     analysis = await run(bench_of(20), noise_floor=None)
     assert analysis.noise is None
-    assert any("No noise floor was measured" in caveat for caveat in analysis.caveats)
-    assert not any("noise floor" in caveat for caveat in (await run(bench_of(20))).caveats)
+    assert any("No noise floor was measured" in caveat for caveat in english(analysis.caveats))
+    assert not any("noise floor" in caveat for caveat in english((await run(bench_of(20))).caveats))
 
 
 async def test_the_noise_floor_is_part_of_the_plan() -> None:

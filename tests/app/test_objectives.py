@@ -16,6 +16,7 @@ from qualab.run.run import start
 from qualab.stats.counts import PairedCounts
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, failure, reply
 from tests.app.test_analyse import PAIRS, arm, evidence_of, row, sample
+from tests.said import english
 from tests.stats.reference import non_inferiority
 
 BETTER = DecisionRule(margin=0.02, objective=Objective.NON_INFERIORITY)
@@ -49,7 +50,7 @@ def test_what_a_loss_bound_proves_and_needs_is_one_sided() -> None:
     assert one.provable_margin == two.provable_margin  # the loss is the farther side here
     needed = [with_items_needed(*both).items_needed for both in ((one, BETTER), (two, DecisionRule(margin=0.02)))]
     assert needed[0] < needed[1]  # type: ignore[operator]
-    reason = judge(one, (), BETTER)[1]
+    reason = english(judge(one, (), BETTER)[1])
     assert "prove −2.0" in reason or "prove −1." in reason
     assert "−2.00 pp needs about" in reason
 
@@ -89,7 +90,7 @@ async def test_missing_answers_that_could_hide_a_loss_keep_non_inferiority_open(
     rule = replace(BETTER, max_missing_share=0.05)
     analysis = await start(bench.services, experiment(rule=rule), keys={}, progress=QuietProgress())
     assert analysis.verdict is Verdict.INCONCLUSIVE
-    assert "missing counted as wrong" in analysis.reasons[-1]
+    assert "missing counted as wrong" in english(analysis.reasons)[-1]
 
 
 async def test_missing_answers_that_could_hide_a_gain_do_not_matter_to_it() -> None:
@@ -117,7 +118,7 @@ async def test_a_metric_is_judged_by_its_own_margin() -> None:
         analysis = await start(bench.services, wanted, keys={}, progress=QuietProgress())
         assert analysis.verdict is verdict
         assert analysis.metrics[0].margin == margins.get("sums", 0.02)
-        assert f"±{100 * analysis.metrics[0].margin:.2f} pp" in analysis.reasons[0]
+        assert f"±{100 * analysis.metrics[0].margin:.2f} pp" in english(analysis.reasons)[0]
 
 
 @pytest.mark.parametrize(
@@ -146,8 +147,8 @@ def test_a_terminal_and_a_comparison_judge_alike(gains: int, losses: int, n_item
 def test_a_real_gain_is_said_beside_non_inferiority_without_a_margin_that_it_has_not() -> None:
     evidence = evidence_of(sample(800, 40, 12), BETTER)
     assert evidence is not None
-    assert judge(evidence, (), BETTER)[1].startswith("a gain of 3.50 pp (")
-    assert judge(evidence, (), BETTER)[1].endswith(" is real")
+    assert english(judge(evidence, (), BETTER)[1]).startswith("a gain of 3.50 pp (")
+    assert english(judge(evidence, (), BETTER)[1]).endswith(" is real")
     assert judge(evidence, (), replace(BETTER, strict=True))[0] is Verdict.IMPROVEMENT
 
 
@@ -156,7 +157,8 @@ def test_where_less_is_better_a_rise_is_the_loss_inside_the_margin() -> None:
     assert evidence is not None
     rule = DecisionRule(margin=0.02)
     said = "a loss of 0.60 pp (0.38 to 0.85) is real and inside the margin"
-    assert judge(evidence, (), rule, higher_is_better=False) == (Verdict.EQUIVALENT, said)
+    found, reason = judge(evidence, (), rule, higher_is_better=False)
+    assert (found, english(reason)) == (Verdict.EQUIVALENT, said)
     strict = judge(evidence, (), replace(rule, strict=True), higher_is_better=False)
     assert strict[0] is Verdict.REGRESSION
-    assert "the plan is strict" in strict[1]
+    assert "the plan is strict" in english(strict[1])

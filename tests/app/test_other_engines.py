@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from qualab.analysis import drafter as signs
 from qualab.errors import PairDiffers
 from qualab.model.comparison import Analysis
 from qualab.model.engine import EngineKind
@@ -17,6 +16,7 @@ from qualab.model.plan import DecisionRule
 from qualab.run import preflight as trials
 from qualab.run.preflight import TELLING
 from tests.app.scripted_pair import ROUNDS, drafting, pair, stops, treatment
+from tests.said import CLOSED, UNTOLD, english
 from tests.scripted_engine import SPEC_TOKENS, EngineScript
 
 SGLANG = EngineScript(kind="sglang")
@@ -53,7 +53,7 @@ def test_a_pair_in_which_the_drafter_alone_differs_gets_a_verdict(script: Engine
     with pair(off=script, on=script) as both:
         assert stops(both.preflight()) == []
         found = both.compared()
-    assert treatment(found).troubles == ()
+    assert english(treatment(found).troubles) == ()
     assert found.verdict is not Verdict.INVALID
     assert treatment(found).is_observed
     assert drafting(found).accepted_tokens == 40 * 2 * ROUNDS
@@ -86,7 +86,7 @@ def test_a_configured_drafter_that_metrics_do_not_show_yet_is_left_to_the_run() 
         before = both.preflight()
         found = both.compared()
     note = f"the candidate is configured with a drafter ({DRAFTER}), which its metrics do not show yet"
-    assert (stops(before), note in [one.what for one in before.findings]) == ([], True)
+    assert (stops(before), note in [english(one.what) for one in before.findings]) == ([], True)
     assert found.verdict is not Verdict.INVALID
     assert drafting(found).mean_length == 3.0
 
@@ -96,8 +96,8 @@ def test_a_configured_drafter_that_metrics_never_show_is_not_taken_for_one_that_
     with pair(off=OLD_SGLANG, on=on) as both:
         found = both.compared()
     assert found.verdict is Verdict.INVALID
-    (trouble,) = treatment(found).troubles
-    assert trouble.startswith(f"whether the drafter ran is not observable: {signs.UNTOLD}")
+    (trouble,) = english(treatment(found).troubles)
+    assert trouble.startswith(f"whether the drafter ran is not observable: {UNTOLD}")
 
 
 def test_a_drafter_in_the_baseline_stops(script: EngineScript) -> None:
@@ -113,7 +113,7 @@ def test_a_drafter_in_neither_arm_stops(script: EngineScript) -> None:
     if script is TGI:
         assert found == ["the candidate drafted nothing for a probe"]
     elif script is TENSORRT_LLM:  # whose iterations may say nothing for another reason
-        assert found == [f"whether the {arm} drafts is not observable: {signs.UNTOLD}" for arm in ArmName]
+        assert found == [f"whether the {arm} drafts is not observable: {UNTOLD}" for arm in ArmName]
     else:
         assert found == ["the candidate's engine counts no drafts: it has no drafter"]
 
@@ -123,7 +123,11 @@ def test_a_drafter_that_dies_in_the_middle_makes_it_invalid(script: EngineScript
     with pair(off=script, on=on, sizes={"sums": 40, "words": 40}) as both:
         found = both.compared()
     assert found.verdict is Verdict.INVALID
-    said = [one for one in treatment(found).troubles if one.startswith("words: the candidate drafted nothing in 40")]
+    said = [
+        one
+        for one in english(treatment(found).troubles)
+        if one.startswith("words: the candidate drafted nothing in 40")
+    ]
     assert len(said) == 1
 
 
@@ -139,7 +143,7 @@ def test_a_baseline_that_drafts_in_the_middle_makes_it_invalid(script: EngineScr
         engine.generated = drafting_for_some  # type: ignore[method-assign]
         found = both.compared(rule=ALLOWED)
     assert found.verdict is Verdict.INVALID
-    assert any("the baseline drafted" in one for one in treatment(found).troubles)
+    assert any("the baseline drafted" in one for one in english(treatment(found).troubles))
 
 
 def test_sglang_tells_what_it_is() -> None:
@@ -176,17 +180,17 @@ def test_a_setting_of_tensorrt_llm_different() -> None:
 def test_sglang_without_metrics_tells_of_the_baseline_alone() -> None:
     with pair(off=CLOSED_SGLANG, on=CLOSED_SGLANG) as both:
         (found,) = both.preflight().stopping
-    assert found.what == f"whether the candidate drafts is not observable: {signs.CLOSED}"
-    assert "--enable-metrics" in found.mend
+    assert english(found.what) == f"whether the candidate drafts is not observable: {CLOSED}"
+    assert "--enable-metrics" in found.hint
 
 
 def test_open_metrics_that_tell_nothing_of_drafting_are_called_so() -> None:
     with pair(off=SILENT, on=SILENT) as both:
         found = both.preflight().stopping
-        assert [one.what for one in found] == [
-            f"whether the {arm} drafts is not observable: {signs.UNTOLD}" for arm in ArmName
+        assert [english(one.what) for one in found] == [
+            f"whether the {arm} drafts is not observable: {UNTOLD}" for arm in ArmName
         ]
-        assert {one.mend for one in found} == {TELLING[EngineKind.TENSORRT_LLM]}
+        assert {one.hint for one in found} == {TELLING[EngineKind.TENSORRT_LLM]}
         assert both.compared(rule=ALLOWED).verdict is not Verdict.INVALID
 
 
@@ -201,15 +205,15 @@ def test_open_metrics_that_tell_nothing_of_drafting_are_called_so() -> None:
 )
 def test_what_is_not_read_is_said(script: EngineScript, note: str) -> None:
     with pair(off=script, on=script) as both:
-        assert any(one.startswith(note) for one in treatment(both.compared()).notes)
+        assert any(one.startswith(note) for one in english(treatment(both.compared()).notes))
 
 
 def test_a_run_goes_on_with_engines_that_count_from_the_first_look(script: EngineScript) -> None:
     with pair(off=script, on=script) as both:
         both.killed(after=20)
         found = both.resumed()
-    assert treatment(found).troubles == ()
-    assert not any("started anew" in one for one in treatment(found).notes)
+    assert english(treatment(found).troubles) == ()
+    assert not any("started anew" in one for one in english(treatment(found).notes))
 
 
 # another model answers
@@ -228,8 +232,8 @@ def test_a_routers_fallback_in_the_middle_of_a_run_is_counted_by_arm() -> None:
     assert models(found, ArmName.BASELINE) == {"scripted": 40}
     assert found.verdict is Verdict.INVALID
     said = f"{n} of 40 answers of the candidate come from MODEL-B, and scripted was asked: another model answers"
-    assert treatment(found).troubles == (said,)
-    assert said in found.reasons
+    assert english(treatment(found).troubles) == (said,)
+    assert said in english(found.reasons)
 
 
 @pytest.mark.parametrize(("arm", "name"), [("off", "baseline"), ("on", "candidate")])
@@ -242,7 +246,7 @@ def test_another_model_from_the_start_stops(arm: str, name: str) -> None:
 def test_one_other_name_in_both_arms_is_a_name_of_the_model() -> None:
     named = EngineScript(fallback="scripted-2026-01-02")
     with pair(off=named, on=named) as both:
-        said = [one.what for one in both.preflight().findings if not one.stops]
+        said = [english(one.what) for one in both.preflight().findings if not one.stops]
         both.killed(after=10)
         found = both.resumed()  # which sends no trials: what the start saw is known
     assert "the candidate answers as scripted-2026-01-02, and scripted was asked" in said

@@ -30,6 +30,7 @@ from tests.app.fakes import (
     experiment,
     failure,
 )
+from tests.said import english
 
 A, B, C = ("sha256:" + digit * 64 for digit in "abc")
 COMMIT, OTHER = "1" * 40, "2" * 40
@@ -71,7 +72,7 @@ def images(off: tuple[str, ...] = (A,), on: tuple[str, ...] = (A,)) -> dict[str,
     ],
 )
 def test_what_may_be_something_else_tomorrow(pins: Pins, unpinned: tuple[str, ...]) -> None:
-    assert pins.unpinned == unpinned
+    assert english(pins.unpinned) == unpinned
 
 
 @pytest.mark.parametrize("image", [f"a/b@{A[:-1]}", f"a/b@{A}0", f"a/b@{A.upper()}", "a/b@latest", "a b", f"a@{A}:v1"])
@@ -123,10 +124,10 @@ async def test_an_unpinned_result_says_so_and_is_not_signed_off() -> None:
     analysis = await run(bench, image="vllm:latest")
     assert analysis.verdict is Verdict.EQUIVALENT
     sentence = "Unpinned: the image vllm:latest names no digest, no checkpoint revision is named: not for sign-off."
-    assert sentence in analysis.caveats
+    assert sentence in english(analysis.caveats)
     assert analysis.pinning is not None
     assert not analysis.pinning.is_pinned
-    (obstacle,) = signoff_obstacles(analysis, bench.store.get(analysis.comparison_id))
+    (obstacle,) = english(signoff_obstacles(analysis, bench.store.get(analysis.comparison_id)))
     assert obstacle.startswith("unpinned: the image")
 
 
@@ -141,7 +142,7 @@ async def test_a_pinned_result_can_be_signed_off_and_is_declared_where_nothing_t
         for arm in (BASELINE, CANDIDATE)
         for part, value in ((PinPart.IMAGE, IMAGE), (PinPart.REVISION, COMMIT))
     ]
-    assert not any("Unpinned" in caveat for caveat in analysis.caveats)
+    assert not any("Unpinned" in caveat for caveat in english(analysis.caveats))
     comparison = bench.store.get(analysis.comparison_id)
     assert signoff_line(analysis, comparison) == "Sign-off: possible"
 
@@ -180,11 +181,11 @@ async def test_an_image_that_is_not_the_plans_stops_before_anything_is_asked_or_
 async def test_arms_of_two_images_stop_though_the_plan_names_none() -> None:
     found = await look(bench_of(images=images(on=(B,))), places=PinPlaces(pods=PODS))
     (stopping,) = found.stopping
-    assert stopping.what == (
+    assert english(stopping.what) == (
         f"the image is {A} in the baseline (kubectl, pod serving/off) and {B} in the candidate "
         "(kubectl, pod serving/on)"
     )
-    assert stopping.mend == "Start both arms with one image"
+    assert stopping.hint == "Start both arms with one image"
     assert not (await look(bench_of(images=images(on=(B, A))), places=PinPlaces(pods=PODS))).stopping
 
 
@@ -193,25 +194,25 @@ async def test_a_revision_of_the_engine_that_is_not_the_plans_stops() -> None:
     for arm in (bench.baseline, bench.candidate):
         arm.model_root = f"/cache/snapshots/{OTHER}/"
     found = await look(bench, **PINNED)
-    assert [one.what for one in found.stopping] == [
+    assert [english(one.what) for one in found.stopping] == [
         f"the {arm}'s checkpoint's revision is {OTHER} (the engine), and the plan's is {COMMIT}"
         for arm in ("baseline", "candidate")
     ]
 
 
 def of_pins(found: Preflight) -> list[Finding]:
-    return [one for one in found.findings if "unpinned" in one.what]
+    return [one for one in found.findings if "unpinned" in english(one.what)]
 
 
 async def test_what_floats_is_said_with_how_to_pin_it_and_does_not_stop() -> None:
     found = await look(bench_of(), image="host:5000/vllm:v1")
     (said,) = of_pins(found)
     assert (said.stops, found.stopping) == (False, ())
-    assert said.what.startswith("unpinned, never signed off: the image host:5000/vllm:v1 names no digest")
-    assert "--image host:5000/vllm@sha256:DIGEST (`docker buildx imagetools inspect host:5000/vllm:v1`" in said.mend
-    assert "Name the checkpoint by its commit with --revision" in said.mend
+    assert english(said.what).startswith("unpinned, never signed off: the image host:5000/vllm:v1 names no digest")
+    assert "--image host:5000/vllm@sha256:DIGEST (`docker buildx imagetools inspect host:5000/vllm:v1`" in said.hint
+    assert "Name the checkpoint by its commit with --revision" in said.hint
     seen = await look(bench_of(images=images()), image="host:5000/vllm:v1", places=PinPlaces(pods=PODS))
-    assert f"--image host:5000/vllm@{A} is what the baseline runs" in of_pins(seen)[0].mend
+    assert f"--image host:5000/vllm@{A} is what the baseline runs" in of_pins(seen)[0].hint
     assert of_pins(await look(bench_of(), **PINNED)) == []
 
 
@@ -272,15 +273,18 @@ async def test_everything_that_keeps_a_result_from_being_signed_off() -> None:
     bench.candidate.counters = bench.baseline.counters = closed  # type: ignore[method-assign]
     analysis = await run(bench, limit=600, rule=DecisionRule(allow_unobserved=True))
     comparison = bench.store.get(analysis.comparison_id)
-    assert signoff_obstacles(analysis, comparison) == (
+    assert english(signoff_obstacles(analysis, comparison)) == (
         "limited to 600 items a task",
         "unpinned: no image is named, no checkpoint revision is named",
         "nothing tells that the drafter ran",
     )
     other = compare_again(bench.services, comparison.id, other=with_rule(comparison.plan, {"margin": 0.1})).analysis
-    assert signoff_obstacles(other, comparison)[:2] == ("the verdict is INVALID", "the plan was made after the data")
+    assert english(signoff_obstacles(other, comparison))[:2] == (
+        "the verdict is INVALID",
+        "the plan was made after the data",
+    )
     quiet = replace(comparison, plan=replace(comparison.plan, tasks=()))
-    assert signoff_obstacles(analysis, quiet)[-1] == "no task exercises the drafter"
+    assert english(signoff_obstacles(analysis, quiet))[-1] == "no task exercises the drafter"
 
 
 async def closed() -> None:
@@ -290,7 +294,7 @@ async def closed() -> None:
 async def test_a_verdict_that_does_not_pass_is_an_obstacle_and_no_noise_floor_is_none() -> None:
     bench = bench_of(10)
     analysis = await run(bench, **PINNED)
-    assert any("No noise floor" in caveat for caveat in analysis.caveats)
+    assert any("No noise floor" in caveat for caveat in english(analysis.caveats))
     comparison = bench.store.get(analysis.comparison_id)
     assert signoff_line(analysis, comparison) == "Sign-off: no (the verdict is INCONCLUSIVE)"
 

@@ -21,6 +21,7 @@ from qualab.model.names import ArmName, EvidenceKind, MetricKind, Verdict
 from qualab.model.plan import DecisionRule, TaskSpec
 from qualab.run.run import start
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, reply
+from tests.said import english
 
 SMALL = 0.12
 
@@ -83,8 +84,8 @@ def test_the_same_scores_give_the_same_bytes_in_any_order_of_asking() -> None:
 def test_a_real_loss_is_a_regression_and_names_where() -> None:
     found = stored(MadeUp(scale=0.5, changed=0.01, loss=0.05)).analyse()
     assert found.verdict is Verdict.REGRESSION
-    assert any(reason.startswith("kobest/acc,none") for reason in found.reasons)
-    assert "over all" in found.reasons[-1]
+    assert any(reason.startswith("kobest/acc,none") for reason in english(found.reasons))
+    assert "over all" in english(found.reasons)[-1]
     assert found.suite.global_test is not None
     assert found.suite.global_test.difference < 0
 

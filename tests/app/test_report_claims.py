@@ -11,6 +11,7 @@ from qualab.model.comparison import PolicyResult, SignOff
 from qualab.model.engine import EngineKind
 from qualab.model.names import Language, MissingPolicy, Objective, Verdict
 from qualab.model.plan import Imported
+from qualab.model.reason import Reason, of
 from qualab.model.registry import AuditEntry
 from qualab.model.report import Bullets, Excerpt, Forest, Histogram, ReportModel, Table, Tone
 from qualab.model.report import SignOff as Lines
@@ -23,6 +24,7 @@ from tests.app.fakes import START
 from tests.app.test_report_model import DRAFTING, PRIMARY, bare, blocks, full, model, said
 from tests.fresh_store import copy_of
 from tests.render.samples import report, sample
+from tests.said import english
 
 
 def judged(source: Source, verdict: Verdict, **changes: Any) -> Source:
@@ -92,7 +94,7 @@ def test_a_real_loss_inside_the_margin_is_in_the_first_sentence(
 ) -> None:
     source = judged(bare(), Verdict.EQUIVALENT)
     evidence = next(row.evidence for row in source.analysis.metrics if row.evidence)
-    reason = "a loss of 0.30 pp (0.15 to 0.46) is real and inside the margin"
+    reason = Reason("loss.inside", {"difference": 0.003, "low": 0.0015, "high": 0.0046})
     rows = tuple(
         replace(
             row,
@@ -128,9 +130,11 @@ def test_the_band_says_its_margin() -> None:
 
 
 def test_of_many_reasons_the_weightiest_are_said_and_the_others_counted() -> None:
-    reasons = (*(f"{row.id}: the interval lies below −2.00 pp" for row in bare().analysis.metrics), "no primary metric")
+    margin = Reason("margin.loss", {"margin": 0.02})
+    losses = (of(row.id, Reason("proven.above", {"bounds": margin})) for row in bare().analysis.metrics)
+    reasons = (*losses, Reason("no-primary"))
     shown = next(blocks(model(judged(bare(), Verdict.REGRESSION, reasons=reasons)), "verdict", Bullets)).items
-    assert shown[:MOST_REASONS] == reasons[:MOST_REASONS]
+    assert shown[:MOST_REASONS] == english(reasons[:MOST_REASONS])
     assert shown[MOST_REASONS:] == ("and 26 more metrics: see the table of all metrics", "no primary metric")
 
 
@@ -222,10 +226,9 @@ def after_the_data() -> ReportModel:
     """Under a plan of another margin, level and objective, which is stored by its hash alone."""
     made, analysis = sample()
     store = copy_of(made.store)
-    why = (
-        "the plan was made after the data (changed: margin 0.02 to 0.05, alpha 0.05 to 0.1, "
-        "objective equivalence to non_inferiority): never signed off"
-    )
+    changes = (("margin", 0.02, 0.05), ("alpha", 0.05, 0.1), ("objective", "equivalence", "non_inferiority"))
+    parts = (Reason("changed", {"part": part, "before": old, "after": new}) for part, old, new in changes)
+    why = Reason("after-data", {"changes": tuple(parts)})
     rows = tuple(replace(row, margin=0.05) for row in analysis.metrics)
     other = replace(analysis, plan_hash=OTHER, verdict=Verdict.INVALID, reasons=(why, *analysis.reasons), metrics=rows)
     store.put_analysis(other, now=START)

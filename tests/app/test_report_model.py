@@ -39,6 +39,7 @@ from qualab.model.engine import (
 )
 from qualab.model.names import ArmName, Language, LookDecision, MissingPolicy, Verdict
 from qualab.model.plan import Assumptions, LookPlan, PinFound, Pinning, PinPart
+from qualab.model.reason import Reason, of
 from qualab.model.registry import AuditEntry
 from qualab.model.report import Bullets, Excerpt, Forest, Histogram, ReportModel, Table
 from qualab.report.evidence import AFTER, BEFORE
@@ -118,7 +119,7 @@ def full() -> Source:
         metrics=(
             MetricNoise(metric=PRIMARY, n_answers=79, flip_rate_baseline=0.0127, flip_rate_candidate=0.038, odd=odd),
         ),
-        note="",
+        note=None,
     )
     repeats = RepeatSummary(
         metrics=tuple(
@@ -135,7 +136,7 @@ def full() -> Source:
         tasks=(DRAFTING,),
         bins=(LengthBin(from_tokens=16, to_tokens=31, n_answers=8, draft_tokens=2_023, accepted_tokens=1_875),),
         troubles=(),
-        notes=("gsm8k: a round yields 2.23 tokens, no more than the 2.43 at which drafting begins to pay.",),
+        notes=(of("gsm8k", Reason("below-break-even.plan", {"length": 2.23, "break_even": 2.43})),),
         break_even_length=2.43,
     )
     pinning = Pinning(
@@ -188,7 +189,7 @@ def full() -> Source:
         metrics=rows,
         looks=looks,
         caveats=treatment.notes,
-        suite=replace(source.analysis.suite, missing=missing, joint_power=0.4321, joint_power_reason=""),
+        suite=replace(source.analysis.suite, missing=missing, joint_power=0.4321, joint_power_reason=None),
     )
     seen = tuple(EngineSeen(arm=arm, seen_at=START, engine=engine) for arm, engine in ENGINES.items())
     return replace(source, comparison=replace(source.comparison, plan=plan), analysis=analysis, observations=seen)
@@ -342,7 +343,7 @@ def test_who_signed_off_is_on_record_with_the_reason_of_an_override() -> None:
         signed_by="김민지",
         note="release 12",
         override="the customer waits",
-        obstacles=("the verdict is INCONCLUSIVE",),
+        obstacles=(Reason("verdict-is", {"verdict": Verdict.INCONCLUSIVE}),),
         signed_at=START,
     )
     entry = AuditEntry(at=START, who="kim@ci", action="comparison.sign-off", subject=made.comparison.id)

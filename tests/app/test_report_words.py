@@ -9,35 +9,18 @@ from pathlib import Path
 from string import Formatter
 
 import pytest
+from pydantic import TypeAdapter
 
 import qualab
-from qualab.model.names import Language
-from qualab.report.words import CATALOGUES, ENGLISH, Words
-from qualab.report.words.sentences import FORMS, WORDS, in_korean
+from qualab.model.canonical import canonical_json
+from qualab.model.names import Language, MissingPolicy
+from qualab.model.reason import Reason, of
+from qualab.report.words import CATALOGUES, ENGLISH, NAMES, REASONS, shown
 from tests.app.report_texts import english_in, texts
 from tests.render.samples import report
+from tests.said import KOREAN
 
 PACKAGE = Path(qualab.__file__).parent
-KOREAN = Words(language=Language.KOREAN)
-PRODUCERS = (
-    "analysis/analyse.py",
-    "run/compare.py",
-    "imports/findings.py",
-    "run/rescore.py",
-    "analysis/interleaving.py",
-    "analysis/judge.py",
-    "analysis/looks.py",
-    "analysis/missing.py",
-    "analysis/endings.py",
-    "analysis/noise.py",
-    "analysis/means.py",
-    "analysis/labels.py",
-    "analysis/samples.py",
-    "analysis/suspect.py",
-    "analysis/drafter.py",
-)
-"""Modules that make sentences which analyses keep."""
-ERRORS = frozenset({"InvalidValue", "PairDiffers", "PlanChanged", "ValueError"})
 
 
 def places(text: str) -> set[str]:
@@ -48,23 +31,6 @@ def constants(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
-
-
-def fragments(path: Path) -> Iterator[str]:
-    """The constant pieces of a module's sentences: no docstrings, nothing of errors."""
-    tree = ast.parse(path.read_text())
-    left_out = {id(part) for node in ast.walk(tree) if _says_nothing_stored(node) for part in ast.walk(node)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in left_out:
-            piece = node.value.strip(" ;,:().'%−")
-            if re.search(r"[a-z]{2,} [a-z]{2,}", piece):
-                yield piece
-
-
-def _says_nothing_stored(node: ast.AST) -> bool:
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        return True
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS
 
 
 def test_both_languages_have_the_same_texts_with_the_same_places() -> None:
@@ -104,135 +70,151 @@ def test_every_text_is_used() -> None:
     assert CATALOGUES[Language.ENGLISH].keys() - used - made - parts == set()
 
 
-@pytest.mark.parametrize("name", PRODUCERS)
-def test_every_sentence_that_an_analysis_keeps_is_known_in_korean(name: str) -> None:
-    known = "\n".join((*FORMS, *WORDS))
-    unknown = [piece for piece in fragments(PACKAGE / name) if piece not in known]
-    assert [piece for piece in unknown if piece not in NOT_SENTENCES] == []
+def test_both_languages_have_the_same_reasons_with_the_same_values() -> None:
+    english, korean = (REASONS[language] for language in (Language.ENGLISH, Language.KOREAN))
+    assert english.keys() == korean.keys()
+    assert [code for code in english if places(english[code]) != places(korean[code])] == []
+    assert NAMES[Language.ENGLISH].keys() == NAMES[Language.KOREAN].keys()
 
 
-NOT_SENTENCES: frozenset[str] = frozenset({"analysis of"})
-"""The name of a random stream."""
+def codes_made(path: Path) -> Iterator[re.Pattern[str]]:
+    """What a module calls reasons by: literal codes, f-strings as patterns, and what it assigns to `code`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Reason" and node.args:
+            yield from _codes(node.args[0])
+        elif isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name) and target.id == "code":
+            yield from _codes(node.value)
+
+
+def _codes(node: ast.expr) -> Iterator[re.Pattern[str]]:
+    if isinstance(node, ast.IfExp):
+        yield from (*_codes(node.body), *_codes(node.orelse))
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield re.compile(re.escape(node.value))
+    elif isinstance(node, ast.JoinedStr):
+        parts = (re.escape(str(one.value)) if isinstance(one, ast.Constant) else ".+" for one in node.values)
+        yield re.compile("".join(parts))
+
+
+def test_every_code_that_is_made_has_words() -> None:
+    paths = [path for path in PACKAGE.rglob("*.py") if "import Reason" in path.read_text()]
+    made = {code.pattern: code for path in paths for code in codes_made(path)}
+    known = REASONS[Language.ENGLISH]
+    assert [pattern for pattern, code in made.items() if not any(map(code.fullmatch, known))] == []
+    tabled = {text for path in paths for text in constants(path)}
+    assert [
+        code for code in known if code not in tabled and not any(one.fullmatch(code) for one in made.values())
+    ] == []
+
+
+ABOUT = Reason("about.range", {"n": 751, "low": 548, "high": 1039})
+PROVES = Reason("items-prove", {"n": 40, "bounds": Reason("margin.both.proven", {"margin": 0.0722})})
+MARGIN = Reason("margin.both", {"margin": 0.02})
+COST = Reason("missing-cost", {"n": 13, "bounds": Reason("margin.both", {"margin": 0.00985})})
 
 
 @pytest.mark.parametrize(
-    ("english", "korean"),
+    ("reason", "english", "korean"),
     [
         (
-            "gsm8k/em,none: these 40 items prove ±7.22 pp; ±2.00 pp needs about 133 items at this discordance",
-            "gsm8k/em,none: 문항 40개로 ±7.22%p까지 입증. 지금의 불일치율 기준으로 ±2.00%p를 입증하려면 약 133개 필요",
-        ),
-        (
+            of("a/b", Reason("policy-disagrees.cost", {
+                "policy": MissingPolicy.AGAINST_CANDIDATE,
+                "cost": Reason("remedy", {
+                    "reason": Reason("holds-unless", {"reason": COST, "most": 7, "n": 13}),
+                    "command": "qualab resume 2026-a --retry-failed",
+                }),
+            })),
             "a/b: proven over complete pairs, but not with this policy: worst case against the candidate; 13 pairs "
-            "without an answer alone cost ±0.99 pp (holds unless more than 7 of these 13 were lost): `qualab resume "
+            "without an answer alone cost ±0.98 pp (holds unless more than 7 of these 13 were lost): `qualab resume "
             "2026-a --retry-failed`",
             "a/b: 완전한 쌍으로는 입증되지만, 다음 처리 방식에서는 아님: 후보에게 가장 불리하게 처리. 답이 없는 "
-            "13쌍만으로도 ±0.99%p의 여유를 잃음 (이 13쌍 중 오답이 된 것이 7쌍 이하라면 판정이 유지됨): "
+            "13쌍만으로도 ±0.98%p의 여유를 잃음 (이 13쌍 중 오답이 된 것이 7쌍 이하라면 판정이 유지됨): "
             "`qualab resume 2026-a --retry-failed`",
         ),
         (
-            "a/b: 13 of 1,319 pairs lack an answer, more than the plan allows (0.5 %); 1 pair without an answer alone "
-            "costs −0.99 pp",
-            "a/b: 1,319쌍 중 13쌍에 답이 없어 계획의 허용치(0.5%)를 넘음. 답이 없는 1쌍만으로도 −0.99%p의 여유를 잃음",
-        ),
-        (
+            Reason("status-differs", {"status": "timeout", "n_baseline": 0, "n_candidate": 10, "p": 0.002}),
             "The arms differ in how often the status is timeout: 0 items in the baseline alone, 10 in the candidate "
             "alone (p 0.002).",
             "두 서버의 ‘시간 초과’ 빈도가 다릅니다: 기준만 문항 0개, 후보만 10개 (p 0.002).",
         ),
         (
+            of("gsm8k/em,none", Reason("needs.observed", {
+                "proven": PROVES, "bounds": MARGIN, "needed": ABOUT, "circumstances": Reason("at-discordance"),
+                "difference": -0.0083, "observed": Reason("about.open", {"n": 1582, "low": 1148, "most": 200_000}),
+            })),
             "gsm8k/em,none: these 40 items prove ±7.22 pp; ±2.00 pp needs about 751 (548 to 1,039) items at this "
-            "discordance and no true difference, about 1,582 (1,148 to 2,192) if the difference of −0.83 pp is real",
+            "discordance and no true difference, about 1,582 (1,148 to more than 200,000) if the difference of "
+            "−0.83 pp is real",
             "gsm8k/em,none: 문항 40개로 ±7.22%p까지 입증. 지금의 불일치율 기준으로 "
             "±2.00%p를 입증하려면, 실제 차이가 없을 때 "
-            "약 751개(548 ~ 1,039개), −0.83%p의 차이가 실제일 때 약 1,582개(1,148 ~ 2,192개) 필요",
+            "약 751개(548 ~ 1,039개), −0.83%p의 차이가 실제일 때 약 1,582개(1,148개 ~ 200,000개 초과) 필요",
         ),
         (
-            "gsm8k/em,none: these 4 items prove no margin; −2.00 pp needs about 751 (548 to more than 200,000) items "
-            "at this discordance and no true difference; more items will not prove it if the difference of −5.00 pp is "
-            "real",
-            "gsm8k/em,none: 문항 4개로는 어떤 한계도 입증되지 않음. 지금의 불일치율 "
-            "기준으로 −2.00%p를 입증하려면, 실제 차이가 없을 때 "
-            "약 751개(548개 ~ 200,000개 초과) 필요. −5.00%p의 차이가 실제라면 문항을 늘려도 입증할 수 없음",
+            of("gsm8k/em,none", Reason("needs.out-of-reach", {
+                "proven": Reason("items-prove.nothing", {"n": 1}), "bounds": Reason("margin.loss", {"margin": 0.02}),
+                "needed": Reason("more-than", {"most": 200_000}), "circumstances": Reason("at-spread"),
+                "difference": -0.05,
+            })),
+            "gsm8k/em,none: this 1 item proves no margin; −2.00 pp needs more than 200,000 items at this spread and no "
+            "true difference; more items will not prove it if the difference of −5.00 pp is real",
+            "gsm8k/em,none: 문항 1개로는 어떤 한계도 입증되지 않음. 지금의 산포 기준으로 −2.00%p를 입증하려면, "
+            "실제 차이가 없을 때 200,000개 넘게 필요. −5.00%p의 차이가 실제라면 문항을 늘려도 입증할 수 없음",
         ),
         (
-            "gsm8k/em,none: a loss of 0.30 pp (0.15 to 0.46) is real and inside the margin",
-            "gsm8k/em,none: 0.30%p의 저하(0.15 ~ 0.46)가 실제로 있으나 허용 한계 안",
+            Reason("unpinned", {"parts": (Reason("no-image"), Reason("no-revision"))}),
+            "Unpinned: no image is named, no checkpoint revision is named: not for sign-off.",
+            "고정되지 않음: 이미지가 지정되지 않음, 체크포인트 리비전이 지정되지 않음. 승인에 쓸 수 없습니다.",
         ),
         (
-            "a/b: the candidate is worse (adjusted p 0.0021), inside the margin: the plan is strict",
-            "a/b: 후보가 더 나쁨. 허용 한계 안이지만 엄격한 계획이므로 품질 저하 (보정 p 0.0021)",
-        ),
-        ("the candidate is worse by more than 2.00 pp (adjusted p 1e-09)", "후보가 2.00%p 넘게 더 나쁨 (보정 p 1e-09)"),
-        (
-            "Unpinned: no image is named: not for sign-off.",
-            "고정되지 않음: 이미지가 지정되지 않음. 승인에 쓸 수 없습니다.",
-        ),
-        (
-            "a/b: the candidate is better (adjusted p 0.0021); a lossless drafter should not improve anything either",
-            "a/b: 후보가 더 좋음 (보정 p 0.0021). 무손실 드래프터라면 점수가 좋아져서도 안 됨",
-        ),
-        ("the engines differ in dtype: half and float", "두 엔진의 dtype 설정이 다름: half / float"),
-        (
-            "gsm8k: 97 answers paired, 1 only in the baseline, 2 with other prompts (allowed: prompts).",
-            "gsm8k: 답변 97개를 짝지음, 기준에만 있는 것 1개, 프롬프트가 다른 것 2개 (허용: prompts).",
-        ),
-        (
-            "Allowed: gsm8k: the number of few-shot examples: 0 and 5.",
-            "허용함: gsm8k: 퓨샷 예시 수: 0 / 5.",
-        ),
-        (
-            "a/acc,none: taken for a mean of 0/1 scores, which gives the log's own values.",
-            "a/acc,none: 0/1 점수의 평균(으)로 봄. 로그의 값과 일치함.",
-        ),
-        (
-            "1 item has the same answer and another score: the scoring differs, not the drafter (see qualab rescore)",
-            "답이 같은데 점수가 다른 문항 1개: 드래프터가 아니라 채점이 다름 (qualab rescore 참고)",
-        ),
-        (
-            "gsm8k: 900 answers paired, 419 lost in both logs (allowed: rows).",
-            "gsm8k: 답변 900개를 짝지음, 두 로그 모두에서 빠진 것 419개 (허용: rows).",
-        ),
-        (
-            "both runs have the same date (2026-05-01 10:00:00): one may be a copy of the other.",
-            "두 실행의 시각이 같음 (2026-05-01 10:00:00): 한쪽이 다른 쪽의 복사본일 수 있음.",
-        ),
-        (
+            Reason("finding.allowed", {"what": of("a", Reason("differ.generation", {
+                "n": 9, "total": 10, "baseline": '{"temperature":0}', "candidate": '{"temperature":0.7}',
+            }))}),
             'Allowed: a: the generation settings differ in 9 of 10 answers: {"temperature":0} and {"temperature":0.7}.',
             '허용함: a: 답변 10개 중 9개의 생성 설정이 다름: {"temperature":0} / {"temperature":0.7}.',
         ),
         (
+            Reason("finding", {"what": Reason("not-compared", {
+                "arms": ("baseline", "candidate"),
+                "parts": (Reason("part.task-versions"), Reason("part.chat-template")),
+            })}),
             "not compared, since the log of the baseline and the candidate does not tell: task versions, "
             "the chat template.",
-            "기준 로그와 후보 로그에 없어 비교하지 못한 것: 과제 버전, 채팅 템플릿.",
+            "기준과 후보 로그에 없어 비교하지 못한 것: 과제 버전, 채팅 템플릿.",
         ),
         (
-            "not compared, since the log of the candidate does not tell: few-shot examples.",
-            "후보 로그에 없어 비교하지 못한 것: 퓨샷 예시.",
-        ),
-        (
-            "sums: the candidate's scores come from more answers an item than the one that is kept.",
-            "sums: 후보 쪽 점수는 문항마다 저장된 답변 하나가 아니라 여러 답변에서 나옴.",
-        ),
-        (
+            Reason("configuration-closed", {"arms": ("baseline", "candidate")}),
             "The engine's configuration is not open in the baseline and the candidate: names, versions and models "
             "alone were compared.",
             "기준과 후보 엔진의 설정이 공개되어 있지 않아 이름, 버전, 모델만 비교했습니다.",
         ),
         (
+            Reason("turn-began", {"seconds": 18_000}),
             "The candidate's turn began 5.0 h after the baseline's.",
             "후보 실행은 기준 실행보다 5.0시간 뒤에 시작했습니다.",
         ),
+        (
+            Reason("counted", {"n": 0}),
+            "no changed answers, counted, not resampled",
+            "바뀐 답 없음, 재표집 없이 개수로 계산",
+        ),
+        (Reason.text("as an old analysis has it"), "as an old analysis has it", "as an old analysis has it"),
+        (Reason("of-a-later-version", {"n": 3}), "of-a-later-version: n 3", "of-a-later-version: n 3"),
     ],
-)
-def test_a_stored_sentence_keeps_its_parts(english: str, korean: str) -> None:
-    assert KOREAN.sentence(english) == korean
-    assert ENGLISH.sentence(english) == english
+)  # fmt: skip
+def test_a_reason_is_worded_in_both_languages(reason: Reason, english: str, korean: str) -> None:
+    assert (ENGLISH.reason(reason), KOREAN.reason(reason)) == (english, korean)
 
 
-def test_an_unknown_sentence_is_shown_and_marked() -> None:
-    assert in_korean("something that a later version says") is None
-    assert KOREAN.sentence("something that a later version says") == "something that a later version says (원문)"
+def test_a_reason_is_stored_as_code_and_values_and_shown_with_its_sentence() -> None:
+    reason = Reason("unpinned", {"parts": (Reason("no-image"), Reason("revision-floats", {"revision": "main"}))})
+    body = '{"code":"unpinned","values":{"parts":[{"code":"no-image","values":{}},'
+    body += '{"code":"revision-floats","values":{"revision":"main"}}]}}'
+    assert canonical_json(reason) == body
+    assert TypeAdapter(Reason).validate_json(body) == reason
+    assert shown(reason)["text"] == ENGLISH.reason(reason)
+    assert TypeAdapter(Reason).validate_python(shown(reason)) == reason
+    old = TypeAdapter(Reason).validate_json('"as an old analysis has it"')
+    assert (old, canonical_json(old)) == (Reason.text("as an old analysis has it"), '"as an old analysis has it"')
 
 
 def test_no_english_sentence_is_left_in_a_korean_report() -> None:

@@ -11,6 +11,7 @@ from qualab.model.names import ArmName, Verdict
 from qualab.run.rescore import rescore
 from qualab.run.run import start
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, reply
+from tests.said import english
 
 
 @dataclass
@@ -64,7 +65,7 @@ async def test_other_tasks_show_what_changed_by_metric_and_item() -> None:
     assert (metric.verdict_before, metric.verdict_now) == (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
     assert {(one.arm, one.before, one.now) for one in found.scores} == {(ArmName.CANDIDATE, 0.0, 1.0)}
     assert sorted(one.item for one in found.scores) == sorted(f"sums/{n}" for n in range(20))
-    assert found.tasks_changed == ("sums: another configuration",)
+    assert english(found.tasks_changed) == ("sums: another configuration",)
 
 
 async def test_the_same_text_with_another_score_is_the_scorer_s_and_mended_by_scoring_again() -> None:
@@ -72,7 +73,7 @@ async def test_the_same_text_with_another_score_is_the_scorer_s_and_mended_by_sc
     found = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
     assert found.verdict is Verdict.INVALID
     assert found.pairs.same_text_other_score == 3
-    assert found.reasons[0].startswith("3 items have the same answer and another score")
+    assert english(found.reasons)[0].startswith("3 items have the same answer and another score")
     again = rescore(bench.services, found.comparison_id).analysis
     assert (again.verdict, again.pairs.same_text_other_score) == (Verdict.INCONCLUSIVE, 0)
 
@@ -89,10 +90,10 @@ async def test_nothing_stored_is_replaced() -> None:
     assert list(bench.store.scores(comparison_id)) == scores
     beside = bench.store.analysis(comparison_id, plan_hash=kept.analysis.plan_hash)
     assert beside.verdict is Verdict.INVALID
-    assert "scored again after the data with other tasks (sums: another configuration)" in beside.reasons[0]
+    assert "scored again after the data with other tasks (sums: another configuration)" in english(beside.reasons)[0]
 
 
 async def test_another_version_of_the_harness_is_named() -> None:
     bench, comparison_id = await finished()
     bench.harness.tasks = replace(FakeTasks(n_items=100), harness_version="1")
-    assert rescore(bench.services, comparison_id).tasks_changed == ("lm-eval 0, now 1",)
+    assert english(rescore(bench.services, comparison_id).tasks_changed) == ("lm-eval 0, now 1",)

@@ -32,6 +32,7 @@ from tests.app.fakes import (
     failure,
     reply,
 )
+from tests.said import english
 
 
 def bench_of(n_items: int = 10, **changes: object) -> Bench:
@@ -56,9 +57,10 @@ async def test_equal_arms_are_inconclusive_when_there_are_too_few_items() -> Non
     analysis, _ = await run(bench_of(10))
     assert analysis.verdict is Verdict.INCONCLUSIVE
     assert (
-        analysis.reasons[0] == "sums/exact_match,none: both arms are at 1, as a broken scorer or filter would have them"
+        english(analysis.reasons)[0]
+        == "sums/exact_match,none: both arms are at 1, as a broken scorer or filter would have them"
     )
-    assert "about 149 (149 to 5,547) items" in analysis.reasons[1]
+    assert "about 149 (149 to 5,547) items" in english(analysis.reasons)[1]
 
 
 async def test_a_candidate_that_loses_items_is_a_regression() -> None:
@@ -142,8 +144,8 @@ async def test_missing_answers_that_could_hide_a_loss_keep_the_verdict_open() ->
     bench.candidate.answer = lambda p, s: failure() if int(p[4:]) < 20 else echo_number(p, s)
     analysis, _ = await run(bench, rule=DecisionRule(max_missing_share=0.05))
     assert analysis.verdict is Verdict.INCONCLUSIVE
-    assert "missing counted as wrong; 20 pairs without an answer alone cost ±3.33 pp" in analysis.reasons[-1]
-    assert analysis.reasons[-1].endswith(f": `qualab resume {analysis.comparison_id} --retry-failed`")
+    assert "missing counted as wrong; 20 pairs without an answer alone cost ±3.33 pp" in english(analysis.reasons)[-1]
+    assert english(analysis.reasons)[-1].endswith(f": `qualab resume {analysis.comparison_id} --retry-failed`")
 
 
 async def test_more_missing_pairs_than_planned_is_invalid() -> None:
@@ -151,7 +153,7 @@ async def test_more_missing_pairs_than_planned_is_invalid() -> None:
     bench.candidate.answer = lambda p, s: failure() if int(p[4:]) < 40 else echo_number(p, s)
     analysis, _ = await run(bench)
     assert analysis.verdict is Verdict.INVALID
-    assert "40 of 600" in analysis.reasons[0]
+    assert "40 of 600" in english(analysis.reasons)[0]
 
 
 async def test_the_default_cap_is_a_quarter_of_the_margin_and_the_reason_says_what_helps() -> None:
@@ -162,7 +164,7 @@ async def test_the_default_cap_is_a_quarter_of_the_margin_and_the_reason_says_wh
 
     many, _ = await run(missing(30), rule=DecisionRule(margin=0.08))
     assert many.verdict is Verdict.INVALID
-    assert many.reasons[:-1] == (
+    assert english(many.reasons)[:-1] == (
         "sums/exact_match,none: 30 of 1,319 pairs lack an answer, more than the plan allows (2 %); 30 pairs without an "
         f"answer alone cost ±2.27 pp: `qualab resume {many.comparison_id} --retry-failed`",
     )
@@ -184,7 +186,7 @@ async def test_what_both_arms_reject_alike_is_left_out_and_counted() -> None:
     assert analysis.verdict is Verdict.EQUIVALENT
     assert (row.n_items, row.n_left_out, row.n_missing, row.evidence.n_items) == (600, 60, 0, 540)
     assert (missing.n_asked, missing.both, missing.left_out) == (540, 0, 60)
-    assert "Left out: 60 answers that both arms lack for the same reason." in analysis.caveats
+    assert "Left out: 60 answers that both arms lack for the same reason." in english(analysis.caveats)
     (status,) = missing.by_status
     assert (status.status, status.both, status.pvalue) == ("rejected", 60, 1.0)
 
@@ -219,7 +221,7 @@ async def test_what_the_arms_lack_for_different_reasons_is_missing(other: Reply)
     analysis, _ = await run(bench)
     assert analysis.verdict is Verdict.INVALID
     assert (analysis.metrics[0].n_missing, analysis.metrics[0].n_left_out) == (30, 0)
-    assert "--retry-failed" not in analysis.reasons[0]
+    assert "--retry-failed" not in english(analysis.reasons)[0]
 
 
 async def test_what_failed_in_both_arms_can_be_asked_again_and_is_missing() -> None:
@@ -227,7 +229,7 @@ async def test_what_failed_in_both_arms_can_be_asked_again_and_is_missing() -> N
     bench.candidate.answer = bench.baseline.answer = lambda p, s: failure() if int(p[4:]) < 9 else echo_number(p, s)
     analysis, _ = await run(bench)
     assert (analysis.metrics[0].n_missing, analysis.suite.missing.both) == (9, 9)
-    assert "--retry-failed" in analysis.reasons[0]
+    assert "--retry-failed" in english(analysis.reasons)[0]
 
 
 async def test_arms_are_compared_by_status_too() -> None:
@@ -236,8 +238,8 @@ async def test_arms_are_compared_by_status_too() -> None:
     bench.baseline.answer = lambda p, s: failure() if int(p[4:]) < 10 else echo_number(p, s)
     bench.candidate.answer = lambda p, s: failure(AnswerStatus.TIMEOUT) if 10 <= int(p[4:]) < 20 else echo_number(p, s)
     analysis, _ = await run(bench)
-    assert not any("left more unanswered" in one for one in analysis.caveats)
-    said = [one for one in analysis.caveats if "how often the status is" in one]
+    assert not any("left more unanswered" in one for one in english(analysis.caveats))
+    said = [one for one in english(analysis.caveats) if "how often the status is" in one]
     assert len(said) == 2
     assert "the status is timeout: 0 items in the baseline alone, 10 in the candidate alone" in said[1]
 

@@ -16,13 +16,15 @@ from qualab.bootstrap import share
 from qualab.errors import ComparisonBusy, InvalidValue, NotYet, ScoringTimedOut, SignOffRefused
 from qualab.model.canonical import canonical_json, sha256
 from qualab.model.comparison import seal_of
-from qualab.model.names import Verdict
+from qualab.model.names import Language, Verdict
 from qualab.model.plan import DecisionRule
+from qualab.report.words import REASONS
 from qualab.run.run import start
 from qualab.run.sign import sign_off
 from qualab.run.verify import Verification, verify
 from qualab.store import SqlStore, open_store
 from tests.app.fakes import START, Bench, FakeEndpoint, FakeHarness, FakeTasks, QuietProgress, experiment
+from tests.said import KOREAN, english
 from tests.store.samples import make_comparison, make_items
 
 DIGEST = "sha256:" + "a" * 64
@@ -76,17 +78,17 @@ async def test_both_arms_at_an_end_of_the_scale_are_signed_off_by_override_alone
     doubt = f"sums/exact_match,none: both arms are at {value}, as a broken scorer or filter would have them"
     analysis = done.store.analysis(done.id)
     assert analysis is not None
-    assert (analysis.verdict, analysis.reasons[0]) == (Verdict.EQUIVALENT, doubt)
+    assert (analysis.verdict, english(analysis.reasons)[0]) == (Verdict.EQUIVALENT, doubt)
     with pytest.raises(SignOffRefused, match="broken scorer"):
         done.sign()
     signed = done.sign(override="The benchmark is saturated")
-    assert (signed.obstacles, signed.override) == ((doubt,), "The benchmark is saturated")
+    assert (english(signed.obstacles), signed.override) == ((doubt,), "The benchmark is saturated")
 
 
 async def test_a_passing_pinned_comparison_is_signed_off_on_record(finish: Finish) -> None:
     done = await finish()
     signed = done.sign(note="release 12")
-    assert (signed.verdict, signed.obstacles, signed.note) == (Verdict.EQUIVALENT, (), "release 12")
+    assert (signed.verdict, english(signed.obstacles), signed.note) == (Verdict.EQUIVALENT, (), "release 12")
     assert signed.analysis_hash == done.store.seals(done.id)[-1].seal
     assert list(done.store.registry.signoffs(done.id)) == [signed]
     (entry,) = done.store.registry.audit().entries
@@ -111,7 +113,7 @@ async def test_what_stands_in_the_way_refuses_a_sign_off_unless_a_reason_is_give
     assert not done.store.registry.signoffs(done.id)
     signed = done.sign(override="the customer waits")
     assert signed.override == "the customer waits"
-    assert any(obstacle in one for one in signed.obstacles)
+    assert any(obstacle in one for one in english(signed.obstacles))
 
 
 async def test_a_sign_off_needs_a_name_and_no_needless_override(finish: Finish) -> None:
@@ -263,6 +265,35 @@ async def test_what_an_earlier_version_stored_is_not_called_altered(finish: Fini
         None,
         None,
     )
+
+
+async def test_other_words_alter_nothing_that_is_stored(finish: Finish, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = await finish()
+    analysis, seals = done.store.analysis(done.id), done.store.seals(done.id)
+    assert analysis is not None
+    before = english(analysis.reasons)
+    for code, text in REASONS[Language.ENGLISH].items():
+        monkeypatch.setitem(REASONS[Language.ENGLISH], code, f"In other words: {text}")  # type: ignore[arg-type]
+    assert english(analysis.reasons) != before
+    found = done.verify()
+    assert (found.is_altered, {check.name: check.is_ok for check in found.checks}["analysis"]) == (False, True)
+    assert done.store.seals(done.id) == seals
+    assert not any(text in seals[-1].body for text in before)
+
+
+async def test_sentences_that_an_earlier_version_stored_are_shown_as_they_are(finish: Finish) -> None:
+    done = await finish()
+    body = json.loads(done.store.seals(done.id)[-1].body)
+    body["reasons"], body["suite"]["joint_power_reason"] = ["all was well"], ""
+    text = canonical_json(body)
+    with done.store.engine.begin() as connection:
+        seal = seal_of(text, previous=done.store.get(done.id).plan_hash)
+        connection.exec_driver_sql("UPDATE analysis SET body = ?, seal = ?", (text, seal))
+    analysis = done.store.analysis(done.id)
+    assert analysis is not None
+    assert (english(analysis.reasons), KOREAN.reasons(analysis.reasons)) == (("all was well",), ("all was well",))
+    assert canonical_json(analysis) == text
+    assert not done.verify().is_altered
 
 
 async def test_a_run_of_a_version_that_did_not_tokenize_is_verified_whole(finish: Finish) -> None:

@@ -13,22 +13,26 @@ from typing import Any
 
 import pytest
 
-from qualab.analysis.interleaving import LOST, NOT_INTERLEAVED
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue, PairDiffers, RunStopped, UsageError
 from qualab.model.comparison import Analysis
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
 from qualab.model.plan import DecisionRule, NoisePlan, PinPlaces
 from qualab.model.ports import ComparisonFilter
+from qualab.model.reason import Reason
 from qualab.run import preflight as trials
 from qualab.run.run import begin, resume, start, take_turn, turns_left
 from qualab.run.sign import signoff_obstacles
 from tests.app.fakes import BASELINE, CANDIDATE, Bench, FakeHarness, FakeTasks, QuietProgress, experiment, failure
 from tests.app.scripted_pair import ROUNDS, Ending, Pair, Talker, drafting, pair, treatment
+from tests.said import english
 from tests.scripted_engine import SPEC_DECODE_REFUSES, EngineScript
 from tests.scripted_server import ScriptedServer
 
 OPEN = EngineScript(has_server_info=True)
 N_ITEMS = 40
+
+LOST = Reason("arm-by-arm")
+NOT_INTERLEAVED = Reason("one-after-the-other")
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +115,7 @@ def test_each_arm_is_asked_alone_and_the_result_is_that_of_an_interleaved_run(tu
     found = turns.ended()
     assert [asked(server) - N_ITEMS for server in turns.servers] == [2, 2], "a trial and a probe each"
     assert (found.arms[0].n_answers, found.arms[1].n_answers) == (N_ITEMS, N_ITEMS)
-    assert treatment(found).troubles == ()
+    assert english(treatment(found).troubles) == ()
     assert drafting(found).rounds == N_ITEMS * ROUNDS
     assert [engine.arm for engine in treatment(found).engines] == [BASELINE, CANDIDATE]
     assert turns.status is ComparisonStatus.FINISHED
@@ -130,7 +134,7 @@ def test_the_loss_of_interleaving_is_in_the_plan_the_caveats_and_the_way_of_a_si
         interleaved = both.compared()
         beside = both.comparisons[0]
     assert found.caveats[0] == LOST
-    assert found.caveats[1].startswith("The candidate's turn began ")
+    assert english(found.caveats)[1].startswith("The candidate's turn began ")
     assert NOT_INTERLEAVED in signoff_obstacles(found, comparison)
     assert comparison.plan_hash != beside.plan_hash
     assert LOST not in interleaved.caveats
@@ -144,7 +148,7 @@ async def test_hours_between_the_turns_are_said() -> None:
     bench.clock.instant += timedelta(hours=5)
     found = await take_turn(bench.services, comparison_id, CANDIDATE, keys={}, progress=QuietProgress())
     assert found is not None
-    assert "The candidate's turn began 5.0 h after the baseline's." in found.caveats
+    assert "The candidate's turn began 5.0 h after the baseline's." in english(found.caveats)
 
 
 def test_the_noise_floor_is_asked_in_the_baselines_turn(turns: Turns) -> None:
@@ -159,7 +163,7 @@ def test_the_noise_floor_is_asked_in_the_baselines_turn(turns: Turns) -> None:
 def test_log_likelihoods_are_asked_with_the_baselines_tokens(turns: Turns) -> None:
     turns.begun()
     found = turns.ended()
-    assert treatment(found).troubles == ()
+    assert english(treatment(found).troubles) == ()
     assert [arm.n_answers for arm in found.arms] == [12 + 12, 12 + 12]
     bodies = [sorted(body for _, body in server.requests if b"echo" in body) for server in turns.servers]
     assert bodies[0] == bodies[1]
@@ -230,7 +234,7 @@ def test_a_stopped_turn_goes_on_once_the_candidate_is_mended(turns: Turns) -> No
         turns.ended()
     turns.both.on.script.engine = EngineScript()
     assert turns.left() == (CANDIDATE,)
-    assert treatment(turns.ended()).troubles == ()
+    assert english(treatment(turns.ended()).troubles) == ()
 
 
 @faulty(on=EngineScript(rejects=("min_p",)))
@@ -335,7 +339,7 @@ def test_killed_in_the_baselines_turn_it_asks_what_is_missing_and_then_the_candi
     assert turns.take(BASELINE) is None
     assert asked(turns.servers[1]) <= N_ITEMS - after + 2
     found = turns.ended()
-    assert treatment(found).troubles == ()
+    assert english(treatment(found).troubles) == ()
     assert (found.arms[0].n_answers, found.arms[1].n_answers) == (N_ITEMS, N_ITEMS)
 
 
@@ -346,9 +350,11 @@ def test_killed_in_the_candidates_turn_the_baseline_is_not_served_again(turns: T
     assert turns.left() == (CANDIDATE,)
     found = turns.ended()
     assert asked(turns.servers[2]) <= N_ITEMS - after + 2
-    assert treatment(found).troubles == ()
-    assert any("The candidate's engine was started anew before the run went on" in note for note in found.caveats)
-    assert not any("The baseline's engine was started anew" in note for note in found.caveats)
+    assert english(treatment(found).troubles) == ()
+    assert any(
+        "The candidate's engine was started anew before the run went on" in note for note in english(found.caveats)
+    )
+    assert not any("The baseline's engine was started anew" in note for note in english(found.caveats))
 
 
 def test_killed_in_the_noise_floor_it_is_still_the_baselines_turn(turns: Turns) -> None:
@@ -373,7 +379,7 @@ def test_a_candidate_that_does_not_come_leaves_a_comparison_to_be_resumed(turns:
     with pytest.raises(EndpointUnreachable):
         asyncio.run(take_turn(turns.both.services, comparison_id, CANDIDATE, keys={}, progress=QuietProgress()))
     assert turns.status is ComparisonStatus.INTERRUPTED
-    assert treatment(turns.ended()).troubles == ()
+    assert english(treatment(turns.ended()).troubles) == ()
 
 
 async def test_failures_of_the_baseline_are_asked_again_in_a_turn_of_its_own() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.conftest import Command, Outcome
 from tests.imports.lm_eval_files import Run, binary_rows, row
+from tests.said import english
 
 
 def analysis_of(qualab: Command, comparison_id: str) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def test_a_table_gets_one_right_verdict_and_the_calculator_the_same(qualab: Comm
     outcome = qualab("import", Path(folder) / "cases" / "statistics" / name, *flags, "--format", "json")
     analysis = json.loads(outcome.out)["analysis"]
     assert (outcome.code, analysis["verdict"]) == (code, verdict)
-    assert analysis["reasons"][0].startswith(reason)
+    assert english(analysis["reasons"])[0].startswith(reason)
     assert not any(row["verdict"] == "REGRESSION" for row in analysis["metrics"]) or verdict == "REGRESSION"
     if counts is None:
         return
@@ -139,10 +140,10 @@ def test_another_margin_takes_the_exported_plan_s_place_and_is_said(
 ) -> None:
     qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", "10", "--output_path", tmp_path / "out")
     _, same = imported(qualab, tmp_path / "out")
-    assert "the margin was chosen after the data" not in same["signoff"]["obstacles"]
+    assert "the margin was chosen after the data" not in english(same["signoff"]["obstacles"])
     _, other = imported(qualab, tmp_path / "out", "--margin", "0.5")
     assert other["comparison"]["plan"]["rule"]["margin"] == 0.5
-    assert "the margin was chosen after the data" in other["signoff"]["obstacles"]
+    assert "the margin was chosen after the data" in english(other["signoff"]["obstacles"])
 
 
 def test_a_plan_that_was_edited_is_not_taken_up_and_that_is_said(
@@ -155,8 +156,8 @@ def test_a_plan_that_was_edited_is_not_taken_up_and_that_is_said(
         path.write_text(json.dumps(document))
     _, found = imported(qualab, tmp_path / "out")
     assert found["comparison"]["plan"]["rule"]["margin"] == 0.02
-    assert "the margin was chosen after the data" in found["signoff"]["obstacles"]
-    assert any("plans in the logs are not taken up" in caveat for caveat in found["analysis"]["caveats"])
+    assert "the margin was chosen after the data" in english(found["signoff"]["obstacles"])
+    assert any("plans in the logs are not taken up" in caveat for caveat in english(found["analysis"]["caveats"]))
 
 
 def test_the_plan_judges_the_two_arms_of_its_own_comparison_alone(
@@ -201,7 +202,7 @@ def test_what_stops_exits_as_a_pair_that_differs_and_allow_lets_it_stand(qualab:
     assert "--allow fewshot" in outcome.err
     assert "No comparisons yet" in qualab("list").out
     outcome, found = imported(qualab, logs, "--allow", "fewshot,prompts")
-    assert "Allowed: sums: the number of few-shot examples: 0 and 5." in found["analysis"]["caveats"]
+    assert "Allowed: sums: the number of few-shot examples: 0 and 5." in english(found["analysis"]["caveats"])
 
 
 @pytest.mark.parametrize(
@@ -296,7 +297,7 @@ def test_the_same_text_with_another_score_is_invalid(qualab: Command, logs: Path
     Run(samples={"sums": rows}).write(logs / "candidate")
     outcome, found = imported(qualab, logs)
     assert outcome.code == 4
-    assert found["analysis"]["reasons"][0].startswith("5 items have the same answer and another score")
+    assert english(found["analysis"]["reasons"])[0].startswith("5 items have the same answer and another score")
 
 
 def test_a_table_is_imported_by_its_name_alone(qualab: Command, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.made_up import START, MadeUp, stored
 from qualab.bootstrap import store_of
 from qualab.model.names import Verdict
+from qualab.model.reason import Reason
 from qualab.settings import load
 from tests.cli.conftest import Command
 
@@ -71,7 +72,8 @@ def test_a_plan_after_the_data_has_a_report_and_a_name_of_its_own(
     store = store_of(load(command_line={"db": str(database)}))
     own = store.analysis("made-up")
     assert own is not None
-    why = "the plan was made after the data (changed: margin 0.02 to 0.05): never signed off"
+    changed = Reason("changed", {"part": "margin", "before": 0.02, "after": 0.05})
+    why = Reason("after-data", {"changes": (changed,)})
     rows = tuple(replace(row, margin=0.05) for row in own.metrics)
     store.put_analysis(
         replace(own, plan_hash=OTHER, verdict=Verdict.INVALID, reasons=(why, *own.reasons), metrics=rows), now=START

@@ -27,6 +27,7 @@ from qualab.model.names import ArmName
 from qualab.store import SqlStore
 from tests.app.scripted_pair import Talker
 from tests.cli.conftest import Command
+from tests.said import english
 from tests.scripted_server import Script, ScriptedServer
 
 Pair = tuple[ScriptedServer, ScriptedServer]
@@ -263,7 +264,9 @@ def test_a_reasoning_model_runs_with_thinking_on_cut_and_off(
         return
     assert (found["reasoning"]["candidate"]["apart"], found["reasoning"]["candidate"]["cut"]) == (n_thinking, n_cut)
     assert done.code == (4 if n_cut else 3)
-    assert any("Thoughts were cut by the limit on tokens: 30 in the" in one for one in found["caveats"]) == bool(n_cut)
+    assert any(
+        "Thoughts were cut by the limit on tokens: 30 in the" in one for one in english(found["caveats"])
+    ) == bool(n_cut)
     with store_named(None) as store:
         kept = [one.reply for one in store.answers(done.comparison_id, arm=ArmName.CANDIDATE)]
     assert all(one.reasoning and thinks.startswith(one.reasoning) for one in kept)

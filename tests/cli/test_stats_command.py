@@ -235,4 +235,5 @@ def test_a_calculator_loads_nothing_that_it_does_not_need() -> None:
         "qualab.endpoints",
         "qualab.report",
     )
-    assert [name for name in loaded if name.startswith(heavy)] == []
+    words = {"qualab.report", *(name for name in loaded if name.startswith("qualab.report.words"))}
+    assert [name for name in loaded if name.startswith(heavy) and name not in words] == []

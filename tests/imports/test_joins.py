@@ -15,6 +15,7 @@ from qualab.run.services import Services
 from qualab.run.sign import signoff_obstacles
 from tests.imports.conftest import Importer
 from tests.imports.lm_eval_files import Row, Run, binary_rows, row
+from tests.said import english
 
 
 def counts(importer: Importer) -> tuple[int, ...]:
@@ -38,17 +39,17 @@ def test_items_of_one_arm_alone_are_missing_in_the_other(importer: Importer) -> 
     assert counts(importer) == (97, 1, 2, 0, 0, 0)
     assert (found.metrics[0].n_items, found.metrics[0].n_missing) == (100, 3)
     assert found.verdict is Verdict.INVALID
-    assert "3 of 100 pairs lack an answer, more than the plan allows (0.5 %)" in found.reasons[0]
-    assert "qualab resume" not in found.reasons[0]
+    assert "3 of 100 pairs lack an answer, more than the plan allows (0.5 %)" in english(found.reasons)[0]
+    assert "qualab resume" not in english(found.reasons)[0]
     assert (found.suite.missing.baseline_only, found.suite.missing.candidate_only) == (2, 1)
-    assert "sums: 97 answers paired, 1 only in the baseline, 2 only in the candidate." in found.caveats
+    assert "sums: 97 answers paired, 1 only in the baseline, 2 only in the candidate." in english(found.caveats)
 
 
 def test_above_the_limit_the_comparison_is_invalid(importer: Importer) -> None:
     rows = binary_rows([1] * 100)
     found = importer.rows(rows[:90], rows)
     assert found.verdict is Verdict.INVALID
-    assert "sums/exact_match,none: 10 of 100 pairs lack an answer" in found.reasons[0]
+    assert "sums/exact_match,none: 10 of 100 pairs lack an answer" in english(found.reasons)[0]
 
 
 def test_an_item_asked_otherwise_is_no_pair(importer: Importer) -> None:
@@ -63,7 +64,7 @@ def test_an_item_asked_otherwise_is_a_pair_where_that_is_allowed_and_said(import
     rows = binary_rows([1] * 100)
     found = importer.rows(rows, asked_otherwise(rows, range(30)), allowed=(FindingCode.PROMPTS,))
     assert found.metrics[0].n_missing == 0
-    assert "sums: 70 answers paired, 30 with other prompts (allowed: prompts)." in found.caveats
+    assert "sums: 70 answers paired, 30 with other prompts (allowed: prompts)." in english(found.caveats)
 
 
 def test_another_right_answer_is_no_pair(importer: Importer) -> None:
@@ -117,7 +118,7 @@ def test_what_makes_it_meaningless_stops_and_may_be_allowed(
     assert f"--allow {code}" in caught.value.hint
     assert not importer.comparisons
     found = importer.runs(*runs, allowed=(code,))
-    assert any(caveat.startswith("Allowed: ") for caveat in found.caveats)
+    assert any(caveat.startswith("Allowed: ") for caveat in english(found.caveats))
 
 
 def test_other_generation_settings_stop(importer: Importer) -> None:
@@ -136,8 +137,8 @@ def test_other_filters_stop_under_one_version_and_are_named_under_two(importer: 
     with pytest.raises(PairDiffers, match="filters or metrics"):
         importer.runs(off, on)
     found = importer.runs(off, Run(samples=rows, configs=configs[1], version="0.4.9"))
-    assert any("sums: filters or metrics" in caveat for caveat in found.caveats)
-    assert "lm-eval's version: 0.4.13 and 0.4.9." in found.caveats
+    assert any("sums: filters or metrics" in caveat for caveat in english(found.caveats))
+    assert "lm-eval's version: 0.4.13 and 0.4.9." in english(found.caveats)
 
 
 def test_functions_at_other_addresses_are_the_same_metric(importer: Importer) -> None:
@@ -154,11 +155,11 @@ def test_an_imported_comparison_is_never_signed_off(importer: Importer) -> None:
     rows = binary_rows([1] * 2_000)
     found = importer.rows(rows, rows)
     assert found.verdict is Verdict.EQUIVALENT
-    obstacles = signoff_obstacles(found, importer.comparison)
+    obstacles = english(signoff_obstacles(found, importer.comparison))
     assert "imported from logs: what was run cannot be checked" in obstacles
     assert "the margin was chosen after the data" in obstacles
     assert "nothing tells that the drafter ran" in obstacles
-    (unchecked,) = (caveat for caveat in found.caveats if caveat.startswith("Imported from logs"))
+    (unchecked,) = (caveat for caveat in english(found.caveats) if caveat.startswith("Imported from logs"))
     for word in ("drafter", "images", "order", "retries"):
         assert word in unchecked
 
@@ -191,7 +192,7 @@ def test_an_unknown_metric_is_taken_as_its_scores_look_and_that_is_said(importer
         "acc,none": MetricKind.BINARY_MEAN,
         "share,none": MetricKind.MEAN,
     }
-    assert "sums/share,none: taken for a mean of scores, which gives the log's own values." in found.caveats
+    assert "sums/share,none: taken for a mean of scores, which gives the log's own values." in english(found.caveats)
 
 
 def test_scores_that_do_not_give_the_log_s_own_value_are_not_tested(importer: Importer) -> None:
@@ -204,7 +205,7 @@ def test_rows_that_do_not_give_a_known_metric_s_reported_value_are_named(importe
     rows = [row(n, {"question": n}, ensemble="strict-match", exact_match=1.0) for n in range(10)]
     run = Run(samples={"gsm8k": rows}, more={"results": {"gsm8k": {"exact_match,strict-match": 0.5}}})
     found = importer.runs(run, run)
-    assert "gsm8k/exact_match,strict-match: the baseline's results say 0.5, its rows give 1." in found.caveats
+    assert "gsm8k/exact_match,strict-match: the baseline's results say 0.5, its rows give 1." in english(found.caveats)
 
 
 def test_less_is_better_where_the_log_says_so(importer: Importer) -> None:
@@ -217,7 +218,7 @@ def test_less_is_better_where_the_log_says_so(importer: Importer) -> None:
 def test_tasks_of_one_run_alone_are_named(importer: Importer) -> None:
     rows = binary_rows([1, 0])
     found = importer.runs(Run(samples={"a": rows, "b": rows}), Run(samples={"a": rows, "c": rows}))
-    assert {"only the baseline has b: left out.", "only the candidate has c: left out."} <= set(found.caveats)
+    assert {"only the baseline has b: left out.", "only the candidate has c: left out."} <= set(english(found.caveats))
 
 
 def test_runs_without_a_common_task_or_item_are_refused(importer: Importer) -> None:

@@ -13,6 +13,7 @@ from qualab.errors import BadLog
 from qualab.model.names import ArmName, EvidenceKind, MetricKind, RequestKind, Verdict
 from tests.imports.conftest import BASELINE, CANDIDATE, Importer
 from tests.imports.lm_eval_files import DATE, Row, Run, binary_rows, row, sha
+from tests.said import english
 
 
 def samples(folder: Path) -> Path:
@@ -167,7 +168,7 @@ def test_a_last_line_that_was_cut_is_told_and_left_out(importer: Importer) -> No
     path.write_bytes(path.read_bytes()[:-30])
     found = importer(run.write(importer.folder / "off"), folder)
     assert importer.join.only_baseline == 1
-    assert any("ends in the middle of line 40" in caveat for caveat in found.caveats)
+    assert any("ends in the middle of line 40" in caveat for caveat in english(found.caveats))
     assert found.metrics[0].n_missing_candidate == 1
 
 
@@ -203,7 +204,7 @@ def test_a_gzip_file_that_was_cut_is_told(importer: Importer) -> None:
     path.unlink()
     found = importer(off, on)
     assert 0 < importer.join.only_baseline < 3_000
-    assert any("ends in the middle" in caveat for caveat in found.caveats)
+    assert any("ends in the middle" in caveat for caveat in english(found.caveats))
 
 
 def test_nan_is_no_score_and_infinity_is_read(importer: Importer) -> None:
@@ -229,7 +230,7 @@ def test_the_newest_of_several_runs_is_taken_or_the_one_that_is_named(importer: 
     on = Run(samples={"sums": binary_rows([1] * 4)}).write(importer.folder / "on")
     found = importer(importer.folder / "off", on)
     assert found.metrics[0].baseline == 1.0
-    assert any("the baseline's folder has 1 other run" in caveat for caveat in found.caveats)
+    assert any("the baseline's folder has 1 other run" in caveat for caveat in english(found.caveats))
     older = importer(importer.folder / "off", on, runs={ArmName.BASELINE: "2026-01-01"})
     assert older.metrics[0].baseline == 0.0
     with pytest.raises(BadLog, match="no run named 2027"):

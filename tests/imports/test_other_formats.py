@@ -16,6 +16,7 @@ from qualab.imports.inspect_logs import _Archive, _row
 from qualab.model.names import AnswerStatus, MetricKind, RequestKind, Verdict
 from qualab.model.plan import DecisionRule
 from tests.imports.conftest import BASELINE, CANDIDATE, Importer
+from tests.said import english
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -73,7 +74,7 @@ def test_the_newest_inspect_log_of_each_task_is_taken(importer: Importer) -> Non
     shutil.copy(newer, folder / newer.name.replace("2026-", "2027-"))
     found = importer(folder, arms("inspect")[1])
     assert found.metrics[0].baseline == 1.0
-    assert any("the baseline's folder has 1 other run" in caveat for caveat in found.caveats)
+    assert any("the baseline's folder has 1 other run" in caveat for caveat in english(found.caveats))
 
 
 @pytest.mark.parametrize("content", [b"", b"not a zip file", b"PK\x05\x06" + bytes(18)])
@@ -111,7 +112,7 @@ def test_lighteval_s_details_are_read(importer: Importer, lighteval: Path) -> No
         "capitals|5/acc,none": (4, 1.0, 0.75),
         "sums|0/em,none": (6, 1.0, 5 / 6),
     }
-    assert [finding.what for finding in importer.imported.findings] == [
+    assert [english(finding.what) for finding in importer.imported.findings] == [
         "not compared, since the log of the baseline and the candidate does not tell: filters and metrics, "
         "the chat template",
         "capitals|5/acc,none: taken for a mean of 0/1 scores, which gives the log's own values",

@@ -18,6 +18,7 @@ from qualab.model.plan import FindingCode
 from qualab.run.sign import signoff_obstacles
 from tests.imports.conftest import BASELINE, CANDIDATE, Importer
 from tests.imports.lm_eval_files import DATE, Row, Run, binary_rows, row
+from tests.said import english
 
 SHARED = os.environ.get("QUALAB_SHARED")
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -70,14 +71,14 @@ def test_a_link_to_the_same_run_is_refused(importer: Importer) -> None:
 )
 def test_what_may_be_a_copy_is_said_first(importer: Importer, run: Run, said: str) -> None:
     found = importer.runs(dated(EARLIER, binary_rows([1] * 1_000)), run)
-    assert found.caveats[0].startswith(said)
-    assert "both logs may be of one run" in signoff_obstacles(found, importer.comparison)
+    assert english(found.caveats)[0].startswith(said)
+    assert "both logs may be of one run" in english(signoff_obstacles(found, importer.comparison))
 
 
 def test_two_runs_that_differ_are_not_taken_for_one(importer: Importer) -> None:
     found = importer.runs(dated(EARLIER, binary_rows([1] * 10)), dated(LATER, binary_rows([1] * 9 + [0])))
     assert not any(finding.code is FindingCode.SAME_RUN for finding in importer.imported.findings)
-    assert "both logs may be of one run" not in signoff_obstacles(found, importer.comparison)
+    assert "both logs may be of one run" not in english(signoff_obstacles(found, importer.comparison))
 
 
 def test_handed_01(importer: Importer, cases: Path) -> None:
@@ -102,7 +103,7 @@ def test_rows_that_both_logs_lost_are_missing(importer: Importer) -> None:
     found = importer.runs(*(dated(date, rows[:60], **counting(100)) for date in (EARLIER, LATER)))
     assert found.verdict is Verdict.INVALID
     assert (found.metrics[0].n_items, found.metrics[0].n_missing, found.suite.missing.both) == (100, 40, 40)
-    assert "sums: 60 answers paired, 40 lost in both logs." in found.caveats
+    assert "sums: 60 answers paired, 40 lost in both logs." in english(found.caveats)
     items = list(importer.store.items(found.comparison_id))
     assert [item.doc_id for item in items] == list(range(100))
     assert {len(item.prompts) for item in items} == {1}
@@ -119,7 +120,7 @@ def test_lost_rows_may_be_allowed_as_where_a_part_of_the_documents_was_asked(imp
     runs = [dated(date, binary_rows([1] * 60), **counting(100)) for date in (EARLIER, LATER)]
     found = importer.runs(*runs, allowed=(FindingCode.ROWS,))
     assert (found.metrics[0].n_items, found.metrics[0].n_missing) == (60, 0)
-    assert "sums: 60 answers paired, 40 lost in both logs (allowed: rows)." in found.caveats
+    assert "sums: 60 answers paired, 40 lost in both logs (allowed: rows)." in english(found.caveats)
 
 
 def test_the_number_of_evaluated_documents_goes_before_that_of_all(importer: Importer) -> None:
@@ -147,8 +148,8 @@ def test_the_same_text_with_another_score_is_the_scorer_s_doing(importer: Import
     found = importer.rows(scored([1] * 200), scored([0] * 40 + [1] * 160))
     assert found.verdict is Verdict.INVALID
     assert found.pairs.same_text_other_score == 40
-    assert found.reasons[0].startswith("40 items have the same answer and another score: the scoring differs")
-    assert "qualab rescore" in found.reasons[0]
+    assert english(found.reasons)[0].startswith("40 items have the same answer and another score: the scoring differs")
+    assert "qualab rescore" in english(found.reasons)[0]
 
 
 def test_another_text_may_have_another_score(importer: Importer) -> None:
@@ -165,13 +166,13 @@ def test_scores_of_several_answers_an_item_are_not_those_of_the_first(importer: 
     found = importer.rows(off, on)
     assert (found.verdict, found.pairs.same_text_other_score) == (Verdict.REGRESSION, 0)
     assert importer.imported.tasks_with_more_answers == ("sums",)
-    assert any("from more answers an item than the one that is kept" in caveat for caveat in found.caveats)
+    assert any("from more answers an item than the one that is kept" in caveat for caveat in english(found.caveats))
 
 
 def test_handed_03(importer: Importer, cases: Path) -> None:
     found = importer(*arms(cases / "03-same-text-other-score"))
     assert found.verdict is Verdict.INVALID
-    assert found.reasons[0].startswith("48 items have the same answer and another score")
+    assert english(found.reasons)[0].startswith("48 items have the same answer and another score")
 
 
 # generation settings
@@ -204,7 +205,7 @@ def test_what_one_log_does_not_tell_is_named(importer: Importer) -> None:
     rows = binary_rows([1] * 100)
     run = Run(samples={"sums": rows}, more={"chat_template_sha": "a", "system_instruction": "Be brief."})
     found = importer(run.write(importer.folder / "off"), without_results(run, importer.folder / "on"))
-    (note,) = (caveat for caveat in found.caveats if caveat.startswith("not compared"))
+    (note,) = (caveat for caveat in english(found.caveats) if caveat.startswith("not compared"))
     assert note.startswith("not compared, since the log of the candidate does not tell: the tool's version, ")
     names = ("task versions", "few-shot examples", "filters and metrics", "the chat template", "the system instruction")
     for name in names:
@@ -220,7 +221,9 @@ def test_whole_logs_leave_nothing_unchecked(importer: Importer) -> None:
 
 def test_handed_07(importer: Importer, cases: Path) -> None:
     found = importer(*arms(cases / "07-no-results-in-one-arm"))
-    assert any("since the log of the candidate does not tell: the tool's version" in one for one in found.caveats)
+    assert any(
+        "since the log of the candidate does not tell: the tool's version" in one for one in english(found.caveats)
+    )
 
 
 # Inspect

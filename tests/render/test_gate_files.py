@@ -10,6 +10,7 @@ import pytest
 
 from qualab.model.comparison import IntervalOf
 from qualab.model.names import Verdict
+from qualab.model.reason import Reason
 from qualab.model.report import GateResult
 from qualab.report.gate import gate_markdown, junit, junit_of_error
 from tests.store.samples import make_analysis
@@ -26,8 +27,8 @@ def make_result(verdict: Verdict = Verdict.EQUIVALENT, **changes: Any) -> GateRe
         model="m",
         plan_hash="p" * 64,
         verdict=verdict,
-        reasons=("so it is",),
-        caveats=("not that",),
+        reasons=(Reason.text("so it is"),),
+        caveats=(Reason.text("not that"),),
         metrics=found.metrics,
     )
     return replace(base, **changes)
@@ -77,7 +78,7 @@ def test_the_interval_that_decides_is_shown_with_its_level() -> None:
 
 
 def test_hostile_text_stays_text_in_xml() -> None:
-    content = junit(make_result(label=HOSTILE, reasons=(HOSTILE,), caveats=(HOSTILE,)))
+    content = junit(make_result(label=HOSTILE, reasons=(Reason.text(HOSTILE),), caveats=(Reason.text(HOSTILE),)))
     suite = Xml.fromstring(content)[0]
     label = suite.find("properties/property[@name='label']")
     assert label is not None
@@ -89,7 +90,7 @@ def test_hostile_text_stays_text_in_xml() -> None:
 
 
 def test_hostile_text_is_no_markdown() -> None:
-    text = gate_markdown(make_result(label=HOSTILE, reasons=(HOSTILE,)))
+    text = gate_markdown(make_result(label=HOSTILE, reasons=(Reason.text(HOSTILE),)))
     (line,) = (line for line in text.splitlines() if line.startswith("- a"))
     for sign in ("<", "@", "#", "`", "|", "&"):
         assert f"\\{sign}" in line

@@ -12,8 +12,8 @@ from fontTools.ttLib import TTFont
 from qualab.model.names import Language
 from qualab.report.fonts import faces, korean_font
 from qualab.report.words import CATALOGUES as REPORTED
+from qualab.report.words import NAMES, REASONS
 from qualab.service.words import CATALOGUES as SHOWN
-from qualab.service.words.korean import FORMS
 
 RULE = re.compile(r"base64,([^)]+)\) format\('woff'\); unicode-range: ([^;]+);")
 
@@ -58,7 +58,12 @@ def test_the_same_text_gives_the_same_bytes() -> None:
 
 
 def test_the_korean_font_has_all_that_pages_and_reports_say() -> None:
-    korean = [*SHOWN[Language.KOREAN].values(), *REPORTED[Language.KOREAN].values(), *FORMS.values()]
+    korean = [
+        *SHOWN[Language.KOREAN].values(),
+        *REPORTED[Language.KOREAN].values(),
+        *REASONS[Language.KOREAN].values(),
+        *NAMES[Language.KOREAN].values(),
+    ]
     said = {ord(character) for text in korean for character in text if "가" <= character <= "힣"}
     known = whole(korean_font()).getBestCmap().keys()
     assert said <= known

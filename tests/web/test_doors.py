@@ -273,8 +273,8 @@ def test_errors_are_said_in_the_readers_language() -> None:
         korean = service.client.get(f"/comparisons/{failed}?lang=ko").text
         for said in (
             "<strong>엔드포인트에 연결할 수 없습니다</strong>",
-            '<span lang="ko">http://127.0.0.1:8001/v1/models에 연결할 수 없습니다: 연결이 거부됨',
-            "서버를 시작하거나 호스트와 포트를 고치세요",
+            '<span lang="en">http://127.0.0.1:8001/v1/models cannot be reached: the connection was refused',
+            "Start the server, or correct host and port",
         ):
             assert said in korean
         english = html.unescape(service.client.get(f"/comparisons/{failed}?lang=en").text)
@@ -293,7 +293,7 @@ def test_errors_are_said_in_the_readers_language() -> None:
         ("/plan?items=1.5", "items: 정수여야 합니다"),
         ("/plan?power=100", "power: 99 이하여야 합니다"),
         ("/?verdict=x", "verdict: 다음 중 하나여야 합니다"),
-        ("/?cursor=x", "이 목록의 커서가 아닙니다"),
+        ("/?cursor=x", "허용되지 않는 값입니다"),
     ],
 )
 def test_what_a_page_is_asked_wrongly_is_said_in_korean(site: Site, path: str, said: str) -> None:

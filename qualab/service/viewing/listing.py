@@ -19,7 +19,6 @@ from qualab.report.model import report_model
 from qualab.service.context import Context
 from qualab.service.reading import COUNTED, ENDED, ComparisonState, Follower, Progress, comparison_state
 from qualab.service.words import Wording
-from qualab.service.words.korean import in_korean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +39,14 @@ class Trouble:
 
 
 def trouble(code: str, message: str, hint: str, words: Wording) -> Trouble:
-    """In the reader's language, as far as the sentences are known; a code that is not known is any error's."""
+    """Name a trouble by its code, in the reader's language; what exactly and what to do are told in English."""
     known = f"error {code}" if words.has(f"error {code}") else f"error {QualabError.code}"
-    return Trouble(title=words(known), message=said(message, words), hint=said(hint, words) if hint else None)
+    return Trouble(title=words(known), message=in_english(message), hint=in_english(hint) if hint else None)
 
 
-def said(text: str, words: Wording) -> Sentence:
-    """In the reader's language where the sentence is known."""
-    korean = in_korean(text) if words.language is Language.KOREAN else None
-    return Sentence(text=korean or text, language=Language.KOREAN if korean else Language.ENGLISH)
+def in_english(text: str) -> Sentence:
+    """An error's message or hint."""
+    return Sentence(text=text, language=Language.ENGLISH)
 
 
 COLUMNS = (
@@ -159,7 +157,7 @@ def _line(follower: Callable[[str], Follower], summary: ComparisonSummary, words
         items=_items(summary, words),
         created=shown_time(summary.created_at),
         bar=_bar(follower, summary, words) if summary.status in ASKED else None,
-        why=said(summary.stop_reason, words) if summary.stop_reason else None,
+        why=in_english(summary.stop_reason) if summary.stop_reason else None,
         is_live=is_live,
     )
 

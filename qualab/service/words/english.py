@@ -71,6 +71,15 @@ TEXTS = {
     "error schema-mismatch": "The database has another schema",
     "error workers-lost": "One worker after another was lost",
     "error store-damaged": "The database is damaged",
+    # by the codes of what a form's field is not
+    "field greater_than_equal": "must be at least {ge}",
+    "field less_than_equal": "must be at most {le}",
+    "field float_parsing": "must be a number",
+    "field int_parsing": "must be a whole number",
+    "field int_from_float": "must be a whole number",
+    "field enum": "must be one of {expected}",
+    "field literal_error": "must be one of {expected}",
+    "field string_too_long": "must have at most {max_length} characters",
     # signing in
     "token": "Token",
     "token hint": "One that “qualab token create NAME --scope read” has printed. It is kept in a cookie that no script reads.",
