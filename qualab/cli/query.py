@@ -144,7 +144,7 @@ def _print_pairs(
     from qualab.analysis import flips as use_case
     from qualab.cli.flip_text import print_flips, print_text_pairs
     from qualab.cli.tables import make_console
-    from qualab.model.canonical import plain
+    from qualab.report.words import shown
 
     flipped = use_case.flips(store, comparison_id, task=task, limit=limit) if flips else None
     if output_format is Format.TEXT and flipped and not flipped.shown:
@@ -153,7 +153,7 @@ def _print_pairs(
         return
     found = flipped or use_case.text_pairs(store, comparison_id, leaks=leaks, task=task, limit=limit)
     if output_format is Format.JSON:
-        print_json(plain(found))
+        print_json(shown(found))
     elif isinstance(found, use_case.Flips):
         print_flips(make_console(), found)
     else:

@@ -20,8 +20,8 @@ from starlette.routing import Match
 
 from qualab import errors as e
 from qualab.errors import QualabError
-from qualab.model.canonical import plain
 from qualab.model.registry import Page
+from qualab.report.words import shown
 
 MAX_PAGE_SIZE = 200
 TAG = re.compile(r'(?:W/)?("[^"]*")')
@@ -44,7 +44,7 @@ class PageQuery(BaseModel):
 
 def encoded(value: Any) -> bytes:
     """Encode plain values or (nested) frozen dataclasses as JSON."""
-    return orjson.dumps(plain(value))
+    return orjson.dumps(shown(value))
 
 
 def etag_of(body: bytes) -> str:
@@ -76,7 +76,7 @@ def answer(request: Request, value: Any) -> Response:
 
 def page_answer(request: Request, page: Page[Any]) -> Response:
     """Answer with a page, and a Link to the next one."""
-    body = orjson.dumps({"entries": [plain(entry) for entry in page.entries], "next_cursor": page.next_cursor})
+    body = orjson.dumps({"entries": [shown(entry) for entry in page.entries], "next_cursor": page.next_cursor})
     links = {}
     if page.next_cursor is not None:
         url = request.url.include_query_params(cursor=page.next_cursor)

@@ -25,7 +25,7 @@ from qualab.service.api.answers import RETRY_AFTER_S, HttpProblem, status_of, ta
 from qualab.service.api.routes import Sort, read_status
 from qualab.service.api.state import COOKIE, READ, ContextDep, authenticated, slowly, state_of
 from qualab.service.viewing.items import SHOWS, ItemsFilter, item_page, items_page
-from qualab.service.viewing.listing import comparison_page, list_page, trouble
+from qualab.service.viewing.listing import Sentence, Trouble, comparison_page, list_page, trouble
 from qualab.service.viewing.power import MOST_ITEMS, PowerQuery, power_page
 from qualab.service.words import Wording
 
@@ -139,7 +139,11 @@ class PageRoute(APIRoute):
             except HttpProblem as error:
                 return error_page(request, error.status, "", error.detail)
             except RequestValidationError as error:
-                return error_page(request, 422, InvalidValue.code, _first_error(error))
+                words = Wording(language=language_of(request))
+                wrong = Trouble(
+                    title=words(f"error {InvalidValue.code}"), message=_first_error(error, words), hint=None
+                )
+                return page(request, "error", status=422, code=422, trouble=wrong)
 
         return shown
 
@@ -153,10 +157,13 @@ def error_page(request: Request, status: int, code: str, detail: str, hint: str 
     return shown
 
 
-def _first_error(error: RequestValidationError) -> str:
-    """What was given is not repeated."""
+def _first_error(error: RequestValidationError, words: Wording) -> Sentence:
+    """Say what a form's field should be. What was given is not repeated."""
     first: Mapping[str, Any] = error.errors()[0]
-    return f"{first['loc'][-1]}: {first['msg']}"
+    key = f"field {first['type']}"
+    if words.has(key):
+        return Sentence(text=f"{first['loc'][-1]}: {words(key, **first.get('ctx', {}))}", language=words.language)
+    return Sentence(text=f"{first['loc'][-1]}: {first['msg']}", language=Language.ENGLISH)
 
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)

@@ -31,6 +31,7 @@ from qualab.model.registry import (
 )
 from qualab.model.wording import storable_text
 from qualab.report.model import report_model
+from qualab.report.words import ENGLISH
 from qualab.run.sign import sign_off
 from qualab.run.verify import Verification, verify
 from qualab.service import requests
@@ -538,7 +539,8 @@ async def compute_plan(request: Request, context: ContextDep, caller: Reader, do
 
     def job() -> Response:
         found = requests.compute_plan(context, document, caller=caller)
-        shown = PlanComputed(plan_hash=found.plan_hash, document=found.document, planning=plain(found.planning))
+        planning = plain(found.planning) | {"caveats": ENGLISH.reasons(found.planning.caveats)}
+        shown = PlanComputed(plan_hash=found.plan_hash, document=found.document, planning=planning)
         return answer(request, shown)
 
     return await slowly(request, job)

@@ -22,9 +22,9 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as HttpScope
 
 from qualab.errors import ComparisonNotFound, InvalidValue, StoreError, TooManyRequests, Unauthenticated
-from qualab.model.canonical import plain
 from qualab.model.items import JsonObject
 from qualab.model.registry import Scope
+from qualab.report.words import shown
 from qualab.service.access import Actor, Authenticator, Caller, RateLimit
 from qualab.service.api.answers import HttpProblem
 from qualab.service.context import Context
@@ -106,7 +106,7 @@ class EventStreams:
             if progress.mark != seen:
                 seen, sent_at_s = progress.mark, time.monotonic()
                 name = "end" if progress.has_ended else "progress"
-                yield f"id: {seen}\nevent: {name}\ndata: {orjson.dumps(plain(progress)).decode()}\n\n".encode()
+                yield f"id: {seen}\nevent: {name}\ndata: {orjson.dumps(shown(progress)).decode()}\n\n".encode()
             elif time.monotonic() - sent_at_s >= self._heartbeat_s:
                 sent_at_s = time.monotonic()
                 yield b": still here\n\n"

@@ -72,8 +72,8 @@ TEXTS = {
     "error workers-lost": "One worker after another was lost",
     "error store-damaged": "The database is damaged",
     # by the codes of what a form's field is not
-    "field greater_than_equal": "must be at least {ge}",
-    "field less_than_equal": "must be at most {le}",
+    "field greater_than_equal": "must be at least {ge:g}",
+    "field less_than_equal": "must be at most {le:g}",
     "field float_parsing": "must be a number",
     "field int_parsing": "must be a whole number",
     "field int_from_float": "must be a whole number",

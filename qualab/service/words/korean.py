@@ -72,8 +72,8 @@ TEXTS = {
     "error workers-lost": "작업 프로세스가 연달아 중단되었습니다",
     "error store-damaged": "데이터베이스가 손상되었습니다",
     # by the codes of what a form's field is not
-    "field greater_than_equal": "{ge} 이상이어야 합니다",
-    "field less_than_equal": "{le} 이하여야 합니다",
+    "field greater_than_equal": "{ge:g} 이상이어야 합니다",
+    "field less_than_equal": "{le:g} 이하여야 합니다",
     "field float_parsing": "숫자여야 합니다",
     "field int_parsing": "정수여야 합니다",
     "field int_from_float": "정수여야 합니다",
