@@ -7,22 +7,56 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import scipy
 
-from qualab.stats.bootstrap import BootstrapResult, paired_bootstraps
 from qualab.stats.checks import FloatArray
 from qualab.stats.counts import PairedCounts
-from qualab.stats.distributions import bisect, gauss_legendre, normal_quantile, normal_sf
+from qualab.stats.distributions import bisect, normal_quantile, normal_sf
 from qualab.stats.equivalence import guard_pvalue
-from qualab.stats.f1 import JoinedAnswers, LabelledAnswers
-from qualab.stats.interval import ConfidenceInterval, score_statistic
+from qualab.stats.f1 import BootstrapResult, JoinedAnswers, LabelledAnswers
+from qualab.stats.interval import ConfidenceInterval, clopper_pearson, score_statistic
 from qualab.stats.looks import crossing_probability
 from qualab.stats.mean import Labels, cluster_codes, cluster_sums
+
+
+def rng(seed: int = 1) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def counts_of(n_items: int, gains: int, losses: int) -> PairedCounts:
+    return PairedCounts(n_items=n_items, gains=gains, losses=losses)
+
+
+def outcomes(n_items: int) -> Iterator[PairedCounts]:
+    for gains in range(n_items + 1):
+        for losses in range(n_items + 1 - gains):
+            yield counts_of(n_items, gains, losses)
+
+
+def trinomial(counts: PairedCounts, discordance: float, difference: float) -> float:
+    """Probability of the counts, from whole numbers of arrangements."""
+    rates = [(discordance + difference) / 2, (discordance - difference) / 2, 1 - discordance]
+    cells = [counts.gains, counts.losses, counts.n_items - counts.n_discordant]
+    arrangements = math.comb(counts.n_items, counts.n_discordant) * math.comb(counts.n_discordant, counts.gains)
+    return arrangements * math.prod(max(rate, 0.0) ** cell for rate, cell in zip(rates, cells, strict=True))
+
+
+class Estimate(Protocol):
+    """What gives one-sided p-values at any difference."""
+
+    def pvalue_above(self, difference: float) -> float: ...
+    def pvalue_below(self, difference: float) -> float: ...
+
+
+def pvalue_within(mean: Estimate, margin: float) -> float:
+    """Of the two one-sided tests at ±margin."""
+    return max(mean.pvalue_above(-margin), mean.pvalue_below(margin))
 
 
 def contains(interval: ConfidenceInterval, difference: float) -> bool:
@@ -42,8 +76,8 @@ def wald(gains: float, losses: float, n_items: float) -> list[float]:
 
 def newcombe_uncorrected(counts: PairedCounts) -> list[float]:
     """95 % limits of method 8 of Newcombe (1998): method 10 without the continuity correction of the correlation."""
-    n_items, z = counts.n_items, normal_quantile(0.975)
-    right, wrong = counts.both_right or 0, counts.both_wrong or 0
+    n_items, z, right = counts.n_items, normal_quantile(0.975), counts.both_right or 0
+    wrong = n_items - counts.n_discordant - right
     margins = [right + counts.losses, right + counts.gains, wrong + counts.losses, wrong + counts.gains]
     phi = (right * wrong - counts.gains * counts.losses) / (math.sqrt(math.prod(margins)) or 1.0)
     (low_b, high_b), (low_c, high_c) = (
@@ -62,6 +96,17 @@ def newcombe_uncorrected(counts: PairedCounts) -> list[float]:
     ]
 
 
+def mcnemar_berger_boos(counts: PairedCounts, *, gamma: float) -> float:
+    """Unconditional McNemar p-value over a 1 − gamma interval of the discordance, plus gamma (Berger & Boos 1994)."""
+    n_items, m = counts.n_items, np.arange(counts.n_items + 1)
+    least = (counts.gains - counts.losses) ** 2 / counts.n_discordant
+    tails = 2.0 * scipy.stats.binom.cdf(np.floor((m - np.sqrt(least * m)) / 2.0 + 1e-9), m, 0.5)
+    tails = np.where(m == 0, 0.0, np.minimum(1.0, tails))
+    low, high = clopper_pearson(counts.n_discordant, n_items, confidence_level=1.0 - gamma)
+    psis = np.linspace(low, high, 4_001)[:, None]
+    return float((scipy.stats.binom.pmf(m, n_items, psis) @ tails).max() + gamma)
+
+
 def melded_cdf(difference: float, counts: PairedCounts) -> float:
     """Lower melded confidence distribution of the difference (Fay & Lumbard 2021); at 0 a one-sided exact p.
 
@@ -72,7 +117,7 @@ def melded_cdf(difference: float, counts: PairedCounts) -> float:
     if gains == 0:  # θ may be 0 for all that is known
         below, below_masses, above, above_masses = -np.ones(1), np.ones(1), np.zeros(0), np.zeros(0)
     else:
-        points, weights = gauss_legendre(128)
+        points, weights = np.polynomial.legendre.leggauss(128)
         half = float(scipy.special.betainc(gains, m - gains + 1, 0.5))
         below, above = (
             2.0 * scipy.special.betaincinv(gains, m - gains + 1, start + width * (points + 1.0) / 2.0) - 1.0
@@ -233,6 +278,30 @@ def macro_f1(truth: Sequence[object], answers: Sequence[object]) -> float:
     return sum(2.0 * right[label] / n for label, n in occurring.items()) / len(occurring)
 
 
+def joined(
+    baseline: npt.ArrayLike,
+    candidate: npt.ArrayLike,
+    score: Callable[[FloatArray], FloatArray],
+    *,
+    task: npt.ArrayLike | None = None,
+    cluster: Labels | None = None,
+) -> JoinedAnswers:
+    """Features of both arms with any score of their totals."""
+    before, after = (np.asarray(arm, dtype=np.float64) for arm in (baseline, candidate))
+    return JoinedAnswers(
+        baseline=before,
+        candidate=after,
+        score=score,
+        task=np.zeros(len(before), dtype=np.int64) if task is None else np.asarray(task),
+        cluster=None if cluster is None else cluster_codes(cluster, len(before)),
+    )
+
+
+def mean_score(totals: FloatArray) -> FloatArray:
+    """Of a column of sums and one of counts."""
+    return np.asarray(totals[:, 0] / totals[:, 1])
+
+
 def bootstrap_mean(
     differences: npt.ArrayLike,
     *,
@@ -242,15 +311,10 @@ def bootstrap_mean(
     rng: np.random.Generator,
 ) -> BootstrapResult:
     values = np.asarray(differences, dtype=np.float64)
-    (result,) = paired_bootstraps(
-        np.column_stack([np.zeros_like(values), np.ones_like(values)]),
-        np.column_stack([values, np.ones_like(values)]),
-        lambda totals: totals[:, 0] / totals[:, 1],
-        cluster=cluster,
-        confidence_levels=(confidence_level,),
-        n_resamples=n_resamples,
-        rng=rng,
-    )
+    ones = np.ones_like(values)
+    arms = (np.column_stack([column, ones]) for column in (np.zeros_like(values), values))
+    answers = joined(*arms, mean_score, cluster=cluster)
+    (result,) = answers.bootstraps(confidence_levels=(confidence_level,), n_resamples=n_resamples, rng=rng)
     return result
 
 
@@ -261,6 +325,6 @@ def bootstrap_macro_f1(
     n_resamples: int,
     rng: np.random.Generator,
 ) -> BootstrapResult:
-    joined = JoinedAnswers.of(tasks, weights)
-    (result,) = joined.bootstraps(confidence_levels=(confidence_level,), n_resamples=n_resamples, rng=rng)
+    answers = JoinedAnswers.of(tasks, weights)
+    (result,) = answers.bootstraps(confidence_levels=(confidence_level,), n_resamples=n_resamples, rng=rng)
     return result

@@ -21,7 +21,7 @@ from qualab.stats.equivalence import equivalence
 from qualab.stats.f1 import JoinedAnswers, LabelledAnswers
 from qualab.stats.interval import newcombe, tango
 from qualab.stats.looks import level_boundaries, spending_boundaries
-from qualab.stats.mean import mean_difference, mean_equivalence, paired_differences
+from qualab.stats.mean import mean_difference
 from qualab.stats.noise import excess_discordance, flip_rate, variance_components
 from qualab.stats.resampling import holm, max_t, patterns, sign_flip, signed_sums
 from qualab.stats.sizing import (
@@ -42,11 +42,14 @@ from tests.stats.reference import (
     items_miettinen,
     items_wald,
     log_e_values,
+    mcnemar_berger_boos,
     mcnemar_log_e,
     melded_cdf,
     newcombe_uncorrected,
     non_inferiority,
     power_mcnemar_asymptotic,
+    pvalue_within,
+    rng,
     roughly_zero,
     wald,
 )
@@ -62,10 +65,6 @@ def reference(name: str) -> Any:
 CASES: list[dict[str, Any]] = reference("statistics_cases.json")["cases"] if SHARED else []
 Inputs = dict[str, Any]
 Found = dict[str, Any]
-
-
-def rng() -> np.random.Generator:
-    return np.random.default_rng(20_240_229)
 
 
 def counts_of(inputs: Inputs) -> PairedCounts:
@@ -96,7 +95,7 @@ def check_unconditional(inputs: Inputs) -> Found:
     counts = counts_of(inputs)
     return {
         "p": mcnemar_unconditional(counts),
-        "p_berger_boos_gamma_1e4": mcnemar_unconditional(counts, gamma=1e-4),
+        "p_berger_boos_gamma_1e4": mcnemar_berger_boos(counts, gamma=1e-4),
     }
 
 
@@ -198,13 +197,14 @@ def check_items_needed(inputs: Inputs) -> Found:
 
 
 def check_paired(inputs: Inputs) -> Found:
-    differences = paired_differences(inputs["off"], inputs["on"])
+    differences = np.subtract(inputs["on"], inputs["off"])
     found = mean_difference(differences)
+    interval = found.interval(confidence_level=0.95)
     return {
         "t": found.statistic,
         "p": found.pvalue,
-        "ci95": [found.interval.low, found.interval.high],
-        "tost_p": {str(margin): mean_equivalence(differences, margin=margin).pvalue for margin in inputs["margin"]},
+        "ci95": [interval.low, interval.high],
+        "tost_p": {str(margin): pvalue_within(found, margin) for margin in inputs["margin"]},
         "signflip_p": sign_flip(differences, rng=rng()).pvalue_whole,
     }
 
