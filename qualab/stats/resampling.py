@@ -23,6 +23,9 @@ from qualab.errors import InvalidValue
 from qualab.stats.checks import FloatArray, IntArray, check_items, check_share, finite
 from qualab.stats.mean import Labels, cluster_codes, cluster_sums
 
+Draw = Callable[[np.random.Generator, int], npt.NDArray[Any]]
+"""So many random resamples, one a row."""
+
 _MOST_DISTINCT = 512
 _LARGEST_DENOMINATOR = 1_000
 _LARGEST_SUM = 2.0**52
@@ -84,9 +87,7 @@ def distinct_rows(rows: FloatArray, keys: npt.NDArray[Any]) -> tuple[FloatArray,
     return distinct, sizes.astype(np.int64)
 
 
-def in_blocks(
-    draw: Callable[[np.random.Generator, int], FloatArray], *, n_resamples: int, block: int, rng: np.random.Generator
-) -> FloatArray:
+def in_blocks(draw: Draw, *, n_resamples: int, block: int, rng: np.random.Generator) -> FloatArray:
     """Draw resamples in blocks, on two threads.
 
     Each block has a generator of its own, seeded from `rng`: the result does not depend on the number of threads.
@@ -138,69 +139,59 @@ def signed_sums(groups: Patterns, *, n_resamples: int, rng: np.random.Generator)
         bits = np.arange(2 ** len(every))[:, None] >> np.arange(len(every))[::-1] & 1
         return np.asarray((2.0 * bits - 1.0) @ every)
     small = groups.sizes < _GROUPED_FROM
-    parts = [
-        part
-        for part in (
-            _single(groups.rows[small], groups.sizes[small]),
-            _counted(groups.rows[~small], groups.sizes[~small]),
-        )
-        if part.width
-    ]
-    block = _HEIGHT * max(1, _CELLS // (_HEIGHT * max(part.width for part in parts)))
+    kinds = ((_single, small), (_counted, ~small))
+    parts = [kind(groups.rows[some], groups.sizes[some]) for kind, some in kinds if some.any()]
+    block = _HEIGHT * max(1, _CELLS // (_HEIGHT * max(width for _, width in parts)))
 
     def draw(rng: np.random.Generator, n_flips: int) -> FloatArray:
         height = -(-n_flips // _HEIGHT) * _HEIGHT
-        sums = parts[0].sums(rng, height)
-        for part in parts[1:]:
-            sums += part.sums(rng, height)
+        sums = parts[0][0](rng, height)
+        for part, _ in parts[1:]:
+            sums += part(rng, height)
         return sums[:n_flips]
 
     return in_blocks(draw, n_resamples=n_resamples, block=block, rng=rng)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """Rows that are added or taken away, each as often as random bits say."""
+def _sums(rows: FloatArray, times: IntArray, count: Draw) -> Draw:
+    """Σ (2 count − times) row, for each resample, in tiles.
 
-    rows: FloatArray
-    times: IntArray
-    width: int
-    """Cells of work a resample."""
-    count: Callable[[np.random.Generator, int], npt.NDArray[Any]]
-    """How often each row is added in so many resamples; columns up to whole tiles."""
+    Tiles are so small that the linear-algebra library starts no threads for them: its threads wait for one another,
+    which is slow on a busy machine. Whole blocks run side by side instead.
+    """
+    is_small = float((times @ np.abs(rows)).max(initial=0.0)) < 2.0**23  # fits into single precision
+    doubled = np.zeros((_padded(len(rows)), rows.shape[1]), dtype=np.float32 if is_small else np.float64)
+    doubled[: len(rows)] = 2.0 * rows
+    total = times @ rows
 
-    def sums(self, rng: np.random.Generator, height: int) -> FloatArray:
-        """Σ (2 count − times) row, for each resample, in tiles.
-
-        Tiles are so small that the linear-algebra library starts no threads for them: its threads wait for one another,
-        which is slow on a busy machine. Whole blocks run side by side instead.
-        """
-        is_small = float((self.times @ np.abs(self.rows)).max(initial=0.0)) < 2.0**23  # fits into single precision
-        doubled = np.zeros((_padded(len(self.rows)), self.rows.shape[1]), dtype=np.float32 if is_small else np.float64)
-        doubled[: len(self.rows)] = 2.0 * self.rows
-        counts = self.count(rng, height).astype(doubled.dtype)
+    def draw(rng: np.random.Generator, height: int) -> FloatArray:
+        counts = count(rng, height).astype(doubled.dtype)
         tiles = counts.reshape(height // _HEIGHT, _HEIGHT, -1, _WIDTH).transpose(0, 2, 1, 3)
         parts = tiles @ doubled.reshape(-1, _WIDTH, doubled.shape[1])
-        return np.asarray(parts.sum(axis=1, dtype=np.float64).reshape(height, -1) - self.times @ self.rows)
+        sums = parts.sum(axis=1, dtype=np.float64).reshape(height, -1)
+        sums -= total
+        return np.asarray(sums)
+
+    return draw
 
 
 def _padded(n_rows: int) -> int:
     return -(-n_rows // _WIDTH) * _WIDTH
 
 
-def _single(rows: FloatArray, sizes: IntArray) -> _Part:
-    """Rows that get a sign each, from one random bit."""
+def _single(rows: FloatArray, sizes: IntArray) -> tuple[Draw, int]:
+    """Rows that get a sign each, from one random bit; and the cells of work a resample."""
     every = np.repeat(rows, sizes, axis=0)
     width = _padded(len(every))
 
     def count(rng: np.random.Generator, height: int) -> npt.NDArray[Any]:
         return np.unpackbits(rng.integers(0, 256, size=(height, width // 8), dtype=np.uint8), axis=1)
 
-    return _Part(rows=every, times=np.ones(len(every), dtype=np.int64), width=width, count=count)
+    return _sums(every, np.ones(len(every), dtype=np.int64), count), width
 
 
-def _counted(rows: FloatArray, sizes: IntArray) -> _Part:
-    """Large groups: for each, random bits in whole words, of which the ones are counted."""
+def _counted(rows: FloatArray, sizes: IntArray) -> tuple[Draw, int]:
+    """Large groups: for each, random bits in whole words, of which the ones are counted; and the cells of work."""
     words = -(-sizes // 64)
     ends = np.cumsum(words)
     masks = np.full(int(words.sum()), np.iinfo(np.uint64).max, dtype=np.uint64)
@@ -213,7 +204,7 @@ def _counted(rows: FloatArray, sizes: IntArray) -> _Part:
         np.add.reduceat(ones, ends - words, axis=1, dtype=np.int64, out=counts[:, : len(rows)])
         return counts
 
-    return _Part(rows=rows, times=sizes, width=8 * masks.size, count=count)  # a word takes about eight times a sign
+    return _sums(rows, sizes, count), 8 * masks.size  # a word takes about eight times a sign
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
