@@ -259,7 +259,7 @@ def sign_flip(
     Source: Fisher (1935).
 
     >>> sign_flip([1.0, 1.0, 0.5, -0.5], rng=np.random.default_rng(1)).pvalue
-    0.1875
+    0.25
     """
     values = finite(differences, name="Differences")
     check_items(values.size)

@@ -172,7 +172,7 @@ def power_equivalence(
         is_one_sided: the test against −margin alone has to reject (non-inferiority).
         is_guarded: the exact guard has to agree as well: the power of the verdict.
 
-    >>> round(power_equivalence(n_items=1319, discordance=0.05, margin=0.02), 3)
+    >>> round(power_equivalence(n_items=1319, discordance=0.05, margin=0.02, is_guarded=True), 3)
     0.874
     """
     check_items(n_items)
