@@ -58,7 +58,9 @@ class BoundedMean:
         codes = cluster_codes(cluster, values.size)
         sizes = np.bincount(codes).astype(np.float64)
         # rounded, so that neither order nor the last digit of a sum makes two values of one
-        return cls(sizes=sizes, sums=np.round(cluster_sums(values, codes), 12), counts=np.ones(sizes.size))._grouped()
+        sums = np.round(cluster_sums(values, codes), 12)
+        mean = cls(sizes=sizes, sums=sums, counts=np.ones(sizes.size))._unique()
+        return mean if mean.sums.size <= _MOST_VALUES else mean._on_grid()._unique()
 
     @property
     def difference(self) -> float:
@@ -92,16 +94,12 @@ class BoundedMean:
         high = float(np.max(self.sums / self.sizes))
         if high <= -1.0:
             return -1.0
-        wanted = normal_quantile(alpha)
+        target = normal_quantile(alpha)
 
         def excess(difference: float) -> float:
-            return normal_quantile(min(max(self.pvalue_above(difference), _SMALLEST), 1.0 - 1e-15)) - wanted
+            return normal_quantile(min(max(self.pvalue_above(difference), _SMALLEST), 1.0 - 1e-15)) - target
 
         return float(scipy.optimize.brentq(excess, -1.0, high, xtol=1e-12, rtol=1e-10))
-
-    def _grouped(self) -> BoundedMean:
-        found = self._unique()
-        return found if found.sums.size <= _MOST_VALUES else found._on_grid()._unique()
 
     def _unique(self) -> BoundedMean:
         pairs, places = np.unique(self.sizes + 1j * self.sums, return_inverse=True)
@@ -144,8 +142,8 @@ def gamma_sum_cdf(values: FloatArray, shapes: FloatArray) -> float:
 
     Exact to about nine digits, far out in the tails as well.
     """
-    kept = (values != 0.0) & (shapes > 0.0)
-    values, shapes = values[kept], shapes[kept]
+    counts = (values != 0.0) & (shapes > 0.0)
+    values, shapes = values[counts], shapes[counts]
     if not np.any(values > 0.0):
         return 1.0
     if not np.any(values < 0.0):

@@ -28,7 +28,10 @@ _HAIR = 1e-9
 MOST_GUARDED = 20_000
 """Items beyond which powers leave the exact guard out: it takes long there, and hardly costs power."""
 
-_quadrature = lru_cache(np.polynomial.legendre.leggauss)
+
+@lru_cache(maxsize=1)
+def _quadrature() -> tuple[FloatArray, FloatArray]:
+    return np.polynomial.legendre.leggauss(_NODES)
 
 
 def spent(fraction: float, *, alpha: float) -> float:
@@ -130,7 +133,7 @@ class _Walk:
         """The walks that stayed below the z boundary at `time`."""
         spread, centre = math.sqrt(time), self.drift * time
         low, high = centre - _FAR * spread, min(boundary * spread, centre + _FAR * spread)
-        points, weights = _quadrature(_NODES)
+        points, weights = _quadrature()
         nodes = low + (high - low) * (points + 1.0) / 2.0
         step = math.sqrt(time - self.time)
         moves = (nodes[:, None] - self.nodes - self.drift * (time - self.time)) / step
