@@ -1,4 +1,4 @@
-"""What planning says in sentences: what cannot be proven, and what the figures rest on."""
+"""What a plan's items can prove: assumptions, the figures of each primary metric, and what is said of them."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ class Belief:
 
 
 def check_given(given: Given, plan: Plan) -> None:
-    """Raises InvalidValue for names that the plan does not have and values that cannot be."""
+    """Check that the plan has the names, and that the values can be."""
     demands = [
         (given.discordance, "discordance", 0.0, 1.0, "a fraction from 0 to 1, as 0.05"),
         (given.noise, "noise", 0.0, 1.0, "a fraction from 0 to 1, as 0.02"),
@@ -376,8 +376,8 @@ _HAIR = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a metric's items are."""
+class ItemCounts:
+    """A metric's items, clusters and answers an item."""
 
     n_items: int
     n_clusters: int
@@ -392,7 +392,7 @@ class Figures:
     name: str
     """For a person: the benchmark where it has one primary metric, else the id."""
     exercises_drafter: bool
-    asked: Asked
+    asked: ItemCounts
     belief: Belief
     margin: float
     variance: float
@@ -433,7 +433,7 @@ BEST_REPEATS = 4
 
 
 def figures_of(
-    metric: MetricSpec, plan: Plan, asked: Asked, belief: Belief, *, power_each: float, missing: float
+    metric: MetricSpec, plan: Plan, asked: ItemCounts, belief: Belief, *, power_each: float, missing: float
 ) -> Figures:
     """Compute everything that planning says of one metric.
 
@@ -613,7 +613,7 @@ def plan_comparison(
     )
 
 
-def _asked(rendered: Iterable[Item], plan: Plan) -> tuple[int, dict[str, Asked]]:
+def _asked(rendered: Iterable[Item], plan: Plan) -> tuple[int, dict[str, ItemCounts]]:
     """Requests of the whole run; and each primary metric's items, a group's over all its members."""
     n_items: Counter[str] = Counter()
     clusters: dict[str, set[str]] = {}
@@ -627,7 +627,7 @@ def _asked(rendered: Iterable[Item], plan: Plan) -> tuple[int, dict[str, Asked]]
     asked = {}
     for metric in plan.primaries:
         tasks = {member.task for member in members_of(metric, plan)}
-        asked[metric.id] = Asked(
+        asked[metric.id] = ItemCounts(
             n_items=sum(n_items[task] for task in tasks),
             n_clusters=sum(len(clusters.get(task, ())) for task in tasks),
             repeats=repeats,
