@@ -91,8 +91,8 @@ class JoinedAnswers:
             return np.asarray(np.average(scores, axis=0, weights=weights), dtype=np.float64)
 
         return cls(
-            baseline=_diagonal([before for before, _ in parts]),
-            candidate=_diagonal([after for _, after in parts]),
+            baseline=scipy.linalg.block_diag(*(before for before, _ in parts)),
+            candidate=scipy.linalg.block_diag(*(after for _, after in parts)),
             score=score,
             task=np.repeat(np.arange(len(parts)), [len(before) for before, _ in parts]),
             cluster=None if all(task.cluster is None for task in tasks) else _joined_clusters(tasks),
@@ -199,16 +199,6 @@ def _joined_clusters(tasks: Sequence[LabelledAnswers]) -> IntArray:
         parts.append(cluster_codes(task.cluster, len(task.truth)) + start)
         start = int(parts[-1].max()) + 1
     return np.concatenate(parts)
-
-
-def _diagonal(parts: list[FloatArray]) -> FloatArray:
-    """The parts along the diagonal, zeros elsewhere."""
-    whole = np.zeros((sum(len(part) for part in parts), sum(part.shape[1] for part in parts)))
-    row = column = 0
-    for part in parts:
-        whole[row : row + len(part), column : column + part.shape[1]] = part
-        row, column = row + len(part), column + part.shape[1]
-    return whole
 
 
 def _features(answers: LabelledAnswers) -> tuple[FloatArray, FloatArray]:
