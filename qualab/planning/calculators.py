@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -119,12 +119,7 @@ def paired_test(
     both_right: int | None = None,
     is_strict: bool = False,
 ) -> PairedTest:
-    """Test the counts of one metric for a difference and for equivalence within ±margin, as a comparison does.
-
-    Raises:
-        InsufficientData: there is no item.
-        InvalidValue: counts, margin, alpha or confidence level cannot be, or there are more than a million items.
-    """
+    """Test the counts of one metric for a difference and for equivalence within ±margin, as a comparison does."""
     counts = PairedCounts(n_items=n_items, gains=gains, losses=losses, both_right=both_right)
     _check_offered(n_items)
     baseline, candidate = (None, None) if both_right is None else counts.accuracies
@@ -155,7 +150,9 @@ def paired_test(
         pvalue_gain=gain,
         pvalue_exact=exact,
         pvalue_unconditional=mcnemar_unconditional(counts),
-        pvalue_unpaired=_unpaired(baseline, candidate, n_items),
+        pvalue_unpaired=None
+        if baseline is None or candidate is None
+        else two_proportion_z(baseline=baseline, candidate=candidate, n_baseline=n_items, n_candidate=n_items),
         equivalence_interval=with_zero(inner, evidence.pvalue, alpha),
         pvalue_lower=equal.pvalue_lower,
         pvalue_upper=equal.pvalue_upper,
@@ -182,10 +179,9 @@ def _check_offered(n_items: int) -> None:
         )
 
 
-def _unpaired(baseline: float | None, candidate: float | None, n_items: int) -> float | None:
-    if baseline is None or candidate is None:
-        return None
-    return two_proportion_z(baseline=baseline, candidate=candidate, n_baseline=n_items, n_candidate=n_items)
+def _guarded_power(**design: Any) -> float | None:
+    """Of the verdict, guard included; None above 20,000 items, where it takes too long."""
+    return power_equivalence(**design, is_guarded=True) if design["n_items"] <= MOST_GUARDED else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,41 +220,33 @@ def powers(
     alpha: float = 0.05,
     n_metrics: int = 5,
 ) -> Powers:
-    """What `n_items` are likely to show, exactly, by enumeration.
-
-    Raises:
-        InsufficientData: there is no item.
-        InvalidValue: an argument cannot be.
-    """
+    """Compute what `n_items` are likely to show, exactly, by enumeration."""
     _check_offered(n_items)
     for_joint = power_for_joint(n_metrics=n_metrics, power=PLANNING_POWER)
-    equivalence_power = partial(
-        power_equivalence,
-        n_items=n_items,
-        discordance=discordance,
-        difference=difference,
-        margin=margin,
-        alpha=alpha,
-    )
-    proven = equivalence_power()
-    guarded = equivalence_power(is_guarded=True) if n_items <= MOST_GUARDED else None
-    detected = partial(power_mcnemar, n_items=n_items, alpha=alpha)
+    design: Any = {
+        "n_items": n_items,
+        "discordance": discordance,
+        "difference": difference,
+        "margin": margin,
+        "alpha": alpha,
+    }
+    proven, guarded = power_equivalence(**design), _guarded_power(**design)
+
+    def detected(discordance: float, difference: float, method: McNemarMethod = McNemarMethod.MIDP) -> float:
+        return power_mcnemar(
+            n_items=n_items, discordance=discordance, difference=difference, alpha=alpha, method=method
+        )
+
     return Powers(
-        n_items=n_items,
-        discordance=discordance,
-        difference=difference,
-        margin=margin,
-        alpha=alpha,
+        **design,
         n_metrics=n_metrics,
         equivalence=proven,
         equivalence_guarded=guarded,
         joint=joint_power([proven if guarded is None else guarded] * n_metrics),
         power_for_joint=for_joint,
-        detection=detected(discordance=discordance, difference=difference, method=McNemarMethod.MIDP),
-        detection_exact=detected(discordance=discordance, difference=difference, method=McNemarMethod.EXACT),
-        detection_of_margin=None
-        if discordance + margin > 1.0
-        else detected(discordance=discordance + margin, difference=-margin, method=McNemarMethod.MIDP),
+        detection=detected(discordance, difference),
+        detection_exact=detected(discordance, difference, McNemarMethod.EXACT),
+        detection_of_margin=None if discordance + margin > 1.0 else detected(discordance + margin, -margin),
     )
 
 
@@ -284,29 +272,18 @@ class SmallestEffects:
 def smallest_effects(
     *, n_items: int, discordance: float, alpha: float = 0.05, power: float = PLANNING_POWER, accuracy: float = 0.5
 ) -> SmallestEffects:
-    """The minimal detectable effect in both forms, and the narrowest provable margin.
-
-    Raises:
-        InsufficientData: there is no item.
-        InvalidValue: an argument cannot be.
-    """
+    """Find the minimal detectable effect in both forms, and the narrowest provable margin."""
     _check_offered(n_items)
     check_rates(discordance=discordance, difference=0.0)
-    level, target = check_alpha(alpha), check_power(power)
+    goal: Any = {"n_items": n_items, "alpha": check_alpha(alpha), "power": check_power(power)}
     return SmallestEffects(
-        n_items=n_items,
+        **goal,
         discordance=discordance,
-        alpha=alpha,
-        power=power,
         accuracy=accuracy,
-        mde=if_any(lambda: mde(n_items=n_items, discordance=discordance, alpha=level, power=target)),
-        mde_beyond_noise=if_any(
-            lambda: mde_beyond_noise(n_items=n_items, noise=discordance, alpha=level, power=target)
-        ),
-        smallest_margin=if_any(
-            lambda: smallest_margin(n_items=n_items, discordance=discordance, alpha=level, power=target)
-        ),
-        mde_unpaired=if_any(lambda: mde_unpaired(n_items=n_items, baseline=accuracy, alpha=level, power=target)),
+        mde=if_any(lambda: mde(discordance=discordance, **goal)),
+        mde_beyond_noise=if_any(lambda: mde_beyond_noise(noise=discordance, **goal)),
+        smallest_margin=if_any(lambda: smallest_margin(discordance=discordance, **goal)),
+        mde_unpaired=if_any(lambda: mde_unpaired(baseline=accuracy, **goal)),
     )
 
 
@@ -353,44 +330,40 @@ def size(
     noise: float | None = None,
     accuracy: float = 0.5,
 ) -> Size:
-    """How many items prove ±margin with this power, with and without early looks, repeats and pairing.
+    """Find how many items prove ±margin with this power, with and without early looks, repeats and pairing.
 
-    Raises:
-        InsufficientData: no number of items within reach does.
-        InvalidValue: an argument cannot be, or repeats come without the noise that they divide.
+    Repeats come with the noise that they divide.
     """
-    power_each = power_for_joint(n_metrics=n_metrics, power=power)
-    needed = partial(items_needed, margin=margin, alpha=alpha, is_guarded=True)
-    n_items = needed(discordance=discordance, power=power)
     if (repeats != 1) != (noise is not None):
         raise InvalidValue(
             "Repeats and the noise that they divide go together",
             hint="Give --repeats of at least 2 and --noise: the discordance of two runs of the same arm.",
         )
+    power_each = power_for_joint(n_metrics=n_metrics, power=power)
+    goal: Any = {"margin": margin, "alpha": alpha}
+
+    def needed(discordance: float, power: float) -> int:
+        return items_needed(discordance=discordance, power=power, is_guarded=True, **goal)
+
+    n_items = needed(discordance, power)
     left = None if noise is None else discordance_with_repeats(discordance=discordance, noise=noise, repeats=repeats)
+    unpaired = items_unpaired_equivalence(baseline=accuracy, power=power, **goal)
     return Size(
-        margin=margin,
+        **goal,
         discordance=discordance,
-        alpha=alpha,
         power=power,
         n_metrics=n_metrics,
         n_items=n_items,
-        power_guarded=None
-        if n_items > MOST_GUARDED
-        else power_equivalence(n_items=n_items, discordance=discordance, margin=margin, alpha=alpha, is_guarded=True),
+        power_guarded=_guarded_power(n_items=n_items, discordance=discordance, **goal),
         power_each=power_each,
-        n_items_joint=needed(discordance=discordance, power=power_each),
-        looks=None
-        if n_looks == 1
-        else early_looks(margin=margin, discordance=discordance, alpha=alpha, power=power, n_looks=n_looks),
+        n_items_joint=needed(discordance, power_each),
+        looks=None if n_looks == 1 else early_looks(discordance=discordance, power=power, n_looks=n_looks, **goal),
         repeats=repeats,
         noise=noise,
         discordance_repeated=left,
-        n_items_repeated=None if left is None else needed(discordance=left, power=power),
+        n_items_repeated=None if left is None else needed(left, power),
         accuracy=accuracy,
-        n_items_unpaired=math.ceil(
-            items_unpaired_equivalence(baseline=accuracy, margin=margin, alpha=alpha, power=power)
-        ),
+        n_items_unpaired=math.ceil(unpaired),
     )
 
 
@@ -484,7 +457,7 @@ class Reproduction:
 
 
 def reproduce_row(row: PublishedRow) -> ReproducedRow:
-    """One published row, by the unpaired test that it was made with."""
+    """Recompute one published row by the unpaired test that it was made with."""
     n = row.n_items
     return ReproducedRow(
         published=row,
@@ -495,39 +468,42 @@ def reproduce_row(row: PublishedRow) -> ReproducedRow:
     )
 
 
+def _paired_row(discordance: float) -> PairedRow:
+    effects = smallest_effects(n_items=PAIRED_ITEMS, discordance=discordance)
+    one, two, three = (items_needed(discordance=discordance, margin=margin, power=PLANNING_POWER) for margin in MARGINS)
+    return PairedRow(
+        discordance=discordance,
+        mde80=effects.mde,
+        mde_beyond_noise80=effects.mde_beyond_noise,
+        margin80=effects.smallest_margin,
+        margin90=smallest_margin(n_items=PAIRED_ITEMS, discordance=discordance, power=0.9),
+        items_for_1pp=one,
+        items_for_2pp=two,
+        items_for_3pp=three,
+    )
+
+
 def reproduce() -> Reproduction:
     """Recompute the published table's p-values, and what paired tests give: a few seconds of computing."""
-    paired, planning = [], []
-    for discordance in DISCORDANCES:
-        effects = smallest_effects(n_items=PAIRED_ITEMS, discordance=discordance)
-        one, two, three = (
-            items_needed(discordance=discordance, margin=margin, power=PLANNING_POWER) for margin in MARGINS
-        )
-        row = PairedRow(
-            discordance=discordance,
-            mde80=effects.mde,
-            mde_beyond_noise80=effects.mde_beyond_noise,
-            margin80=effects.smallest_margin,
-            margin90=smallest_margin(n_items=PAIRED_ITEMS, discordance=discordance, power=0.9),
-            items_for_1pp=one,
-            items_for_2pp=two,
-            items_for_3pp=three,
-        )
-        paired.append(row)
-    for discordance in PLANNED_DISCORDANCES:
-        n_items = items_needed(discordance=discordance, margin=PLANNED_MARGIN, power=PLANNED_POWER)
-        looks = early_looks(discordance=discordance, margin=PLANNED_MARGIN, power=PLANNED_POWER)
-        planning.append(PlanningRow(discordance=discordance, fixed_items=n_items, looks=looks))
-    unpaired = partial(items_unpaired_equivalence, margin=PLANNED_MARGIN, power=PLANNED_POWER)
+    goal: Any = {"margin": PLANNED_MARGIN, "power": PLANNED_POWER}
     return Reproduction(
         published=tuple(map(reproduce_row, PUBLISHED)),
         paired_items=PAIRED_ITEMS,
-        paired=tuple(paired),
+        paired=tuple(map(_paired_row, DISCORDANCES)),
         planned_margin=PLANNED_MARGIN,
         planned_power=PLANNED_POWER,
-        planning=tuple(planning),
+        planning=tuple(
+            PlanningRow(
+                discordance=discordance,
+                fixed_items=items_needed(discordance=discordance, **goal),
+                looks=early_looks(discordance=discordance, **goal),
+            )
+            for discordance in PLANNED_DISCORDANCES
+        ),
         planning_unpaired=tuple(
-            UnpairedPlanningRow(accuracy=accuracy, n_items=math.ceil(unpaired(baseline=accuracy)))
+            UnpairedPlanningRow(
+                accuracy=accuracy, n_items=math.ceil(items_unpaired_equivalence(baseline=accuracy, **goal))
+            )
             for accuracy in ACCURACIES
         ),
     )

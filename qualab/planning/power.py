@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def if_any(find: Callable[[], T]) -> T | None:
-    """What is found, or None where it does not exist. Arguments that cannot be still raise."""
+    """Return what is found, None where it does not exist. Arguments that cannot be still raise."""
     try:
         return find()
     except InsufficientData:
@@ -77,10 +77,6 @@ def verdict_power(
     20,000 items; without `is_guarded`, for curves, also where ten or more changed items are to be expected. With
     `n_clusters`, where items stand in clusters, `n_items` is their effective number, and the margin is narrowed by what
     the bound over clusters costs.
-
-    Raises:
-        InsufficientData: there is no item.
-        InvalidValue: an argument cannot be.
     """
     check_items(n_items)
     if n_clusters is not None:
@@ -128,22 +124,16 @@ def power_at_looks(
 
 
 def _simulated(
-    design: LookDesign,
-    discordance: float,
-    missing: Missing = NONE_MISSING,
-    *,
-    is_one_sided: bool = False,
-    is_guarded: bool = True,
+    design: LookDesign, discordance: float, missing: Missing = NONE_MISSING, **tests: bool
 ) -> LookPerformance:
     return simulate_looks(
         design,
         discordance=discordance,
         missing=missing.share,
         missing_lost=missing.lost,
-        is_one_sided=is_one_sided,
-        is_guarded=is_guarded,
         n_resamples=SIMULATED_RUNS,
         rng=np.random.default_rng(SEED),
+        **tests,
     )
 
 
@@ -240,12 +230,7 @@ def early_looks(
     harm_alpha: float = 0.025,
     n_looks: int = 10,
 ) -> EarlyLooks:
-    """Items with equally spaced O'Brien–Fleming-type looks, at most and on average.
-
-    Raises:
-        InsufficientData: no number of items within reach gives the power.
-        InvalidValue: an argument cannot be.
-    """
+    """Find the items with equally spaced O'Brien–Fleming-type looks, at most and on average."""
     if not 2 <= n_looks <= MOST_LOOKS:
         raise InvalidValue(
             f"A design with looks has 2 to {MOST_LOOKS} of them, not {n_looks}",

@@ -1,4 +1,4 @@
-"""What planning says in sentences: what cannot be proven, and what the figures rest on."""
+"""What a plan's items can prove: assumptions, the figures of each primary metric, and what is said of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from qualab.analysis.interleaving import lost_interleaving
 from qualab.analysis.looks import harm_alpha
 from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
 from qualab.analysis.samples import MeanSample, layout_of, members_of, read_scores, sample_of
-from qualab.errors import InsufficientData, InvalidValue
-from qualab.model.comparison import Comparison
+from qualab.errors import InvalidValue
 from qualab.model.items import Item
 from qualab.model.names import ArmName, MetricKind, MissingPolicy, RequestKind
 from qualab.model.plan import (
@@ -41,7 +40,6 @@ from qualab.planning.power import (
     verdict_power,
 )
 from qualab.stats.bounded import bound_cost
-from qualab.stats.checks import FloatArray, IntArray
 from qualab.stats.mean import mean_difference
 from qualab.stats.noise import variance_components
 from qualab.stats.sizing import (
@@ -242,7 +240,7 @@ class Belief:
 
 
 def check_given(given: Given, plan: Plan) -> None:
-    """Raises InvalidValue for names that the plan does not have and values that cannot be."""
+    """Check that the plan has the names, and that the values can be."""
     demands = [
         (given.discordance, "discordance", 0.0, 1.0, "a fraction from 0 to 1, as 0.05"),
         (given.noise, "noise", 0.0, 1.0, "a fraction from 0 to 1, as 0.02"),
@@ -263,29 +261,30 @@ def check_given(given: Given, plan: Plan) -> None:
 
 
 def belief_of(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None, *, is_clustered: bool) -> Belief:
-    """The assumptions about one metric: what is said of it by name, then what the pilot saw, then what is said of all.
+    """Find a metric's assumptions: what is said of it by name, then what the pilot saw, then what is said of all.
 
-    Raises InvalidValue where more of the discordance is said to be noise than there is.
+    InvalidValue where more of the discordance is said to be noise than there is.
     """
-    seen = pilot.metrics.get(metric.id) if pilot else None
-    pilot_source = f"pilot {pilot.id}" if pilot else ""
-    discordance, source = _believed(
-        plan.named(metric, given.discordance),
-        (seen.discordance, f"{pilot_source}, {seen.n_changed} of {seen.n_scores}") if seen else (None, ""),
-        given.discordance.get(EVERYWHERE),
-        (DEFAULT_DISCORDANCE, "assumed by default"),
-    )
-    named_effect = plan.named(metric, given.design_effect)
-    effect, effect_source = 1.0, ""
-    if is_clustered or named_effect is not None:
-        measured = (seen.design_effect if seen else None, pilot_source)
-        everywhere = given.design_effect.get(EVERYWHERE)
-        effect, effect_source = _believed(named_effect, measured, everywhere, (1.0, "not known"))
-    noise, noise_source = 0.0, ""
+    seen, pilot_source = pilot and pilot.metrics.get(metric.id), f"pilot {pilot.id}" if pilot else ""
+
+    def believed(
+        values: Shares, measured: float | None, default: tuple[float, str], source: str = pilot_source
+    ) -> tuple[float, str]:
+        if (named := plan.named(metric, values)) is not None:
+            return named, "assumed"
+        if measured is not None:
+            return measured, source
+        return (values[EVERYWHERE], "assumed") if EVERYWHERE in values else default
+
+    counted = f"{pilot_source}, {seen.n_changed} of {seen.n_scores}" if seen else ""
+    default = (DEFAULT_DISCORDANCE, "assumed by default")
+    discordance, source = believed(given.discordance, seen.discordance if seen else None, default, counted)
+    (effect, effect_source), (noise, noise_source) = (1.0, ""), (0.0, "")
+    if is_clustered or plan.named(metric, given.design_effect) is not None:
+        measured = seen.design_effect if seen else None
+        effect, effect_source = believed(given.design_effect, measured, (1.0, "not known"))
     if plan.sampling.repeats > 1:
-        measured = (seen.noise if seen else None, pilot_source)
-        everywhere = given.noise.get(EVERYWHERE)
-        noise, noise_source = _believed(plan.named(metric, given.noise), measured, everywhere, (0.0, "not known"))
+        noise, noise_source = believed(given.noise, seen.noise if seen else None, (0.0, "not known"))
     if noise > discordance:
         raise InvalidValue(
             f"The noise of {metric.id} ({noise:g}) is more than its discordance ({discordance:g})",
@@ -300,17 +299,6 @@ def belief_of(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None,
         noise_source=noise_source,
         floor=seen.floor if seen else None,
     )
-
-
-def _believed(
-    named: float | None, measured: tuple[float | None, str], everywhere: float | None, default: tuple[float, str]
-) -> tuple[float, str]:
-    """A value and its source: what is said by name, then what a pilot measured, then what is said of all."""
-    if named is not None:
-        return named, "assumed"
-    if measured[0] is not None:
-        return measured[0], measured[1]
-    return default if everywhere is None else (everywhere, "assumed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,7 +329,7 @@ class Pilot:
 
 
 def pilot_of(store: Store, comparison_id: str) -> Pilot:
-    """Reads stored scores and times. Raises ComparisonNotFound, and InvalidValue where nothing is scored yet."""
+    """Read the scores and times of a stored comparison; InvalidValue where nothing is scored yet."""
     comparison = store.get(comparison_id)
     items = list(store.items(comparison.id))
     scores, layout = read_scores(store.scores(comparison.id), items), layout_of(comparison.plan, items)
@@ -353,65 +341,49 @@ def pilot_of(store: Store, comparison_id: str) -> Pilot:
     analysis = store.analysis(comparison.id)
     noise = analysis.noise if analysis else None
     floors = {one.metric: one.flip_rate_baseline for one in noise.metrics} if noise else {}
-    found = {}
+    metrics = {}
     for metric in comparison.plan.metrics:
         sample = sample_of(members_of(metric, comparison.plan), scores, layout, comparison.plan)
         if isinstance(sample, MeanSample):
             complete = sample.under(MissingPolicy.COMPLETE, right=1.0)
             if complete.n_items:
-                found[metric.id] = _metric(complete, comparison.plan.sampling.repeats, floors.get(metric.id))
-    return Pilot(id=comparison.id, metrics=found, rate=_rate(store, comparison))
-
-
-def _metric(sample: MeanSample, repeats: int, floor: float | None) -> PilotMetric:
-    differences, items = sample.differences, sample.number // repeats
-    return PilotMetric(
-        n_scores=sample.n_items,
-        n_changed=int(np.count_nonzero(differences)),
-        discordance=float(np.mean(differences**2)),
-        design_effect=_pilot_design_effect(differences, items, sample.unit),
-        noise=_pilot_noise(differences, items, repeats),
-        floor=floor,
-    )
-
-
-def _pilot_design_effect(differences: FloatArray, items: IntArray, units: IntArray) -> float | None:
-    """Of the items' mean differences."""
-    _, first, codes = np.unique(items, return_index=True, return_inverse=True)
-    means = np.bincount(codes, weights=differences) / np.bincount(codes)
-    clusters = units[first]
-    if np.unique(clusters[means != 0.0]).size < 2:
-        return None
-    try:
-        return max(1.0, mean_difference(means, cluster=clusters).design_effect)
-    except InsufficientData:
-        return None
-
-
-def _pilot_noise(differences: FloatArray, items: IntArray, repeats: int) -> float | None:
-    """From the items all of whose repeats are complete."""
-    _, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
-    whole = differences[counts[codes] == repeats]
-    if repeats < 2 or whole.size < 2 * repeats:
-        return None
-    return min(variance_components(whole.reshape(-1, repeats)).variance_within, float(np.mean(differences**2)))
-
-
-def _rate(store: Store, comparison: Comparison) -> float | None:
-    """Over the time from the first request to the last, without pauses longer than an attempt may take."""
+                metrics[metric.id] = _pilot_metric(complete, comparison.plan.sampling.repeats, floors.get(metric.id))
+    # the time from the first request to the last, without pauses longer than an attempt may take
     answers = (answer for arm in ArmName for answer in store.answers(comparison.id, arm=arm))
     times = sorted(answer.reply.sent_at.timestamp() for answer in answers)
     longest = comparison.plan.policy.timeout_s
     busy_s = sum(gap for before, after in pairwise(times) if (gap := after - before) <= longest)
-    return (len(times) - 1) / busy_s if busy_s > 0.0 else None
+    return Pilot(id=comparison.id, metrics=metrics, rate=(len(times) - 1) / busy_s if busy_s > 0.0 else None)
+
+
+def _pilot_metric(sample: MeanSample, repeats: int, floor: float | None) -> PilotMetric:
+    differences = sample.differences
+    discordance = float(np.mean(differences**2))
+    _, first, codes = np.unique(sample.number // repeats, return_index=True, return_inverse=True)
+    counts = np.bincount(codes)
+    means, clusters = np.bincount(codes, weights=differences) / counts, sample.unit[first]
+    effect = noise = None
+    if np.unique(clusters[means != 0.0]).size >= 2:
+        effect = if_any(lambda: max(1.0, mean_difference(means, cluster=clusters).design_effect))
+    whole = differences[counts[codes] == repeats]  # items all of whose repeats are complete
+    if repeats > 1 and whole.size >= 2 * repeats:
+        noise = min(variance_components(whole.reshape(-1, repeats)).variance_within, discordance)
+    return PilotMetric(
+        n_scores=sample.n_items,
+        n_changed=int(np.count_nonzero(differences)),
+        discordance=discordance,
+        design_effect=effect,
+        noise=noise,
+        floor=floor,
+    )
 
 
 _HAIR = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a metric's items are."""
+class ItemCounts:
+    """A metric's items, clusters and answers an item."""
 
     n_items: int
     n_clusters: int
@@ -426,7 +398,7 @@ class Figures:
     name: str
     """For a person: the benchmark where it has one primary metric, else the id."""
     exercises_drafter: bool
-    asked: Asked
+    asked: ItemCounts
     belief: Belief
     margin: float
     variance: float
@@ -467,21 +439,20 @@ BEST_REPEATS = 4
 
 
 def figures_of(
-    metric: MetricSpec, plan: Plan, asked: Asked, belief: Belief, *, power_each: float, missing: float
+    metric: MetricSpec, plan: Plan, asked: ItemCounts, belief: Belief, *, power_each: float, missing: float
 ) -> Figures:
-    """Everything that planning says of one metric.
+    """Compute everything that planning says of one metric.
 
     `power_each` is what it needs for the joint power; `missing` is the expected share of each arm's answers.
     """
     rule = plan.rule_for(metric)
-    looks = replace(plan.looks, harm_alpha=harm_alpha(plan, plan.looks)) if plan.looks else None
     expected = Missing(share=missing, lost=rule.missing_lost)
     variance = discordance_with_repeats(discordance=belief.discordance, noise=belief.noise, repeats=asked.repeats)
     effective = max(1, math.floor(asked.n_items / belief.design_effect + _HAIR))
-    one_sided, alpha, target = is_one_sided(rule), rule.alpha, rule.power
-
+    alpha, target = rule.alpha, rule.power
     n_clusters = asked.n_clusters if asked.n_clusters < asked.n_items or asked.repeats > 1 else None
-    clusters_per_item = None if n_clusters is None else belief.design_effect * n_clusters / asked.n_items
+    clusters_per_item = n_clusters and belief.design_effect * n_clusters / asked.n_items
+    cost = (n_clusters and bound_cost(n_clusters=n_clusters, variance=variance / effective, alpha=alpha)) or 0.0
 
     def needed(discordance: float, power: float) -> int | None:
         n_items = sufficient_items(discordance, power, rule=rule, missing=expected, clusters_per_item=clusters_per_item)
@@ -493,14 +464,28 @@ def figures_of(
         discordance=variance,
         margin=rule.margin,
         alpha=alpha,
-        is_one_sided=one_sided,
+        is_one_sided=is_one_sided(rule),
         n_clusters=n_clusters,
     )
-    cost = 0.0
-    if n_clusters is not None:
-        cost = bound_cost(n_clusters=n_clusters, variance=variance / effective, alpha=alpha)
-    narrowed = replace(rule, margin=rule.margin - cost)
+    power_looks = early = None
+    if plan.looks and not is_one_sided(rule):
+        looks = replace(plan.looks, harm_alpha=harm_alpha(plan, plan.looks))
+        left = rule.margin - cost
+        power_looks = 0.0
+        if left > 0.0:
+            power_looks = power_at_looks(
+                n_items=effective,
+                margin=left,
+                discordance=variance,
+                alpha=alpha,
+                harm_alpha=looks.harm_alpha,
+                n_looks=looks.n_looks,
+                missing=expected,
+            )
+        if left > expected.shift:
+            early = _early_looks(left - expected.shift, expected.worst(variance), alpha, power_each, looks)
     provable = narrowest_margin(effective, variance, power_each, rule=rule, missing=expected)
+    floor = variance if belief.floor is None or asked.repeats > 1 else belief.floor
     return Figures(
         id=metric.id,
         name=_name(metric, plan),
@@ -512,60 +497,19 @@ def figures_of(
         effective_items=effective,
         power=power(),
         power_missing=power(missing=expected) if missing else None,
-        power_looks=_power_looks(variance, narrowed, looks, effective, expected),
+        power_looks=power_looks,
         provable_margin=None if provable is None or provable + cost >= 1.0 else provable + cost,
         mde=if_any(lambda: mde(n_items=effective, discordance=variance, alpha=alpha, power=target)),
-        mde_beyond_noise=if_any(
-            lambda: mde_beyond_noise(
-                n_items=effective,
-                noise=variance if belief.floor is None or asked.repeats > 1 else belief.floor,
-                alpha=alpha,
-                power=target,
-            )
-        ),
+        mde_beyond_noise=if_any(lambda: mde_beyond_noise(n_items=effective, noise=floor, alpha=alpha, power=target)),
         items_needed=needed(variance, power_each),
         items_needed_alone=needed(variance, target),
         items_needed_repeated=needed(belief.discordance / BEST_REPEATS, power_each),
-        looks=_looks(
-            expected.worst(variance),
-            rule=rule,
-            margin=narrowed.margin - expected.shift,
-            power=power_each,
-            looks=looks,
-            effect=belief.design_effect,
+        looks=early
+        and replace(
+            early,
+            most_items=math.ceil(early.most_items * belief.design_effect - _HAIR),
+            expected_items=early.expected_items and early.expected_items * belief.design_effect,
         ),
-    )
-
-
-def _power_looks(
-    discordance: float, rule: DecisionRule, looks: LookPlan | None, n_items: int, missing: Missing
-) -> float | None:
-    if looks is None or is_one_sided(rule):
-        return None
-    if rule.margin <= 0.0:
-        return 0.0
-    return power_at_looks(
-        n_items=n_items,
-        margin=rule.margin,
-        discordance=discordance,
-        alpha=rule.alpha,
-        harm_alpha=looks.harm_alpha,
-        n_looks=looks.n_looks,
-        missing=missing,
-    )
-
-
-def _looks(
-    discordance: float, *, rule: DecisionRule, margin: float, power: float, looks: LookPlan | None, effect: float
-) -> EarlyLooks | None:
-    """`margin` is what clusters and missing answers leave of the rule's."""
-    if looks is None or margin <= 0.0 or is_one_sided(rule):
-        return None
-    found = _early_looks(margin, discordance, rule.alpha, power, looks)
-    return found and replace(
-        found,
-        most_items=math.ceil(found.most_items * effect - _HAIR),
-        expected_items=None if found.expected_items is None else found.expected_items * effect,
     )
 
 
@@ -628,42 +572,26 @@ class Planning:
 
 
 def plan_comparison(
-    plan: Plan,
-    items: Iterable[Item],
-    given: Given,
-    pilot: Pilot | None = None,
-    *,
-    missing: float = 0.0,
+    plan: Plan, items: Iterable[Item], given: Given, pilot: Pilot | None = None, *, missing: float = 0.0
 ) -> Planning:
-    """Says what a plan's items can prove, and adds what was assumed to the plan. Raises InvalidValue.
+    """Say what a plan's items can prove, and add what was assumed to the plan.
 
     `missing` is the share of each arm's answers that is expected to be missing.
     """
     check_given(given, plan)
     n_requests, asked = _asked(items, plan)
-    beliefs = {
-        metric.id: belief_of(
-            metric, plan, given, pilot, is_clustered=asked[metric.id].n_clusters < asked[metric.id].n_items
-        )
-        for metric in plan.primaries
-    }
-    unplanned = tuple(
-        Unplanned(id=metric.id, reason=f"planning is not offered: {reason}")
-        for metric in plan.primaries
-        if (reason := _reason_against(metric, plan))
-    )
-    planned = [metric for metric in plan.primaries if metric.id not in {one.id for one in unplanned}]
     power_each = power_for_joint(n_metrics=len(plan.primaries), power=plan.rule.power) if plan.primaries else None
+    planned, unplanned = [], []
+    for metric in plan.primaries:
+        is_clustered = asked[metric.id].n_clusters < asked[metric.id].n_items
+        belief = belief_of(metric, plan, given, pilot, is_clustered=is_clustered)
+        if reason := _reason_against(metric, plan):
+            unplanned.append(Unplanned(id=metric.id, reason=f"planning is not offered: {reason}"))
+        else:
+            planned.append((metric, belief))
     figures = tuple(
-        figures_of(
-            metric,
-            plan,
-            asked[metric.id],
-            beliefs[metric.id],
-            power_each=power_each or plan.rule.power,
-            missing=missing,
-        )
-        for metric in planned
+        figures_of(metric, plan, asked[metric.id], belief, power_each=power_each or plan.rule.power, missing=missing)
+        for metric, belief in planned
     )
     joint = joint_power([one.planned_power for one in figures]) if figures and not unplanned else None
     rate = given.rate if given.rate is not None or pilot is None else pilot.rate
@@ -678,7 +606,7 @@ def plan_comparison(
     return Planning(
         plan=plan,
         metrics=figures,
-        unplanned=unplanned,
+        unplanned=tuple(unplanned),
         n_items=sum(task.n_items for task in plan.tasks),
         power_each=power_each,
         joint_power=joint,
@@ -691,7 +619,7 @@ def plan_comparison(
     )
 
 
-def _asked(rendered: Iterable[Item], plan: Plan) -> tuple[int, dict[str, Asked]]:
+def _asked(rendered: Iterable[Item], plan: Plan) -> tuple[int, dict[str, ItemCounts]]:
     """Requests of the whole run; and each primary metric's items, a group's over all its members."""
     n_items: Counter[str] = Counter()
     clusters: dict[str, set[str]] = {}
@@ -705,7 +633,7 @@ def _asked(rendered: Iterable[Item], plan: Plan) -> tuple[int, dict[str, Asked]]
     asked = {}
     for metric in plan.primaries:
         tasks = {member.task for member in members_of(metric, plan)}
-        asked[metric.id] = Asked(
+        asked[metric.id] = ItemCounts(
             n_items=sum(n_items[task] for task in tasks),
             n_clusters=sum(len(clusters.get(task, ())) for task in tasks),
             repeats=repeats,

@@ -32,9 +32,10 @@ class Acceptance:
 
 
 def acceptance(histogram: Sequence[int]) -> Acceptance:
-    """Sums up rounds by accepted tokens, `histogram[j]` rounds with j of them.
+    """Sum up rounds by accepted tokens, `histogram[j]` rounds with j of them.
 
-    Raises InsufficientData without a round, InvalidValue for negative counts.
+    >>> acceptance((2, 3, 5)).mean_length
+    2.3
     """
     counts: IntArray = np.asarray(histogram, dtype=np.int64)
     if counts.size and counts.min() < 0:
@@ -42,25 +43,20 @@ def acceptance(histogram: Sequence[int]) -> Acceptance:
     n_rounds = int(counts.sum())
     if n_rounds == 0:
         raise InsufficientData("no draft round was counted", hint="The drafter did not run, or is not observable")
-    accepted = np.arange(counts.size)
+    median, p10 = np.searchsorted(np.cumsum(counts), np.array([0.5, 0.1]) * n_rounds - 1e-9).tolist()
     return Acceptance(
         histogram=tuple(counts.tolist()),
-        mean_length=1.0 + float(counts @ accepted) / n_rounds,
-        median_length=1.0 + _quantile(counts, 0.5),
-        p10_length=1.0 + _quantile(counts, 0.1),
+        mean_length=1.0 + float(counts @ np.arange(counts.size)) / n_rounds,
+        median_length=1.0 + median,
+        p10_length=1.0 + p10,
         zero_share=float(counts[0]) / n_rounds,
     )
 
 
-def _quantile(counts: IntArray, share: float) -> float:
-    """The smallest number of accepted tokens that at least this share of rounds does not exceed."""
-    return float(np.searchsorted(np.cumsum(counts), share * counts.sum() - 1e-9))
-
-
 def histogram_of_survival(n_rounds: int, accepted_at: Sequence[int]) -> tuple[int, ...]:
-    """Rounds by accepted tokens, from how many rounds accepted the first draft token, the second, ...
+    """Count rounds by accepted tokens, from how many rounds accepted the first draft token, the second, ...
 
-    Raises InvalidValue where the counts do not fall, as those of another engine added in between would not.
+    InvalidValue where these do not fall, as where counters of another engine were added in between.
     """
     survival = np.asarray([n_rounds, *accepted_at], dtype=np.int64)
     histogram = survival - np.append(survival[1:], 0)
@@ -72,10 +68,7 @@ def histogram_of_survival(n_rounds: int, accepted_at: Sequence[int]) -> tuple[in
 
 
 def break_even_length(*, draft_cost: float, overhead: float) -> float:
-    """Tokens a round must yield for drafting to pay: 1 + draft cost + overhead, both in steps of the model alone.
-
-    Raises InvalidValue for negative costs.
-    """
+    """Tokens a round must yield for drafting to pay: 1 + draft cost + overhead, both in steps of the model alone."""
     if draft_cost < 0 or overhead < 0:
         raise InvalidValue("Costs of drafting are below 0", hint="Give them as shares of one step of the model")
     return 1.0 + draft_cost + overhead

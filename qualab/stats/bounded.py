@@ -20,7 +20,7 @@ import numpy.typing as npt
 import scipy
 
 from qualab.errors import InvalidValue
-from qualab.stats.checks import FloatArray, check_alpha, check_confidence_level, check_items, check_margin, finite
+from qualab.stats.checks import FloatArray, check_confidence_level, check_items, finite
 from qualab.stats.distributions import normal_quantile
 from qualab.stats.interval import ConfidenceInterval
 from qualab.stats.mean import Labels, cluster_codes, cluster_sums
@@ -30,55 +30,6 @@ _MOST_VALUES = 2_000
 _GRID = 1 / 512
 _SMALLEST = 1e-300
 _STEP = 0.15
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundedEquivalence:
-    """Two one-sided tests at ±margin of the mean of differences in −1..1."""
-
-    margin: float
-    alpha: float
-    pvalue_lower: float
-    """Of "worse by the margin or more"."""
-    pvalue_upper: float
-    pvalue: float
-    """The larger of the two."""
-    interval: ConfidenceInterval
-    """At 1 − 2 alpha: inside ±margin exactly when `pvalue` <= alpha."""
-    is_equivalent: bool
-
-
-def bounded_equivalence(
-    differences: npt.ArrayLike, *, margin: float, alpha: float = 0.05, cluster: Labels | None = None
-) -> BoundedEquivalence:
-    """Test whether the mean of bounded differences lies within ±margin, at any number of items.
-
-    Args:
-        differences: candidate − baseline, each in −1..1.
-        cluster: one label an item; items of one cluster may be lost together.
-
-    Source: Gaffke (2005); Learned-Miller & Thomas (2020).
-
-    Raises:
-        InsufficientData: there is no item.
-        InvalidValue: a difference lies outside −1..1, or margin, alpha or labels cannot be.
-
-    >>> found = bounded_equivalence([0.0] * 600, margin=0.02)
-    >>> round(found.interval.high, 5)  # what 0 discordant of 600 items proves
-    0.00498
-    """
-    check_margin(margin)
-    mean = BoundedMean.of(differences, cluster=cluster)
-    lower, upper = mean.pvalue_above(-margin), mean.pvalue_below(margin)
-    return BoundedEquivalence(
-        margin=margin,
-        alpha=alpha,
-        pvalue_lower=lower,
-        pvalue_upper=upper,
-        pvalue=max(lower, upper),
-        interval=mean.interval(confidence_level=1.0 - 2.0 * check_alpha(alpha)),
-        is_equivalent=max(lower, upper) <= alpha,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,18 +47,20 @@ class BoundedMean:
     def of(cls, differences: npt.ArrayLike, *, cluster: Labels | None = None) -> BoundedMean:
         """Group the differences by cluster, and equal clusters together.
 
-        Raises:
-            InsufficientData: there is no item.
-            InvalidValue: a difference lies outside −1..1, or labels do not fit.
+        >>> bound = BoundedMean.of([0.0] * 600).interval(confidence_level=0.9)
+        >>> round(bound.high, 5)  # what 0 discordant of 600 items proves
+        0.00498
         """
         values = finite(differences, name="Differences")
         check_items(values.size)
-        if values.ndim != 1 or np.any(np.abs(values) > 1.0):
-            raise InvalidValue("Differences must be a flat list within −1 and 1", hint="Scale scores to 0..1 first.")
+        if np.any(np.abs(values) > 1.0):
+            raise InvalidValue("Differences must lie within −1 and 1", hint="Scale scores to 0..1 first.")
         codes = cluster_codes(cluster, values.size)
         sizes = np.bincount(codes).astype(np.float64)
         # rounded, so that neither order nor the last digit of a sum makes two values of one
-        return cls(sizes=sizes, sums=np.round(cluster_sums(values, codes), 12), counts=np.ones(sizes.size))._grouped()
+        sums = np.round(cluster_sums(values, codes), 12)
+        mean = cls(sizes=sizes, sums=sums, counts=np.ones(sizes.size))._unique()
+        return mean if mean.sums.size <= _MOST_VALUES else mean._on_grid()._unique()
 
     @property
     def difference(self) -> float:
@@ -125,8 +78,9 @@ class BoundedMean:
     def interval(self, *, confidence_level: float) -> ConfidenceInterval:
         """Differences that neither one-sided test rejects at half of what the confidence level leaves."""
         alpha = (1.0 - check_confidence_level(confidence_level)) / 2.0
-        low, high = self._lowest(alpha), -self._negated()._lowest(alpha)
-        return ConfidenceInterval(low=low, high=high, confidence_level=confidence_level)
+        return ConfidenceInterval(
+            low=self._lowest(alpha), high=-self._negated()._lowest(alpha), confidence_level=confidence_level
+        )
 
     def scaled(self, factor: float) -> BoundedMean:
         """As many times the units, moved so that their mean is 0: what more items may show without a difference."""
@@ -140,16 +94,12 @@ class BoundedMean:
         high = float(np.max(self.sums / self.sizes))
         if high <= -1.0:
             return -1.0
-        wanted = normal_quantile(alpha)
+        target = normal_quantile(alpha)
 
         def excess(difference: float) -> float:
-            return normal_quantile(min(max(self.pvalue_above(difference), _SMALLEST), 1.0 - 1e-15)) - wanted
+            return normal_quantile(min(max(self.pvalue_above(difference), _SMALLEST), 1.0 - 1e-15)) - target
 
         return float(scipy.optimize.brentq(excess, -1.0, high, xtol=1e-12, rtol=1e-10))
-
-    def _grouped(self) -> BoundedMean:
-        found = self._unique()
-        return found if found.sums.size <= _MOST_VALUES else found._on_grid()._unique()
 
     def _unique(self) -> BoundedMean:
         pairs, places = np.unique(self.sizes + 1j * self.sums, return_inverse=True)
@@ -192,8 +142,8 @@ def gamma_sum_cdf(values: FloatArray, shapes: FloatArray) -> float:
 
     Exact to about nine digits, far out in the tails as well.
     """
-    kept = (values != 0.0) & (shapes > 0.0)
-    values, shapes = values[kept], shapes[kept]
+    counts = (values != 0.0) & (shapes > 0.0)
+    values, shapes = values[counts], shapes[counts]
     if not np.any(values > 0.0):
         return 1.0
     if not np.any(values < 0.0):

@@ -42,19 +42,23 @@ def _inside(name: str, value: float, limit: float, hint: str, field: str) -> flo
     return float(value)
 
 
+def check_share(value: float, name: str) -> float:
+    """Check a share or probability, 0 and 1 included."""
+    if not 0.0 <= value <= 1.0:
+        raise InvalidValue(f"{name} must lie between 0 and 1, not {value:g}", hint="Give a fraction, not percent.")
+    return float(value)
+
+
 def check_items(n_items: int) -> int:
     """Check that there is an item."""
     if n_items < 1:
-        raise InsufficientData(
-            "There is no item to compare",
-            hint="Compare at least one item that both arms answered.",
-            n_items=n_items,
-        )
+        hint = "Compare at least one item that both arms answered."
+        raise InsufficientData("There is no item to compare", hint=hint, n_items=n_items)
     return int(n_items)
 
 
 def check_rates(*, discordance: float, difference: float) -> None:
-    """The assumed truth exists: 0 <= |difference| <= discordance <= 1."""
+    """Check an assumed truth: 0 <= |difference| <= discordance <= 1."""
     if not (math.isfinite(discordance) and math.isfinite(difference) and 0.0 <= discordance <= 1.0):
         raise InvalidValue(
             f"A discordance must lie between 0 and 1, not {discordance:g}",
@@ -70,12 +74,8 @@ def check_rates(*, discordance: float, difference: float) -> None:
         )
 
 
-def finite(values: object, *, name: str) -> FloatArray:
-    """The values as an array of finite floats.
-
-    Raises:
-        InvalidValue: a value is NaN, infinite or not a number.
-    """
+def finite(values: object, *, name: str, ndim: int = 1) -> FloatArray:
+    """Convert to an array of finite floats, by default a flat one."""
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as exc:
@@ -85,4 +85,20 @@ def finite(values: object, *, name: str) -> FloatArray:
             f"{name} hold a value that is NaN or infinite",
             hint="A missing score is left out or counted as wrong before the statistics, never passed as NaN.",
         )
+    if array.ndim != ndim:
+        raise InvalidValue(
+            f"{name} must be a {'flat list' if ndim == 1 else 'table'}", hint="Give one value, or one row, an item."
+        )
     return array
+
+
+def paired(baseline: object, candidate: object, *, ndim: int = 1) -> tuple[FloatArray, FloatArray]:
+    """Convert both arms' scores, one (or one row) an item in the same order."""
+    before = finite(baseline, name="Baseline scores", ndim=ndim)
+    after = finite(candidate, name="Candidate scores", ndim=ndim)
+    if before.shape != after.shape:
+        raise InvalidValue(
+            f"The arms are not paired: {len(before)} baseline and {len(after)} candidate scores",
+            hint="Give both arms the same items in the same order.",
+        )
+    return before, after

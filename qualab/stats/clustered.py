@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats.bounded import bounded_equivalence
-from qualab.stats.checks import FloatArray, check_alpha, check_items, check_margin, finite
+from qualab.stats.bounded import BoundedMean
+from qualab.stats.checks import FloatArray, check_alpha, check_margin, finite, paired
 from qualab.stats.distributions import chi_square_sf, normal_sf
 from qualab.stats.interval import ConfidenceInterval, score_interval, score_statistic
-from qualab.stats.mean import Labels, cluster_codes, mean_difference, mean_equivalence, paired_differences
+from qualab.stats.mean import Labels, MeanDifference, cluster_codes, mean_difference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,19 +25,17 @@ class ClusteredMcNemarResult:
 
 
 def clustered_mcnemar(cells: npt.ArrayLike) -> ClusteredMcNemarResult:
-    """McNemar's test for clustered pairs (Yang, Sun & Hardin 2010).
+    """McNemar's test for clustered pairs.
 
     Without a discordant item the statistic is 0 and p is 1: there is no evidence of a difference.
 
     Args:
         cells: one row a cluster, with the counts both right, gains, losses, both wrong (`cluster_cells` makes them).
 
-    Raises:
-        InsufficientData: fewer than two clusters.
-        InvalidValue: the cells are not four columns of counts, or a cluster is empty.
+    Source: Yang, Sun & Hardin (2010).
     """
-    table = finite(cells, name="Cells")
-    if table.ndim != 2 or table.shape[1] != 4 or np.any(table < 0) or np.any(table.sum(axis=1) < 1):
+    table = finite(cells, name="Cells", ndim=2)
+    if table.shape[1] != 4 or np.any(table < 0) or np.any(table.sum(axis=1) < 1):
         raise InvalidValue("Cells must be four counts a cluster", hint="Make them with cluster_cells().")
     if len(table) < 2:
         raise InsufficientData("A clustered test needs at least two clusters", hint="Add items of other clusters.")
@@ -50,17 +48,16 @@ def clustered_mcnemar(cells: npt.ArrayLike) -> ClusteredMcNemarResult:
 
 
 def cluster_cells(baseline: npt.ArrayLike, candidate: npt.ArrayLike, *, cluster: Labels) -> FloatArray:
-    """Counts of both right, gains, losses and both wrong, a row for each cluster in the order of first appearance.
+    """Count both right, gains, losses and both wrong, a row for each cluster in the order of first appearance.
 
-    Raises:
-        InvalidValue: the arms are not paired 0/1 scores, or the labels do not fit.
+    >>> cluster_cells([1, 1, 0], [1, 0, 1], cluster=["x", "x", "y"]).tolist()
+    [[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.0]]
     """
-    differences = paired_differences(baseline, candidate)
-    right = np.asarray(baseline, dtype=np.float64)
-    if not np.all((right == 0) | (right == 1)) or not np.all(np.isin(right + differences, (0.0, 1.0))):
+    before, after = paired(baseline, candidate)
+    if not np.all(((before == 0) | (before == 1)) & ((after == 0) | (after == 1))):
         raise InvalidValue("Scores must be 0 or 1", hint="Use mean_difference() for other scores.")
-    codes = cluster_codes(cluster, differences.size)
-    kinds = np.where(differences > 0, 1, np.where(differences < 0, 2, np.where(right == 1, 0, 3)))
+    codes = cluster_codes(cluster, before.size)
+    kinds = np.where(after > before, 1, np.where(after < before, 2, np.where(before == 1, 0, 3)))
     n_clusters = int(codes.max()) + 1 if codes.size else 0
     return np.bincount(codes * 4 + kinds, minlength=4 * n_clusters).reshape(n_clusters, 4).astype(np.float64)
 
@@ -75,7 +72,7 @@ class ClusteredEquivalence:
     """Of "worse by the margin or more": the larger of the score test at the effective items and CR2's t-test."""
     pvalue_upper: float
     pvalue_bounded_lower: float
-    """The same by the bound of `bounded_equivalence`, which takes no estimate of the spread."""
+    """The same by `BoundedMean`, which takes no estimate of the spread."""
     pvalue_bounded_upper: float
     interval: ConfidenceInterval
     """At 1 − 2 alpha, the farthest limits of the three: inside ±margin exactly when all p-values are <= alpha."""
@@ -90,57 +87,61 @@ def clustered_equivalence(
     Score tests on items, gains and losses divided by the design effect are right where few answers changed; CR2 with t
     where there are few clusters; both trust the spread they saw. Gaffke's bound of cluster means does not: it holds
     where a few clusters, perhaps none of those seen, carry the loss.
-
-    The design effect is the CR2 variance over that of independent items, at least 1 (Rao & Scott 1992 divide counts
-    so). Where fewer than two clusters hold a discordant item, the spread over clusters is unknown, and a cluster
-    counts as one item: the design effect is the largest that clusters can cause, Σ size² / Σ size.
-
-    Raises:
-        InsufficientData: there is no item.
-        InvalidValue: the arms are not paired 0/1 scores, or labels, margin or alpha cannot be.
     """
     check_margin(margin)
     level = 1.0 - 2.0 * check_alpha(alpha)
-    table = cluster_cells(baseline, candidate, cluster=cluster)
-    differences = paired_differences(baseline, candidate)
-    check_items(differences.size)
-    effect = _design_effect(baseline, candidate, cluster, table)
+    before, after = paired(baseline, candidate)
+    differences = after - before
+    bounded = BoundedMean.of(differences, cluster=cluster)
+    table, spread = cluster_cells(baseline, candidate, cluster=cluster), _spread(differences, cluster)
+    effect = _design_effect(table, spread)
     n_items, gains, losses = (float(count) / effect for count in (table.sum(), table[:, 1].sum(), table[:, 2].sum()))
     lower = [normal_sf(score_statistic(gains, losses, n_items=n_items, difference=-margin))]
     upper = [normal_sf(score_statistic(losses, gains, n_items=n_items, difference=-margin))]
-    bounded = bounded_equivalence(differences, cluster=cluster, margin=margin, alpha=alpha)
-    intervals = [score_interval(gains, losses, n_items=n_items, confidence_level=level), bounded.interval]
-    try:
-        by_t = mean_equivalence(differences, cluster=cluster, margin=margin, alpha=alpha)
-    except InsufficientData:  # no spread over clusters: the design effect then assumes the worst
-        pass
-    else:
-        lower, upper = [*lower, by_t.pvalue_lower], [*upper, by_t.pvalue_upper]
-        intervals.append(by_t.interval)
+    intervals = [
+        score_interval(gains, losses, n_items=n_items, confidence_level=level),
+        bounded.interval(confidence_level=level),
+    ]
+    if spread:
+        lower, upper = [*lower, spread.pvalue_above(-margin)], [*upper, spread.pvalue_below(margin)]
+        intervals.append(spread.interval(confidence_level=level))
+    bounded_lower, bounded_upper = bounded.pvalue_above(-margin), bounded.pvalue_below(margin)
     return ClusteredEquivalence(
         design_effect=effect,
         pvalue_lower=max(lower),
         pvalue_upper=max(upper),
-        pvalue_bounded_lower=bounded.pvalue_lower,
-        pvalue_bounded_upper=bounded.pvalue_upper,
+        pvalue_bounded_lower=bounded_lower,
+        pvalue_bounded_upper=bounded_upper,
         interval=ConfidenceInterval(
             low=min(one.low for one in intervals), high=max(one.high for one in intervals), confidence_level=level
         ),
-        is_equivalent=max(*lower, *upper, bounded.pvalue) <= alpha,
+        is_equivalent=max(*lower, *upper, bounded_lower, bounded_upper) <= alpha,
     )
 
 
 def design_effect(baseline: npt.ArrayLike, candidate: npt.ArrayLike, *, cluster: Labels) -> float:
-    """The design effect of `clustered_equivalence`: what clusters divide the number of items by, at least 1."""
-    return _design_effect(baseline, candidate, cluster, cluster_cells(baseline, candidate, cluster=cluster))
+    """The design effect of `clustered_equivalence`: what clusters divide the number of items by, at least 1.
+
+    The CR2 variance over that of independent items. Where fewer than two clusters hold a discordant item, the spread
+    over clusters is unknown, and a cluster counts as one item: the effect is then the largest that clusters can cause,
+    Σ size² / Σ size.
+
+    Source: Rao & Scott (1992) divide counts so.
+    """
+    before, after = paired(baseline, candidate)
+    differences = after - before
+    return _design_effect(cluster_cells(baseline, candidate, cluster=cluster), _spread(differences, cluster))
 
 
-def _design_effect(baseline: npt.ArrayLike, candidate: npt.ArrayLike, cluster: Labels, table: FloatArray) -> float:
-    sizes = table.sum(axis=1)
-    if np.sum(table[:, 1] + table[:, 2] > 0) < 2:
-        return float(np.sum(sizes**2) / sizes.sum())
+def _spread(differences: FloatArray, cluster: Labels) -> MeanDifference | None:
     try:
-        result = mean_difference(paired_differences(baseline, candidate), cluster=cluster)
+        return mean_difference(differences, cluster=cluster)
     except InsufficientData:
+        return None
+
+
+def _design_effect(table: FloatArray, spread: MeanDifference | None) -> float:
+    if spread is None or np.sum(table[:, 1] + table[:, 2] > 0) < 2:
+        sizes = table.sum(axis=1)
         return float(np.sum(sizes**2) / sizes.sum())
-    return max(1.0, result.design_effect)
+    return max(1.0, spread.design_effect)

@@ -10,16 +10,11 @@ from statistics import NormalDist
 import numpy as np
 import scipy
 
-from qualab.stats.checks import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-)
-
-_STANDARD_NORMAL = NormalDist()
-
+from qualab.stats.checks import BoolArray, FloatArray, IntArray
 
 _SQRT2 = math.sqrt(2.0)
+normal_quantile = NormalDist().inv_cdf
+"""The `z` with `normal_cdf(z)` equal to the argument (Wichura 1988, AS 241)."""
 
 
 def normal_cdf(z: float) -> float:
@@ -32,42 +27,13 @@ def normal_sf(z: float) -> float:
     return 0.5 * math.erfc(z / _SQRT2)
 
 
-def normal_quantile(probability: float) -> float:
-    """The `z` with `normal_cdf(z) == probability` (Wichura 1988, AS 241)."""
-    return _STANDARD_NORMAL.inv_cdf(probability)
-
-
 def chi_square_sf(statistic: float) -> float:
     """Upper tail of the chi-square distribution with one degree of freedom."""
     return math.erfc(math.sqrt(statistic / 2.0))
 
 
-def binomial_pmf(k: int, n: int, p: float) -> float:
-    """Probability of exactly `k` successes in `n` trials; 0 outside 0..n."""
-    if k < 0 or k > n:
-        return 0.0
-    if p in (0.0, 1.0):
-        return float(k == n * p)
-    log_choose = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-    return math.exp(log_choose + k * math.log(p) + (n - k) * math.log1p(-p))
-
-
-def binomial_cdf(k: int, n: int, p: float) -> float:
-    """Probability of at most `k` successes in `n` trials."""
-    if k < 0:
-        return 0.0
-    return 1.0 if k >= n else float(scipy.special.bdtr(k, n, p))
-
-
-def binomial_sf(k: int, n: int, p: float) -> float:
-    """Probability of more than `k` successes in `n` trials."""
-    if k < 0:
-        return 1.0
-    return 0.0 if k >= n else float(scipy.special.bdtrc(k, n, p))
-
-
 def binomial_cdfs(k: IntArray, n: IntArray, p: float) -> FloatArray:
-    """`binomial_cdf` elementwise; 0 below 0 and 1 from `n` on."""
+    """Probabilities of at most `k` successes in `n` trials, elementwise; 0 below 0 and 1 from `n` on."""
     inside = np.asarray(scipy.special.bdtr(np.clip(k, 0, n), n, p), dtype=np.float64)
     return np.where(k < 0, 0.0, np.where(k >= n, 1.0, inside))
 
@@ -99,13 +65,6 @@ def likely_totals(n: int, low: float, high: float, *, spread: float = 6.5) -> In
         n * p + sign * (spread * math.sqrt(n * p * (1.0 - p)) + spread) for p, sign in ((low, -1.0), (high, 1.0))
     )
     return np.arange(max(0, math.floor(first)), min(n, math.ceil(last)) + 1, dtype=np.int64)
-
-
-@lru_cache(maxsize=4)
-def gauss_legendre(n_points: int) -> tuple[FloatArray, FloatArray]:
-    """Quadrature points and weights on [−1, 1]."""
-    points, weights = np.polynomial.legendre.leggauss(n_points)
-    return points, weights
 
 
 def largest_integers(holds: Callable[[IntArray], BoolArray], low: IntArray, high: IntArray) -> IntArray:

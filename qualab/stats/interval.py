@@ -23,15 +23,16 @@ class ConfidenceInterval:
 
 
 def tango(counts: PairedCounts, *, confidence_level: float = 0.95) -> ConfidenceInterval:
-    """Score interval of Tango (1998): the differences that the score test does not reject.
+    """Find the differences that the score test does not reject.
 
-    Raises:
-        InsufficientData: there is no item.
+    Source: Tango (1998).
+
+    >>> found = tango(PairedCounts(n_items=600, gains=12, losses=9), confidence_level=0.95)
+    >>> round(found.low, 4), round(found.high, 4)
+    (-0.0108, 0.0215)
     """
-    check_items(counts.n_items)
-    return score_interval(
-        float(counts.gains), float(counts.losses), n_items=counts.n_items, confidence_level=confidence_level
-    )
+    n_items = check_items(counts.n_items)
+    return score_interval(float(counts.gains), float(counts.losses), n_items=n_items, confidence_level=confidence_level)
 
 
 def score_interval(gains: float, losses: float, *, n_items: float, confidence_level: float) -> ConfidenceInterval:
@@ -51,22 +52,35 @@ def score_interval(gains: float, losses: float, *, n_items: float, confidence_le
 
 
 def newcombe(counts: PairedCounts, *, confidence_level: float = 0.95) -> ConfidenceInterval:
-    """Method 10 of Newcombe (1998): Wilson limits of each arm, squared and added, with a corrected correlation.
+    """Combine the Wilson limits of each arm: a cross-check, which needs the items right in both arms.
 
-    Raises:
-        InsufficientData: there is no item, or the items right in both arms were not counted.
+    The correlation of the arms is the phi coefficient, corrected for continuity; 0 where an arm is constant.
+
+    Source: Newcombe (1998), method 10.
     """
     n_items = check_items(counts.n_items)
     z = normal_quantile(0.5 + check_confidence_level(confidence_level) / 2.0)
-    baseline, candidate = counts.accuracies
-    phi = _correlation(counts)
-    low_b, high_b = _wilson(baseline, n_items, z)
-    low_c, high_c = _wilson(candidate, n_items, z)
-    difference = counts.difference
+    difference, accuracies = counts.difference, counts.accuracies
+    right = counts.both_right or 0
+    wrong = n_items - counts.n_discordant - right
+    spread = math.sqrt(
+        math.prod([right + counts.losses, right + counts.gains, wrong + counts.losses, wrong + counts.gains])
+    )
+    covariance = float(right * wrong - counts.gains * counts.losses)
+    if covariance > 0:
+        covariance = max(0.0, covariance - n_items / 2.0)
+    phi = covariance / spread if spread else 0.0
+
+    def wilson(proportion: float) -> tuple[float, float]:
+        centre = proportion + z * z / (2 * n_items)
+        half = z * math.sqrt(proportion * (1.0 - proportion) / n_items + z * z / (4 * n_items * n_items))
+        scale = 1.0 + z * z / n_items
+        return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
     def distance(toward: float, away: float) -> float:
         return math.sqrt(max(0.0, toward**2 - 2.0 * phi * toward * away + away**2))
 
+    (baseline, candidate), ((low_b, high_b), (low_c, high_c)) = accuracies, map(wilson, accuracies)
     return ConfidenceInterval(
         low=max(-1.0, difference - distance(candidate - low_c, high_b - baseline)),
         high=min(1.0, difference + distance(high_c - candidate, baseline - low_b)),
@@ -74,28 +88,14 @@ def newcombe(counts: PairedCounts, *, confidence_level: float = 0.95) -> Confide
     )
 
 
-def _wilson(proportion: float, n: int, z: float) -> tuple[float, float]:
-    centre = proportion + z * z / (2 * n)
-    half = z * math.sqrt(proportion * (1.0 - proportion) / n + z * z / (4 * n * n))
-    scale = 1.0 + z * z / n
-    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
-
-
-def _correlation(counts: PairedCounts) -> float:
-    """Phi coefficient of the 2 x 2 table, corrected for continuity; 0 where an arm is constant."""
-    right, wrong = counts.both_right or 0, counts.both_wrong or 0
-    margins = [right + counts.losses, right + counts.gains, wrong + counts.losses, wrong + counts.gains]
-    denominator = math.sqrt(math.prod(margins))
-    if denominator == 0.0:
-        return 0.0
-    covariance = float(right * wrong - counts.gains * counts.losses)
-    if covariance > 0:
-        covariance = max(0.0, covariance - counts.n_items / 2.0)
-    return covariance / denominator
-
-
 def clopper_pearson(count: float, n_items: float, *, confidence_level: float) -> tuple[float, float]:
-    """Exact limits of a share (Clopper & Pearson 1934); counts need not be whole, as of items worth less than one."""
+    """Exact limits of a share; counts need not be whole, as of items worth less than one.
+
+    Source: Clopper & Pearson (1934).
+
+    >>> [round(limit, 4) for limit in clopper_pearson(0, 600, confidence_level=0.9)]
+    [0.0, 0.005]
+    """
     tail = (1.0 - check_confidence_level(confidence_level)) / 2.0
     low = scipy.special.betaincinv(count, n_items - count + 1.0, tail) if count > 0.0 else 0.0
     high = scipy.special.betaincinv(count + 1.0, n_items - count, 1.0 - tail) if count < n_items else 1.0
@@ -106,13 +106,15 @@ Numbers = TypeVar("Numbers", float, FloatArray)
 
 
 def score_statistic(gains: Numbers, losses: Numbers, *, n_items: float | IntArray, difference: float) -> Numbers:
-    """Score statistic of "the true difference is `difference`" (Tango 1998, section 3); approximately standard normal.
+    """Score statistic of "the true difference is `difference`", approximately standard normal; elementwise.
 
     z(δ) = (b − c − nδ) / √(n (2q̃ + δ(1 − δ))), where q̃ is the restricted maximum-likelihood estimate of the
     probability of a loss: q̃ = (√(B² − 4AC) − B) / 2A with A = 2n, B = −b − c + (2n − b + c) δ, C = −c δ (1 − δ).
-    Works on numbers and on arrays.
 
-    `difference` lies strictly between −1 and 1, and is not 0 where gains and losses are both 0.
+    Args:
+        difference: strictly between −1 and 1, and not 0 where gains and losses are both 0.
+
+    Source: Tango (1998), section 3.
     """
     if difference < 0.0:  # by symmetry; the formula then never subtracts two nearly equal numbers
         return -score_statistic(losses, gains, n_items=n_items, difference=-difference)

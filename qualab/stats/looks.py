@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
 import scipy
 
 from qualab.errors import InvalidValue
-from qualab.stats.checks import FloatArray, check_alpha, check_margin, check_power, check_rates, finite
-from qualab.stats.distributions import binomial_cdfs, bisect, gauss_legendre, normal_quantile, normal_sf
+from qualab.stats.checks import FloatArray, check_alpha, check_margin, check_power, check_rates, check_share, finite
+from qualab.stats.distributions import binomial_cdfs, bisect, normal_quantile, normal_sf
 from qualab.stats.equivalence import guard_threshold
 from qualab.stats.interval import score_statistic
 from qualab.stats.sizing import is_guard_counted, items_needed
@@ -22,12 +22,22 @@ _NODES = 128
 _FAR = 8.5
 """Standard deviations beyond which a density is taken as 0."""
 _WIDEST_LEVEL = 0.499
+_LEAST_LEVEL = 1e-8
+"""Below this level exact tails are not exact enough to stop on."""
+_HAIR = 1e-9
+MOST_GUARDED = 20_000
+"""Items beyond which powers leave the exact guard out: it takes long there, and hardly costs power."""
+
+
+@lru_cache(maxsize=1)
+def _quadrature() -> tuple[FloatArray, FloatArray]:
+    return np.polynomial.legendre.leggauss(_NODES)
 
 
 def spent(fraction: float, *, alpha: float) -> float:
-    """The one-sided level spent by a fraction of the items: O'Brien–Fleming-type (Lan & DeMets 1983).
+    """The one-sided level spent by a fraction of the items: next to nothing early, nearly all at the end.
 
-    Next to nothing early, nearly all at the end.
+    Source: Lan & DeMets (1983), O'Brien–Fleming type.
     """
     check_alpha(alpha)
     return 2.0 * normal_sf(-normal_quantile(alpha / 2.0) / math.sqrt(fraction)) if fraction > 0.0 else 0.0
@@ -36,8 +46,8 @@ def spent(fraction: float, *, alpha: float) -> float:
 def spending_boundaries(fractions: Sequence[float], *, alpha: float = 0.05) -> FloatArray:
     """One-sided z boundaries at looks after these fractions of the items, alpha spent as `spent` says.
 
-    Raises:
-        InvalidValue: fractions do not ascend within (0, 1], or alpha is not between 0 and 0.5.
+    >>> spending_boundaries([0.5, 1.0], alpha=0.025).round(3).tolist()
+    [2.963, 1.969]
     """
     return level_boundaries(fractions, np.diff([0.0, *(spent(look, alpha=alpha) for look in _checked(fractions))]))
 
@@ -45,10 +55,7 @@ def spending_boundaries(fractions: Sequence[float], *, alpha: float = 0.05) -> F
 def level_boundaries(fractions: Sequence[float], levels: FloatArray) -> FloatArray:
     """One-sided z boundaries that spend these levels, one a look; infinite where a look has nothing to spend.
 
-    Found by recursive numerical integration (Armitage, McPherson & Rowe 1969).
-
-    Raises:
-        InvalidValue: fractions do not ascend within (0, 1].
+    Source: recursive numerical integration of Armitage, McPherson & Rowe (1969).
     """
     walk, boundaries = _Walk.start(), []
     for look, level in zip(_checked(fractions), levels, strict=True):
@@ -58,27 +65,22 @@ def level_boundaries(fractions: Sequence[float], levels: FloatArray) -> FloatArr
 
 
 def sequential_pvalue(pvalue: float, fractions: Sequence[float]) -> float:
-    """A one-sided p-value at the last of these looks, as it counts after all of them (Liu & Anderson 2008).
+    """A one-sided p-value at the last of these looks, as it counts after all of them.
 
     The smallest level whose boundary at this look the p-value reaches, within a part in 1,000; 0.5 where none below
     does. The smallest over the looks so far is valid whenever a run stops.
 
-    Raises:
-        InvalidValue: fractions do not ascend within (0, 1], or the p-value is not between 0 and 1.
+    Source: Liu & Anderson (2008).
     """
-    if not 0.0 <= pvalue <= 1.0:
-        raise InvalidValue(f"{pvalue} is no p-value", hint="Give a number between 0 and 1.")
+    check_share(pvalue, "A p-value")
     looks = _checked(fractions)
-    if pvalue >= _WIDEST_LEVEL:
-        return 0.5
     least = max(pvalue, 1e-300)
-    statistic = -normal_quantile(least)
 
     def reaches(log_level: float) -> bool:
-        return bool(statistic >= spending_boundaries(looks, alpha=math.exp(log_level))[-1])
+        return bool(-normal_quantile(least) >= spending_boundaries(looks, alpha=math.exp(log_level))[-1])
 
     widest = math.log(_WIDEST_LEVEL)
-    if not reaches(widest):
+    if pvalue >= _WIDEST_LEVEL or not reaches(widest):
         return 0.5
     return math.exp(bisect(reaches, math.log(least) - 1e-6, widest, n_steps=20))
 
@@ -131,7 +133,7 @@ class _Walk:
         """The walks that stayed below the z boundary at `time`."""
         spread, centre = math.sqrt(time), self.drift * time
         low, high = centre - _FAR * spread, min(boundary * spread, centre + _FAR * spread)
-        points, weights = gauss_legendre(_NODES)
+        points, weights = _quadrature()
         nodes = low + (high - low) * (points + 1.0) / 2.0
         step = math.sqrt(time - self.time)
         moves = (nodes[:, None] - self.nodes - self.drift * (time - self.time)) / step
@@ -139,30 +141,14 @@ class _Walk:
         return _Walk(time=time, nodes=nodes, masses=density * weights * (high - low) / 2.0, drift=self.drift)
 
 
-def inflation(
-    fractions: Sequence[float],
-    *,
-    alpha: float = 0.05,
-    power: float = 0.8,
-) -> float:
-    """Most items of a design with looks over those of a fixed one with the same one-sided level and power.
-
-    Raises:
-        InvalidValue: fractions, alpha or power cannot be.
-    """
+def _inflation(fractions: Sequence[float], *, alpha: float, power: float) -> float:
+    """Most items of a design with looks over those of a fixed one with the same one-sided level and power."""
     boundaries = spending_boundaries(fractions, alpha=alpha)
     fixed = normal_quantile(1.0 - alpha) + normal_quantile(check_power(power))
     drift = bisect(
         lambda drift: crossing_probability(boundaries, fractions, drift=drift) >= power, 0.0, 3.0 * fixed, n_steps=30
     )
     return (drift / fixed) ** 2
-
-
-_LEAST_LEVEL = 1e-8
-"""Below this level exact tails are not exact enough to stop on."""
-_HAIR = 1e-9
-MOST_GUARDED = 20_000
-"""Items beyond which powers leave the exact guard out: it takes long there, and hardly costs power."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,10 +179,6 @@ def design_looks(
     The items of the fixed design, exact guard included, are inflated by what the looks cost on either side. Where so
     few changes are to be expected that the guard matters, they are at least those that the last look needs by itself:
     the guard makes early looks nearly idle there, and is stricter at a last look's lower level.
-
-    Raises:
-        InsufficientData: no number of items gives the power.
-        InvalidValue: an argument cannot be.
     """
     if n_looks < 1:
         raise InvalidValue("A design needs at least one look", hint="5 to 10 looks are usual.")
@@ -204,32 +186,17 @@ def design_looks(
     needed = partial(items_needed, discordance=discordance, margin=margin, power=power, is_guarded=True)
     fixed = needed(alpha=alpha)
     # both sides have to cross: each fails about half as often as the two together
-    most = math.ceil(fixed * inflation(fractions, alpha=alpha, power=(1.0 + power) / 2.0))
+    most = math.ceil(fixed * _inflation(fractions, alpha=alpha, power=(1.0 + power) / 2.0))
     if is_guard_counted(fixed, discordance):
         last = normal_sf(float(spending_boundaries(fractions, alpha=alpha)[-1]))
         most = max(most, needed(alpha=last))
-    return looks_at(
-        most_items=most,
-        margin=margin,
-        alpha=alpha,
-        harm_alpha=harm_alpha,
-        n_looks=n_looks,
-    )
+    return looks_at(most_items=most, margin=margin, alpha=alpha, harm_alpha=harm_alpha, n_looks=n_looks)
 
 
 def looks_at(
-    *,
-    most_items: int,
-    margin: float,
-    alpha: float = 0.05,
-    harm_alpha: float = 0.025,
-    n_looks: int = 10,
+    *, most_items: int, margin: float, alpha: float = 0.05, harm_alpha: float = 0.025, n_looks: int = 10
 ) -> LookDesign:
-    """Equally spaced looks at a given number of items.
-
-    Raises:
-        InvalidValue: more looks than items, or an argument cannot be.
-    """
+    """Equally spaced looks at a given number of items."""
     if not 1 <= n_looks <= most_items:
         raise InvalidValue(f"{n_looks} looks do not fit {most_items} items", hint="5 to 10 looks are usual.")
     n_items = tuple(round(most_items * (k + 1) / n_looks) for k in range(n_looks))
@@ -255,7 +222,6 @@ class LookPerformance:
     harm: float
     """Share of runs that end as worse."""
     expected_items: float
-    n_resamples: int
 
 
 def simulate_looks(
@@ -279,15 +245,11 @@ def simulate_looks(
     Args:
         missing: share of each arm's answers that is missing, independently of the other arm's.
         missing_lost: share of the pairs without an answer that the worst cases take as lost; None takes all.
-        is_one_sided: whether the test against −margin alone has to reject (non-inferiority).
-        is_guarded: whether the exact guard has to agree; it takes long beyond 20,000 items, and is left out there.
-
-    Raises:
-        InvalidValue: discordance, difference or missing share cannot be.
+        is_one_sided: the test against −margin alone has to reject (non-inferiority).
+        is_guarded: the exact guard has to agree; it takes long beyond 20,000 items, and is left out there.
     """
     check_rates(discordance=discordance, difference=difference)
-    if not 0.0 <= missing < 1.0:
-        raise InvalidValue(f"{missing:g} is no share of missing answers", hint="Give a fraction, as 0.005.")
+    check_share(missing, "A share of missing answers")
     rates = np.maximum(0.0, _rates(discordance, difference, missing))
     counts = np.zeros((n_resamples, 7))
     is_open = np.ones(n_resamples, dtype=bool)
@@ -295,11 +257,16 @@ def simulate_looks(
     for n_items, boundary, harm_boundary in zip(design.n_items, design.boundaries, design.harm_boundaries, strict=True):
         counts += rng.multinomial(n_items - before, rates / rates.sum(), size=n_resamples)[:, :7]
         n_asked += int(is_open.sum()) * (n_items - before)
-        crossed = is_open & (_harm_pvalues(counts[:, :2]) <= normal_sf(harm_boundary))
+        harm_pvalues = _twice_midp(counts[:, 0], counts[:, :2].sum(axis=1)) / 2.0
+        crossed = is_open & (counts[:, :2].any(axis=1)) & (harm_pvalues <= normal_sf(harm_boundary))
         harmed = crossed & (counts[:, 1] - counts[:, 0] >= design.margin * n_items)
         lost, gained = _worst_cases(counts, missing_lost, design.alpha)
         statistics = _worse_statistics(counts, lost, gained, n_items, design.margin, is_one_sided=is_one_sided)
-        proven = is_open & ~harmed & (statistics >= _bar(design, n_items, boundary, is_guarded=is_guarded))
+        level = normal_sf(boundary)
+        threshold = boundary if level >= _LEAST_LEVEL else math.inf
+        if is_guarded and n_items <= MOST_GUARDED and level >= _LEAST_LEVEL:
+            threshold = max(boundary, guard_threshold(n_items=n_items, margin=design.margin, alpha=level))
+        proven = is_open & ~harmed & (statistics >= threshold)
         if n_items == design.n_items[-1]:
             harmed |= crossed & ~proven
         n_harmed, n_equivalent = n_harmed + int(harmed.sum()), n_equivalent + int(proven.sum())
@@ -309,7 +276,6 @@ def simulate_looks(
         equivalent=n_equivalent / n_resamples,
         harm=n_harmed / n_resamples,
         expected_items=n_asked / n_resamples,
-        n_resamples=n_resamples,
     )
 
 
@@ -332,21 +298,9 @@ def _worst_cases(counts: FloatArray, missing_lost: float | None, alpha: float) -
     if missing_lost is None:
         return lost, gained
     most = np.ceil(missing_lost * counts[:, 2:].sum(axis=1) - _HAIR)
-    off, on = (lost_off + gained_off).astype(np.int64), (lost_on + gained_on).astype(np.int64)
-    fewer = np.minimum(off, on)
-    midp = binomial_cdfs(fewer, off + on, 0.5) + binomial_cdfs(fewer - 1, off + on, 0.5)
-    most = np.where(midp <= alpha, np.inf, most)
+    off, on = lost_off + gained_off, lost_on + gained_on
+    most = np.where(_twice_midp(np.minimum(off, on), off + on) <= alpha, np.inf, most)
     return np.minimum(lost, most), np.minimum(gained, most)
-
-
-def _bar(design: LookDesign, n_items: int, boundary: float, *, is_guarded: bool) -> float:
-    """What both statistics have to reach: the boundary, and the threshold of the guard at its level."""
-    level = normal_sf(boundary)
-    if level < _LEAST_LEVEL:
-        return math.inf
-    if not is_guarded or n_items > MOST_GUARDED:
-        return boundary
-    return max(boundary, guard_threshold(n_items=n_items, margin=design.margin, alpha=level))
 
 
 def _worse_statistics(
@@ -361,9 +315,7 @@ def _worse_statistics(
     return np.asarray(np.minimum.reduce(worst), dtype=np.float64)
 
 
-def _harm_pvalues(counts: FloatArray) -> FloatArray:
-    """One-sided mid-p values; 1 without a discordant item."""
-    whole = counts.astype(np.int64)
-    gains, totals = whole[:, 0], whole.sum(axis=1)
-    both = binomial_cdfs(gains, totals, 0.5) + binomial_cdfs(gains - 1, totals, 0.5)
-    return np.where(totals == 0, 1.0, both / 2.0)
+def _twice_midp(fewer: FloatArray, totals: FloatArray) -> FloatArray:
+    """McNemar's mid-p, two-sided, elementwise."""
+    k, n = fewer.astype(np.int64), totals.astype(np.int64)
+    return binomial_cdfs(k, n, 0.5) + binomial_cdfs(k - 1, n, 0.5)

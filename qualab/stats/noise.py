@@ -10,10 +10,10 @@ from itertools import accumulate, combinations, zip_longest
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.stats.checks import FloatArray, finite
-from qualab.stats.distributions import binomial_sf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +37,14 @@ def excess_discordance(*, n_odd: int, n_candidate_odd: int) -> ExcessDiscordance
     If the candidate behaves as one more run of the baseline, the three runs are exchangeable, and each is the odd
     one equally often. Without an odd item p is 1: there is no evidence of an excess.
 
-    Raises:
-        InvalidValue: the counts cannot be.
+    >>> round(excess_discordance(n_odd=60, n_candidate_odd=35).pvalue, 6)
+    6.2e-05
     """
     if not 0 <= n_candidate_odd <= n_odd:
         raise InvalidValue(
             f"{n_candidate_odd} of {n_odd} items cannot be", hint="Count items on which exactly one run stands out."
         )
-    pvalue = binomial_sf(n_candidate_odd - 1, n_odd, 1.0 / 3.0)
+    pvalue = float(scipy.special.bdtrc(n_candidate_odd - 1, n_odd, 1.0 / 3.0)) if n_candidate_odd else 1.0
     return ExcessDiscordance(n_odd=n_odd, n_candidate_odd=n_candidate_odd, pvalue=pvalue)
 
 
@@ -54,9 +54,6 @@ def odd_ones_out(
     """Excess discordance of two baseline runs' and the candidate's outcomes (scores, or texts), item by item.
 
     Items on which all three agree, or all three differ, say nothing and are left out.
-
-    Raises:
-        InvalidValue: the runs are not equally long.
     """
     if not len(first) == len(second) == len(candidate):
         raise InvalidValue("The three runs are not paired", hint="Give one outcome an item and run.")
@@ -67,15 +64,7 @@ def odd_ones_out(
 
 
 def disagreement(outcomes: Sequence[Sequence[Hashable]]) -> float:
-    """Share of pairs of an item's runs that differ, the mean over items: `flip_rate` of any outcomes.
-
-    Args:
-        outcomes: one row an item, one outcome a run.
-
-    Raises:
-        InsufficientData: no item, or fewer than two runs.
-        InvalidValue: items have different numbers of runs.
-    """
+    """Share of pairs of an item's runs that differ, the mean over items; one row an item, one outcome a run."""
     sizes = {len(row) for row in outcomes}
     if not sizes or min(sizes) < 2:
         raise InsufficientData("Noise needs at least two runs of at least one item", hint="Repeat the baseline.")
@@ -86,21 +75,15 @@ def disagreement(outcomes: Sequence[Sequence[Hashable]]) -> float:
 
 
 def flip_rate(samples: npt.ArrayLike) -> float:
-    """Probability that two runs of an item disagree, from k runs an item: the mean of 2x (k − x) / (k (k − 1)).
+    """`disagreement` of 0/1 scores, items × runs: the mean of 2x (k − x) / (k (k − 1)), x of k runs right.
 
-    Args:
-        samples: items × runs of 0/1 scores; x is the number of right ones in a row. Unbiased for any k >= 2.
-
-    Raises:
-        InsufficientData: no item, or fewer than two runs.
-        InvalidValue: scores other than 0 and 1.
+    >>> flip_rate([[1, 0], [1, 1]])
+    0.5
     """
     table = _samples(samples)
     if not np.all((table == 0) | (table == 1)):
         raise InvalidValue("A flip rate needs scores of 0 and 1", hint="Use variance_components() for other scores.")
-    k = table.shape[1]
-    right = table.sum(axis=1)
-    return float(2.0 * (right @ (k - right)) / (len(table) * k * (k - 1)))
+    return disagreement(table.tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,13 +104,11 @@ class VarianceComponents:
 
 
 def variance_components(samples: npt.ArrayLike) -> VarianceComponents:
-    """One-way random-effects components of items × runs (ANOVA estimators; Shrout & Fleiss 1979, ICC(1) and ICC(k)).
+    """One-way random-effects components of scores, items × runs (ANOVA estimators).
 
     Repeats divide the variance within items, never that between them: k runs of an item are not k items.
 
-    Raises:
-        InsufficientData: fewer than two items or two runs.
-        InvalidValue: scores that are not finite numbers.
+    Source: Shrout & Fleiss (1979), ICC(1) and ICC(k).
     """
     table = _samples(samples)
     if len(table) < 2:
@@ -149,9 +130,7 @@ def variance_components(samples: npt.ArrayLike) -> VarianceComponents:
 
 
 def _samples(samples: npt.ArrayLike) -> FloatArray:
-    table = finite(samples, name="Scores")
-    if table.ndim != 2:
-        raise InvalidValue("Scores must be items × runs", hint="Give one row an item, one column a run.")
+    table = finite(samples, name="Scores", ndim=2)
     if len(table) < 1 or table.shape[1] < 2:
         raise InsufficientData("Noise needs at least two runs of at least one item", hint="Repeat the baseline.")
     return table
@@ -162,8 +141,7 @@ def first_difference(first: Sequence[object], second: Sequence[object]) -> int |
 
     Where one sequence begins with the other, they differ at the shorter one's length.
     """
-    end = object()
-    pairs = enumerate(zip_longest(first, second, fillvalue=end))
+    pairs = enumerate(zip_longest(first, second, fillvalue=object()))
     return next((position for position, (a, b) in pairs if a != b), None)
 
 
@@ -171,10 +149,6 @@ def weighted_median(values: Sequence[float], weights: Sequence[Fraction]) -> flo
     """The value below and above which lies at most half of the weight; midway where two values are such.
 
     With equal weights it is the median. A weight of N/n makes n values stand for the N that they were drawn from.
-
-    Raises:
-        InsufficientData: no value.
-        InvalidValue: not one positive weight a value.
     """
     if not values:
         raise InsufficientData("A median needs at least one value", hint="Say that there is none.")

@@ -19,7 +19,7 @@ from qualab.model.comparison import Analysis, MetricResult
 from qualab.model.items import Item, Score
 from qualab.model.names import ArmName, EvidenceKind, MetricKind, MissingPolicy, Objective, RequestKind, Verdict
 from qualab.model.plan import DecisionRule, MetricSpec, Plan
-from qualab.stats.bounded import bounded_equivalence
+from qualab.stats.bounded import BoundedMean
 from qualab.stats.clustered import clustered_equivalence
 from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import mcnemar
@@ -183,9 +183,9 @@ def test_the_interval_of_clusters_has_the_farthest_limits_of_score_cr2_and_bound
     evidence = only(
         analysis_of(Column(task="t", off=off.tolist(), on=on.tolist(), clusters=[str(c) for c in clusters]))
     ).evidence
-    t = mean_difference(on - off, cluster=clusters, confidence_level=0.9)
+    t = mean_difference(on - off, cluster=clusters)
     found = clustered_equivalence(off, on, cluster=clusters, margin=0.02)
-    bound = bounded_equivalence(on - off, cluster=clusters, margin=0.02)
+    bound = BoundedMean.of(on - off, cluster=clusters)
     assert evidence.design_effect == pytest.approx(found.design_effect)
     assert evidence.design_effect > 1.2
     score = score_interval(
@@ -193,10 +193,10 @@ def test_the_interval_of_clusters_has_the_farthest_limits_of_score_cr2_and_bound
         n_items=on.size / found.design_effect,
         confidence_level=0.9,
     )
-    three = (t.interval, score, bound.interval)
+    three = (t.interval(confidence_level=0.9), score, bound.interval(confidence_level=0.9))
     assert evidence.equivalence_interval.low == pytest.approx(min(one.low for one in three))
     assert evidence.equivalence_interval.high == pytest.approx(max(one.high for one in three))
-    assert evidence.pvalue_equivalence_bounded == bound.pvalue
+    assert evidence.pvalue_equivalence_bounded == max(bound.pvalue_above(-0.02), bound.pvalue_below(0.02))
     assert evidence.pvalue_equivalence_exact is None
     assert evidence.standard_error == pytest.approx(t.standard_error)
     assert evidence.degrees_of_freedom == pytest.approx(t.degrees_of_freedom)
@@ -371,12 +371,13 @@ def test_scores_between_zero_and_one_are_decided_by_the_bound_alone() -> None:
     off = rng.uniform(0.1, 0.9, 300)
     on = off + rng.normal(0, 0.01, 300)
     row = only(analysis_of(Column(task="t", off=off.tolist(), on=on.tolist())))
-    expected = bounded_equivalence(on - off, margin=0.02)
+    bound = BoundedMean.of(on - off)
+    pvalue, expected = max(bound.pvalue_above(-0.02), bound.pvalue_below(0.02)), bound.interval(confidence_level=0.9)
     assert row.evidence.kind is EvidenceKind.SCORES
-    assert row.evidence.equivalence_interval.low == pytest.approx(expected.interval.low)
-    assert row.evidence.pvalue_equivalence == row.evidence.pvalue_equivalence_bounded == pytest.approx(expected.pvalue)
+    assert row.evidence.equivalence_interval.low == pytest.approx(expected.low)
+    assert row.evidence.pvalue_equivalence == row.evidence.pvalue_equivalence_bounded == pytest.approx(pvalue)
     assert row.evidence.standard_error == pytest.approx(mean_difference(on - off).standard_error)
-    assert row.evidence.provable_margin == pytest.approx(max(-expected.interval.low, expected.interval.high))
+    assert row.evidence.provable_margin == pytest.approx(max(-expected.low, expected.high))
     assert row.verdict is Verdict.EQUIVALENT
 
 

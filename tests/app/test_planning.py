@@ -91,12 +91,6 @@ def test_gsm8k_at_one_point_needs_4335_items_and_the_sentence_says_so() -> None:
     assert "4 answers an item would do if nearly all of the discordance were run noise." in said
 
 
-@pytest.mark.parametrize(("discordance", "n_items"), [(0.02, 655), (0.05, 1409), (0.10, 2732)])
-def test_items_needed_are_those_of_the_reference(discordance: float, n_items: int) -> None:
-    (one,) = planned({"a": 100}, Given(discordance={"": discordance}), power=0.9).metrics
-    assert one.items_needed == n_items
-
-
 def test_without_a_changed_item_the_exact_guard_counts() -> None:
     (one,) = planned({"a": 600}, Given(discordance={"": 0.0})).metrics
     assert one.items_needed == 149
@@ -116,12 +110,6 @@ def test_figures_are_those_of_the_statistics_and_the_joint_power_their_product()
     assert found.joint_power == found.metrics[0].power * found.metrics[1].power
     assert found.plan.assumptions is not None
     assert found.plan.assumptions.joint_power == found.joint_power
-
-
-def test_an_mde_that_does_not_exist_is_none() -> None:
-    (one,) = planned({"a": 600}, Given(discordance={"": 0.01})).metrics
-    assert one.mde is None
-    assert one.mde_beyond_noise == pytest.approx(0.02, abs=0.005)
 
 
 def test_repeats_divide_run_noise_and_nothing_else() -> None:
@@ -218,11 +206,6 @@ def test_looks_alone_can_take_the_power_of_a_metric() -> None:
     (one,), (short,) = found.metrics, found.unproven
     assert one.looks is not None
     assert f"with the looks of this plan, short of 80 %: they need up to {one.looks.most_items}" in short
-
-
-def test_without_looks_power_is_that_of_the_end() -> None:
-    (one,) = planned({"a": 600}).metrics
-    assert (one.power_looks, one.planned_power) == (None, one.power)
 
 
 @pytest.mark.parametrize(("missing", "power"), [(0.0, 0.87), (0.005, 0.48), (0.01, 0.03)])

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import doctest
+import importlib
 import json
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 PACKAGE = Path(__file__).parents[2] / "qualab"
 STATS = PACKAGE / "stats"
@@ -99,6 +103,12 @@ def test_what_nobody_uses_is_found(tmp_path: Path) -> None:
     (tmp_path / "stats" / "b.py").write_text("def deep(): return 1\ndef dead(): return deep()\n", encoding="utf-8")
     (tmp_path / "user.py").write_text("from qualab.stats.a import used\n", encoding="utf-8")
     assert unreachable(tmp_path) == ["a.C.y", "a.K", "a.look", "b.dead"]
+
+
+@pytest.mark.parametrize("module", sorted(path.stem for path in STATS.glob("[a-z]*.py")))
+def test_examples_in_docstrings_hold(module: str) -> None:
+    loaded = importlib.import_module(f"qualab.stats.{module}")
+    assert doctest.testmod(loaded, optionflags=doctest.ELLIPSIS).failed == 0
 
 
 def test_importing_the_statistics_loads_nothing_heavy() -> None:

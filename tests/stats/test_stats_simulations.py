@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import scipy.stats
 
 from qualab.errors import InsufficientData
+from qualab.planning.power import verdict_power
+from qualab.stats.bounded import BoundedMean
+from qualab.stats.checks import FloatArray
 from qualab.stats.clustered import cluster_cells, clustered_equivalence, clustered_mcnemar
-from qualab.stats.counts import PairedCounts, tally
+from qualab.stats.counts import tally
 from qualab.stats.difference import mcnemar_sides
 from qualab.stats.equivalence import equivalence
 from qualab.stats.f1 import JoinedAnswers, LabelledAnswers
-from qualab.stats.interval import score_statistic, tango
 from qualab.stats.looks import design_looks, looks_at, simulate_looks
 from qualab.stats.mean import mean_difference
-from qualab.stats.noise import excess_discordance, odd_ones_out
 from qualab.stats.resampling import max_t, sign_flip
 from qualab.stats.sizing import power_equivalence
-from tests.stats.reference import bootstrap_macro_f1, contains
+from tests.stats.reference import bootstrap_macro_f1, contains, pvalue_within, rng
 
 pytestmark = pytest.mark.simulation
-
-
-def rng(seed: int = 1) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def at_most(level: float, n_runs: int) -> float:
@@ -43,35 +42,6 @@ def test_false_equivalence_is_at_most_five_percent_at_every_discordance(n_items:
     ]
     assert len(sizes) == 200
     assert max(sizes) <= 0.05 + 1e-8
-
-
-def test_without_the_guard_false_equivalence_would_exceed_five_percent() -> None:
-    sizes = [
-        power_equivalence(n_items=n_items, discordance=psi, difference=-0.1, margin=0.1)
-        for n_items in range(20, 120)
-        for psi in (0.1, 0.102, 0.105, 0.11, 0.12)
-    ]
-    assert max(sizes) > 0.06
-
-
-def test_the_verdict_is_wrong_at_the_margin_at_most_as_often_as_it_may() -> None:
-    generator, n_runs = rng(2), 1_500
-    wrong = 0
-    for gains, losses, _ in generator.multinomial(400, [0.01, 0.04, 0.95], size=n_runs):
-        counts = PairedCounts(n_items=400, gains=int(gains), losses=int(losses))
-        wrong += equivalence(counts, margin=0.03).is_equivalent
-    assert wrong / n_runs <= at_most(0.05, n_runs)
-    assert wrong / n_runs > 0.02
-
-
-@pytest.mark.parametrize("discordance", [0.01, 0.05, 0.2])
-def test_tango_covers_at_n_600(discordance: float) -> None:
-    draws = rng(3).multinomial(600, [discordance / 2, discordance / 2, 1 - discordance], size=1_500)
-    covered = [
-        contains(tango(PairedCounts(n_items=600, gains=int(b), losses=int(c)), confidence_level=0.9), 0.0)
-        for b, c, _ in draws
-    ]
-    assert 0.87 <= np.mean(covered) <= 0.96
 
 
 def metrics_of(generator: np.random.Generator, n_items: int, n_metrics: int, size: int = 1) -> np.ndarray:
@@ -128,7 +98,7 @@ def test_clustered_tests_hold_their_level_where_naive_ones_reject_every_fourth()
         found = mean_difference(differences, cluster=cluster)
         naive += mean_difference(differences).pvalue <= 0.05
         cr2 += found.pvalue <= 0.05
-        covered += contains(found.interval, 0.0)
+        covered += contains(found.interval(confidence_level=0.95), 0.0)
         flips += sign_flip(differences, cluster=cluster, rng=generator).pvalue <= 0.05
         yang += clustered_mcnemar(cluster_cells(*arms(differences), cluster=cluster)).pvalue <= 0.05
     assert naive / n_runs == pytest.approx(0.257, abs=0.05)
@@ -154,10 +124,10 @@ def test_ten_looks_ask_as_many_items_as_planned_and_hold_their_level(discordance
     same = simulate_looks(design, discordance=discordance, rng=rng(8))
     assert same.expected_items == pytest.approx(expected, rel=0.03)
     assert same.equivalent == pytest.approx(0.9, abs=0.02)
-    assert same.harm <= at_most(0.025, same.n_resamples)
+    assert same.harm <= at_most(0.025, 20_000)
     for sign in (-1, 1):
         edge = simulate_looks(design, discordance=discordance, difference=sign * 0.02, rng=rng(9))
-        assert edge.equivalent <= at_most(0.05, edge.n_resamples)
+        assert edge.equivalent <= at_most(0.05, 20_000)
 
 
 @pytest.mark.parametrize("n_looks", [2, 5, 10])
@@ -165,7 +135,7 @@ def test_looks_stop_for_harm_no_more_often_than_they_may_and_prove_small_losses(
     design = looks_at(most_items=1_500, margin=0.02, n_looks=n_looks)
     for discordance in (0.01, 0.03, 0.08):
         same = simulate_looks(design, discordance=discordance, rng=rng(11))
-        assert same.harm <= at_most(0.025, same.n_resamples)
+        assert same.harm <= at_most(0.025, 20_000)
     small = simulate_looks(design, discordance=0.012, difference=-0.006, rng=rng(12))
     assert small.equivalent > 0.9
     assert small.harm < 0.1
@@ -182,17 +152,6 @@ def test_one_sided_mid_p_keeps_its_level_whatever_the_discordance(level: float) 
     ]
     for mean in (3, 5, 8, 13, 20, 40, 80, 160, 300):
         assert scipy.stats.poisson.pmf(totals, mean) @ np.array(reject) <= 1.1 * level
-
-
-def test_peeking_at_a_fixed_test_every_fifty_items_is_wrong_far_too_often() -> None:
-    generator, n_runs = rng(10), 5_000
-    counts, proven = np.zeros((n_runs, 2)), np.zeros(n_runs, dtype=bool)
-    for n_items in range(50, 1_451, 50):
-        counts += generator.multinomial(50, [0.015, 0.035, 0.95], size=n_runs)[:, :2]
-        lower = score_statistic(counts[:, 0], counts[:, 1], n_items=n_items, difference=-0.02)
-        upper = -score_statistic(counts[:, 0], counts[:, 1], n_items=n_items, difference=0.02)
-        proven |= np.minimum(lower, upper) >= 1.6449
-    assert 0.12 < proven.mean() < 0.2
 
 
 def answered(generator: np.random.Generator) -> LabelledAnswers:
@@ -220,16 +179,6 @@ def test_macro_f1_is_tested_and_bounded_as_it_says() -> None:
     assert 0.85 <= covered / n_runs <= 0.96
 
 
-def test_a_third_run_of_the_baseline_shows_no_excess() -> None:
-    generator, n_runs = rng(13), 3_000
-    alarms = 0
-    for _ in range(n_runs):
-        runs = (generator.random((3, 300)) < 0.9).astype(int)
-        alarms += odd_ones_out(*runs.tolist()).pvalue <= 0.05
-    assert alarms / n_runs <= at_most(0.05, n_runs)
-    assert excess_discordance(n_odd=60, n_candidate_odd=35).pvalue < 0.001
-
-
 def test_intervals_of_clustered_means_cover_with_few_unequal_clusters() -> None:
     generator, n_runs = rng(14), 2_000
     cluster = np.repeat(np.arange(12), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 25])
@@ -237,7 +186,116 @@ def test_intervals_of_clustered_means_cover_with_few_unequal_clusters() -> None:
     for _ in range(n_runs):
         values = generator.normal(size=100) + generator.normal(size=12)[cluster]
         try:
-            covered += contains(mean_difference(values, cluster=cluster).interval, 0.0)
+            covered += contains(mean_difference(values, cluster=cluster).interval(confidence_level=0.95), 0.0)
         except InsufficientData:
             continue
     assert 0.93 <= covered / n_runs <= 0.985
+
+
+Draw = Callable[[np.random.Generator], FloatArray]
+
+
+def rare(n: int, *, size: float, noise: float = 0.0) -> Draw:
+    """A true loss of 3 pp in rare large pieces, everything else the same but for noise."""
+
+    def draw(generator: np.random.Generator) -> FloatArray:
+        rest = generator.normal(0.0, noise, n) if noise else np.zeros(n)
+        return np.where(generator.random(n) < 0.03 / size, -size, np.clip(rest, -1.0, 1.0))
+
+    return draw
+
+
+@pytest.mark.parametrize(
+    ("draw", "margin"),
+    [
+        (rare(20, size=0.6, noise=0.01), 0.02),
+        (rare(40, size=0.6, noise=0.01), 0.02),
+        (rare(150, size=1.0, noise=0.01), 0.03),
+        (rare(300, size=1.0), 0.03),
+        (rare(600, size=0.5, noise=0.1), 0.03),
+        (rare(600, size=0.3, noise=0.2), 0.03),
+    ],
+)
+def test_rare_large_losses_are_seldom_called_equivalent(draw: Draw, margin: float) -> None:
+    """At a true loss of the margin or more; t-tests alone call half of the first equivalent."""
+    generator, n_runs = rng(11), 1_000
+    called = sum(BoundedMean.of(draw(generator)).pvalue_above(-margin) <= 0.05 for _ in range(n_runs))
+    assert called / n_runs <= at_most(0.05, n_runs)
+
+
+Arms = tuple[FloatArray, FloatArray]
+
+
+def flipped(generator: np.random.Generator, changed: FloatArray) -> Arms:
+    """Arms of 0/1 scores with these differences."""
+    baseline = np.where(changed == 0, (generator.random(changed.size) < 0.7), changed < 0).astype(float)
+    return baseline, baseline + changed
+
+
+def broken(n: int, size: int, *, share: float, margin: float) -> Callable[[np.random.Generator], Arms]:
+    """A loss of the margin in a few clusters, `share` of whose items are lost; 2 % of all items flip either way."""
+
+    def draw(generator: np.random.Generator) -> Arms:
+        is_broken = generator.random((n, 1)) < margin / share
+        losses = is_broken & (generator.random((n, size)) < share)
+        noise = np.where(generator.random((n, size)) < 0.02, generator.choice([-1.0, 1.0], (n, size)), 0.0)
+        return flipped(generator, np.where(losses, -1.0, np.where(is_broken, 0.0, noise)).ravel())
+
+    return draw
+
+
+@pytest.mark.parametrize(
+    ("n_clusters", "size", "share", "margin"),
+    [
+        (20, 45, 0.5, 0.02),
+        (8, 20, 0.8, 0.05),
+        (12, 20, 0.8, 0.05),
+        (20, 20, 0.8, 0.05),
+        (100, 16, 1.0, 0.05),
+        (100, 16, 0.5, 0.05),
+        (200, 4, 1.0, 0.03),
+        (488, 2, 1.0, 0.02),
+        (541, 3, 1.0, 0.02),
+    ],
+)
+def test_losses_in_few_clusters_are_seldom_called_equivalent(
+    n_clusters: int, size: int, share: float, margin: float
+) -> None:
+    generator, n_runs = rng(13), 400
+    draw, cluster = broken(n_clusters, size, share=share, margin=margin), np.repeat(np.arange(n_clusters), size)
+    called = sum(
+        clustered_equivalence(*draw(generator), cluster=cluster, margin=margin).is_equivalent for _ in range(n_runs)
+    )
+    assert called / n_runs <= at_most(0.05, n_runs)
+
+
+def test_lists_of_unequal_length_hold_the_level_too() -> None:
+    """As IFEval's: 541 prompts of one to three instructions, a prompt lost as a whole."""
+    generator, n_runs = rng(15), 400
+    sizes = generator.choice([1, 2, 3], 541, p=[0.55, 0.35, 0.1])
+    cluster = np.repeat(np.arange(541), sizes)
+    for weights in (np.ones(541), sizes == 3, sizes == 1):
+        share = 0.02 * cluster.size / float(np.sum(sizes * weights))
+        called = 0
+        for _ in range(n_runs):
+            changed = -((generator.random(541) < share) & (weights > 0))[cluster].astype(float)
+            called += BoundedMean.of(changed, cluster=cluster).pvalue_above(-0.02) <= 0.05
+        assert called / n_runs <= at_most(0.05, n_runs)
+
+
+def test_harmless_designs_keep_most_of_their_power() -> None:
+    """600 items, differences with a spread of 0.1, ±2 pp: nearly all, as the t-test; 488 passages, 900 items, ±3 pp."""
+    generator, n_runs = rng(16), 200
+    sizes = np.array([2] * 412 + [1] * 76)
+    cluster = np.repeat(np.arange(488), sizes)
+    scores = passages = free = 0
+    for _ in range(n_runs):
+        mean = BoundedMean.of(np.clip(generator.normal(0, 0.1, 600), -1, 1))
+        scores += pvalue_within(mean, 0.02) <= 0.05
+        arms = flipped(generator, np.where(generator.random(900) < 0.05, generator.choice([-1.0, 1.0], 900), 0.0))
+        passages += clustered_equivalence(*arms, cluster=cluster, margin=0.03).is_equivalent
+        free += equivalence(tally(*arms), margin=0.03).is_equivalent
+    assert scores / n_runs > 0.97
+    assert passages / n_runs > free / n_runs - 0.07
+    planned = verdict_power(n_items=900, discordance=0.05, margin=0.03, alpha=0.05, n_clusters=488)
+    assert passages / n_runs == pytest.approx(planned, abs=0.05)

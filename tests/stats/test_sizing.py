@@ -1,0 +1,204 @@
+"""Power, sizes, margins and minimal differences: against enumeration, with the exact guard, and at the edges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qualab.errors import InsufficientData, InvalidValue
+from qualab.stats.difference import mcnemar
+from qualab.stats.equivalence import equivalence, guard_threshold
+from qualab.stats.interval import tango
+from qualab.stats.sizing import (
+    McNemarMethod,
+    discordance_with_repeats,
+    items_needed,
+    joint_power,
+    mde,
+    mde_beyond_noise,
+    power_equivalence,
+    power_for_joint,
+    power_mcnemar,
+    smallest_margin,
+)
+from tests.stats.reference import counts_of, is_inside, outcomes, trinomial
+
+
+@pytest.mark.parametrize(("discordance", "difference"), [(0.3, 0.0), (0.2, -0.1), (1.0, 0.3), (0.1, 0.1)])
+def test_power_sums_the_outcomes_that_reject(discordance: float, difference: float) -> None:
+    n_items, margin, alpha = 25, 0.3, 0.1
+    both = one = mid = exact = 0.0
+    for counts in outcomes(n_items):
+        weight = trinomial(counts, discordance, difference)
+        result, test = equivalence(counts, margin=margin, alpha=alpha), mcnemar(counts)
+        both += weight * (result.pvalue <= alpha)
+        one += weight * (result.pvalue_lower <= alpha)
+        mid += weight * (test.pvalue <= alpha)
+        exact += weight * (test.pvalue_exact <= alpha)
+    design: Any = {"n_items": n_items, "alpha": alpha, "discordance": discordance, "difference": difference}
+    assert power_equivalence(**design, margin=margin) == pytest.approx(both, abs=1e-8)
+    assert power_equivalence(**design, margin=margin, is_one_sided=True) == pytest.approx(one, abs=1e-8)
+    assert power_mcnemar(**design, method=McNemarMethod.MIDP) == pytest.approx(mid, abs=1e-8)
+    assert power_mcnemar(**design, method=McNemarMethod.EXACT) == pytest.approx(exact, abs=1e-8)
+
+
+def test_guarded_power_is_that_of_the_verdict() -> None:
+    design: Any = {"margin": 0.2, "alpha": 0.05}
+    brute = sum(trinomial(c, 0.2, 0.0) for c in outcomes(40) if equivalence(c, **design).is_equivalent)
+    design |= {"n_items": 40, "discordance": 0.2}
+    assert power_equivalence(**design, is_guarded=True) == pytest.approx(brute, abs=1e-8)
+    assert power_equivalence(**design, is_guarded=True) < power_equivalence(**design)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 800), st.floats(0.0, 1.0), st.floats(-1.0, 1.0), st.floats(0.003, 0.6))
+def test_power_is_a_probability_and_symmetric(n_items: int, discordance: float, part: float, margin: float) -> None:
+    here, there = (
+        (
+            power_equivalence(n_items=n_items, discordance=discordance, difference=difference, margin=margin),
+            power_mcnemar(n_items=n_items, discordance=discordance, difference=difference),
+        )
+        for difference in (discordance * part, -discordance * part)
+    )
+    assert all(0.0 <= power <= 1.0 for power in here)
+    assert here == pytest.approx(there, abs=1e-8)
+
+
+@pytest.mark.parametrize(("n_items", "margin"), [(100, 0.05), (250, 0.03), (600, 0.02), (1319, 0.01)])
+def test_guarded_size_never_exceeds_alpha(n_items: int, margin: float) -> None:
+    for discordance in np.linspace(max(0.01, margin), 0.3, 25).tolist():
+        size = power_equivalence(
+            n_items=n_items, discordance=discordance, margin=margin, difference=-margin, is_guarded=True
+        )
+        assert size <= 0.05 + 1e-9
+
+
+def test_guard_threshold_is_infinite_where_nothing_can_be_proven() -> None:
+    assert guard_threshold(n_items=3, margin=0.02, alpha=0.05) == math.inf
+    assert power_equivalence(n_items=3, discordance=0.1, margin=0.02, is_guarded=True) == 0.0
+
+
+def test_items_needed_is_the_smallest_size_at_which_power_stays() -> None:
+    needed = items_needed(discordance=0.1, margin=0.06, power=0.7)
+    powers = np.array([power_equivalence(n_items=n, discordance=0.1, margin=0.06) for n in range(1, needed + 30)])
+    assert next(n for n in range(1, needed + 3) if np.all(powers[n - 1 : n + 25] >= 0.7)) == needed
+
+
+@pytest.mark.parametrize(
+    ("discordance", "margin", "power", "expected"), [(0.007, 0.0044, 0.8, 3425), (0.01, 0.0042, 0.7, 4305)]
+)
+def test_items_needed_are_found_on_a_wide_tooth_of_the_saw(
+    discordance: float, margin: float, power: float, expected: int
+) -> None:
+    """Power holds for 25 more sizes, then dips below its target once more."""
+    design: Any = {"discordance": discordance, "margin": margin}
+    assert items_needed(**design, power=power) == expected
+    powers = np.array([power_equivalence(n_items=n, **design) for n in range(expected - 1, expected + 80)])
+    assert powers[0] < power
+    assert np.all(powers[1:27] >= power)
+    assert np.any(powers[27:] < power)
+
+
+def test_without_a_change_the_guard_needs_149_items_where_the_score_tests_need_133() -> None:
+    assert items_needed(discordance=0.0, margin=0.02) == 133
+    assert items_needed(discordance=0.0, margin=0.02, is_guarded=True) == 149
+    for n_items in (132, 133, 148, 149):
+        counts = counts_of(n_items, 0, 0)
+        assert is_inside(tango(counts, confidence_level=0.9), 0.02) is (n_items >= 133)
+        assert equivalence(counts, margin=0.02).is_equivalent is (n_items >= 149)
+        assert power_equivalence(n_items=n_items, discordance=0.0, margin=0.02) == float(n_items >= 133)
+
+
+@pytest.mark.parametrize(("discordance", "power"), [(0.001, 0.8), (0.003, 0.8), (0.005, 0.9), (0.01, 0.9)])
+def test_guarded_sizes_have_their_power_and_the_score_tests_do_not_need_more(discordance: float, power: float) -> None:
+    alone = items_needed(discordance=discordance, margin=0.02, power=power)
+    guarded = items_needed(discordance=discordance, margin=0.02, power=power, is_guarded=True)
+    assert guarded >= alone
+    assert power_equivalence(n_items=guarded, discordance=discordance, margin=0.02, is_guarded=True) >= power
+
+
+@pytest.mark.parametrize(("discordance", "power", "n_items"), [(0.02, 0.9, 655), (0.05, 0.9, 1409), (0.1, 0.9, 2732)])
+def test_where_many_changes_are_expected_the_sizes_are_those_of_the_score_tests(
+    discordance: float, power: float, n_items: int
+) -> None:
+    for is_guarded in (False, True):
+        design: Any = {"discordance": discordance, "margin": 0.02, "is_guarded": is_guarded}
+        assert items_needed(**design, power=power) == n_items
+        assert power - 0.02 < power_equivalence(n_items=n_items, **design)
+
+
+def test_a_loss_alone_is_ruled_out_with_fewer_items_and_a_gain_helps() -> None:
+    truth: Any = {"discordance": 0.05, "margin": 0.02}
+    needed = items_needed(**truth, is_one_sided=True)
+    assert items_needed(**truth, difference=0.03, is_one_sided=True) < needed < items_needed(**truth)
+    powers = [power_equivalence(n_items=n, **truth, is_one_sided=True) for n in (needed, needed - 1)]
+    assert powers[0] >= 0.8 > powers[1]
+
+
+@pytest.mark.parametrize(("n_items", "discordance"), [(600, 0.0), (600, 0.005), (100, 0.02), (1, 0.1), (600, 0.05)])
+def test_a_smallest_margin_is_proven_and_a_narrower_one_is_not(n_items: int, discordance: float) -> None:
+    for is_guarded in (False, n_items * discordance < 10):
+        design: Any = {"n_items": n_items, "discordance": discordance, "is_guarded": is_guarded}
+        margin = smallest_margin(**design)
+        assert power_equivalence(**design, margin=margin) >= 0.8 > power_equivalence(**design, margin=margin - 2e-5)
+
+
+def test_minimal_differences_are_where_power_reaches_its_target() -> None:
+    found = mde(n_items=600, discordance=0.05)
+    assert power_mcnemar(n_items=600, discordance=0.05, difference=found) == pytest.approx(0.8, abs=1e-5)
+    loss = mde_beyond_noise(n_items=600, noise=0.05)
+    assert power_mcnemar(n_items=600, discordance=0.05 + loss, difference=-loss) == pytest.approx(0.8, abs=1e-5)
+
+
+def test_joint_power_falls() -> None:
+    assert joint_power([power_for_joint(n_metrics=5, power=0.8)] * 5) == pytest.approx(0.8)
+
+
+def test_repeats_divide_noise_and_nothing_else() -> None:
+    assert discordance_with_repeats(discordance=0.05, noise=0.05, repeats=5) == pytest.approx(0.01)
+    assert discordance_with_repeats(discordance=0.05, noise=0.02, repeats=10**6) == pytest.approx(0.03, abs=1e-6)
+    assert discordance_with_repeats(discordance=0.05, noise=0.02, repeats=1) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: power_equivalence(n_items=0, discordance=0.1, margin=0.02),
+        lambda: power_mcnemar(n_items=0, discordance=0.1, difference=0.02),
+        lambda: mde(n_items=600, discordance=0.01),
+        lambda: mde_beyond_noise(n_items=3, noise=0.5),
+        lambda: smallest_margin(n_items=1, discordance=0.5),
+        lambda: items_needed(discordance=0.05, difference=0.02, margin=0.02),
+        lambda: items_needed(discordance=0.05, difference=-0.02, margin=0.02, is_one_sided=True),
+        lambda: items_needed(discordance=0.5, margin=0.001, max_items=5_000),
+        lambda: items_needed(discordance=0.05, margin=1e-5, is_guarded=True),
+        lambda: items_needed(discordance=0.05, margin=1e-4, is_guarded=True, max_items=200_000),
+    ],
+)
+def test_what_does_not_exist_is_an_error_and_not_a_number(call: Callable[[], object]) -> None:
+    with pytest.raises(InsufficientData):
+        call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: power_equivalence(n_items=10, discordance=0.1, difference=0.2, margin=0.02),
+        lambda: power_equivalence(n_items=10, discordance=1.1, margin=0.02),
+        lambda: power_mcnemar(n_items=10, discordance=math.nan, difference=0.0),
+        lambda: items_needed(discordance=0.1, margin=0.02, power=1.0),
+        lambda: items_needed(discordance=0.1, margin=-0.02),
+        lambda: joint_power([1.2]),
+        lambda: power_for_joint(n_metrics=0),
+        lambda: discordance_with_repeats(discordance=0.05, noise=0.06, repeats=2),
+    ],
+)
+def test_impossible_assumptions_are_refused(call: Callable[[], object]) -> None:
+    with pytest.raises(InvalidValue):
+        call()
