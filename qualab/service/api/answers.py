@@ -185,8 +185,8 @@ async def answer_problem(request: Request, error: Exception) -> Response:
     if found.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if found.status == 405:
-        here = (route for route in request.app.state.routes if route.matches(request.scope)[0] is not Match.NONE)
-        methods = {name for route in here for name in route.methods}
+        here = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+        methods = {name for route in here for name in getattr(route, "methods", ())}
         headers["Allow"] = ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
     body = orjson.dumps(replace(found, request_id=request.scope["qualab.request_id"]))
     return Response(body, found.status, headers=headers, media_type=MEDIA_TYPE)

@@ -171,10 +171,8 @@ def create_app(
     app.state.qualab = state
     app.state.collectors = CollectorRegistry()
     app.state.collectors.register(StateCollector(state))
-    app.state.routes = []
-    for each in (routes.router, router, pages.router):
-        app.include_router(each)
-        app.state.routes += each.routes
+    for each in (router, routes.router, pages.router):
+        app.router.routes += each.routes  # `include_router` would match every request twice
     install_handlers(app)
     app.add_middleware(RequestMiddleware, settings=settings, observe=request_counter(app.state.collectors))
     bodies = {"ResumeRequest": routes.ResumeRequest, "SignOffRequest": routes.SignOffRequest}

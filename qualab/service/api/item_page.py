@@ -27,11 +27,6 @@ Answers = Mapping[tuple[ArmName, int, int], Answer]
 """Answers by arm, choice and repeat."""
 
 
-def by_place(answers: Sequence[Answer]) -> Answers:
-    """Index answers by arm, choice and repeat."""
-    return {(one.arm, one.choice, one.repeat): one for one in answers}
-
-
 def commands(comparison: Comparison, item: Item, words: Wording) -> Iterator[tuple[str, str]]:
     """Both arms' titles and commands for every request of an item, in the order of its choices and repeats."""
     sampling = comparison.plan.sampling

@@ -367,7 +367,8 @@ def _item(call: Call, comparison_id: str, position: int, form: ItemForm) -> Resp
     if not 0 <= position <= MOST_POSITION:
         raise ItemNotFound(f"Comparison {found.id} has no item {position}", hint="Positions count from 0")
     item, stored, scores = context.registry.pair(found.id, position)
-    answers, is_generation = item_page.by_place(stored), item.kind is RequestKind.GENERATION
+    answers = {(one.arm, one.choice, one.repeat): one for one in stored}
+    is_generation = item.kind is RequestKind.GENERATION
     extracted, trouble = None, None
     if is_generation and form.extract:
         try:

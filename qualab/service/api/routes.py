@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Generic, Literal, TypeVar
 
+import orjson
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -177,6 +177,12 @@ class SignOffRequest(BaseModel):
 # from a request to its end
 
 
+@router.get(COMPARISON + "/verdict", tags=["comparisons"], **shows(VerdictSummary, 404))
+def verdict(call: Reader, comparison_id: str) -> Response:
+    """The verdict, small enough to poll."""
+    return answer(call.request, reading.verdict_of(call.context, comparison_id))
+
+
 @router.post(
     "/comparisons",
     tags=["comparisons"],
@@ -274,12 +280,6 @@ def _version(call: Call, comparison_id: str, if_match: str | None) -> int | None
 # what came of it
 
 
-@router.get(COMPARISON + "/verdict", tags=["comparisons"], **shows(VerdictSummary, 404))
-def verdict(call: Reader, comparison_id: str) -> Response:
-    """The verdict, small enough to poll."""
-    return answer(call.request, reading.verdict_of(call.context, comparison_id))
-
-
 @router.get(COMPARISON + "/metrics", tags=["comparisons"], **shows(MetricsSummary, 404, 409))
 def metrics(call: Reader, comparison_id: str) -> Response:
     """The result table with the verdict's reasons and caveats."""
@@ -340,7 +340,8 @@ def items(call: Reader, comparison_id: str, query: Annotated[ItemQuery, Query()]
 @router.get(COMPARISON + "/items/{position}", tags=["items"], **shows(reading.ItemDetail, 404, 409))
 def item(call: Reader, comparison_id: str, position: int) -> Response:
     """One item with the requests as they were sent, both arms' answers, and their scores."""
-    return answer(call.request, reading.item_of(call.context, comparison_id, position))
+    found = plain(reading.item_of(call.context, comparison_id, position))
+    return tagged(call.request, orjson.dumps(found))  # what looks like a reason in a document stays as it is
 
 
 # analyses and reports
@@ -448,8 +449,12 @@ def signoffs(call: Reader, comparison_id: str) -> Response:
 @router.post(COMPARISON + "/verification", tags=["sign-off"], **answers(Verification, "What was checked", 404, 409))
 async def verification(call: Admin, comparison_id: str) -> Response:
     """Recompute hashes, scores and the analysis from what is stored, and tell whether anything was altered."""
-    found = reading.comparison_of(call.context, comparison_id)
-    return changed(await call.slowly(partial(verify, call.context.services, call.context.registry, found.id)))
+
+    def job() -> Verification:
+        found = reading.comparison_of(call.context, comparison_id)
+        return verify(call.context.services, call.context.registry, found.id)
+
+    return changed(await call.slowly(job))
 
 
 @router.post(

@@ -22,8 +22,6 @@ from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.types import Receive, Send
-from starlette.types import Scope as HttpScope
 
 from qualab.errors import ComparisonNotFound, InvalidValue, StoreError, TooManyRequests, Unauthenticated
 from qualab.model.items import JsonObject
@@ -65,30 +63,34 @@ class EventStreams:
         if progress and progress.has_ended and progress.mark == last_event_id:  # otherwise an EventSource asks for ever
             return Response(status_code=204)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return _Counted(self, self._messages(feed, last_event_id), headers=headers)
+        return EventSourceResponse(self._messages(feed, last_event_id), headers=headers)
 
     def close(self) -> None:
         """End every stream: the server is about to stop."""
         self._is_closed = True
 
     async def _messages(self, feed: _Feed, seen: str) -> AsyncIterator[bytes]:
-        yield format_sse_event(retry=2_000)
-        sent_at_s = time.monotonic()
-        while not self._is_closed:
-            progress = await feed.latest()
-            if progress is None:
-                yield format_sse_event(event="end", data_str="{}")
-                return
-            if progress.mark != seen:
-                seen, sent_at_s = progress.mark, time.monotonic()
-                name = "end" if progress.has_ended else "progress"
-                yield format_sse_event(id=seen, event=name, data_str=encoded(progress).decode())
-            elif time.monotonic() - sent_at_s >= self._heartbeat_s:
-                sent_at_s = time.monotonic()
-                yield format_sse_event(comment="still here")
-            if progress.has_ended:
-                return
-            await asyncio.sleep(min(self._poll_s, self._heartbeat_s))
+        self.n_clients += 1
+        try:
+            yield format_sse_event(retry=2_000)
+            sent_at_s = time.monotonic()
+            while not self._is_closed:
+                progress = await feed.latest()
+                if progress is None:
+                    yield format_sse_event(event="end", data_str="{}")
+                    return
+                if progress.mark != seen:
+                    seen, sent_at_s = progress.mark, time.monotonic()
+                    name = "end" if progress.has_ended else "progress"
+                    yield format_sse_event(id=seen, event=name, data_str=encoded(progress).decode())
+                elif time.monotonic() - sent_at_s >= self._heartbeat_s:
+                    sent_at_s = time.monotonic()
+                    yield format_sse_event(comment="still here")
+                if progress.has_ended:
+                    return
+                await asyncio.sleep(min(self._poll_s, self._heartbeat_s))
+        finally:
+            self.n_clients -= 1
 
 
 class _Feed:
@@ -116,21 +118,6 @@ class _Feed:
                         log.warning("progress: %s", error.message)
                 self._read_at_s = time.monotonic()
         return self._progress
-
-
-class _Counted(EventSourceResponse):
-    """A stream that is counted while it lasts, whoever ends it."""
-
-    def __init__(self, streams: EventStreams, messages: AsyncIterator[bytes], *, headers: dict[str, str]) -> None:
-        super().__init__(messages, headers=headers)
-        self._streams = streams
-
-    async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
-        self._streams.n_clients += 1
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._streams.n_clients -= 1
 
 
 FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
