@@ -37,7 +37,6 @@ TEXTS: Mapping[str, tuple[str, str]] = {
         "토큰이 올바르지 않거나, 만료되었거나, 취소되었습니다.",
     ),
     # the list
-    "list title": ("Comparisons", "비교 목록"),
     "filter": ("Filter", "필터 적용"),
     "clear filter": ("Clear", "초기화"),
     "status": ("Status", "상태"),
@@ -96,7 +95,6 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "note": ("Note", "메모"),
     "override": ("In spite of", "예외 사유"),
     # items
-    "items title": ("Items", "문항"),
     "items of": ("Items of {name}", "{name}의 문항"),
     "show": ("Show", "보기"),
     "show all": ("all", "전체"),
@@ -193,7 +191,6 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "role user": ("user", "사용자"),
     "role assistant": ("assistant", "어시스턴트"),
     # plan calculator
-    "plan title": ("Plan calculator", "계획 계산기"),
     "plan how": (
         "What a number of items can prove if the drafter changes nothing but the share of items that flip by itself.",
         "드래프터가 품질을 바꾸지 않고 일부 문항만 우연히 뒤집힌다고 볼 때, 문항 수로 무엇을 입증할 수 있는지 계산합니다.",
