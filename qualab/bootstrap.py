@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, suppress
 from dataclasses import fields
 from datetime import datetime
@@ -146,20 +146,6 @@ def renderer(name: str) -> Renderer:
     from qualab.report.markdown import render_json, render_markdown
 
     return {"md": render_markdown, "json": render_json}[name]
-
-
-def page_renderer() -> Callable[[str, Mapping[str, object]], bytes]:
-    """What draws a web page of this name with these values."""
-    from qualab.report.web import render_page
-
-    return render_page
-
-
-def static_file(name: str) -> tuple[bytes, str] | None:
-    """A file that web pages load, and its media type; None where there is none."""
-    from qualab.report.web import static_file
-
-    return static_file(name)
 
 
 def import_services_of(settings: Settings) -> ImportServices:

@@ -88,7 +88,7 @@ def serve(
     own_token = _own_token(settings)
     _check_closed(settings, registry, own_token)
     from qualab.service.api.app import create_app
-    from qualab.service.api.server import begin_logging, server_of
+    from qualab.service.api.server import Server, begin_logging
 
     begin_logging()
     bootstrap.allow_open_files()
@@ -98,7 +98,7 @@ def serve(
     with jobs.queueing_context(services, registry, settings, database=database, works=worker, harness=apart) as context:
         app = create_app(context, settings, schema=lambda: bootstrap.current_revision(common), own_token=own_token)
         _collect_often()
-        server_of(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
+        Server(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
 
 
 def _collect_often() -> None:

@@ -14,14 +14,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from anyio import to_thread
 
 from qualab.errors import Forbidden, InvalidValue, SecretForbidden, TooManyRequests, Unauthenticated
 from qualab.model.ports import Clock, Registry
 from qualab.model.registry import AuditEntry, Scope, Token
 from qualab.model.wording import storable_text
 
-PREFIX = "qlb_"
+T = TypeVar("T")
 FORM = re.compile(r"qlb_([0-9a-f]{12})\.([A-Za-z0-9_-]{43})")
 MAX_NAME = 100
 FRESH_S = 2.0
@@ -88,7 +92,7 @@ def create_token(
 
 def new_text() -> str:
     """What a caller presents as a token."""
-    return f"{PREFIX}{secrets.token_hex(6)}.{secrets.token_urlsafe(32)}"
+    return f"qlb_{secrets.token_hex(6)}.{secrets.token_urlsafe(32)}"
 
 
 def token_of(text: str, *, name: str, scope: Scope, now: datetime) -> Token:
@@ -115,7 +119,7 @@ def digest_of(secret: str) -> bytes:
 
 
 class Authenticator:
-    """Recognise callers by the tokens of the database, read again after FRESH_S, and by the service's own."""
+    """Recognize callers by the database's tokens, read again after FRESH_S, and by the service's own token."""
 
     def __init__(
         self,
@@ -129,51 +133,32 @@ class Authenticator:
         self._own = own
         self._clock = clock
         self._monotonic_s = monotonic_s
-        self._tokens: OrderedDict[str, tuple[float, Token | None]] = OrderedDict()
-        self._has_tokens: tuple[float, bool] = (float("-inf"), True)
+        self._reads: OrderedDict[str, tuple[float, Any]] = OrderedDict()
+        """Tokens by their ids, and under "" whether there is any; each with the time at which it was read."""
 
-    def caller(self, presented: str | None, *, is_local: bool) -> Caller:
-        """Raises Unauthenticated. A local caller needs no token as long as there has never been one."""
+    async def caller(self, presented: str | None, *, is_local: bool) -> Caller:
+        """Recognize a token; a local caller needs none as long as there has never been one. Raises Unauthenticated."""
         if presented is None:
-            if is_local and not self._any_token():
+            if is_local and not self._own and not await self._fresh("", lambda: bool(self._registry.tokens())):
                 return LOOPBACK_CALLER
             raise Unauthenticated("A bearer token is needed", hint="Send Authorization: Bearer TOKEN")
-        parts = FORM.fullmatch(presented)
-        token = self._token(parts[1]) if parts else None
+        token, parts = None, FORM.fullmatch(presented)
+        if parts is not None:
+            is_own = self._own is not None and parts[1] == self._own.id
+            token = self._own if is_own else await self._fresh(parts[1], partial(self._registry.token, parts[1]))
         is_right = hmac.compare_digest(digest_of(parts[2] if parts else ""), token.digest if token else _NO_DIGEST)
         if token is None or not is_right or not token.is_valid(self._clock.now()):
             raise Unauthenticated("The token is not valid", hint="It is wrong, expired or revoked: qualab token list")
         return Caller(name=token.name, scope=token.scope, token_id=token.id)
 
-    def needs_database(self, presented: str | None) -> bool:
-        """Tell whether `caller` may have to read the database."""
-        if presented is None:
-            return self._own is None and self._is_old(self._has_tokens[0])
-        parts = FORM.fullmatch(presented)
-        if parts is None or (self._own and parts[1] == self._own.id):
-            return False
-        return self._is_old(self._tokens.get(parts[1], (float("-inf"), None))[0])
-
-    def _token(self, token_id: str) -> Token | None:
-        if self._own and token_id == self._own.id:
-            return self._own
-        read_at_s, token = self._tokens.get(token_id, (float("-inf"), None))
-        if self._is_old(read_at_s):
-            token = self._registry.token(token_id)
-            self._tokens[token_id] = (self._monotonic_s(), token)
-            while len(self._tokens) > MAX_TOKENS:
-                self._tokens.popitem(last=False)
-        return token
-
-    def _any_token(self) -> bool:
-        if self._own:
-            return True
-        if self._is_old(self._has_tokens[0]):
-            self._has_tokens = (self._monotonic_s(), bool(self._registry.tokens()))
-        return self._has_tokens[1]
-
-    def _is_old(self, read_at_s: float) -> bool:
-        return self._monotonic_s() - read_at_s >= FRESH_S
+    async def _fresh(self, key: str, read: Callable[[], T]) -> T:
+        read_at_s, value = self._reads.get(key, (float("-inf"), None))
+        if self._monotonic_s() - read_at_s >= FRESH_S:
+            value = await to_thread.run_sync(read)
+            self._reads[key] = (self._monotonic_s(), value)
+            if len(self._reads) > MAX_TOKENS:
+                self._reads.popitem(last=False)
+        return cast(T, value)
 
 
 HINT = "Write env:NAME or file:/path, which the service's operator allows with --secret-env and --secret-dir"
@@ -189,29 +174,26 @@ class ReferencedSecrets:
     def check(self, reference: str) -> None:
         """Raises SecretForbidden."""
         kind, _, name = reference.partition(":")
-        if kind == "env" and any(fnmatchcase(name, pattern) for pattern in self._env):
-            return
-        if kind == "file" and self._allowed(name):
-            return
-        if kind in ("env", "file") and name:
+        if kind not in ("env", "file") or not name:
+            raise SecretForbidden("A key is given as a value: only a reference to it may be sent", hint=HINT)
+        if not (any(fnmatchcase(name, one) for one in self._env) if kind == "env" else self._is_inside(name)):
             what = "variable" if kind == "env" else "file"
             raise SecretForbidden(f"A key refers to a {what} that requests may not name", hint=HINT)
-        raise SecretForbidden("A key is given as a value: only a reference to it may be sent", hint=HINT)
 
     def read(self, reference: str) -> str:
         """Raises SecretForbidden."""
         self.check(reference)
         kind, _, name = reference.partition(":")
         try:
-            found = os.environ.get(name, "") if kind == "env" else Path(name).read_text(encoding="utf-8")
+            secret = os.environ.get(name, "") if kind == "env" else Path(name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as exc:
             raise SecretForbidden("The file that a key refers to cannot be read here", hint=HINT) from exc
-        if not found.strip():
+        if not secret.strip():
             raise SecretForbidden(f"The {kind} reference of a key leads to nothing here", hint=HINT)
-        return found.strip()
+        return secret.strip()
 
-    def _allowed(self, name: str) -> bool:
-        """Whether the file, links followed, lies in the folder."""
+    def _is_inside(self, name: str) -> bool:
+        """Tell whether the file, links followed, lies in the folder."""
         try:
             return self._folder is not None and Path(name).resolve().is_relative_to(self._folder.resolve())
         except (OSError, ValueError, RuntimeError):

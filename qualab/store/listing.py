@@ -6,7 +6,7 @@ What is equal in an order stands newest first; of the same moment submissions be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,9 +15,10 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
-    Row,
     Select,
+    Text,
     and_,
+    bindparam,
     case,
     exists,
     func,
@@ -28,7 +29,6 @@ from sqlalchemy import (
     union_all,
 )
 
-from qualab.model.comparison import Look
 from qualab.model.names import ComparisonStatus
 from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import (
@@ -70,6 +70,12 @@ _SUMMARIES = select(
     _C.finished_at,
     _C.stop_reason,
     exists().where(signoff.c.comparison_key == _C.key).label("is_signed_off"),
+    select(look.c.body)
+    .where(look.c.comparison_key == _C.key)
+    .order_by(look.c.number.desc())
+    .limit(1)
+    .scalar_subquery()
+    .label("last_look"),
 )
 
 
@@ -199,12 +205,26 @@ def read_abouts(
     return {**waiting, **{summary.id: (summary, submitted.get(summary.id)) for summary in planned}}
 
 
+_WANTED = select(bindparam("wanted", type_=Text).label("id")).subquery("wanted")
+_ABOUT = select(
+    *_SUMMARIES.selected_columns, *(column.label(f"sent_{column.name}") for column in submission.c)
+).select_from(
+    _WANTED.outerjoin(submission, submission.c.id == _WANTED.c.id).outerjoin(comparison, _C.id == _WANTED.c.id)
+)
+
+
 def read_about(connection: Connection, comparison_id: str) -> tuple[ComparisonSummary, Submission | None]:
-    """Summary and submission. Raises ComparisonNotFound."""
-    abouts = read_abouts(connection, [comparison_id])
-    if comparison_id not in abouts:
+    """Summary and submission, in one statement. Raises ComparisonNotFound."""
+    row = connection.execute(_ABOUT, {"wanted": comparison_id}).one()
+    values = {name: value for name, value in row._mapping.items() if not name.startswith("sent_")}
+    sent = None
+    if row.sent_key is not None:
+        sent = Submission(**{name: getattr(row, f"sent_{name}") for name in Submission.__dataclass_fields__})
+    if row.key is not None:
+        return _summary_of(values), sent
+    if sent is None:
         raise not_found(comparison_id)
-    return abouts[comparison_id]
+    return sent.summary(), sent
 
 
 def count_statuses(connection: Connection) -> Counter[str]:
@@ -219,13 +239,11 @@ def count_statuses(connection: Connection) -> Counter[str]:
 
 def _read_summaries(connection: Connection, query: Select[Any]) -> dict[int, ComparisonSummary]:
     """By key."""
-    rows = connection.execute(query).all()
-    looks = select(look.c.comparison_key, look.c.body).where(look.c.comparison_key.in_([row.key for row in rows]))
-    last = {key: look_of(body) for key, body in connection.execute(looks.order_by(look.c.number))}
-    return {row.key: _summary_of(row, last.get(row.key)) for row in rows}
+    return {row.key: _summary_of(row._mapping) for row in connection.execute(query)}
 
 
-def _summary_of(row: Row[Any], last: Look | None) -> ComparisonSummary:
-    values = {name: value for name, value in row._mapping.items() if name != "key"}
-    values["is_signed_off"] = bool(row.is_signed_off)
-    return ComparisonSummary(**values, n_items_asked=last.ended_at(row.n_items) if last else None)
+def _summary_of(values: Mapping[Any, Any]) -> ComparisonSummary:
+    own = {name: value for name, value in values.items() if name not in ("key", "last_look")}
+    last = look_of(values["last_look"]) if values["last_look"] else None
+    asked = last.ended_at(values["n_items"]) if last else None
+    return ComparisonSummary(**own | {"is_signed_off": bool(values["is_signed_off"]), "n_items_asked": asked})

@@ -18,7 +18,7 @@ from qualab.model.ports import Registry
 from qualab.model.registry import Scope
 from qualab.service.access import Actor, create_token
 from qualab.service.api.app import create_app
-from qualab.service.api.server import server_of
+from qualab.service.api.server import Server
 from qualab.service.context import Context, context_of
 from qualab.service.settings import ServiceSettings
 from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, FakeTasks
@@ -166,7 +166,7 @@ def make() -> Iterator[Callable[..., Service]]:
 def on_a_socket(service: Service) -> Iterator[str]:
     """Serves an app from a thread, and yields its address."""
     addresses: queue.Queue[str] = queue.Queue()
-    server = server_of(service.app, service.settings, started=addresses.put)
+    server = Server(service.app, service.settings, started=addresses.put)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

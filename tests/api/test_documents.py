@@ -227,6 +227,7 @@ def test_plans_say_what_items_can_prove(idle: Service) -> None:
     assert figures["items_needed"] > 10
     assert planning["duration_s"] == planning["n_requests"] / 5
     assert planning["unproven"]
+    assert all(isinstance(caveat, str) for caveat in planning["caveats"])
 
 
 def test_a_plan_without_a_model_is_figures_alone(idle: Service) -> None:

@@ -40,12 +40,7 @@ def test_items_are_filtered(compared: tuple[Service, str]) -> None:
     assert docs(service, comparison_id, "different_text=true") == [7, 8, 9]
     assert docs(service, comparison_id, "task=sums&min_length=2") == [7, 8, 9]
     assert docs(service, comparison_id, "task=other") == []
-
-
-def test_pages_of_items_follow_one_another(compared: tuple[Service, str]) -> None:
-    service, comparison_id = compared
-    seen: list[int] = []
-    url = f"/v1/comparisons/{comparison_id}/items?limit=4"
+    seen, url = [], f"/v1/comparisons/{comparison_id}/items?limit=4"
     while url:
         page = service.client.get(url)
         seen += [one["position"] for one in page.json()["entries"]]
@@ -102,6 +97,8 @@ def test_what_is_not_there_yet_says_so(idle: Service) -> None:
         found = idle.client.get(f"/v1/comparisons/{comparison_id}{path}")
         assert (found.status_code, found.json()["code"]) == (409, "not-yet"), path
     assert idle.client.get(f"/v1/comparisons/{comparison_id}/preflight").json()["engines"] == {}
+    again = idle.client.post(f"/v1/comparisons/{comparison_id}/analyses", json={"margin": 0.1})
+    assert (again.status_code, again.json()["code"]) == (409, "not-yet")
 
 
 def test_metrics_and_acceptance_come_of_the_analysis(compared: tuple[Service, str]) -> None:
@@ -170,9 +167,3 @@ def test_a_rule_that_is_wrong_is_named(compared: tuple[Service, str], rule: dict
     refused = service.client.post(f"/v1/comparisons/{comparison_id}/analyses", json=rule)
     assert refused.status_code == 422, refused.text
     assert [one["field"].partition(".")[0] for one in refused.json()["errors"]] == [field]
-
-
-def test_what_is_not_finished_is_not_analysed(idle: Service) -> None:
-    refused = idle.client.post(f"/v1/comparisons/{idle.create()}/analyses", json={"margin": 0.1})
-    assert (refused.status_code, refused.json()["code"]) == (409, "not-yet")
-    assert idle.client.get(f"/v1/comparisons/{'x' * 8}/analyses/{'0' * 64}").status_code == 404

@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from qualab.service.api.openapi import EXPERIMENT as SAMPLE
-from qualab.service.api.openapi import plans_schema
+from qualab.service.api.openapi import request_schemas
 from tests.api.conftest import BASE_URL, EXPERIMENT, IdleJobs, Service, make_service
 from tests.inline_jobs import InlineJobs
 
@@ -56,32 +56,23 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield method, path, operation
 
 
-def resolved(schema: Any) -> Any:
-    return {**schema, "components": DOCUMENT["components"]}
-
-
-@pytest.mark.parametrize(("method", "path", "operation"), list(operations()), ids=lambda one: str(one)[:60])
-def test_every_answer_has_an_example_that_fits(method: str, path: str, operation: dict[str, Any]) -> None:
-    assert operation["summary"]
-    for status, answer in operation["responses"].items():
-        for media_type, content in answer.get("content", {}).items():
-            if media_type in ("text/plain", "application/json") and path in ("/metrics", "/healthz", "/readyz"):
-                continue
-            assert "example" in content, (method, path, status)
-            if media_type != "text/event-stream" and content.get("schema"):
-                jsonschema.validate(content["example"], resolved(content["schema"]))
-    for content in operation.get("requestBody", {}).get("content", {}).values():
-        jsonschema.validate(content["example"], content["schema"])
+def test_every_route_says_what_it_does_and_examples_of_bodies_fit() -> None:
+    for method, path, operation in operations():
+        assert operation["summary"], (method, path)
+        for content in operation.get("requestBody", {}).get("content", {}).values():
+            jsonschema.validate(content["example"], {**content["schema"], "components": DOCUMENT["components"]})
 
 
 def test_every_route_names_its_problems() -> None:
     for method, path, operation in operations():
         if path in ("/healthz", "/readyz"):
+            assert operation["security"] == []
             continue
         assert {"401", "403", "422", "429", "503"} <= operation["responses"].keys(), (method, path)
-        assert operation["security"]
+        assert "security" not in operation
         if "{comparison_id}" in path:
             assert "404" in operation["responses"]
+    assert DOCUMENT["security"] == [{"HTTPBearer": []}]
     assert "HTTPValidationError" not in DOCUMENT["components"]["schemas"]
 
 
@@ -120,7 +111,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
     max_leaves=6,
 )
-KEYS = st.sampled_from(sorted(plans_schema()["properties"]))
+KEYS = st.sampled_from(sorted(request_schemas()["PlanRequest"]["properties"]))
 fuzzed = settings(
     max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
@@ -143,18 +134,6 @@ def test_no_body_is_an_error_of_the_server(changes: dict[str, Any], path: str) -
     ok(SERVICE.client.post(f"/v1/{path}", content=body, headers={"Content-Type": "application/json"}))
 
 
-@fuzzed
-@given(body=st.binary(max_size=200))
-def test_no_bytes_are_an_error_of_the_server(body: bytes) -> None:
-    for path in (
-        "/v1/comparisons",
-        "/v1/plans",
-        f"/v1/comparisons/{FINISHED}/analyses",
-        f"/v1/comparisons/{FINISHED}/resume",
-    ):
-        ok(SERVICE.client.post(path, content=body, headers={"Content-Type": "application/json"}))
-
-
 def seeds() -> list[str]:
     """Cursors of all lists, and what a few changes make of them."""
     found = ["", "AA==", "-", "é", "x" * 600]
@@ -172,12 +151,3 @@ def test_no_cursor_is_an_error_of_the_server() -> None:
     for cursor in seeds():
         for path in ("/v1/comparisons", f"/v1/comparisons/{FINISHED}/items", "/v1/audit"):
             ok(SERVICE.client.get(path, params={"cursor": cursor}))
-
-
-@fuzzed
-@given(token=st.text(st.characters(max_codepoint=255), max_size=60))
-def test_no_token_is_an_error_of_the_server(token: str) -> None:
-    SERVICE.app.state.qualab.failures._left.clear()
-    answer = SERVICE.client.get("/v1/comparisons", headers={"Authorization": token.encode("latin-1")})
-    ok(answer)
-    assert answer.status_code in (400, 401)

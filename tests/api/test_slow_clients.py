@@ -1,8 +1,9 @@
-"""Clients that send slowly, read nothing or send nonsense: nobody else waits for them."""
+"""Clients that send nonsense or leave, and plans that take long: a socket's own business."""
 
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import httpx2
 import pytest
 
 from qualab.model.ports import TaskOptions
-from tests.api.conftest import EXPERIMENT, Service, make_bench, make_service, on_a_socket
+from tests.api.conftest import Service, make_bench, make_service, on_a_socket
 from tests.app.fakes import FakeHarness, FakeTasks
 
 
@@ -26,34 +27,6 @@ def served() -> Iterator[tuple[Service, str]]:
 def connected(url: str) -> socket.socket:
     parts = urlsplit(url)
     return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=5.0)
-
-
-def read_all(client: socket.socket) -> bytes:
-    return b"".join(iter(lambda: client.recv(65_536), b""))
-
-
-def test_nobody_waits_for_slow_clients(served: tuple[Service, str]) -> None:
-    service, url = served
-    comparison_id = service.create()
-    clients = [connected(url) for _ in range(100)]
-    for number, client in enumerate(clients):
-        client.sendall(b"POST /v1/comparisons HTTP/1.1\r\nHost: 127.0.0.1\r\n"[: number % 50])
-    began = time.monotonic()
-    for _ in range(20):
-        assert httpx2.get(f"{url}/v1/comparisons/{comparison_id}/verdict").status_code == 200
-    assert httpx2.post(f"{url}/v1/comparisons", json=EXPERIMENT).status_code == 202
-    assert time.monotonic() - began < 5.0
-    for client in clients:
-        client.close()
-
-
-def test_a_client_that_reads_nothing_holds_up_nobody(served: tuple[Service, str]) -> None:
-    service, url = served
-    comparison_id = service.create()
-    with connected(url) as client:
-        client.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 200)
-        for _ in range(20):
-            assert httpx2.get(f"{url}/v1/comparisons/{comparison_id}/verdict").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -94,31 +67,24 @@ def test_a_client_that_leaves_in_its_body_is_no_error_of_the_server(
     assert "unexpectedly" not in caplog.text
 
 
-def test_a_large_body_is_no_large_head(served: tuple[Service, str]) -> None:
-    sent = httpx2.post(f"{served[1]}/v1/comparisons", json={"label": "x" * 500_000})
-    assert sent.status_code == 422
+def test_plans_leave_threads_for_others() -> None:
+    """Twelve plans that do not end, where the database has two threads."""
+    may_end = threading.Event()
 
+    class Waiting(FakeHarness):
+        def load(self, options: TaskOptions) -> FakeTasks:
+            may_end.wait(20.0)
+            return super().load(options)
 
-class Sleeping(FakeHarness):
-    """Loads tasks slowly."""
-
-    def load(self, options: TaskOptions) -> FakeTasks:
-        time.sleep(1.0)
-        return super().load(options)
-
-
-def test_nobody_waits_for_plans_of_others() -> None:
     bench = make_bench()
-    service = make_service(bench=bench, port=0, threads=2)
-    comparison_id = service.create()
-    bench.harness = Sleeping(FakeTasks())
-    slow = make_service(bench=bench, registry=service.registry, port=0, threads=2)
+    comparison_id = make_service(bench=bench).create()
+    bench.harness = Waiting(FakeTasks())
+    slow = make_service(bench=bench, port=0, threads=2)
     with on_a_socket(slow) as url, ThreadPoolExecutor(12) as pool:
         body = {"model": "m", "tasks": "sums"}
-        plans = [pool.submit(httpx2.post, f"{url}/v1/plans", json=body, timeout=30.0) for _ in range(12)]
-        time.sleep(0.2)
-        began = time.monotonic()
+        plans = [pool.submit(httpx2.post, f"{url}/v1/plans", json=body, timeout=60.0) for _ in range(12)]
         for _ in range(10):
             assert httpx2.get(f"{url}/v1/comparisons/{comparison_id}").status_code == 200
-        assert not any(plan.done() for plan in plans) or time.monotonic() - began < 1.0
+        assert not any(plan.done() for plan in plans)
+        may_end.set()
         assert [plan.result().status_code for plan in plans] == [200] * 12

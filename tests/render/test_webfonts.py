@@ -13,7 +13,7 @@ from qualab.model.names import Language
 from qualab.report.fonts import faces, korean_font
 from qualab.report.words import CATALOGUES as REPORTED
 from qualab.report.words import NAMES, REASONS
-from qualab.service.words import CATALOGUES as SHOWN
+from qualab.service.words import ERRORS, FIELDS, TEXTS
 
 RULE = re.compile(r"base64,([^)]+)\) format\('woff'\); unicode-range: ([^;]+);")
 
@@ -59,7 +59,9 @@ def test_the_same_text_gives_the_same_bytes() -> None:
 
 def test_the_korean_font_has_all_that_pages_and_reports_say() -> None:
     korean = [
-        *SHOWN[Language.KOREAN].values(),
+        *(korean for _, korean in TEXTS.values()),
+        *(text for texts in ERRORS.values() for text in texts),
+        *FIELDS.values(),
         *REPORTED[Language.KOREAN].values(),
         *REASONS[Language.KOREAN].values(),
         *NAMES[Language.KOREAN].values(),

@@ -35,12 +35,14 @@ class Site:
 
     address: str
     service: Service
-    small: str
+    small: str = ""
     """130 items that a model answered with anything."""
-    large: str
+    large: str = ""
     """34 metrics, made up."""
-    positions: dict[int, int]
+    positions: dict[int, int] = field(default_factory=dict)
     """Of the small one's items, by their number."""
+    choices: int = 0
+    """The position of an item of choices in the large one."""
 
 
 @dataclass
@@ -68,7 +70,9 @@ def candidate(prompt: str, seed: int) -> Reply:
         return failure()
     if number in LOSSES:
         return reply(f"{number} {hostile_texts()[LOSSES.index(number)]}")
-    return reply(f"never {number}" if number == OTHER else str(number))
+    if number == OTHER:
+        return reply(f"never {number}", reasoning="hm\x1b[31m", reasoning_characters=7)
+    return reply(str(number))
 
 
 def open_database(folder: Path) -> SqlStore:
@@ -103,7 +107,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             idle.create(label="waits")
         items = {item.doc_id: item.position for item in store.items(small)}
         address = stack.enter_context(on_a_socket(idle))
-        yield Site(address, idle, small, large.id, items)
+        choices = next(item.position for item in store.items(large.id) if item.task == "kobest_boolq")
+        yield Site(address, idle, small, large.id, items, choices)
 
 
 @pytest.fixture(scope="package")
@@ -118,34 +123,37 @@ def browser() -> Iterator[Any]:
         launched.close()
 
 
-def watch(context: Any, site: Site) -> Watched:
-    """A page whose console and requests are noted."""
-    watched = Watched(context.new_page(), site)
-    watched.page.on("console", lambda said: watched.troubles.append(said.text) if said.type == "error" else None)
-    watched.page.on("pageerror", lambda error: watched.troubles.append(str(error)))
-    watched.page.on("dialog", lambda dialog: (watched.troubles.append(f"dialog {dialog.message}"), dialog.dismiss()))
-    watched.page.on("request", lambda request: watched.asked.append(request.url))
-    return watched
-
-
 @pytest.fixture
 def make_page(browser: Any, site: Site) -> Iterator[Any]:
     """Pages in contexts of their own; nothing may go wrong on them, and nothing but the service be asked."""
     contexts, pages = [], []
 
-    def made(**options: Any) -> Watched:
+    def made(*, site: Site = site, may_fail: bool = False, **options: Any) -> Watched:
         context = browser.new_context(**{"locale": "en-GB", **options})
-        context.set_default_timeout(8_000)
+        context.set_default_timeout(15_000)
         contexts.append(context)
-        pages.append(watch(context, options.pop("site", site)))
-        return pages[-1]
+        watched = Watched(context.new_page(), site)
+
+        def note(message: Any) -> None:
+            if message.type == "error" and not (may_fail and "Failed to load resource" in message.text):
+                watched.troubles.append(message.text)
+
+        watched.page.on("console", note)
+        watched.page.on("pageerror", lambda error: watched.troubles.append(str(error)))
+        watched.page.on(
+            "dialog", lambda dialog: (watched.troubles.append(f"dialog {dialog.message}"), dialog.dismiss())
+        )
+        watched.page.on("request", lambda request: watched.asked.append(request.url))
+        pages.append(watched)
+        return watched
 
     yield made
     for context in contexts:
         context.close()
-    assert [one.troubles for one in pages] == [[] for _ in pages]
-    asked = {url for one in pages for url in one.asked if not url.startswith(("data:", "blob:"))}
-    assert [url for url in asked if not url.startswith(site.address)] == []
+    for one in pages:
+        assert one.troubles == []
+        elsewhere = [url for url in one.asked if not url.startswith(("data:", "blob:", one.site.address))]
+        assert elsewhere == []
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from benchmarks.made_up import MadeUp, stored
 from qualab.analysis.flips import Outcomes
 from qualab.model.canonical import body_hash, encode_body
 from qualab.model.comparison import Comparison
-from qualab.model.engine import EngineKind, EngineSummary, TaskDrafting, Treatment
+from qualab.model.engine import TaskDrafting, Treatment
 from qualab.model.items import Answer, Drafted, Item, Prompt, Reply, Request, Score
 from qualab.model.names import AnswerStatus, Api, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import MetricSpec, deciding_metrics
@@ -137,18 +137,6 @@ def _reply(item: Item, arm: ArmName, choice: int, value: float | None) -> Reply:
     return replace(base, text=f" {STEPS[item.doc_id % 3]}{ending}", drafted=drafted)
 
 
-def _engine(arm: ArmName, drafter: str) -> EngineSummary:
-    return EngineSummary(
-        arm=arm,
-        kind=EngineKind.VLLM,
-        version="0.11.0",
-        model_root="acme/chat-8b",
-        max_model_len=8_192,
-        kv_cache_tokens=215_040,
-        drafter=drafter,
-    )
-
-
 def _drafting(task: str, histogram: tuple[int, ...]) -> TaskDrafting:
     rounds = sum(histogram)
     accepted = sum(n * count for n, count in enumerate(histogram))
@@ -172,7 +160,7 @@ def _drafting(task: str, histogram: tuple[int, ...]) -> TaskDrafting:
 
 TREATMENT = Treatment(
     is_observed=True,
-    engines=(_engine(ArmName.BASELINE, ""), _engine(ArmName.CANDIDATE, "eagle3, 4 tokens")),
+    engines=(),
     tasks=(_drafting("gsm8k", (1_210, 1_830, 2_400, 2_950, 3_100)), _drafting("ifeval", (2_900, 1_700, 900, 500, 300))),
     bins=(),
     troubles=(),

@@ -1,10 +1,13 @@
-"""One item in a real browser: what was extracted, its requests in a shell, and the length filter."""
+"""Items in a real browser: lists, both answers, what was extracted, and requests in a shell."""
 
 from __future__ import annotations
 
 import hashlib
+import http.server
+import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -14,52 +17,146 @@ import pytest
 
 from qualab.errors import DatasetUnavailable, StillLoading
 from qualab.model.names import ArmName
-from tests.api.conftest import InlineJobs, Service, make_service
+from qualab.service.api.item_page import command
+from tests.api.conftest import Service, make_service
 from tests.fresh_store import fresh_store
-from tests.web.conftest import (
-    GAINS,
-    LOSSES,
-    MISSING,
-    N_ITEMS,
-    OTHER,
-    Site,
-    Watched,
-    baseline,
-    candidate,
-    make_site_bench,
-)
-from tests.web.test_doors import noting  # noqa: F401
+from tests.inline_jobs import InlineJobs
+from tests.web.conftest import GAINS, LOSSES, MISSING, N_ITEMS, OTHER, Site, Watched, make_site_bench
+from tests.web.made import hostile_texts
 from tests.web.test_pages import names
 
 Make = Callable[..., Watched]
 
 
-def rows(watched: Watched) -> list[list[str]]:
-    watched.page.locator("#extracted table").wait_for()
-    return [row.locator("td").all_inner_texts() for row in watched.page.locator("#extracted tbody tr").all()]
+def numbers(watched: Watched) -> set[int]:
+    return {int(name.partition("/")[2]) for name in names(watched)}
 
 
-def test_extracted_answers_of_both_arms_are_shown(make_page: Make, site: Site) -> None:
-    for has_scripts in (True, False):
-        looked = make_page(java_script_enabled=has_scripts)
-        base = f"/comparisons/{site.small}/items"
-        looked.open(f"{base}/{site.positions[LOSSES[1]]}")
-        if not has_scripts:
-            looked.page.get_by_role("link", name="Show them").click()
-        assert rows(looked) == [["none", "(the whole answer)", str(LOSSES[1]), "same"]]
-        looked.open(f"{base}/{site.positions[OTHER]}?extract=1")
-        assert rows(looked) == [["none", "no", "never", "≠ differs"]]
-        looked.open(f"{base}/{site.positions[MISSING[0]]}?extract=1")
-        assert rows(looked) == [["none", "(the whole answer)", "–", "≠ differs"]]
+def test_items_are_filtered_and_paged(looked: Watched, site: Site) -> None:
+    base = f"/comparisons/{site.small}/items"
+    by_filter = {
+        "flipped": {*LOSSES, *GAINS},
+        "losses": set(LOSSES),
+        "gains": set(GAINS),
+        "missing": set(MISSING),
+        "different": {*LOSSES, *GAINS, OTHER},
+    }
+    looked.open(base)
+    for show, expected in by_filter.items():
+        looked.page.locator(f"input[value={show}]").check()
+        looked.page.get_by_role("button", name="Filter").click()
+        assert numbers(looked) == expected, show
+    looked.page.locator("input[value=all]").check()
+    looked.page.get_by_label("at least").fill("4")
+    looked.page.get_by_label("at most").fill("8")
+    looked.page.keyboard.press("Enter")
+    looked.page.wait_for_url("**min_length=4&max_length=8")
+    assert numbers(looked) == {*GAINS, OTHER}
+    looked.page.locator("td.name a").first.click()
+    looked.page.wait_for_url(lambda url: "/items/" in url and "min_length=4&max_length=8" in url)
+    looked.page.locator("main a[rel=up]").click()
+    looked.page.wait_for_url(lambda url: "/items?" in url and "min_length=4" in url)
+    assert looked.page.get_by_label("at most").input_value() == "8"
+    looked.open(base)
+    seen = names(looked)
+    while looked.page.locator("a[rel=next]").count():
+        looked.page.locator("a[rel=next]").click()
+        seen += names(looked)
+    assert len(seen) == len(set(seen)) == N_ITEMS
+    looked.open(f"{base}?min_length=9&max_length=2")
+    assert looked.page.get_by_text("No item").count() == 1
+    looked.open(f"/comparisons/{site.large}/items")
+    looked.page.get_by_label("Task").select_option("ifeval")
+    looked.page.get_by_role("button", name="Filter").click()
+    assert {name.partition("/")[0] for name in names(looked)} == {"ifeval"}
 
 
-def test_choices_have_nothing_extracted(make_page: Make, site: Site) -> None:
-    items = site.service.context.services.store.items(site.large)
-    position = next(item.position for item in items if item.task == "kobest_boolq")
-    looked = make_page()
-    looked.open(f"/comparisons/{site.large}/items/{position}")
-    assert looked.page.locator("#choices-title").count() == 1
+def test_an_item_shows_both_answers_and_where_they_part(looked: Watched, site: Site) -> None:
+    looked.open(f"/comparisons/{site.small}/items/{site.positions[OTHER]}")
+    off, on = (looked.page.locator("section.side").nth(place) for place in range(2))
+    assert (off.locator("pre").inner_text(), on.locator("> pre").inner_text()) == ("no 17", "never 17")
+    assert (off.locator(".same").inner_text(), off.locator("mark").inner_text()) == ("n", "o")
+    assert on.locator("mark").inner_text() == "ever"
+    assert "stop" in off.inner_text()
+    assert "7 characters" in on.inner_text()
+    on.locator("summary").click()
+    assert on.locator("details pre").inner_text() == "hm‹U+001B›[31m"
+    assert looked.page.get_by_text("say 17", exact=True).count() == 1
+    assert looked.page.locator("tr.strong td.number").all_inner_texts() == ["0", "0"]
+    looked.open(f"/comparisons/{site.small}/items/{site.positions[MISSING[0]]}")
+    assert looked.page.get_by_text("No answer", exact=True).count() == 1
+    assert looked.page.get_by_text("500 broken").count() == 1
+
+
+def test_choices_show_both_arms_likelihoods(looked: Watched, site: Site) -> None:
+    looked.open(f"/comparisons/{site.large}/items/{site.choices}")
+    _, answers, _ = site.service.registry.pair(site.large, site.choices)
+    table = looked.page.locator("table").first
+    for answer in answers:
+        assert f"{answer.reply.loglikelihood:.4f}".replace("-", "−") in table.inner_text()
+    assert table.locator(".good").count() == 2
+    assert table.locator("tbody tr").count() == 3
     assert looked.page.locator("#extracted").count() == 0
+
+
+def test_what_a_model_answers_is_text(looked: Watched, site: Site) -> None:
+    """The fixture would see a dialog, an error or a request."""
+    for number, text in zip(LOSSES, hostile_texts(), strict=True):
+        looked.open(f"/comparisons/{site.small}/items/{site.positions[number]}")
+        shown = looked.page.locator("section.side").nth(1).locator("pre").inner_text()
+        plain = re.sub("[\u202e\u202c\u200b\x07\x00]", lambda found: f"‹U+{ord(found[0]):04X}›", text)
+        assert shown.replace("␣", " ") == f"{number} {plain}"
+        assert looked.page.locator("main img, main script, main iframe").count() == 0
+    looked.open(f"/comparisons/{site.small}")
+    assert looked.page.locator("main img, main script").count() == 0
+
+
+def test_links_go_through_the_flips_and_back(looked: Watched, site: Site) -> None:
+    flips = sorted(site.positions[number] for number in (*LOSSES, *GAINS))
+    looked.open(f"/comparisons/{site.small}/items?show=flipped")
+    looked.page.locator("td.name a").first.click()
+    for rel, place in (("next", 1), ("next", 2), ("prev", 1)):
+        looked.page.locator(f"main a[rel={rel}]").click()
+        looked.page.wait_for_url(f"**/items/{flips[place]}?show=flipped")
+    looked.open(f"/comparisons/{site.small}/items/{flips[-1]}?show=flipped&task=sums")
+    assert looked.page.locator("a[rel=next]").count() == 0
+    looked.page.get_by_role("link", name="Link to this item").click()
+    looked.page.wait_for_url(f"**/comparisons/{site.small}/items/{flips[-1]}")
+
+
+def test_an_item_is_gone_through_with_tab_alone(looked: Watched, site: Site) -> None:
+    """In the order of the page, each stop to be seen; texts that may scroll are stops."""
+    looked.open(f"/comparisons/{site.small}/items/{site.positions[LOSSES[1]]}?extract=1")
+    stops = []
+    for _ in range(60):
+        looked.page.keyboard.press("Tab")
+        found = looked.page.evaluate(
+            "(() => { const one = document.activeElement, box = one.getBoundingClientRect(); return ["
+            "one.textContent.trim(), getComputedStyle(one).outlineStyle, box.top + scrollY,"
+            "one === document.body]; })()"
+        )
+        if found[3] or (stops and found[0] == stops[0][0]):
+            break
+        stops.append(found)
+    assert {outline for _, outline, _, _ in stops} == {"solid"}
+    tops = [top for _, _, top, _ in stops[1:]]
+    assert all(later > before - 40 for before, later in pairwise(tops))
+    wanted = {"Skip to content", "한국어", "← Previous", "Next →", "Link to this item", "Copy"}
+    assert wanted <= {name for name, *_ in stops}
+
+
+# what was extracted
+
+
+def test_extracted_answers_of_both_arms_are_shown(looked: Watched, site: Site) -> None:
+    for number, row in {
+        LOSSES[1]: ["none", "(the whole answer)", str(LOSSES[1]), "same"],
+        OTHER: ["none", "no", "never", "≠ differs"],
+        MISSING[0]: ["none", "(the whole answer)", "–", "≠ differs"],
+    }.items():
+        looked.open(f"/comparisons/{site.small}/items/{site.positions[number]}")
+        looked.page.locator("#extracted table").wait_for()
+        assert looked.page.locator("#extracted tbody td").all_inner_texts() == row
 
 
 @pytest.fixture
@@ -98,33 +195,51 @@ def test_what_cannot_be_extracted_is_said(finished: tuple[Service, str], monkeyp
     service.context.planner._single.clear()
     service.context.planner._plans.clear()
     assert "looked for w" in extracted(service, comparison_id)
-    assert "The scores hold no extracted answer" in extracted(service, comparison_id)
     assert "데이터셋이 없습니다" in extracted(service, comparison_id, "ko")
-
-
-def test_a_page_waits_for_no_task(finished: tuple[Service, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    service, comparison_id = finished
 
     def loading(*_: Any, **__: Any) -> Any:
         raise StillLoading("still", hint="")
 
     monkeypatch.setattr(service.context.planner, "with_tasks", loading)
-    shown = extracted(service, comparison_id)
-    assert "The task is being loaded" in shown
-    assert (
-        f'data-fill="/comparisons/{comparison_id}/items/0?show=flipped&amp;extract=1"'
-        in service.client.get(f"/comparisons/{comparison_id}/items/0?extract=1").text
-    )
+    assert "The task is being loaded" in extracted(service, comparison_id)
+    page = service.client.get(f"/comparisons/{comparison_id}/items/0?extract=1").text
+    assert f'data-fill="/comparisons/{comparison_id}/items/0?show=flipped&amp;extract=1"' in page
 
 
-def test_copied_requests_run_in_a_shell(
-    make_page: Make,
-    site: Site,
-    noting: tuple[str, list[Any]],  # noqa: F811
-) -> None:
-    """What the button copies is pasted as it is, but for the host, into bash; the bytes are those that were sent."""
+# requests in a shell
+
+
+class Noting(http.server.BaseHTTPRequestHandler):
+    """Keeps what it is sent."""
+
+    seen: list[tuple[str, str | None, bytes]]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.seen.append((self.path, self.headers["Authorization"], body))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def noting() -> Iterator[tuple[str, list[Any]]]:
+    """An endpoint that keeps what it is sent."""
     if shutil.which("curl") is None or shutil.which("bash") is None:
         pytest.skip("needs bash and curl")
+    seen: list[Any] = []
+    server = http.server.HTTPServer(("127.0.0.1", 0), type("Handler", (Noting,), {"seen": seen}))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1/completions", seen
+    server.shutdown()
+
+
+def test_copied_requests_send_the_same_bytes(make_page: Make, site: Site, noting: tuple[str, list[Any]]) -> None:
+    """What the button copies is pasted as it is, but for the host, into a shell; a key comes from the environment."""
     url, seen = noting
     looked = make_page(permissions=["clipboard-read", "clipboard-write"])
     position = site.positions[LOSSES[1]]
@@ -138,63 +253,16 @@ def test_copied_requests_run_in_a_shell(
             assert looked.page.evaluate("navigator.clipboard.readText()") == copied
         pasted = copied.replace(f"http://127.0.0.1:{port}/v1/completions", url)
         assert pasted != copied
-        subprocess.run(["bash"], input=f"{pasted}\n", text=True, check=True, timeout=20)
-        path, _, body = seen[place]
-        assert path == "/v1/completions"
+        environment = {"API_KEY": "hush", "PATH": "/usr/bin:/bin"}
+        subprocess.run(["bash"], input=f"{pasted}\n", text=True, check=True, timeout=20, env=environment)
+        path, key, body = seen[place]
+        assert (path, key) == ("/v1/completions", "Bearer hush")
         assert hashlib.sha256(body).hexdigest().startswith(hashes[arm])
         looked.page.get_by_role("button", name="Copied").wait_for(state="detached")
 
 
-def test_items_are_filtered_by_length(make_page: Make, site: Site) -> None:
-    lengths = {}
-    for number in range(N_ITEMS):
-        texts = [answer(f"say {number}", 0).text or "" for answer in (baseline, candidate)]
-        lengths[number] = max(map(len, texts))
-    looked = make_page()
-    looked.open(f"/comparisons/{site.small}/items")
-    looked.page.get_by_label("at least").fill("4")
-    looked.page.get_by_label("at most").fill("8")
-    looked.page.keyboard.press("Enter")
-    looked.page.wait_for_url("**min_length=4&max_length=8")
-    found = {int(name.partition("/")[2]) for name in names(looked)}
-    assert found == {number for number, length in lengths.items() if 4 <= length <= 8}
-    assert {*GAINS, OTHER} <= found
-    looked.page.locator("td.name a").first.click()
-    looked.page.wait_for_url(lambda url: "/items/" in url and "min_length=4&max_length=8" in url)
-    looked.page.locator("main a[rel=up]").click()
-    looked.page.wait_for_url(lambda url: "/items?" in url and "min_length=4" in url)
-    assert looked.page.get_by_label("at most").input_value() == "8"
-    looked.open(f"/comparisons/{site.small}/items?min_length=9&max_length=2")
-    assert looked.page.get_by_text("No item fits the filter.").count() == 1
-
-
-def test_a_link_to_one_item_holds_nothing_else(make_page: Make, site: Site) -> None:
-    looked = make_page()
-    position = site.positions[GAINS[0]]
-    looked.open(f"/comparisons/{site.small}/items/{position}?show=gains&task=sums&min_length=1")
-    looked.page.get_by_role("link", name="Link to this item").click()
-    looked.page.wait_for_url(f"**/comparisons/{site.small}/items/{position}")
-    assert looked.page.locator("h1").inner_text() == f"sums/{GAINS[0]}"
-
-
-def test_an_item_is_gone_through_with_tab_alone(make_page: Make, site: Site) -> None:
-    """In the order of the page, each stop to be seen; texts that may scroll are stops."""
-    looked = make_page()
-    looked.open(f"/comparisons/{site.small}/items/{site.positions[LOSSES[1]]}?extract=1")
-    stops = []
-    for _ in range(60):
-        looked.page.keyboard.press("Tab")
-        found = looked.page.evaluate(
-            "(() => { const one = document.activeElement, box = one.getBoundingClientRect(); return ["
-            "one.textContent.trim(), getComputedStyle(one).outlineStyle, box.top + scrollY,"
-            "one === document.body]; })()"
-        )
-        if found[3] or (stops and found[0] == stops[0][0]):
-            break
-        stops.append(found)
-    assert {outline for _, outline, _, _ in stops} == {"solid"}
-    tops = [top for _, _, top, _ in stops[1:]]
-    assert all(later > before - 40 for before, later in pairwise(tops))
-    names_of_stops = [name for name, *_ in stops]
-    for wanted in ("Skip to content", "한국어", "← Previous", "Next →", "Link to this item", "Copy"):
-        assert wanted in names_of_stops
+def test_no_text_breaks_out_of_a_command(noting: tuple[str, list[Any]]) -> None:
+    url, seen = noting
+    body = '{"prompt": "it\'s $HOME `id` \\"x\\" \\n @file\n한 \u202e"}'
+    subprocess.run(["sh", "-c", command(url, body)], check=True, env={"PATH": "/usr/bin:/bin"}, timeout=20)
+    assert seen[0][2] == body.encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import lru_cache, partial
+from typing import Any
 from weakref import WeakValueDictionary
 
 import orjson
@@ -17,14 +18,13 @@ from prometheus_client.metrics_core import Metric
 
 from qualab import __version__
 from qualab.errors import QualabError, StoreError
-from qualab.model.names import ComparisonStatus
 from qualab.model.registry import SubmissionStatus, Token
 from qualab.service.access import Authenticator, RateLimit
 from qualab.service.api import pages, routes
 from qualab.service.api.answers import RETRY_AFTER_S, install_handlers
 from qualab.service.api.openapi import describe, problems
 from qualab.service.api.server import RequestMiddleware
-from qualab.service.api.state import READ, EventStreams, State, state_of
+from qualab.service.api.state import EventStreams, Reader, State
 from qualab.service.context import Context
 from qualab.service.reading import Follower
 from qualab.service.settings import ServiceSettings
@@ -35,22 +35,6 @@ TEXT = "text/plain; version=1.0.0; charset=utf-8"
 NOT_KEPT = {"Cache-Control": "no-store"}
 
 
-class RequestMetrics:
-    """Counts and times of requests by route and status."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        labels = ("method", "route", "status")
-        self._count = Counter("qualab_http_requests", "Requests answered", labels, registry=registry)
-        self._seconds = Histogram(
-            "qualab_http_request_seconds", "Time to answer", ("route",), buckets=BUCKETS, registry=registry
-        )
-
-    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request."""
-        self._count.labels(method, route, str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
-
-
 class StateCollector:
     """What the database and the queue hold, read when Prometheus asks."""
 
@@ -58,33 +42,46 @@ class StateCollector:
         self._state = state
 
     def describe(self) -> list[Metric]:
-        """Nothing is read before somebody asks."""
+        """Name nothing: nothing is read before somebody asks."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Comparisons by status, the queue, workers, streams."""
+        """Read comparisons by status, the queue, workers and streams."""
         context = self._state.context
         try:
             counts, workers = context.registry.counts(), context.jobs.workers()
+            n_queued = len(context.registry.submissions(SubmissionStatus.QUEUED))
         except StoreError:
             yield GaugeMetricFamily("qualab_database_up", "Whether the database answers", 0)
             return
         yield GaugeMetricFamily("qualab_database_up", "Whether the database answers", 1)
         by_status = GaugeMetricFamily("qualab_comparisons", "Comparisons by status", labels=("status",))
-        for status in dict.fromkeys([*ComparisonStatus, *SubmissionStatus]):
+        for status in routes.STATUSES:
             by_status.add_metric([status], counts.get(status, 0))
         yield by_status
-        queued = len(context.registry.submissions(SubmissionStatus.QUEUED))
-        yield GaugeMetricFamily("qualab_queue_length", "Comparisons that wait for a worker", queued)
+        yield GaugeMetricFamily("qualab_queue_length", "Comparisons that wait for a worker", n_queued)
         yield GaugeMetricFamily("qualab_workers", "Workers that were seen alive lately", workers)
         n_clients = self._state.events.n_clients
         yield GaugeMetricFamily("qualab_event_streams", "Clients that follow events", n_clients)
 
 
-@router.get(
-    "/healthz",
-    responses={200: {"description": "Alive", "content": {"application/json": {"example": {"status": "alive"}}}}},
-)
+def request_counter(registry: CollectorRegistry) -> Callable[[str, str, int, float], None]:
+    """Return a function that counts and times a request by method, route, status and seconds."""
+    labels = ("method", "route", "status")
+    total = Counter("qualab_http_requests", "Requests answered", labels, registry=registry)
+    times = Histogram("qualab_http_request_seconds", "Time to answer", ("route",), buckets=BUCKETS, registry=registry)
+
+    def observe(method: str, route: str, status: int, seconds: float) -> None:
+        total.labels(method, route, str(status)).inc()
+        times.labels(route).observe(seconds)
+
+    return observe
+
+
+OPEN: dict[str, Any] = {"openapi_extra": {"security": []}}
+
+
+@router.get("/healthz", responses={200: {"description": "Alive", "content": {"application/json": {}}}}, **OPEN)
 async def healthz() -> Response:
     """Whether the process answers. Needs no token."""
     return Response(b'{"status":"alive"}', headers=NOT_KEPT, media_type="application/json")
@@ -93,20 +90,14 @@ async def healthz() -> Response:
 @router.get(
     "/readyz",
     responses={
-        200: {
-            "description": "Ready",
-            "content": {
-                "application/json": {
-                    "example": {"status": "ready", "database": "ok", "schema": "ok", "workers": 1, "reasons": []}
-                }
-            },
-        },
+        200: {"description": "Ready", "content": {"application/json": {}}},
         503: {"description": "Not ready: `reasons` says why", "content": {"application/json": {}}},
     },
+    **OPEN,
 )
 def readyz(request: Request) -> Response:
     """Whether requests can be served: the database answers, its schema is this version's, a worker is alive."""
-    state = state_of(request)
+    state: State = request.app.state.qualab
     reasons, found = [], {"database": "ok", "schema": "ok", "workers": 0}
     try:
         state.context.registry.counts()
@@ -120,21 +111,19 @@ def readyz(request: Request) -> Response:
     except QualabError:
         found["database"] = "away"
         reasons.append("the database does not answer")
-    status = "ready" if not reasons else "not ready"
-    content = orjson.dumps({"status": status, **found, "reasons": reasons})
+    content = orjson.dumps({"status": "not ready" if reasons else "ready", **found, "reasons": reasons})
     headers = NOT_KEPT | ({"Retry-After": str(RETRY_AFTER_S)} if reasons else {})
     return Response(content, 503 if reasons else 200, headers=headers, media_type="application/json")
 
 
 @router.get(
     "/metrics",
-    dependencies=READ,
     responses=problems()
     | {200: {"description": "For Prometheus", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-def metrics(request: Request) -> Response:
+def metrics(call: Reader) -> Response:
     """Requests, comparisons, the queue, workers."""
-    return Response(generate_latest(request.app.state.collectors), media_type=TEXT, headers=NOT_KEPT)
+    return Response(generate_latest(call.request.app.state.collectors), media_type=TEXT, headers=NOT_KEPT)
 
 
 FAILURES_A_SECOND, FAILURES_AT_ONCE = 1.0, 30
@@ -143,11 +132,13 @@ MAX_FOLLOWED = 256
 HEAVY_AT_ONCE = 8
 """Plans and analyses."""
 
-Schema = Callable[[], tuple[str | None, str]]
-
 
 def create_app(
-    context: Context, settings: ServiceSettings, *, schema: Schema, own_token: Token | None = None
+    context: Context,
+    settings: ServiceSettings,
+    *,
+    schema: Callable[[], tuple[str | None, str]],
+    own_token: Token | None = None,
 ) -> FastAPI:
     """Make the app. `schema` tells the database's schema and this version's; `own_token` is valid beside those of the
     database."""
@@ -179,13 +170,11 @@ def create_app(
     app.router.redirect_slashes = False
     app.state.qualab = state
     app.state.collectors = CollectorRegistry()
-    metrics = RequestMetrics(app.state.collectors)
     app.state.collectors.register(StateCollector(state))
-    app.state.routes = []
-    for each in (routes.router, router, pages.router):
-        app.include_router(each)
-        app.state.routes += each.routes
+    for each in (router, routes.router, pages.router):
+        app.router.routes += each.routes  # `include_router` would match every request twice
     install_handlers(app)
-    app.add_middleware(RequestMiddleware, settings=settings, observe=metrics.observe)
-    app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # as FastAPI's documentation does
+    app.add_middleware(RequestMiddleware, settings=settings, observe=request_counter(app.state.collectors))
+    bodies = {"ResumeRequest": routes.ResumeRequest, "SignOffRequest": routes.SignOffRequest}
+    app.openapi = lambda: describe(app, **bodies)  # type: ignore[method-assign]  # as FastAPI's documentation does
     return app

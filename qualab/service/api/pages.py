@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC
 from functools import cache, partial
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -13,20 +17,45 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, model_validator
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
-from qualab import bootstrap
-from qualab.errors import InvalidValue, QualabError, Unauthenticated
-from qualab.model.names import ComparisonStatus, Language, Objective, Verdict
+from qualab.errors import (
+    ComparisonNotFound,
+    InvalidValue,
+    ItemNotFound,
+    QualabError,
+    RunStopped,
+    StillLoading,
+    TooManyRequests,
+    Unauthenticated,
+)
+from qualab.model.items import Change, OutcomeFilter
+from qualab.model.names import ArmName, ComparisonStatus, Language, Objective, RequestKind, Verdict
+from qualab.model.plan import DecisionRule
 from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import NEWEST_FIRST, ORDERS, Scope, SubmissionStatus
-from qualab.model.wording import storable_text
-from qualab.service.api.answers import RETRY_AFTER_S, HttpProblem, status_of, tagged
-from qualab.service.api.routes import Sort, read_status
-from qualab.service.api.state import COOKIE, READ, ContextDep, authenticated, slowly, state_of
-from qualab.service.viewing.items import SHOWS, ItemsFilter, item_page, items_page
-from qualab.service.viewing.listing import Sentence, Trouble, comparison_page, list_page, trouble
-from qualab.service.viewing.power import MOST_ITEMS, PowerQuery, power_page
+from qualab.model.registry import ORDERS, Scope, encode_cursor
+from qualab.model.report import Cell, Tone
+from qualab.model.wording import count, seconds, visible_text
+from qualab.report.metrics import verdict_cell
+from qualab.report.model import report_model
+from qualab.report.web import render_page, static_file
+from qualab.service.api import item_page
+from qualab.service.api.answers import RETRY_AFTER_S, problem_of, retry_after, tagged
+from qualab.service.api.power_page import power_figures
+from qualab.service.api.routes import STATUSES, Length, Sort, Status, Text
+from qualab.service.api.state import COOKIE, Call, Reader, State, address_of
+from qualab.service.context import Context
+from qualab.service.reading import (
+    COUNTED,
+    ENDED,
+    MOST_POSITION,
+    Progress,
+    comparison_of,
+    comparison_state,
+    extracted_of,
+    outcomes_of,
+)
 from qualab.service.words import Wording
 
 SECURE = {
@@ -46,73 +75,66 @@ NAMES = {Language.ENGLISH: "English", Language.KOREAN: "한국어"}
 LOADED = ("report.css", "viewer.css", "viewer.js")
 
 
-def language_of(request: Request) -> Language:
-    """As the URL says, else as was chosen before, else as the browser prefers; English where nothing is said."""
-    for said in (request.query_params.get("lang"), request.cookies.get(LANGUAGE_COOKIE), *_preferred(request)):
-        if said in tuple(Language):
-            return Language(said)
-    return Language.ENGLISH
+# every page
 
 
-def _preferred(request: Request) -> list[str]:
-    """Languages of Accept-Language without their regions, the best first."""
-    wanted = []
+def words_of(request: Request) -> Wording:
+    """Speak as the URL says, else as was chosen before, else as the browser prefers, else English."""
+    preferred = []
     for place, part in enumerate(request.headers.get("accept-language", "").split(",")):
-        name, _, parameters = part.partition(";")
-        wanted.append((-_quality(parameters), place, name.strip().lower().partition("-")[0]))
-    return [name for quality, _, name in sorted(wanted) if quality < 0.0]
-
-
-def _quality(parameters: str) -> float:
-    name, _, value = parameters.strip().partition("=")
-    try:
-        return float(value) if name.strip() == "q" else 1.0
-    except ValueError:
-        return 0.0
+        name, _, parameter = part.partition(";")
+        key, _, value = parameter.strip().partition("=")
+        quality = 0.0 if key else 1.0
+        with suppress(ValueError):
+            quality = float(value) if key.strip() == "q" else 1.0
+        if quality > 0.0:
+            preferred.append((-quality, place, name.strip().lower().partition("-")[0]))
+    chosen = (request.query_params.get("lang"), request.cookies.get(LANGUAGE_COOKIE))
+    for code in (*chosen, *(name for _, _, name in sorted(preferred))):
+        if code in tuple(Language):
+            return Wording(language=Language(code))
+    return Wording(language=Language.ENGLISH)
 
 
 def page(request: Request, name: str, *, status: int = 200, **values: object) -> Response:
-    """The page of this template with these values."""
-    language = language_of(request)
+    """Draw a template with these values, and what every page has."""
+    words = words_of(request)
+    languages = []
+    for one in Language:
+        url = request.url.include_query_params(lang=one.value)
+        languages.append((one.value, NAMES[one], f"{url.path}?{url.query}", one is words.language))
     shared = {
-        "t": Wording(language=language),
-        "language": language,
-        "languages": tuple(_languages(request, language)),
+        "t": words,
+        "language": words.language,
+        "languages": languages,
         "path": request.url.path,
-        "here": local_part(request),
         "is_signed_in": COOKIE in request.cookies,
         "files": {name: f"/static/{name}?{_digest(name)}" for name in LOADED},
+        "verdict_cell": lambda verdict: verdict_cell(verdict, words.report),
+        "change_cell": lambda change: Cell(text=words(f"change {change}"), tone=TONES[change]),
+        "utc": lambda moment: f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}",
+        "count": count,
+        "seconds": seconds,
+        "visible": visible_text,
     }
-    body = bootstrap.page_renderer()(name, {**shared, **values})
+    body = render_page(name, {**shared, **values})
     if status == 200:
         response = tagged(request, body, headers=SECURE, media_type="text/html")
     else:
         response = Response(body, status, headers=SECURE, media_type="text/html")
-    if request.query_params.get("lang") == language:
-        response.set_cookie(LANGUAGE_COOKIE, language, max_age=A_YEAR_S, httponly=True, samesite="strict")
+    if request.query_params.get("lang") == words.language:
+        response.set_cookie(LANGUAGE_COOKIE, words.language, max_age=A_YEAR_S, httponly=True, samesite="strict")
     return response
-
-
-def _languages(request: Request, own: Language) -> Iterator[Mapping[str, object]]:
-    for one in Language:
-        url = request.url.include_query_params(lang=one.value)
-        yield {"code": one.value, "name": NAMES[one], "url": f"{url.path}?{url.query}", "is_own": one is own}
 
 
 @cache
 def _digest(name: str) -> str:
     """Another URL for another content: a browser may keep what it has."""
-    found = bootstrap.static_file(name)
-    return hashlib.sha256(found[0] if found else b"").hexdigest()[:12]
-
-
-def local_part(request: Request) -> str:
-    """The URL without its host."""
-    return f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+    return hashlib.sha256((static_file(name) or (b"", ""))[0]).hexdigest()[:12]
 
 
 def safe_path(path: str) -> str:
-    """The path of this service that is meant; the list for whatever would lead elsewhere."""
+    """Return a path of this service as it is, and the list's for whatever would lead elsewhere."""
     try:
         parts = urlsplit(path)
     except ValueError:
@@ -122,53 +144,44 @@ def safe_path(path: str) -> str:
 
 
 class PageRoute(APIRoute):
-    """A route whose errors are pages, and who leads to the door whoever may not come in."""
+    """A route whose errors are pages; whoever is not recognized is led to the sign-in."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-        """The route's own handler, with this around it."""
+        """Wrap the route's own handler."""
         handler = super().get_route_handler()
 
         async def shown(request: Request) -> Response:
             try:
                 return await handler(request)
             except Unauthenticated:
-                wanted = quote(local_part(request), safe="")
-                return RedirectResponse(f"/sign-in?next={wanted}", 303, headers=SECURE)
-            except QualabError as error:
-                return error_page(request, status_of(error), error.code, error.message, error.hint)
-            except HttpProblem as error:
-                return error_page(request, error.status, "", error.detail)
-            except RequestValidationError as error:
-                words = Wording(language=language_of(request))
-                wrong = Trouble(
-                    title=words(f"error {InvalidValue.code}"), message=_first_error(error, words), hint=None
-                )
-                return page(request, "error", status=422, code=422, trouble=wrong)
+                path = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+                return RedirectResponse(f"/sign-in?next={quote(path, safe='')}", 303, headers=SECURE)
+            except (QualabError, HTTPException, RequestValidationError) as error:
+                return error_page(request, error)
 
         return shown
 
 
-def error_page(request: Request, status: int, code: str, detail: str, hint: str = "") -> Response:
-    """What went wrong, for a person."""
-    said = trouble(code, detail, hint, Wording(language=language_of(request)))
-    shown = page(request, "error", status=status, code=status, trouble=said)
-    if status in (429, 503):
-        shown.headers["Retry-After"] = str(RETRY_AFTER_S)
+def error_page(request: Request, error: Exception) -> Response:
+    """Say what went wrong, for a person."""
+    found, words = problem_of(error), words_of(request)
+    code, message, hint = found.code, found.detail, found.hint
+    fields = ", ".join(one.field for one in found.errors)
+    if isinstance(error, RequestValidationError):
+        first: Mapping[str, Any] = error.errors()[0]
+        fields = f"{first['loc'][-1]}: {words.field(first['type'], first['msg'], first.get('ctx', {}))}"
+        code, message, hint = InvalidValue.code, fields, ""
+    values = {
+        "retry_after_s": RETRY_AFTER_S,
+        "max_body_bytes": request.app.state.qualab.settings.max_body_bytes,
+        **request.path_params,
+        **(error.details if isinstance(error, QualabError) else {}),
+        "fields": fields,
+    }
+    notice = words.notice(code, message, hint, values=values)
+    shown = page(request, "error", status=found.status, code=found.status, trouble=notice)
+    shown.headers.update(retry_after(found.status, error))
     return shown
-
-
-def _first_error(error: RequestValidationError, words: Wording) -> Sentence:
-    """Say what a form's field should be. What was given is not repeated."""
-    first: Mapping[str, Any] = error.errors()[0]
-    key = f"field {first['type']}"
-    if words.has(key):
-        return Sentence(text=f"{first['loc'][-1]}: {words(key, **first.get('ctx', {}))}", language=words.language)
-    return Sentence(text=f"{first['loc'][-1]}: {first['msg']}", language=Language.ENGLISH)
-
-
-router = APIRouter(route_class=PageRoute, include_in_schema=False)
-STATUSES = tuple(dict.fromkeys([*map(str, SubmissionStatus), *map(str, ComparisonStatus)]))
-Show = Literal["all", "flipped", "losses", "gains", "missing", "different"]
 
 
 class Form(BaseModel):
@@ -179,46 +192,151 @@ class Form(BaseModel):
     def _without_empty(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in values.items() if value != ""}
 
+    def query(self, **more: object) -> str:
+        """Return the same as part of a URL, without the cursor; `more` goes before what the form says."""
+        values = self.model_dump(mode="json", exclude={"cursor", "extract"}, exclude_defaults=True) | more
+        return urlencode({name: value for name, value in values.items() if value not in ("", None)})
+
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+# comparisons
+
 
 class ListForm(Form):
     """Which comparisons."""
 
-    status: str = ""
+    status: Status | None = None
     verdict: Verdict | None = None
-    label: str = ""
-    model: str = ""
+    label: Text = ""
+    model: Text = ""
     sort: Sort = "-created"
     cursor: str | None = Field(None, max_length=2_000)
 
-    def query(self, **more: str | None) -> str:
-        """The same as part of a URL, without the cursor."""
-        said = {"status": self.status, "verdict": self.verdict, "label": self.label, "model": self.model}
-        sort = {} if self.sort == NEWEST_FIRST.name else {"sort": self.sort}
-        return urlencode({name: value for name, value in {**said, **sort, **more}.items() if value})
 
-    def filter(self) -> ComparisonFilter:
-        """For the registry."""
-        return ComparisonFilter(
-            status=read_status(self.status or None),
-            verdict=self.verdict,
-            label=storable_text(self.label) or None,
-            model=storable_text(self.model) or None,
-            limit=50,
+ASKED = (*COUNTED, ComparisonStatus.STOPPED, ComparisonStatus.INTERRUPTED)
+"""Statuses in which some answers are there, and some perhaps not."""
+
+
+@router.get("/")
+def listing(call: Reader, form: Annotated[ListForm, Query()]) -> Response:
+    """All comparisons."""
+    wanted = ComparisonFilter(
+        status=form.status, verdict=form.verdict, label=form.label or None, model=form.model or None, limit=50
+    )
+    found = call.context.registry.page(wanted, order=ORDERS[form.sort], cursor=form.cursor)
+    words, progress = words_of(call.request), {}
+    for one in found.entries:
+        if one.status in ASKED:
+            with suppress(ComparisonNotFound):  # it was deleted just now
+                looked = call.state.follower(one.id).look()
+                progress[one.id] = (looked, answered_text(looked, words), pace_text(looked, words))
+    return page(
+        call.request,
+        "list",
+        entries=found.entries,
+        next_cursor=found.next_cursor,
+        progress=progress,
+        moving=COUNTED,
+        is_live=any(one.status not in ENDED for one in found.entries),
+        form=form,
+        statuses=STATUSES,
+        verdicts=[verdict for verdict in Verdict if verdict is not Verdict.NOT_TESTED],
+    )
+
+
+def answered_text(progress: Progress, words: Wording) -> str:
+    """Say how many requests of each arm have an answer, and how many came back without one."""
+    counts = {str(arm): count(progress.answered[arm]) for arm in ArmName}
+    if progress.n_requests is None:
+        text = words("answers so far", **counts)
+    else:
+        text = words("answers of", total=count(progress.n_requests), **counts)
+    lost = sum(progress.unanswered.values())
+    return f"{text} · {words('without answer', n=count(lost))}" if lost else text
+
+
+def pace_text(progress: Progress, words: Wording) -> str:
+    """Say how fast it is, and how long it takes yet, to the precision that an estimate has."""
+    if not progress.rate or progress.has_ended:
+        return ""
+    rate, left_s = words("live rate", rate=f"{progress.rate:,.1f}"), progress.eta_s
+    if left_s is None:
+        return rate
+    for name, unit_s in (("hours left", 3_600.0), ("minutes left", 60.0)):
+        if left_s >= 1.5 * unit_s:
+            n = left_s / unit_s
+            return f"{rate} · {words(name, n=f'{n:.1f}' if n < 10 else round(n))}"
+    return f"{rate} · {words('seconds left', n=max(round(left_s), 1))}"
+
+
+@router.get("/comparisons/{comparison_id}")
+async def comparison(call: Reader, comparison_id: str) -> Response:
+    """One comparison."""
+
+    def job() -> Response:
+        words, registry = words_of(call.request), call.context.registry
+        state = comparison_state(call.context, comparison_id)
+        summary, error = state.summary, state.submission.error if state.submission else {}
+        trouble = report = None
+        if error.get("message"):
+            trouble = words.notice(error.get("code", ""), error["message"], error.get("hint", ""))
+        elif summary.stop_reason:
+            trouble = words.notice(RunStopped.code, summary.stop_reason)
+        if summary.verdict is not None:
+            report = report_model(call.context.services.store, registry, summary.id, words.language)
+            on_screen = tuple(one for one in report.sections if one.id != "signoff")  # filled in with a pen
+            report = replace(report, sections=on_screen)
+        return page(
+            call.request,
+            "comparison",
+            summary=summary,
+            is_live=not state.has_ended,
+            trouble=trouble,
+            report=report,
+            has_items=summary.status is ComparisonStatus.FINISHED,
+            signoffs=registry.signoffs(summary.id) if summary.plan_hash else (),
+            statuses={status: words(f"status {status}") for status in STATUSES},
         )
+
+    return await call.slowly(job)
+
+
+# items
+
+
+SHOWS: Mapping[str, OutcomeFilter] = {
+    "all": OutcomeFilter(),
+    "flipped": OutcomeFilter(flipped=True),
+    "losses": OutcomeFilter(change=Change.LOSS),
+    "gains": OutcomeFilter(change=Change.GAIN),
+    "missing": OutcomeFilter(missing=True),
+    "different": OutcomeFilter(different_text=True),
+}
+"""Kinds of items."""
+TONES = {Change.SAME: Tone.PLAIN, Change.GAIN: Tone.GOOD, Change.LOSS: Tone.BAD, Change.UNKNOWN: Tone.BROKEN}
+
+
+Show = Literal["all", "flipped", "losses", "gains", "missing", "different"]
 
 
 class ItemsForm(Form):
     """Which items."""
 
     show: Show = "all"
-    task: str = ""
-    min_length: int | None = Field(None, ge=0, lt=2**31)
-    max_length: int | None = Field(None, ge=0, lt=2**31)
+    task: Text = ""
+    min_length: Length | None = None
+    max_length: Length | None = None
     cursor: str | None = Field(None, max_length=500)
 
-    def filter(self) -> ItemsFilter:
-        """Without the page."""
-        return ItemsFilter(show=self.show, task=self.task, min_length=self.min_length, max_length=self.max_length)
+    def filter(self) -> OutcomeFilter:
+        """Return the filter, without the page."""
+        return replace(SHOWS[self.show], task=self.task or None, min_length=self.min_length, max_length=self.max_length)
+
+    def query(self, **more: object) -> str:
+        """Return the same as part of a URL; what is shown is always said, for a list and an item differ in it."""
+        return super().query(show=self.show, **more)
 
 
 class ItemForm(ItemsForm):
@@ -228,10 +346,72 @@ class ItemForm(ItemsForm):
     extract: bool = False
 
 
-class PowerForm(Form):
-    """What the calculator is asked, in percent."""
+@router.get("/comparisons/{comparison_id}/items")
+def items(call: Reader, comparison_id: str, form: Annotated[ItemsForm, Query()]) -> Response:
+    """The items of a comparison."""
+    found = comparison_of(call.context, comparison_id)
+    outcomes = outcomes_of(call.context, comparison_id, form.filter(), cursor=form.cursor, limit=50)
+    return page(call.request, "items", comparison=found, outcomes=outcomes, form=form, shows=SHOWS)
 
-    items: int = Field(1_319, ge=1, le=MOST_ITEMS)
+
+@router.get("/comparisons/{comparison_id}/items/{position}")
+async def item(call: Reader, comparison_id: str, position: int, form: Annotated[ItemForm, Query()]) -> Response:
+    """One item; what the filters made of its answers where it is asked for."""
+    job = partial(_item, call, comparison_id, position, form)
+    return await (call.slowly(job) if form.extract else run_in_threadpool(job))
+
+
+def _item(call: Call, comparison_id: str, position: int, form: ItemForm) -> Response:
+    context, words = call.context, words_of(call.request)
+    found = comparison_of(context, comparison_id)
+    if not 0 <= position <= MOST_POSITION:
+        raise ItemNotFound(f"Comparison {found.id} has no item {position}", hint="Positions count from 0")
+    item, stored, scores = context.registry.pair(found.id, position)
+    answers = {(one.arm, one.choice, one.repeat): one for one in stored}
+    is_generation = item.kind is RequestKind.GENERATION
+    extracted, trouble = None, None
+    if is_generation and form.extract:
+        try:
+            lines = extracted_of(context, found, item, stored)
+            extracted = list(item_page.extracted_lines(lines, answers, words))
+        except (StillLoading, TooManyRequests):
+            pass  # the page asks again
+        except QualabError as error:
+            trouble = words.notice(error.code, error.message, error.hint, values=error.details)
+    return page(
+        call.request,
+        "item",
+        comparison=found,
+        item=item,
+        form=form,
+        is_generation=is_generation,
+        prompt=item_page.messages(item.prompts[0]) if item.prompts else (),
+        document=json.dumps(item.doc, ensure_ascii=False, indent=2) if item.doc else "",
+        pairs=list(item_page.pairs(found, answers, words)) if is_generation else (),
+        choices=() if is_generation else list(item_page.choice_lines(item, found, answers)),
+        extracted=extracted,
+        trouble=trouble,
+        scores=list(item_page.score_lines(item, found, scores)),
+        commands=list(item_page.commands(found, item, words)),
+        previous=neighbour(context, found.id, position, form, is_backward=True),
+        next=neighbour(context, found.id, position, form, is_backward=False),
+    )
+
+
+def neighbour(context: Context, comparison_id: str, position: int, form: ItemForm, *, is_backward: bool) -> int | None:
+    """Return the position of the item before or after this one among those that are shown; None where none is."""
+    cursor = encode_cursor("items", position, -1 if is_backward else 2**31)  # before or behind all its repeats
+    found = context.registry.outcomes(comparison_id, form.filter(), cursor=cursor, limit=1, is_backward=is_backward)
+    return found.entries[0].position if found.entries else None
+
+
+# the calculator
+
+
+class PowerForm(Form):
+    """What the calculator is given, in percent."""
+
+    items: int = Field(1_319, ge=1, le=100_000)
     discordance: float = Field(5.0, ge=0.1, le=50.0)
     margin: float = Field(2.0, ge=0.25, le=20.0)
     alpha: float = Field(5.0, ge=0.1, le=20.0)
@@ -239,78 +419,29 @@ class PowerForm(Form):
     missing: float = Field(0.0, ge=0.0, le=10.0)
     objective: Objective = Objective.EQUIVALENCE
 
-    def query(self) -> PowerQuery:
-        """In fractions."""
-        shares = {name: getattr(self, name) / 100.0 for name in ("discordance", "margin", "alpha", "power", "missing")}
-        return PowerQuery(items=self.items, objective=self.objective, **shares)
 
-
-def words_of(request: Request) -> Wording:
-    """In the reader's language."""
-    return Wording(language=language_of(request))
-
-
-@router.get("/", dependencies=READ)
-def listing(request: Request, context: ContextDep, form: Annotated[ListForm, Query()]) -> Response:
-    """All comparisons."""
-    view = list_page(
-        context,
-        state_of(request).follower,
-        form.filter(),
-        words_of(request),
-        order=ORDERS[form.sort],
-        cursor=form.cursor,
-    )
-    return page(request, "list", view=view, asked=form, statuses=STATUSES, verdicts=tuple(Verdict))
-
-
-@router.get("/comparisons/{comparison_id}", dependencies=READ)
-async def comparison(request: Request, context: ContextDep, comparison_id: str) -> Response:
-    """One comparison."""
-
-    def job() -> Response:
-        return page(request, "comparison", view=comparison_page(context, comparison_id, words_of(request)))
-
-    return await slowly(request, job)
-
-
-@router.get("/comparisons/{comparison_id}/items", dependencies=READ)
-def items(request: Request, context: ContextDep, comparison_id: str, form: Annotated[ItemsForm, Query()]) -> Response:
-    """The items of a comparison."""
-    view = items_page(context, comparison_id, form.filter(), form.cursor, words_of(request))
-    return page(request, "items", view=view, shows=tuple(SHOWS))
-
-
-@router.get("/comparisons/{comparison_id}/items/{position}", dependencies=READ)
-async def item(
-    request: Request, context: ContextDep, comparison_id: str, position: int, form: Annotated[ItemForm, Query()]
-) -> Response:
-    """One item; what the filters made of its answers where it is asked for."""
-
-    def job() -> Response:
-        words, browsed = words_of(request), form.filter()
-        return page(
-            request, "item", view=item_page(context, comparison_id, position, browsed, words, extracts=form.extract)
-        )
-
-    return await (slowly(request, job) if form.extract else run_in_threadpool(job))
-
-
-@router.get("/plan", dependencies=READ)
-async def plan(request: Request, form: Annotated[PowerForm, Query()]) -> Response:
+@router.get("/plan")
+async def plan(call: Reader, form: Annotated[PowerForm, Query()]) -> Response:
     """The plan calculator."""
-    view = await slowly(request, partial(power_page, form.query(), words_of(request)))
-    return page(request, "plan", view=view, asked=form, objectives=tuple(Objective))
+    shares = {name: getattr(form, name) / 100.0 for name in ("margin", "alpha", "power")}
+    rule = DecisionRule(objective=form.objective, **shares)
+    job = partial(
+        power_figures, form.items, form.discordance / 100.0, form.missing / 100.0, rule, words_of(call.request)
+    )
+    curve, facts, command = await call.slowly(job)
+    return page(call.request, "plan", curve=curve, facts=facts, command=command, form=form, objectives=Objective)
+
+
+# files and signing in
 
 
 @router.get("/static/{name}")
 async def static(request: Request, name: str) -> Response:
     """What pages load."""
-    found = await run_in_threadpool(bootstrap.static_file, name)
+    found = await run_in_threadpool(static_file, name)
     if found is None:
-        raise HttpProblem(404, "There is no such file")
-    body, media_type = found
-    return tagged(request, body, media_type=media_type)
+        raise HTTPException(404, "There is no such file")
+    return tagged(request, found[0], media_type=found[1])
 
 
 FORM_TYPE = "application/x-www-form-urlencoded"
@@ -319,23 +450,27 @@ MOST_FIELDS = 10
 
 @router.get("/sign-in")
 def form(request: Request) -> Response:
-    """Asks for a token."""
-    return _sign_in_page(request, safe_path(request.query_params.get("next", "/")))
+    """Ask for a token."""
+    return page(request, "signin", next_path=safe_path(request.query_params.get("next", "/")), is_wrong=False)
 
 
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
-    """Keeps a valid token in a cookie. Pages of other sites are refused by the middleware."""
-    fields = await _form_fields(request)
-    next_path = safe_path(fields.get("next", "/"))
-    state = state_of(request)
-    token = fields.get("token", "").strip()
+    """Keep a valid token in a cookie. Pages of other sites are refused by the middleware."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != FORM_TYPE:
+        raise HTTPException(415, f"The body's type must be {FORM_TYPE}")
     try:
-        caller = await authenticated(state, token, is_local=False)
-        caller.check(Scope.READ)
+        fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise HTTPException(400, f"The form has more than {MOST_FIELDS} fields") from None
+    next_path, token = safe_path(fields.get("next", ["/"])[0]), fields.get("token", [""])[0].strip()
+    state: State = request.app.state.qualab
+    try:
+        (await state.authenticator.caller(token, is_local=False)).check(Scope.READ)
     except Unauthenticated:
-        state.failures.take(request.client.host if request.client else "")
-        return _sign_in_page(request, next_path, status=401, is_wrong=True)
+        state.failures.take(address_of(request))
+        return page(request, "signin", status=401, next_path=next_path, is_wrong=True)
     response = RedirectResponse(next_path, 303, headers=SECURE)
     response.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=_is_encrypted(request))
     return response
@@ -343,28 +478,12 @@ async def sign_in(request: Request) -> Response:
 
 @router.post("/sign-out")
 async def sign_out(request: Request) -> Response:
-    """Forgets the token."""
+    """Forget the token."""
     response = RedirectResponse("/sign-in", 303, headers=SECURE)
     response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=_is_encrypted(request))
     return response
 
 
-def _sign_in_page(request: Request, next_path: str, *, status: int = 200, is_wrong: bool = False) -> Response:
-    return page(request, "signin", status=status, next_path=next_path, is_wrong=is_wrong)
-
-
-async def _form_fields(request: Request) -> dict[str, str]:
-    """The form's fields, each once."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != FORM_TYPE:
-        raise HttpProblem(415, f"The body's type must be {FORM_TYPE}")
-    try:
-        found = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=MOST_FIELDS)
-    except ValueError:
-        raise HttpProblem(400, f"The form has more than {MOST_FIELDS} fields") from None
-    return {name: values[0] for name, values in found.items()}
-
-
 def _is_encrypted(request: Request) -> bool:
-    """Whether the browser speaks TLS, to this service or to a proxy before it. Who lies here harms nobody else."""
+    """Tell whether the browser speaks TLS, to this service or to a proxy before it. A lie here harms nobody else."""
     return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", "").lower())

@@ -7,36 +7,94 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Annotated, TypeVar, cast
+from typing import Annotated, TypeVar
 from weakref import WeakValueDictionary
 
 import orjson
 from anyio import CapacityLimiter, Semaphore, to_thread
 from fastapi import Depends, Request, Security
-from fastapi.security import HTTPBearer
+from fastapi.security import SecurityScopes
+from fastapi.sse import EventSourceResponse, format_sse_event
+from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Send
-from starlette.types import Scope as HttpScope
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from qualab.errors import ComparisonNotFound, InvalidValue, StoreError, TooManyRequests, Unauthenticated
 from qualab.model.items import JsonObject
 from qualab.model.registry import Scope
-from qualab.report.words import shown
 from qualab.service.access import Actor, Authenticator, Caller, RateLimit
-from qualab.service.api.answers import HttpProblem
+from qualab.service.api.answers import encoded
 from qualab.service.context import Context
 from qualab.service.reading import Follower, Progress
 from qualab.service.settings import ServiceSettings
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 log = logging.getLogger("qualab.service.api")
 
 
-class Feed:
-    """Progress of one comparison, read at most once an interval however many clients follow it."""
+class EventStreams:
+    """Progress as server-sent events to many clients; each comparison is read once an interval, whoever follows it."""
+
+    def __init__(self, follower: Callable[[str], Follower], *, poll_s: float, heartbeat_s: float, limit: int) -> None:
+        self._follower = follower
+        self._poll_s = poll_s
+        self._heartbeat_s = heartbeat_s
+        self._limit = limit
+        self._feeds: WeakValueDictionary[str, _Feed] = WeakValueDictionary()
+        self._is_closed = False
+        self.n_clients = 0
+
+    async def follow(self, comparison_id: str, last_event_id: str) -> Response:
+        """Stream events from the state on that a client has not seen; 204 where it has seen the end.
+
+        Raises ComparisonNotFound, StoreError, TooManyRequests.
+        """
+        if self.n_clients >= self._limit:
+            raise TooManyRequests(f"{self._limit} clients follow events already", hint="Ask for the verdict instead")
+        feed = self._feeds.get(comparison_id)
+        if feed is None:
+            feed = self._feeds[comparison_id] = _Feed(self._follower(comparison_id), interval_s=self._poll_s)
+        progress = await feed.latest()
+        if progress and progress.has_ended and progress.mark == last_event_id:  # otherwise an EventSource asks for ever
+            return Response(status_code=204)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return EventSourceResponse(self._messages(feed, last_event_id), headers=headers)
+
+    def close(self) -> None:
+        """End every stream: the server is about to stop."""
+        self._is_closed = True
+
+    async def _messages(self, feed: _Feed, seen: str) -> AsyncIterator[bytes]:
+        self.n_clients += 1
+        try:
+            yield format_sse_event(retry=2_000)
+            sent_at_s = time.monotonic()
+            while not self._is_closed:
+                progress = await feed.latest()
+                if progress is None:
+                    yield format_sse_event(event="end", data_str="{}")
+                    return
+                if progress.mark != seen:
+                    seen, sent_at_s = progress.mark, time.monotonic()
+                    name = "end" if progress.has_ended else "progress"
+                    yield format_sse_event(id=seen, event=name, data_str=encoded(progress).decode())
+                elif time.monotonic() - sent_at_s >= self._heartbeat_s:
+                    sent_at_s = time.monotonic()
+                    yield format_sse_event(comment="still here")
+                if progress.has_ended:
+                    return
+                await asyncio.sleep(min(self._poll_s, self._heartbeat_s))
+        finally:
+            self.n_clients -= 1
+
+
+class _Feed:
+    """Progress of one comparison, read at most once an interval."""
 
     def __init__(self, follower: Follower, *, interval_s: float) -> None:
         self._follower = follower
@@ -51,84 +109,15 @@ class Feed:
             if time.monotonic() - self._read_at_s >= self._interval_s:
                 try:
                     self._progress = await run_in_threadpool(self._follower.look)
-                except ComparisonNotFound:
+                except (ComparisonNotFound, StoreError) as error:
                     if self._progress is None:
                         raise
-                    self._progress = None
-                except StoreError as error:  # it may come back
-                    if self._progress is None:
-                        raise
-                    log.warning("progress: %s", error.message)
+                    if isinstance(error, ComparisonNotFound):
+                        self._progress = None
+                    else:  # the database may come back
+                        log.warning("progress: %s", error.message)
                 self._read_at_s = time.monotonic()
         return self._progress
-
-
-class EventStreams:
-    """Progress as server-sent events, to many clients at once."""
-
-    def __init__(self, follower: Callable[[str], Follower], *, poll_s: float, heartbeat_s: float, limit: int) -> None:
-        self._follower = follower
-        self._poll_s = poll_s
-        self._heartbeat_s = heartbeat_s
-        self._limit = limit
-        self._feeds: WeakValueDictionary[str, Feed] = WeakValueDictionary()
-        self._is_closed = False
-        self.n_clients = 0
-
-    async def follow(self, comparison_id: str, last_event_id: str) -> Response:
-        """Stream events from the state on that a client has not seen; 204 where it has seen the end.
-
-        Raises ComparisonNotFound, StoreError, TooManyRequests.
-        """
-        if self.n_clients >= self._limit:
-            raise TooManyRequests(f"{self._limit} clients follow events already", hint="Ask for the verdict instead")
-        feed = self._feeds.get(comparison_id)
-        if feed is None:
-            feed = Feed(self._follower(comparison_id), interval_s=self._poll_s)
-            self._feeds[comparison_id] = feed
-        progress = await feed.latest()
-        if progress and progress.has_ended and progress.mark == last_event_id:  # otherwise an EventSource asks for ever
-            return Response(status_code=204)
-        return _EventResponse(self, self._messages(feed, last_event_id))
-
-    def close(self) -> None:
-        """End every stream: the server is about to stop."""
-        self._is_closed = True
-
-    async def _messages(self, feed: Feed, seen: str) -> AsyncIterator[bytes]:
-        yield b"retry: 2000\n\n"
-        sent_at_s = time.monotonic()
-        while not self._is_closed:
-            progress = await feed.latest()
-            if progress is None:
-                yield b"event: end\ndata: {}\n\n"
-                return
-            if progress.mark != seen:
-                seen, sent_at_s = progress.mark, time.monotonic()
-                name = "end" if progress.has_ended else "progress"
-                yield f"id: {seen}\nevent: {name}\ndata: {orjson.dumps(shown(progress)).decode()}\n\n".encode()
-            elif time.monotonic() - sent_at_s >= self._heartbeat_s:
-                sent_at_s = time.monotonic()
-                yield b": still here\n\n"
-            if progress.has_ended:
-                return
-            await asyncio.sleep(min(self._poll_s, self._heartbeat_s))
-
-
-class _EventResponse(StreamingResponse):
-    """A stream that is counted while it lasts, whoever ends it."""
-
-    def __init__(self, streams: EventStreams, messages: AsyncIterator[bytes]) -> None:
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(messages, headers=headers, media_type="text/event-stream")
-        self._streams = streams
-
-    async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
-        self._streams.n_clients += 1
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._streams.n_clients -= 1
 
 
 FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
@@ -136,11 +125,6 @@ FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwa
 COOKIE = "qualab_token"
 """Holds the token of a person who has signed in. Other sites' pages do not send it, and scripts do not see it."""
 HEAVY_OF_A_CALLER = 2
-READING = ("GET", "HEAD")
-LONGEST_NAME = 60
-MOST_LEVELS = 50
-"""Of a body, in which nothing needs ten: what is checked and hashed goes through it by recursion."""
-BEARER = HTTPBearer(auto_error=False, description="A token of `qualab token create`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +136,7 @@ class State:
     authenticator: Authenticator
     limit: RateLimit
     failures: RateLimit
-    """Of callers that are not recognised, by address."""
+    """Of callers that are not recognized, by address."""
     events: EventStreams
     follower: Callable[[str], Follower]
     """Of a comparison that somebody follows."""
@@ -164,124 +148,97 @@ class State:
     """The same for the slow jobs of one caller."""
 
 
-def state_of(request: Request) -> State:
-    """The app's state."""
-    return cast(State, request.app.state.qualab)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request, and who asks."""
+
+    request: Request
+    state: State
+    caller: Caller
+
+    @property
+    def context(self) -> Context:
+        return self.state.context
+
+    @property
+    def by(self) -> Actor:
+        """Return who asks, for the audit log."""
+        details = {"request_id": str(self.request.scope["qualab.request_id"])}
+        if self.caller.token_id:
+            details["token"] = self.caller.token_id
+        return Actor(who=self.caller.name, at=self.context.services.clock.now(), details=details)
+
+    async def slowly(self, job: Callable[[], T]) -> T:
+        """Run a slow job in a thread: few at once, and fewer of one caller, so that others have their turn."""
+        name = self.caller.token_id or address_of(self.request)
+        own = self.state.heavy_by_caller.setdefault(name, Semaphore(HEAVY_OF_A_CALLER))
+        async with own:  # forgotten with its last request
+            return await to_thread.run_sync(job, limiter=self.state.heavy)
 
 
-async def _context(request: Request) -> Context:
-    return state_of(request).context
-
-
-async def recognised(request: Request) -> Caller:
-    """Recognise who asks. Raises Unauthenticated, TooManyRequests."""
-    state = state_of(request)
-    caller = await _of_cookie(request)
-    if caller is None:
-        presented = _presented(request)
-        is_local = presented is None and _is_local(request)
-        try:
-            caller = await authenticated(state, presented, is_local=is_local)
-        except Unauthenticated:
-            state.failures.take(_address(request))
-            raise
-    request.state.caller = caller.token_id or _address(request)
-    state.limit.take(request.state.caller)
-    return caller
-
-
-async def authenticated(state: State, presented: str | None, *, is_local: bool) -> Caller:
-    """Return the caller; in a thread only where the database is read. Raises Unauthenticated."""
-    if state.authenticator.needs_database(presented):
-        return await run_in_threadpool(state.authenticator.caller, presented, is_local=is_local)
-    return state.authenticator.caller(presented, is_local=is_local)
-
-
-def _address(request: Request) -> str:
+def address_of(request: Request) -> str:
+    """Return the address that a request comes from; empty where it has none."""
     return request.client.host if request.client else ""
 
 
-async def _of_cookie(request: Request) -> Caller | None:
-    """Who has signed in with a browser, which may read alone; None for anybody else, and for a cookie of before."""
-    token = request.cookies.get(COOKIE)
-    if token is None or request.method not in READING or "authorization" in request.headers:
-        return None
-    try:
-        return await authenticated(state_of(request), token, is_local=False)
-    except Unauthenticated:
-        return None
-
-
-def _presented(request: Request) -> str | None:
-    header = request.headers.get("authorization")
-    if header is None:
-        return None
-    kind, _, token = header.partition(" ")
-    return token.strip() if kind.lower() == "bearer" else ""
+async def recognize(request: Request, scopes: SecurityScopes) -> Call:
+    """Recognize the caller. Raises Unauthenticated, Forbidden, TooManyRequests."""
+    state: State = request.app.state.qualab
+    caller = None
+    header, cookie = request.headers.get("authorization"), request.cookies.get(COOKIE)
+    if cookie is not None and header is None and request.method == "GET":
+        with suppress(Unauthenticated):  # another service of this machine may have set it
+            caller = await state.authenticator.caller(cookie, is_local=False)
+    if caller is None:
+        kind, _, token = (header or "").partition(" ")
+        presented = None if header is None else token.strip() if kind.lower() == "bearer" else ""
+        try:
+            caller = await state.authenticator.caller(presented, is_local=header is None and _is_local(request))
+        except Unauthenticated:
+            state.failures.take(address_of(request))
+            raise
+    state.limit.take(caller.token_id or address_of(request))
+    for scope in scopes.scopes:
+        caller.check(Scope(scope))
+    return Call(request=request, state=state, caller=caller)
 
 
 def _is_local(request: Request) -> bool:
-    """Whether the request can only come from a program of this machine."""
-    if not state_of(request).settings.is_loopback or any(name in request.headers for name in FORWARDED):
+    """Tell whether the request can only come from a program of this machine."""
+    settings: ServiceSettings = request.app.state.qualab.settings
+    if not settings.is_loopback or any(name in request.headers for name in FORWARDED):
         return False
     try:
-        return ip_address(_address(request)).is_loopback
+        return ip_address(address_of(request)).is_loopback
     except ValueError:
         return False
 
 
-async def _reader(caller: Annotated[Caller, Depends(recognised)], _: Annotated[object, Security(BEARER)]) -> Caller:
-    caller.check(Scope.READ)
-    return caller
+Reader = Annotated[Call, Security(recognize, scopes=[Scope.READ])]
+Runner = Annotated[Call, Security(recognize, scopes=[Scope.RUN])]
+Admin = Annotated[Call, Security(recognize, scopes=[Scope.ADMIN])]
 
-
-async def _runner(caller: Annotated[Caller, Depends(recognised)], _: Annotated[object, Security(BEARER)]) -> Caller:
-    caller.check(Scope.RUN)
-    return caller
-
-
-async def _admin(caller: Annotated[Caller, Depends(recognised)], _: Annotated[object, Security(BEARER)]) -> Caller:
-    caller.check(Scope.ADMIN)
-    return caller
-
-
-READ = [Depends(_reader)]
-ADMINISTER = [Depends(_admin)]
-Reader = Annotated[Caller, Depends(_reader)]
-Runner = Annotated[Caller, Depends(_runner)]
-Admin = Annotated[Caller, Depends(_admin)]
-ContextDep = Annotated[Context, Depends(_context)]
-
-
-async def slowly(request: Request, job: Callable[[], T]) -> T:
-    """Runs a slow job in a thread: few at once, and of one caller fewer, so that others have their turn."""
-    state = state_of(request)
-    own = state.heavy_by_caller.setdefault(request.state.caller, Semaphore(HEAVY_OF_A_CALLER))
-    async with own:  # forgotten with its last request
-        return await to_thread.run_sync(job, limiter=state.heavy)
-
-
-def actor(request: Request, caller: Caller) -> Actor:
-    """Return who asks, for the audit log."""
-    details = {"request_id": str(request.scope.get("qualab.request_id", ""))}
-    if caller.token_id:
-        details["token"] = caller.token_id
-    return Actor(who=caller.name, at=state_of(request).context.services.clock.now(), details=details)
+LONGEST_NAME = 60
+MOST_LEVELS = 50
+"""Of a body, in which nothing needs ten: what is checked and hashed goes through it by recursion."""
 
 
 async def json_object(request: Request) -> JsonObject:
-    """The request's body. Raises HttpProblem, InvalidValue."""
+    """Read the request's body. Raises HTTPException, InvalidValue."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise HttpProblem(415, f"The body's type is {kind or 'missing'}, and must be application/json")
+        raise HTTPException(415, f"The body's type is {kind or 'missing'}, and must be application/json")
     try:
         found = orjson.loads(await request.body())
     except orjson.JSONDecodeError as exc:
-        raise HttpProblem(400, f"The body is not JSON: {exc.msg} at line {exc.lineno}, column {exc.colno}") from None
+        raise HTTPException(400, f"The body is not JSON: {exc.msg} at line {exc.lineno}, column {exc.colno}") from None
     if not isinstance(found, dict):
-        raise HttpProblem(400, "The body must be a JSON object")
-    if _is_deeper(found, MOST_LEVELS):
-        raise HttpProblem(400, f"The body is nested more than {MOST_LEVELS} levels deep")
+        raise HTTPException(400, "The body must be a JSON object")
+    level: list[object] = [found]
+    for _ in range(MOST_LEVELS):
+        level = [child for value in level for child in _children(value)]
+    if level:
+        raise HTTPException(400, f"The body is nested more than {MOST_LEVELS} levels deep")
     json.loads(await request.body(), object_pairs_hook=_check_keys)
     return found
 
@@ -291,16 +248,8 @@ def _check_keys(pairs: list[tuple[str, object]]) -> None:
     seen: set[str] = set()
     for key, _ in pairs:
         if key in seen:
-            name = key if len(key) <= LONGEST_NAME else f"{key[:LONGEST_NAME]}..."
-            raise InvalidValue.must_be(name, "given once")
+            raise InvalidValue.must_be(key if len(key) <= LONGEST_NAME else f"{key[:LONGEST_NAME]}...", "given once")
         seen.add(key)
-
-
-def _is_deeper(value: object, most: int) -> bool:
-    level = [value]
-    for _ in range(most):
-        level = [child for one in level for child in _children(one)]
-    return bool(level)
 
 
 def _children(value: object) -> Iterable[object]:
@@ -310,10 +259,17 @@ def _children(value: object) -> Iterable[object]:
 
 
 async def json_object_or_nothing(request: Request) -> JsonObject:
-    """The same; no body is an empty object."""
-    if not await request.body():
-        return {}
-    return await json_object(request)
+    """Read the body as `json_object` does; no body is an empty object."""
+    return await json_object(request) if await request.body() else {}
+
+
+def validated(model: type[M], document: JsonObject) -> M:
+    """Validate a body. Raises InvalidValue, which names every field that is wrong."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as exc:
+        fields = {".".join(map(str, one["loc"]))[:LONGEST_NAME]: str(one["msg"]) for one in exc.errors()}
+        raise InvalidValue("The body has invalid fields", hint="Change what `errors` names", fields=fields) from None
 
 
 Body = Annotated[JsonObject, Depends(json_object)]

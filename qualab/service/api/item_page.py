@@ -1,0 +1,198 @@
+"""The page of one item: where the answers part, scores, and the requests as commands that send the same bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qualab.model.canonical import encode_body
+from qualab.model.comparison import Comparison
+from qualab.model.items import Answer, Change, Item, Prompt, Score
+from qualab.model.names import Api, ArmName
+from qualab.model.plan import deciding_metrics
+from qualab.model.wording import count, visible_text
+from qualab.report.evidence import first_difference, marked
+from qualab.service.reading import ExtractedAnswers
+from qualab.service.words import Wording
+
+ROUTES = {Api.COMPLETIONS: "completions", Api.CHAT: "chat/completions"}
+KEY = '-H "Authorization: Bearer $API_KEY"'
+"""The shell puts the key in: none is stored."""
+WORD = re.compile(r"\s*\S*")
+Answers = Mapping[tuple[ArmName, int, int], Answer]
+"""Answers by arm, choice and repeat."""
+
+
+def commands(comparison: Comparison, item: Item, words: Wording) -> Iterator[tuple[str, str]]:
+    """Both arms' titles and commands for every request of an item, in the order of its choices and repeats."""
+    sampling = comparison.plan.sampling
+    for request in item.requests:
+        for repeat in range(sampling.repeats):
+            body = encode_body(request.payload, seed=sampling.seed + repeat).decode()
+            parts = (("choice", request.choice, len(item.requests)), ("repeat", repeat, sampling.repeats))
+            place = "".join(f" · {words(name)} {number}" for name, number, n in parts if n > 1)
+            for arm, url in (("baseline", comparison.baseline_url), ("candidate", comparison.candidate_url)):
+                yield words(arm) + place, command(f"{url.rstrip('/')}/{ROUTES[request.api]}", body)
+
+
+def command(url: str, body: str) -> str:
+    """Return a line for a POSIX shell."""
+    head = f"curl -sS {shlex.quote(url)} -H 'Content-Type: application/json' {KEY}"
+    return f"{head} --data-raw {shlex.quote(body)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One arm's answer, cut where it parts from the other. Texts are a model's: never markup."""
+
+    answer: Answer | None
+    shared: str
+    marked: str
+    """The first word that differs; empty where none does."""
+    rest: str
+    has_ended: bool
+    """Whether the text ends where the other goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Both answers of one repeat."""
+
+    repeat: int
+    difference: str
+    sides: tuple[Side, Side]
+
+
+def pairs(comparison: Comparison, answers: Answers, words: Wording) -> Iterator[Pair]:
+    """The answers of each repeat that has any, and of the first."""
+    for repeat in range(comparison.plan.sampling.repeats):
+        baseline, candidate = (answers.get((arm, 0, repeat)) for arm in ArmName)
+        if baseline or candidate or not repeat:
+            yield pair(repeat, baseline, candidate, words)
+
+
+def pair(repeat: int, baseline: Answer | None, candidate: Answer | None, words: Wording) -> Pair:
+    """Cut both answers where they part; say what is missing."""
+    texts = [answer.reply.text if answer else None for answer in (baseline, candidate)]
+    place, (one, other) = None, texts
+    if one is None or other is None:
+        difference = words("one is missing")
+    elif one == other:
+        difference = words("same texts")
+    else:
+        place = first_difference(one, other)
+        key = "differ at once" if place == 0 else "differ after one" if place == 1 else "differ after"
+        difference = words(key, n=count(place))
+    return Pair(repeat=repeat, difference=difference, sides=(_side(baseline, place), _side(candidate, place)))
+
+
+def _side(answer: Answer | None, place: int | None) -> Side:
+    text = (answer.reply.text if answer else None) or ""
+    shared, rest = (text, "") if place is None else (text[:place], text[place:])
+    found = WORD.match(rest)
+    head = found[0] if found else ""
+    return Side(
+        answer=answer,
+        shared=visible_text(shared),
+        marked=marked(head),
+        rest=visible_text(rest[len(head) :]),
+        has_ended=place is not None and not rest and bool(text),
+    )
+
+
+def extracted_lines(
+    extracted: Sequence[ExtractedAnswers], answers: Answers, words: Wording
+) -> Iterator[tuple[ExtractedAnswers, list[str], bool]]:
+    """What each filter makes of both answers, as shown, and whether that is the same."""
+    for one in extracted:
+        shown = []
+        for arm in ArmName:
+            text = one.texts.get(arm)
+            if text is None:
+                shown.append("–")
+            elif text.strip() and text == answers[arm, 0, one.repeat].reply.text:
+                shown.append(words("whole answer"))
+            else:
+                shown.append(visible_text(text) or words("empty answer"))
+        yield one, shown, len(one.texts) == len(ArmName) and len(set(one.texts.values())) == 1
+
+
+def choice_lines(
+    item: Item, comparison: Comparison, answers: Answers
+) -> Iterator[tuple[int, str, list[tuple[str, bool]]]]:
+    """Each choice with its text and, of both arms, its log-likelihood and whether it is the most likely one."""
+    for repeat in range(comparison.plan.sampling.repeats):
+        values: dict[ArmName, dict[int, float]] = {arm: {} for arm in ArmName}
+        for (arm, choice, own_repeat), answer in answers.items():
+            if own_repeat == repeat and answer.reply.loglikelihood is not None:
+                values[arm][choice] = answer.reply.loglikelihood
+        for choice, prompt in enumerate(item.prompts):
+            cells = []
+            for own in values.values():
+                text = f"{own[choice]:.4f}".replace("-", "−") if choice in own else "–"
+                cells.append((text, choice in own and own[choice] == max(own.values())))
+            yield choice, visible_text(prompt.continuation), cells
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreLine:
+    """One metric of one repeat, in both arms."""
+
+    metric: str
+    repeat: int
+    decides: bool
+    baseline: float | None
+    candidate: float | None
+    change: Change
+    extracted: tuple[str, str]
+    """What was taken out of each answer, where the score holds it; empty otherwise."""
+
+
+def score_lines(item: Item, comparison: Comparison, scores: Sequence[Score]) -> Iterator[ScoreLine]:
+    """One line a metric and repeat."""
+    metrics = comparison.plan.metrics
+    deciding = deciding_metrics(metrics).get(item.task)
+    better = {metric.key: metric.higher_is_better for metric in metrics if metric.task == item.task}
+    found = {(one.repeat, one.metric, one.arm): one for one in scores}
+    for repeat, metric in dict.fromkeys((one.repeat, one.metric) for one in scores):
+        off, on = (found.get((repeat, metric, arm)) for arm in ArmName)
+        if off is None or on is None:
+            change = Change.UNKNOWN
+        elif off.value == on.value:
+            change = Change.SAME
+        else:
+            change = Change.GAIN if (on.value > off.value) is better.get(metric, True) else Change.LOSS
+        yield ScoreLine(
+            metric=metric,
+            repeat=repeat,
+            decides=deciding is not None and deciding.key == metric,
+            baseline=off.value if off else None,
+            candidate=on.value if on else None,
+            change=change,
+            extracted=(_extracted(off), _extracted(on)),
+        )
+
+
+def _extracted(score: Score | None) -> str:
+    """The prediction of a (target, prediction) pair; of a list each entry."""
+    if score is None or score.detail is None:
+        return ""
+    if all(isinstance(one, bool) for one in score.detail):
+        return " ".join("✓" if one else "✗" for one in score.detail)
+    return visible_text(str(score.detail[-1] if len(score.detail) == 2 else list(score.detail)))
+
+
+def messages(prompt: Prompt) -> list[tuple[str, str]]:
+    """Role and text of each message of a prompt; no role for plain text."""
+    if not prompt.is_chat:
+        return [("", visible_text(prompt.text))]
+    parsed: list[dict[str, Any]] = json.loads(prompt.text)
+    contents = [(str(one.get("role", "")), one.get("content", "")) for one in parsed]
+    return [
+        (visible_text(role), visible_text(text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)))
+        for role, text in contents
+    ]
