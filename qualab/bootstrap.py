@@ -109,13 +109,13 @@ def harness_of(settings: Settings) -> Harness:
 
 def pair_services_of(settings: Settings) -> PairServices:
     """Everything that planning and preflight need: no database."""
-    from qualab.endpoints.client import named_tokenizer, open_endpoint
+    from qualab.endpoints.client import HttpEndpoint, named_tokenizer
     from qualab.endpoints.urls import same_server
     from qualab.run.pin_sources import LocalPins
 
     return PairServices(
         harness=harness_of(settings),
-        open_endpoint=open_endpoint,
+        open_endpoint=HttpEndpoint,
         named_tokenizer=named_tokenizer,
         is_same_server=same_server,
         pins=LocalPins(),

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 from aiohttp import web
 
-from qualab.endpoints.client import HttpEndpoint, open_endpoint
+from qualab.endpoints.client import HttpEndpoint
 from qualab.model.plan import RequestPolicy
 from tests.endpoints.scripted import FakeTime, ScriptedServer
 
@@ -40,7 +40,7 @@ def opened(server: ScriptedServer, fake_time: FakeTime) -> Open:
         *, url: str = "", key: str | None = None, loading_timeout_s: float = 60.0, **policy: float
     ) -> AbstractAsyncContextManager[HttpEndpoint]:
         settings = {"timeout_s": 5.0, **policy}
-        return open_endpoint(
+        return HttpEndpoint(
             url or server.url,
             policy=RequestPolicy(**settings),  # type: ignore[arg-type]
             key=key,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from qualab.endpoints.client import open_endpoint
+from qualab.endpoints.client import HttpEndpoint
 from qualab.endpoints.transport import Timing
 from qualab.errors import InvalidValue
 from qualab.model.items import Drafted
@@ -287,7 +287,7 @@ async def test_after_a_timeout_the_next_attempt_has_its_own_deadline(server: Scr
 async def test_waiting_for_a_slot_is_neither_deadline_nor_latency(server: ScriptedServer) -> None:
     server.script(after(0.15, OK))
     policy = RequestPolicy(concurrency=1, timeout_s=0.4, max_attempts=1)
-    async with open_endpoint(server.url, policy=policy, key=None) as endpoint:
+    async with HttpEndpoint(server.url, policy=policy, key=None) as endpoint:
         replies = await asyncio.gather(*(endpoint.ask(COMPLETION, b"{}") for _ in range(5)))
     assert [got.status for got in replies] == [AnswerStatus.OK] * 5
     assert all(0.14 < got.latency_s < 0.4 for got in replies)
@@ -310,7 +310,7 @@ async def test_a_pause_between_attempts_leaves_its_slot_to_others(server: Script
         await wake.wait()
 
     policy = RequestPolicy(concurrency=1, timeout_s=5.0)
-    async with open_endpoint(server.url, policy=policy, key=None, timing=Timing(sleep=sleep)) as endpoint:
+    async with HttpEndpoint(server.url, policy=policy, key=None, timing=Timing(sleep=sleep)) as endpoint:
         pausing = asyncio.create_task(endpoint.ask(COMPLETION, b"{}"))
         while not server.seen:
             await asyncio.sleep(0.005)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -43,18 +42,13 @@ class Deaf:
     async def close(self) -> None: ...
 
 
-@pytest.fixture
-async def transport(server: ScriptedServer) -> AsyncIterator[Transport]:
-    async with Transport(server.url, key="", timeout_s=5.0) as opened:
-        yield opened
-
-
 @pytest.mark.parametrize("error", [None, ConnectError("refused", {"causes": []})])
 async def test_a_cancellation_is_not_lost(
-    transport: Transport, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
     client: Any = Deaf(error)
-    await transport._client.close()
+    transport = Transport(server.url, key="", timeout_s=5.0)
+    await transport.close()
     monkeypatch.setattr(transport, "_client", client)
     sending = asyncio.create_task(transport.send("GET", "http://127.0.0.1/"))
     await asyncio.sleep(0)

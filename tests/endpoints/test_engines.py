@@ -15,7 +15,6 @@ import pytest
 from qualab.endpoints import engines
 from qualab.endpoints.engines import CounterReader, EngineProbe, Speculation, read_metrics
 from qualab.endpoints.transport import Transport
-from qualab.endpoints.urls import Routes
 from qualab.errors import EndpointUnreachable
 from qualab.model.engine import Counters, Drafting, DraftSource, Engine, EngineKind
 from tests.endpoints.scripted import ScriptedServer, after, reply
@@ -49,9 +48,11 @@ def serve(server: ScriptedServer, engine: str, arm: str) -> dict[str, Any]:
 
 
 async def probed(server: ScriptedServer, card: dict[str, Any]) -> Engine:
-    routes = Routes.of(server.url)
-    async with Transport(routes.base, key="", timeout_s=5.0) as transport:
-        return await EngineProbe(routes, transport=transport).engine(card)
+    transport = Transport(server.url, key="", timeout_s=5.0)
+    try:
+        return await EngineProbe(server.url, transport=transport).engine(card)
+    finally:
+        await transport.close()
 
 
 async def test_a_configuration_that_takes_its_time_is_waited_for(

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from qualab.endpoints.transport import MAX_RETRY_AFTER_S, Failure, Sending, Timing, pause_s, retry_after_s
-from qualab.model.names import AnswerStatus
+from qualab.endpoints.client import MAX_RETRY_AFTER_S, pause_s
+from qualab.endpoints.replies import retry_after_s
+from qualab.endpoints.transport import Failure, Timing
 from qualab.model.plan import RequestPolicy
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -35,15 +36,13 @@ def test_seconds_and_http_dates(header: str | None, seconds: float | None) -> No
 
 
 def test_a_long_pause_is_capped() -> None:
-    failure = Failure(
-        status=AnswerStatus.HTTP_ERROR, error="", retry=True, sending=Sending(1, 0.0, NOW), retry_after="86400"
-    )
+    failure = Failure("busy", retry_after_s=86_400.0)
     timing = Timing(now=lambda: NOW, rng=random.Random(1))
     policy = RequestPolicy(backoff_s=1.0)
     assert MAX_RETRY_AFTER_S <= pause_s(failure, attempt=1, policy=policy, timing=timing) <= MAX_RETRY_AFTER_S + 1
 
 
 def test_many_attempts_stay_within_the_longest_backoff() -> None:
-    failure = Failure(status=AnswerStatus.TIMEOUT, error="", retry=True, sending=Sending(1, 0.0, NOW))
+    failure = Failure("late")
     timing = Timing(now=lambda: NOW, rng=random.Random(1))
     assert pause_s(failure, attempt=5_000, policy=RequestPolicy(), timing=timing) <= RequestPolicy().max_backoff_s
