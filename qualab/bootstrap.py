@@ -289,7 +289,6 @@ def allow_open_files() -> None:
 
 def embedded_pair(*, say: Callable[[str], None], log_dir: Path) -> AbstractContextManager[Any]:
     """The demo's own pair of servers; yields (baseline URL, candidate URL)."""
-    from qualab.managed.embedded.models import prepare_models
-    from qualab.managed.embedded.pair import embedded_pair as pair
+    from qualab.managed import embedded
 
-    return pair(prepare_models(say=say), drafter="draft", log_dir=log_dir, say=say)
+    return embedded.embedded_pair(embedded.prepare_model(say=say), log_dir=log_dir, say=say)
