@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from qualab.harness.loading import LmEvalTasks, load_tasks
+from qualab.harness.loading import load_tasks
+from qualab.harness.tasks import LmEvalTasks
 from qualab.model.ports import TaskOptions
 
 LoadedTasks = LmEvalTasks

@@ -61,7 +61,7 @@ def load_in_process(
         timeout=60,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    said, seconds = done.stdout.strip().rsplit("\n", 1)
+    *_, said, seconds = done.stdout.strip().splitlines()  # what lm-eval prints comes before
     return said, float(seconds)
 
 

@@ -134,9 +134,18 @@ def test_an_answer_on_which_a_filter_hangs_is_named_and_its_process_killed(
     assert len(again.score("mine", answered[:3])) == 3
 
 
+def test_a_load_that_does_not_end_is_given_up(
+    separate: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "CALL_TIMEOUT_S", 12.0)
+    own(tmp_path, PLAIN + "    process_docs: !function helpers.wait\n", code="while True: pass\n")
+    with pytest.raises(HarnessError, match="lm-eval took more than 12 s to load tasks"):
+        separate.load(TaskOptions(names=("mine",), include_paths=(tmp_path,)))
+
+
 def test_what_hangs_can_be_stopped_at_any_moment(hanging: LoadedTasks, separate: Harness) -> None:
     answered = entries(list(hanging.render()), ENDLESS)
-    hanging._scoring = hanging._process.call  # type: ignore[attr-defined]  # without a limit
+    hanging._scoring = hanging._process.call  # type: ignore[assignment]  # without an item's limit
     pid = hanging._process._process.pid
     timer = threading.Timer(0.5, separate.stop)
     timer.start()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qualab.errors import InvalidValue
-from qualab.harness.rendering import as_json, overridden, resolved
+from qualab.harness.tasks import as_json, overridden, resolved
 from qualab.model.items import Item, cluster_of
 from qualab.model.names import RequestKind
 from qualab.model.ports import TaskOptions
@@ -33,7 +33,7 @@ def built_by_lm_eval(
     loaded: LoadedTasks, name: str, *, seed: int, **options: Any
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """Document and arguments of every request, from lm-eval's build_all_requests itself."""
-    task = loaded._built.tasks[name]  # type: ignore[attr-defined]
+    task = loaded._loaded[name].task
     task.set_fewshot_seed(seed=seed)
     task.build_all_requests(**options)
     for instance in task.instances:
