@@ -12,21 +12,14 @@ import pytest
 
 from qualab.errors import InvalidValue
 from qualab.harness.tasks import as_json, overridden, resolved
-from qualab.model.items import Item, cluster_of
+from qualab.model.items import cluster_of
 from qualab.model.names import RequestKind
 from qualab.model.ports import TaskOptions
-from tests.harness.in_process import LmEvalHarness, LoadedTasks
+from tests.harness.in_process import LmEvalHarness, LoadedTasks, by_task
 
 
 def load(harness: LmEvalHarness, data: Path | None, *names: str, **options: Any) -> LoadedTasks:
     return harness.load(TaskOptions(names=names, data_dir=data, **options))
-
-
-def by_task(loaded: LoadedTasks) -> dict[str, list[Item]]:
-    items: dict[str, list[Item]] = {}
-    for item in loaded.render():
-        items.setdefault(item.task, []).append(item)
-    return items
 
 
 def built_by_lm_eval(

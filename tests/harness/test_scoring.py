@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +13,9 @@ import pytest
 from qualab.errors import HarnessError
 from qualab.harness.tasks import plain_value
 from qualab.model.items import Item, Reply
-from qualab.model.names import AnswerStatus
 from qualab.model.ports import TaskOptions
-from tests.harness.in_process import LmEvalHarness, LoadedTasks
+from tests.harness.in_process import LmEvalHarness, LoadedTasks, by_task, reply
 from tests.harness.test_own_tasks import CUSTOM, own
-
-
-def reply(text: str | None = None, loglikelihood: float | None = None, is_greedy: bool | None = None) -> Reply:
-    return Reply(
-        status=AnswerStatus.OK,
-        text=text,
-        loglikelihood=loglikelihood,
-        is_greedy=is_greedy,
-        finish_reason="stop",
-        prompt_tokens=1,
-        completion_tokens=1,
-        attempts=1,
-        latency_s=0.0,
-        sent_at=datetime(2026, 1, 1, tzinfo=UTC),
-        system_fingerprint="",
-        error="",
-    )
 
 
 def choices(*loglikelihoods: float) -> list[Reply]:
@@ -48,10 +29,7 @@ def loaded(harness: LmEvalHarness, tiny_data: Path) -> LoadedTasks:
 
 @pytest.fixture(scope="module")
 def items(loaded: LoadedTasks) -> dict[str, list[Item]]:
-    found: dict[str, list[Item]] = {}
-    for item in loaded.render():
-        found.setdefault(item.task, []).append(item)
-    return found
+    return by_task(loaded)
 
 
 def score(loaded: LoadedTasks, item: Item, text: str) -> dict[str, Any]:
