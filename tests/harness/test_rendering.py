@@ -145,13 +145,3 @@ def test_gen_kwargs_override_generations_and_change_the_task_s_hash(harness: LmE
     assert settings["until"] == ["Question:", "</s>", "<|im_end|>"]
     assert warm.tasks[0].config_hash != plain.tasks[0].config_hash
     assert warm.tasks[1] == plain.tasks[1]
-
-
-def test_templates_are_compiled_once(harness: LmEvalHarness, tiny_data: Path) -> None:
-    import lm_eval.utils
-
-    loaded = load(harness, tiny_data, "gsm8k")
-    list(loaded.render())
-    compiled = lm_eval.utils.env.from_string.cache_info().misses
-    list(loaded.render())
-    assert lm_eval.utils.env.from_string.cache_info().misses == compiled

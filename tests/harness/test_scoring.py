@@ -136,16 +136,14 @@ def test_a_group_is_the_size_weighted_mean_of_its_members(loaded: LoadedTasks) -
     assert list(found) == ["kobest", "kobest_boolq", "kobest_wic"]
 
 
-def test_instruction_level_values_are_over_all_instructions(loaded: LoadedTasks) -> None:
+def test_instruction_level_values_are_over_all_instructions_and_a_metric_without_items_is_left_out(
+    loaded: LoadedTasks,
+) -> None:
     found = loaded.aggregate({"ifeval": {"inst_level_strict_acc,none": [[True], [False, False, True]]}})
     assert found == {"ifeval": {"inst_level_strict_acc,none": 0.5}}
-
-
-def test_a_metric_without_items_is_left_out(loaded: LoadedTasks) -> None:
     found = loaded.aggregate({"gsm8k": {"exact_match,strict-match": [], "exact_match,flexible-extract": [1.0]}})
     assert found == {"gsm8k": {"exact_match,flexible-extract": 1.0}}
-    assert loaded.aggregate({"kobest_boolq": {"acc,none": []}}) == {}
-    assert loaded.aggregate({}) == {}
+    assert loaded.aggregate({"kobest_boolq": {"acc,none": []}}) == loaded.aggregate({}) == {}
     with pytest.raises(HarnessError, match="theirs"):
         loaded.aggregate({"theirs": {"acc,none": [1.0]}})
 
