@@ -26,7 +26,7 @@ from typing import NamedTuple
 import aiohttp
 import orjson
 
-from qualab.endpoints.client import open_endpoint
+from qualab.endpoints.client import HttpEndpoint
 from qualab.model.canonical import encode_body
 from qualab.model.items import Prompt, Request, generation_request, loglikelihood_request
 from qualab.model.names import Api
@@ -124,7 +124,7 @@ async def bare_client(port: int) -> AsyncIterator[Ask]:
 @asynccontextmanager
 async def our_client(port: int) -> AsyncIterator[Ask]:
     policy = RequestPolicy(concurrency=CONCURRENCY)
-    async with open_endpoint(f"http://127.0.0.1:{port}", policy=policy, key="benchmark-key") as endpoint:
+    async with HttpEndpoint(f"http://127.0.0.1:{port}", policy=policy, key="benchmark-key") as endpoint:
         yield endpoint.ask
 
 

@@ -32,7 +32,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from benchmarks.client import bare_client, mock_server, reset
 from qualab.bootstrap import run_async, services_of
-from qualab.endpoints.client import open_endpoint
+from qualab.endpoints.client import HttpEndpoint
 from qualab.model.canonical import encode_body
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.engine import Engine, EngineKind
@@ -153,7 +153,7 @@ class Told:
 
 @asynccontextmanager
 async def open_told(url: str, *, policy: RequestPolicy, key: str | None) -> AsyncIterator[Told]:
-    async with open_endpoint(url, policy=policy, key=key) as endpoint:
+    async with HttpEndpoint(url, policy=policy, key=key) as endpoint:
         yield Told(endpoint)
 
 

@@ -109,13 +109,13 @@ def harness_of(settings: Settings) -> Harness:
 
 def pair_services_of(settings: Settings) -> PairServices:
     """Everything that planning and preflight need: no database."""
-    from qualab.endpoints.client import named_tokenizer, open_endpoint
+    from qualab.endpoints.client import HttpEndpoint, named_tokenizer
     from qualab.endpoints.urls import same_server
     from qualab.run.pin_sources import LocalPins
 
     return PairServices(
         harness=harness_of(settings),
-        open_endpoint=open_endpoint,
+        open_endpoint=HttpEndpoint,
         named_tokenizer=named_tokenizer,
         is_same_server=same_server,
         pins=LocalPins(),
@@ -275,7 +275,6 @@ def allow_open_files() -> None:
 
 def embedded_pair(*, say: Callable[[str], None], log_dir: Path) -> AbstractContextManager[Any]:
     """The demo's own pair of servers; yields (baseline URL, candidate URL)."""
-    from qualab.managed.embedded.models import prepare_models
-    from qualab.managed.embedded.pair import embedded_pair as pair
+    from qualab.managed import embedded
 
-    return pair(prepare_models(say=say), drafter="draft", log_dir=log_dir, say=say)
+    return embedded.embedded_pair(embedded.prepare_model(say=say), log_dir=log_dir, say=say)

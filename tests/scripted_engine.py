@@ -6,7 +6,7 @@ SGLang, TensorRT-LLM and TGI say what their sources make them say. The files lie
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -133,7 +133,7 @@ class ScriptedEngine:
 
     def _iterations(self, one: Rounds) -> list[dict[str, Any]]:
         """Those of a generation: with a drafter each says what was drafted in it."""
-        told: dict[str, Any] = json.loads(_recorded("tensorrt_llm_iteration.json"))
+        told = _recorded_object("tensorrt_llm_iteration.json")
         drafting = told.pop("specDecodingStats")
         accepted = {"numAcceptedTokens": self.script.accepts, "acceptanceLength": 1.0 + self.script.accepts}
         drafted = {**told, "specDecodingStats": drafting | accepted}
@@ -200,25 +200,29 @@ class ScriptedEngine:
 
     def _sglang_metrics(self) -> list[str]:
         labels, rounds = f'model_name="{self.model}"', self.rounds
-        rank = f'{labels},engine_type="unified",tp_rank="0",pp_rank="0"'
         is_shown = rounds.drafts and self.n_generated >= self.script.mean_length_from
-        length = 1.0 + rounds.accepted / rounds.drafts if is_shown else 0.0
-        rate = rounds.accepted / rounds.draft_tokens if rounds.drafts else 0.0
         # a request's first token is the prompt's, and every round yields one of the model's own
         generated = self.finished + rounds.drafts + rounds.accepted if self.drafts else self.generated_tokens
-        values = {f"spec_accept_length{{{rank}}}": length, f"spec_accept_rate{{{rank}}}": rate}
-        counts = {"prompt_tokens": self.prompt_tokens, "generation_tokens": generated, "num_requests": self.finished}
+        values = {
+            "spec_accept_length": 1.0 + rounds.accepted / rounds.drafts if is_shown else 0.0,
+            "spec_accept_rate": rounds.accepted / rounds.draft_tokens if rounds.drafts else 0.0,
+            "prompt_tokens_total": self.prompt_tokens,
+            "generation_tokens_total": generated,
+            "num_requests_total": self.finished,
+        }
         if self.script.counts_rounds and rounds.drafts:
-            counts["spec_verify_calls"] = rounds.drafts
-        values |= {f"{name}_total{{{labels}}}": float(count) for name, count in counts.items()}
-        return [f"sglang:{name} {value}" for name, value in values.items()]
+            values["spec_verify_calls_total"] = rounds.drafts
+        return [f"sglang:{name}{{{labels}}} {value}" for name, value in values.items()]
 
     def _tgi_metrics(self) -> list[str]:
-        steps = self.finished + self.steps
-        lines = [f"tgi_request_success {self.finished}"]
-        lines += [f"tgi_request_skipped_tokens_sum {self.rounds.accepted}", f"tgi_request_skipped_tokens_count {steps}"]
-        lines += [f"tgi_request_input_length_sum {self.prompt_tokens}"]
-        return [*lines, f"tgi_request_generated_tokens_sum {self.generated_tokens}"]
+        values = {
+            "success": self.finished,
+            "skipped_tokens_sum": self.rounds.accepted,
+            "skipped_tokens_count": self.finished + self.steps,
+            "input_length_sum": self.prompt_tokens,
+            "generated_tokens_sum": self.generated_tokens,
+        }
+        return [f"tgi_request_{name} {value}" for name, value in values.items()]
 
     def prometheus(self) -> str:
         """TensorRT-LLM's /prometheus/metrics."""
@@ -239,15 +243,26 @@ class ScriptedEngine:
         told = ",".join(f'{name}="{value}"' for name, value in settings.items())
         return "\n".join([*lines, f"trtllm_model_config_info{{{labels},{told}}} 1.0"]) + "\n"
 
-    def sglang_info(self) -> dict[str, Any]:
-        """SGLang's /get_server_info."""
-        told: dict[str, Any] = json.loads(_recorded(f"sglang_{'on' if self.drafts else 'off'}_server_info.json"))
-        return told | dict(self.script.config)
-
-    def info(self, name: str) -> dict[str, Any]:
-        """Another route's answer, as a file has it."""
-        told: dict[str, Any] = json.loads(_recorded(name))
-        return told
+    def routes(self) -> dict[str, Callable[[], Any]]:
+        """What its own GET routes say; /metrics is the server's."""
+        script, arm = self.script, "on" if self.drafts else "off"
+        if script.kind == "llama":
+            return {"/props": lambda: _recorded_object(f"llama_{arm}_props.json")}
+        if script.kind == "sglang":
+            return {
+                "/get_server_info": lambda: _recorded_object(f"sglang_{arm}_server_info.json") | dict(script.config),
+                "/get_model_info": lambda: _recorded_object("sglang_model_info.json"),
+            }
+        if script.kind == "tensorrt_llm":
+            beside = {"/prometheus/metrics": self.prometheus} if script.has_prometheus else {}
+            return {"/version": lambda: {"version": "1.2.0"}, **beside}
+        if script.kind == "tgi":
+            return {"/info": lambda: _recorded_object("tgi_info.json")}
+        return {
+            "/version": lambda: {"version": "0.11.0"},
+            "/tokenizer_info": lambda: {"tokenizer_class": "Scripted", "eos_token": "</s>"},
+            **({"/server_info": self._server_info} if script.has_server_info else {}),
+        }
 
     def _vllm_metrics(self) -> list[str]:
         lines = [f"process_start_time_seconds {self.started_at_s}"]
@@ -299,9 +314,8 @@ class ScriptedEngine:
             for position, count in per_position
         ]
 
-    def server_info(self) -> dict[str, Any]:
-        """vLLM's /server_info?config_format=json."""
-        told = json.loads(_recorded(f"vllm_{'on' if self.drafts else 'off'}_server_info.json"))
+    def _server_info(self) -> dict[str, Any]:
+        told = _recorded_object(f"vllm_{'on' if self.drafts else 'off'}_server_info.json")
         for name, value in self.script.config.items():
             *path, last = name.split(".")
             part = told["vllm_config"]
@@ -310,11 +324,6 @@ class ScriptedEngine:
             part[last] = value
         if self.script.instance_id:
             told["vllm_config"]["instance_id"] = self.script.instance_id
-        return dict(told)
-
-    def props(self) -> dict[str, Any]:
-        """llama.cpp's /props."""
-        told: dict[str, Any] = json.loads(_recorded(f"llama_{'on' if self.drafts else 'off'}_props.json"))
         return told
 
     def refusal(self, body: Mapping[str, Any]) -> str:
@@ -325,6 +334,11 @@ class ScriptedEngine:
 def _counter(name: str, labels: str, value: int) -> list[str]:
     """A counter, and beside it the gauge that says since when it counts."""
     return [f"vllm:{name}_total{{{labels}}} {value}.0", f"vllm:{name}_created{{{labels}}} 1.7959746720416389e+09"]
+
+
+def _recorded_object(name: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(_recorded(name))
+    return told
 
 
 @cache

@@ -3,24 +3,22 @@
 In a thread: `with ScriptedServer() as server: server.url`. As a process: `python -m tests.scripted_server --port 0`
 prints its port and serves until it is terminated.
 
-Routes: /v1/models, /v1/completions (also `echo` + `logprobs`), /v1/chat/completions, /tokenize, /detokenize,
-/tokenizer_info, /version, /health, /metrics, /server_info; as llama.cpp /props, and none of vLLM's own; as SGLang,
-TensorRT-LLM and TGI theirs.
+Routes: /v1/models, /v1/completions (also `echo` + `logprobs`), /v1/chat/completions, /health, /metrics, and those of
+the engine that it plays (`ScriptedEngine.routes`).
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import json
 import re
+import sys
 import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -28,7 +26,6 @@ from aiohttp import web
 from tests.scripted_engine import EngineScript, ScriptedEngine
 
 MODEL = "scripted"
-EOS = "</s>"
 
 TOKEN = re.compile(r" \S|[\s\S]", re.UNICODE)
 """A character, or a space with the character after it: contexts and continuations join across their seam."""
@@ -199,76 +196,28 @@ class ScriptedServer:
 
     def _app(self) -> web.Application:
         app = web.Application(client_max_size=64 * 2**20)
-        app.add_routes(
-            [
-                web.get("/v1/models", self._models),
-                web.get("/health", self._say({})),
-                web.post("/v1/completions", self._completions),
-                web.post("/v1/chat/completions", self._chat),
-            ]
-        )
-        routes = {
-            "llama": self._llama_routes,
-            "sglang": self._sglang_routes,
-            "tensorrt_llm": self._tensorrt_llm_routes,
-            "tgi": self._tgi_routes,
-        }
-        app.add_routes(routes.get(self.script.engine.kind, self._vllm_routes)())
-        if self.script.engine.settings:
-            app.add_routes([web.get("/openapi.json", self._say(_openapi(self.script.engine.settings)))])
-        if self.script.engine.has_metrics:
+        script, engine = self.script.engine, self.engine
+        says: dict[str, Callable[[], Any]] = {"/health": dict, "/v1/models": self._models, **engine.routes()}
+        if script.settings:
+            says["/openapi.json"] = lambda: _openapi(script.settings)
+        app.add_routes([web.get(route, _say(value)) for route, value in says.items()])
+        posts = {"/v1/completions": self._completions, "/v1/chat/completions": self._chat}
+        posts |= {"/tokenize": self._tokenize} if script.kind in ("vllm", "llama") else {}
+        posts |= {"/detokenize": self._detokenize} if script.kind == "vllm" else {}
+        app.add_routes([web.post(route, handler) for route, handler in posts.items()])
+        if script.has_metrics:
             app.add_routes([web.get("/metrics", self._metrics)])
         return app
 
-    def _llama_routes(self) -> list[web.RouteDef]:
-        return [web.get("/props", self._say(self.engine.props())), web.post("/tokenize", self._tokenize)]
-
-    def _sglang_routes(self) -> list[web.RouteDef]:
-        return [
-            web.get("/get_server_info", self._say(self.engine.sglang_info())),
-            web.get("/get_model_info", self._say(self.engine.info("sglang_model_info.json"))),
-        ]
-
-    def _tensorrt_llm_routes(self) -> list[web.RouteDef]:
-        async def prometheus(_: web.Request) -> web.Response:
-            return web.Response(text=self.engine.prometheus())
-
-        routes = [web.get("/version", self._say({"version": "1.2.0"}))]
-        return [*routes, web.get("/prometheus/metrics", prometheus)] if self.script.engine.has_prometheus else routes
-
-    def _tgi_routes(self) -> list[web.RouteDef]:
-        return [web.get("/info", self._say(self.engine.info("tgi_info.json")))]
-
-    def _vllm_routes(self) -> list[web.RouteDef]:
-        routes = [
-            web.get("/version", self._say({"version": "0.11.0"})),
-            web.get("/tokenizer_info", self._say({"tokenizer_class": "Scripted", "eos_token": EOS})),
-            web.post("/tokenize", self._tokenize),
-            web.post("/detokenize", self._detokenize),
-        ]
-        is_open = self.script.engine.has_server_info
-        return [*routes, web.get("/server_info", self._say(self.engine.server_info()))] if is_open else routes
-
-    @staticmethod
-    def _say(value: Mapping[str, Any]) -> Callable[[web.Request], Any]:
-        async def handler(_: web.Request) -> web.Response:
-            return web.json_response(value)
-
-        return handler
-
-    async def _models(self, _: web.Request) -> web.Response:
-        card: dict[str, Any] = {"id": self.model, "object": "model"}
-        if self.script.engine.kind == "llama":
-            card |= {"owned_by": "llamacpp", "meta": {"n_ctx": self.script.max_model_len, "n_params": 134515008}}
-        elif self.script.engine.kind == "tgi":
-            card |= {"created": 0, "owned_by": self.model}
-        elif self.script.engine.kind == "tensorrt_llm":
-            card |= {"owned_by": "tensorrt_llm"}
-        elif self.script.engine.kind == "sglang":
-            card |= {"owned_by": "sglang", "root": self.model, "max_model_len": self.script.max_model_len}
-        else:
-            card |= {"owned_by": "vllm", "root": self.model, "max_model_len": self.script.max_model_len}
-        return web.json_response({"object": "list", "data": [card]})
+    def _models(self) -> dict[str, Any]:
+        length, kind = self.script.max_model_len, self.script.engine.kind
+        cards = {
+            "llama": {"owned_by": "llamacpp", "meta": {"n_ctx": length, "n_params": 134515008}},
+            "tgi": {"created": 0, "owned_by": self.model},
+            "tensorrt_llm": {"owned_by": kind},
+        }
+        other = {"owned_by": kind, "root": self.model, "max_model_len": length}
+        return {"object": "list", "data": [{"id": self.model, "object": "model", **cards.get(kind, other)}]}
 
     async def _metrics(self, _: web.Request) -> web.Response:
         self.n_metrics_read += 1
@@ -399,6 +348,16 @@ class ScriptedServer:
         )
 
 
+def _say(value: Callable[[], Any]) -> Callable[[web.Request], Any]:
+    """Answers with JSON, or with a text as it is."""
+
+    async def handler(_: web.Request) -> web.Response:
+        told = value()
+        return web.Response(text=told) if isinstance(told, str) else web.json_response(told)
+
+    return handler
+
+
 def _openapi(settings: Sequence[str]) -> dict[str, Any]:
     """As FastAPI writes it: a reference to the body's schema."""
     body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Body"}}}}
@@ -412,29 +371,9 @@ def _error(status: int, message: str, kind: str, headers: Mapping[str, str] | No
     return web.json_response(body, status=status, headers=headers)
 
 
-def _read_answers(path: Path | None) -> dict[str, str]:
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path else []
-    return {row["prompt"]: row["text"] for row in rows}
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--model", default=MODEL)
-    parser.add_argument("--answers", type=Path, help='JSONL of {"prompt", "text"}: right answers')
-    parser.add_argument("--flip-share", type=float, default=0.0)
-    parser.add_argument("--latency", type=float, default=0.0, help="seconds")
-    parser.add_argument("--max-model-len", type=int, default=1_000_000)
-    parser.add_argument("--drafts", action="store_true")
-    given = parser.parse_args()
-    script = Script(
-        answers=_read_answers(given.answers),
-        flip_share=given.flip_share,
-        latency_s=given.latency,
-        max_model_len=given.max_model_len,
-        drafts=given.drafts,
-    )
-    server = ScriptedServer(script, port=given.port, model=given.model)
+    """Serves at a port: `--port 0` takes a free one."""
+    server = ScriptedServer(port=int(sys.argv[2]))
     asyncio.run(server.serve(lambda: print(server.port, flush=True)))
 
 

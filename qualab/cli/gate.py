@@ -16,7 +16,7 @@ from qualab import bootstrap
 from qualab.cli.options import Database, Format, OutputFormat, duration
 from qualab.cli.output import OF_VERDICT, complain, output_may_fail
 from qualab.clock import SystemClock
-from qualab.endpoints.remote import open_service
+from qualab.endpoints.remote import Service
 from qualab.errors import InvalidValue, QualabError, Unauthenticated, UsageError
 from qualab.model.report import GateResult
 from qualab.model.wording import line_text
@@ -101,7 +101,7 @@ async def _wait(
 @asynccontextmanager
 async def _source(server: str, token: str, db: str | None) -> AsyncIterator[Source]:
     if server:
-        async with open_service(server, token=token) as remote:
+        async with Service(server, token=token) as remote:
             yield ServedVerdicts(remote=remote)
         return
     store, registry = bootstrap.stores_of(load(command_line={"db": db}))

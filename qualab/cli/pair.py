@@ -15,13 +15,12 @@ import typer
 
 from qualab.errors import UsageError
 from qualab.managed.manifests import render_compose, render_kubernetes
-from qualab.managed.reading import read_pair
+from qualab.managed.pair import ServedPair, read_pair
 from qualab.managed.serving import serve
 from qualab.model.names import ArmName
 
 if TYPE_CHECKING:
     from qualab.cli.progress import TerminalProgress
-    from qualab.model.pair import ServedPair
     from qualab.settings import Settings
 
 EXAMPLES = Path(__file__).with_name("examples")

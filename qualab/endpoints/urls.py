@@ -1,11 +1,10 @@
-"""Endpoint URLs: one spelling, the routes under it, and whether two URLs are one server."""
+"""Endpoint URLs: one spelling, what lies beside the API, and whether two URLs are one server."""
 
 from __future__ import annotations
 
 import re
 import socket
-from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
 from pyreqwest.http import Url
@@ -15,8 +14,6 @@ from qualab.errors import InvalidValue
 ROUTES = ("/chat/completions", "/completions", "/models")
 EXAMPLE = "Write it like http://127.0.0.1:8000/v1"
 DEFAULT_PORTS = {"http": 80, "https": 443}
-LOOPBACK = "127.0.0.1"
-SAME_AS_LOOPBACK = frozenset({"::1", "0.0.0.0", "::"})
 VERSION = re.compile(r"v\d+[a-z0-9]*", re.IGNORECASE)
 
 
@@ -25,7 +22,26 @@ def normalize_url(url: str) -> str:
 
     A prefix before the version stays. Raises InvalidValue for another scheme, a user name, a query or a fragment.
     """
-    parts = _split(url)
+    text = url.strip()
+    scheme, separator, rest = re.split("[?#]", text, maxsplit=1)[0].rpartition("://")
+    shown = f"'{scheme}{separator}{rest.rpartition('@')[2]}'"  # without what may be secret in it
+
+    def refused(why: str) -> InvalidValue:
+        return InvalidValue(f"The endpoint URL {shown} {why}", hint=EXAMPLE)
+
+    if "://" not in text:
+        raise refused("has no scheme")
+    try:
+        parts = urlsplit(text)
+        is_url = bool(parts.hostname) and parts.port != 0 and not re.search(r"[\s\\\x00-\x1f]", text)
+    except ValueError:
+        raise refused("is not a URL") from None
+    if parts.scheme not in DEFAULT_PORTS:
+        raise refused("is neither http nor https")
+    if "@" in parts.netloc:
+        raise InvalidValue("An endpoint URL must not hold a user name or password", hint="Give a key instead")
+    if "?" in text or "#" in text:
+        raise refused("must not have a query or fragment")
     path = re.sub("/+", "/", parts.path).rstrip("/")
     for route in ROUTES:
         path = path.removesuffix(route)
@@ -34,67 +50,32 @@ def normalize_url(url: str) -> str:
     base = f"{parts.scheme}://{parts.netloc.lower()}{path}"
     try:
         Url(base)
-    except ValueError as exc:
-        raise InvalidValue(f"The endpoint URL {_shown(url)} is not a URL", hint=EXAMPLE) from exc
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise refused("is not a URL")
     return base
 
 
-def _split(url: str) -> SplitResult:
-    text = url.strip()
-    shown = _shown(text)
-    if "://" not in text:
-        raise InvalidValue(f"The endpoint URL {shown} has no scheme", hint=EXAMPLE)
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError as exc:
-        raise InvalidValue(f"The endpoint URL {shown} is not a URL", hint=EXAMPLE) from exc
-    if parts.scheme not in DEFAULT_PORTS:
-        raise InvalidValue(f"The endpoint URL {shown} is neither http nor https", hint=EXAMPLE)
-    if "@" in parts.netloc:
-        raise InvalidValue("An endpoint URL must not hold a user name or password", hint="Give a key instead")
-    if parts.query or parts.fragment or "?" in text or "#" in text:
-        raise InvalidValue(f"The endpoint URL {shown} must not have a query or fragment", hint=EXAMPLE)
-    if not parts.hostname or port == 0 or re.search(r"[\s\\\x00-\x1f]", text):
-        raise InvalidValue(f"The endpoint URL {shown} is not a URL", hint=EXAMPLE)
-    return parts
-
-
-def _shown(url: str) -> str:
-    """A URL without what may be secret in it."""
-    text = re.split("[?#]", url.strip(), maxsplit=1)[0]
-    scheme, separator, rest = text.rpartition("://")
-    return f"'{scheme}{separator}{rest.rpartition('@')[2]}'"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routes:
-    """Where an API's routes are. `root` lies beside the versioned API: vLLM and llama.cpp keep more routes there."""
-
-    base: str
-    root: str
-    completions: str
-    chat: str
-
-    @classmethod
-    def of(cls, url: str) -> Routes:
-        """Raises InvalidValue as `normalize_url` does."""
-        base = normalize_url(url)
-        head, _, last = base.rpartition("/")
-        return cls(
-            base=base,
-            root=head if VERSION.fullmatch(last) else base,
-            completions=f"{base}/completions",
-            chat=f"{base}/chat/completions",
-        )
+def root_of(base: str) -> str:
+    """What lies beside the versioned API: vLLM and llama.cpp keep more routes there."""
+    head, _, last = base.rpartition("/")
+    return head if VERSION.fullmatch(last) else base
 
 
 def alternatives(base: str) -> list[str]:
     """Other roots that a user may have meant: "/v1" added, a doubled version halved, a prefix dropped."""
     parts = urlsplit(base)
     origin = f"{parts.scheme}://{parts.netloc}"
-    tried = (f"{base}/v1", base.rpartition("/")[0], f"{origin}/v1")
-    return [url for url in dict.fromkeys(tried) if url != base and url.startswith(origin) and normalize_url(url) == url]
+    candidates = (f"{base}/v1", base.rpartition("/")[0], f"{origin}/v1")
+    return [
+        url for url in dict.fromkeys(candidates) if url != base and url.startswith(origin) and normalize_url(url) == url
+    ]
+
+
+def port_of(parts: SplitResult) -> int:
+    """The port of a URL, also where it is not written."""
+    return parts.port or DEFAULT_PORTS[parts.scheme]
 
 
 def same_server(url_a: str, url_b: str) -> bool:
@@ -104,52 +85,38 @@ def same_server(url_a: str, url_b: str) -> bool:
     because gateways tell them apart by name. Names that do not resolve are compared as they are written.
     """
     a, b = (urlsplit(normalize_url(url)) for url in (url_a, url_b))
-    if (_port(a), a.path) != (_port(b), b.path):
+    if (port_of(a), a.path) != (port_of(b), b.path):
         return False
     if a.hostname == b.hostname:
         return True
-    if _port(a) in DEFAULT_PORTS.values() and _is_routed_name(a.hostname) and _is_routed_name(b.hostname):
+    if port_of(a) in DEFAULT_PORTS.values() and _is_name(a.hostname) and _is_name(b.hostname):
         return False
     return bool(_addresses(a) & _addresses(b))
 
 
-def _port(parts: SplitResult) -> int:
-    return parts.port or DEFAULT_PORTS[parts.scheme]
-
-
 def is_loopback(host: str | None) -> bool:
     """Whether a host, as written, is this machine."""
-    if host is None or host == "localhost" or host.endswith(".localhost"):
-        return host is not None
     try:
-        return ip_address(host).is_loopback
+        return ip_address(host or "").is_loopback
     except ValueError:
-        return False
+        return host == "localhost" or str(host).endswith(".localhost")
 
 
-def _is_routed_name(host: str | None) -> bool:
-    """Whether a host is a name that a gateway can route by."""
-    if host is None or is_loopback(host):
-        return False
+def _is_name(host: str | None) -> bool:
+    """Whether a gateway can route by this host."""
     try:
-        ip_address(host)
+        ip_address(host or "")
     except ValueError:
-        return True
+        return not is_loopback(host)
     return False
 
 
 def _addresses(parts: SplitResult) -> set[str]:
     host = parts.hostname or ""
     try:
-        found = socket.getaddrinfo(host, _port(parts), type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, port_of(parts), type=socket.SOCK_STREAM)
     except OSError:
         return {host}
-    return {_canonical(str(entry[4][0])) for entry in found}
-
-
-def _canonical(address: str) -> str:
-    text = address.partition("%")[0]
-    ip = ip_address(text)
-    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
-        text = str(ip.ipv4_mapped)
-    return LOOPBACK if text in SAME_AS_LOOPBACK else text
+    addresses = [ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+    plain = [getattr(address, "ipv4_mapped", None) or address for address in addresses]
+    return {"this machine" if one.is_unspecified or str(one) in ("127.0.0.1", "::1") else str(one) for one in plain}

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qualab.errors import BrokenTask
 from qualab.model.logged import TaskFacts
 from qualab.model.names import MetricKind
 
 CATALOG_FILE = "catalog.yaml"
-
-COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class Entry(BaseModel):
@@ -29,23 +26,15 @@ class Entry(BaseModel):
 class DatasetEntry(Entry):
     """Where one data set is found."""
 
-    revision: str | None = None
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
+    """A commit."""
     bundled: bool = False
     files: tuple[str, ...] = ()
     columns: tuple[str, ...] | dict[str, tuple[str, ...]] = ()
 
-    @field_validator("revision")
-    @classmethod
-    def _is_commit(cls, revision: str | None) -> str | None:
-        if revision is not None and not COMMIT.fullmatch(revision):
-            raise ValueError("must be a commit of 40 hexadecimal digits")
-        return revision
-
     def columns_of(self, config: str | None) -> tuple[str, ...]:
         """Columns that every line must have; empty where the first line says it."""
-        if isinstance(self.columns, dict):
-            return self.columns.get(config or "", ())
-        return self.columns
+        return self.columns.get(config or "", ()) if isinstance(self.columns, dict) else self.columns
 
 
 class TaskHints(Entry):
@@ -82,10 +71,6 @@ class BenchmarkEntry(Entry):
     choices: Annotated[int, Field(ge=2)] | None = None
     primary: tuple[str, ...] = ()
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (*self.groups, *self.tasks)
-
 
 class SuiteEntry(Entry):
     """A named choice of tasks."""
@@ -104,37 +89,28 @@ class Catalog(Entry):
 
     @cached_property
     def owners(self) -> Mapping[str, str]:
-        return {name: key for key, entry in self.benchmarks.items() for name in entry.names}
+        """The benchmark of every task and group that the catalog names."""
+        return {name: key for key, entry in self.benchmarks.items() for name in (*entry.groups, *entry.tasks)}
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every suite, group and task that the catalog names."""
-        return (*self.suites, *self.owners)
-
-    def benchmark_of(self, name: str) -> str | None:
-        """The benchmark of a task or group."""
-        return self.owners.get(name)
-
-    def hints(self, task: str) -> TaskHints:
-        """What the catalog says about a task; nothing where it does not know it."""
-        benchmark = self.benchmark_of(task)
-        if benchmark is None:
+    def hints(self, name: str) -> TaskHints:
+        """What the catalog says about a task or group; nothing where it does not know it."""
+        if name not in self.owners:
             return TaskHints()
+        benchmark = self.owners[name]
         entry = self.benchmarks[benchmark]
         common = TaskHints(benchmark=benchmark, metrics=entry.metrics, cluster=entry.cluster, choices=entry.choices)
-        return entry.tasks.get(task, TaskHints()).over(common)
+        return entry.tasks.get(name, TaskHints()).over(common)
 
     def facts(self, name: str) -> TaskFacts | None:
         """What is known of a task or group for logs that others wrote; None where it is not known."""
-        benchmark = self.benchmark_of(name)
-        if benchmark is None:
-            return None
         hints = self.hints(name)
+        if hints.benchmark is None:
+            return None
         return TaskFacts(
-            benchmark=benchmark,
+            benchmark=hints.benchmark,
             kinds=hints.metrics,
             cluster=hints.cluster or (),
-            primary=self.benchmarks[benchmark].primary,
+            primary=self.benchmarks[hints.benchmark].primary,
             n_choices=hints.choices,
         )
 
@@ -142,11 +118,6 @@ class Catalog(Entry):
         """Suites replaced by their tasks; each name once, in the order of its first mention."""
         expanded = (task for name in names for task in (self.suites[name].tasks if name in self.suites else (name,)))
         return tuple(dict.fromkeys(expanded))
-
-    def folders(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Folders under lm_eval/tasks that hold the official YAMLs of these names."""
-        known = (self.benchmarks[key] for name in names if (key := self.benchmark_of(name)))
-        return tuple(dict.fromkeys(folder for entry in known for folder in entry.lm_eval_folders))
 
 
 def read_catalog(tasks_dir: Path) -> Catalog:
@@ -157,9 +128,8 @@ def read_catalog(tasks_dir: Path) -> Catalog:
     except (OSError, yaml.YAMLError) as exc:
         raise BrokenTask(f"The task catalog {path} cannot be read: {exc}", hint="Reinstall qualab") from exc
     except ValidationError as exc:
-        raise BrokenTask(
-            f"The task catalog {path} is wrong at {first_error(exc)}", hint="Its format is in CATALOG.md"
-        ) from exc
+        why = f"The task catalog {path} is wrong at {_first_error(exc)}"
+        raise BrokenTask(why, hint="Its format is in CATALOG.md") from exc
 
 
 def hints_from_metadata(task: str, metadata: Any) -> TaskHints:
@@ -168,13 +138,11 @@ def hints_from_metadata(task: str, metadata: Any) -> TaskHints:
     try:
         return TaskHints.model_validate(own)
     except ValidationError as exc:
-        raise BrokenTask(
-            f"The metadata of task {task} is wrong at qualab.{first_error(exc)}",
-            hint="Known keys are benchmark, metrics, cluster and choices",
-        ) from exc
+        why = f"The metadata of task {task} is wrong at qualab.{_first_error(exc)}"
+        raise BrokenTask(why, hint="Known keys are benchmark, metrics, cluster and choices") from exc
 
 
-def first_error(exc: ValidationError) -> str:
-    """Where a value is wrong and why, as "suites.release.tasks: Field required"."""
+def _first_error(exc: ValidationError) -> str:
+    """As "suites.release.tasks: Field required"."""
     error = exc.errors(include_url=False)[0]
-    return f"{'.'.join(str(part) for part in error['loc'])}: {error['msg']}"
+    return f"{'.'.join(map(str, error['loc']))}: {error['msg']}"

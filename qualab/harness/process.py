@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import json
 import logging
-import math
 import mmap
 import os
 import signal
@@ -28,7 +27,7 @@ from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qualab.errors import HarnessError, QualabError, ScoringTimedOut, error_class
 from qualab.model.items import Item, JsonObject, Reply
@@ -36,9 +35,11 @@ from qualab.model.plan import MetricSpec, TaskSpec
 from qualab.model.ports import TaskOptions
 
 if TYPE_CHECKING:
-    from qualab.harness.loading import LmEvalTasks
+    from qualab.harness.tasks import LmEvalTasks
 
 ITEM_TIMEOUT_S = 30.0
+CALL_TIMEOUT_S = 600.0
+"""How long loading may take, which may download, and every other call that scores nothing."""
 LOOK_S = 0.2
 """How often the note is looked at."""
 IDLE_S = 60.0
@@ -50,6 +51,7 @@ START = (
     "from qualab.harness.process import main; main(*sys.argv[2:])"
 )
 """The process imports what this one does, whatever the current directory holds."""
+FACTS = ("suite", "applies_chat_template", "tasks", "metrics", "harness_version")
 Answered = Sequence[tuple[Item, Sequence[Reply]]]
 log = logging.getLogger("qualab.harness")
 
@@ -63,11 +65,14 @@ class Harness:
         self._busy = weakref.WeakSet[_Process]()
 
     def load(self, options: TaskOptions) -> LoadedTasks:
-        """Raises what `load_tasks` raises, and HarnessError where the process ends."""
-        process = _spare.take() or _Process()
+        """Raises what `load_tasks` raises, and HarnessError where the process ends or takes too long."""
+        process = _idle_process() or _Process()
         self._busy.add(process)
+        here = os.sep  # data files are looked for in the current directory; in the root where that is gone
+        with suppress(FileNotFoundError):
+            here = os.getcwd()
         try:
-            facts = process.call("load", self._tasks_dir, _current_directory(), self._item_timeout_s, options)
+            facts = process.call("load", self._tasks_dir, here, self._item_timeout_s, options)
         except BaseException:
             _give_back(self._busy, process)
             raise
@@ -101,18 +106,15 @@ class _Process:
             )
         self._connection = Connection(here.detach())
 
-    @property
-    def is_alive(self) -> bool:
-        return self._ended_by is None and self._process.poll() is None
-
-    def call(self, name: str, *given: Any, item_timeout_s: float = math.inf) -> Any:
-        """What the call returns there. Raises what it raises there, ScoringTimedOut and HarnessError."""
+    def call(self, name: str, *given: Any, timeout_s: float | None = None) -> Any:
+        """What the call returns there; `timeout_s` is for each item that it scores. Raises what it raises there,
+        ScoringTimedOut and HarnessError."""
         with self._lock:
             try:
                 if self._ended_by is not None:
                     raise self._ended_by
                 self._connection.send((name, given))
-                self._wait(item_timeout_s)
+                self._wait(name, timeout_s or CALL_TIMEOUT_S)
                 is_value, value = self._connection.recv()
             except (EOFError, OSError):
                 raise self.end(self._lost()) from None
@@ -127,7 +129,7 @@ class _Process:
     def drop_tasks(self) -> bool:
         """Whether it can be given others: not where it is in a call, which nobody waits for as the command ends."""
         with suppress(EOFError, OSError):
-            if self.is_alive and not self._lock.locked():
+            if self._ended_by is None and self._process.poll() is None and not self._lock.locked():
                 self._connection.send(("drop", ()))
                 return True
         return False
@@ -141,16 +143,19 @@ class _Process:
             self._process.wait()
         return self._ended_by
 
-    def _wait(self, item_timeout_s: float) -> None:
+    def _wait(self, name: str, timeout_s: float) -> None:
         seen, since = b"", time.monotonic()
         while not self._connection.poll(LOOK_S):
             now, note = time.monotonic(), bytes(self._note)
             if note != seen:
                 seen, since = note, now
-            elif now - since > item_timeout_s:
+            elif now - since > timeout_s:
                 item, step = _read(note)
+                if not item:
+                    hint = "Look for what waits or does not end in the task's data set, functions and templates"
+                    raise HarnessError(f"lm-eval took more than {timeout_s:g} s to {name} tasks", hint=hint)
                 raise ScoringTimedOut(
-                    f"Scoring item {item} took more than {item_timeout_s:g} s in {step}",
+                    f"Scoring item {item} took more than {timeout_s:g} s in {step}",
                     hint="The answers are kept. Correct what backtracks or waits there; "
                     "QUALAB_SCORING_TIMEOUT gives an item more seconds",
                 )
@@ -161,49 +166,29 @@ class _Process:
             self._process.wait(5.0)
         item, step = _read(bytes(self._note))
         at = f" at item {item}, in {step}" if item else ""
-        return HarnessError(
-            f"lm-eval's process ended with code {self._process.poll()}{at}", hint="The answers are kept"
-        )
+        code = self._process.poll()
+        return HarnessError(f"lm-eval's process ended with code {code}{at}", hint="The answers are kept")
 
 
-def _current_directory() -> str:
-    """Data files are looked for there; the root where it is gone."""
-    with suppress(FileNotFoundError):
-        return os.getcwd()
-    return os.sep
+_idle: list[tuple[float, _Process]] = []
+"""A process without tasks, for the next load, and since when it waits. Methods of a list need no lock."""
 
 
-class _Spare:
-    """One process without tasks, for the next load."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # the garbage collector may put one at any moment
-        self._kept: tuple[float, _Process] | None = None
-
-    def take(self) -> _Process | None:
-        with self._lock:
-            kept, self._kept = self._kept, None
-        if kept is None:
-            return None
-        if time.monotonic() - kept[0] < IDLE_S / 2 and kept[1].is_alive:
-            return kept[1]
-        kept[1].end()
-        return None
-
-    def put(self, process: _Process) -> None:
-        with self._lock:
-            if self._kept is None and process.drop_tasks():
-                self._kept = (time.monotonic(), process)
-            else:
-                process.end()
-
-
-_spare = _Spare()
+def _idle_process() -> _Process | None:
+    with suppress(IndexError):
+        since, process = _idle.pop()
+        if time.monotonic() - since < IDLE_S / 2 and process.drop_tasks():
+            return process
+        process.end()
+    return None
 
 
 def _give_back(busy: weakref.WeakSet[_Process], process: _Process) -> None:
     busy.discard(process)
-    _spare.put(process)
+    if not _idle and process.drop_tasks():
+        _idle.append((time.monotonic(), process))
+    else:
+        process.end()
 
 
 class LoadedTasks:
@@ -216,13 +201,14 @@ class LoadedTasks:
         self.metrics: tuple[MetricSpec, ...] = facts["metrics"]
         self.harness_version: str = facts["harness_version"]
         self._process = process
-        self._scoring = partial(process.call, item_timeout_s=item_timeout_s)
+        self._scoring = partial(process.call, timeout_s=item_timeout_s)
 
     def render(self) -> Iterator[Item]:
         """Every item with its prompts, in task and document order; one rendering at a time."""
-        self._process.call("begin_rendering")
-        while items := self._process.call("rendered", RENDERED_AT_ONCE):
+        n_rendered = 0
+        while items := self._process.call("render", n_rendered, RENDERED_AT_ONCE):
             yield from items
+            n_rendered += len(items)
 
     def score(self, task: str, answered: Answered) -> list[dict[str, Any]]:
         """Score as `ScoredTasks`. Raises HarnessError, ScoringTimedOut; so do the next but `aggregate`."""
@@ -248,9 +234,8 @@ class LoadedTasks:
 class _Item(NamedTuple):
     """What scoring reads of an item; a tenth of the time on its way, compared with the whole."""
 
-    doc_id: int
-    doc: JsonObject
     id: str
+    doc: JsonObject
 
 
 class _Reply(NamedTuple):
@@ -261,17 +246,11 @@ class _Reply(NamedTuple):
     is_greedy: bool | None
 
 
-def _packed(answered: Answered) -> list[tuple[Any, ...]]:
-    """Plain tuples: what pickle is fast at."""
+def _packed(answered: Answered) -> list[tuple[_Item, list[_Reply]]]:
     return [
-        (item.doc_id, item.doc, item.id, [(one.text, one.loglikelihood, one.is_greedy) for one in replies])
+        (_Item(item.id, item.doc), [_Reply(one.text, one.loglikelihood, one.is_greedy) for one in replies])
         for item, replies in answered
     ]
-
-
-def _unpacked(packed: Sequence[tuple[Any, ...]]) -> Answered:
-    entries = [(_Item(*item), [_Reply(*one) for one in replies]) for *item, replies in packed]
-    return cast("Answered", entries)
 
 
 def _read(note: bytes) -> tuple[str, str]:
@@ -292,14 +271,8 @@ class _Server:
 
     def answer(self, name: str, given: Sequence[Any]) -> tuple[bool, Any]:
         """Whether it went well; then the value, or the error's parts."""
-        own: dict[str, Callable[..., Any]] = {
-            "load": self._load,
-            "begin_rendering": self._begin_rendering,
-            "rendered": self._rendered,
-        }
         try:
-            if name in ("score", "extracted"):
-                given = (given[0], _unpacked(given[1]))
+            own: Mapping[str, Callable[..., Any]] = {"load": self._load, "render": self._render}
             found = (own.get(name) or getattr(self.tasks, name))(*given)
             return True, list(found) if isinstance(found, Iterator) else found
         except QualabError as error:
@@ -316,7 +289,7 @@ class _Server:
 
     def note(self, item: str, step: str) -> None:
         """Tells the watching process what comes next; without one, the system ends what takes too long."""
-        signal.setitimer(signal.ITIMER_PROF, 2 * self._item_timeout_s if item else 0.0)
+        signal.setitimer(signal.ITIMER_PROF, 2 * (self._item_timeout_s if item else CALL_TIMEOUT_S))
         self._n_notes += 1
         text = f"{self._n_notes}\n{item}\n{step}".encode()[:NOTE_BYTES]
         self._page[:] = text.ljust(NOTE_BYTES, b"\0")
@@ -328,14 +301,13 @@ class _Server:
 
         self.tasks = load_tasks(options, tasks_dir=tasks_dir, note=self.note)
         gc.freeze()
-        names = ("suite", "applies_chat_template", "tasks", "metrics", "harness_version")
-        return {name: getattr(self.tasks, name) for name in names}
+        return {name: getattr(self.tasks, name) for name in FACTS}
 
-    def _begin_rendering(self) -> None:
+    def _render(self, start: int, most: int) -> list[Item]:
+        """The items from `start` on, which is 0 or where the last call ended."""
         assert self.tasks is not None
-        self._rendering = self.tasks.render()
-
-    def _rendered(self, most: int) -> list[Item]:
+        if start == 0:
+            self._rendering = self.tasks.render()
         return list(islice(self._rendering, most))
 
 
@@ -349,6 +321,7 @@ def main(connection: str, note: str) -> None:
             if name == "drop":
                 server.drop()
                 continue
-            found = server.answer(name, given)
             server.note("", "")
-            link.send(found)
+            answer = server.answer(name, given)
+            server.note("", "")
+            link.send(answer)

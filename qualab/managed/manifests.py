@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import yaml
 
 from qualab.errors import InvalidValue
+from qualab.managed.pair import ServedPair
 from qualab.model.names import ArmName
-from qualab.model.pair import ServedPair
 
 Manifest = dict[str, Any]
 
@@ -45,7 +45,7 @@ COMPOSE_NOTE = """\
 def render_kubernetes(pair: ServedPair) -> dict[str, str]:
     """Text by file name, one an arm: a Deployment and a Service. Raises InvalidValue (an image without digest)."""
     _check_renderable(pair)
-    return {f"{arm}.yaml": KUBERNETES_NOTE + _yaml([_deployment(pair, arm), _service(arm)]) for arm in ArmName}
+    return {f"{arm}.yaml": KUBERNETES_NOTE + _yaml(_kubernetes(pair, arm)) for arm in ArmName}
 
 
 def render_compose(pair: ServedPair) -> dict[str, str]:
@@ -82,9 +82,8 @@ def _check_renderable(pair: ServedPair) -> None:
     if len({name.startswith("/") for name in _checkpoints(pair)}) > 1:
         raise InvalidValue("Of model and drafter one is a path and one a name on the hub", hint="Give both alike")
     if _models_folder(pair) == "/":
-        raise InvalidValue(
-            "Model and drafter have no folder around them that can be mounted", hint="Put both into one folder"
-        )
+        hint = "Put both into one folder"
+        raise InvalidValue("Model and drafter have no folder around them that can be mounted", hint=hint)
 
 
 def _checkpoints(pair: ServedPair) -> list[str]:
@@ -118,93 +117,79 @@ def _gpu_count(pair: ServedPair) -> int:
     return math.prod(int(pair.args.get(name, 1)) for name in sizes)
 
 
-def _labels(arm: ArmName) -> dict[str, str]:
-    return {"app.kubernetes.io/name": "qualab-pair", "app.kubernetes.io/component": arm.value}
+def _kubernetes(pair: ServedPair, arm: ArmName) -> list[Manifest]:
+    def text(value: str) -> str:  # Kubernetes would put a variable's value for $(NAME)
+        return value.replace("$(", "$$(")
 
-
-def _deployment(pair: ServedPair, arm: ArmName) -> Manifest:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": f"qualab-{arm}", "labels": _labels(arm)},
-        "spec": {
-            "replicas": 1,
-            "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": _labels(arm)},
-            "template": {"metadata": {"labels": _labels(arm)}, "spec": _pod(pair, arm)},
-        },
-    }
-
-
-def _pod(pair: ServedPair, arm: ArmName) -> Manifest:
-    claim = {"claimName": CLAIM, "readOnly": True}
-    return {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,  # a Service named vllm would set VLLM_PORT, which vLLM reads
-        "terminationGracePeriodSeconds": STOP_S,
-        "containers": [_container(pair, arm)],
-        "volumes": [
-            {"name": "models", "persistentVolumeClaim": claim},
-            {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
-        ],
-    }
-
-
-def _container(pair: ServedPair, arm: ArmName) -> Manifest:
-    gpus = _gpu_count(pair)
+    labels = {"app.kubernetes.io/name": "qualab-pair", "app.kubernetes.io/component": arm.value}
+    metadata = {"name": f"qualab-{arm}", "labels": labels}
     health = {"path": "/health", "port": "http"}
-    env: list[Manifest] = [
-        {"name": name, "value": _kubernetes_text(value)} for name, value in _environment(pair).items()
-    ]
-    return {
+    probe = {"httpGet": health, "periodSeconds": PROBE_EVERY_S, "timeoutSeconds": 5}
+    gpus = _gpu_count(pair)
+    container: Manifest = {
         "name": "vllm",
         "image": pair.image,
         "command": COMMAND,
-        "args": [_kubernetes_text(word) for word in pair.arguments(arm, host="0.0.0.0", port=PORT)],
-        "env": [*env, {"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": SECRET}}],
+        "args": [text(word) for word in pair.arguments(arm, host="0.0.0.0", port=PORT)],
+        "env": [
+            *({"name": name, "value": text(value)} for name, value in _environment(pair).items()),
+            {"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": SECRET}},
+        ],
         "ports": [{"name": "http", "containerPort": PORT}],
-        "startupProbe": {
-            "httpGet": health,
-            "periodSeconds": PROBE_EVERY_S,
-            "timeoutSeconds": 5,
-            "failureThreshold": math.ceil(pair.ready_timeout_s / PROBE_EVERY_S),
-        },
-        "readinessProbe": {"httpGet": health, "periodSeconds": PROBE_EVERY_S, "timeoutSeconds": 5},
+        "startupProbe": {**probe, "failureThreshold": math.ceil(pair.ready_timeout / PROBE_EVERY_S)},
+        "readinessProbe": probe,
         **({"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}} if gpus else {}),
         "volumeMounts": [
             {"name": "models", "mountPath": _models_folder(pair), "readOnly": True},
             {"name": "shared-memory", "mountPath": "/dev/shm"},
         ],
     }
-
-
-def _service(arm: ArmName) -> Manifest:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": f"qualab-{arm}", "labels": _labels(arm)},
-        "spec": {"selector": _labels(arm), "ports": [{"name": "http", "port": PORT, "targetPort": "http"}]},
+    pod = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,  # a Service named vllm would set VLLM_PORT, which vLLM reads
+        "terminationGracePeriodSeconds": STOP_S,
+        "containers": [container],
+        "volumes": [
+            {"name": "models", "persistentVolumeClaim": {"claimName": CLAIM, "readOnly": True}},
+            {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
+        ],
     }
-
-
-def _kubernetes_text(text: str) -> str:
-    """Kubernetes would put a variable's value for $(NAME)."""
-    return text.replace("$(", "$$(")
+    deployment = {
+        "replicas": 1,
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": pod},
+    }
+    service = {"selector": labels, "ports": [{"name": "http", "port": PORT, "targetPort": "http"}]}
+    return [
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": deployment},
+        {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": service},
+    ]
 
 
 def _compose_service(pair: ServedPair, arm: ArmName) -> Manifest:
-    placement = pair.placement(arm)
-    folder = _models_folder(pair)
-    source = "${HF_HOME:-${HOME}/.cache/huggingface}" if _uses_the_hub(pair) else _compose_text(folder)
+    def text(value: str) -> str:  # Compose would put a variable's value for $NAME
+        return value.replace("$", "$$")
+
+    placement, folder = pair.placement(arm), text(_models_folder(pair))
     address = f"[{pair.host}]" if ":" in pair.host else pair.host
-    environment = {name: _compose_text(value) for name, value in {**_environment(pair), **placement.env}.items()}
-    return {
+    service: Manifest = {
         "image": pair.image,
         "entrypoint": COMMAND,
-        "command": [_compose_text(word) for word in pair.arguments(arm, host="0.0.0.0", port=PORT)],
-        "environment": {**environment, "VLLM_API_KEY": "${VLLM_API_KEY:-}"},
+        "command": [text(word) for word in pair.arguments(arm, host="0.0.0.0", port=PORT)],
+        "environment": {
+            **{name: text(value) for name, value in {**_environment(pair), **placement.env}.items()},
+            "VLLM_API_KEY": "${VLLM_API_KEY:-}",
+        },
         "ports": [f"{address}:{placement.port}:{PORT}"],
-        "volumes": [{"type": "bind", "source": source, "target": _compose_text(folder), "read_only": True}],
+        "volumes": [
+            {
+                "type": "bind",
+                "source": "${HF_HOME:-${HOME}/.cache/huggingface}" if _uses_the_hub(pair) else folder,
+                "target": folder,
+                "read_only": True,
+            }
+        ],
         "shm_size": "8gb",
         "stop_grace_period": f"{STOP_S}s",
         "restart": "no",
@@ -212,21 +197,11 @@ def _compose_service(pair: ServedPair, arm: ArmName) -> Manifest:
             "test": ["CMD", "python3", "-c", IS_HEALTHY],
             "interval": f"{PROBE_EVERY_S}s",
             "timeout": "6s",
-            "start_period": f"{math.ceil(pair.ready_timeout_s)}s",
+            "start_period": f"{math.ceil(pair.ready_timeout)}s",
         },
-        **_compose_gpus(pair, arm),
     }
-
-
-def _compose_gpus(pair: ServedPair, arm: ArmName) -> Manifest:
-    ids = pair.placement(arm).gpus
-    if not (count := _gpu_count(pair)):
-        return {}
-    which: Mapping[str, Any] = {"device_ids": list(ids)} if ids else {"count": count}
-    device = {"driver": "nvidia", **which, "capabilities": ["gpu"]}
-    return {"deploy": {"resources": {"reservations": {"devices": [device]}}}}
-
-
-def _compose_text(text: str) -> str:
-    """Compose would put a variable's value for $NAME."""
-    return text.replace("$", "$$")
+    if count := _gpu_count(pair):
+        which: Manifest = {"device_ids": list(placement.gpus)} if placement.gpus else {"count": count}
+        device = {"driver": "nvidia", **which, "capabilities": ["gpu"]}
+        service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
+    return service

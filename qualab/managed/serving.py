@@ -1,4 +1,4 @@
-"""Starts the servers of a pair, waits until they are ready, and stops them."""
+"""Starts servers, one an arm, waits until they are ready, and stops them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from qualab.errors import InfrastructureError, InvalidValue, UsageError
 from qualab.managed import keeper
+from qualab.managed.pair import ServedPair
 from qualab.model.names import ArmName
-from qualab.model.pair import ServedPair
 
 STOP_TIMEOUT_S = 20.0
 """How long a server may take to end by itself before it is killed."""
@@ -28,6 +28,20 @@ ASK_EVERY_S = 0.25
 LOG_TAIL_LINES = 20
 LOG_TAIL_BYTES = 16_384
 KILLED = 128 + signal.SIGKILL
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCommand:
+    """How one arm's server is started, and where it is reached then."""
+
+    arm: ArmName
+    words: Sequence[str]
+    env: Mapping[str, str]
+    """Added to this process's."""
+    address: tuple[str, int]
+    log: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +63,23 @@ class Server:
             raise self.failure(f"ended with code {code}{why}")
 
     def failure(self, what: str) -> InfrastructureError:
-        return InfrastructureError(f"The {self.arm} server {what}", hint=f"Its log {self.log} ends:\n{_tail(self.log)}")
+        """The error for what happened to it, with the end of its log."""
+        with self.log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        tail = "\n".join(f"  {line}" for line in lines or ["(empty)"])
+        return InfrastructureError(f"The {self.arm} server {what}", hint=f"Its log {self.log} ends:\n{tail}")
+
+    def is_ready(self) -> bool:
+        """Whether /health answers 200."""
+        connection = http.client.HTTPConnection(*self.address, timeout=5)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
 
 
 @contextmanager
@@ -57,33 +87,14 @@ def serve(
     pair: ServedPair,
     *,
     arms: Sequence[ArmName] = tuple(ArmName),
-    say: Callable[[str], None] = lambda _: None,
+    say: Say = lambda _: None,
     stop_timeout_s: float = STOP_TIMEOUT_S,
 ) -> Iterator[tuple[Server, ...]]:
     """Serves these arms and yields when all of them are ready. One arm after the other on one device: call it twice.
 
-    Each server's output goes to `pair.log_dir`, as `baseline.log` and `candidate.log`. On leaving, each server and its
-    children are asked to end and, after `stop_timeout_s`, killed. They also end when this process is killed: a keeper
-    beside each server sees to that. (Should the keeper be killed, too, Linux still asks the server to end.)
-    Raises UsageError for a command or a port that cannot be used, InfrastructureError with the end of the log when a
-    server ends or is not ready in time.
+    Each server's output goes to `pair.log_dir`, as `baseline.log` and `candidate.log`. Raises UsageError for a command
+    or a port that cannot be used, and as `running` does.
     """
-    _check_startable(pair, arms)
-    servers: list[Server] = []
-    try:
-        for arm in arms:
-            say(f"starting the {arm} server ({pair.url(arm)}, log {_log(pair, arm)})")
-            servers.append(_start(pair, arm, stop_timeout_s=stop_timeout_s))
-            if pair.shares_a_device:
-                _wait_until_ready(servers, timeout_s=pair.ready_timeout_s)
-        _wait_until_ready(servers, timeout_s=pair.ready_timeout_s)
-        say(f"ready: {', '.join(arms)}")
-        yield tuple(servers)
-    finally:
-        _stop(servers, timeout_s=stop_timeout_s, say=say)
-
-
-def _check_startable(pair: ServedPair, arms: Sequence[ArmName]) -> None:
     if shutil.which(pair.command[0]) is None:
         raise UsageError(
             f"There is no program {pair.command[0]} to serve the pair with",
@@ -92,40 +103,94 @@ def _check_startable(pair: ServedPair, arms: Sequence[ArmName]) -> None:
     ports = [pair.placement(arm).port for arm in arms]
     if len(set(ports)) < len(ports):
         raise InvalidValue(f"Both servers would be on port {ports[0]}", hint="Give baseline and candidate a port each")
-    for arm in arms:
-        _check_free(pair, arm)
+    for arm, port in zip(arms, ports, strict=True):
+        _check_free(arm, pair.host, port)
     try:
         pair.log_dir.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
         raise UsageError(f"Cannot make the folder {pair.log_dir}: {exc.strerror}", hint="Set log_dir") from exc
+    commands = [
+        ServerCommand(
+            arm=arm,
+            words=[*pair.command, *pair.arguments(arm, host=pair.host, port=port)],
+            env=pair.variables(arm),
+            address=pair.reached_at(arm),
+            log=pair.log_dir / f"{arm}.log",
+        )
+        for arm, port in zip(arms, ports, strict=True)
+    ]
+    with running(
+        commands,
+        ready_timeout_s=pair.ready_timeout,
+        stop_timeout_s=stop_timeout_s,
+        one_by_one=pair.shares_a_device,
+        say=say,
+    ) as servers:
+        yield servers
 
 
-def _check_free(pair: ServedPair, arm: ArmName) -> None:
+def _check_free(arm: ArmName, host: str, port: int) -> None:
     """Now and not when vLLM finds out: it does so after loading the model, or not at all where ports may be shared."""
-    port = pair.placement(arm).port
-    family = socket.AF_INET6 if ":" in pair.host else socket.AF_INET
-    with socket.socket(family) as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that waits for late packets is no server
         try:
-            probe.bind((pair.host, port))
+            probe.bind((host, port))
         except OSError as exc:
             raise UsageError(
-                f"The {arm} server cannot have port {port} of {pair.host}: {exc.strerror}",
+                f"The {arm} server cannot have port {port} of {host}: {exc.strerror}",
                 hint=f"Stop what listens there, or change {arm}.port",
             ) from exc
 
 
-def _log(pair: ServedPair, arm: ArmName) -> Path:
-    return pair.log_dir / f"{arm}.log"
+@contextmanager
+def running(
+    commands: Sequence[ServerCommand],
+    *,
+    ready_timeout_s: float,
+    stop_timeout_s: float = STOP_TIMEOUT_S,
+    one_by_one: bool = False,
+    say: Say = lambda _: None,
+) -> Iterator[tuple[Server, ...]]:
+    """Starts the servers, all at once or `one_by_one`, and yields when all of them are ready.
+
+    On leaving, each server and its children are asked to end and, after `stop_timeout_s`, killed. They also end when
+    this process is killed: a keeper beside each server sees to that. (Should the keeper be killed, too, Linux still
+    asks the server to end.) Raises InfrastructureError with the end of the log when a server ends or is not ready in
+    time, UsageError where it cannot be started.
+    """
+    servers: list[Server] = []
+    try:
+        for command in commands:
+            host, port = command.address
+            say(f"starting the {command.arm} server (http://{host}:{port}/v1, log {command.log})")
+            servers.append(_start(command, stop_timeout_s=stop_timeout_s))
+            if one_by_one:
+                _wait_until_ready(servers, timeout_s=ready_timeout_s)
+        _wait_until_ready(servers, timeout_s=ready_timeout_s)
+        say(f"ready: {', '.join(server.arm for server in servers)}")
+        yield tuple(servers)
+    finally:
+        _stop(servers, timeout_s=stop_timeout_s, say=say)
 
 
-def _start(pair: ServedPair, arm: ArmName, *, stop_timeout_s: float) -> Server:
-    log, port = _log(pair, arm), pair.placement(arm).port
-    command = [*pair.command, *pair.arguments(arm, host=pair.host, port=port)]
-    order = {"command": command, "env": pair.variables(arm), "stop_timeout_s": stop_timeout_s}
-    process = _start_keeper(arm, log)
+def _start(command: ServerCommand, *, stop_timeout_s: float) -> Server:
+    try:
+        with command.log.open("wb") as log:
+            # its own session: Ctrl-C is for this process, which still has answers to take from the servers
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", keeper.__name__],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+    except OSError as exc:
+        what = f"Cannot start the {command.arm} server: {exc.strerror}"
+        raise UsageError(what, hint=f"Its log would be {command.log}") from exc
     assert process.stdin is not None
     assert process.stdout is not None
+    order = {"command": command.words, "env": command.env, "stop_timeout_s": stop_timeout_s}
     try:
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -133,29 +198,13 @@ def _start(pair: ServedPair, arm: ArmName, *, stop_timeout_s: float) -> Server:
     except BaseException:
         process.terminate()
         raise
-    return Server(arm=arm, keeper=process, pid=pid, log=log, address=pair.reached_at(arm))
-
-
-def _start_keeper(arm: ArmName, log: Path) -> subprocess.Popen[bytes]:
-    try:
-        with log.open("wb") as log_file:
-            # its own session: Ctrl-C is for this process, which still has answers to take from the servers
-            return subprocess.Popen(
-                [sys.executable, "-P", "-m", keeper.__name__],
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log_file,
-                start_new_session=True,
-            )
-    except OSError as exc:
-        raise UsageError(f"Cannot start the {arm} server: {exc.strerror}", hint=f"Its log would be {log}") from exc
+    return Server(arm=command.arm, keeper=process, pid=pid, log=command.log, address=command.address)
 
 
 def _wait_until_ready(servers: Sequence[Server], *, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     waiting = list(servers)
-    while waiting := [server for server in waiting if not is_healthy(server.address)]:
+    while waiting := [server for server in waiting if not server.is_ready()]:
         for server in servers:
             server.check()
         if time.monotonic() > deadline:
@@ -163,27 +212,7 @@ def _wait_until_ready(servers: Sequence[Server], *, timeout_s: float) -> None:
         time.sleep(ASK_EVERY_S)
 
 
-def is_healthy(address: tuple[str, int]) -> bool:
-    """Whether a server's /health answers 200."""
-    connection = http.client.HTTPConnection(*address, timeout=5)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
-def _tail(log: Path) -> str:
-    """Its last lines, indented."""
-    with log.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-    return "\n".join(f"  {line}" for line in lines or ["(empty)"])
-
-
-def _stop(servers: Sequence[Server], *, timeout_s: float, say: Callable[[str], None]) -> None:
+def _stop(servers: Sequence[Server], *, timeout_s: float, say: Say) -> None:
     """All at once. One that had ended before is named: its log may say why a run failed."""
     for server in servers:
         if server.keeper.poll() is not None:

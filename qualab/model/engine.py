@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from itertools import zip_longest
+from typing import ClassVar
 
 from qualab.model.names import ArmName
 from qualab.model.plan import PinFound
@@ -53,24 +55,19 @@ class Drafting:
     times `drafts`. Empty where the engine does not count by position."""
 
     def __add__(self, other: Drafting) -> Drafting:
-        length = max(len(self.accepted_at), len(other.accepted_at))
-        return Drafting(
-            drafts=self.drafts + other.drafts,
-            draft_tokens=_sum(self.draft_tokens, other.draft_tokens),
-            accepted_tokens=self.accepted_tokens + other.accepted_tokens,
-            accepted_at=tuple(a + b for a, b in zip(self._padded(length), other._padded(length), strict=True)),
-        )
+        return self._plus(other, 1)
 
     def __sub__(self, other: Drafting) -> Drafting:
-        return self + Drafting(
-            drafts=-other.drafts,
-            draft_tokens=None if other.draft_tokens is None else -other.draft_tokens,
-            accepted_tokens=-other.accepted_tokens,
-            accepted_at=tuple(-count for count in other.accepted_at),
-        )
+        return self._plus(other, -1)
 
-    def _padded(self, length: int) -> tuple[int, ...]:
-        return self.accepted_at + (0,) * (length - len(self.accepted_at))
+    def _plus(self, other: Drafting, sign: int) -> Drafting:
+        is_told = self.draft_tokens is not None and other.draft_tokens is not None
+        return Drafting(
+            drafts=self.drafts + sign * other.drafts,
+            draft_tokens=(self.draft_tokens or 0) + sign * (other.draft_tokens or 0) if is_told else None,
+            accepted_tokens=self.accepted_tokens + sign * other.accepted_tokens,
+            accepted_at=tuple(a + sign * b for a, b in zip_longest(self.accepted_at, other.accepted_at, fillvalue=0)),
+        )
 
     @property
     def is_possible(self) -> bool:
@@ -81,10 +78,6 @@ class Drafting:
     def least_drafted(self) -> int:
         """Draft tokens, at least: all that were counted, else those that were accepted."""
         return self.accepted_tokens if self.draft_tokens is None else self.draft_tokens
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +106,8 @@ class Counters:
                 return True
             if self.drafting and earlier.drafting and not (self.drafting - earlier.drafting).is_possible:
                 return True
-        pairs = (
-            (self.finished_requests, earlier.finished_requests),
-            (self.prompt_tokens, earlier.prompt_tokens),
-            (self.generated_tokens, earlier.generated_tokens),
-            (self.decode_s, earlier.decode_s),
-        )
+        names = ("finished_requests", "prompt_tokens", "generated_tokens", "decode_s")
+        pairs = ((getattr(self, name), getattr(earlier, name)) for name in names)
         return any(now is not None and before is not None and now < before for now, before in pairs)
 
     @property
@@ -196,7 +185,6 @@ class PairKind(StrEnum):
     """Whose two answers to the same request are laid side by side."""
 
     ARMS = "arms"
-    """The baseline's and the candidate's."""
     NOISE = "noise"
     """The baseline's own, and that of the noise floor's first run."""
 
@@ -205,7 +193,6 @@ class TokenizedBy(StrEnum):
     """Whose tokenizer made the tokens."""
 
     BASELINE = "baseline"
-    """The baseline's engine."""
     CANDIDATE = "candidate"
     """The candidate's engine, where the baseline's was not there any more."""
     NAMED = "named"
@@ -260,16 +247,13 @@ class TaskTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstTokenSummary:
-    """All tasks' texts, compared."""
+    """All tasks' texts, compared, and each task's that generates, in the plan's order."""
 
     by: TokenizedBy
     lack: TokensLack | None
     baseline: TokensCompared | None
-    """The baseline's own run against the noise floor's first; None where there is none."""
     candidate: TokensCompared
-    """The two arms."""
     tasks: tuple[TaskTokens, ...]
-    """Those that generate, in the plan's order."""
 
 
 class ObservationKind(StrEnum):
@@ -283,21 +267,19 @@ class ObservationKind(StrEnum):
 class EngineSeen:
     """An arm's engine as a run, or its resumption, found it."""
 
+    kind: ClassVar[ObservationKind] = ObservationKind.ENGINE
     arm: ArmName
     seen_at: datetime
     engine: Engine
     tokens: str = ""
     """The hash of what its tokenizer makes of a few prompts, where the other arm is seen at another time."""
 
-    @property
-    def kind(self) -> ObservationKind:
-        return ObservationKind.ENGINE
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """A stretch of a run in one arm: requests of one task, with the engine's counters before and after."""
 
+    kind: ClassVar[ObservationKind] = ObservationKind.SEGMENT
     arm: ArmName
     task: str
     part: int
@@ -311,10 +293,6 @@ class Segment:
     """Requests that this run sent to the arm meanwhile, repeated attempts included."""
     prompt_tokens: int
     """Prompt tokens of the answers that came meanwhile, as far as the engine counts them."""
-
-    @property
-    def kind(self) -> ObservationKind:
-        return ObservationKind.SEGMENT
 
     @property
     def has_restarted(self) -> bool:
@@ -333,27 +311,21 @@ class Segment:
 class PinsSeen:
     """What both arms are made of, as a run, or its resumption, found or took it."""
 
+    kind: ClassVar[ObservationKind] = ObservationKind.PINS
     seen_at: datetime
     pins: tuple[PinFound, ...]
-
-    @property
-    def kind(self) -> ObservationKind:
-        return ObservationKind.PINS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstTokensSeen:
     """What a tokenizer made, after a run, of generated texts that differ."""
 
+    kind: ClassVar[ObservationKind] = ObservationKind.FIRST_TOKENS
     seen_at: datetime
     by: TokenizedBy
     tasks: tuple[FirstTokens, ...]
     lack: TokensLack | None
     """Why some of the texts that should have been tokenized were not."""
-
-    @property
-    def kind(self) -> ObservationKind:
-        return ObservationKind.FIRST_TOKENS
 
     def places(self, pairs: PairKind) -> dict[tuple[int, int], int | None]:
         """The first token that is another, by position and repeat."""
@@ -454,15 +426,7 @@ class EngineSummary:
 
     @classmethod
     def of(cls, arm: ArmName, engine: Engine) -> EngineSummary:
-        return cls(
-            arm=arm,
-            kind=engine.kind,
-            version=engine.version,
-            model_root=engine.model_root,
-            max_model_len=engine.max_model_len,
-            kv_cache_tokens=engine.kv_cache_tokens,
-            drafter=engine.drafter,
-        )
+        return cls(arm=arm, **{name: getattr(engine, name) for name in cls.__slots__ if name != "arm"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qualab.clock import SystemClock
-from qualab.endpoints.client import open_endpoint
+from qualab.endpoints.client import HttpEndpoint
 from qualab.endpoints.urls import same_server
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.engine import Preflight, TaskDrafting, Treatment
@@ -100,7 +100,7 @@ class Pair:
         return Services(
             store=self.store,
             harness=FakeHarness(self.tasks),
-            open_endpoint=open_endpoint,
+            open_endpoint=HttpEndpoint,
             named_tokenizer=lambda _: lambda texts: [list(text.encode()) for text in texts],
             is_same_server=same_server,
             clock=SystemClock(),

@@ -30,17 +30,18 @@ def compose() -> dict[str, Any]:
 
 
 @cache
-def manifests() -> list[dict[str, Any]]:
+def manifests() -> dict[tuple[str, str], dict[str, Any]]:
+    """By kind and name."""
     files = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
-    return [one for path in files for one in yaml.safe_load_all(path.read_text())]
+    documents = [one for path in files for one in yaml.safe_load_all(path.read_text())]
+    return {(one["kind"], one["metadata"]["name"]): one for one in documents}
 
 
-def pods() -> dict[str, dict[str, Any]]:
-    return {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in manifests() if "template" in spec(one)}
-
-
-def spec(manifest: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = manifest.get("spec", {})
+def pod(name: str) -> dict[str, Any]:
+    (spec,) = [
+        one["spec"] for (_, own), one in manifests().items() if own == name and "template" in one.get("spec", {})
+    ]
+    found: dict[str, Any] = spec["template"]["spec"]
     return found
 
 
@@ -127,34 +128,31 @@ def test_compose_keeps_secrets_in_files_and_the_root_read_only() -> None:
 
 def test_the_manifests_are_valid_by_kubernetes_own_schema() -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="needs the extra `manifests`")
-    for manifest in manifests():
+    for manifest in manifests().values():
         validator.validate(manifest, validator.latest_version(), strict=True)
         with pytest.raises(validator.ValidationError):
             validator.validate({**manifest, "sepc": {}}, validator.latest_version(), strict=True)
 
 
 def test_there_is_one_of_each_kind_that_is_needed() -> None:
-    found = sorted((one["kind"], one["metadata"]["name"]) for one in manifests())
-    assert found == [
+    assert sorted(manifests()) == [
         ("ConfigMap", "qualab"),
         ("Deployment", "qualab-api"),
         ("Ingress", "qualab"),
         ("Job", "qualab-migrate"),
-        ("NetworkPolicy", "qualab"),
-        ("NetworkPolicy", "qualab-worker"),
-        ("Service", "qualab"),
-        ("Service", "qualab-worker"),
+        *(("NetworkPolicy", name) for name in ("qualab", "qualab-worker")),
+        *(("Service", name) for name in ("qualab", "qualab-worker")),
         ("StatefulSet", "qualab-worker"),
     ]
 
 
 @pytest.mark.parametrize("name", ["qualab-api", "qualab-migrate", "qualab-worker"])
 def test_a_pod_has_no_rights_that_it_does_not_need(name: str) -> None:
-    pod = pods()[name]
-    (container,) = pod["containers"]
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert pod["securityContext"]["runAsUser"] == 10001
-    assert pod["automountServiceAccountToken"] is False
+    own = pod(name)
+    (container,) = own["containers"]
+    assert own["securityContext"]["runAsNonRoot"] is True
+    assert own["securityContext"]["runAsUser"] == 10001
+    assert own["automountServiceAccountToken"] is False
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -162,50 +160,42 @@ def test_a_pod_has_no_rights_that_it_does_not_need(name: str) -> None:
     }
     assert container["image"] == IMAGE
     assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
-    assert {"name": "tmp", "emptyDir": {}} in pod["volumes"]
-    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert {"name": "tmp", "emptyDir": {}} in own["volumes"]
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in own["volumes"]}
     assert container["resources"].keys() == {"requests", "limits"}
     assert all("value" not in one for one in container["env"])
 
 
 def test_the_api_is_ready_by_readyz_and_alive_by_healthz() -> None:
-    (container,) = pods()["qualab-api"]["containers"]
+    (container,) = pod("qualab-api")["containers"]
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
     assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
-    (api,) = [one for one in manifests() if one["kind"] == "Deployment"]
-    (service,) = [one for one in manifests() if (one["kind"], one["metadata"]["name"]) == ("Service", "qualab")]
-    labels = spec(api)["template"]["metadata"]["labels"]
-    assert spec(service)["selector"] == labels == spec(api)["selector"]["matchLabels"]
-    assert spec(service)["ports"][0]["targetPort"] == container["ports"][0]["name"]
-
-
-def test_every_setting_that_is_named_is_there() -> None:
-    known = {f"QUALAB_{name.upper()}" for name in Settings.model_fields}
-    known |= {f"QUALAB_SERVE_{name.upper()}" for name in ServiceSettings.model_fields}
-    (settings,) = [one["data"] for one in manifests() if one["kind"] == "ConfigMap"]
-    used = {*settings, *compose()["x-qualab"]["environment"]}
-    assert used <= known
+    api, service = manifests()["Deployment", "qualab-api"]["spec"], manifests()["Service", "qualab"]["spec"]
+    assert service["selector"] == api["template"]["metadata"]["labels"] == api["selector"]["matchLabels"]
+    assert service["ports"][0]["targetPort"] == container["ports"][0]["name"]
 
 
 def test_a_worker_gets_no_connections_and_the_api_at_its_port_alone() -> None:
-    policies = {one["metadata"]["name"]: spec(one) for one in manifests() if one["kind"] == "NetworkPolicy"}
-    assert "ingress" not in policies["qualab-worker"]
-    assert policies["qualab"]["ingress"] == [{"ports": [{"port": "http"}]}]
-    assert all(policy["policyTypes"] == ["Ingress"] for policy in policies.values())
+    api, worker = (manifests()["NetworkPolicy", name]["spec"] for name in ("qualab", "qualab-worker"))
+    assert "ingress" not in worker
+    assert api["ingress"] == [{"ports": [{"port": "http"}]}]
+    assert api["policyTypes"] == worker["policyTypes"] == ["Ingress"]
 
 
-def test_folders_that_are_mounted_are_the_ones_that_settings_name() -> None:
+def test_settings_are_known_and_name_the_folders_that_are_mounted() -> None:
+    known = {f"QUALAB_{name.upper()}" for name in Settings.model_fields}
+    known |= {f"QUALAB_SERVE_{name.upper()}" for name in ServiceSettings.model_fields}
+    settings, environment = manifests()["ConfigMap", "qualab"]["data"], compose()["x-qualab"]["environment"]
+    assert {*settings, *environment} <= known
     service = compose()["services"]["api"]
     targets = {volume["target"] for volume in service["volumes"]}
     assert targets == {service["environment"]["QUALAB_DATA_DIR"], service["environment"]["QUALAB_SERVE_SECRET_DIR"]}
-    (settings,) = [one["data"] for one in manifests() if one["kind"] == "ConfigMap"]
-    mounts = {mount["mountPath"] for mount in pods()["qualab-worker"]["containers"][0]["volumeMounts"]}
+    mounts = {mount["mountPath"] for mount in pod("qualab-worker")["containers"][0]["volumeMounts"]}
     assert Path(settings["QUALAB_SERVE_SECRET_DIR"]) in map(Path, mounts)
 
 
 def test_the_proxies_let_through_what_the_service_takes() -> None:
-    nginx = (DEPLOY / "nginx.conf").read_text()
-    (ingress,) = [one for one in manifests() if one["kind"] == "Ingress"]
+    nginx, ingress = (DEPLOY / "nginx.conf").read_text(), manifests()["Ingress", "qualab"]
     assert ServiceSettings().max_body_bytes == 2 << 20
     assert "client_max_body_size 2m;" in nginx
     assert ingress["metadata"]["annotations"]["nginx.ingress.kubernetes.io/proxy-body-size"] == "2m"

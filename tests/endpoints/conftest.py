@@ -1,16 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from aiohttp import web
 
-from qualab.endpoints.client import HttpEndpoint, open_endpoint
+from qualab.endpoints.client import HttpEndpoint
+from qualab.model.items import Reply, Request
 from qualab.model.plan import RequestPolicy
-from tests.endpoints.scripted import FakeTime, ScriptedServer
+from tests.endpoints.scripted import COMPLETION, FakeTime, ScriptedServer, Step
 
-Open = Callable[..., AbstractAsyncContextManager[HttpEndpoint]]
+Open = Callable[..., HttpEndpoint]
+Ask = Callable[..., Awaitable[Reply]]
 
 
 @pytest.fixture
@@ -38,14 +39,26 @@ def opened(server: ScriptedServer, fake_time: FakeTime) -> Open:
 
     def open_it(
         *, url: str = "", key: str | None = None, loading_timeout_s: float = 60.0, **policy: float
-    ) -> AbstractAsyncContextManager[HttpEndpoint]:
-        settings = {"timeout_s": 5.0, **policy}
-        return open_endpoint(
+    ) -> HttpEndpoint:
+        return HttpEndpoint(
             url or server.url,
-            policy=RequestPolicy(**settings),  # type: ignore[arg-type]
+            policy=RequestPolicy(**{"timeout_s": 5.0, **policy}),  # type: ignore[arg-type]
             key=key,
             timing=fake_time.timing,
             loading_timeout_s=loading_timeout_s,
         )
 
     return open_it
+
+
+@pytest.fixture
+def ask(server: ScriptedServer, opened: Open) -> Ask:
+    """The reply to one request, where the server answers with these steps; keyword arguments are as of `opened`."""
+
+    async def ask_once(*steps: Step, request: Request = COMPLETION, **settings: object) -> Reply:
+        if steps:
+            server.script(*steps)
+        async with opened(**settings) as endpoint:
+            return await endpoint.ask(request, b"{}")
+
+    return ask_once

@@ -50,20 +50,13 @@ def test_a_generation_asks_what_lm_eval_asks(api: Api, gen_kwargs: dict[str, Any
 
 def test_the_order_of_settings_does_not_change_the_bytes() -> None:
     one = {"top_p": 0.5, "until": ["a"], "min_p": 0.1}
-    other = dict(reversed(list(one.items())))
-    bodies = {
-        encode_body(generation_request(Prompt(text="q", gen_kwargs=kwargs), sampling=COMPLETIONS).payload, seed=1)
-        for kwargs in (one, other)
-    }
-    assert bodies == {
-        b'{"prompt":"q","model":"m","max_tokens":256,"temperature":0,"stop":["a"],"min_p":0.1,"top_p":0.5,"seed":1}'
-    }
-
-
-def test_the_prompts_settings_stay_as_they_were() -> None:
-    kwargs = {"until": ["a"], "max_gen_toks": 3}
-    generation_request(Prompt(text="q", gen_kwargs=kwargs), sampling=COMPLETIONS)
-    assert kwargs == {"until": ["a"], "max_gen_toks": 3}
+    for kwargs in (one, dict(reversed(one.items()))):
+        before = dict(kwargs)
+        payload = generation_request(Prompt(text="q", gen_kwargs=kwargs), sampling=COMPLETIONS).payload
+        assert encode_body(payload, seed=1) == (
+            b'{"prompt":"q","model":"m","max_tokens":256,"temperature":0,"stop":["a"],"min_p":0.1,"top_p":0.5,"seed":1}'
+        )
+        assert kwargs == before
 
 
 @pytest.mark.parametrize("name", ["seed", "n", "stream", "echo", "model", "prompt", "messages"])
@@ -98,13 +91,10 @@ def test_the_engines_own_settings_are_known() -> None:
     check_gen_kwargs(dict.fromkeys(names, 1), allow_extra=False)
 
 
-def test_an_unlike_name_is_refused_without_a_guess() -> None:
+def test_an_unlike_name_is_refused_without_a_guess_and_a_reserved_one_always() -> None:
     with pytest.raises(InvalidValue) as caught:
         check_gen_kwargs({"zzz": 1}, allow_extra=False)
     assert "Did you mean" not in caught.value.hint
-
-
-def test_reserved_settings_are_refused_even_where_extra_ones_are_allowed() -> None:
     with pytest.raises(InvalidValue, match="seed"):
         check_gen_kwargs({"seed": 1}, allow_extra=True)
 
@@ -171,27 +161,23 @@ def test_a_loglikelihood_asks_what_lm_eval_asks(context: str, continuation: str)
     assert (request.choice, request.context_tokens, request.api) == (2, n_context, Api.COMPLETIONS)
 
 
-@pytest.mark.parametrize("context", ["", "  \n "])
-def test_a_loglikelihood_without_context_is_a_broken_task(context: str) -> None:
-    with pytest.raises(BrokenTask, match="empty"):
-        loglikelihood_parts(Prompt(text=context, continuation="x"))
-
-
-def test_a_context_without_tokens_is_a_broken_task() -> None:
+@pytest.mark.parametrize(
+    ("prompt", "reason"),
+    [
+        (Prompt(text="", continuation="x"), "empty"),
+        (Prompt(text="  \n ", continuation="x"), "empty"),
+        (Prompt(text=MESSAGES, is_chat=True, continuation="x"), "chat"),
+    ],
+)
+def test_what_has_no_loglikelihood_is_a_broken_task(prompt: Prompt, reason: str) -> None:
+    with pytest.raises(BrokenTask, match=reason):
+        loglikelihood_parts(prompt)
     with pytest.raises(BrokenTask, match="no tokens"):
         loglikelihood_request(choice=0, context_ids=[], whole_ids=[1], model="m")
 
 
-def test_chat_messages_have_no_loglikelihood() -> None:
-    with pytest.raises(BrokenTask, match="chat"):
-        loglikelihood_parts(Prompt(text=MESSAGES, is_chat=True, continuation="x"))
-
-
-def test_a_lone_surrogate_is_sent_as_an_escape() -> None:
+def test_bodies_are_utf8_without_spaces_and_a_lone_surrogate_is_an_escape() -> None:
+    assert encode_body({"prompt": "한", "n": [1, 2]}, seed=3) == '{"prompt":"한","n":[1,2],"seed":3}'.encode()
     body = encode_body({"prompt": "half \ud800 한"}, seed=1)
     assert json.loads(body) == {"prompt": "half \ud800 한", "seed": 1}
     assert body == encode_body({"prompt": "half \ud800 한"}, seed=1)
-
-
-def test_bodies_are_utf8_without_spaces() -> None:
-    assert encode_body({"prompt": "한", "n": [1, 2]}, seed=3) == '{"prompt":"한","n":[1,2],"seed":3}'.encode()

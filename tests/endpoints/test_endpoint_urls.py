@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from qualab.endpoints.urls import Routes, alternatives, normalize_url, same_server
+from qualab.endpoints.urls import alternatives, normalize_url, root_of, same_server
 from qualab.errors import InvalidValue
 
 
@@ -71,11 +71,9 @@ def test_secrets_in_a_malformed_url_are_not_shown(given: str) -> None:
     assert "host" in str(caught.value)
 
 
-def test_routes_lie_under_the_base_and_the_root_beside_it() -> None:
-    routes = Routes.of("http://host/gate/v1/completions")
-    assert str(routes.completions) == "http://host/gate/v1/completions"
-    assert str(routes.chat) == "http://host/gate/v1/chat/completions"
-    assert routes.root == "http://host/gate"
+def test_the_root_lies_beside_the_api() -> None:
+    assert root_of("http://host/gate/v1") == "http://host/gate"
+    assert root_of("http://host/v1beta/openai") == "http://host/v1beta/openai"
 
 
 def test_alternatives_are_usable_as_they_stand() -> None:

@@ -15,7 +15,6 @@ import pytest
 from qualab.endpoints import engines
 from qualab.endpoints.engines import CounterReader, EngineProbe, Speculation, read_metrics
 from qualab.endpoints.transport import Transport
-from qualab.endpoints.urls import Routes
 from qualab.errors import EndpointUnreachable
 from qualab.model.engine import Counters, Drafting, DraftSource, Engine, EngineKind
 from tests.endpoints.scripted import ScriptedServer, after, reply
@@ -29,11 +28,17 @@ def recorded(name: str) -> str:
     return (RECORDED / name).read_text(encoding="utf-8")
 
 
-def read_counters(text: str, speculation: Speculation | None = None) -> Counters | None:
+def look(reader: CounterReader, text: str) -> Counters:
+    counters = reader.counters(read_metrics(text.encode()))
+    assert counters is not None
+    return counters
+
+
+def read_counters(text: str, speculation: Speculation | None = None) -> Counters:
     """Of a server that is looked at for the first time."""
     reader = CounterReader()
     reader.speculation = speculation
-    return reader.counters(read_metrics(text.encode()))
+    return look(reader, text)
 
 
 def serve(server: ScriptedServer, engine: str, arm: str) -> dict[str, Any]:
@@ -48,36 +53,36 @@ def serve(server: ScriptedServer, engine: str, arm: str) -> dict[str, Any]:
     return LLAMA_CARD
 
 
-async def probed(server: ScriptedServer, card: dict[str, Any]) -> Engine:
-    routes = Routes.of(server.url)
-    async with Transport(routes.base, key="", timeout_s=5.0) as transport:
-        return await EngineProbe(routes, transport=transport).engine(card)
+async def probed(server: ScriptedServer, card: dict[str, Any], **routes: str) -> Engine:
+    """The engine behind a server that answers these routes; those of `serve` without any."""
+    if routes:
+        server.script(reply({"detail": "Not Found"}, status=404))
+        server.routes = {("GET", f"/{name}"): reply(text) for name, text in routes.items()}
+    transport = Transport(server.url, key="", timeout_s=5.0)
+    try:
+        return await EngineProbe(server.url, transport=transport).engine(card)
+    finally:
+        await transport.close()
 
 
-async def test_a_configuration_that_takes_its_time_is_waited_for(
-    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("owner", "route"), [("vllm", "server_info"), ("sglang", "get_server_info")])
+async def test_a_configuration_that_takes_its_time_is_waited_for_and_not_taken_for_a_closed_one(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, owner: str, route: str
 ) -> None:
     monkeypatch.setattr("qualab.endpoints.transport.PROBE_TIMEOUT_S", 0.2)
-    card = serve(server, "vllm", "off")
-    server.routes[("GET", "/server_info")] = after(0.5, server.routes[("GET", "/server_info")])
-    assert (await probed(server, card)).config
-
-
-async def test_a_configuration_that_does_not_come_is_not_taken_for_a_closed_one(
-    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    serve(server, "vllm", "off")
+    server.routes.pop(("GET", "/server_info"))
+    server.routes["GET", f"/{route}"] = after(0.5, reply({"version": "1"}))
+    assert (await probed(server, {"id": "m", "owned_by": owner})).kind is not EngineKind.UNKNOWN
     monkeypatch.setattr(engines, "SLOW_PROBE_TIMEOUT_S", 0.2)
-    card = serve(server, "vllm", "off")
-    server.routes[("GET", "/server_info")] = after(0.5, server.routes[("GET", "/server_info")])
     with pytest.raises(EndpointUnreachable, match="/server_info does not answer: no whole answer came"):
-        await probed(server, card)
+        await probed(server, {"id": "m", "owned_by": owner})
     other = await probed(server, {"id": "m"})
     assert other.kind is EngineKind.UNKNOWN, "another server may hang at a route that it does not know"
 
 
 def test_vllm_without_a_drafter_counts_no_drafts_at_all() -> None:
     found = read_counters(recorded("vllm_off_metrics.txt"))
-    assert found is not None
     assert found.drafting is None
     assert (found.finished_requests, found.prompt_tokens, found.generated_tokens) == (0, 0, 0)
     assert found.started_at_s == pytest.approx(1795974608.36)
@@ -85,7 +90,6 @@ def test_vllm_without_a_drafter_counts_no_drafts_at_all() -> None:
 
 def test_vllm_with_a_drafter() -> None:
     found = read_counters(recorded("vllm_on_metrics.txt"))
-    assert found is not None
     assert found.drafting == Drafting(drafts=4, draft_tokens=10, accepted_tokens=6, accepted_at=(3, 1, 1, 1))
     assert (found.finished_requests, found.prompt_tokens, found.generated_tokens) == (1, 11, 16)
     assert (found.decode_s, found.decode_steps) == (pytest.approx(0.5829987), 9), "15 tokens, of which 6 came by draft"
@@ -95,7 +99,6 @@ def test_engines_of_one_server_are_added_up_and_times_of_creation_are_not() -> N
     lines = recorded("vllm_on_metrics.txt").splitlines()
     second = [line.replace('engine="0"', 'engine="1"') for line in lines if line.startswith("vllm:")]
     found = read_counters("\n".join([*lines, *second]) + "\n")
-    assert found is not None
     assert found.drafting == Drafting(drafts=8, draft_tokens=20, accepted_tokens=12, accepted_at=(6, 2, 2, 2))
     assert (found.finished_requests, found.decode_steps) == (2, 18)
 
@@ -107,9 +110,7 @@ def test_an_older_vllm_calls_the_time_of_a_step_otherwise() -> None:
 
 def test_llama_cpp_counts_from_zero_without_a_drafter() -> None:
     off, on = (read_counters(recorded(f"llama_{arm}_metrics.txt")) for arm in ("off", "on"))
-    assert off is not None
     assert off.drafting == Drafting()
-    assert on is not None
     assert on.drafting is not None
     assert on.drafting.drafts > 1_000
     assert on.drafting.accepted_tokens == sum(on.drafting.accepted_at)
@@ -121,29 +122,25 @@ ON = Speculation(is_on=True, draft_tokens=3)
 
 def test_sglang_accepted_what_neither_requests_nor_rounds_account_for() -> None:
     found = read_counters(recorded("sglang_on_metrics.txt"), ON)
-    assert found is not None
     assert found.source is DraftSource.COUNTERS
     assert found.drafting == Drafting(drafts=100, draft_tokens=300, accepted_tokens=161)
     assert (found.finished_requests, found.prompt_tokens, found.generated_tokens) == (10, 420, 271)
     assert (found.decode_s, found.decode_steps, found.started_at_s) == (None, None, None)
 
 
-def sglang(*, generated: int, requests: int, mean_length: float, rounds: int | None = None) -> bytes:
+def sglang(*, generated: int, requests: int, mean_length: float, rounds: int | None = None) -> str:
     values = {"generation_tokens_total": generated, "num_requests_total": requests, "spec_accept_length": mean_length}
     values |= {} if rounds is None else {"spec_verify_calls_total": rounds}
-    return "".join(f'sglang:{name}{{tp_rank="0"}} {value}\n' for name, value in values.items()).encode()
+    return "".join(f'sglang:{name}{{tp_rank="0"}} {value}\n' for name, value in values.items())
 
 
 def test_an_sglang_that_counts_no_rounds_is_estimated_from_the_first_mean_length_on() -> None:
     reader = CounterReader()
     reader.speculation = ON
     looks = [(0, 0, 0.0), (50, 10, 0.0), (190, 20, 2.6), (320, 30, 2.0), (450, 40, 2.0)]
-    found = [
-        reader.counters(read_metrics(sglang(generated=tokens, requests=requests, mean_length=length)))
-        for tokens, requests, length in looks
-    ]
-    assert [one.source for one in found if one] == [DraftSource.NOTHING] * 2 + [DraftSource.GAUGES] * 3
-    assert [one.drafting for one in found if one] == [
+    found = [look(reader, sglang(generated=n, requests=requests, mean_length=m)) for n, requests, m in looks]
+    assert [one.source for one in found] == [DraftSource.NOTHING] * 2 + [DraftSource.GAUGES] * 3
+    assert [one.drafting for one in found] == [
         None,
         None,
         Drafting(drafts=50, draft_tokens=150, accepted_tokens=80),
@@ -152,41 +149,26 @@ def test_an_sglang_that_counts_no_rounds_is_estimated_from_the_first_mean_length
     ]
 
 
-def test_the_first_round_of_an_sglang_begins_its_series() -> None:
+def test_the_first_round_of_an_sglang_begins_its_series_and_a_new_process_a_new_one() -> None:
     reader = CounterReader()
     reader.speculation = ON
-    before = reader.counters(read_metrics(sglang(generated=0, requests=0, mean_length=0.0)))
-    after = reader.counters(read_metrics(sglang(generated=31, requests=1, mean_length=0.0, rounds=10)))
-    assert before is not None
-    assert after is not None
+    before = look(reader, sglang(generated=0, requests=0, mean_length=0.0))
+    after = look(reader, sglang(generated=31, requests=1, mean_length=0.0, rounds=10))
     assert not after.has_restarted_since(before)
     assert after.drafting_since(before) == Drafting(drafts=10, draft_tokens=30, accepted_tokens=20)
-
-
-def test_an_sglang_that_started_anew_is_found() -> None:
-    reader = CounterReader()
-    looks = [
-        sglang(generated=31, requests=1, mean_length=3.0, rounds=10),
-        sglang(generated=4, requests=1, mean_length=3.0, rounds=1),
-    ]
-    before, after = (reader.counters(read_metrics(one)) for one in looks)
-    assert before is not None
-    assert after is not None
-    assert after.has_restarted_since(before)
+    anew = look(reader, sglang(generated=4, requests=1, mean_length=3.0, rounds=1))
+    assert anew.has_restarted_since(after)
 
 
 def test_a_configuration_without_a_drafter_says_so_for_silent_metrics() -> None:
-    silent = sglang(generated=31, requests=1, mean_length=0.0).decode()
+    silent = sglang(generated=31, requests=1, mean_length=0.0)
     off, unknown = read_counters(silent, Speculation(is_on=False)), read_counters(silent)
-    assert off is not None
-    assert unknown is not None
     assert (off.drafting, off.tells_drafting) == (None, True)
     assert (unknown.drafting, unknown.tells_drafting) == (None, False)
 
 
 def test_tgi_counts_accepted_tokens_alone() -> None:
     found = read_counters(recorded("tgi_on_metrics.txt"))
-    assert found is not None
     assert found.drafting == Drafting(drafts=100, draft_tokens=None, accepted_tokens=161)
     assert found.drafting.least_drafted == 161
     assert (found.finished_requests, found.prompt_tokens, found.generated_tokens) == (10, 420, 271)
@@ -194,7 +176,6 @@ def test_tgi_counts_accepted_tokens_alone() -> None:
 
 def test_tensorrt_llm_counts_in_prometheus_format() -> None:
     found = read_counters(recorded("tensorrt_llm_on_metrics.txt"))
-    assert found is not None
     assert (found.source, found.drafting) == (DraftSource.COUNTERS, Drafting(draft_tokens=300, accepted_tokens=161))
     assert (found.finished_requests, found.prompt_tokens, found.generated_tokens) == (10, 420, 271)
 
@@ -203,19 +184,17 @@ def test_iterations_of_tensorrt_llm_add_up_over_reads_and_ranks_count_once() -> 
     reader = CounterReader()
     one = json.loads(recorded("tensorrt_llm_iteration.json"))
     rounds = [[one, one | {"attentionDpRank": 1}], [], [json.dumps(one)]]  # older versions give strings
-    found = [reader.counters(read_metrics(json.dumps(each).encode())) for each in rounds]
+    found = [look(reader, json.dumps(each)) for each in rounds]
     each = Drafting(drafts=1, draft_tokens=3, accepted_tokens=2)
-    assert [one.drafting for one in found if one] == [each, each, each + each]
-    assert {one.source for one in found if one} == {DraftSource.STATISTICS}
-    later = CounterReader().counters(read_metrics(b"[]"))
-    assert later is not None
-    assert found[2] is not None
+    assert [one.drafting for one in found] == [each, each, each + each]
+    assert {one.source for one in found} == {DraftSource.STATISTICS}
+    later = look(CounterReader(), "[]")
     assert not later.has_restarted_since(found[2]), "another run's first look begins at none"
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "up 1\n", 'broken{a="b" 1\n'])
 def test_other_metrics_are_nobodys(text: str) -> None:
-    assert read_counters(text) is None
+    assert CounterReader().counters(read_metrics(text.encode())) is None
 
 
 async def test_a_vllm_server_tells_its_configuration(server: ScriptedServer) -> None:
@@ -238,13 +217,12 @@ async def test_a_llama_server_tells_its_properties(server: ScriptedServer) -> No
 
 @pytest.mark.parametrize("route", ["get_server_info", "server_info"])
 async def test_an_sglang_server_tells_its_configuration(server: ScriptedServer, route: str) -> None:
-    server.script(reply({"detail": "Not Found"}, status=404))
-    server.routes = {
-        ("GET", "/metrics"): reply(recorded("sglang_on_metrics.txt")),
-        ("GET", f"/{route}"): reply(recorded("sglang_on_server_info.json")),
-        ("GET", f"/{route.replace('server', 'model')}"): reply(recorded("sglang_model_info.json")),
+    routes = {
+        "metrics": recorded("sglang_on_metrics.txt"),
+        route: recorded("sglang_on_server_info.json"),
+        route.replace("server", "model"): recorded("sglang_model_info.json"),
     }
-    found = await probed(server, {"id": "m", "owned_by": "sglang", "root": "m", "max_model_len": 40960})
+    found = await probed(server, {"id": "m", "owned_by": "sglang", "root": "m", "max_model_len": 40960}, **routes)
     assert (found.kind, found.version, found.max_model_len) == (EngineKind.SGLANG, "0.5.9", 40960)
     assert (found.model_root, found.kv_cache_tokens) == ("/models/qwen3-8b", 389120)
     assert found.drafter == "EAGLE3 /models/qwen3-8b-eagle3, 4 tokens"
@@ -254,24 +232,13 @@ async def test_an_sglang_server_tells_its_configuration(server: ScriptedServer, 
     assert found.counters.drafting == Drafting(drafts=100, draft_tokens=300, accepted_tokens=161)
 
 
-async def test_an_sglang_server_that_does_not_answer_is_not_taken_for_a_closed_one(
-    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engines, "SLOW_PROBE_TIMEOUT_S", 0.2)
-    server.script(reply({"detail": "Not Found"}, status=404))
-    server.routes = {("GET", "/get_server_info"): after(0.5, reply(recorded("sglang_on_server_info.json")))}
-    with pytest.raises(EndpointUnreachable, match="server_info does not answer"):
-        await probed(server, {"id": "m", "owned_by": "sglang"})
-
-
 async def test_a_tensorrt_llm_server_tells_settings_by_labels(server: ScriptedServer) -> None:
-    server.script(reply({"detail": "Not Found"}, status=404))
-    server.routes = {
-        ("GET", "/metrics"): reply(f"[{recorded('tensorrt_llm_iteration.json')}]"),
-        ("GET", "/prometheus/metrics"): reply(recorded("tensorrt_llm_on_metrics.txt")),
-        ("GET", "/version"): reply({"version": "1.2.0"}),
+    routes = {
+        "metrics": f"[{recorded('tensorrt_llm_iteration.json')}]",
+        "prometheus/metrics": recorded("tensorrt_llm_on_metrics.txt"),
+        "version": '{"version": "1.2.0"}',
     }
-    found = await probed(server, {"id": "m", "owned_by": "tensorrt_llm"})
+    found = await probed(server, {"id": "m", "owned_by": "tensorrt_llm"}, **routes)
     assert (found.kind, found.version, found.model_root) == (EngineKind.TENSORRT_LLM, "1.2.0", "/models/qwen3-8b")
     assert (found.max_model_len, found.kv_cache_tokens) == (40960, 13475 * 32)
     assert found.drafter == "Eagle /models/qwen3-8b-eagle3, 3 tokens"
@@ -282,21 +249,16 @@ async def test_a_tensorrt_llm_server_tells_settings_by_labels(server: ScriptedSe
 
 
 async def test_a_tensorrt_llm_server_of_iterations_alone(server: ScriptedServer) -> None:
-    server.script(reply({"detail": "Not Found"}, status=404))
-    server.routes = {("GET", "/metrics"): reply(f"[{recorded('tensorrt_llm_iteration.json')}]")}
-    found = await probed(server, {"id": "m", "owned_by": "tensorrt_llm"})
+    metrics = f"[{recorded('tensorrt_llm_iteration.json')}]"
+    found = await probed(server, {"id": "m", "owned_by": "tensorrt_llm"}, metrics=metrics)
     assert (found.kv_cache_tokens, found.config, found.tells_drafter) == (13475 * 32, {}, False)
     assert found.counters is not None
     assert found.counters.drafting == Drafting(drafts=1, draft_tokens=3, accepted_tokens=2)
 
 
 async def test_a_tgi_server_tells_model_and_limits(server: ScriptedServer) -> None:
-    server.script(reply({"detail": "Not Found"}, status=404))
-    server.routes = {
-        ("GET", "/metrics"): reply(recorded("tgi_on_metrics.txt")),
-        ("GET", "/info"): reply(recorded("tgi_info.json")),
-    }
-    found = await probed(server, {"id": "Qwen/Qwen3-8B", "owned_by": "Qwen/Qwen3-8B"})
+    routes = {"metrics": recorded("tgi_on_metrics.txt"), "info": recorded("tgi_info.json")}
+    found = await probed(server, {"id": "Qwen/Qwen3-8B", "owned_by": "Qwen/Qwen3-8B"}, **routes)
     assert (found.kind, found.version, found.max_model_len) == (EngineKind.TGI, "3.3.6", 8192)
     assert (found.model_root, found.drafter, found.tells_drafter) == ("Qwen/Qwen3-8B", "", False)
     assert found.config["model_sha"].startswith("b968826d")
@@ -305,16 +267,12 @@ async def test_a_tgi_server_tells_model_and_limits(server: ScriptedServer) -> No
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1e400"])
 async def test_numbers_that_no_counter_has_are_nobodys(server: ScriptedServer, value: str) -> None:
     text = f"sglang:max_total_num_tokens {value}\nsglang:generation_tokens_total {value}\n"
-    server.script(reply({"detail": "Not Found"}, status=404))
-    server.routes = {("GET", "/metrics"): reply(text)}
-    found = await probed(server, {"id": "m", "owned_by": "sglang"})
+    found = await probed(server, {"id": "m", "owned_by": "sglang"}, metrics=text)
     assert (found.kv_cache_tokens, found.counters, found.has_metrics) == (None, None, True)
 
 
 async def test_open_metrics_of_another_engine_are_known_to_be_open(server: ScriptedServer) -> None:
-    server.script(reply({"detail": "Not Found"}, status=404))
-    server.routes = {("GET", "/metrics"): reply("lmdeploy:requests 1\n")}
-    found = await probed(server, {"id": "m", "owned_by": "lmdeploy"})
+    found = await probed(server, {"id": "m", "owned_by": "lmdeploy"}, metrics="lmdeploy:requests 1\n")
     assert (found.kind, found.counters, found.has_metrics) == (EngineKind.UNKNOWN, None, True)
 
 
@@ -365,9 +323,3 @@ def test_stretches_of_drafting_add_up() -> None:
     assert one + other == Drafting(drafts=5, accepted_tokens=1, accepted_at=(2, 1))
     assert (one + other) - other == Drafting(drafts=2, accepted_tokens=1, accepted_at=(1, 0))
     assert not (one - other).is_possible
-
-
-def test_recorded_files_are_whole() -> None:
-    for arm in ("off", "on"):
-        told = json.loads(recorded(f"vllm_{arm}_server_info.json"))
-        assert (told["vllm_config"]["speculative_config"] is None) is (arm == "off")

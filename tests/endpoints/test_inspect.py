@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
 import subprocess
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 
 from qualab.endpoints.transport import PROBE_TIMEOUT_S
-from qualab.errors import EndpointMisconfigured, EndpointUnreachable
+from qualab.errors import EndpointMisconfigured, EndpointUnreachable, QualabError
 from qualab.model.names import Api
 from tests.endpoints.conftest import Open
-from tests.endpoints.scripted import FakeTime, ScriptedServer, models, reply, wire
+from tests.endpoints.scripted import FakeTime, ScriptedServer, Step, after, models, reply, wire
 
+Refused = Callable[..., Awaitable[QualabError]]
 NOT_FOUND = reply({"detail": "Not Found"}, status=404)
 LOADING = reply({"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}}, status=503)
 
@@ -35,6 +36,23 @@ def vllm(server: ScriptedServer, *, prefix: str = "") -> None:
         ),
         ("POST", f"{prefix}/tokenize"): reply({"count": 1, "max_model_len": 2048, "tokens": [5]}),
     }
+
+
+@pytest.fixture
+def refused(server: ScriptedServer, opened: Open) -> Refused:
+    """The error of an inspection, where the server answers with these steps; keyword arguments are as of `opened`."""
+
+    async def inspect(
+        kind: type[QualabError], match: str, *steps: Step, model: str = "m", **settings: object
+    ) -> QualabError:
+        if steps:
+            server.script(*steps)
+        with pytest.raises(kind, match=match) as caught:
+            async with opened(**settings) as endpoint:
+                await endpoint.inspect(model=model)
+        return caught.value
+
+    return inspect
 
 
 @pytest.mark.parametrize("prefix", ["", "/gate"])
@@ -53,59 +71,36 @@ async def test_a_server_that_does_not_tokenize(server: ScriptedServer, opened: O
         assert not (await endpoint.inspect(model="smollm2")).tokenizes
 
 
-async def test_a_wrong_model_name_shows_the_served_ones_nearest_first(server: ScriptedServer, opened: Open) -> None:
-    vllm(server)
+async def test_a_wrong_model_name_shows_the_served_ones_nearest_first(refused: Refused) -> None:
     served = ("whisper", "Qwen3-8B", "smollm3", "SmolLM2", "bge-m3", "reranker", "gemma")
-    server.routes["GET", "/v1/models"] = reply(models(*served))
-    async with opened() as endpoint:
-        with pytest.raises(EndpointMisconfigured, match="no model 'smollm2'") as caught:
-            await endpoint.inspect(model="smollm2")
-    assert caught.value.hint.startswith("It serves SmolLM2, smollm3, ")
-    assert caught.value.hint.endswith(" and 2 more")
+    error = await refused(EndpointMisconfigured, "no model 'smollm2'", reply(models(*served)), model="smollm2")
+    assert error.hint.startswith("It serves SmolLM2, smollm3, ")
+    assert error.hint.endswith(" and 2 more")
+    assert "none" in (await refused(EndpointMisconfigured, "no model 'm'", reply(models()))).hint
 
 
-async def test_a_server_without_models(server: ScriptedServer, opened: Open) -> None:
-    server.script(reply(models()))
-    async with opened() as endpoint:
-        with pytest.raises(EndpointMisconfigured, match="no model 'm'") as caught:
-            await endpoint.inspect(model="m")
-    assert "none" in caught.value.hint
+@pytest.mark.parametrize(
+    ("prefix", "given"), [("", "/v1/v1"), ("", "/wrong/v1"), ("", "/wrong"), ("/v2/team", "/v2/team")]
+)
+async def test_a_wrong_path_names_the_right_url(
+    server: ScriptedServer, refused: Refused, prefix: str, given: str
+) -> None:
+    vllm(server, prefix=prefix)
+    error = await refused(EndpointMisconfigured, r"/models does not exist: HTTP 404", url=server.url + given)
+    assert error.hint == f"Use {server.url}{prefix}/v1, which answers"
 
 
-@pytest.mark.parametrize("given", ["/v1/v1", "/wrong/v1", "/wrong"])
-async def test_a_wrong_path_names_the_right_url(server: ScriptedServer, opened: Open, given: str) -> None:
-    vllm(server)
-    async with opened(url=server.url + given) as endpoint:
-        with pytest.raises(EndpointMisconfigured) as caught:
-            await endpoint.inspect(model="smollm2")
-    assert f"{endpoint.url}/models does not exist: HTTP 404" in caught.value.message
-    assert caught.value.hint == f"Use {server.url}/v1, which answers"
-
-
-async def test_a_missing_v1_behind_a_versioned_prefix_is_found(server: ScriptedServer, opened: Open) -> None:
-    vllm(server, prefix="/v2/team")
-    async with opened(url=f"{server.url}/v2/team") as endpoint:
-        with pytest.raises(EndpointMisconfigured) as caught:
-            await endpoint.inspect(model="smollm2")
-    assert f"Use {server.url}/v2/team/v1," in caught.value.hint
-
-
-async def test_a_wrong_path_on_a_server_of_another_kind(server: ScriptedServer, opened: Open) -> None:
-    server.script(NOT_FOUND)
-    async with opened() as endpoint:
-        with pytest.raises(EndpointMisconfigured, match=r"/v1/models does not exist") as caught:
-            await endpoint.inspect(model="m")
-    assert "OpenAI-compatible" in caught.value.hint
+async def test_a_wrong_path_on_a_server_of_another_kind(refused: Refused) -> None:
+    error = await refused(EndpointMisconfigured, r"/v1/models does not exist", NOT_FOUND)
+    assert "OpenAI-compatible" in error.hint
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_a_missing_key_names_where_keys_come_from(server: ScriptedServer, opened: Open, status: int) -> None:
-    server.script(reply({"error": {"message": "no"}}, status=status))
-    async with opened() as endpoint:
-        with pytest.raises(EndpointMisconfigured, match=f"HTTP {status}") as caught:
-            await endpoint.inspect(model="m")
+async def test_a_missing_key_names_where_keys_come_from(refused: Refused, status: int) -> None:
+    step = reply({"error": {"message": "no"}}, status=status)
+    error = await refused(EndpointMisconfigured, f"HTTP {status}", step)
     for name in ("QUALAB_API_KEY", "QUALAB_BASELINE_API_KEY", "QUALAB_CANDIDATE_API_KEY", "--api-key-file"):
-        assert name in caught.value.hint
+        assert name in error.hint
 
 
 @pytest.mark.parametrize(
@@ -122,20 +117,14 @@ async def test_a_missing_key_names_where_keys_come_from(server: ScriptedServer, 
     ],
 )
 async def test_what_is_no_list_of_models_is_described(
-    server: ScriptedServer, opened: Open, body: Any, headers: dict[str, str], found: str
+    refused: Refused, body: Any, headers: dict[str, str], found: str
 ) -> None:
-    server.script(reply(body, headers=headers))
-    async with opened() as endpoint:
-        with pytest.raises(EndpointMisconfigured) as caught:
-            await endpoint.inspect(model="m")
-    assert f"answers with {found}" in caught.value.message
+    await refused(EndpointMisconfigured, f"answers with {re.escape(found)}", reply(body, headers=headers))
 
 
-async def test_a_redirect_is_not_followed_but_named(server: ScriptedServer, opened: Open) -> None:
-    server.script(reply("", status=308, headers={"Location": "https://elsewhere.example/v1/models"}))
-    async with opened(key="a-secret-key") as endpoint:
-        with pytest.raises(EndpointMisconfigured, match=r"redirects to https://elsewhere\.example/v1/models"):
-            await endpoint.inspect(model="m")
+async def test_a_redirect_is_not_followed_but_named(server: ScriptedServer, refused: Refused) -> None:
+    step = reply("", status=308, headers={"Location": "https://elsewhere.example/v1/models"})
+    await refused(EndpointMisconfigured, r"redirects to https://elsewhere\.example/v1/models", step, key="a-secret-key")
     assert len(server.seen) == 1
 
 
@@ -148,28 +137,21 @@ async def test_a_loading_model_is_waited_for(server: ScriptedServer, opened: Ope
     assert fake_time.slept == [1.0, 1.0, 1.0]
 
 
-async def test_a_model_that_never_loads_is_given_up(server: ScriptedServer, opened: Open, fake_time: FakeTime) -> None:
-    server.script(LOADING)
-    async with opened(loading_timeout_s=30.0) as endpoint:
-        with pytest.raises(EndpointUnreachable, match=r"loading its model for 30 s") as caught:
-            await endpoint.inspect(model="m")
-    assert "/health" in caught.value.hint
+async def test_a_model_that_never_loads_is_given_up(refused: Refused, fake_time: FakeTime) -> None:
+    error = await refused(EndpointUnreachable, r"loading its model for 30 s", LOADING, loading_timeout_s=30.0)
+    assert "/health" in error.hint
     assert fake_time.elapsed == 30.0
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
-async def test_a_failing_server_is_tried_a_few_times(
-    server: ScriptedServer, opened: Open, fake_time: FakeTime, status: int
-) -> None:
-    server.script(reply({"error": {"message": "engine dead"}}, status=status))
-    async with opened() as endpoint:
-        with pytest.raises(EndpointUnreachable, match=f"HTTP {status}, engine dead"):
-            await endpoint.inspect(model="m")
+async def test_a_failing_server_is_tried_a_few_times(server: ScriptedServer, refused: Refused, status: int) -> None:
+    step = reply({"error": {"message": "engine dead"}}, status=status)
+    await refused(EndpointUnreachable, f"HTTP {status}, engine dead", step)
     assert len(server.seen) == 3
 
 
 async def test_what_cannot_be_reached_says_what_to_check(
-    server: ScriptedServer, opened: Open, unused_tcp_port: int
+    server: ScriptedServer, refused: Refused, unused_tcp_port: int
 ) -> None:
     server.script(wire(b""))
     cases = {
@@ -182,27 +164,15 @@ async def test_what_cannot_be_reached_says_what_to_check(
         server.url: ("closed the connection", "https://"),
     }
     for url, (reason, hint) in cases.items():
-        async with opened(url=url) as endpoint:
-            with pytest.raises(EndpointUnreachable, match=reason) as caught:
-                await endpoint.inspect(model="m")
-        assert hint in caught.value.hint
+        assert hint in (await refused(EndpointUnreachable, reason, url=url)).hint
 
 
 async def test_a_server_that_says_nothing_is_given_up_within_seconds(
-    server: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert PROBE_TIMEOUT_S <= 5.0
     monkeypatch.setattr("qualab.endpoints.client.PROBE_TIMEOUT_S", 0.2)
-
-    async def silent(_: Any) -> Any:
-        await asyncio.sleep(30)
-
-    server.script(silent)
-    started = time.perf_counter()
-    async with opened(timeout_s=300.0) as endpoint:
-        with pytest.raises(EndpointUnreachable, match="in the time allowed"):
-            await endpoint.inspect(model="m")
-    assert time.perf_counter() - started < 2.0
+    await refused(EndpointUnreachable, "in the time allowed", after(30.0, NOT_FOUND), timeout_s=300.0)
 
 
 @asynccontextmanager
@@ -229,47 +199,34 @@ async def answer_models(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
     writer.close()
 
 
-async def test_an_untrusted_certificate(tmp_path: Path, opened: Open) -> None:
-    async with tls_server(tmp_path, is_authority=False) as (port, _), opened(url=f"https://localhost:{port}") as client:
-        with pytest.raises(EndpointUnreachable, match=r"certificate is not trusted \(unknown") as caught:
-            await client.inspect(model="m")
-    assert "SSL_CERT_FILE" in caught.value.hint
-
-
-async def test_a_certificate_that_ssl_cert_file_names_is_trusted(
-    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_authority", [False, True])
+async def test_a_certificate_that_is_not_trusted(
+    tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch, is_authority: bool
 ) -> None:
-    async with tls_server(tmp_path, is_authority=False) as (port, certificate):
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        async with opened(url=f"https://localhost:{port}") as client:
-            await client.inspect(model="m")
+    async with tls_server(tmp_path, is_authority=is_authority) as (port, certificate):
+        if is_authority:
+            monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        reason = "that of an authority" if is_authority else r"certificate is not trusted \(unknown"
+        error = await refused(EndpointUnreachable, reason, url=f"https://localhost:{port}")
+    assert ("CA:FALSE" if is_authority else "SSL_CERT_FILE") in error.hint
 
 
-async def test_an_authoritys_own_certificate_is_no_servers(
-    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with tls_server(tmp_path, is_authority=True) as (port, certificate):
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        async with opened(url=f"https://localhost:{port}") as client:
-            with pytest.raises(EndpointUnreachable, match="that of an authority") as caught:
-                await client.inspect(model="m")
-    assert "CA:FALSE" in caught.value.hint
-
-
-async def test_a_tls_connection_that_breaks_is_not_blamed_on_tls(
-    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+async def test_a_certificate_that_ssl_cert_file_names_is_trusted_and_a_break_is_not_blamed_on_it(
+    tmp_path: Path, opened: Open, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def vanish(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as connection:
             connection.shutdown(socket.SHUT_RDWR)
 
+    async with tls_server(tmp_path, is_authority=False) as (port, certificate):
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        async with opened(url=f"https://localhost:{port}") as endpoint:
+            await endpoint.inspect(model="m")
     monkeypatch.setattr(f"{__name__}.answer_models", vanish)
     async with tls_server(tmp_path, is_authority=False) as (port, certificate):
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        async with opened(url=f"https://localhost:{port}") as client:
-            with pytest.raises(EndpointUnreachable, match="closed the connection without an answer"):
-                await client.inspect(model="m")
+        await refused(EndpointUnreachable, "closed the connection without an answer", url=f"https://localhost:{port}")
 
 
 async def test_a_models_names_are_its_aliases_its_root_and_what_else_is_served_from_that(

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from qualab.endpoints.client import named_tokenizer
-from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue, ScoringUnavailable
+from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue, QualabError, ScoringUnavailable
 from tests.endpoints.conftest import Open
 from tests.endpoints.scripted import ScriptedServer, reply
 
@@ -38,13 +38,8 @@ async def test_both_servers_forms_are_spoken(server: ScriptedServer, opened: Ope
     server.routes = {("POST", "/gate/tokenize"): route}
     async with opened(url=f"{server.url}/gate/v1", concurrency=4) as endpoint:
         assert await endpoint.tokenize(texts, model="m") == [codes(text) for text in texts]
-    assert server.most_in_flight <= 4
-
-
-async def test_nothing_to_tokenize(server: ScriptedServer, opened: Open) -> None:
-    server.script(vllm_tokenize)
-    async with opened() as endpoint:
         assert await endpoint.tokenize([], model="m") == []
+    assert server.most_in_flight <= 4
 
 
 @pytest.mark.parametrize(
@@ -65,18 +60,20 @@ async def test_passing_trouble_is_tried_again(server: ScriptedServer, opened: Op
     assert len(server.seen) == 4
 
 
-async def test_trouble_that_stays_is_an_error(server: ScriptedServer, opened: Open) -> None:
-    server.script(vllm_tokenize, reply("", status=503))
+@pytest.mark.parametrize(
+    ("step", "kind", "match"),
+    [
+        (reply("", status=503), EndpointUnreachable, "HTTP 503"),
+        (reply({"error": {"message": "too long"}}, status=400), EndpointMisconfigured, "too long"),
+    ],
+)
+async def test_trouble_that_stays_is_an_error(
+    server: ScriptedServer, opened: Open, step: Any, kind: type[QualabError], match: str
+) -> None:
+    server.script(vllm_tokenize, step)
     async with opened(max_attempts=2, concurrency=4) as endpoint:
-        with pytest.raises(EndpointUnreachable, match="HTTP 503"):
+        with pytest.raises(kind, match=match):
             await endpoint.tokenize(["ab"] * 20, model="m")
-
-
-async def test_a_text_that_is_refused_is_an_error(server: ScriptedServer, opened: Open) -> None:
-    server.script(vllm_tokenize, reply({"error": {"message": "too long"}}, status=400))
-    async with opened() as endpoint:
-        with pytest.raises(EndpointMisconfigured, match="too long"):
-            await endpoint.tokenize(["ab"], model="m")
 
 
 @pytest.fixture

@@ -15,34 +15,21 @@ def catalog_of(folder: Path, text: str) -> Path:
     return folder
 
 
-def test_the_shipped_catalog_names_both_suites_and_pins_what_is_not_bundled() -> None:
-    catalog = read_catalog(TASKS_DIR)
-    assert {"release", "published-34"} <= set(catalog.suites)
-    assert catalog.datasets["openai/gsm8k"].revision is not None
-    assert all(entry.revision is None for entry in catalog.datasets.values() if entry.bundled)
-
-
 def test_suites_expand_and_names_collapse() -> None:
     names = read_catalog(TASKS_DIR).expand(["ifeval", "published-34", "gsm8k", "ifeval"])
     assert names == ("ifeval", "gsm8k", "haerae", "kobest", "belebele_kor_Hang")
 
 
 def test_a_task_s_hints_are_its_own_over_its_benchmark_s() -> None:
-    hints = read_catalog(TASKS_DIR).hints("kobest_wic")
-    assert hints.benchmark == "kobest"
-    assert hints.cluster == ("word",)
-    assert hints.kind("f1,none") is MetricKind.MACRO_F1
+    hints, unknown = map(read_catalog(TASKS_DIR).hints, ("kobest_wic", "hellaswag"))
+    assert (hints.benchmark, hints.cluster, hints.kind("f1,none")) == ("kobest", ("word",), MetricKind.MACRO_F1)
+    assert (unknown.benchmark, unknown.cluster, unknown.kind("acc,none")) == (None, None, None)
 
 
 def test_a_kind_may_be_given_for_one_filter_alone(tmp_path: Path) -> None:
     text = 'benchmarks: {b: {metrics: {m: other, "m,strict": binary_mean}, tasks: {t: {}}}}'
     hints = read_catalog(catalog_of(tmp_path, text)).hints("t")
     assert (hints.kind("m,strict"), hints.kind("m,loose")) == (MetricKind.BINARY_MEAN, MetricKind.OTHER)
-
-
-def test_an_unknown_task_has_no_hints() -> None:
-    hints = read_catalog(TASKS_DIR).hints("hellaswag")
-    assert (hints.benchmark, hints.cluster, hints.kind("acc,none")) == (None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qualab.errors import BadDataFile, DatasetUnavailable, EmptyDataset, InvalidValue, UnknownTask
+from qualab.errors import BadDataFile, DatasetUnavailable, InvalidValue, UnknownTask
 from qualab.harness.catalog import read_catalog
 from qualab.model.names import MetricKind, RequestKind
 from qualab.model.ports import TaskOptions
@@ -50,21 +50,22 @@ def names_of(loaded: LoadedTasks) -> list[str]:
     return [task.name for task in loaded.tasks]
 
 
-def test_published_34_has_lm_eval_s_34_rows_in_its_order(harness: LmEvalHarness, tiny_data: Path) -> None:
-    loaded = load(harness, tiny_data, "published-34")
-    assert [(metric.task, metric.name) for metric in loaded.metrics] == PUBLISHED
-    assert len({metric.id for metric in loaded.metrics}) == 34
-    assert loaded.suite == "published-34"
+@pytest.fixture(scope="module")
+def published(harness: LmEvalHarness, tiny_data: Path) -> LoadedTasks:
+    return load(harness, tiny_data, "published-34")
 
 
-def test_the_official_korean_forms_draft_no_token(harness: LmEvalHarness, tiny_data: Path) -> None:
-    loaded = load(harness, tiny_data, "published-34")
-    drafting = {metric.task for metric in loaded.metrics if metric.exercises_drafter}
-    assert drafting == {"gsm8k", "ifeval"}
+def test_published_34_has_lm_eval_s_34_rows_in_its_order(published: LoadedTasks) -> None:
+    assert [(metric.task, metric.name) for metric in published.metrics] == PUBLISHED
+    assert len({metric.id for metric in published.metrics}) == 34
+    assert published.suite == "published-34"
+    assert sum(metric.is_primary for metric in published.metrics) == 5
+    # the official Korean forms draft no token
+    assert {metric.task for metric in published.metrics if metric.exercises_drafter} == {"gsm8k", "ifeval"}
 
 
-def test_metric_kinds_come_from_what_the_metrics_are(harness: LmEvalHarness, tiny_data: Path) -> None:
-    kinds = {metric.id: metric.kind for metric in load(harness, tiny_data, "published-34").metrics}
+def test_metric_kinds_come_from_what_the_metrics_are(published: LoadedTasks) -> None:
+    kinds = {metric.id: metric.kind for metric in published.metrics}
     assert kinds["gsm8k/exact_match,strict-match"] is MetricKind.BINARY_MEAN
     assert kinds["kobest_boolq/f1,none"] is MetricKind.MACRO_F1
     assert kinds["ifeval/inst_level_loose_acc,none"] is MetricKind.LIST_MEAN
@@ -79,28 +80,17 @@ def test_a_group_s_row_names_the_members_that_have_the_metric(harness: LmEvalHar
     assert members["kobest_wic/acc,none"] == ()
 
 
-def test_release_has_one_primary_a_benchmark_and_each_exercises_the_drafter(
-    harness: LmEvalHarness, tiny_data: Path
+@pytest.mark.parametrize(
+    ("names", "primaries"),
+    [
+        (("haerae", "haerae_gen"), ["haerae_gen/exact_match,answer"]),  # the form that drafts
+        (("kobest_wic", "kobest_copa"), ["kobest_copa/acc,none", "kobest_wic/acc,none"]),
+    ],
+)
+def test_which_metrics_decide(
+    harness: LmEvalHarness, tiny_data: Path, names: tuple[str, ...], primaries: list[str]
 ) -> None:
-    loaded = load(harness, tiny_data, "release")
-    primaries = [metric for metric in loaded.metrics if metric.is_primary]
-    assert len(primaries) == 5
-    assert all(metric.exercises_drafter for metric in loaded.metrics)
-    assert {task.benchmark for task in loaded.tasks} == {"gsm8k", "ifeval", "haerae", "kobest", "belebele"}
-    assert {task.kind for task in loaded.tasks} == {RequestKind.GENERATION}
-
-
-def test_with_both_forms_the_generative_one_is_primary(harness: LmEvalHarness, tiny_data: Path) -> None:
-    loaded = load(harness, tiny_data, "haerae", "haerae_gen")
-    assert [metric.task for metric in loaded.metrics if metric.is_primary] == ["haerae_gen"]
-
-
-def test_tasks_asked_for_by_name_have_a_primary_each(harness: LmEvalHarness, tiny_data: Path) -> None:
-    loaded = load(harness, tiny_data, "kobest_wic", "kobest_copa")
-    assert [metric.id for metric in loaded.metrics if metric.is_primary] == [
-        "kobest_copa/acc,none",
-        "kobest_wic/acc,none",
-    ]
+    assert [one.id for one in load(harness, tiny_data, *names).metrics if one.is_primary] == primaries
 
 
 def test_names_that_overlap_collapse(harness: LmEvalHarness, tiny_data: Path) -> None:
@@ -148,8 +138,8 @@ def test_a_task_outside_the_catalog_is_found_in_the_full_index(harness: LmEvalHa
     assert [metric.id for metric in loaded.metrics if metric.is_primary] == ["arc_easy/acc,none"]
 
 
-def test_specs_say_what_was_loaded(harness: LmEvalHarness, tiny_data: Path) -> None:
-    specs = {task.name: task for task in load(harness, tiny_data, "published-34").tasks}
+def test_specs_say_what_was_loaded(published: LoadedTasks) -> None:
+    specs = {task.name: task for task in published.tasks}
     boolq, grade_school = specs["kobest_boolq"], specs["gsm8k"]
     assert (boolq.dataset, boolq.revision, boolq.cluster_field) == ("skt/kobest_v1:boolq", "local", "paragraph")
     assert (boolq.kind, boolq.benchmark, boolq.version) == (RequestKind.LOGLIKELIHOOD, "kobest", "1.0")
@@ -171,16 +161,21 @@ def test_a_limit_that_leaves_nothing_is_an_invalid_value(harness: LmEvalHarness,
         load(harness, tiny_data, "gsm8k", limit=limit)
 
 
-def test_paths_that_are_no_directories_are_invalid_values(harness: LmEvalHarness, tmp_path: Path) -> None:
-    with pytest.raises(InvalidValue, match="data_dir"):
-        load(harness, tmp_path / "none", "gsm8k")
-    with pytest.raises(InvalidValue, match="include_path"):
-        load(harness, tmp_path, "gsm8k", include_paths=(tmp_path / "none",))
-    with pytest.raises(InvalidValue, match="No task is named") as caught:
-        load(harness, tmp_path)
-    assert caught.value.details["fields"] == {"tasks": "must name tasks or a suite"}
-    with pytest.raises(InvalidValue, match="num_fewshot"):
-        load(harness, tmp_path, "gsm8k", num_fewshot=-1)
+@pytest.mark.parametrize(
+    ("names", "options", "named"),
+    [
+        (("gsm8k",), {"data_dir": Path("none")}, "data_dir"),
+        (("gsm8k",), {"include_paths": (Path("none"),)}, "include_path"),
+        (("gsm8k",), {"num_fewshot": -1}, "num_fewshot"),
+        ((), {}, "No task is named"),
+    ],
+)
+def test_options_that_cannot_be_are_invalid_values(
+    harness: LmEvalHarness, names: tuple[str, ...], options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidValue, match=named) as caught:
+        harness.load(TaskOptions(names=names, **options))
+    assert names or caught.value.details["fields"] == {"tasks": "must name tasks or a suite"}
 
 
 def test_num_fewshot_is_overridden_but_never_a_yaml_s_zero(harness: LmEvalHarness, tiny_data: Path) -> None:
@@ -218,7 +213,7 @@ def test_without_a_data_directory_the_hub_is_read_at_the_pinned_revision(
 ) -> None:
     import datasets
 
-    from qualab.harness import sources as hub
+    from qualab.harness import sources
 
     asked = []
 
@@ -235,19 +230,11 @@ def test_without_a_data_directory_the_hub_is_read_at_the_pinned_revision(
         asked.append((path, name, options))
         return Builder()
 
-    monkeypatch.setattr(hub, "is_reachable", lambda: True)
-    monkeypatch.setattr(hub, "newest_commit", None)
+    monkeypatch.setattr(sources, "commit_on_hub", lambda *_: Builder.hash)
     monkeypatch.setattr(datasets, "load_dataset_builder", builder)
     (task,) = load(harness, None, "gsm8k").tasks
     assert asked == [("openai/gsm8k", "main", {"revision": Builder.hash})]
     assert (task.revision, task.n_items) == (Builder.hash, 2)
-
-
-def test_a_bad_line_is_named(harness: LmEvalHarness, tmp_path: Path) -> None:
-    file = write_jsonl(tmp_path / "gsm8k/test.jsonl", gsm8k(3))
-    file.write_text(file.read_text() + '{"question": "no answer"}\n')
-    with pytest.raises(BadDataFile, match=r"gsm8k/test\.jsonl, line 4: no column answer"):
-        load(harness, tmp_path, "gsm8k", num_fewshot=0)
 
 
 def test_a_column_that_mixes_types_is_named_with_its_line(harness: LmEvalHarness, tmp_path: Path) -> None:
@@ -255,12 +242,6 @@ def test_a_column_that_mixes_types_is_named_with_its_line(harness: LmEvalHarness
     write_jsonl(tmp_path / "kobest/boolq/test.jsonl", rows)
     with pytest.raises(BadDataFile, match="line 7: label is str and int before"):
         load(harness, tmp_path, "kobest_boolq")
-
-
-def test_an_empty_file_is_an_empty_data_set(harness: LmEvalHarness, tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "belebele/kor_Hang_test.jsonl", [])
-    with pytest.raises(EmptyDataset, match=r"kor_Hang_test\.jsonl"):
-        load(harness, tmp_path, "belebele_kor_Hang")
 
 
 def test_hashes_change_with_what_they_cover_and_with_nothing_else(harness: LmEvalHarness, tmp_path: Path) -> None:
@@ -299,11 +280,6 @@ def test_hashes_are_the_same_in_another_process(harness: LmEvalHarness, tiny_dat
     here = load(harness, tiny_data, "published-34", "release").tasks
     assert json.loads(done.stdout) == {task.name: [task.config_hash, task.data_hash] for task in here}
     assert done.stderr == ""
-
-
-def test_loading_prints_nothing(harness: LmEvalHarness, tiny_data: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    load(harness, tiny_data, "published-34")
-    assert capfd.readouterr() == ("", "")
 
 
 def test_importing_the_package_imports_neither_lm_eval_nor_datasets() -> None:

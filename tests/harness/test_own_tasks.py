@@ -45,10 +45,13 @@ def load(harness: LmEvalHarness, folder: Path, *names: str, **options: Any) -> L
     return harness.load(TaskOptions(names=names or ("mine",), include_paths=(folder,), **options))
 
 
-def test_data_files_are_found_beside_the_yaml(harness: LmEvalHarness, tmp_path: Path) -> None:
-    (task,) = load(harness, own(tmp_path, PLAIN)).tasks
+def test_a_task_of_ones_own_has_its_data_beside_its_yaml(harness: LmEvalHarness, tmp_path: Path) -> None:
+    loaded = load(harness, own(tmp_path, PLAIN))
+    (task,), (metric,) = loaded.tasks, loaded.metrics
     assert (task.name, task.benchmark, task.revision, task.n_items) == ("mine", "mine", "local", 6)
     assert task.kind is RequestKind.GENERATION
+    # lm-eval decides what exact_match can be
+    assert (metric.kind, metric.is_primary, metric.exercises_drafter) == (MetricKind.BINARY_MEAN, True, True)
 
 
 def test_a_relative_file_in_the_working_directory_comes_first(
@@ -66,16 +69,15 @@ def test_a_missing_data_file_names_where_it_was_looked_for(harness: LmEvalHarnes
         load(harness, folder)
 
 
-def test_a_bad_line_of_a_data_file_is_named(harness: LmEvalHarness, tmp_path: Path) -> None:
+def test_a_bad_line_and_an_empty_file_are_named(harness: LmEvalHarness, tmp_path: Path) -> None:
     folder = own(tmp_path, PLAIN)
+    (folder / "another.yaml").write_text("task: [")  # nobody asked for this one
     (folder / "items.jsonl").write_text('{"q": "x", "a": "y", "passage": "p"}\n{oops\n')
     with pytest.raises(BadDataFile, match=r"items\.jsonl, line 2"):
         load(harness, folder)
-
-
-def test_an_empty_data_file_is_an_empty_data_set(harness: LmEvalHarness, tmp_path: Path) -> None:
+    (folder / "items.jsonl").write_text("")
     with pytest.raises(EmptyDataset, match=r"items\.jsonl"):
-        load(harness, own(tmp_path, PLAIN, []))
+        load(harness, folder)
 
 
 def test_a_task_whose_filter_leaves_no_item_is_an_empty_data_set(harness: LmEvalHarness, tmp_path: Path) -> None:
@@ -83,13 +85,6 @@ def test_a_task_whose_filter_leaves_no_item_is_an_empty_data_set(harness: LmEval
     yaml = dedent(PLAIN) + "process_docs: !function helpers.none\n"
     with pytest.raises(EmptyDataset, match="mine"):
         load(harness, own(tmp_path, yaml, code=code))
-
-
-def test_a_metric_whose_scores_lm_eval_decides_is_binary(harness: LmEvalHarness, tmp_path: Path) -> None:
-    (metric,) = load(harness, own(tmp_path, PLAIN)).metrics
-    assert metric.kind is MetricKind.BINARY_MEAN
-    assert metric.is_primary
-    assert metric.exercises_drafter
 
 
 CUSTOM = dedent(PLAIN).replace("metric: exact_match", "metric: points") + "process_results: !function helpers.points\n"
@@ -140,15 +135,10 @@ def test_an_unweighted_group_is_not_a_size_weighted_mean(harness: LmEvalHarness,
     assert kinds["both/exact_match,none"] is MetricKind.OTHER
 
 
-def test_a_tag_stands_for_its_tasks(harness: LmEvalHarness, tmp_path: Path) -> None:
+def test_a_tag_stands_for_its_tasks_and_a_yaml_may_be_named_by_its_path(harness: LmEvalHarness, tmp_path: Path) -> None:
     folder = own(tmp_path, dedent(PLAIN) + "tag: [sums_of_mine]\n")
-    assert [task.name for task in load(harness, folder, "sums_of_mine").tasks] == ["mine"]
-
-
-def test_a_yaml_may_be_named_by_its_path(harness: LmEvalHarness, tmp_path: Path) -> None:
-    folder = own(tmp_path, PLAIN)
-    loaded = harness.load(TaskOptions(names=(str(folder / "mine.yaml"),)))
-    assert [task.name for task in loaded.tasks] == ["mine"]
+    for name in ("sums_of_mine", str(folder / "mine.yaml")):
+        assert [task.name for task in load(harness, folder, name).tasks] == ["mine"]
 
 
 @pytest.mark.parametrize(
@@ -172,12 +162,6 @@ def test_a_broken_task_is_named_with_the_reason(
     with pytest.raises(BrokenTask, match=reason) as caught:
         load(harness, folder)
     assert "mine" in caught.value.message
-
-
-def test_a_broken_yaml_that_nobody_asked_for_does_no_harm(harness: LmEvalHarness, tmp_path: Path) -> None:
-    folder = own(tmp_path, PLAIN)
-    (folder / "another.yaml").write_text("task: [")
-    assert load(harness, folder).tasks
 
 
 def test_an_item_that_cannot_be_rendered_is_named(harness: LmEvalHarness, tmp_path: Path) -> None:

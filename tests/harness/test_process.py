@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,10 @@ from qualab.errors import HarnessError, ScoringTimedOut, TooManyTasks, UnknownTa
 from qualab.harness import process
 from qualab.harness.process import Harness, LoadedTasks
 from qualab.model.items import Item, Reply
-from qualab.model.names import AnswerStatus, RequestKind
+from qualab.model.names import RequestKind
 from qualab.model.ports import TaskOptions
 from tests.harness.conftest import TASKS_DIR
-from tests.harness.in_process import LmEvalHarness
+from tests.harness.in_process import LmEvalHarness, reply
 from tests.harness.test_own_tasks import PLAIN, own
 
 HANGING = """
@@ -50,25 +49,12 @@ tasks.score("mine", entries(items, ENDLESS))
 
 
 def entries(items: list[Item], text: str) -> list[tuple[Item, list[Reply]]]:
-    return [(item, [_reply(item, text, choice) for choice in range(len(item.prompts))]) for item in items]
+    def replies(item: Item) -> list[Reply]:
+        if item.kind is RequestKind.GENERATION:
+            return [reply(text)]
+        return [reply(None, -1.0 - choice * (item.doc_id % 3), choice == 0) for choice in range(len(item.prompts))]
 
-
-def _reply(item: Item, text: str, choice: int) -> Reply:
-    is_text = item.kind is RequestKind.GENERATION
-    return Reply(
-        status=AnswerStatus.OK,
-        text=text if is_text else None,
-        loglikelihood=None if is_text else -1.0 - choice * (item.doc_id % 3),
-        is_greedy=None if is_text else choice == 0,
-        finish_reason="stop",
-        prompt_tokens=1,
-        completion_tokens=1,
-        attempts=1,
-        latency_s=0.1,
-        sent_at=datetime.now(UTC),
-        system_fingerprint="",
-        error="",
-    )
+    return [(item, replies(item)) for item in items]
 
 
 @pytest.fixture
@@ -134,9 +120,18 @@ def test_an_answer_on_which_a_filter_hangs_is_named_and_its_process_killed(
     assert len(again.score("mine", answered[:3])) == 3
 
 
+def test_a_load_that_does_not_end_is_given_up(
+    separate: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "CALL_TIMEOUT_S", 12.0)
+    own(tmp_path, PLAIN + "    process_docs: !function helpers.wait\n", code="while True: pass\n")
+    with pytest.raises(HarnessError, match="lm-eval took more than 12 s to load tasks"):
+        separate.load(TaskOptions(names=("mine",), include_paths=(tmp_path,)))
+
+
 def test_what_hangs_can_be_stopped_at_any_moment(hanging: LoadedTasks, separate: Harness) -> None:
     answered = entries(list(hanging.render()), ENDLESS)
-    hanging._scoring = hanging._process.call  # type: ignore[attr-defined]  # without a limit
+    hanging._scoring = hanging._process.call  # type: ignore[assignment]  # without an item's limit
     pid = hanging._process._process.pid
     timer = threading.Timer(0.5, separate.stop)
     timer.start()

@@ -11,29 +11,22 @@ from typing import Any
 import pytest
 
 from qualab.errors import InvalidValue
-from qualab.harness.rendering import as_json, overridden, resolved
-from qualab.model.items import Item, cluster_of
+from qualab.harness.tasks import as_json, overridden, resolved
+from qualab.model.items import cluster_of
 from qualab.model.names import RequestKind
 from qualab.model.ports import TaskOptions
-from tests.harness.in_process import LmEvalHarness, LoadedTasks
+from tests.harness.in_process import LmEvalHarness, LoadedTasks, by_task
 
 
 def load(harness: LmEvalHarness, data: Path | None, *names: str, **options: Any) -> LoadedTasks:
     return harness.load(TaskOptions(names=names, data_dir=data, **options))
 
 
-def by_task(loaded: LoadedTasks) -> dict[str, list[Item]]:
-    items: dict[str, list[Item]] = {}
-    for item in loaded.render():
-        items.setdefault(item.task, []).append(item)
-    return items
-
-
 def built_by_lm_eval(
     loaded: LoadedTasks, name: str, *, seed: int, **options: Any
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """Document and arguments of every request, from lm-eval's build_all_requests itself."""
-    task = loaded._built.tasks[name]  # type: ignore[attr-defined]
+    task = loaded._loaded[name].task
     task.set_fewshot_seed(seed=seed)
     task.build_all_requests(**options)
     for instance in task.instances:
@@ -152,13 +145,3 @@ def test_gen_kwargs_override_generations_and_change_the_task_s_hash(harness: LmE
     assert settings["until"] == ["Question:", "</s>", "<|im_end|>"]
     assert warm.tasks[0].config_hash != plain.tasks[0].config_hash
     assert warm.tasks[1] == plain.tasks[1]
-
-
-def test_templates_are_compiled_once(harness: LmEvalHarness, tiny_data: Path) -> None:
-    import lm_eval.utils
-
-    loaded = load(harness, tiny_data, "gsm8k")
-    list(loaded.render())
-    compiled = lm_eval.utils.env.from_string.cache_info().misses
-    list(loaded.render())
-    assert lm_eval.utils.env.from_string.cache_info().misses == compiled

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +11,11 @@ import numpy as np
 import pytest
 
 from qualab.errors import HarnessError
-from qualab.harness.scoring import plain_value
+from qualab.harness.tasks import plain_value
 from qualab.model.items import Item, Reply
-from qualab.model.names import AnswerStatus
 from qualab.model.ports import TaskOptions
-from tests.harness.in_process import LmEvalHarness, LoadedTasks
-from tests.harness.test_own_tasks import CUSTOM, POINTS, own
-
-
-def reply(text: str | None = None, loglikelihood: float | None = None, is_greedy: bool | None = None) -> Reply:
-    return Reply(
-        status=AnswerStatus.OK,
-        text=text,
-        loglikelihood=loglikelihood,
-        is_greedy=is_greedy,
-        finish_reason="stop",
-        prompt_tokens=1,
-        completion_tokens=1,
-        attempts=1,
-        latency_s=0.0,
-        sent_at=datetime(2026, 1, 1, tzinfo=UTC),
-        system_fingerprint="",
-        error="",
-    )
+from tests.harness.in_process import LmEvalHarness, LoadedTasks, by_task, reply
+from tests.harness.test_own_tasks import CUSTOM, own
 
 
 def choices(*loglikelihoods: float) -> list[Reply]:
@@ -48,10 +29,7 @@ def loaded(harness: LmEvalHarness, tiny_data: Path) -> LoadedTasks:
 
 @pytest.fixture(scope="module")
 def items(loaded: LoadedTasks) -> dict[str, list[Item]]:
-    found: dict[str, list[Item]] = {}
-    for item in loaded.render():
-        found.setdefault(item.task, []).append(item)
-    return found
+    return by_task(loaded)
 
 
 def score(loaded: LoadedTasks, item: Item, text: str) -> dict[str, Any]:
@@ -66,13 +44,8 @@ def test_both_filters_of_gsm8k_score(loaded: LoadedTasks, items: dict[str, list[
     assert score(loaded, second, "") == {strict: 0.0, flexible: 0.0}
 
 
-def test_what_each_filter_takes_out_is_told_without_scoring(
-    loaded: LoadedTasks, items: dict[str, list[Item]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another thread may score meanwhile: the generators that scoring draws from are not touched."""
+def test_what_each_filter_takes_out_is_told_without_scoring(loaded: LoadedTasks, items: dict[str, list[Item]]) -> None:
     first, second = items["gsm8k"][:2]
-    for name in ("seed", "setstate", "random"):
-        monkeypatch.setattr(random, name, None)
     answered = [(first, [reply("So it is 7")]), (second, [reply("So it is 1+2.\n#### 3")])]
     assert [(name, [own[0] for own in found]) for name, found in loaded.extracted("gsm8k", answered)] == [
         ("strict-match", ["[invalid]", "3"]),
@@ -121,65 +94,15 @@ def test_a_text_that_a_random_letter_decides_always_scores_the_same(
 def test_language_detection_draws_the_same_every_time(
     harness: LmEvalHarness, tiny_data: Path, items: dict[str, list[Item]]
 ) -> None:
-    import langdetect
 
     item = items["ifeval"][3]
     text = "an mir is das in on no"  # short, and of several languages: unseeded, it comes out this way and that
-    before = langdetect.DetectorFactory.seed
     fresh = [harness.load(TaskOptions(names=("ifeval",), data_dir=tiny_data)) for _ in range(2)]
     found = set()
     for loaded in fresh:
         for _ in range(10):
-            loaded._scorers["ifeval"]._known.clear()
             found.add(score(loaded, item, text)["prompt_level_strict_acc,none"])
     assert len(found) == 1
-    assert langdetect.DetectorFactory.seed == before
-
-
-def test_scoring_leaves_the_global_random_state_alone(loaded: LoadedTasks, items: dict[str, list[Item]]) -> None:
-    random.seed(3)
-    np.random.seed(3)
-    python, numpy = random.getstate(), np.random.get_state()[1].tolist()
-    score(loaded, items["ifeval"][2], "never seen before ########")
-    assert random.getstate() == python
-    assert np.random.get_state()[1].tolist() == numpy
-
-
-COUNTING = """
-    CALLS = []
-
-    def points(doc, results):
-        CALLS.append(results[0])
-        return {"points": 1.0 if results[0] == doc["a"] else 0.0}
-"""
-
-
-def test_an_item_s_same_answer_is_scored_once(harness: LmEvalHarness, tmp_path: Path) -> None:
-    loaded = harness.load(TaskOptions(names=("mine",), include_paths=(own(tmp_path, CUSTOM, code=COUNTING),)))
-    calls = loaded._built.tasks["mine"].config.process_results.__globals__["CALLS"]
-    items = list(loaded.render())
-    baseline = [(item, [reply(item.target)]) for item in items]
-    first = loaded.score("mine", baseline + baseline)
-    assert len(calls) == len(items)
-    assert first == [{"points,none": 1.0}] * 2 * len(items)
-    first[0]["points,none"] = 7.0
-    assert loaded.score("mine", baseline) == [{"points,none": 1.0}] * len(items)
-    assert len(calls) == len(items)
-    candidate = [(item, [reply(item.target if item.doc_id else "99")]) for item in items]
-    assert [row["points,none"] for row in loaded.score("mine", candidate)] == [0.0, *[1.0] * (len(items) - 1)]
-    assert len(calls) == len(items) + 1
-
-
-def test_another_document_under_the_same_number_is_not_taken_for_the_known_one(
-    harness: LmEvalHarness, tmp_path: Path
-) -> None:
-    from dataclasses import replace
-
-    loaded = harness.load(TaskOptions(names=("mine",), include_paths=(own(tmp_path, CUSTOM, code=POINTS),)))
-    item = next(loaded.render())
-    other = replace(item, doc={**item.doc, "a": "else"})
-    answered = [(item, [reply("1")]), (other, [reply("1")]), (other, [reply("else")])]
-    assert [row["points,none"] for row in loaded.score("mine", answered)] == [1.0, 0.0, 1.0]
 
 
 def test_what_cannot_be_scored_is_named(harness: LmEvalHarness, tmp_path: Path) -> None:
@@ -213,16 +136,14 @@ def test_a_group_is_the_size_weighted_mean_of_its_members(loaded: LoadedTasks) -
     assert list(found) == ["kobest", "kobest_boolq", "kobest_wic"]
 
 
-def test_instruction_level_values_are_over_all_instructions(loaded: LoadedTasks) -> None:
+def test_instruction_level_values_are_over_all_instructions_and_a_metric_without_items_is_left_out(
+    loaded: LoadedTasks,
+) -> None:
     found = loaded.aggregate({"ifeval": {"inst_level_strict_acc,none": [[True], [False, False, True]]}})
     assert found == {"ifeval": {"inst_level_strict_acc,none": 0.5}}
-
-
-def test_a_metric_without_items_is_left_out(loaded: LoadedTasks) -> None:
     found = loaded.aggregate({"gsm8k": {"exact_match,strict-match": [], "exact_match,flexible-extract": [1.0]}})
     assert found == {"gsm8k": {"exact_match,flexible-extract": 1.0}}
-    assert loaded.aggregate({"kobest_boolq": {"acc,none": []}}) == {}
-    assert loaded.aggregate({}) == {}
+    assert loaded.aggregate({"kobest_boolq": {"acc,none": []}}) == loaded.aggregate({}) == {}
     with pytest.raises(HarnessError, match="theirs"):
         loaded.aggregate({"theirs": {"acc,none": [1.0]}})
 

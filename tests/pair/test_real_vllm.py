@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from qualab.managed.reading import read_pair
+from qualab.managed.pair import read_pair
 from qualab.managed.serving import serve
 from tests.cli.conftest import Command, qualab
 from tests.pair.conftest import free_ports, lives

@@ -13,9 +13,8 @@ import pytest
 from lm_eval.tasks import TaskManager
 
 from qualab.model.items import Item
-from tests.harness.in_process import LoadedTasks
-from tests.tasks.conftest import TASKS_DIR, Load, demo, read_jsonl
-from tests.tasks.scoring import items_of, scores
+from tests.harness.in_process import LoadedTasks, by_task
+from tests.tasks.conftest import TASKS_DIR, Load, demo, read_jsonl, scores
 
 FLEXIBLE, STRICT = "exact_match,flexible-extract", "exact_match,strict-match"
 STEP = re.compile(r"(\S+ [-+*/] \S+) = <<(.+?)=(\d+)>>(\d+)")
@@ -38,7 +37,7 @@ def loaded(load: Load) -> LoadedTasks:
 
 @pytest.fixture(scope="module")
 def items(loaded: LoadedTasks) -> Any:
-    return items_of(loaded)
+    return by_task(loaded)
 
 
 def calculated(expression: str) -> float:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.harness.in_process import LoadedTasks
+from tests.harness.in_process import LoadedTasks, by_task
 from tests.tasks.conftest import Load
-from tests.tasks.scoring import items_of
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +19,7 @@ def loaded(load: Load, shared_data: Path) -> LoadedTasks:
 
 @pytest.fixture(scope="module")
 def items(loaded: LoadedTasks) -> Any:
-    return items_of(loaded)
+    return by_task(loaded)
 
 
 def test_every_item_is_asked(loaded: LoadedTasks) -> None:
@@ -73,11 +72,5 @@ def test_haerae_keeps_the_question_and_its_options_and_drops_the_data_set_s_own_
             assert "###" not in text
             assert "nan" not in text
             assert text.count("질문: ") == 1
-            assert [line[:3] for line in text.split("\n") if line.startswith("(")] == [
-                "(A)",
-                "(B)",
-                "(C)",
-                "(D)",
-                "(E)",
-            ]
+            assert [line[1] for line in text.split("\n") if line.startswith("(")] == list("ABCDE")
             assert item.target in "ABCDE"

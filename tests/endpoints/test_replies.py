@@ -1,0 +1,279 @@
+"""What an answer's body, and an HTTP status other than 200, are read as."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from qualab.endpoints.replies import error_message, read_reply, refusal, retry_after_s
+from qualab.endpoints.transport import Exchange, Failure, Sending
+from qualab.model.items import Drafted, Reply, Request, loglikelihood_request
+from qualab.model.names import AnswerStatus
+from tests.endpoints.scripted import CHAT, COMPLETION, START, chat, completion
+
+OK, TRUNCATED, NO_ANSWER = AnswerStatus.OK, AnswerStatus.TRUNCATED, AnswerStatus.NO_FINAL_ANSWER
+SENDING = Sending(2, 0.25, START)
+TOKENS = [11, 12, 13, 14, 15, 16]
+CONTEXT = 3
+SCORED = loglikelihood_request(choice=0, context_ids=TOKENS[:CONTEXT], whole_ids=TOKENS, model="m")
+
+
+def read(body: Any, request: Request = COMPLETION) -> Reply:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return read_reply(request, raw, SENDING)
+
+
+def refused(body: Any, request: Request = COMPLETION) -> Failure:
+    with pytest.raises(Failure) as caught:
+        read(body, request)
+    return caught.value
+
+
+def test_an_answer_is_read_with_all_that_came_along() -> None:
+    got = read(completion("42"))
+    assert (got.status, got.text, got.finish_reason, got.error) == (OK, "42", "stop", "")
+    assert (got.prompt_tokens, got.completion_tokens, got.system_fingerprint) == (7, 3, "fp-1")
+    assert (got.attempts, got.latency_s, got.sent_at) == SENDING
+    assert (got.loglikelihood, got.is_greedy, got.reasoning_characters) == (None, None, 0)
+
+
+@pytest.mark.parametrize("count", [-1, 2**31, 2**64 - 1, True, 7.5, "7", None])
+def test_a_count_of_tokens_that_cannot_be_is_none(count: Any) -> None:
+    got = read({**completion("42"), "usage": {"prompt_tokens": count, "completion_tokens": 3}})
+    assert (got.text, got.prompt_tokens, got.completion_tokens) == ("42", None, 3)
+
+
+@pytest.mark.parametrize(("named", "model"), [("MODEL-B", "MODEL-B"), (None, ""), (7, ""), ("", "")])
+def test_the_model_that_an_answer_names_is_kept(named: object, model: str) -> None:
+    assert read({**completion("42"), "model": named}).model == model
+
+
+@pytest.mark.parametrize(
+    ("text", "finish_reason", "status"),
+    [
+        ("", "stop", OK),
+        ("half", "length", TRUNCATED),
+        ("", "length", TRUNCATED),
+        ("done", None, OK),
+        ("done", ["stop"], OK),
+        ("done", {"type": "stop"}, OK),
+    ],
+)
+def test_how_a_text_ended(text: str, finish_reason: Any, status: AnswerStatus) -> None:
+    got = read(completion(text, finish_reason=finish_reason))
+    assert (got.status, got.text, got.finish_reason) == (status, text, str(finish_reason or ""))
+
+
+@pytest.mark.parametrize(
+    ("message", "finish_reason", "expected"),
+    [
+        ({"content": "A"}, "stop", (OK, "A", "")),
+        ({"content": ""}, "stop", (OK, "", "")),
+        ({"content": "A", "reasoning_content": "hmm"}, "stop", (OK, "A", "hmm")),
+        ({"content": "A", "reasoning": "hmm"}, "length", (TRUNCATED, "A", "hmm")),
+        ({"content": "A", "reasoning_content": None, "reasoning": ""}, "length", (TRUNCATED, "A", "")),
+        ({"content": None, "reasoning_content": "hmm"}, "length", (NO_ANSWER, None, "hmm")),
+        ({"content": "", "reasoning": "hmm, so"}, "stop", (NO_ANSWER, None, "hmm, so")),
+        ({"reasoning": "hmm"}, "stop", (NO_ANSWER, None, "hmm")),
+        ({"content": None, "reasoning": ""}, "length", (NO_ANSWER, None, "")),
+    ],
+)
+def test_content_and_reasoning_of_a_message(
+    message: dict[str, Any], finish_reason: str, expected: tuple[AnswerStatus, str | None, str]
+) -> None:
+    got = read(chat(message, finish_reason=finish_reason), CHAT)
+    assert (got.status, got.text, got.reasoning) == expected
+    assert (got.reasoning_characters, got.error) == (len(expected[2]), "")
+
+
+def choices(*texts: tuple[int, str]) -> dict[str, Any]:
+    return {**completion(""), "choices": [completion(text)["choices"][0] | {"index": at} for at, text in texts]}
+
+
+def test_of_several_choices_the_one_with_index_0_is_read() -> None:
+    assert read(choices((1, "second"), (0, "first"))).text == "first"
+    assert read(choices((3, "only"))).text == "only"
+
+
+BAD_BODIES: list[tuple[Any, str]] = [
+    (choices((1, "a"), (2, "b")), "none of the choices has index 0"),
+    ({"error": {"message": "out of memory"}}, "out of memory"),
+    ({"object": "error", "message": "boom"}, "boom"),  # as older versions of vLLM say it
+    ({"object": "text_completion"}, "no choices"),
+    ({"choices": []}, "no choices"),
+    ({"choices": None}, "no choices"),
+    ({"choices": ["x"]}, "not an object"),
+    (completion(None), "no text"),
+    ({"choices": [{"index": 0}]}, "no text"),
+    ({"choices": [{"text": 3}]}, "no text"),
+    (b"<html>oops</html>", "not JSON"),
+    (b"", "not JSON"),
+    (b'{"choices": [{"te', "not JSON"),
+    ([1, 2], "not a JSON object"),
+    (completion("half", finish_reason="abort"), "abort"),
+]
+
+
+@pytest.mark.parametrize(("body", "reason"), BAD_BODIES)
+def test_a_bad_body_is_named_and_may_be_asked_again(body: Any, reason: str) -> None:
+    failure = refused(body)
+    assert (failure.status, failure.retry) == (AnswerStatus.BAD_BODY, True)
+    assert reason in failure.message
+
+
+@pytest.mark.parametrize("message", [{"content": None}, {}, {"content": ["a"]}, {"content": None, "reasoning": None}])
+def test_a_message_without_content_is_a_bad_body(message: dict[str, Any]) -> None:
+    assert refused(chat(message), CHAT).message == "the message has no content"
+
+
+def test_an_answer_that_a_filter_withholds_is_missing_and_not_asked_again() -> None:
+    failure = refused(chat({"content": None}, finish_reason="content_filter"), CHAT)
+    assert (failure.status, failure.retry) == (AnswerStatus.REJECTED, False)
+    assert "content_filter" in failure.message
+
+
+SGLANG = {"spec_num_proposed_drafts": 24, "spec_num_correct_drafts": 9, "spec_verify_ct": 8}
+OLD_SGLANG = {"spec_draft_token_num": 6, "spec_accept_token_num": 3, "spec_accept_histogram": [0, 1, 1]}
+
+
+def predicted(accepted: int, rejected: int) -> dict[str, Any]:
+    details = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
+    return {"usage": {"completion_tokens_details": details}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "choice", "drafted"),
+    [
+        ({}, {}, None),
+        ({"timings": {"draft_n": 9, "draft_n_accepted": 4}}, {}, Drafted(draft_tokens=9, accepted_tokens=4)),
+        ({"timings": {"predicted_n": 3}}, {}, None),
+        ({}, {"meta_info": SGLANG}, Drafted(draft_tokens=24, accepted_tokens=9)),
+        ({}, {"meta_info": OLD_SGLANG}, Drafted(draft_tokens=6, accepted_tokens=3, rounds=(0, 1, 1))),
+        ({}, {"meta_info": {"completion_tokens": 3}}, None),
+        ({"sglext": {"spec_tokens_details": SGLANG}}, {}, Drafted(draft_tokens=24, accepted_tokens=9)),
+        (predicted(7, 5), {}, Drafted(draft_tokens=12, accepted_tokens=7)),
+        (predicted(0, 0), {}, None),
+        *(
+            ({"usage": {"completion_tokens": 30}}, {"avg_decoded_tokens_per_iter": mean}, drafted)
+            for mean, drafted in (
+                (2.5, Drafted(draft_tokens=None, accepted_tokens=18)),
+                (1.0, Drafted(draft_tokens=None, accepted_tokens=0)),
+                (None, None),
+            )
+        ),
+    ],
+)
+def test_what_an_answer_says_of_drafting(
+    answer: dict[str, Any], choice: dict[str, Any], drafted: Drafted | None
+) -> None:
+    assert read({**completion("42", **choice), **answer}).drafted == drafted
+
+
+def echoed(of_tokens: list[Any], tops: list[Any] | None = None, *, finish_reason: str = "length") -> dict[str, Any]:
+    if tops is None:
+        tops = [None if value is None else {"tok": value} for value in of_tokens]
+    logprobs = {"token_logprobs": of_tokens, "top_logprobs": tops, "tokens": ["t"] * len(of_tokens)}
+    choice = {"index": 0, "text": "x", "logprobs": logprobs, "finish_reason": finish_reason}
+    return {"choices": [choice], "usage": {"prompt_tokens": 6, "completion_tokens": 1}}
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_sum_and_greediness_are_lm_evals(seed: int, greedy: bool) -> None:
+    openai_completions = pytest.importorskip("lm_eval.models.openai_completions")
+    rng = random.Random(seed)
+    of_tokens = [None, *(-rng.expovariate(0.7) for _ in TOKENS)]
+    tops: list[Any] = [None, *({"a": value, "b": value - 1} for value in of_tokens[1:] if value is not None)]
+    if not greedy:
+        tops[CONTEXT + 1]["c"] = -1e-9
+    body = echoed(of_tokens, tops)
+    got = read(body, SCORED)
+    (expected,) = openai_completions.LocalCompletionsAPI.parse_logprobs(json.loads(json.dumps(body)), ctxlens=[CONTEXT])
+    assert (got.loglikelihood, got.is_greedy) == expected
+    assert got.is_greedy is greedy
+    assert (got.status, got.text, got.prompt_tokens, got.finish_reason) == (OK, None, 6, "length")
+
+
+def test_only_the_continuation_counts() -> None:
+    body = echoed([None, -9, -9, -1, -2, -4.5, -9], finish_reason="stop")
+    for position in (2, 6):  # likelier tokens elsewhere
+        body["choices"][0]["logprobs"]["top_logprobs"][position]["better"] = -0.1
+    got = read(body, SCORED)
+    assert (got.status, got.loglikelihood, got.is_greedy) == (OK, -7.5, True)
+
+
+IGNORED = {"content": [{"id": 33, "token": "1", "logprob": -1.1, "top_logprobs": []}]}  # llama.cpp's form
+SEVEN = [None, -1, -1, -1, -1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason", "retry"),
+    [
+        (echoed(SEVEN[:-1]), "6 token_logprobs", True),
+        (echoed([*SEVEN, -1]), "8 token_logprobs", True),
+        (echoed([None, -1, -1, -1, None, -1, -1], [None, *[{"a": -1}] * 6]), "missing", True),
+        (echoed(SEVEN, [None, {"a": -1}]), "top_logprobs", True),
+        (echoed(SEVEN, [None, *[{}] * 6]), "missing", True),
+        (echoed(SEVEN, [None] * 7), "missing", True),
+        ({"choices": [{"text": "1", "index": 0, "logprobs": IGNORED}]}, "ignores echo", False),
+        (echoed([-1.0]), "ignores echo", False),
+        ({"choices": [{"text": "1", "logprobs": None}]}, "no log-prob", False),
+    ],
+)
+def test_log_probabilities_that_do_not_fit_are_a_bad_body(body: Any, reason: str, retry: bool) -> None:
+    failure = refused(body, SCORED)
+    assert (failure.status, failure.retry) == (AnswerStatus.BAD_BODY, retry)
+    assert reason in failure.message
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (None, None),
+        ("0", 0.0),
+        ("3", 3.0),
+        ("0.5", 0.5),
+        ("Sun, 01 Mar 2026 12:01:30 GMT", 90.0),
+        ("Sun, 01 Mar 2026 13:01:30 +0100", 90.0),
+        ("Sun, 01 Mar 2026 11:59:00 GMT", 0.0),
+        ("-5", None),
+        ("inf", None),
+        ("nan", None),
+        ("soon", None),
+        ("", None),
+        ("Sun, 99 Mar 2026 99:99:99 GMT", None),
+    ],
+)
+def test_retry_after_is_seconds_or_an_http_date(header: str | None, seconds: float | None) -> None:
+    assert retry_after_s(header, now=datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)) == seconds
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504])
+def test_passing_trouble_may_be_asked_again(status: int) -> None:
+    failure = refusal(Exchange(status, b'{"error": {"message": "busy"}}', lambda _: None), now=START)
+    assert (failure.status, failure.retry, failure.message) == (AnswerStatus.HTTP_ERROR, True, f"HTTP {status}: busy")
+    assert failure.is_backpressure is (status == 429)
+
+
+@pytest.mark.parametrize("status", [301, 307, 401, 402, 403, 404, 405, 400, 413, 422])
+def test_a_settled_refusal_may_not(status: int) -> None:
+    failure = refusal(Exchange(status, b"<p>go away</p>", lambda _: None), now=START)
+    kind = AnswerStatus.REJECTED if status in (400, 413, 422) else AnswerStatus.HTTP_ERROR
+    assert (failure.status, failure.retry, failure.message) == (kind, False, f"HTTP {status}: <p>go away</p>")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "prompt too long", "type": "exceed_context_size_error"}},
+        {"error": "prompt too long"},
+        {"message": "prompt too long"},
+        {"detail": [{"msg": "prompt too long"}]},
+    ],
+)
+def test_every_form_of_an_error_has_its_message_read(body: dict[str, Any]) -> None:
+    assert "prompt too long" in error_message(body)
