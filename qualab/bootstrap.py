@@ -150,14 +150,14 @@ def renderer(name: str) -> Renderer:
 
 def page_renderer() -> Callable[[str, Mapping[str, object]], bytes]:
     """What draws a web page of this name with these values."""
-    from qualab.report.web import render_page
+    from qualab.report.html import render_page
 
     return render_page
 
 
 def static_file(name: str) -> tuple[bytes, str] | None:
     """A file that web pages load, and its media type; None where there is none."""
-    from qualab.report.web import static_file
+    from qualab.report.html import static_file
 
     return static_file(name)
 

@@ -13,6 +13,7 @@ from qualab.errors import InvalidValue
 from qualab.model.comparison import (
     Look,
     LooksTaken,
+    MetricLook,
     MetricNoise,
     MissingSummary,
     NoiseFloor,
@@ -41,8 +42,8 @@ from qualab.model.names import ArmName, Language, LookDecision, MissingPolicy, V
 from qualab.model.plan import Assumptions, LookPlan, PinFound, Pinning, PinPart
 from qualab.model.reason import Reason, of
 from qualab.model.registry import AuditEntry
-from qualab.model.report import Bullets, Excerpt, Forest, Histogram, ReportModel, Table
-from qualab.report.evidence import AFTER, BEFORE
+from qualab.model.report import Bullets, Excerpt, Forest, Histogram, Report, Table
+from qualab.report.flips import AFTER, BEFORE
 from qualab.report.model import model_of, report_model
 from qualab.report.source import Source
 from qualab.report.words import Words
@@ -99,7 +100,7 @@ ENGINES = {
 @cache
 def bare() -> Source:
     made, analysis = sample()
-    return Source(comparison=made.store.get(made.comparison.id), analysis=analysis, observations=(), flips=None)
+    return Source(comparison=made.store.get(made.comparison.id), analysis=analysis, observations=())
 
 
 @cache
@@ -157,7 +158,12 @@ def full() -> Source:
         for row in source.analysis.metrics
     )
     missing = MissingSummary(n_asked=420, baseline_only=1, candidate_only=3, both=0, pvalue=0.3125)
-    look = Look(number=2, n_items=200, input_hash="h", metrics=(), decision=LookDecision.PROVEN)
+    metric = MetricLook(
+        metric=PRIMARY, n_pairs=60, fraction=0.5, difference=0.0, interval=None, statistic=2.312, boundary=2.041,
+        pvalue_loss=0.4, pvalue_gain=0.5, harm_boundary=3.1, pvalue_adjusted=0.9, decision=LookDecision.PROVEN,
+        decided_at=2,
+    )  # fmt: skip
+    look = Look(number=2, n_items=200, input_hash="h", metrics=(metric,), decision=LookDecision.PROVEN)
     looks = LooksTaken(n_planned=5, looks=(look,), n_items=200, n_items_planned=420, n_requests_saved=440)
     assumed = Assumptions(discordance={PRIMARY: 0.05}, design_effect={PRIMARY: 1.0}, noise={}, joint_power=0.4321)
     plan = replace(source.plan, assumptions=assumed, looks=LookPlan(n_looks=5))
@@ -195,15 +201,15 @@ def full() -> Source:
     return replace(source, comparison=replace(source.comparison, plan=plan), analysis=analysis, observations=seen)
 
 
-def model(source: Source, language: Language = Language.ENGLISH) -> ReportModel:
+def model(source: Source, language: Language = Language.ENGLISH) -> Report:
     return model_of(source, Words(language=language))
 
 
-def said(found: ReportModel, section: str) -> str:
+def said(found: Report, section: str) -> str:
     return "\n".join(texts(found.section(section)))
 
 
-def blocks(found: ReportModel, section: str, kind: type) -> Iterator[Any]:
+def blocks(found: Report, section: str, kind: type) -> Iterator[Any]:
     return (block for block in found.section(section).blocks if isinstance(block, kind))
 
 
@@ -215,7 +221,7 @@ def test_sections_come_in_the_order_in_which_they_are_read(language: Language) -
 def test_what_was_not_measured_is_said() -> None:
     found = model(bare())
     assert "No noise floor was measured" in said(found, "noise")
-    assert "What the engines are was not recorded" in said(found, "arms")
+    assert "The engines were not recorded" in said(found, "arms")
     assert "No item" in said(report(), "flips") or "Items of primary metrics" in said(report(), "flips")
     assert "No scores are stored" in said(found, "flips")
     unknown = replace(bare(), analysis=replace(bare().analysis, treatment=None))
@@ -227,7 +233,9 @@ def test_everything_that_was_measured_is_shown(language: Language) -> None:
     found = model(full(), language)
     for section, wanted in {
         "arms": ("ngram, 4 tokens", "23,296", "2,048", "vLLM 0.32.0", f"sha256:{'a' * 64}", "speculative_config"),
-        "power": ("2.00", "43.2", "420", "440"),
+        "power": ("2.00", "5 %" if language is Language.ENGLISH else "5%"),
+        "metrics": ("43.2",),
+        "looks": ("420", "440", PRIMARY, "2.31", "2.04"),
         "noise": (
             "61 / 79" if language is Language.KOREAN else "61 of 79",
             "77.2",
@@ -279,7 +287,7 @@ def test_settings_of_the_drafter_are_one_row_and_others_have_their_own() -> None
     other = EngineSeen(arm=ArmName.CANDIDATE, seen_at=START, engine=replace(ENGINES[ArmName.CANDIDATE], config=config))
     *_, table = blocks(model(replace(full(), observations=(*full().observations, other))), "arms", Table)
     assert [[cell.text for cell in row.cells] for row in table.rows] == [
-        ["dtype", "half", "float", "not to be expected: breaks the comparison"],
+        ["dtype", "half", "float", "unexpected: breaks the comparison"],
         ["speculative_config (2 settings)", "none", "ngram, 4 tokens", "the drafter itself"],
     ]
 
@@ -290,7 +298,7 @@ def test_every_verdict_has_its_sentence(language: Language, verdict: Verdict) ->
     found = model(replace(bare(), analysis=replace(bare().analysis, verdict=verdict)), language)
     assert found.headline
     assert "{" not in found.headline
-    assert found.verdict.text == Words(language=language)(verdict.value)
+    assert found.verdict.text == Words(language=language).name(verdict)
 
 
 def test_excerpts_stand_around_the_first_difference() -> None:
@@ -298,8 +306,8 @@ def test_excerpts_stand_around_the_first_difference() -> None:
     assert found
     for one in found:
         assert one.shared == "So the answer is 1"
-        assert one.baseline.text.startswith("2.")
-        assert one.candidate.text.startswith("3.")
+        assert one.sides[0].text.startswith("2.")
+        assert one.sides[1].text.startswith("3.")
 
 
 def test_long_answers_are_cut_around_the_first_difference() -> None:
@@ -309,9 +317,9 @@ def test_long_answers_are_cut_around_the_first_difference() -> None:
     ):
         assert len(one.shared) == BEFORE
         assert one.is_cut
-        assert len(one.baseline.text) == AFTER
-        assert one.baseline.is_cut
-        assert one.candidate.text.startswith("two")
+        assert len(one.sides[0].text) == AFTER
+        assert one.sides[0].is_cut
+        assert one.sides[1].text.startswith("two")
 
 
 def test_white_space_that_differs_is_shown() -> None:
@@ -319,8 +327,8 @@ def test_white_space_that_differs_is_shown() -> None:
     one = next(
         blocks(report_model(made.store, made.store.registry, made.comparison.id, Language.ENGLISH), "flips", Excerpt)
     )
-    assert one.baseline.text == "⏎\nno"
-    assert one.candidate.text == "␣no"
+    assert one.sides[0].text == "⏎\nno"
+    assert one.sides[1].text == "␣no"
 
 
 def test_without_an_analysis_there_is_no_report() -> None:

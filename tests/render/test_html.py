@@ -80,7 +80,7 @@ def test_what_the_report_says_is_there(language: Language) -> None:
 def test_its_fonts_are_inside() -> None:
     content = content_of(Language.KOREAN).decode()
     assert content.count("@font-face") >= 2
-    assert "data:font/woff;base64," in content
+    assert "data:font/otf;base64," in content
 
 
 def test_the_same_report_is_the_same_bytes() -> None:

@@ -19,7 +19,7 @@ from qualab.model.plan import deciding_metrics
 from qualab.model.registry import encode_cursor
 from qualab.model.report import Cell, Fact, Tone
 from qualab.model.wording import count, seconds, storable_text, visible_text
-from qualab.report.evidence import first_difference, marked
+from qualab.report.flips import first_difference, marked
 from qualab.service.context import Context
 from qualab.service.reading import MOST_POSITION, ExtractedAnswers, comparison_of, extracted_of, outcomes_of
 from qualab.service.viewing.listing import Trouble, trouble

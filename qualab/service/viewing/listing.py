@@ -12,10 +12,10 @@ from qualab.model.comparison import SignOff
 from qualab.model.names import ArmName, ComparisonStatus, Language
 from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import ComparisonSummary, ListOrder, SubmissionStatus
-from qualab.model.report import Cell, ReportModel
+from qualab.model.report import Cell, Report
 from qualab.model.wording import count
-from qualab.report.metrics import verdict_cell
 from qualab.report.model import report_model
+from qualab.report.source import verdict_cell
 from qualab.service.context import Context
 from qualab.service.reading import COUNTED, ENDED, ComparisonState, Follower, Progress, comparison_state
 from qualab.service.words import Wording
@@ -243,7 +243,7 @@ class ComparisonPage:
     """Whether it may change by itself."""
     trouble: Trouble | None
     """Why it ended early."""
-    report: ReportModel | None
+    report: Report | None
     """None while there is no analysis."""
     has_items: bool
     signed: tuple[SignOffLine, ...]
@@ -278,7 +278,7 @@ def _reason(found: ComparisonState, words: Wording) -> Trouble | None:
     return trouble(RunStopped.code, reason, "", words) if reason else None
 
 
-def _on_screen(context: Context, comparison_id: str, words: Wording) -> ReportModel:
+def _on_screen(context: Context, comparison_id: str, words: Wording) -> Report:
     report = report_model(context.services.store, context.registry, comparison_id, words.language)
     return replace(report, sections=tuple(one for one in report.sections if one.id not in ON_PAPER))
 
