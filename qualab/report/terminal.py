@@ -97,22 +97,26 @@ def print_histograms(console: Console, treatment: Treatment) -> None:
 def print_comparisons(console: Console, comparisons: Sequence[Comparison]) -> None:
     """List comparisons, one row each."""
     names = ("id", "status", "verdict", "model", "tasks", "label", "created")
-    rows = (
-        Row(
-            cells=(
-                Cell(text=one.id),
-                Cell(text=one.status.value),
-                verdict_cell(one.verdict, ENGLISH) if one.verdict else Cell(text=""),
-                Cell(text=line_text(one.plan.sampling.model)),
-                Cell(text=line_text(",".join(one.plan.requested))),
-                Cell(text=line_text(one.label)),
-                Cell(text=f"{one.created_at:%Y-%m-%d %H:%M}"),
-            )
+    rows = [
+        (
+            one.id,
+            one.status.value,
+            verdict_cell(one.verdict, ENGLISH) if one.verdict else "",
+            line_text(one.plan.sampling.model),
+            line_text(",".join(one.plan.requested)),
+            line_text(one.label),
+            f"{one.created_at:%Y-%m-%d %H:%M}",
         )
         for one in comparisons
-    )
+    ]
+    print_blocks(console, [_table(names, rows, dispensable=("created",))])
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, dispensable: tuple[str, ...] = ()) -> Table:
+    """Of texts under these titles."""
     columns = tuple(Column(id=name, title=name, is_number=False) for name in names)
-    print_blocks(console, [Table(columns=columns, rows=tuple(rows), dispensable=("created",))])
+    cells = (tuple(Cell(text=one) if isinstance(one, str) else one for one in row) for row in rows)
+    return Table(columns=columns, rows=tuple(Row(cells=row) for row in cells), dispensable=dispensable)
 
 
 def print_planning(console: Console, found: Planning) -> None:
@@ -124,10 +128,8 @@ def print_preflight(console: Console, found: Preflight) -> None:
     """Draw both arms, then what was found about them."""
     engines = [EngineSummary.of(arm, found.engines[arm]) for arm in ArmName]
     facts = (*engine_facts(engines, ENGLISH), *pin_facts(found.pins, ENGLISH))
-    texts = ([ENGLISH(key), *(own.get(arm) or ENGLISH("not said") for arm in ArmName)] for key, own in facts)
-    columns = tuple(Column(id=name, title=name, is_number=False) for name in ("part", *ArmName))
-    rows = tuple(Row(cells=tuple(Cell(text=text) for text in row)) for row in texts)
-    print_blocks(console, [Table(columns=columns, rows=rows)])
+    rows = [(ENGLISH(key), *(own.get(arm) or ENGLISH("not said") for arm in ArmName)) for key, own in facts]
+    print_blocks(console, [_table(("part", *ArmName), rows)])
     console.print()
     for one in found.findings:
         label, style = ("STOP", "bold red") if one.stops else ("note", None)

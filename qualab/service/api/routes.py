@@ -426,7 +426,7 @@ def analysis(request: Request, context: ContextDep, comparison_id: str, plan_has
 REPORT_TYPES: Mapping[ReportFormat, tuple[str, object]] = {
     ReportFormat.PDF: ("application/pdf", "%PDF-1.7 ..."),
     ReportFormat.HTML: ("text/html; charset=utf-8", '<!doctype html><html lang="en">...</html>'),
-    ReportFormat.MARKDOWN: ("text/markdown; charset=utf-8", "# Drafter off or on: m\n..."),
+    ReportFormat.MARKDOWN: ("text/markdown; charset=utf-8", "# Baseline and candidate: m\n..."),
     ReportFormat.JSON: ("application/json", {"comparison_id": openapi.ID, "headline": "...", "sections": []}),
 }
 """Media types, and an example of each."""
