@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
-from qualab.model.report import Block, Bullets, Cell, Column, Paragraph, Row, Table
+from qualab.model.report import Block, Bullets, Paragraph, Table
 from qualab.model.wording import count, percent, pp, proven, share
+from qualab.report.source import Cells, table
 from qualab.report.words import ENGLISH
 
 if TYPE_CHECKING:
@@ -63,25 +64,29 @@ def _time(found: Planning) -> str:
 
 
 def _table(found: Planning) -> Table:
-    shown = list(_columns(found))
-    heads = (Column(id=title, title=title, note=note) for title, note, _ in shown)
-    name = Column(id="metric", title="primary metric", is_number=False)
-    texts = ([one.name, *(text(one) for _, _, text in shown)] for one in found.metrics)
-    rows = tuple(Row(cells=tuple(Cell(text=text) for text in row)) for row in texts)
-    return Table(columns=(name, *heads), rows=rows)
+    target, looks = percent(found.plan.rule.power), found.metrics[0].looks
+    is_joint = len(found.plan.primaries) > 1 and found.power_each is not None
+    together = f" for all primary metrics together ({share(found.power_each or 0.0)} each)" if is_joint else ""
+    legends = {
+        "power": "power: chance of proving the margin with these items if nothing changes in truth and none is missing",
+        "with missing": f"with missing: power with {percent(found.expected_missing)} of each arm's answers missing and "
+        "taken at their worst (simulated); provable margins, items needed and looks count them too",
+        "with looks": f"with looks: power at {looks.n_looks if looks else 0} looks (simulated)",
+        "provable": f"provable: narrowest margin that these items prove with {target} power{together}",
+        "items needed": "items needed: for the plan's margin, likewise",
+        "alone": f"alone: items needed for {target} power of the metric alone",
+        "looks: most": "looks: items needed with looks (O'Brien-Fleming), at most and on average if nothing changes",
+        "MDE": "MDE: smallest loss that these items find, where all changed items together are the discordance; "
+        "noise + loss: where the loss comes on top of it; both before the adjustment for other metrics",
+    }
+    rows = [_cells(one, found) for one in found.metrics]
+    return table(ENGLISH, tuple(rows[0]), rows, titles={name: name for name in rows[0]}, legends=legends)
 
 
-def _columns(found: Planning) -> Iterator[tuple[str, str, Callable[[Figures], str]]]:
-    """Title, note, and the text of a metric."""
-    metrics, sign = found.metrics, "−" if is_one_sided(found.plan.rule) else "±"
-    target, looks = percent(found.plan.rule.power), metrics[0].looks
-    each = ""
-    if len(found.plan.primaries) > 1 and found.power_each:
-        each = f", so that all primary metrics pass together with it, each with {share(found.power_each)}"
-    missing = (
-        f"with missing: power with {percent(found.expected_missing)} of each arm's answers missing and taken at their "
-        "worst (simulated); provable margins, items needed and looks count them too"
-    )
+def _cells(one: Figures, found: Planning) -> Cells:
+    """One metric; None for what its plan does not have."""
+    asked, looks, sign = one.asked, one.looks, "−" if is_one_sided(found.plan.rule) else "±"
+    has_effect = any(round(other.belief.design_effect, 2) > 1.0 for other in found.metrics)
 
     def discordance(fraction: float) -> str:
         return percent(float(f"{fraction:.3g}"))
@@ -92,57 +97,22 @@ def _columns(found: Planning) -> Iterator[tuple[str, str, Callable[[Figures], st
     def loss(fraction: float | None) -> str:
         return "none exists" if fraction is None else f"{100 * fraction:.2f} pp"
 
-    def power(fraction: float | None) -> str:
-        return "" if fraction is None else share(fraction)
-
-    yield "items", "", lambda one: items(one.asked.n_items)
-    if any(one.asked.n_clusters < one.asked.n_items for one in metrics):
-        yield (
-            "clusters",
-            "",
-            lambda one: items(one.asked.n_clusters) if one.asked.n_clusters < one.asked.n_items else "",
-        )
-    if any(round(one.belief.design_effect, 2) > 1.0 for one in metrics):
-        yield "design effect", "", lambda one: f"{one.belief.design_effect:.2f}"
-    yield "discordance", "", lambda one: discordance(one.belief.discordance)
-    if found.plan.sampling.repeats > 1:
-        yield "with repeats", "", lambda one: discordance(one.variance)
-    yield "margin", "", lambda one: f"{sign}{pp(one.margin)}"
-    note = "power: chance of proving the margin with these items if nothing changes in truth and none is missing"
-    yield "power", note, lambda one: power(one.power)
-    if found.expected_missing:
-        yield "with missing", missing, lambda one: power(one.power_missing)
-    if found.plan.looks and any(one.power_looks is not None for one in metrics):
-        note = f"with looks: power if these items are looked at {looks.n_looks} times (simulated)" if looks else ""
-        yield "with looks", note, lambda one: power(one.power_looks)
-    note = f"provable: narrowest margin that these items prove with {target} power{each}"
-    yield (
-        "provable",
-        note,
-        lambda one: "none" if one.provable_margin is None else f"{sign}{proven(one.provable_margin)}",
-    )
-    yield (
-        "items needed",
-        f"items needed: for the plan's margin with {target} power{each}",
-        lambda one: items(one.items_needed),
-    )
-    if len(found.plan.primaries) > 1:
-        note = f"alone: items needed for {target} power of the metric alone"
-        yield "alone", note, lambda one: items(one.items_needed_alone)
-    if any(one.looks for one in metrics):
-        note = "looks: items needed with looks (O'Brien-Fleming type), at most, and on average if nothing changes"
-        yield "looks: most", note, lambda one: items(one.looks.most_items if one.looks else None)
-        yield (
-            "average",
-            "",
-            lambda one: (
-                count(round(one.looks.expected_items)) if one.looks and one.looks.expected_items is not None else ""
-            ),
-        )
-    yield (
-        "MDE",
-        "MDE: smallest loss that these items find, where all changed items together are the discordance; noise + loss: "
-        "where the loss comes on top of it; both before the adjustment for other metrics",
-        lambda one: loss(one.mde),
-    )
-    yield "noise + loss", "", lambda one: loss(one.mde_beyond_noise)
+    return {
+        "primary metric": one.name,
+        "items": items(asked.n_items),
+        "clusters": items(asked.n_clusters) if asked.n_clusters < asked.n_items else None,
+        "design effect": f"{one.belief.design_effect:.2f}" if has_effect else None,
+        "discordance": discordance(one.belief.discordance),
+        "with repeats": discordance(one.variance) if found.plan.sampling.repeats > 1 else None,
+        "margin": f"{sign}{pp(one.margin)}",
+        "power": share(one.power),
+        "with missing": None if one.power_missing is None else share(one.power_missing),
+        "with looks": None if one.power_looks is None else share(one.power_looks),
+        "provable": "none" if one.provable_margin is None else f"{sign}{proven(one.provable_margin)}",
+        "items needed": items(one.items_needed),
+        "alone": items(one.items_needed_alone) if len(found.plan.primaries) > 1 else None,
+        "looks: most": items(looks.most_items) if looks else None,
+        "average": count(round(looks.expected_items)) if looks and looks.expected_items is not None else None,
+        "MDE": loss(one.mde),
+        "noise + loss": loss(one.mde_beyond_noise),
+    }

@@ -100,6 +100,7 @@ def table(
     *,
     n_texts: int = 1,
     titles: Mapping[str, str] | None = None,
+    legends: Mapping[str, str] | None = None,
     texts: Sequence[str] = (),
     notes: Iterable[str] = (),
     dispensable: tuple[str, ...] = (),
@@ -107,8 +108,8 @@ def table(
 ) -> Table:
     """Lay rows out under columns, without the columns that no row has anything in.
 
-    The first `n_texts` columns and those in `texts` hold texts, the others numbers. A column's title and note are the
-    words of its name and of "legend NAME".
+    The first `n_texts` columns and those in `texts` hold texts, the others numbers. Unless given, a column's title and
+    note are the words of its name and of "legend NAME".
     """
     cells = [{name: Cell(text=one) if isinstance(one, str) else one for name, one in row.items()} for row in rows]
     kept = [name for name in names if not cells or any((row.get(name) or NOTHING) != NOTHING for row in cells)]
@@ -117,7 +118,7 @@ def table(
             id=name,
             title=(titles or {}).get(name) or words(name),
             is_number=name not in (*names[:n_texts], *texts),
-            note=words.note(name),
+            note=words.note(name) if legends is None else legends.get(name, ""),
         )
         for name in kept
     )
