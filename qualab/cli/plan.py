@@ -99,16 +99,15 @@ def _planned(settings: Settings, beliefs: suite.Given, pilot: str | None) -> Pla
 
 
 def _print(found: Planning, output_format: Format) -> None:
-    from qualab.cli.plan_text import planning_text
-    from qualab.cli.tables import make_console
     from qualab.model.canonical import plain, plan_hash
+    from qualab.report.terminal import make_console, print_planning
     from qualab.report.words import ENGLISH
 
     if output_format is Format.JSON:
         everything = {"plan_hash": plan_hash(found.plan), **plain(found), "caveats": ENGLISH.reasons(found.caveats)}
         typer.echo(json.dumps(everything, indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        typer.echo(planning_text(found, width=make_console().width))
+        print_planning(make_console(), found)
 
 
 def _freeze(found: Planning, settings: Settings, said: Mapping[str, Any], output: Path, *, force: bool) -> str:

@@ -43,8 +43,8 @@ def list_comparisons(
 ) -> None:
     """List comparisons, newest first."""
     from qualab.bootstrap import database_shown, now, store_named
-    from qualab.cli.tables import comparison_table, make_console
     from qualab.model.ports import ComparisonFilter
+    from qualab.report.terminal import make_console, print_comparisons
     from qualab.run.prune import find_all
 
     begin = None if since is None else moment_of(since, option="--since", now=now())
@@ -56,8 +56,7 @@ def list_comparisons(
         is_all = wanted == ComparisonFilter(limit=limit)
         typer.echo(NONE_YET.format(database_shown(db)) if is_all else NONE_FOUND)
     else:
-        console = make_console()
-        console.print(comparison_table(console, found))
+        print_comparisons(make_console(), found)
 
 
 def show(
@@ -142,8 +141,7 @@ def _print_pairs(
     store: Store, comparison_id: str, output_format: Format, *, flips: bool, leaks: bool, task: str, limit: int
 ) -> None:
     from qualab.analysis import flips as use_case
-    from qualab.cli.flip_text import print_flips, print_text_pairs
-    from qualab.cli.tables import make_console
+    from qualab.report.terminal import make_console, print_flips, print_text_pairs
     from qualab.report.words import shown
 
     flipped = use_case.flips(store, comparison_id, task=task, limit=limit) if flips else None
@@ -161,8 +159,7 @@ def _print_pairs(
 
 
 def _print_rounds(store: Store, comparison_id: str, plan_hash: str | None) -> None:
-    from qualab.cli.drafter_text import print_histograms
-    from qualab.cli.tables import make_console
+    from qualab.report.terminal import make_console, print_histograms
 
     analysis = store.analysis(store.get(comparison_id).id, plan_hash=plan_hash)
     if analysis and analysis.treatment:
@@ -171,7 +168,7 @@ def _print_rounds(store: Store, comparison_id: str, plan_hash: str | None) -> No
 
 def print_analysed(comparison: Comparison, analysis: Analysis | None, output_format: Format) -> None:
     """Print a comparison with its analysis, as JSON also without one."""
-    from qualab.cli.tables import make_console, print_analysis
+    from qualab.report.terminal import make_console, print_analysis
     from qualab.report.words import shown
 
     if output_format is Format.JSON:

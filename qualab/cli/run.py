@@ -56,10 +56,9 @@ def preflight(
     Asks a few short requests, stores nothing, and exits with 0, or with 4 where the pair cannot be compared.
     """
     from qualab import bootstrap
-    from qualab.cli.drafter_text import print_preflight
     from qualab.cli.plan import load_frozen, read_frozen
     from qualab.cli.query import print_json
-    from qualab.cli.tables import make_console
+    from qualab.report.terminal import make_console, print_preflight
     from qualab.report.words import shown
     from qualab.run import run as use_case
 
@@ -264,7 +263,7 @@ def _compare_demo(db: str | None) -> None:
 
 def _progress() -> TerminalProgress:
     from qualab.cli.progress import TerminalProgress
-    from qualab.cli.tables import make_console
+    from qualab.report.terminal import make_console
 
     return TerminalProgress(make_console(is_error=True))
 

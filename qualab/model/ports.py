@@ -37,7 +37,7 @@ from qualab.model.registry import (
     SubmissionStatus,
     Token,
 )
-from qualab.model.report import ReportModel
+from qualab.model.report import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -582,7 +582,7 @@ TaskKnowledge = Callable[[str], TaskFacts | None]
 class Renderer(Protocol):
     """Draws a report: the same report gives the same bytes."""
 
-    def __call__(self, report: ReportModel) -> bytes: ...
+    def __call__(self, report: Report) -> bytes: ...
 
 
 class Clock(Protocol):

@@ -1,7 +1,4 @@
-"""A report: what every renderer draws, worded and with its numbers written, so that all of them show the same.
-
-Sections hold blocks. A cell that shows a number has the number beside its text, for programs.
-"""
+"""A report: sections of blocks, worded and with every number written, so that all renderers show the same."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from qualab.model.reason import Reason
 
 
 class Tone(StrEnum):
-    """What a verdict means to a reader. Every tone has a mark, so that none is told by colour alone."""
+    """What a verdict means to a reader, shown by a mark as well as a colour."""
 
     GOOD = "good"
     BAD = "bad"
@@ -39,12 +36,20 @@ TONES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One value of a table, or of a list of facts."""
+    """One value of a table."""
 
     text: str
     value: float | None = None
     """The number that the text shows, a fraction where that shows percent; None where it shows none, or several."""
     tone: Tone = Tone.PLAIN
+
+    @property
+    def marked(self) -> str:
+        """The text after its tone's mark."""
+        return f"{MARKS[self.tone]} {self.text}" if MARKS[self.tone] else self.text
+
+
+NOTHING = Cell(text="–")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,8 @@ class Column:
     title: str
     is_number: bool = True
     """Set to the right."""
+    note: str = ""
+    """Explains the column, under the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +73,20 @@ class Row:
 class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    legend: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Under the table, after those of its columns."""
     is_wide: bool = False
-    """Whether it is set small on paper, and scrolls on a narrow screen."""
+    """Set small on paper, scrolls on a narrow screen."""
+    is_form: bool = False
+    """Empty cells are filled in with a pen."""
+    dispensable: tuple[str, ...] = ()
+    """Columns that a narrow terminal leaves out, the most dispensable first."""
     kind: Literal["table"] = "table"
+
+    @property
+    def legend(self) -> tuple[str, ...]:
+        """Notes of the columns, then those of the table."""
+        return (*(column.note for column in self.columns if column.note), *self.notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +131,6 @@ class ForestRow:
     margin_high: float | None
     """One of them is None where the plan rules out a loss alone."""
     text: str
-    """The numbers in words."""
     verdict: Cell
 
 
@@ -129,7 +145,7 @@ class Forest:
     right: str
     band: str
     description: str
-    """For who cannot see it."""
+    """For screen readers."""
     kind: Literal["forest"] = "forest"
 
 
@@ -139,7 +155,6 @@ class Bar:
     count: int
     share: float
     text: str
-    """The share in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,67 +167,53 @@ class Histogram:
     vertical_axis: str
     description: str
     highest: float = 0.0
-    """The largest share of those that it is drawn beside, to one scale; 0 where it stands alone."""
+    """The largest share of all histograms that share one scale; 0 where it stands alone."""
     kind: Literal["histogram"] = "histogram"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Power by number of items, with the place that is asked about."""
+    """Power by number of items, with one place marked."""
 
     points: tuple[tuple[float, float], ...]
     """(items, power), by items."""
     here: tuple[float, float]
     target: float
-    """The power that is aimed at."""
     axis: str
     vertical_axis: str
     here_text: str
     target_text: str
     description: str
-    """For who cannot see it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One arm's text around the first difference."""
+    """One arm's answer from the first difference on. Texts are a model's: never markup."""
 
     title: str
     text: str
-    """From the first difference on."""
     is_cut: bool
     """Whether more follows."""
-    facts: str
+    facts: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excerpt:
-    """An item that both arms answered, side by side. Texts are a model's: never markup."""
+    """Both arms' answers to an item, around their first difference."""
 
     title: str
     facts: tuple[Fact, ...]
     shared: str
-    """What both texts have in common just before their first difference."""
+    """The end of what both texts begin with."""
     is_cut: bool
     """Whether more comes before."""
-    baseline: Side
-    candidate: Side
+    sides: tuple[Side, ...]
+    """The baseline's and the candidate's; none where the texts are the same."""
     kind: Literal["excerpt"] = "excerpt"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignOff:
-    """Lines that people fill in."""
-
-    choices: tuple[str, ...]
-    fields: tuple[str, ...]
-    roles: tuple[str, ...]
-    """Each signs on a line of its own."""
-    kind: Literal["signoff"] = "signoff"
-
-
 Chart = Forest | Histogram | Curve
-Block = Paragraph | Bullets | Facts | Table | Forest | Histogram | Excerpt | SignOff
+Block = Paragraph | Bullets | Facts | Table | Forest | Histogram | Excerpt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,8 +225,8 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportModel:
-    """One comparison for people, in one language."""
+class Report:
+    """One comparison for people, in one language: what every renderer draws."""
 
     comparison_id: str
     plan_hash: str
@@ -233,19 +234,18 @@ class ReportModel:
     title: str
     subtitle: str
     verdict: Cell
-    """The verdict's word."""
     headline: str
     """The verdict in one sentence."""
     sections: tuple[Section, ...]
     written_at: datetime
-    """When the comparison ended: the report's own date, so that the same data make the same bytes."""
+    """When the comparison ended, so that the same data make the same bytes."""
     footer: str
     labels: dict[str, str] = field(default_factory=dict)
     """Words that renderers need, as "page"."""
 
     def section(self, section_id: str) -> Section:
-        """Raises KeyError for a section that the report does not have."""
-        return {one.id: one for one in self.sections}[section_id]
+        """Return a section by its id. Raises KeyError."""
+        return {section.id: section for section in self.sections}[section_id]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

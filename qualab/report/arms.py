@@ -1,331 +1,278 @@
-"""The two arms side by side, and what differs between them."""
+"""The two arms: what they are, how they differ, what the drafter did, how they were asked, and their noise."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from qualab.analysis.drafter import Difference, differences
-from qualab.model.comparison import (
-    ArmSummary,
-    MetricNoise,
-    NoiseFloor,
-    OddOneOut,
-    RepeatNoise,
-    RepeatSummary,
-    TextsCompared,
-    Thoughts,
+from qualab.model.comparison import ArmSummary, NoiseFloor, OddOneOut, RepeatNoise, TextsCompared, Thoughts
+from qualab.model.engine import (
+    EngineKind,
+    EngineSummary,
+    FirstTokenSummary,
+    LengthBin,
+    TaskDrafting,
+    TokensCompared,
+    Treatment,
+    engines_seen,
 )
-from qualab.model.engine import Engine, EngineKind, EngineSummary, engines_seen
-from qualab.model.names import ArmName
-from qualab.model.plan import PinFound, PinPart, TaskSpec
+from qualab.model.names import ArmName, RequestKind
+from qualab.model.plan import PinFound, PinPart
 from qualab.model.reason import Reason
-from qualab.model.report import Block, Cell, Column, Paragraph, Row, Section, Table
-from qualab.model.wording import count, pvalue, seconds, share
-from qualab.report.evidence import looks_text
-from qualab.report.source import Source, arms, cells, columns, facts
-from qualab.report.summary import bounds_text
-from qualab.report.tokens import token_notes, token_rows
+from qualab.model.report import NOTHING, Bar, Block, Cell, Fact, Facts, Histogram, Paragraph
+from qualab.model.wording import MINUS, count, seconds, share, tokens
+from qualab.report.source import Cells, Source, number, table
+from qualab.report.verdict import bounds_text
 from qualab.report.words import Words
+
+if TYPE_CHECKING:
+    from qualab.analysis.drafter import Difference
 
 DRAFTER = Reason("follows.drafter")
 """Why settings differ that are the drafter's own: they are many, and one row stands for them."""
+Texts = Mapping[ArmName, str]
 
 
-def arms_section(source: Source, words: Words) -> Section:
+def arms_blocks(source: Source, words: Words) -> Iterator[Block]:
     """What each arm is, how fast it answered, and what differs."""
-    heads = [Column(id=arm, title=title, is_number=False) for arm, title in arms(source, words)]
-    first = Column(id="part", title=words("part"), is_number=False)
-    blocks: list[Block] = [Table(columns=(first, *heads), rows=tuple(_rows(source, words)))]
-    blocks += _differences(source, words)
-    return Section(id="arms", title=words("arms"), blocks=tuple(blocks))
+    rows = [
+        {"part": words(part), **{arm: texts.get(arm) or words("not said") for arm in ArmName}}
+        for part, texts in _arm_facts(source, words)
+    ]
+    yield table(words, ("part", *ArmName), rows, n_texts=3)
+    if imported := source.plan.imported:
+        yield Paragraph(text=words("not asked", n=sum(join.paired for join in imported.joins)))
+    if source.observations is not None:
+        yield from _differences(source, words)
 
 
-def _rows(source: Source, words: Words) -> Iterator[Row]:
-    comparison, analysis = source.comparison, source.analysis
-    yield _row("url", words, {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url})
-    yield _row("model", words, source.models)
+def _arm_facts(source: Source, words: Words) -> Iterator[tuple[str, Texts]]:
+    comparison, analysis, imported = source.comparison, source.analysis, source.plan.imported
+    arms = {one.arm: one for one in analysis.arms}
+    if imported:
+        yield "log", {ArmName.BASELINE: imported.baseline, ArmName.CANDIDATE: imported.candidate}
+    else:
+        yield "url", {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url}
+    yield "model", source.models
     if any(one.models.keys() - {source.plan.sampling.model} for one in analysis.arms):
-        yield _row("answered by", words, {one.arm: _models(one) for one in analysis.arms})
-    treatment = analysis.treatment
-    engines = {one.arm: one for one in treatment.engines} if treatment else {}
-    for key, tell in ENGINE_FACTS.items():
-        if engines:
-            yield _row(key, words, {arm: tell(engine, words) for arm, engine in engines.items()})
-    found = analysis.pinning.found if analysis.pinning else ()
-    for part in PinPart:
-        told = {one.arm: _pin(one, words) for one in found if one.part is part}
-        if told or part is not PinPart.CHECKPOINT:
-            yield _row(f"pin {part}", words, told)
-    summaries = {one.arm: one for one in analysis.arms}
-    yield _row("latency", words, {arm: _latency(one, words) for arm, one in summaries.items()})
-    generated = {arm: "" if source.plan.imported else count(one.completion_tokens) for arm, one in summaries.items()}
-    yield _row("generated", words, generated)
+        yield "answered by", {arm: _models(one) for arm, one in arms.items()}
+    if analysis.treatment:
+        yield from engine_facts(analysis.treatment.engines, words)
+    yield from pin_facts(analysis.pinning.found if analysis.pinning else (), words)
+    yield "latency", {arm: _latency(one) for arm, one in arms.items()}
+    if not imported:
+        yield "generated", {arm: count(one.completion_tokens) for arm, one in arms.items()}
+    if any(len(one.fingerprints) > 1 for one in analysis.arms):
+        yield "fingerprints", {arm: count(len(one.fingerprints)) for arm, one in arms.items()}
     if reasoning := analysis.reasoning:
-        yield _row("thoughts", words, {arm: _thoughts(getattr(reasoning, arm), words) for arm in ArmName})
+        yield "thoughts", {arm: _thoughts(getattr(reasoning, arm), words) for arm in ArmName}
     for leak in analysis.leaks:
         numbers = {ArmName.BASELINE: leak.n_baseline, ArmName.CANDIDATE: leak.n_candidate}
-        texts = {arm: words("leaks of", n=count(n), total=count(leak.n_pairs)) for arm, n in numbers.items()}
-        yield _row(leak.kind.value, words, texts)
+        yield leak.kind.value, {arm: words("n of", n=n, total=leak.n_pairs) for arm, n in numbers.items()}
+    if analysis.pairs.prompt_tokens_differ:
+        yield "prompt lengths", dict.fromkeys(ArmName, count(analysis.pairs.prompt_tokens_differ))
 
 
-def _row(key: str, words: Words, texts: Mapping[ArmName, str]) -> Row:
-    return cells(words(key), *(texts.get(arm) or words("not said") for arm in ArmName))
+def engine_facts(engines: Sequence[EngineSummary], words: Words) -> Iterator[tuple[str, Texts]]:
+    """What each arm's engine is, and its drafter."""
+
+    def of_each(text: Mapping[ArmName, str | int | None]) -> Texts:
+        return {
+            arm: words("tokens", n=count(value)) if isinstance(value, int) else value or ""
+            for arm, value in text.items()
+        }
+
+    if not engines:
+        return
+    unknown = words("not known")
+    kinds = {one.arm: one.kind is not EngineKind.UNKNOWN for one in engines}
+    yield "engine", {one.arm: f"{one.kind} {one.version}".strip() if kinds[one.arm] else unknown for one in engines}
+    yield "checkpoint", {one.arm: one.model_root for one in engines}
+    has_none = {one.arm: kinds[one.arm] and one.arm is ArmName.BASELINE for one in engines}
+    yield "drafter", {one.arm: one.drafter or (words("none") if has_none[one.arm] else "") for one in engines}
+    yield "max_model_len", of_each({one.arm: one.max_model_len for one in engines})
+    yield "kv_cache", of_each({one.arm: one.kv_cache_tokens for one in engines})
 
 
-def _drafter(engine: EngineSummary, words: Words) -> str:
-    """Of an engine that is not known, not even that the baseline has none."""
-    is_known = engine.arm is ArmName.BASELINE and engine.kind is not EngineKind.UNKNOWN
-    return engine.drafter or words("no drafter" if is_known else "not said")
-
-
-def _engine(engine: EngineSummary, words: Words) -> str:
-    return words("unknown") if engine.kind is EngineKind.UNKNOWN else f"{engine.kind} {engine.version}".strip()
-
-
-ENGINE_FACTS: Mapping[str, Callable[[EngineSummary, Words], str]] = {
-    "engine": _engine,
-    "checkpoint": lambda one, _: one.model_root,
-    "drafter": _drafter,
-    "max_model_len": lambda one, words: words("tokens of", n=count(one.max_model_len)) if one.max_model_len else "",
-    "kv_cache": lambda one, words: words("tokens of", n=count(one.kv_cache_tokens)) if one.kv_cache_tokens else "",
-}
-
-
-def _pin(one: PinFound, words: Words) -> str:
-    value = one.values[0]
-    return words("verified by", value=value, source=one.source) if one.is_verified else words("declared", value=value)
+def pin_facts(found: Sequence[PinFound], words: Words) -> Iterator[tuple[str, Texts]]:
+    """What each arm's image and checkpoint are pinned to."""
+    for part in PinPart:
+        own = {pin.arm: pin for pin in found if pin.part is part}
+        if own or part is not PinPart.CHECKPOINT:
+            yield (
+                f"pin {part}",
+                {
+                    arm: words("verified by" if pin.is_verified else "declared", value=pin.values[0], source=pin.source)
+                    for arm, pin in own.items()
+                },
+            )
 
 
 def _models(one: ArmSummary) -> str:
     return ", ".join(f"{name} ({count(n)})" for name, n in one.models.items())
 
 
-def _latency(one: ArmSummary, words: Words) -> str:
+def _latency(one: ArmSummary) -> str:
     if one.latency_p50_s is None or one.latency_p99_s is None:
         return ""
-    return words("latency of", p50=seconds(one.latency_p50_s), p99=seconds(one.latency_p99_s))
+    return f"{seconds(one.latency_p50_s)} / {seconds(one.latency_p99_s)}"
 
 
 def _thoughts(one: Thoughts, words: Words) -> str:
-    mean = count(round(one.mean_characters)) if one.mean_characters else "0"
-    return words("thoughts of", n=count(one.n_answers), mean=mean, cut=count(one.cut))
+    return words("thoughts of", n=one.n_answers, mean=round(one.mean_characters or 0), cut=one.cut)
 
 
 def _differences(source: Source, words: Words) -> Iterator[Block]:
-    engines = engines_seen(source.observations)
+    engines = engines_seen(source.observations or ())
     if len(engines) < len(ArmName):
         yield Paragraph(text=words("no engines"))
         return
     baseline, candidate = engines[ArmName.BASELINE], engines[ArmName.CANDIDATE]
-    if not baseline.config or not candidate.config:
+    is_told = bool(baseline.config and candidate.config)
+    if not is_told:
         yield Paragraph(text=words("no configuration"))
+    from qualab.analysis.drafter import differences  # noqa: PLC0415  numpy: no terminal shows them
+
     found = differences(baseline, candidate)
-    if found:
-        yield Paragraph(text=words("differs"), is_muted=True)
-        yield _difference_table(found, candidate, words)
-    elif baseline.config and candidate.config:
+    if not found and is_told:
         yield Paragraph(text=words("differs in nothing"))
-
-
-def _difference_table(found: Sequence[Difference], candidate: Engine, words: Words) -> Table:
-    ordered = sorted((one for one in found if one.follows != DRAFTER), key=lambda one: one.follows is not None)
-    rows = [_difference(one, words) for one in ordered]
+    if not found:
+        return
+    others = sorted((one for one in found if one.follows != DRAFTER), key=lambda one: one.follows is not None)
+    rows = [_difference(one, words) for one in others]
     if own := [one for one in found if one.follows == DRAFTER]:
-        rows.append(_drafters_own(own, candidate, words))
-    heads = columns(words, "setting", "baseline", "candidate", "why expected", n_texts=4)
-    return Table(columns=heads, rows=tuple(rows))
+        name = own[0].name
+        if len(own) > 1:
+            name = words("settings of", name=name.partition(".")[0], n=len(own))
+        drafter = candidate.drafter or words("not said")
+        rows.append({"setting": name, "baseline": words("none"), "candidate": drafter, "why": words.reason(DRAFTER)})
+    yield Paragraph(text=words("differs"), is_muted=True)
+    titles = {"why": words("why expected")}
+    yield table(words, ("setting", "baseline", "candidate", "why"), rows, n_texts=4, titles=titles)
 
 
-def _difference(one: Difference, words: Words) -> Row:
+def _difference(one: Difference, words: Words) -> Cells:
     why = words.reason(one.follows) if one.follows else words("unexpected")
-    return cells(one.name, one.baseline or "–", one.candidate or "–", why)
-
-
-def _drafters_own(own: Sequence[Difference], candidate: Engine, words: Words) -> Row:
-    name = own[0].name.partition(".")[0] if len(own) > 1 else own[0].name
-    settings = words("settings of", name=name, n=len(own))
-    return cells(settings, words("no drafter"), candidate.drafter or words("not said"), words.reason(DRAFTER))
+    return {"setting": one.name, "baseline": one.baseline or "–", "candidate": one.candidate or "–", "why": why}
 
 
 NO_COMMITS = ("local", "unknown")
 """Revisions that are words."""
 
 
-def running_section(source: Source, words: Words) -> Section:
+def running_blocks(source: Source, words: Words) -> Iterator[Block]:
     """Hashes, times, settings, requests, versions, and one row a task."""
-    names = ("task", "items", "few-shot", "request kind", "dataset", "revision")
-    rows = tuple(_task(one, words) for one in source.plan.tasks)
-    heads = tuple(replace(one, is_number=one.id in ("items", "few-shot")) for one in columns(words, *names))
-    looks = source.analysis.looks
-    blocks = (
-        facts(words, _facts(source, words)),
-        Paragraph(text=_requests(source, words)),
-        Table(columns=heads, rows=rows),
-        *((Paragraph(text=looks_text(looks, words)),) if looks and looks.stopped_early else ()),
-    )
-    return Section(id="running", title=words("running"), blocks=blocks)
-
-
-def _requests(source: Source, words: Words) -> str:
-    if imported := source.plan.imported:
-        return words("not asked", off=imported.baseline, on=imported.candidate)
+    plan = source.plan
+    yield Facts(facts=tuple(Fact(label=words(key), text=text) for key, text in _run_facts(source, words) if text))
     differing = source.analysis.pairs.request_hashes_differ
-    return words("other bytes", n=count(differing)) if differing else words("same bytes")
+    if plan.imported is None:
+        yield Paragraph(text=words("other bytes", n=differing) if differing else words("same bytes"))
+    rows: list[Cells] = [
+        {
+            "task": task.name,
+            "items": Cell(text=words("n of", n=task.n_items, total=task.n_available), value=task.n_items),
+            "few-shot": number(task.num_fewshot, "count", words),
+            "request kind": words(task.kind),
+            "dataset": task.dataset,
+            "revision": words(task.revision) if task.revision in NO_COMMITS else task.revision,
+        }
+        for task in plan.tasks
+    ]
+    yield table(words, tuple(rows[0]), rows, texts=("request kind", "dataset", "revision"))
 
 
-def _facts(source: Source, words: Words) -> Iterator[tuple[str, str]]:
-    comparison, analysis, plan = source.comparison, source.analysis, source.plan
+def _run_facts(source: Source, words: Words) -> Iterator[tuple[str, str]]:
+    comparison, analysis, plan, rule = source.comparison, source.analysis, source.plan, source.plan.rule
     yield "comparison", comparison.id
     yield "label", comparison.label
     yield "plan hash", analysis.plan_hash
     yield "input hash", analysis.input_hash
     yield "seal", source.seal
-    yield "times", _times(source, words)
+    start, end = comparison.started_at, comparison.finished_at
+    if start and end:
+        duration_s = (end - start).total_seconds()
+        yield "times", words("times of", start=words.moment(start), end=words.moment(end), duration=duration_s)
+    else:
+        yield "times", words("started", start=words.moment(start)) if start else words("not known")
     yield "suite", plan.suite if plan.requested == (plan.suite,) else f"{plan.suite} ({', '.join(plan.requested)})"
-    rule = plan.rule
-    objective = words(f"objective {rule.objective}", bounds=bounds_text(plan), alpha=f"{rule.alpha:g}")
+    objective = words(f"objective {rule.objective}", bounds=bounds_text(plan), alpha=rule.alpha)
     yield "objective", f"{objective}; {words('strict')}" if rule.strict else objective
-    yield "sampling", _sampling(source, words)
+    sampling = plan.sampling
+    settings = (f"{name} = {json.dumps(one, ensure_ascii=False)}" for name, one in sampling.gen_kwargs.items())
+    shown = ", ".join(settings) or words("task settings")
+    places = {"api": sampling.api, "seed": sampling.seed, "repeats": sampling.repeats, "settings": shown}
+    yield "sampling", words("sampling of", **places)
     if plan.imported is None:
         policy = plan.policy
-        limits = {"timeout": f"{policy.timeout_s:g}", "attempts": policy.max_attempts}
+        limits = {"timeout": policy.timeout_s, "attempts": policy.max_attempts}
         yield "sending", words("policy of", concurrency=policy.concurrency, **limits)
-        yield "sent", _sent(source, words)
+        n_sent = {arm.arm: arm.n_requests for arm in analysis.arms}
+        if len(n_sent) == len(ArmName):
+            retries = {f"retries_{arm.arm}": arm.retries for arm in analysis.arms}
+            yield "sent", words("sent of", **n_sent, **retries, duplicates=comparison.duplicates)
     yield "versions", ", ".join(f"{name} {version}" for name, version in analysis.versions.items())
     yield "seed of analysis", str(analysis.suite.seed)
 
 
-def _times(source: Source, words: Words) -> str:
-    start, end = source.comparison.started_at, source.comparison.finished_at
-    if start is None:
-        return words("not known")
-    if end is None:
-        return words("started alone", start=words.moment(start))
-    duration = words.duration((end - start).total_seconds())
-    return words("times of", start=words.moment(start), end=words.moment(end), duration=duration)
+NOISE_COLUMNS = ("noise what", "noise baseline", "noise arms", "noise odd")
 
 
-def _sampling(source: Source, words: Words) -> str:
-    sampling = source.plan.sampling
-    settings = ", ".join(
-        f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in sampling.gen_kwargs.items()
-    )
-    places = {"api": sampling.api.value, "seed": sampling.seed, "repeats": sampling.repeats}
-    return words("sampling of", settings=settings or words("task settings"), **places)
-
-
-def _sent(source: Source, words: Words) -> str:
-    arms = {one.arm: one for one in source.analysis.arms}
-    off, on = arms.get(ArmName.BASELINE), arms.get(ArmName.CANDIDATE)
-    if off is None or on is None:
-        return ""
-    retries = {"retries_off": count(off.retries), "retries_on": count(on.retries)}
-    duplicates = count(source.comparison.duplicates)
-    return words("sent of", off=count(off.n_requests), on=count(on.n_requests), duplicates=duplicates, **retries)
-
-
-def _task(one: TaskSpec, words: Words) -> Row:
-    items = words("items of", n=count(one.n_items), total=count(one.n_available))
-    return cells(
-        one.name,
-        Cell(text=items, value=one.n_items),
-        str(one.num_fewshot),
-        words(one.kind.value),
-        one.dataset,
-        words(one.revision) if one.revision in NO_COMMITS else one.revision,
-    )
-
-
-NOTHING = Cell(text="–")
-Texts = TextsCompared | None
-
-
-def noise_section(source: Source, words: Words) -> Section:
-    """The noise floor, or that none was measured; then what repeats of an item show."""
-    found, repeats = source.analysis.noise, source.analysis.repeats
-    blocks: list[Block] = []
-    if found is None:
-        blocks.append(Paragraph(text=words("no noise")))
-        blocks.append(Paragraph(text=_arms_alone(source, words)))
-        rows = tuple(cells(one.label, one.candidate) for one in token_rows(source.analysis.tokens, words))
-        blocks += _with_notes(columns(words, "noise what", "noise arms"), rows, (), source, words)
+def noise_blocks(source: Source, words: Words) -> Iterator[Block]:
+    """The noise floor beside the arms, or that none was measured; then the repeats of items."""
+    noise, pairs = source.analysis.noise, source.analysis.pairs
+    rows: list[Cells] = []
+    if noise is None:
+        yield Paragraph(text=words("no noise"))
+        finish = pairs.finish_reasons_differ
+        same = {"same": pairs.same_text, "total": pairs.n_pairs, "share": pairs.same_text / max(1, pairs.n_pairs)}
+        yield Paragraph(text=words("arms only", **same, finish=finish) if pairs.n_pairs else words("no generations"))
     else:
-        blocks += _floor(found, source, words)
-    if repeats:
-        blocks += _repeats(repeats, source, words)
-    return Section(id="noise", title=words("noise"), blocks=tuple(blocks))
-
-
-def _with_notes(
-    heads: tuple[Column, ...], rows: tuple[Row, ...], legend: tuple[str, ...], source: Source, words: Words
-) -> Iterator[Block]:
-    """The table with what is to be said of tokens under it, or that alone."""
-    notes = tuple(token_notes(source.plan, source.analysis, words))
+        asked = {"n": noise.n_answered, "total": noise.n_asked, "concurrency": noise.concurrency}
+        yield Paragraph(text=words("noise how", runs=noise.n_runs, arms=source.plan.policy.concurrency, **asked))
+        if noise.note:
+            yield Paragraph(text=words.reason(noise.note))
+        rows += _text_rows(noise, words)
+    rows += _token_rows(source.analysis.tokens, words)
+    primaries = {row.id for row in source.primaries}
+    for one in noise.metrics if noise else ():
+        if one.metric in primaries:
+            rows.append(
+                {
+                    "noise what": words("flips in", metric=one.metric),
+                    "noise baseline": number(one.flip_rate_baseline, "share", words),
+                    "noise arms": number(one.flip_rate_candidate, "share", words),
+                    "noise odd": _odd(one.odd, words),
+                }
+            )
+    notes = tuple(_token_notes(source, words))
     if rows:
-        yield Table(columns=heads, rows=rows, legend=(*legend, *notes))
+        yield table(words, NOISE_COLUMNS, rows, n_texts=4, notes=notes)
     else:
         yield from (Paragraph(text=note, is_muted=True) for note in notes)
+    if source.analysis.repeats:
+        repeats = [one for one in source.analysis.repeats.metrics if one.metric in primaries]
+        yield Paragraph(text=words("repeats"), is_muted=True)
+        names = ("metric", "arm", "n", "flip rate", "between", "icc", "icc mean")
+        yield table(words, names, [_repeat(one, words) for one in repeats], n_texts=2)
 
 
-def _arms_alone(source: Source, words: Words) -> str:
-    pairs = source.analysis.pairs
-    if not pairs.n_pairs:
-        return words("no generations")
-    same = share(pairs.same_text / pairs.n_pairs)
-    places = {"n": count(pairs.same_text), "total": count(pairs.n_pairs), "finish": count(pairs.finish_reasons_differ)}
-    return words("arms only", share=same, **places)
-
-
-def _floor(found: NoiseFloor, source: Source, words: Words) -> Iterator[Block]:
-    runs = words("runs one") if found.n_runs == 1 else words("runs many", n=found.n_runs)
-    asked = {"n": count(found.n_answered), "total": count(found.n_asked), "concurrency": found.concurrency}
-    yield Paragraph(text=words("noise how", runs=runs, arms=source.plan.policy.concurrency, **asked))
-    if found.note:
-        yield Paragraph(text=words.reason(found.note))
-    heads = columns(words, "noise what", "noise baseline", "noise arms", "noise odd")
-    primaries = {row.id for row in source.primaries}
-    rows = [
-        *_text_rows(found, words),
-        *_token_rows(source, words),
-        *(_flips(one, words) for one in found.metrics if one.metric in primaries),
-    ]
-    yield from _with_notes(heads, tuple(rows), (words("noise legend"),), source, words)
-
-
-def _text_rows(found: NoiseFloor, words: Words) -> Iterator[Row]:
-    both = (found.baseline, found.candidate)
-    if not all(both):
+def _text_rows(noise: NoiseFloor, words: Words) -> Iterator[Cells]:
+    if noise.baseline is None or noise.candidate is None:
         return
-    yield cells(
-        words("same text"), *(_of(one, one.same_text, words) for one in both if one), _odd(found.odd_texts, words)
-    )
-    yield cells(words("changed"), *(_of(one, one.changed, words) for one in both if one), NOTHING)
-    yield cells(words("first difference"), *(_place(one) for one in both if one), NOTHING)
 
+    def row(key: str, *cells: Cell, odd: Cell = NOTHING) -> Cells:
+        return dict(zip(NOISE_COLUMNS, (Cell(text=words(key)), *cells, odd), strict=True))
 
-def _token_rows(source: Source, words: Words) -> Iterator[Row]:
-    for one in token_rows(source.analysis.tokens, words):
-        yield cells(one.label, one.baseline or NOTHING, one.candidate, NOTHING)
+    def part(one: TextsCompared, n: int) -> Cell:
+        value = n / one.n_pairs
+        return Cell(text=words("share of", n=n, total=one.n_pairs, share=value), value=value)
 
-
-def _of(texts: TextsCompared, number: int, words: Words) -> Cell:
-    part = number / texts.n_pairs
-    text = words("share of", n=count(number), total=count(texts.n_pairs), share=share(part))
-    return Cell(text=text, value=part)
-
-
-def _place(texts: TextsCompared) -> Cell:
-    if texts.first_difference is None:
-        return NOTHING
-    return Cell(text=f"{texts.first_difference:,.0f}", value=texts.first_difference)
-
-
-def _flips(one: MetricNoise, words: Words) -> Row:
-    rates = (one.flip_rate_baseline, one.flip_rate_candidate)
-    shown = (NOTHING if rate is None else Cell(text=words.units(share(rate)), value=rate) for rate in rates)
-    return cells(words("flips in", metric=one.metric), *shown, _odd(one.odd, words))
+    both = (noise.baseline, noise.candidate)
+    yield row("same text", *(part(one, one.same_text) for one in both), odd=_odd(noise.odd_texts, words))
+    yield row("changed", *(part(one, one.changed) for one in both))
+    yield row("first difference", *(number(one.first_difference, "place", words) for one in both))
 
 
 def _odd(found: OddOneOut | None, words: Words) -> Cell:
@@ -333,26 +280,129 @@ def _odd(found: OddOneOut | None, words: Words) -> Cell:
         return NOTHING
     if not found.n_odd:
         return Cell(text=words("no odd"))
-    places = {"n": count(found.n_candidate_odd), "total": count(found.n_odd), "p": pvalue(found.pvalue)}
-    return Cell(text=words("odd of", **places), value=found.pvalue)
+    text = words("odd of", n=found.n_candidate_odd, total=found.n_odd, p=found.pvalue)
+    return Cell(text=text, value=found.pvalue)
 
 
-def _repeats(found: RepeatSummary, source: Source, words: Words) -> Iterator[Block]:
-    primaries = {row.id for row in source.primaries}
-    rows = tuple(_repeat(one, words) for one in found.metrics if one.metric in primaries)
-    yield Paragraph(text=words("repeats"), is_muted=True)
-    if rows:
-        heads = columns(words, "metric", "repeat arm", "n", "flip rate", "between", "icc", "icc mean", n_texts=2)
-        yield Table(columns=heads, rows=rows)
+def _token_rows(found: FirstTokenSummary | None, words: Words) -> Iterator[Cells]:
+    """Where texts that differ begin to, in tokens: over all tasks, then in each where there are several."""
+    if found is None:
+        return
+    labelled = [(words("first token"), found.baseline, found.candidate)]
+    if len(found.tasks) > 1:
+        labelled += [(words("first token in", task=one.task), one.baseline, one.candidate) for one in found.tasks]
+    for label, baseline, candidate in labelled:
+        if candidate.n_differ or (baseline and baseline.n_differ):
+            own = _token_place(baseline, words) if baseline else NOTHING
+            yield {"noise what": label, "noise baseline": own, "noise arms": _token_place(candidate, words)}
 
 
-def _repeat(one: RepeatNoise, words: Words) -> Row:
-    items = Cell(text=count(one.n_items), value=one.n_items)
-    flips = NOTHING if one.flip_rate is None else Cell(text=words.units(share(one.flip_rate)), value=one.flip_rate)
-    return cells(one.metric, words(one.arm.value), items, flips, *_variance(one, words))
+def _token_place(one: TokensCompared, words: Words) -> Cell:
+    if not one.n_differ:
+        return Cell(text=words("no text differs"))
+    key = "token at"
+    if one.first_difference is None:
+        key = "tokens the same" if one.n_tokenized else "tokens unknown"
+    text = words(key, n=one.first_difference, known=one.n_tokenized, total=one.n_differ)
+    return Cell(text=text, value=one.first_difference)
 
 
-def _variance(one: RepeatNoise, words: Words) -> Iterator[Cell]:
-    yield NOTHING if one.icc is None else Cell(text=words.units(share(one.icc)), value=one.icc)
-    for value in (one.icc, one.icc_mean):
-        yield NOTHING if value is None else Cell(text=f"{value:.2f}", value=value)
+def _token_notes(source: Source, words: Words) -> Iterator[str]:
+    """Whose tokens they are, or why there are none; nothing where nothing generates, or no text differs."""
+    found = source.analysis.tokens
+    if found is None:
+        if source.plan.imported:
+            yield words("tokens imported")
+        elif any(task.kind is RequestKind.GENERATION for task in source.plan.tasks):
+            yield words("tokens unseen")
+        return
+    tokenizer = words(f"tokens {found.by}")
+    if any(one.n_tokenized for one in (found.baseline, found.candidate) if one):
+        yield words("tokens how", who=tokenizer)
+    if found.lack:
+        yield words(f"tokens lack {found.lack}", who=tokenizer)
+
+
+def _repeat(one: RepeatNoise, words: Words) -> Cells:
+    return {
+        "metric": one.metric,
+        "arm": words(one.arm),
+        "n": number(one.n_items, "count", words),
+        "flip rate": number(one.flip_rate, "share", words),
+        "between": number(one.icc, "share", words),
+        "icc": number(one.icc, "tokens", words),
+        "icc mean": number(one.icc_mean, "tokens", words),
+    }
+
+
+DRAFTING_COLUMNS = (
+    *("task", "answers", "rounds", "drafted", "accepted", "length", "median", "p10", "zero", "an answer"),
+    *("thirds", "cost", "break even"),
+)
+DISPENSABLE = ("an answer", "median", "p10", "thirds", "cost", "answers", "zero", "break even")
+
+
+def acceptance_blocks(found: Treatment | None, words: Words) -> Iterator[Block]:
+    """What the drafter did, task by task: one number for all would hide that tasks draft differently."""
+    if found is None or not found.is_observed:
+        yield Paragraph(text=words("not observed" if found else "no treatment"))
+        return
+    notes = [] if found.break_even_length is None else [words("break even is", length=found.break_even_length)]
+    rows = [_drafting(task, words) for task in found.tasks]
+    yield table(words, DRAFTING_COLUMNS, rows, notes=notes, dispensable=DISPENSABLE)
+    if found.bins:
+        yield Paragraph(text=words("bins"), is_muted=True)
+        yield table(
+            words, ("prompt tokens", "answers", "drafted", "accepted"), [_bin(one, words) for one in found.bins]
+        )
+    histograms = [_histogram(task, words) for task in found.tasks if sum(task.histogram)]
+    highest = max((bar.share for chart in histograms for bar in chart.bars), default=0.0)
+    yield from (replace(chart, highest=highest) for chart in histograms)
+    if not histograms:
+        yield Paragraph(text=words("no histogram"))
+
+
+def _drafting(one: TaskDrafting, words: Words) -> Cells:
+    thirds, margin = (one.first_third, one.last_third), one.break_even_margin
+    return {
+        "task": one.task,
+        "answers": number(one.n_answers, "count", words),
+        "rounds": number(one.rounds, "count", words),
+        "drafted": number(one.draft_tokens, "count", words),
+        "accepted": number(one.accepted_share, "share", words),
+        "length": number(one.mean_length, "tokens", words),
+        "median": number(one.median_length, "tokens", words),
+        "p10": number(one.p10_length, "tokens", words),
+        "zero": number(one.zero_share, "share", words),
+        "an answer": number(one.request_mean_length, "tokens", words),
+        "thirds": " → ".join(tokens(one) for one in thirds if one is not None) if None not in thirds else None,
+        "cost": number(one.round_cost, "tokens", words),
+        "break even": None if margin is None else Cell(text=f"{margin:+.2f}".replace("-", MINUS), value=margin),
+    }
+
+
+def _histogram(one: TaskDrafting, words: Words) -> Histogram:
+    total = sum(one.histogram)
+    bars = tuple(
+        Bar(label=str(accepted), count=n, share=n / total, text=words.units(share(n / total)))
+        for accepted, n in enumerate(one.histogram)
+    )
+    title = words("histogram title", task=one.task, n=total)
+    shares = ", ".join(f"{bar.label}: {bar.text}" for bar in bars)
+    return Histogram(
+        title=title,
+        bars=bars,
+        axis=words("histogram axis"),
+        vertical_axis=words("histogram vertical"),
+        description=f"{title}. {words('histogram axis')}: {shares}",
+    )
+
+
+def _bin(one: LengthBin, words: Words) -> Cells:
+    accepted = one.accepted_tokens / one.draft_tokens if one.draft_tokens else None
+    return {
+        "prompt tokens": words("from to", low=count(one.from_tokens), high=count(one.to_tokens)),
+        "answers": number(one.n_answers, "count", words),
+        "drafted": number(one.draft_tokens, "count", words),
+        "accepted": number(accepted, "share", words),
+    }

@@ -4,116 +4,105 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from qualab.model.canonical import plain
 from qualab.model.report import (
-    MARKS,
+    Block,
     Bullets,
     Cell,
     Excerpt,
+    Fact,
     Facts,
     Forest,
     Histogram,
     Paragraph,
-    ReportModel,
-    Row,
-    Side,
-    SignOff,
+    Report,
     Table,
 )
 from qualab.model.wording import valid_text
 
-_MARKUP = re.compile(r"([\\`*_\[\]<>#|~!&])")
+_MARKUP = re.compile(r"([\\`*_\[\]<>#|~!&@])")
 _LINE_START = re.compile(r"^(\s*)([-+=]|\d+[.)])(?=\s|$)")
 
 
-def render_markdown(report: ReportModel) -> bytes:
-    """UTF-8."""
+def render_markdown(report: Report) -> bytes:
+    """Draw the report as UTF-8."""
     return valid_text("\n".join(_lines(report))).encode()
 
 
-def _lines(report: ReportModel) -> Iterator[str]:
+def render_json(report: Report) -> bytes:
+    """Draw the report as indented JSON in UTF-8."""
+    return (json.dumps(plain(report), ensure_ascii=False, indent=2) + "\n").encode()
+
+
+def _lines(report: Report) -> Iterator[str]:
     yield f"# {escaped(report.title)}"
     yield f"\n{escaped(report.subtitle)}"
     yield f"\n> **{_cell(report.verdict)}**  \n> {escaped(report.headline)}"
     for section in report.sections:
         yield f"\n## {escaped(section.title)}"
         for block in section.blocks:
-            yield from DRAWERS[type(block)](block, report.labels)
+            yield ""
+            yield from block_lines(block, report.labels)
     yield f"\n---\n\n{escaped(report.footer)}\n"
 
 
+def block_lines(block: Block, labels: Mapping[str, str]) -> Iterator[str]:
+    """Draw one block."""
+    match block:
+        case Paragraph():
+            yield escaped(block.text)
+        case Bullets():
+            if block.title:
+                yield f"**{escaped(block.title)}**\n"
+            yield from (f"- {escaped(item)}" for item in block.items)
+        case Facts():
+            yield from _facts(block.facts)
+        case Table():
+            rows = [[_cell(cell, is_strong=row.is_strong) for cell in row.cells] for row in block.rows]
+            are_numbers = [column.is_number for column in block.columns]
+            yield from _table([column.title for column in block.columns], are_numbers, rows)
+            if block.legend:
+                yield f"\n{escaped(' · '.join(block.legend))}"
+        case Forest():
+            yield f"{escaped(block.axis)}\n"
+            yield from (f"- {escaped(row.label)}: {escaped(row.text)}, {_cell(row.verdict)}" for row in block.rows)
+        case Histogram():
+            yield f"**{escaped(block.title)}**\n"
+            heads = [block.axis, *(bar.label for bar in block.bars)]
+            shares = [block.vertical_axis, *(bar.text for bar in block.bars)]
+            yield from _table(heads, [False, *[True] * len(block.bars)], [list(map(escaped, shares))])
+        case Excerpt():
+            yield f"### {escaped(block.title)}\n"
+            yield from _facts(block.facts)
+            if block.shared:
+                yield f"\n{escaped(labels['shared'])}:\n"
+                yield _fenced(f"{'…' if block.is_cut else ''}{block.shared}")
+            for side in block.sides:
+                yield f"\n{escaped(side.title)} ({escaped(side.facts)}):\n"
+                yield _fenced(f"{side.text or labels['nothing']}{'…' if side.is_cut else ''}")
+
+
 def escaped(text: str) -> str:
-    """Text on one line that Markdown shows as it is."""
+    """Write text on one line that Markdown shows as it is and that mentions nobody."""
     line = _MARKUP.sub(r"\\\1", " ".join(text.split("\n")))
     return _LINE_START.sub(r"\1\\\2", line)
 
 
-def _paragraph(block: Paragraph, _: Mapping[str, str]) -> Iterator[str]:
-    yield f"\n{escaped(block.text)}"
+def _facts(facts: Sequence[Fact]) -> Iterator[str]:
+    return (f"- {escaped(fact.label)}: {escaped(fact.text)}" for fact in facts)
 
 
-def _bullets(block: Bullets, _: Mapping[str, str]) -> Iterator[str]:
-    if block.title:
-        yield f"\n**{escaped(block.title)}**"
-    yield ""
-    yield from (f"- {escaped(item)}" for item in block.items)
+def _table(heads: Sequence[str], are_numbers: Sequence[bool], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    rules = ["---:" if is_number else "---" for is_number in are_numbers]
+    for texts in (list(map(escaped, heads)), rules, *rows):
+        yield f"| {' | '.join(texts)} |"
 
 
-def _facts(block: Facts, _: Mapping[str, str]) -> Iterator[str]:
-    yield ""
-    yield from (f"- {escaped(fact.label)}: {escaped(fact.text)}" for fact in block.facts)
-
-
-def _table(block: Table, _: Mapping[str, str]) -> Iterator[str]:
-    yield ""
-    yield _row([escaped(column.title) for column in block.columns])
-    yield _row(["---:" if column.is_number else "---" for column in block.columns])
-    yield from (_row(_cells(row)) for row in block.rows)
-    if block.legend:
-        yield f"\n{escaped(' · '.join(block.legend))}"
-
-
-def _cells(row: Row) -> list[str]:
-    texts = [_cell(cell).strip() for cell in row.cells]
-    return [f"**{text}**" if text and row.is_strong else text for text in texts]
-
-
-def _cell(cell: Cell) -> str:
-    return escaped(f"{MARKS[cell.tone]} {cell.text}" if MARKS[cell.tone] else cell.text)
-
-
-def _row(texts: Sequence[str]) -> str:
-    return f"| {' | '.join(texts)} |"
-
-
-def _forest(block: Forest, _: Mapping[str, str]) -> Iterator[str]:
-    yield f"\n{escaped(block.axis)}\n"
-    yield from (f"- {escaped(row.label)}: {escaped(row.text)}, {_cell(row.verdict)}" for row in block.rows)
-
-
-def _histogram(block: Histogram, _: Mapping[str, str]) -> Iterator[str]:
-    yield f"\n**{escaped(block.title)}**\n"
-    yield _row([escaped(block.axis), *(bar.label for bar in block.bars)])
-    yield _row(["---", *("---:" for _ in block.bars)])
-    yield _row([escaped(block.vertical_axis), *(escaped(bar.text) for bar in block.bars)])
-
-
-def _excerpt(block: Excerpt, labels: Mapping[str, str]) -> Iterator[str]:
-    yield f"\n### {escaped(block.title)}\n"
-    yield from (f"- {escaped(fact.label)}: {escaped(fact.text)}" for fact in block.facts)
-    if block.shared:
-        yield f"\n{escaped(labels['shared'])}:\n"
-        yield _fenced(f"{'…' if block.is_cut else ''}{block.shared}")
-    for side in (block.baseline, block.candidate):
-        yield f"\n{escaped(side.title)} ({escaped(side.facts)}):\n"
-        yield _fenced(_side(side, labels))
-
-
-def _side(side: Side, labels: Mapping[str, str]) -> str:
-    return f"{side.text or labels['nothing']}{'…' if side.is_cut else ''}"
+def _cell(cell: Cell, *, is_strong: bool = False) -> str:
+    text = escaped(cell.marked.strip())
+    return f"**{text}**" if text and is_strong else text
 
 
 def _fenced(text: str) -> str:
@@ -121,29 +110,3 @@ def _fenced(text: str) -> str:
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"
-
-
-def _signoff(block: SignOff, _: Mapping[str, str]) -> Iterator[str]:
-    yield ""
-    yield from (f"- [ ] {escaped(choice)}" for choice in block.choices)
-    yield ""
-    yield _row(["", *map(escaped, block.fields)])
-    yield _row(["---"] * (len(block.fields) + 1))
-    yield from (_row([escaped(role), *[""] * len(block.fields)]) for role in block.roles)
-
-
-DRAWERS: Mapping[type, Callable[[Any, Mapping[str, str]], Iterator[str]]] = {
-    Paragraph: _paragraph,
-    Bullets: _bullets,
-    Facts: _facts,
-    Table: _table,
-    Forest: _forest,
-    Histogram: _histogram,
-    Excerpt: _excerpt,
-    SignOff: _signoff,
-}
-
-
-def render_json(report: ReportModel) -> bytes:
-    """Indented UTF-8."""
-    return (json.dumps(plain(report), ensure_ascii=False, indent=2) + "\n").encode()

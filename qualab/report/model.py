@@ -1,46 +1,43 @@
-"""The report's model, from what is stored."""
+"""A comparison's report, from what is stored."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from qualab.errors import InvalidValue
-from qualab.model.comparison import Analysis, Comparison
 from qualab.model.names import Language
 from qualab.model.ports import Registry, Store
-from qualab.model.report import ReportModel, Section
-from qualab.report.acceptance import acceptance_section
-from qualab.report.arms import arms_section, noise_section, running_section
-from qualab.report.evidence import find_flips, flips_section, missing_section, power_section
-from qualab.report.metrics import metrics_section, verdict_cell
-from qualab.report.source import Source, under_its_plan
-from qualab.report.summary import forest_section, headline, methods_section, signoff_section, verdict_section
+from qualab.model.report import Block, Report, Section
+from qualab.report import arms, scores, verdict
+from qualab.report.flips import find_flips, flips_blocks
+from qualab.report.source import Source, under_its_plan, verdict_cell
 from qualab.report.words import Words
 from qualab.run.hints import resume_hint
 from qualab.run.sign import newest_seal
 
-SECTIONS: tuple[Callable[[Source, Words], Section], ...] = (
-    verdict_section,
-    arms_section,
-    forest_section,
-    lambda source, words: metrics_section(source.analysis, words),
-    power_section,
-    noise_section,
-    acceptance_section,
-    missing_section,
-    running_section,
-    flips_section,
-    signoff_section,
-    methods_section,
-)
-"""In the order in which they are read."""
-LABELS = ("of", "contents", "shared", "nothing", "same texts")
+SECTIONS: Mapping[str, Callable[[Source, Words], Iterator[Block]]] = {
+    "verdict": verdict.verdict_blocks,
+    "arms": arms.arms_blocks,
+    "forest": verdict.forest_blocks,
+    "metrics": scores.metrics_blocks,
+    "power": scores.power_blocks,
+    "looks": scores.looks_blocks,
+    "noise": arms.noise_blocks,
+    "acceptance": lambda source, words: arms.acceptance_blocks(source.analysis.treatment, words),
+    "missing": scores.missing_blocks,
+    "running": arms.running_blocks,
+    "flips": flips_blocks,
+    "signoff": verdict.signoff_blocks,
+    "methods": verdict.methods_blocks,
+}
+"""In the order in which they are read. A section without blocks is left out."""
+LABELS = ("of", "contents", "shared", "nothing")
 
 
 def report_model(
     store: Store, registry: Registry, comparison_id: str, language: Language, *, plan_hash: str | None = None
-) -> ReportModel:
-    """The report on a comparison, as it was found under its own plan unless another is named, with its sign-offs.
+) -> Report:
+    """Report on a comparison under its own plan, or under another one that it was analysed under.
 
     Raises ComparisonNotFound, and InvalidValue where nothing is analysed yet.
     """
@@ -64,26 +61,26 @@ def report_model(
     return model_of(source, Words(language=language))
 
 
-def model_of(source: Source, words: Words) -> ReportModel:
-    """The model, from what was read."""
+def model_of(source: Source, words: Words, *, sections: Sequence[str] = tuple(SECTIONS)) -> Report:
+    """Word a report with these sections, in this order."""
     comparison, analysis = source.comparison, source.analysis
     ended = comparison.finished_at or comparison.started_at or comparison.created_at
+    blocks = {name: tuple(SECTIONS[name](source, words)) for name in sections}
+    model = " / ".join(dict.fromkeys(source.models.values()))
     tasks = ", ".join(source.plan.requested)
-    return ReportModel(
+    version = analysis.versions.get("qualab", "")
+    return Report(
         comparison_id=comparison.id,
         plan_hash=analysis.plan_hash,
         language=words.language,
-        title=words(source.key("title"), model=source.model),
-        subtitle=words("subtitle", tasks=tasks, id=comparison.id, date=words.date(ended)),
+        title=words("title", model=model),
+        subtitle=words("subtitle", tasks=tasks, id=comparison.id, date=f"{ended:%Y-%m-%d}"),
         verdict=verdict_cell(analysis.verdict, words),
-        headline=headline(source, words),
-        sections=tuple(section(source, words) for section in SECTIONS),
+        headline=verdict.headline(source, words),
+        sections=tuple(
+            Section(id=name, title=words(f"section {name}"), blocks=own) for name, own in blocks.items() if own
+        ),
         written_at=ended,
-        footer=_footer(comparison, analysis, words),
+        footer=words("footer", version=version, id=comparison.id, plan=analysis.plan_hash[:12]),
         labels={key: words(key) for key in LABELS},
     )
-
-
-def _footer(comparison: Comparison, analysis: Analysis, words: Words) -> str:
-    version = analysis.versions.get("qualab", "")
-    return words("footer", version=version, id=comparison.id, plan=analysis.plan_hash[:12])

@@ -1,17 +1,18 @@
-"""What a report is made from."""
+"""What a report is made from, and the cells and tables of its sections."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from qualab.model.comparison import Analysis, Comparison, MetricResult, SignOff
 from qualab.model.engine import Observation
 from qualab.model.items import Answer, Item
-from qualab.model.names import ArmName, Language, Objective
-from qualab.model.plan import DecisionRule, Plan
-from qualab.model.report import Cell, Column, Fact, Facts, Row
-from qualab.report.words import CATALOGUES, Words
+from qualab.model.names import ArmName, Objective, Verdict
+from qualab.model.plan import Plan
+from qualab.model.report import NOTHING, TONES, Cell, Column, Row, Table
+from qualab.report.words import FORMS, Words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,17 +25,15 @@ class Flip:
     """Of the score, as "exact_match,none"."""
     item: Item
     repeat: int
-    baseline_score: float
-    candidate_score: float
-    baseline: Answer
-    candidate: Answer
+    scores: tuple[float, float]
+    answers: tuple[Answer, Answer]
     extracted: tuple[str, str] | None = None
     """What the filters made of both answers; None where the metric's scores do not hold it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flips:
-    """The worst of them. Losses where there are any, else gains."""
+    """The worst flips: losses where there are any, else gains."""
 
     are_losses: bool
     n_flips: int
@@ -51,13 +50,13 @@ class Source:
 
     comparison: Comparison
     analysis: Analysis
-    observations: Sequence[Observation]
-    flips: Flips | None
+    observations: Sequence[Observation] | None = None
+    """None where they were not read."""
+    flips: Flips | None = None
     """None where no scores are stored."""
     signoffs: Sequence[SignOff] = ()
-    """Who accepted the result, in order."""
     seal: str = ""
-    """The analysis'; empty where it was stored by a version without seals."""
+    """The analysis's; empty where it was stored by a version without seals."""
 
     @property
     def is_after_data(self) -> bool:
@@ -69,71 +68,82 @@ class Source:
         return self.comparison.plan
 
     @property
-    def is_of_drafter(self) -> bool:
-        """Whether the arms are known to be the same engine without and with a drafter: logs do not tell it."""
-        return self.plan.imported is None or self.plan.imported.is_of_drafter
-
-    @property
-    def model(self) -> str:
-        """The model, or each arm's own where logs tell different ones."""
-        return " / ".join(dict.fromkeys(self.models.values()))
-
-    @property
     def models(self) -> dict[ArmName, str]:
-        """Each arm's model; of logs as they tell it."""
-        one, imported = self.plan.sampling.model, self.plan.imported
-        told = (imported.baseline_model, imported.candidate_model) if imported else ("", "")
-        return {arm: name or one for arm, name in zip(ArmName, told, strict=True)}
-
-    def key(self, key: str) -> str:
-        """The key of a text; of the one that names no drafter where nothing tells of one."""
-        neutral = f"{key} of logs"
-        return key if self.is_of_drafter or neutral not in CATALOGUES[Language.ENGLISH] else neutral
+        """Each arm's model, as logs name it where they do."""
+        imported = self.plan.imported
+        named = (imported.baseline_model, imported.candidate_model) if imported else ("", "")
+        return {arm: name or self.plan.sampling.model for arm, name in zip(ArmName, named, strict=True)}
 
     @property
     def primaries(self) -> list[MetricResult]:
         return [row for row in self.analysis.metrics if row.is_primary]
 
 
-def cells(*texts: str | Cell) -> Row:
-    """A row of texts, or of cells."""
-    return Row(cells=tuple(text if isinstance(text, Cell) else Cell(text=text) for text in texts))
+Cells = dict[str, Cell | str | None]
+"""One row of a table by column; None, or no cell, for what the row does not have."""
 
 
-def columns(words: Words, *names: str, n_texts: int = 1) -> tuple[Column, ...]:
-    """Columns by their keys; the first `n_texts` hold texts, the others numbers."""
-    return tuple(Column(id=name, title=words(name), is_number=place >= n_texts) for place, name in enumerate(names))
+def number(value: float | None, form: str, words: Words) -> Cell:
+    """Write a number in one of the words' forms, as "share"; a dash for None."""
+    return NOTHING if value is None else Cell(text=words.units(FORMS[form](value)), value=value)
 
 
-def facts(words: Words, pairs: Iterable[tuple[str, str]]) -> Facts:
-    """Named facts; those without a text are left out."""
-    return Facts(facts=tuple(Fact(label=words(key), text=text) for key, text in pairs if text))
+def verdict_cell(verdict: Verdict, words: Words) -> Cell:
+    """Name a verdict."""
+    return Cell(text=words.name(verdict), tone=TONES[verdict])
 
 
-def arms(source: Source, words: Words) -> Iterator[tuple[ArmName, str]]:
-    """Both arms with their titles."""
-    for arm in ArmName:
-        yield arm, words(source.key(f"{arm} arm"))
+def table(
+    words: Words,
+    names: Sequence[str],
+    rows: Iterable[Cells],
+    *,
+    n_texts: int = 1,
+    titles: Mapping[str, str] | None = None,
+    legends: Mapping[str, str] | None = None,
+    texts: Sequence[str] = (),
+    notes: Iterable[str] = (),
+    dispensable: tuple[str, ...] = (),
+    is_wide: bool = False,
+) -> Table:
+    """Lay rows out under columns, without the columns that no row has anything in.
+
+    The first `n_texts` columns and those in `texts` hold texts, the others numbers. Unless given, a column's title and
+    note are the words of its name and of "legend NAME".
+    """
+    cells = [{name: Cell(text=one) if isinstance(one, str) else one for name, one in row.items()} for row in rows]
+    kept = [name for name in names if not cells or any((row.get(name) or NOTHING) != NOTHING for row in cells)]
+    columns = tuple(
+        Column(
+            id=name,
+            title=(titles or {}).get(name) or words(name),
+            is_number=name not in (*names[:n_texts], *texts),
+            note=words.note(name) if legends is None else legends.get(name, ""),
+        )
+        for name in kept
+    )
+    return Table(
+        columns=columns,
+        rows=tuple(Row(cells=tuple(row.get(name) or NOTHING for name in kept)) for row in cells),
+        notes=tuple(notes),
+        dispensable=tuple(name for name in dispensable if name in kept),
+        is_wide=is_wide,
+    )
 
 
 CHANGED = frozenset({"alpha", "power", "max_missing_share", "missing_lost", "objective", "strict"})
-"""Parts of a rule that the first reason of such an analysis names where they changed."""
+"""Parts of a rule that the first reason of an analysis after the data names where they changed."""
 
 
 def under_its_plan(comparison: Comparison, analysis: Analysis) -> Comparison:
-    """The comparison as the analysis judged it; its own plan's hash stays. Nothing was planned with that plan."""
+    """Return the comparison with the plan that the analysis went by, which was made without assumptions."""
+    plan, first = comparison.plan, next(iter(analysis.reasons), None)
+    changes = first.values["changes"] if first and first.code == "after-data" else ()
+    parts: dict[str, Any] = {one.values["part"]: one.values["after"] for one in changes if one.code == "changed"}
+    if "objective" in parts:
+        parts["objective"] = Objective(parts["objective"])
     margins = {row.id: row.margin for row in analysis.metrics if row.margin is not None}
+    rule = replace(plan.rule, **{part: parts[part] for part in CHANGED & parts.keys()}, margins=margins)
     primaries = {row.id for row in analysis.metrics if row.is_primary}
-    plan = comparison.plan
-    metrics = tuple(replace(one, is_primary=one.id in primaries) for one in plan.metrics)
-    rule = replace(_changed(plan.rule, analysis), margins=margins)
+    metrics = tuple(replace(metric, is_primary=metric.id in primaries) for metric in plan.metrics)
     return replace(comparison, plan=replace(plan, rule=rule, metrics=metrics, assumptions=None))
-
-
-def _changed(rule: DecisionRule, analysis: Analysis) -> DecisionRule:
-    first = analysis.reasons[0] if analysis.reasons else None
-    if first is None or first.code != "after-data":
-        return rule
-    parts = {one.values["part"]: one.values["after"] for one in first.values["changes"] if one.code == "changed"}
-    changes = {name: Objective(value) if name == "objective" else value for name, value in parts.items()}
-    return replace(rule, **{name: value for name, value in changes.items() if name in CHANGED})  # type: ignore[arg-type]

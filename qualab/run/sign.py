@@ -27,12 +27,6 @@ def signoff_obstacles(analysis: Analysis, comparison: Comparison) -> tuple[Reaso
     return tuple(_obstacles(analysis, comparison))
 
 
-def signoff_line(analysis: Analysis, comparison: Comparison) -> str:
-    """For a person."""
-    obstacles = signoff_obstacles(analysis, comparison)
-    return f"Sign-off: no ({'; '.join(ENGLISH.reasons(obstacles))})" if obstacles else "Sign-off: possible"
-
-
 def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[Reason]:
     plan = comparison.plan
     if analysis.verdict not in PASSING[plan.rule.objective]:

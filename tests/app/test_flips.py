@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from qualab.analysis.flips import Flip, Flips, flips
-from qualab.cli.flip_text import around, print_flips, visible
 from qualab.errors import InvalidValue
+from qualab.report.terminal import print_flips
 from qualab.run.run import start
 from qualab.stats.noise import first_difference
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, reply
@@ -53,16 +53,21 @@ async def test_an_unknown_task_is_refused_with_those_that_are_there() -> None:
     assert "sums" in caught.value.hint
 
 
-def test_the_word_at_the_difference_is_marked() -> None:
-    assert around("She has 18 dollars", 8).plain == "She has [[18]] dollars"
-    assert around("She has", 7).plain == "She has[[(end)]]"
-    assert around("a" * 100 + "b" + "c" * 500, 100).plain.startswith("..." + "a" * 60 + "[[b")
-    assert around("a b", 1).plain == "a[[ ]]b"
-
-
-def test_what_controls_a_terminal_is_named_instead() -> None:
-    assert visible("red\x1b[31m\x07\n\u202eevil") == "red‹U+001B›[31m‹U+0007›\\n‹U+202E›evil"
-    assert visible("정답은 3번 🧪\té") == "정답은 3번 🧪\\té"
+@pytest.mark.parametrize(
+    ("answers", "baseline"),
+    [
+        (("She has 18 dollars", "She has two"), "She has [[18]] dollars"),
+        (("She has", "She has two"), "She has[[(end)]]"),
+        (("a" * 100 + "b" + "c" * 500, "a" * 100), f"...{'a' * 60}[[b{'c' * 23}]]{'c' * 136}..."),
+        (("a b", "ab"), "a[[ ]]b"),
+        (("red\x1b[31m \x07\n\u202eevil", "red"), "red[[‹U+001B›[31m]] ‹U+0007›\\n‹U+202E›evil"),
+        (("정답은 3번 🧪\té", "정답은 4번"), "정답은 [[3번]] 🧪\\té"),
+    ],
+)
+def test_the_word_at_the_difference_is_marked_on_a_line_that_commands_no_terminal(
+    answers: tuple[str, str], baseline: str
+) -> None:
+    assert f"  baseline : {baseline}" in shown(119, answers=answers).replace("\n", "")
 
 
 def shown(width: int, *, answers: tuple[str, str] = ("It is 4.\x1b[2J", "It is 5.")) -> str:
@@ -97,4 +102,4 @@ def test_answers_stand_side_by_side_where_there_is_room() -> None:
 
 
 def test_the_same_text_with_another_score_is_said() -> None:
-    assert "both : 4 (the same text)" in shown(80, answers=("4", "4"))
+    assert "both: 4 (the same text)" in shown(80, answers=("4", "4"))

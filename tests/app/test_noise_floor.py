@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
-from qualab.cli.tables import noise_lines
 from qualab.errors import InvalidValue, RunStopped
 from qualab.model.canonical import canonical_json, plan_hash
 from qualab.model.comparison import Analysis, NoiseFloor
 from qualab.model.items import Item, Prompt, Reply
 from qualab.model.names import MetricKind, RequestKind, Verdict
 from qualab.model.plan import MetricSpec, NoisePlan, RequestPolicy, TaskSpec
+from qualab.report.arms import noise_blocks
+from qualab.report.source import Source
+from qualab.report.words import ENGLISH
 from qualab.run.run import resume, start
 from qualab.stats.noise import excess_discordance, flip_rate, variance_components
 from tests.app.fakes import (
@@ -36,6 +38,7 @@ from tests.app.fakes import (
     reply,
     task_spec,
 )
+from tests.app.report_texts import texts
 from tests.said import english
 
 ONE = NoisePlan(runs=1, concurrency=9)
@@ -151,16 +154,22 @@ async def test_texts_are_compared_by_character_and_white_space_is_no_other_answe
     assert found.candidate.first_difference == (0 + 10) / 2
 
 
+def noise_text(bench: Bench, analysis: Analysis) -> str:
+    source = Source(comparison=bench.store.get(analysis.comparison_id), analysis=analysis)
+    return "\n".join(texts(tuple(noise_blocks(source, ENGLISH))))
+
+
 async def test_without_an_odd_item_there_is_no_evidence_and_it_is_said() -> None:
-    analysis = await run(bench_of(30))
+    bench = bench_of(30)
+    analysis = await run(bench)
     found = floor_of(analysis)
     assert found.odd_texts is not None
     assert (found.odd_texts.n_odd, found.odd_texts.pvalue) == (0, 1.0)
     assert found.baseline is not None
     assert found.baseline.first_difference is None
-    text = "\n".join(noise_lines(analysis))
-    assert "no odd one out, so no test" in text
-    assert "30 of 30 the same" in text
+    text = noise_text(bench, analysis)
+    assert "no odd item" in text
+    assert "30 of 30 (100.0 %)" in text
 
 
 async def test_missing_answers_of_the_noise_floor_take_pairs_away() -> None:
@@ -184,7 +193,7 @@ async def test_a_noise_floor_without_a_common_answer_says_so_and_gives_no_number
     assert (found.baseline, found.candidate, found.odd_texts) == (None, None, None)
     assert (found.metrics[0].flip_rate_baseline, found.metrics[0].odd) == (None, None)
     assert "nothing can be compared" in english(found.note)
-    assert "nothing can be compared" in "\n".join(noise_lines(analysis))
+    assert "nothing can be compared" in noise_text(bench, analysis)
     assert "NaN" not in canonical_json(analysis)
 
 
@@ -355,9 +364,7 @@ async def test_repeats_give_flip_rates_iccs_and_variance_shares_of_both_arms() -
     assert (off.icc, off.icc_mean) == pytest.approx((components.icc, components.icc_mean))
     assert off.variance_within == pytest.approx(components.variance_within)
     assert (on.flip_rate, on.icc, on.variance_within) == (0.0, None, 0.0)
-    text = "\n".join(noise_lines(analysis))
-    assert "ICC(1)" in text
-    assert "no variance to share" in text
+    assert "ICC(1)" in noise_text(bench, analysis)
     assert (await run(bench_of(20))).repeats is None
 
 

@@ -15,7 +15,7 @@ from qualab.model.items import Change, Item, Outcome, OutcomeFilter, Reply, Scor
 from qualab.model.names import AnswerStatus, ArmName, MetricKind, RequestKind
 from qualab.model.plan import MetricSpec, deciding_metrics
 from qualab.model.ports import ComparisonFilter
-from qualab.report.evidence import find_flips
+from qualab.report.flips import find_flips
 from qualab.run.run import start
 from qualab.store.registry import SqlRegistry
 from tests.app.fakes import (

@@ -18,7 +18,7 @@ from qualab.model.ports import ComparisonFilter
 from qualab.run.compare import compare_again, with_rule
 from qualab.run.pins import check_pins, places_of, places_text
 from qualab.run.run import look_before, resume, start
-from qualab.run.sign import signoff_line, signoff_obstacles
+from qualab.run.sign import signoff_obstacles
 from tests.app.fakes import (
     BASELINE,
     CANDIDATE,
@@ -144,7 +144,7 @@ async def test_a_pinned_result_can_be_signed_off_and_is_declared_where_nothing_t
     ]
     assert not any("Unpinned" in caveat for caveat in english(analysis.caveats))
     comparison = bench.store.get(analysis.comparison_id)
-    assert signoff_line(analysis, comparison) == "Sign-off: possible"
+    assert signoff_obstacles(analysis, comparison) == ()
 
 
 async def test_what_pods_containers_and_engines_tell_is_verified_by_them(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ async def test_a_verdict_that_does_not_pass_is_an_obstacle_and_no_noise_floor_is
     analysis = await run(bench, **PINNED)
     assert any("No noise floor" in caveat for caveat in english(analysis.caveats))
     comparison = bench.store.get(analysis.comparison_id)
-    assert signoff_line(analysis, comparison) == "Sign-off: no (the verdict is INCONCLUSIVE)"
+    assert english(signoff_obstacles(analysis, comparison)) == ("the verdict is INCONCLUSIVE",)
 
 
 async def test_a_plan_with_other_pins_cannot_judge_what_was_run() -> None:

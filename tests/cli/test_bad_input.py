@@ -192,7 +192,7 @@ def test_prompts_longer_than_the_context_are_left_out_and_counted(qualab: Comman
         flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted", "--max_failed_share", "1"]
         done = qualab("run", *flags, "--tasks", "gsm8k", "--data-dir", data, "--num_fewshot", "0")
     assert done.code == 3, done.err
-    assert "10 of 20 answered, 10 rejected" in done.out
+    assert "baseline 20 10 10 rejected" in " ".join(done.out.split())
     assert "Left out: 10 answers that both arms lack for the same reason." in " ".join(done.out.split())
     assert "these 10 items prove" in " ".join(done.out.split())
 

@@ -53,7 +53,7 @@ def test_a_plan_says_what_its_items_prove_and_run_takes_it(qualab: Command, pair
 
 def test_a_plan_fits_a_narrow_terminal(qualab: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = qualab("plan", "--tasks", "demo", *MODEL, "--looks", 5).out.splitlines()
-    monkeypatch.setattr("qualab.cli.tables.make_console", lambda: Console(width=80))
+    monkeypatch.setattr("qualab.report.terminal.make_console", lambda: Console(width=80))
     narrow = qualab("plan", "--tasks", "demo", *MODEL, "--looks", 5).out.splitlines()
     assert max(map(len, wide)) > 100
     assert max(map(len, narrow)) <= 80

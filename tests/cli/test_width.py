@@ -11,12 +11,12 @@ from rich.console import Console
 
 from benchmarks.made_up import MadeUp, Stored, stored
 from qualab.cli import stats
-from qualab.cli.drafter_text import acceptance_table, fitting_acceptance_table
-from qualab.cli.fitting import fits, headers, print_hanging
 from qualab.cli.output import annotated
-from qualab.cli.tables import comparison_table, fitting_metric_table, metric_table, print_analysis
 from qualab.model.comparison import Analysis
-from qualab.model.engine import TaskDrafting, Treatment
+from qualab.model.engine import Treatment
+from qualab.model.report import Cell, Column, Row, Table
+from qualab.report.terminal import print_analysis, print_blocks, print_comparisons, print_hanging
+from tests.app.test_report_model import DRAFTING
 from tests.cli.conftest import Command
 
 TASK = "haerae_standard_nomenclature_gen"
@@ -29,107 +29,71 @@ def made_up() -> Stored:
 
 @pytest.fixture(scope="module")
 def analysis(made_up: Stored) -> Analysis:
-    return made_up.analyse()
+    task = replace(DRAFTING, task=TASK)
+    treatment = Treatment(is_observed=True, engines=(), tasks=(task,), bins=(), troubles=(), notes=())
+    return replace(made_up.analyse(), treatment=treatment)
 
 
 def console(width: int) -> Console:
     return Console(width=width, record=True, file=io.StringIO())
 
 
-def drafting(*, median: float | None) -> Treatment:
-    one = TaskDrafting(
-        task=TASK,
-        n_answers=20,
-        rounds=1000,
-        draft_tokens=3000,
-        accepted_tokens=2000,
-        accepted_share=2 / 3,
-        mean_length=3.0,
-        median_length=median,
-        p10_length=median,
-        zero_share=0.1,
-        histogram=(),
-        request_mean_length=3.0,
-        first_third=3.0,
-        last_third=2.9,
-    )
-    return Treatment(is_observed=True, engines=(), tasks=(one,), bins=(), troubles=(), notes=())
+def shown(width: int, made_up: Stored, analysis: Analysis) -> str:
+    print_analysis(one := console(width), made_up.comparison, analysis)
+    return one.export_text()
 
 
-def test_a_table_fits_exactly_where_rich_needs_no_more_room(made_up: Stored, analysis: Analysis) -> None:
-    for table in (
-        metric_table(analysis),
-        metric_table(analysis, columns=["n", "p"], splits_names=True),
-        comparison_table(console(200), [replace(made_up.comparison, label="\uac00\ub098\ub2e4 \U0001f600")]),
-        acceptance_table(drafting(median=2.9), ["rounds"]),
-    ):
-        needed = console(10_000).measure(table).maximum
-        assert fits(console(needed), table)
-        assert not fits(console(needed - 1), table)
-
-
-@pytest.mark.parametrize("width", [80, 100, 120, 160])
-def test_no_cell_is_cut_at_any_width(made_up: Stored, analysis: Analysis, width: int) -> None:
-    shown = console(width)
-    print_analysis(shown, made_up.comparison, analysis)
-    text = shown.export_text()
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160])
+def test_no_cell_is_cut_and_no_line_is_too_long_at_any_width(made_up: Stored, analysis: Analysis, width: int) -> None:
+    text = shown(width, made_up, analysis)
     assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
     for row in analysis.metrics:
         task, metric = row.id.split("/")
         assert f" {task}/" in text
         assert metric in text
+    assert f"\n{TASK} " in text
 
 
 def test_columns_without_room_are_named_with_the_way_to_see_them(made_up: Stored, analysis: Analysis) -> None:
-    narrow, wide = console(80), console(160)
-    for one in (narrow, wide):
-        print_analysis(one, made_up.comparison, analysis)
-    said = " ".join(narrow.export_text().split())
-    assert "No room for: n, clusters, baseline, candidate, " in said
-    assert f"`qualab show {made_up.comparison.id} | cat`" in said
-    assert "No room for" not in wide.export_text()
-    print_analysis(other := console(80), made_up.comparison, replace(analysis, plan_hash="0ther" * 12))
-    assert f"`qualab show {made_up.comparison.id} --plan 0ther0ther0t | cat`" in " ".join(other.export_text().split())
+    narrow = " ".join(shown(80, made_up, analysis).split())
+    assert "No room for: n, clusters, baseline, candidate, p, adj. p, unpaired p, +/−. A wider terminal" in narrow
+    assert f"`qualab show {made_up.comparison.id} | cat`" in narrow
+    assert "No room for" not in shown(200, made_up, analysis)
+    other = " ".join(shown(80, made_up, replace(analysis, plan_hash="0ther" * 12)).split())
+    assert f"`qualab show {made_up.comparison.id} --plan 0ther0ther0t | cat`" in other
+    heads = shown(120, made_up, analysis).splitlines()[1].split()
+    assert {"p", "adj.", "+/−"} <= set(heads)
 
 
-def test_120_columns_have_room_for_p_values_and_changed_scores(analysis: Analysis) -> None:
-    assert {"p", "adj. p", "+/−"} <= set(headers(fitting_metric_table(console(120), analysis)))
+def table(*widths: int) -> Table:
+    """With one row, columns named by letters, and numbers of these widths."""
+    columns = (Column(id="name", title="name", is_number=False), *(Column(id=one, title=one) for one in "abc"))
+    cells = (Cell(text="가나다"), *(Cell(text="1" * width) for width in widths))
+    return Table(columns=columns, rows=(Row(cells=cells),))
 
 
-def test_n_counts_the_scores_where_clusters_are_counted_beside_it(analysis: Analysis) -> None:
-    table = fitting_metric_table(console(160), analysis)
-    cells = {str(column.header): list(column.cells) for column in table.columns}
-    for row, n, clusters in zip(analysis.metrics, cells["n"], cells["clusters"], strict=True):
-        assert row.evidence is not None
-        assert int(str(n)) == row.evidence.n_items
-        assert str(clusters) == "–" or int(str(clusters)) < int(str(n))
+@pytest.mark.parametrize(("width", "n_parts"), [(36, 1), (35, 2), (19, 3), (16, 3)])
+def test_a_table_is_whole_where_it_fits_exactly_and_else_in_parts_with_its_names(width: int, n_parts: int) -> None:
+    print_blocks(one := console(width), [table(8, 8, 8)])
+    text = one.export_text()
+    assert text.count("가나다") == n_parts
+    assert text.count("1" * 8) == 3
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_task_is_named_beside_what_was_drafted_in_it(width: int) -> None:
-    shown = console(width)
-    shown.print(fitting_acceptance_table(shown, drafting(median=3.0)))
-    assert f"\n{TASK} " in shown.export_text()
-
-
-def test_what_nothing_is_known_of_has_no_column() -> None:
-    assert "median" not in headers(fitting_acceptance_table(console(160), drafting(median=None)))
-    assert "median" in headers(fitting_acceptance_table(console(160), drafting(median=3.0)))
-
-
-def test_a_list_keeps_ids_whole(made_up: Stored) -> None:
-    one = replace(
-        made_up.comparison, label="a label that is much longer than any terminal has room for beside all else"
-    )
-    shown = console(80)
-    shown.print(comparison_table(shown, [one]))
-    assert f"\n{one.id} " in shown.export_text()
+def test_a_list_keeps_ids_whole_and_leaves_out_when_they_were_created_first(made_up: Stored) -> None:
+    label = "a label that is much longer than any terminal has room for beside all else"
+    print_comparisons(narrow := console(80), [replace(made_up.comparison, label=label)])
+    text = narrow.export_text()
+    assert f"\n{made_up.comparison.id} " in text
+    assert "created" not in text
+    print_comparisons(wide := console(160), [made_up.comparison])
+    assert "created" in wide.export_text()
 
 
 def test_a_paragraph_hangs_below_its_first_line_and_is_no_markup() -> None:
-    shown = console(30)
-    print_hanging(shown, "Note: a [red]sentence[/red] that is longer than the line", indent=2)
-    first, second, *_ = shown.export_text().splitlines()
+    print_hanging(one := console(30), "Note: a [red]sentence[/red] that is longer than the line", indent=2)
+    first, second, *_ = one.export_text().splitlines()
     assert first.startswith("  Note: a [red]sentence[/red]")
     assert second.startswith("    ")
 

@@ -10,7 +10,7 @@ from benchmarks.made_up import MadeUp, Stored, stored
 from qualab.model.comparison import Analysis
 from qualab.model.items import Answer, Reply
 from qualab.model.names import AnswerStatus, ArmName, Language
-from qualab.model.report import ReportModel, Table
+from qualab.model.report import Report, Table
 from qualab.report.model import report_model
 
 ENDED = datetime(2026, 3, 1, 23, 5, 7, tzinfo=UTC)
@@ -62,19 +62,19 @@ def _reply(text: str) -> Reply:
 
 
 @cache
-def report(language: Language = Language.ENGLISH) -> ReportModel:
+def report(language: Language = Language.ENGLISH) -> Report:
     made, _ = sample()
     return report_model(made.store, made.store.registry, made.comparison.id, language)
 
 
 @cache
-def hostile_report(language: Language = Language.ENGLISH) -> ReportModel:
+def hostile_report(language: Language = Language.ENGLISH) -> Report:
     shared, off, on = HOSTILE
     made, _ = sample(texts=(shared + off, shared + on))
     return report_model(made.store, made.store.registry, made.comparison.id, language)
 
 
-def metrics_of(model: ReportModel) -> Table:
+def metrics_of(model: Report) -> Table:
     """The table of all metrics."""
     table = model.section("metrics").blocks[0]
     assert isinstance(table, Table)

@@ -71,8 +71,8 @@ def test_the_interval_that_decides_is_shown_with_its_level() -> None:
     evidence = replace(metric.evidence, interval=outer, equivalence_interval=inner)
     result = make_result(metrics=(replace(metric, evidence=evidence),))
     markdown = gate_markdown(result)
-    assert "| difference | 90 % interval | adjusted p |" in markdown
-    assert "| −1.00 to +2.00 |" in markdown
+    assert "| 90 % interval |" in markdown
+    assert "**−1.00 to +2.00** |" in markdown
     assert ", 90 % interval −1.00 to +2.00, " in junit(result).decode()
     assert "95 %" not in markdown + junit(result).decode()
 

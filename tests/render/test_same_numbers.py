@@ -10,18 +10,18 @@ import pytest
 from pypdf import PdfReader
 from rich.console import Console
 
-from qualab.cli.tables import metric_table
 from qualab.model.names import Language
-from qualab.model.report import MARKS, ReportModel
+from qualab.model.report import MARKS, Report
 from qualab.report.html import render_html
 from qualab.report.markdown import escaped, render_json, render_markdown
 from qualab.report.pdf import render_pdf
+from qualab.report.terminal import print_analysis
 from tests.render.samples import metrics_of, report, sample
 
 Rows = list[list[str]]
 
 
-def wanted(model: ReportModel) -> Rows:
+def wanted(model: Report) -> Rows:
     return [[cell.text.strip() for cell in row.cells] for row in metrics_of(model).rows]
 
 
@@ -61,15 +61,12 @@ def test_there_are_34_metrics_with_every_kind_of_number() -> None:
 
 
 def test_the_terminal_shows_the_reports_cells() -> None:
-    _, analysis = sample()
-    console = Console(width=400, file=io.StringIO(), force_terminal=False)
-    console.print(metric_table(analysis))
-    assert isinstance(console.file, io.StringIO)
-    lines = [line for line in console.file.getvalue().splitlines() if "/" in line and "metric" not in line]
-    hidden = [column.id for column in metrics_of(report()).columns].index("unpaired")
-    for line, row in zip(lines, wanted(report()), strict=False):
-        shown = [text for place, text in enumerate(row) if text and place != hidden]
-        assert " ".join(line.split()) == " ".join(shown)
+    made, analysis = sample()
+    console = Console(width=400, file=io.StringIO(), record=True)
+    print_analysis(console, made.comparison, analysis)
+    lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
+    for row in metrics_of(report()).rows:
+        assert " ".join(cell.marked.strip() for cell in row.cells) in lines
 
 
 @pytest.mark.parametrize("language", Language)

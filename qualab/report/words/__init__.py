@@ -26,12 +26,17 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "signed": wording.signed,
     "percent": wording.percent,
     "share": wording.share,
+    "share.2": lambda fraction: wording.share(fraction, 2),
     "whole": lambda fraction: f"{100 * fraction:.0f} %",
     "count": wording.count,
+    "place": lambda place: f"{place:,.0f}",
+    "tokens": wording.tokens,
+    "pvalue": wording.pvalue,
+    "score": wording.score,
     "limit": lambda fraction: f"{100 * fraction:.2f}".replace("-", wording.MINUS),
     "raw": str,
 }
-"""How a template writes a value, beside Python's own formats."""
+"""How a template or a cell writes a number, beside Python's own formats."""
 BETWEEN: Mapping[str, tuple[str, str]] = {
     "list": (", ", ", "),
     "semicolons": ("; ", "; "),
@@ -43,58 +48,63 @@ BETWEEN: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """Says things in one language."""
+    """Fills the templates of one language."""
 
     language: Language
 
-    def __call__(self, key: str, **values: object) -> str:
-        """The catalogue's text with these values in their places."""
-        return self.units(CATALOGUES[self.language][key].format(**values))
+    def __call__(self, key: str, /, **values: object) -> str:
+        """Return the text of a key with these values in their places."""
+        return self._fill(CATALOGUES[self.language][key], values)
+
+    def has(self, key: str) -> bool:
+        """Tell whether there is a text for this key."""
+        return key in CATALOGUES[self.language]
+
+    def note(self, column: str) -> str:
+        """Return what explains a column of a table; empty where nothing has to."""
+        return CATALOGUES[self.language].get(f"legend {column}", "")
+
+    def name(self, value: str) -> str:
+        """Name a value of a vocabulary, as a verdict."""
+        return NAMES[self.language].get(value, str(value))
 
     def units(self, text: str) -> str:
-        """Korean writes percent and percentage points without a space, and points as %p."""
+        """Write percent and percentage points as the language does: in Korean without a space, points as %p."""
         return text if self.language is Language.ENGLISH else text.replace(" pp", "%p").replace(" %", "%")
 
     def reason(self, reason: Reason) -> str:
-        """Words a reason; one of a code that only a later version knows, by its code and values."""
+        """Word a reason; one of a code that only a later version knows, by its code and values."""
         if reason.code == "text":
             return str(reason.values["text"])
         if template := REASONS[self.language].get(reason.code):
-            return self.units(_ReasonFormatter(self).vformat(template, (), reason.values))
+            return self._fill(template, reason.values)
         return f"{reason.code}: {', '.join(f'{name} {value}' for name, value in reason.values.items())}"
 
     def reasons(self, reasons: Iterable[Reason]) -> tuple[str, ...]:
-        """Words each reason."""
+        """Word each reason."""
         return tuple(map(self.reason, reasons))
 
     def interval(self, low: float, high: float) -> str:
-        """Limits in percentage points, without the unit."""
-        return self("interval of", low=wording.signed(low), high=wording.signed(high))
-
-    def date(self, moment: datetime) -> str:
-        """A day of UTC."""
-        return self("date", **self._parts(moment))
+        """Write limits in percentage points, without the unit."""
+        return self("from to", low=wording.signed(low), high=wording.signed(high))
 
     def moment(self, moment: datetime) -> str:
-        """A day and time of UTC, which is said."""
-        return self("moment", time=f"{moment.astimezone(UTC):%H:%M}", **self._parts(moment))
+        """Write a moment, in UTC."""
+        return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
-    def _parts(self, moment: datetime) -> dict[str, object]:
-        utc = moment.astimezone(UTC)
-        month = CATALOGUES[self.language]["months"].split()[utc.month - 1]
-        return {"day": utc.day, "month": month, "number": utc.month, "year": utc.year}
-
-    def duration(self, duration_s: float) -> str:
-        """As people say it."""
+    def span(self, duration_s: float) -> str:
+        """Write a duration."""
+        hour, minute, second = ("시간", "분", "초") if self.language is Language.KOREAN else (" h", " min", " s")
         whole = round(duration_s)
         if whole >= 3600:
-            return self("hours", hours=whole // 3600, minutes=whole % 3600 // 60)
-        if whole >= 60:
-            return self("minutes", minutes=whole // 60, seconds=whole % 60)
-        return self("seconds", seconds=whole)
+            return f"{whole // 3600}{hour} {whole % 3600 // 60}{minute}"
+        return f"{whole // 60}{minute} {whole % 60}{second}" if whole >= 60 else f"{whole}{second}"
+
+    def _fill(self, template: str, values: Mapping[str, object]) -> str:
+        return self.units(_WordsFormatter(self).vformat(template, (), values))
 
 
-class _ReasonFormatter(Formatter):
+class _WordsFormatter(Formatter):
     """Adds the formats of `FORMS` and `BETWEEN`, `name`, `span`, and `plural` with % for the number."""
 
     def __init__(self, words: Words) -> None:
@@ -109,29 +119,19 @@ class _ReasonFormatter(Formatter):
             return (none[0] if none and value == 0 else one if value == 1 else many).replace("%", wording.count(value))
         if form in BETWEEN:
             between = BETWEEN[form][self._words.language is Language.KOREAN]
-            names = NAMES[self._words.language]
             return between.join(
-                names.get(one, one) if isinstance(one, str) else self._words.reason(one) for one in value
+                self._words.name(part) if isinstance(part, str) else self._words.reason(part) for part in value
             )
-        if form == "name":
-            return NAMES[self._words.language].get(value, str(value))
-        if form == "span":
-            return self._span(value)
+        if form in ("name", "span"):
+            return str(getattr(self._words, form)(value))
         return FORMS[form](value) if form in FORMS else format(value, format_spec)
-
-    def _span(self, seconds: float) -> str:
-        second, minute, hour = ("초", "분", "시간") if self._words.language is Language.KOREAN else (" s", " min", " h")
-        minutes = round(seconds / 60)
-        if minutes < 2:
-            return f"{seconds:.0f}{second}"
-        return f"{minutes}{minute}" if minutes < 120 else f"{minutes / 60:.1f}{hour}"
 
 
 ENGLISH = Words(language=Language.ENGLISH)
 
 
 def shown(value: Any) -> Any:
-    """A value as JSON shows it: as it is stored, each reason with its English sentence beside code and values."""
+    """Return a value as JSON shows it: as it is stored, each reason with its English sentence beside it."""
     return _with_sentences(plain(value))
 
 

@@ -15,7 +15,7 @@ from qualab.model.items import Answer, Change, Item, Prompt, Score
 from qualab.model.names import Api, ArmName
 from qualab.model.plan import deciding_metrics
 from qualab.model.wording import count, visible_text
-from qualab.report.evidence import first_difference, marked
+from qualab.report.flips import first_difference, marked
 from qualab.service.reading import ExtractedAnswers
 from qualab.service.words import Wording
 

@@ -37,9 +37,9 @@ from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import ORDERS, Scope, encode_cursor
 from qualab.model.report import Cell, Tone
 from qualab.model.wording import count, seconds, visible_text
-from qualab.report.metrics import verdict_cell
+from qualab.report.html import render_page, static_file
 from qualab.report.model import report_model
-from qualab.report.web import render_page, static_file
+from qualab.report.source import verdict_cell
 from qualab.service.api import item_page
 from qualab.service.api.answers import RETRY_AFTER_S, problem_of, retry_after, tagged
 from qualab.service.api.power_page import power_figures

@@ -1,0 +1,323 @@
+"""The report on a terminal: some of its sections, the verdict last, in the width that there is."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from qualab.model.engine import EngineSummary, Preflight, Treatment
+from qualab.model.names import ArmName
+from qualab.model.report import (
+    Block,
+    Bullets,
+    Cell,
+    Column,
+    Excerpt,
+    Fact,
+    Facts,
+    Forest,
+    Histogram,
+    Paragraph,
+    Row,
+    Side,
+    Table,
+    Tone,
+)
+from qualab.model.wording import count, line_text
+from qualab.report.arms import acceptance_blocks, engine_facts, pin_facts
+from qualab.report.model import model_of
+from qualab.report.planning import planning_blocks
+from qualab.report.source import Source, verdict_cell
+from qualab.report.words import ENGLISH
+
+if TYPE_CHECKING:
+    from qualab.analysis.flips import Flips, Pair, TextPairs
+    from qualab.model.comparison import Analysis, Comparison
+    from qualab.planning.suite import Planning
+
+SECTIONS = ("metrics", "arms", "missing", "looks", "noise", "acceptance", "verdict")
+STYLES = {
+    Tone.GOOD: "bold green",
+    Tone.BAD: "bold red",
+    Tone.OPEN: "bold yellow",
+    Tone.BROKEN: "bold magenta",
+    Tone.PLAIN: "",
+}
+UNBOUNDED = 160
+"""Columns where the output is a file or a pipe."""
+GAP = 2
+"""Between two columns of a table."""
+SIDE_BY_SIDE = 120
+"""Columns from which on two answers stand side by side."""
+BEFORE, AFTER = 60, 160
+"""Characters of an answer that are shown before and after its first difference."""
+LONGEST_MARK = 24
+BAR, BAR_WIDTH = "█", 24
+_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b")
+_NAMES = re.compile(r"(?<=\S)/(?=\S)")
+"""Between a task and its metric."""
+_KEPT = "\N{NO-BREAK SPACE}"
+
+
+def make_console(*, is_error: bool = False) -> Console:
+    """Make a console that is wide enough for tables where the output is a file or a pipe."""
+    console = Console(stderr=is_error)
+    return console if console.is_terminal else Console(stderr=is_error, width=UNBOUNDED)
+
+
+def print_analysis(console: Console, comparison: Comparison, analysis: Analysis) -> None:
+    """Draw a comparison's report as it was found under the analysis's plan."""
+    report = model_of(Source(comparison=comparison, analysis=analysis), ENGLISH, sections=SECTIONS)
+    under = "" if analysis.plan_hash == comparison.plan_hash else f" --plan {analysis.plan_hash[:12]}"
+    *sections, verdict = report.sections
+    for section in sections:
+        console.print(Text(section.title, style="bold"))
+        blocks = (block for block in section.blocks if not isinstance(block, Histogram))
+        print_blocks(console, blocks, command=f"qualab show {comparison.id}{under}")
+        console.print()
+    console.print(Text.assemble("Verdict: ", (report.verdict.text, STYLES[report.verdict.tone])))
+    print_hanging(console, report.headline)
+    print_blocks(console, verdict.blocks)
+    print_hanging(console, report.footer, style="dim")
+
+
+def print_histograms(console: Console, treatment: Treatment) -> None:
+    """Draw rounds by accepted tokens, task by task."""
+    blocks = acceptance_blocks(treatment, ENGLISH)
+    print_blocks(console, (block for block in blocks if isinstance(block, Histogram)))
+
+
+def print_comparisons(console: Console, comparisons: Sequence[Comparison]) -> None:
+    """List comparisons, one row each."""
+    names = ("id", "status", "verdict", "model", "tasks", "label", "created")
+    rows = [
+        (
+            one.id,
+            one.status.value,
+            verdict_cell(one.verdict, ENGLISH) if one.verdict else "",
+            line_text(one.plan.sampling.model),
+            line_text(",".join(one.plan.requested)),
+            line_text(one.label),
+            f"{one.created_at:%Y-%m-%d %H:%M}",
+        )
+        for one in comparisons
+    ]
+    print_blocks(console, [_table(names, rows, dispensable=("created",))])
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, dispensable: tuple[str, ...] = ()) -> Table:
+    """Of texts under these titles."""
+    columns = tuple(Column(id=name, title=name, is_number=False) for name in names)
+    cells = (tuple(Cell(text=one) if isinstance(one, str) else one for one in row) for row in rows)
+    return Table(columns=columns, rows=tuple(Row(cells=row) for row in cells), dispensable=dispensable)
+
+
+def print_planning(console: Console, found: Planning) -> None:
+    """Draw what a plan's items can prove."""
+    print_blocks(console, planning_blocks(found), is_spaced=True)
+
+
+def print_preflight(console: Console, found: Preflight) -> None:
+    """Draw both arms, then what was found about them."""
+    engines = [EngineSummary.of(arm, found.engines[arm]) for arm in ArmName]
+    facts = (*engine_facts(engines, ENGLISH), *pin_facts(found.pins, ENGLISH))
+    rows = [(ENGLISH(key), *(own.get(arm) or ENGLISH("not said") for arm in ArmName)) for key, own in facts]
+    print_blocks(console, [_table(("part", *ArmName), rows)])
+    console.print()
+    for one in found.findings:
+        label, style = ("STOP", "bold red") if one.stops else ("note", None)
+        print_hanging(console, f"{label} {ENGLISH.reason(one.what)}", hang=5, style=style)
+        if one.hint:
+            print_hanging(console, one.hint, indent=5, style="dim")
+    console.print()
+    if found.stopping:
+        console.print(Text("This pair cannot be compared.", style="bold red"))
+    else:
+        console.print(Text("Both arms are ready; as far as can be seen, only the drafter differs.", style="green"))
+
+
+def print_flips(console: Console, found: Flips, *, n_other_texts: int = 0) -> None:
+    """Draw a summary, then each flip. `n_other_texts`: pairs whose texts differ without a flip."""
+    total = found.n_losses + found.n_gains
+    if not total:
+        others = f" {n_other_texts} pairs have other texts and the same score (--texts)." if n_other_texts else ""
+        print_hanging(console, f"No item flipped.{others}")
+        return
+    print_hanging(
+        console, f"{found.n_losses} lost, {found.n_gains} gained by the candidate{_shown(found.shown, total)}"
+    )
+    for flip in found.shown:
+        change = "lost" if flip.is_loss else "gained"
+        scores = f"{flip.metric.partition('/')[2]}: {flip.scores[0]:g} to {flip.scores[1]:g}"
+        print_blocks(console, [pair_excerpt(flip, f"{change}  {_item(flip)}  {scores}")])
+
+
+def print_text_pairs(console: Console, found: TextPairs, *, leaks: bool) -> None:
+    """Draw a summary, then each pair; `leaks`: those of which a text leaks."""
+    what = "in which an answer leaks" if leaks else "with other texts and the same score"
+    if not found.n_pairs:
+        print_hanging(console, f"No pair {what}.")
+        return
+    print_hanging(console, f"{found.n_pairs} pairs {what}{_shown(found.shown, found.n_pairs)}")
+    for pair in found.shown:
+        both = zip(ArmName, pair.leaks, strict=True)
+        kinds = (f"{arm}: {', '.join(kind.replace('_', ' ') for kind in own)}" for arm, own in both if own)
+        print_blocks(console, [pair_excerpt(pair, "  ".join((_item(pair), *kinds)))])
+
+
+def _shown(shown: Sequence[Pair], total: int) -> str:
+    return "" if len(shown) == total else f"; {len(shown)} shown (--limit)"
+
+
+def _item(pair: Pair) -> str:
+    return f"{pair.item}{f', repeat {pair.repeat}' if pair.repeat else ''}"
+
+
+def pair_excerpt(pair: Pair, title: str) -> Excerpt:
+    """Show both answers around their first difference, each on one line."""
+    facts, place = [Fact(label="right", text=line_text(pair.target[:200]))], pair.first_difference
+    sides: tuple[Side, ...] = ()
+    if any(pair.answers) and place is None:
+        facts.append(Fact(label="both", text=f"{line_text(pair.answers[0][:AFTER])} (the same text)"))
+    elif place is not None and any(pair.answers):  # a table of scores has no answers
+        token = "" if pair.first_token is None else f", token {count(pair.first_token)}"
+        facts.append(Fact(label="first difference", text=f"character {count(place)}{token}"))
+        sides = tuple(
+            Side(title=arm, text=line_text(text[place : place + AFTER]), is_cut=len(text) > place + AFTER)
+            for arm, text in zip(ArmName, pair.answers, strict=True)
+        )
+    start = max(0, (place or 0) - BEFORE)
+    shared = line_text(pair.answers[0][start:place]) if sides else ""
+    return Excerpt(title=line_text(title), facts=tuple(facts), shared=shared, is_cut=start > 0, sides=sides)
+
+
+def print_blocks(console: Console, blocks: Iterable[Block], *, command: str = "", is_spaced: bool = False) -> None:
+    """Draw blocks. `command` shows them whole where a table has no room for some of its columns."""
+    for place, block in enumerate(blocks):
+        if place and is_spaced:
+            console.print()
+        match block:
+            case Paragraph():
+                print_hanging(console, block.text, style="dim" if block.is_muted else None)
+            case Bullets():
+                if block.title:
+                    print_hanging(console, block.title)
+                for item in block.items:
+                    print_hanging(console, f"- {item}", indent=2)
+            case Facts():
+                for fact in block.facts:
+                    print_hanging(console, f"{fact.label}: {fact.text}")
+            case Table():
+                _print_table(console, block, command)
+            case Histogram():
+                _print_histogram(console, block)
+            case Excerpt():
+                _print_excerpt(console, block)
+            case Forest():
+                for row in block.rows:
+                    print_hanging(console, f"{row.label}: {row.text}, {row.verdict.text}")
+
+
+def print_hanging(console: Console, text: str, *, indent: int = 0, hang: int = 2, style: str | None = None) -> None:
+    """Draw a paragraph: `indent` spaces before its first line, `hang` more before the others."""
+    lines = textwrap.wrap(
+        _short(text).replace(" %", f"{_KEPT}%").replace(" pp", f"{_KEPT}pp"),
+        width=console.width,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + hang),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    for line in lines or [""]:
+        console.print(line.replace(_KEPT, " "), style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def _short(text: str) -> str:
+    """With the first 12 digits of every hash."""
+    return _DIGEST.sub(r"\1", text)
+
+
+def _print_table(console: Console, block: Table, command: str) -> None:
+    """Whole where it fits; else with the first column's names on two lines, without dispensable columns, in parts."""
+    kept, width = list(block.columns), console.width
+    cells = {column.id: [_short(row.cells[n].marked) for row in block.rows] for n, column in enumerate(kept)}
+    styles = {column.id: [STYLES[row.cells[n].tone] for row in block.rows] for n, column in enumerate(kept)}
+    if _width(kept, cells) > width:
+        cells[kept[0].id] = [_NAMES.sub("/\n    ", text, count=1) for text in cells[kept[0].id]]
+    for name in block.dispensable:
+        if _width(kept, cells) > width:
+            kept = [column for column in kept if column.id != name]
+    for n, part in enumerate(_parts(kept, cells, width)):
+        if n:
+            console.print()
+        fits = _width(part, cells) <= width
+        grid = Grid(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+        for column in part:
+            justify: Literal["left", "right"] = "right" if column.is_number else "left"
+            grid.add_column(Text(column.title), justify=justify, overflow="fold", no_wrap=fits or column.is_number)
+        for row in range(len(block.rows)):
+            grid.add_row(*(Text(cells[column.id][row], style=styles[column.id][row]) for column in part))
+        console.print(grid)
+    if notes := [column.note for column in kept if column.note] + list(block.notes):
+        print_hanging(console, " · ".join(notes), style="dim")
+    if command and (hidden := [column.title for column in block.columns if column not in kept]):
+        text = f"No room for: {', '.join(hidden)}. A wider terminal has it, and `{command} | cat`."
+        print_hanging(console, text, style="dim")
+
+
+def _parts(columns: Sequence[Column], cells: dict[str, list[str]], width: int) -> Iterator[list[Column]]:
+    """The columns in as many parts as the width asks for, each with the names of the rows. Texts wrap instead."""
+    names = [column for n, column in enumerate(columns) if not any(one.is_number for one in columns[: n + 1])]
+    part = list(names)
+    for column in columns[len(names) :]:
+        if len(part) > len(names) and _width([*part, column], cells) > width:
+            yield part
+            part = list(names)
+        part.append(column)
+    yield part
+
+
+def _width(columns: Sequence[Column], cells: dict[str, list[str]]) -> int:
+    texts = ((column.title, *cells[column.id]) for column in columns)
+    widths = [max(cell_len(line) for text in own for line in text.split("\n")) for own in texts]
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _print_histogram(console: Console, block: Histogram) -> None:
+    console.print(Text(f"\n{block.title}: {block.axis}", style="bold"))
+    most = max(bar.count for bar in block.bars)
+    for bar in block.bars:
+        console.print(Text(f"  {bar.label:>2} {bar.text:>7}  {BAR * round(BAR_WIDTH * bar.count / most)}"))
+
+
+def _print_excerpt(console: Console, block: Excerpt) -> None:
+    console.print()
+    console.print(Text(block.title, style="bold"))
+    for fact in block.facts:
+        console.print(Text(f"  {fact.label}: {fact.text}", style="dim"))
+    before = f"{'...' if block.is_cut else ''}{block.shared[-BEFORE:]}"
+    texts = [_marked(before, side) for side in block.sides]
+    if texts and console.width >= SIDE_BY_SIDE:
+        grid = Grid(box=None, pad_edge=False, padding=(0, 2), show_header=False, expand=True)
+        for _ in texts:
+            grid.add_column(ratio=1, overflow="fold")
+        grid.add_row(*(Text.assemble(f"  {side.title}: ", text) for side, text in zip(block.sides, texts, strict=True)))
+        console.print(grid)
+    else:
+        for side, text in zip(block.sides, texts, strict=True):
+            console.print(Text.assemble(f"  {side.title:<9}: ", text))
+
+
+def _marked(before: str, side: Side) -> Text:
+    """A side's text with its first word in [[ ]], or the white space that it begins with."""
+    words = side.text[:LONGEST_MARK].split()
+    end = 1 if not words or side.text[0].isspace() else len(words[0])
+    mark, after = side.text[:end] or "(end)", f"{side.text[end:]}{'...' if side.is_cut else ''}"
+    return Text.assemble(before, (f"[[{mark}]]", "bold reverse"), after)

@@ -1,0 +1,191 @@
+"""The verdict in one sentence, why, what it does not prove, sign-off, and the methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from qualab.analysis.ruling import PASSING, PROVEN, bounds_of, changes_inside, is_one_sided, sides
+from qualab.analysis.suspect import suspicions
+from qualab.model.names import EvidenceKind, Verdict
+from qualab.model.plan import DecisionRule, Plan
+from qualab.model.reason import of
+from qualab.model.report import Block, Bullets, Cell, Column, Forest, ForestRow, Paragraph, Row, Table
+from qualab.model.wording import MINUS, signed
+from qualab.report.source import Source, verdict_cell
+from qualab.report.words import ENGLISH, Words
+from qualab.run.sign import signoff_obstacles
+
+MOST_REASONS = 8
+"""Metrics whose reasons are told one by one."""
+MOST_IN_HEADLINE = 2
+"""Real losses and gains inside the margin that the headline names."""
+
+
+def headline(source: Source, words: Words) -> str:
+    """Word the verdict in one sentence, then what makes its metrics' values doubtful."""
+    verdict, rows, rule = source.analysis.verdict, source.analysis.metrics, source.plan.rule
+    key = f"headline {verdict}"
+    if source.is_after_data:
+        key = "headline after the data"
+    if verdict is Verdict.INCONCLUSIVE and not source.primaries:
+        key = "no primaries"
+    bounds = bounds_text(source.plan)
+    sentences = [
+        words(
+            key,
+            n=len(source.primaries),
+            bounds=bounds,
+            loss=bounds.replace(MINUS, ""),
+            n_open=sum(row.verdict not in PASSING[rule.objective] for row in source.primaries),
+            n_worse=sum(row.verdict is Verdict.REGRESSION for row in rows),
+            n_all=len(rows),
+        )
+    ]
+    if verdict is PROVEN[rule.objective] and (inside := changes_inside(rows, rule)):
+        changes = [words.reason(of(row.id, row.reason)) for row in inside[:MOST_IN_HEADLINE]]
+        if len(inside) > MOST_IN_HEADLINE:
+            changes.append(words("more reasons", n=len(inside) - MOST_IN_HEADLINE))
+        sentences.append(f"{'; '.join(changes)}.")
+    return " ".join((*sentences, *(f"{doubt}." for doubt in words.reasons(suspicions(rows)))))
+
+
+def bounds_text(plan: Plan) -> str:
+    """List the margins of the primary metrics, each once."""
+    rules: Sequence[DecisionRule] = [plan.rule_for(metric) for metric in plan.primaries] or [plan.rule]
+    return ", ".join(dict.fromkeys(ENGLISH.reason(bounds_of(rule)) for rule in rules))
+
+
+def verdict_blocks(source: Source, words: Words) -> Iterator[Block]:
+    """Reasons, limits, and whether the result can be signed off."""
+    if source.is_after_data:
+        yield Paragraph(text=words("after the data", own=source.comparison.plan_hash[:12]))
+    yield Bullets(title=words("why"), items=tuple(_reasons(source, words)))
+    yield Bullets(title=words("not proven"), items=tuple(_limits(source, words)))
+    yield signoff_line(source, words)
+
+
+def _reasons(source: Source, words: Words) -> Iterator[str]:
+    """Of many metrics the weightiest: the table of all metrics has the others."""
+    reasons, ids = source.analysis.reasons, {row.id for row in source.analysis.metrics}
+    cut = [reason for reason in reasons if reason.code == "of" and reason.values["name"] in ids][MOST_REASONS:]
+    for reason in reasons:
+        if reason not in cut:
+            yield words.reason(reason)
+        elif reason == cut[0]:
+            yield words("more reasons", n=len(cut))
+
+
+def _limits(source: Source, words: Words) -> Iterator[str]:
+    verdict = source.analysis.verdict
+    if words.has(key := f"limits of {verdict}"):
+        yield words(key, alpha=source.plan.rule.alpha)
+    if verdict is not Verdict.INVALID:
+        yield words("limits of items")
+    yield from words.reasons(source.analysis.caveats)
+
+
+def signoff_line(source: Source, words: Words) -> Paragraph:
+    """Tell whether the result can be signed off, and what keeps it from that."""
+    obstacles = words.reasons(signoff_obstacles(source.analysis, source.comparison))
+    key = "sign-off no" if obstacles else "sign-off possible"
+    return Paragraph(text=words(key, obstacles="; ".join(obstacles)))
+
+
+def forest_blocks(source: Source, words: Words) -> Iterator[Block]:
+    """How the chart is read, and the chart; or why there is none."""
+    rows = tuple(_forest_rows(source, words))
+    if not rows:
+        yield Paragraph(text=words("no evidence" if source.primaries else "no primaries"))
+        return
+    rule, bounds = source.plan.rule, bounds_text(source.plan)
+    is_guarded = any(row.evidence and row.evidence.kind is EvidenceKind.COUNTS for row in source.primaries)
+    how = words(
+        "forest how",
+        level=1.0 - 2.0 * rule.alpha,
+        bounds=bounds,
+        looks=words("over looks") if source.analysis.looks else "",
+        guard=words("guard") if is_guarded else "",
+    )
+    are_better = all(metric.higher_is_better for metric in source.plan.primaries)
+    yield Paragraph(text=how, is_muted=True)
+    yield Forest(
+        rows=rows,
+        axis=words("forest axis"),
+        left=words("worse" if are_better else "lower"),
+        right=words("better" if are_better else "higher"),
+        band=words("margin") if "," in bounds else f"{words('margin')} {words.units(bounds)}",
+        description="; ".join(f"{row.label}: {row.text}, {row.verdict.text}" for row in rows),
+    )
+
+
+def _forest_rows(source: Source, words: Words) -> Iterator[ForestRow]:
+    specs = {spec.id: spec for spec in source.plan.metrics}
+    for row in source.primaries:
+        if row.evidence is None:
+            continue
+        margin = source.plan.rule.margin if row.margin is None else row.margin
+        lower, upper = sides(source.plan.rule.objective, higher_is_better=specs[row.id].higher_is_better)
+        interval, difference = row.evidence.equivalence_interval, signed(row.evidence.difference)
+        limits = f" ({words.interval(interval.low, interval.high)})" if interval else ""
+        yield ForestRow(
+            label=row.id,
+            difference=row.evidence.difference,
+            low=interval.low if interval else None,
+            high=interval.high if interval else None,
+            margin_low=-margin if lower else None,
+            margin_high=margin if upper else None,
+            text=words.units(f"{difference}{limits} pp"),
+            verdict=verdict_cell(row.verdict, words),
+        )
+
+
+def signoff_blocks(source: Source, words: Words) -> Iterator[Block]:
+    """Whether the result can be signed off, who did, and where to sign."""
+    yield signoff_line(source, words)
+    if source.signoffs:
+        yield Bullets(title=words("signed off"), items=tuple(_signed(source, words)))
+    if source.is_after_data:
+        return
+    seal = source.seal[:12] or words("no seal")
+    yield Paragraph(text=words("sign off how", id=source.comparison.id, plan=source.analysis.plan_hash[:12], seal=seal))
+    yield Paragraph(text="    ".join(f"□ {words(key)}" for key in ("approve", "reject", "further")))
+    heads = ("role", "name", "date", "signature")
+    roles = (Row(cells=(Cell(text=words(role)), *[Cell(text="")] * 3)) for role in ("evaluator", "releaser"))
+    columns = tuple(Column(id=name, title=words(name), is_number=False) for name in heads)
+    yield Table(columns=columns, rows=tuple(roles), is_form=True)
+
+
+def _signed(source: Source, words: Words) -> Iterator[str]:
+    for signed_off in source.signoffs:
+        verdict, time = words.name(signed_off.verdict), words.moment(signed_off.signed_at)
+        said = [words("signed by", verdict=verdict, name=signed_off.signed_by, time=time)]
+        if signed_off.note:
+            said.append(words("signed note", note=signed_off.note))
+        if signed_off.override:
+            obstacles = "; ".join(words.reasons(signed_off.obstacles))
+            said.append(words("signed in spite of", obstacles=obstacles, reason=signed_off.override))
+        if signed_off.analysis_hash:
+            said.append(words("signed seal", seal=signed_off.analysis_hash))
+        yield " ".join(said)
+
+
+METHODS = {
+    EvidenceKind.COUNTS: ("method difference", "method interval"),
+    EvidenceKind.CLUSTERS: ("method clusters",),
+    EvidenceKind.SCORES: ("method bounded",),
+    EvidenceKind.LABELS: ("method labels",),
+}
+
+
+def methods_blocks(source: Source, words: Words) -> Iterator[Block]:
+    """The methods that this comparison's metrics got, each with its source."""
+    kinds = {row.evidence.kind for row in source.analysis.metrics if row.evidence}
+    keys = [key for kind, own in METHODS.items() if kind in kinds for key in own]
+    if is_one_sided(source.plan.rule):
+        keys = [key.replace("method interval", "method interval one-sided") for key in keys]
+    keys += ["method all", "method family"]
+    keys += ["method looks"] if source.plan.looks else []
+    keys += ["method noise"] if source.analysis.noise else []
+    keys += ["method missing", "method unpaired"]
+    scores = words("method scores", version=source.plan.harness_version)
+    yield Bullets(items=(scores, *(words(key) for key in keys)))
