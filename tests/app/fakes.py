@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from qualab.model.comparison import Comparison
+from qualab.model.comparison import Analysis, Comparison
 from qualab.model.engine import Counters, Drafting, Engine, EngineKind
 from qualab.model.items import Item, Prompt, Reply, Request
 from qualab.model.names import AnswerStatus, Api, ArmName, MetricKind, RequestKind
@@ -20,6 +20,7 @@ from qualab.model.ports import EndpointInfo, TaskOptions
 from qualab.model.registry import Pulse
 from qualab.run.experiment import Experiment
 from qualab.run.preflight import PROBE_TOKENS, TRIAL_TOKENS
+from qualab.run.run import resume, start
 from qualab.run.services import Services
 from tests.fresh_store import fresh_store
 
@@ -293,6 +294,13 @@ class Bench:
     @asynccontextmanager
     async def _open(self, url: str, *, policy: RequestPolicy, key: str | None) -> AsyncIterator[FakeEndpoint]:
         yield self.baseline if url == self.baseline.url else self.candidate
+
+    async def run(self, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
+        """Run the experiment of these tests, with changes."""
+        return await start(self.services, experiment(**changes), keys={}, progress=progress or QuietProgress())
+
+    async def resume(self, comparison_id: str, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
+        return await resume(self.services, comparison_id, keys={}, progress=progress or QuietProgress(), **changes)
 
 
 def experiment(**changes: Any) -> Experiment:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from qualab.analysis.analyse import analyse
-from qualab.analysis.bounds import with_items_needed
+from qualab.analysis.evidence import with_items_needed
+from qualab.analysis.ruling import MetricRule
 from qualab.analysis.summaries import Summary
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, MetricResult
@@ -108,7 +109,7 @@ def analysis_of(
     store.put_scores(
         comparison.id, [score for column in columns for score in column.scores(positions, repeats=repeats)]
     )
-    return analyse(store, comparison, Aggregates(), items, Summary(items))  # type: ignore[arg-type]
+    return analyse(store, comparison, Aggregates(), items, Summary(items))
 
 
 def plan_of(columns: Sequence[Column], groups: Sequence[MetricSpec], repeats: int, rule: DecisionRule) -> Plan:
@@ -210,7 +211,7 @@ def test_shared_passages_prove_less_than_independent_items() -> None:
     tied = only(analysis_of(Column(task="t", off=off, on=on, clusters=[str(n // 4) for n in range(1200)]))).evidence
     assert tied.design_effect > 3
     assert tied.provable_margin > 1.5 * free.provable_margin
-    needed = [with_items_needed(one, DecisionRule()).items_needed for one in (tied, free)]
+    needed = [with_items_needed(one, MetricRule()).items_needed for one in (tied, free)]
     assert needed[0] > 3 * needed[1]
 
 

@@ -420,7 +420,7 @@ def test_step_times_of_both_engines_give_the_cost_of_a_round(kind: str) -> None:
 def test_a_healthy_pair_of_short_answers_is_not_invalid(says: str) -> None:
     with pair(says=says, sizes={"letters": 3}) as both:
         both.on.script.fixed = dict.fromkeys(trials.PROBE_TEXTS, "Some text that goes on for a while.")
-        both.on.script.text = lambda prompt: both.on.script.fixed.get(prompt, says)  # type: ignore[method-assign]
+        both.on.script.text = lambda prompt: both.on.script.fixed.get(prompt, says)
         found = both.compared()
     assert english(treatment(found).troubles) == ()
 
