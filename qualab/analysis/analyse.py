@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -36,7 +36,6 @@ from qualab.model.comparison import (
     Evidence,
     LooksTaken,
     MetricResult,
-    MissingSummary,
     PolicyResult,
     SuiteEvidence,
 )
@@ -46,26 +45,6 @@ from qualab.model.names import ArmName, MetricKind, MissingPolicy, RequestKind, 
 from qualab.model.plan import MetricSpec, Pinning, Plan
 from qualab.model.ports import ScoredTasks, Stored
 from qualab.model.reason import Reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Inputs:
-    """What every row is made from."""
-
-    plan: Plan
-    scores: Scores
-    layout: Layout
-    """Without the answers that both arms lack for the same reason."""
-    whole: Layout
-    missing: MissingSummary
-    remedy: str
-    """The command that asks again for missing answers; empty where none helps."""
-    streams: Streams
-    values: Mapping[ArmName, Mapping[str, Mapping[str, float]]]
-    """Each arm's aggregates by task or group and metric."""
-    chances: Mapping[str, float]
-    """What guessing gets, by metric id, where it is known."""
-    looks: LooksTaken | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,29 +87,14 @@ def analyse(
         arms = tuple(replace(arm, latency_p50_s=None, latency_p99_s=None) for arm in arms)
     looks = looks_taken(plan, store.looks(comparison.id), items)
     asked = items[: looks.n_items] if looks else items
-    scores, layout = read_scores(store.scores(comparison.id), items), layout_of(plan, asked)
+    scores = read_scores(store.scores(comparison.id), items)
     partial = imported.tasks_with_more_answers if imported else ()
     same = {key for key in summary.same_texts if items[key[0]].task not in partial}
     pairs = replace(summary.pairs, same_text_other_score=scores.n_changed(same))
-    unanswered = summary.unanswered
-    left_out = {key for key in unanswered.same_in_both if key[0] < len(asked)}
-    streams = Streams.of(imported.plan_hash if imported and imported.plan_hash else comparison.plan_hash)
-    kept = layout_of(plan, asked, left_out=left_out) if left_out else layout
-    missing = missing_summary(plan, scores, kept, streams.rng("missing"), unanswered=unanswered, left_out=left_out)
     remedy = remedy_of(comparison, arms)
-    inputs = Inputs(
-        plan=plan,
-        scores=scores,
-        layout=kept,
-        whole=layout,
-        missing=missing,
-        remedy=remedy,
-        streams=streams,
-        values={arm: _values(scores, plan, tasks, layout, arm) for arm in ArmName},
-        chances=chances_of(plan, asked),
-        looks=looks,
-    )
-    rows, suite = _rows_and_suite(inputs)
+    table = MetricTable(comparison, tasks, asked, scores=scores, summary=summary, looks=looks, remedy=remedy)
+    streams, layout = table.streams, table.whole
+    rows, suite = table.rows_and_suite()
     noise, repeats = differing(store, comparison, tasks, asked, scores=scores, layout=layout)
     seen = store.observations(comparison.id)
     treatment = None if imported else treatment_of(plan, seen, summary.drafted, arms)
@@ -147,7 +111,7 @@ def analyse(
         caveats=(
             *_caveats(plan, seen),
             *(treatment.notes if treatment else ()),
-            *missing_caveats(missing, rows, plan.rule),
+            *missing_caveats(suite.missing, rows, plan.rule),
             *odd_endings(arms, plan, beyond=False),
             *thought_caveats(summary.thoughts.summary, plan),
         ),
@@ -203,146 +167,175 @@ def chances_of(plan: Plan, items: Iterable[Item]) -> dict[str, float]:
     return chances
 
 
-def _rows_and_suite(inputs: Inputs) -> tuple[tuple[MetricResult, ...], SuiteEvidence]:
-    plan, n_units, rng = inputs.plan, inputs.layout.n_units, inputs.streams.rng
-    metrics = {spec.id: _metric(spec, inputs) for spec in plan.metrics}
-    samples = ((one.spec, one.sample) for one in metrics.values() if not isinstance(one.sample, Reason))
-    representatives = twins(samples)
-    family = [
-        FamilyMember(spec=one.spec, sample=one.complete, evidence=evidence)
-        for name, one in metrics.items()
-        if one.complete and representatives[name] is one.spec and (evidence := one.evidence(inputs.streams))
-    ]
-    by_id, n_resamples = adjusted(family, n_units, rng("max-t"))
-    if inputs.looks:
-        for spec in plan.primaries:
-            if spec.id in by_id:
-                pvalue = pvalue_at(spec.id, inputs.looks.looks)
-                by_id[spec.id] = replace(by_id[spec.id], pvalue_adjusted=pvalue)
-    rows: dict[str, MetricResult] = {}
-    # one with the scores of another, and its rule, is judged as that
-    for name in sorted(metrics, key=lambda name: name in representatives and representatives[name].id != name):
-        metric, first = metrics[name], representatives.get(name)
-        of_first = by_id.get(first.id) if first else None
-        if first is None or first.id == name:
-            rows[name] = _row(metric, of_first, inputs)
-        elif metrics[first.id].rule == metric.rule:
-            rows[name] = replace(rows[first.id], **_names(metric.spec, inputs), equals=first.id)
-        else:
-            own = of_first and metric.evidence(inputs.streams)
-            if own and of_first:
-                own = replace(own, pvalue_adjusted=of_first.pvalue_adjusted, pvalue_holm=of_first.pvalue_holm)
-            rows[name] = _row(metric, own, inputs, equals=first.id)
-    planned = plan.assumptions
-    no_power = Reason("no-assumption") if planned is None else Reason("no-joint-power")
-    suite = SuiteEvidence(
-        n_family=len(family),
-        n_max_t=sum(isinstance(one.sample, MeanSample) for one in family),
-        n_resamples=n_resamples,
-        global_test=global_test(family, n_units, rng("global")),
-        missing=inputs.missing,
-        joint_power=planned.joint_power if planned else None,
-        joint_power_reason=no_power if planned is None or planned.joint_power is None else None,
-        seed=inputs.streams.seed,
-    )
-    return tuple(rows[name] for name in metrics), suite
+class MetricTable:
+    """Makes the rows of the metrics, and what they say together."""
 
-
-def _metric(spec: MetricSpec, inputs: Inputs) -> Metric:
-    members = inputs.plan.members_of(spec)
-    names = {member.task for member in members} or set(spec.members)
-    n_answers, n_kept = (
-        sum(len(places.keys) for task, places in layout.tasks.items() if task in names)
-        for layout in (inputs.whole, inputs.layout)
-    )
-    sample = sample_of(members, inputs.scores, inputs.layout, inputs.plan)
-    complete = None if isinstance(sample, Reason) else sample.under(MissingPolicy.COMPLETE, right=1.0)
-    complete = complete if complete and complete.n_items else None
-    return Metric(
-        spec=spec,
-        rule=MetricRule.of(inputs.plan, spec),
-        n_items=n_answers // inputs.plan.sampling.repeats,
-        n_left_out=n_answers - n_kept,
-        missing=missing_of(members, inputs.scores, inputs.layout),
-        sample=sample,
-        complete=complete,
-        pairs=pairs_of(complete) if complete else None,
-        looks=inputs.looks if spec.is_primary else None,
-    )
-
-
-def _row(metric: Metric, evidence: Evidence | None, inputs: Inputs, *, equals: str = "") -> MetricResult:
-    """The row of a metric that has this adjusted evidence."""
-    row = MetricResult(
-        **_names(metric.spec, inputs),
-        n_items=metric.n_items,
-        n_missing=metric.missing.either,
-        n_missing_baseline=metric.missing.baseline,
-        n_missing_candidate=metric.missing.candidate,
-        verdict=Verdict.NOT_TESTED,
-        reason=metric.sample if isinstance(metric.sample, Reason) else Reason("no-pairs"),
-        evidence=evidence,
-        equals=equals,
-        margin=metric.rule.margin,
-        n_left_out=metric.n_left_out,
-        n_lost=lost_pairs(inputs.plan.rule, metric.missing, inputs.missing),
-    )
-    if isinstance(metric.sample, Reason):
-        return row
-    policies, tipping = _policies(metric, metric.sample, evidence, row.n_lost, inputs.streams)
-    row = replace(row, policies=policies, tipping_point=tipping)
-    cost = missing_cost(row, inputs.plan, inputs.remedy) if row.n_missing else None
-    if metric.looks:
-        judgement = judge_at(
-            metric.looks, row.id, evidence, policies, metric.rule, pairs=metric.pairs, missing_cost=cost
+    def __init__(
+        self,
+        comparison: Comparison,
+        tasks: ScoredTasks,
+        asked: Sequence[Item],
+        *,
+        scores: Scores,
+        summary: Summary,
+        looks: LooksTaken | None,
+        remedy: str,
+    ) -> None:
+        """`remedy`: the command that asks again for missing answers; empty where none helps."""
+        self.plan, self.scores, self.looks, self.remedy = comparison.plan, scores, looks, remedy
+        imported = self.plan.imported
+        self.streams = Streams.of(imported.plan_hash if imported and imported.plan_hash else comparison.plan_hash)
+        left_out = {key for key in summary.unanswered.same_in_both if key[0] < len(asked)}
+        self.whole = layout_of(self.plan, asked)
+        # without the answers that both arms lack for the same reason
+        self.layout = layout_of(self.plan, asked, left_out=left_out) if left_out else self.whole
+        self.missing = missing_summary(
+            self.plan,
+            scores,
+            self.layout,
+            self.streams.rng("missing"),
+            unanswered=summary.unanswered,
+            left_out=left_out,
         )
-    else:
-        judgement = judge(evidence, policies, metric.rule, metric.pairs, cost)
-    return replace(row, verdict=judgement.verdict, reason=judgement.reason, evidence=judgement.evidence)
+        self.values = {arm: _values(scores, self.plan, tasks, self.whole, arm) for arm in ArmName}
+        self.chances = chances_of(self.plan, asked)
 
+    def rows_and_suite(self) -> tuple[tuple[MetricResult, ...], SuiteEvidence]:
+        plan, n_units, rng = self.plan, self.layout.n_units, self.streams.rng
+        metrics = {spec.id: self._metric(spec) for spec in plan.metrics}
+        samples = ((one.spec, one.sample) for one in metrics.values() if not isinstance(one.sample, Reason))
+        representatives = twins(samples)
+        family = [
+            FamilyMember(spec=one.spec, sample=one.complete, evidence=evidence)
+            for name, one in metrics.items()
+            if one.complete and representatives[name] is one.spec and (evidence := one.evidence(self.streams))
+        ]
+        by_id, n_resamples = adjusted(family, n_units, rng("max-t"))
+        if self.looks:
+            for spec in plan.primaries:
+                if spec.id in by_id:
+                    pvalue = pvalue_at(spec.id, self.looks.looks)
+                    by_id[spec.id] = replace(by_id[spec.id], pvalue_adjusted=pvalue)
+        rows: dict[str, MetricResult] = {}
+        # one with the scores of another, and its rule, is judged as that
+        for name in sorted(metrics, key=lambda name: name in representatives and representatives[name].id != name):
+            metric, first = metrics[name], representatives.get(name)
+            of_first = by_id.get(first.id) if first else None
+            if first is None or first.id == name:
+                rows[name] = self._row(metric, of_first)
+            elif metrics[first.id].rule == metric.rule:
+                rows[name] = replace(rows[first.id], **self._names(metric.spec), equals=first.id)
+            else:
+                own = of_first and metric.evidence(self.streams)
+                if own and of_first:
+                    own = replace(own, pvalue_adjusted=of_first.pvalue_adjusted, pvalue_holm=of_first.pvalue_holm)
+                rows[name] = self._row(metric, own, equals=first.id)
+        planned = plan.assumptions
+        no_power = Reason("no-assumption") if planned is None else Reason("no-joint-power")
+        suite = SuiteEvidence(
+            n_family=len(family),
+            n_max_t=sum(isinstance(one.sample, MeanSample) for one in family),
+            n_resamples=n_resamples,
+            global_test=global_test(family, n_units, rng("global")),
+            missing=self.missing,
+            joint_power=planned.joint_power if planned else None,
+            joint_power_reason=no_power if planned is None or planned.joint_power is None else None,
+            seed=self.streams.seed,
+        )
+        return tuple(rows[name] for name in metrics), suite
 
-def _names(spec: MetricSpec, inputs: Inputs) -> dict[str, Any]:
-    """What a row has of its own that shares the evidence of another."""
-    baseline, candidate = (inputs.values[arm].get(spec.task, {}).get(spec.key) for arm in ArmName)
-    return {
-        "id": spec.id,
-        "task": spec.task,
-        "metric": spec.key,
-        "kind": spec.kind,
-        "is_primary": spec.is_primary,
-        "exercises_drafter": spec.exercises_drafter,
-        "baseline": baseline,
-        "candidate": candidate,
-        "chance": inputs.chances.get(spec.id),
-    }
+    def _metric(self, spec: MetricSpec) -> Metric:
+        members = self.plan.members_of(spec)
+        names = {member.task for member in members} or set(spec.members)
+        n_answers, n_kept = (
+            sum(len(places.keys) for task, places in layout.tasks.items() if task in names)
+            for layout in (self.whole, self.layout)
+        )
+        sample = sample_of(members, self.scores, self.layout, self.plan)
+        complete = None if isinstance(sample, Reason) else sample.under(MissingPolicy.COMPLETE, right=1.0)
+        complete = complete if complete and complete.n_items else None
+        return Metric(
+            spec=spec,
+            rule=MetricRule.of(self.plan, spec),
+            n_items=n_answers // self.plan.sampling.repeats,
+            n_left_out=n_answers - n_kept,
+            missing=missing_of(members, self.scores, self.layout),
+            sample=sample,
+            complete=complete,
+            pairs=pairs_of(complete) if complete else None,
+            looks=self.looks if spec.is_primary else None,
+        )
 
+    def _row(self, metric: Metric, evidence: Evidence | None, *, equals: str = "") -> MetricResult:
+        """The row of a metric that has this adjusted evidence."""
+        row = MetricResult(
+            **self._names(metric.spec),
+            n_items=metric.n_items,
+            n_missing=metric.missing.either,
+            n_missing_baseline=metric.missing.baseline,
+            n_missing_candidate=metric.missing.candidate,
+            verdict=Verdict.NOT_TESTED,
+            reason=metric.sample if isinstance(metric.sample, Reason) else Reason("no-pairs"),
+            evidence=evidence,
+            equals=equals,
+            margin=metric.rule.margin,
+            n_left_out=metric.n_left_out,
+            n_lost=lost_pairs(self.plan.rule, metric.missing, self.missing),
+        )
+        if isinstance(metric.sample, Reason):
+            return row
+        policies, tipping = self._policies(metric, metric.sample, evidence, row.n_lost)
+        row = replace(row, policies=policies, tipping_point=tipping)
+        cost = missing_cost(row, self.plan, self.remedy) if row.n_missing else None
+        if metric.looks:
+            judgement = judge_at(
+                metric.looks, row.id, evidence, policies, metric.rule, pairs=metric.pairs, missing_cost=cost
+            )
+        else:
+            judgement = judge(evidence, policies, metric.rule, metric.pairs, cost)
+        return replace(row, verdict=judgement.verdict, reason=judgement.reason, evidence=judgement.evidence)
 
-def _policies(
-    metric: Metric, sample: Sample, evidence: Evidence | None, n_lost: int | None, streams: Streams
-) -> tuple[tuple[PolicyResult, ...], int | None]:
-    """What each way of treating missing answers says, where it can change a verdict, and the tipping point."""
-    rule = metric.rule
-    if metric.looks:
-        rule = replace(rule, alpha=levels_at(metric.spec.id, rule.alpha, metric.looks.looks)[0])
-    if not metric.missing.either or evidence is None or not is_equivalent(evidence, rule):
-        return (), None
-    complete = PolicyResult(
-        policy=MissingPolicy.COMPLETE,
-        difference=evidence.difference,
-        interval=evidence.equivalence_interval,
-        is_equivalent=True,
-    )
+    def _names(self, spec: MetricSpec) -> dict[str, Any]:
+        """What a row has of its own that shares the evidence of another."""
+        baseline, candidate = (self.values[arm].get(spec.task, {}).get(spec.key) for arm in ArmName)
+        return {
+            "id": spec.id,
+            "task": spec.task,
+            "metric": spec.key,
+            "kind": spec.kind,
+            "is_primary": spec.is_primary,
+            "exercises_drafter": spec.exercises_drafter,
+            "baseline": baseline,
+            "candidate": candidate,
+            "chance": self.chances.get(spec.id),
+        }
 
-    def proves(n_lost: int | None) -> bool:
-        results = policy_results(sample, rule, rng, n_lost=n_lost, policies=WORST_CASES)
-        return all(one.is_equivalent for one in results)
+    def _policies(
+        self, metric: Metric, sample: Sample, evidence: Evidence | None, n_lost: int | None
+    ) -> tuple[tuple[PolicyResult, ...], int | None]:
+        """What each way of treating missing answers says, where it can change a verdict, and the tipping point."""
+        rule = metric.rule
+        if metric.looks:
+            rule = replace(rule, alpha=levels_at(metric.spec.id, rule.alpha, metric.looks.looks)[0])
+        if not metric.missing.either or evidence is None or not is_equivalent(evidence, rule):
+            return (), None
+        complete = PolicyResult(
+            policy=MissingPolicy.COMPLETE,
+            difference=evidence.difference,
+            interval=evidence.equivalence_interval,
+            is_equivalent=True,
+        )
 
-    def rng(policy: MissingPolicy) -> Any:
-        return streams.rng(f"policy {policy}")
+        def proves(n_lost: int | None) -> bool:
+            results = policy_results(sample, rule, rng, n_lost=n_lost, policies=WORST_CASES)
+            return all(one.is_equivalent for one in results)
 
-    has_tipping_point = isinstance(sample, MeanSample) and not proves(None)  # a bootstrap a step takes too long
-    tipping = tipping_point(proves, metric.missing.either) if has_tipping_point else None
-    return (complete, *policy_results(sample, rule, rng, n_lost=n_lost)), tipping
+        def rng(policy: MissingPolicy) -> Any:
+            return self.streams.rng(f"policy {policy}")
+
+        has_tipping_point = isinstance(sample, MeanSample) and not proves(None)  # a bootstrap a step takes too long
+        tipping = tipping_point(proves, metric.missing.either) if has_tipping_point else None
+        return (complete, *policy_results(sample, rule, rng, n_lost=n_lost)), tipping
 
 
 def _caveats(plan: Plan, seen: Sequence[Observation]) -> Iterator[Reason]:

@@ -97,10 +97,6 @@ class Layout:
     tasks: dict[str, Places]
     n_units: int
 
-    @property
-    def n_answers(self) -> int:
-        return sum(len(places.keys) for places in self.tasks.values())
-
 
 def layout_of(plan: Plan, items: Sequence[Item], *, left_out: Set[Key] = frozenset()) -> Layout:
     """Where the plan expects answers, from the items' clusters; without those that are left out."""
