@@ -512,63 +512,38 @@ def lost_interleaving(plan: Plan, observations: Iterable[Observation] = ()) -> I
 ABSENT = "(absent)"
 
 FOLLOWS = {
-    "speculative_config.*": Reason("follows.drafter"),
-    "speculative_config": Reason("follows.drafter"),
-    "cache_config.num_gpu_blocks": Reason("follows.less-room"),
-    "cache_config.kv_cache_size_tokens": Reason("follows.less-room"),
-    "cache_config.kv_cache_max_concurrency": Reason("follows.less-room"),
-    "cache_config.kv_cache_memory_bytes": Reason("follows.less-room"),
-    "scheduler_config.max_num_scheduled_tokens": Reason("follows.draft-room"),
-    "scheduler_config.async_scheduling": Reason("follows.turned-off"),
-    "parallel_config.disable_nccl_for_dp_synchronization": Reason("follows.async"),
-    "compilation_config.cudagraph_capture_sizes": Reason("follows.graphs"),
-    "compilation_config.max_cudagraph_capture_size": Reason("follows.graphs"),
-    "max_total_num_tokens": Reason("follows.less-room"),
-    "max_req_input_len": Reason("follows.less-room"),
-    "mem_fraction_static": Reason("follows.less-room"),
-    "max_running_requests": Reason("follows.fewer-requests"),
-    "disable_overlap_schedule": Reason("follows.turned-off"),
-    "enable_mixed_chunk": Reason("follows.turned-off"),
-    "cuda_graph_*": Reason("follows.graphs"),
-    "disable_cuda_graph_padding": Reason("follows.graphs"),
-    "speculative_*": Reason("follows.drafter"),
-    "observability_config.per_request_spec_decode_metrics": Reason("follows.told"),
-    "default_generation_settings.params.speculative*": Reason("follows.drafter"),
+    "follows.drafter": (
+        "speculative_config.* speculative_config speculative_* default_generation_settings.params.speculative*"
+    ),
+    "follows.less-room": (
+        "cache_config.num_gpu_blocks cache_config.kv_cache_size_tokens "
+        "cache_config.kv_cache_max_concurrency cache_config.kv_cache_memory_bytes "
+        "max_total_num_tokens max_req_input_len mem_fraction_static"
+    ),
+    "follows.draft-room": "scheduler_config.max_num_scheduled_tokens",
+    "follows.turned-off": "scheduler_config.async_scheduling disable_overlap_schedule enable_mixed_chunk",
+    "follows.async": "parallel_config.disable_nccl_for_dp_synchronization",
+    "follows.graphs": (
+        "compilation_config.cudagraph_capture_sizes "
+        "compilation_config.max_cudagraph_capture_size cuda_graph_* "
+        "disable_cuda_graph_padding"
+    ),
+    "follows.fewer-requests": "max_running_requests",
+    "follows.told": "observability_config.per_request_spec_decode_metrics",
 }
-"""Settings that differ because one arm has a drafter, and why."""
+"""Patterns of settings that differ because one arm has a drafter, by the reason."""
 
 NAMES_THE_PROCESS = (
-    "instance_id",
-    "*_config.engine_id",
-    "parallel_config.*port*",
-    "parallel_config.*_ip",
-    "parallel_config._api_process*",
-    "kv_transfer_config.kv_ip",
-    "kv_transfer_config.kv_port",
-    "compilation_config.local_cache_dir",
-    "compilation_config.cache_dir",
-    "compilation_config.compilation_time",
-    "compilation_config.traced_files",
-    "compilation_config.static_forward_context*",
-    "vllm_env.*SHM*NAME*",
-    "vllm_env.*PORT*",
-    "vllm_env.*HOST*",
-    "vllm_env.*_IP",
-    "system_env.env_vars",
-    "system_env.cpu_info",
-    "host",
-    "port",
-    "*_port",
-    "dist_init_addr",
-    "random_seed",
-    "base_gpu_id",
-    "log_*",
-    "crash_dump_folder",
-    "file_storage_path",
-    "startup_*",
-    "*_load_time",
+    "instance_id *_config.engine_id parallel_config.*port* parallel_config.*_ip "
+    "parallel_config._api_process* kv_transfer_config.kv_ip kv_transfer_config.kv_port "
+    "compilation_config.local_cache_dir compilation_config.cache_dir "
+    "compilation_config.compilation_time compilation_config.traced_files "
+    "compilation_config.static_forward_context* vllm_env.*SHM*NAME* vllm_env.*PORT* "
+    "vllm_env.*HOST* vllm_env.*_IP system_env.env_vars system_env.cpu_info host port *_port "
+    "dist_init_addr random_seed base_gpu_id log_* crash_dump_folder file_storage_path startup_* "
+    "*_load_time"
 )
-"""Settings that differ between any two processes, drafter or not. SGLang draws its seed where none is set."""
+"""Patterns of settings that differ between any two processes. SGLang draws its seed where none is set."""
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """Of a Python object among the settings, as vLLM tells `hf_overrides` of a draft model: another in each process."""
@@ -597,7 +572,7 @@ def differences(baseline: Engine, candidate: Engine) -> tuple[Difference, ...]:
             pairs.append((name, str(before), str(after)))
     if baseline.config and candidate.config:
         for name in sorted(baseline.config.keys() | candidate.config.keys()):
-            if not any(fnmatchcase(name, pattern) for pattern in NAMES_THE_PROCESS):
+            if not _matches(name, NAMES_THE_PROCESS):
                 before, after = (ADDRESS.sub("", one.config.get(name, ABSENT)) for one in (baseline, candidate))
                 pairs.append((name, before, after))
     return tuple(
@@ -605,8 +580,12 @@ def differences(baseline: Engine, candidate: Engine) -> tuple[Difference, ...]:
             name=name,
             baseline=before,
             candidate=after,
-            follows=next((why for pattern, why in FOLLOWS.items() if fnmatchcase(name, pattern)), None),
+            follows=next((Reason(code) for code, patterns in FOLLOWS.items() if _matches(name, patterns)), None),
         )
         for name, before, after in pairs
         if before != after
     )
+
+
+def _matches(name: str, patterns: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns.split())
