@@ -79,6 +79,20 @@ def metric_spec(task: str = "sums", **changes: Any) -> MetricSpec:
     return replace(base, **changes)
 
 
+def generation(task: str, number: int, *, asks: int | None = None) -> Item:
+    """An item that asks to say a number: its own, unless given."""
+    asked = number if asks is None else asks
+    return Item(
+        position=number,
+        task=task,
+        doc_id=number,
+        kind=RequestKind.GENERATION,
+        doc={"number": number},
+        target=str(asked),
+        prompts=(Prompt(text=f"say {asked}", gen_kwargs={"until": ["END"], "max_gen_toks": 5}),),
+    )
+
+
 @dataclass
 class FakeTasks:
     """`n_items` generations; an answer is right when it equals the item's target, its number."""
@@ -102,16 +116,7 @@ class FakeTasks:
         return (metric_spec(self.name),)
 
     def render(self) -> Iterator[Item]:
-        for number in range(self.n_items):
-            yield Item(
-                position=number,
-                task=self.name,
-                doc_id=number,
-                kind=RequestKind.GENERATION,
-                doc={"number": number},
-                target=str(number),
-                prompts=(Prompt(text=f"say {number}", gen_kwargs={"until": ["END"], "max_gen_toks": 5}),),
-            )
+        yield from (generation(self.name, number) for number in range(self.n_items))
 
     def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
         return [

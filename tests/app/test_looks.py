@@ -16,8 +16,8 @@ from qualab.analysis.looks import LookData, boundary_of, level_of, take_look
 from qualab.analysis.samples import Streams, layout_of, read_scores
 from qualab.errors import InvalidValue, PlanChanged, RunStopped, StoreFull
 from qualab.model.comparison import Analysis, Evidence, Look, MetricLook
-from qualab.model.items import Item, Prompt, Reply
-from qualab.model.names import ComparisonStatus, LookDecision, MetricKind, Objective, RequestKind, Verdict
+from qualab.model.items import Item, Reply
+from qualab.model.names import ComparisonStatus, LookDecision, MetricKind, Objective, Verdict
 from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, RequestPolicy, TaskSpec
 from qualab.planning.power import Missing, power_at_looks
 from qualab.run.compare import compare_again, with_rule
@@ -36,6 +36,7 @@ from tests.app.fakes import (
     QuietProgress,
     echo_number,
     failure,
+    generation,
     metric_spec,
     reply,
     task_spec,
@@ -62,17 +63,7 @@ class TwoTasks(FakeTasks):
 
     def render(self) -> Iterator[Item]:
         yield from super().render()
-        for number in range(self.n_items // 3):
-            prompt = Prompt(text=f"say {number + 10_000}", gen_kwargs={"until": ["END"], "max_gen_toks": 5})
-            yield Item(
-                position=number,
-                task="products",
-                doc_id=number,
-                kind=RequestKind.GENERATION,
-                doc={},
-                target=str(number + 10_000),
-                prompts=(prompt,),
-            )
+        yield from (generation("products", number, asks=number + 10_000) for number in range(self.n_items // 3))
 
     def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
         rows = super().score(task, answered)
@@ -411,51 +402,36 @@ async def test_numbers_of_looks_that_cannot_be_are_refused(looks: int) -> None:
         await run(bench_of(10), looks=looks)
 
 
-def items_of(column: Column) -> list[Item]:
-    clusters = column.clusters or [""] * len(column.off)
-    return [
-        Item(
-            position=n,
-            task="t",
-            doc_id=n,
-            kind=RequestKind.GENERATION,
-            doc={},
-            target="",
-            prompts=(),
-            cluster=cluster,
-        )
-        for n, cluster in enumerate(clusters)
-    ]
-
-
-def looked_at(
+def take(
     column: Column,
     *,
     number: int,
     n_looks: int,
+    n_items: int,
     before: Sequence[Look] = (),
     rule: DecisionRule = DecisionRule(margin=0.02),  # noqa: B008  frozen
-) -> MetricLook:
-    """A look at one column of scores, of which the planned size is that of the last look."""
-    share = len(column.off) * n_looks // number
-    plan = make_plan(
-        tasks=(task_spec("t", share),),
-        metrics=(column.spec,),
-        rule=rule,
-        looks=LookPlan(n_looks=n_looks),
-    )
-    items = items_of(column)
-    scores = read_scores(column.scores({("t", n): n for n in range(len(items))}, repeats=1), items)
+) -> Look:
+    """A look at the first items of a column of scores, `n_items` of which are planned."""
+    looks, end = LookPlan(n_looks=n_looks), -(-n_items * number // n_looks)
+    plan = make_plan(tasks=(task_spec("t", n_items),), metrics=(column.spec,), rule=rule, looks=looks)
+    clusters = column.clusters or [""] * len(column.off)
+    items = [replace(generation("t", n), cluster=cluster) for n, cluster in enumerate(clusters)]
     data = LookData(
         plan=plan,
-        looks=plan.looks,
-        scores=scores,
-        layout=layout_of(plan, items),
+        looks=looks,
+        scores=read_scores(column.scores({("t", n): n for n in range(len(items))}, repeats=1), items),
+        layout=layout_of(plan, items[:end]),
         streams=Streams.of("p"),
         number=number,
         before=before,
     )
-    (found,) = take_look(data, n_items=len(items), input_hash="").metrics
+    return take_look(data, n_items=end, input_hash="")
+
+
+def looked_at(column: Column, *, number: int, n_looks: int, **changes: Any) -> MetricLook:
+    """A look at a whole column, as that of a plan of which it is the share so far."""
+    n_items = len(column.off) * n_looks // number
+    (found,) = take(column, number=number, n_looks=n_looks, n_items=n_items, **changes).metrics
     return found
 
 
@@ -629,30 +605,13 @@ def test_the_power_with_looks_is_the_frequency_of_the_verdict(missing: float) ->
 
 
 def _proves(off: Any, on: Any, cluster: Any, margin: float) -> bool:
-    before: list[Look] = []
     off_scores, on_scores = ([None if np.isnan(one) else one for one in arm.tolist()] for arm in (off, on))
     column = Column(task="t", off=off_scores, on=on_scores, clusters=[str(one) for one in cluster])
-    plan = make_plan(
-        tasks=(task_spec("t", off.size),),
-        metrics=(column.spec,),
-        rule=DecisionRule(margin=margin),
-        looks=LookPlan(n_looks=4),
-    )
-    items = items_of(column)
-    scores = read_scores(column.scores({("t", n): n for n in range(off.size)}, repeats=1), items)
+    looks: list[Look] = []
     for number in range(1, 5):
-        end = off.size * number // 4
-        data = LookData(
-            plan=plan,
-            looks=LookPlan(n_looks=4),
-            scores=scores,
-            layout=layout_of(plan, items[:end]),
-            streams=Streams.of("p"),
-            number=number,
-            before=before,
-        )
-        before.append(take_look(data, n_items=end, input_hash=""))
-    return before[-1].metrics[0].decision is LookDecision.PROVEN
+        rule = DecisionRule(margin=margin)
+        looks.append(take(column, number=number, n_looks=4, n_items=off.size, before=looks, rule=rule))
+    return looks[-1].metrics[0].decision is LookDecision.PROVEN
 
 
 async def test_a_plan_of_non_inferiority_needs_the_one_side_alone_and_takes_an_improvement() -> None:
