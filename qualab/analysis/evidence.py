@@ -121,11 +121,6 @@ class MeanPairs:
             "note": None if self.n_clusters > 1 or self.n_items == 1 else Reason("one-cluster"),
         }
 
-    def provable_margin(self, limit: float, rule: MetricRule) -> float:
-        """Return the smallest margin that is proven, from the interval's farther limit."""
-        del rule
-        return limit
-
     def _flips(self, rng: np.random.Generator) -> DifferenceTest:
         found = sign_flip(self.differences, cluster=self.codes, rng=rng)
         exact = found.pvalue_whole if found.is_exact else None
@@ -143,8 +138,7 @@ class Counts(MeanPairs):
 
     kind = EvidenceKind.COUNTS
 
-    def bounds(self, rule: MetricRule, rng: np.random.Generator, *levels: float) -> Bounds:
-        del rng
+    def bounds(self, rule: MetricRule, _: np.random.Generator, *levels: float) -> Bounds:
         found = equivalence(self.counts, margin=rule.margin, alpha=rule.alpha)
         lower, upper = rule.sides
         exact = (
@@ -158,16 +152,15 @@ class Counts(MeanPairs):
             pvalue_exact=exact,
         )
 
-    def test(self, rng: np.random.Generator) -> DifferenceTest:
-        del rng
+    def test(self, _: np.random.Generator) -> DifferenceTest:
         found = mcnemar(self.counts)
         return DifferenceTest(pvalue=found.pvalue, pvalue_exact=found.pvalue_exact, pvalue_unpaired=self._unpaired())
 
-    def sides(self, rng: np.random.Generator) -> tuple[float, float]:
-        del rng
+    def sides(self, _: np.random.Generator) -> tuple[float, float]:
         return mcnemar_sides(self.counts.gains, self.counts.losses)
 
-    def provable_margin(self, limit: float, rule: MetricRule) -> float:
+    def guarded_margin(self, limit: float, rule: MetricRule) -> float:
+        """Return the smallest margin that the exact guard accepts as well."""
         counts = self.counts if rule.higher_is_better else self.counts.swapped()
         return max(limit, provable_margin(counts, alpha=rule.alpha, is_one_sided=is_one_sided(rule)))
 
@@ -181,8 +174,7 @@ class Clusters(MeanPairs):
     def _arms(self) -> dict[str, Any]:
         return {"baseline": self.sample.baseline, "candidate": self.sample.candidate, "cluster": self.codes}
 
-    def bounds(self, rule: MetricRule, rng: np.random.Generator, *levels: float) -> Bounds:
-        del rng
+    def bounds(self, rule: MetricRule, _: np.random.Generator, *levels: float) -> Bounds:
         found, *more = (
             clustered_equivalence(**self._arms, margin=rule.margin, alpha=alpha) for alpha in (rule.alpha, *levels)
         )
@@ -203,8 +195,7 @@ class Clusters(MeanPairs):
             ),
         )
 
-    def sides(self, rng: np.random.Generator) -> tuple[float, float]:
-        del rng
+    def sides(self, _: np.random.Generator) -> tuple[float, float]:
         effect = design_effect(**self._arms)
         found = [
             (self.bounded.pvalue_below(0.0), self.bounded.pvalue_above(0.0)),
@@ -220,8 +211,7 @@ class Scores(MeanPairs):
 
     kind = EvidenceKind.SCORES
 
-    def bounds(self, rule: MetricRule, rng: np.random.Generator, *levels: float) -> Bounds:
-        del rng
+    def bounds(self, rule: MetricRule, _: np.random.Generator, *levels: float) -> Bounds:
         pvalue = rule.larger(self.bounded.pvalue_above(-rule.margin), self.bounded.pvalue_below(rule.margin))
         found = (self.bounded.interval(confidence_level=1.0 - 2.0 * alpha) for alpha in (rule.alpha, *levels))
         return Bounds(
@@ -237,8 +227,7 @@ class Scores(MeanPairs):
         # no smaller than the test whose interval is shown: one score that was not seen could turn the mean
         return replace(flips, pvalue=max(flips.pvalue, min(1.0, 2.0 * min(self.sides(rng)))))
 
-    def sides(self, rng: np.random.Generator) -> tuple[float, float]:
-        del rng
+    def sides(self, _: np.random.Generator) -> tuple[float, float]:
         return self.bounded.pvalue_below(0.0), self.bounded.pvalue_above(0.0)
 
 
@@ -323,10 +312,6 @@ class LabelPairs:
         found = self.joined.swap_test(n_resamples=N_RESAMPLES, rng=rng)
         return _halves(found.pvalue, found.difference)
 
-    def provable_margin(self, limit: float, rule: MetricRule) -> float:
-        del rule
-        return limit
-
 
 Pairs = Counts | Clusters | Scores | LabelPairs
 
@@ -363,7 +348,9 @@ def evidence_of(
     test, bounds = pairs.test(streams.rng(f"test {name}")), pairs.bounds(at_level, streams.rng(f"bounds {name}"), outer)
     gains, losses, n_changed = pairs.changes(rule)
     limits = bounds.intervals[0]
-    farther = None if limits is None else min(1.0, max(0.0, rule.larger(-limits.low, limits.high)))
+    margin = None if limits is None else min(1.0, max(0.0, rule.larger(-limits.low, limits.high)))
+    if margin is not None and isinstance(pairs, Counts):
+        margin = pairs.guarded_margin(margin, at_level)
     intervals = [
         None if found is None else replace(with_zero(found, test.pvalue, level), confidence_level=1.0 - shown)
         for found, level, shown in ((limits, inner, 2.0 * rule.alpha), (bounds.intervals[1], outer, rule.alpha))
@@ -390,7 +377,7 @@ def evidence_of(
         standard_error=bounds.standard_error,
         degrees_of_freedom=bounds.degrees_of_freedom,
         design_effect=bounds.design_effect,
-        provable_margin=None if farther is None else pairs.provable_margin(farther, at_level),
+        provable_margin=margin,
         items_needed=None,
         n_resamples=test.n_resamples,
         note=bounds.note,
