@@ -14,7 +14,7 @@ import os
 import time
 
 from benchmarks.made_up import MadeUp, Stored, stored
-from qualab.analysis.bounds import forget
+from qualab.analysis.evidence import forget
 from qualab.model.names import ArmName
 
 TARGET_S = 1.0

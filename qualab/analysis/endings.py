@@ -121,37 +121,24 @@ def thought_caveats(found: ReasoningSummary | None, plan: Plan) -> Iterator[Reas
         yield Reason("thoughts-length", {**means, "p": found.pvalue_length})
 
 
-def _odd(arm: ArmSummary) -> dict[str, int]:
-    return {reason: n for reason, n in arm.finish_reasons.items() if reason not in KNOWN_ENDINGS}
+def odd_endings(arms: Sequence[ArmSummary], plan: Plan, *, beyond: bool) -> Iterator[Reason]:
+    """Name each arm with answers that a filter, or something unknown, ended.
 
-
-def _odd_endings(arm: ArmSummary) -> dict[str, object]:
-    commonest = sorted(_odd(arm).items(), key=lambda entry: (-entry[1], entry[0]))[:MOST_ENDINGS]
-    endings = (Reason("ending", {"reason": line_text(text)[:MOST_CHARACTERS], "n": n}) for text, n in commonest)
-    return {"arm": arm.arm, "n": sum(_odd(arm).values()), "endings": tuple(endings)}
-
-
-def _cap(plan: Plan) -> float:
-    return min((plan.rule_for(metric).missing_cap(is_primary=True) for metric in plan.primaries), default=OTHERS_CAP)
-
-
-def _is_beyond(arm: ArmSummary, plan: Plan) -> bool:
-    """What ended so is no less in doubt than what is missing: the same cap."""
-    return sum(_odd(arm).values()) > _cap(plan) * arm.n_requests
-
-
-def ending_caveats(arms: Sequence[ArmSummary], plan: Plan) -> Iterator[Reason]:
-    """Answers that a filter, or something unknown, ended: fewer than the plan's cap of missing ones."""
+    What ended so is no less in doubt than what is missing: `beyond` the plan's cap for that, a comparison is INVALID.
+    """
+    caps = (plan.rule_for(metric).missing_cap(is_primary=True) for metric in plan.primaries)
+    cap = min(caps, default=OTHERS_CAP)
     for arm in arms:
-        if _odd(arm) and not _is_beyond(arm, plan):
-            yield Reason("odd-endings", _odd_endings(arm))
-
-
-def ending_troubles(arms: Sequence[ArmSummary], plan: Plan) -> Iterator[Reason]:
-    """The same where they are more than the cap, which makes a comparison INVALID."""
-    for arm in arms:
-        if _odd(arm) and _is_beyond(arm, plan):
-            yield Reason("odd-endings.beyond", {**_odd_endings(arm), "share": _cap(plan)})
+        odd = {reason: n for reason, n in arm.finish_reasons.items() if reason not in KNOWN_ENDINGS}
+        n_odd = sum(odd.values())
+        if not odd or (n_odd > cap * arm.n_requests) is not beyond:
+            continue
+        commonest = sorted(odd.items(), key=lambda entry: (-entry[1], entry[0]))[:MOST_ENDINGS]
+        endings = tuple(
+            Reason("ending", {"reason": line_text(text)[:MOST_CHARACTERS], "n": n}) for text, n in commonest
+        )
+        values = {"arm": arm.arm, "n": n_odd, "endings": endings}
+        yield Reason("odd-endings.beyond", {**values, "share": cap}) if beyond else Reason("odd-endings", values)
 
 
 Leaks = frozenset[LeakKind]

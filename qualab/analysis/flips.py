@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
 
-from qualab.analysis.endings import Leaks, LeakTrace, leaks_in
+from qualab.analysis.endings import LeakTrace, leaks_in
 from qualab.errors import InvalidValue
 from qualab.model.comparison import Comparison
 from qualab.model.engine import PairKind, first_tokens_seen
-from qualab.model.items import Answer, Change, Item, Outcome, Score, ScoreFlip
+from qualab.model.items import Answer, Change, Item, Outcome, Score
 from qualab.model.names import ArmName, ComparisonStatus, LeakKind, RequestKind
 from qualab.model.plan import MetricSpec, Plan, deciding_metrics
 from qualab.model.ports import Registry, Store
 from qualab.stats.noise import first_difference
 
-Candidate = tuple[MetricSpec, ScoreFlip]
+Place = tuple[int, int]
+"""Position and repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +73,16 @@ class Flips:
 
 
 def text_pairs(store: Store, comparison_id: str, *, leaks: bool = False, task: str = "", limit: int = 20) -> TextPairs:
-    """The generations whose texts differ without a flip; with `leaks` those of which a text leaks.
+    """List the generations whose texts differ without a flip.
 
-    Raises InvalidValue for a task that is not there.
+    Args:
+        leaks: list those of which a text leaks instead.
+
+    Raises:
+        InvalidValue: there is no such task.
     """
     comparison = store.get(comparison_id)
-    metrics = _metrics(comparison.plan, task)
+    metrics = _deciding(comparison.plan, task)
     items = {
         item.position: item
         for item in store.items(comparison.id)
@@ -89,8 +93,8 @@ def text_pairs(store: Store, comparison_id: str, *, leaks: bool = False, task: s
         for one in store.flips(comparison.id, metrics={spec.key for spec in metrics.values()})
         if one.position in items and metrics[items[one.position].task].key == one.metric
     }
-    baseline: dict[tuple[int, int], LeakTrace] = {}
-    found = []
+    baseline: dict[Place, LeakTrace] = {}
+    listed = []
     for answer in chain(*(store.answers(comparison.id, arm=arm) for arm in ArmName)):
         place = answer.position, answer.repeat
         if answer.position not in items or not answer.reply.status.is_answer:
@@ -101,14 +105,10 @@ def text_pairs(store: Store, comparison_id: str, *, leaks: bool = False, task: s
         elif (other := baseline.pop(place, None)) is not None:
             both = other.beside(trace), trace.beside(other)
             if any(both) if leaks else other.text != trace.text and place not in flipped:
-                found.append((place, (other.text, trace.text), both))
+                listed.append((leaks and both[0] == both[1], place, (other.text, trace.text), both))
     order = {name: number for number, name in enumerate(metrics)}
-
-    def rank(one: tuple[tuple[int, int], object, tuple[Leaks, Leaks]]) -> tuple[bool, int, int, int]:
-        (position, repeat), _, (off, on) = one
-        item = items[position]
-        return leaks and off == on, order[item.task], item.doc_id, repeat
-
+    # those in one arm alone first
+    listed.sort(key=lambda one: (one[0], order[items[one[1][0]].task], items[one[1][0]].doc_id, one[1][1]))
     tokens = _first_tokens(store, comparison.id)
     shown = (
         TextPair(
@@ -120,105 +120,81 @@ def text_pairs(store: Store, comparison_id: str, *, leaks: bool = False, task: s
             first_token=tokens.get(place),
             leaks=(tuple(sorted(both[0])), tuple(sorted(both[1]))),
         )
-        for place, texts, both in sorted(found, key=rank)[:limit]
+        for _, place, texts, both in listed[:limit]
     )
-    return TextPairs(n_pairs=len(found), shown=tuple(shown))
-
-
-def _first_tokens(store: Store, comparison_id: str) -> Mapping[tuple[int, int], int | None]:
-    """By position and repeat; empty where texts were not tokenized."""
-    seen = first_tokens_seen(store.observations(comparison_id))
-    return seen.places(PairKind.ARMS) if seen else {}
+    return TextPairs(n_pairs=len(listed), shown=tuple(shown))
 
 
 def flips(store: Store, comparison_id: str, *, task: str = "", limit: int = 20) -> Flips:
-    """The flipped items of each task's deciding metric. Raises InvalidValue for a task that is not there."""
+    """List the flipped items of each task's deciding metric.
+
+    Raises:
+        InvalidValue: there is no such task.
+    """
     comparison = store.get(comparison_id)
-    metrics = _metrics(comparison.plan, task)
+    metrics = _deciding(comparison.plan, task)
     changed = list(store.flips(comparison.id, metrics={spec.key for spec in metrics.values()}))
     items = {item.position: item for item in store.items(comparison.id, positions={one.position for one in changed})}
-    found = [
-        (spec, one)
-        for one in changed
-        if (spec := metrics.get(items[one.position].task)) is not None and spec.key == one.metric
-    ]
     order = {name: number for number, name in enumerate(metrics)}
+    flipped = []
+    for one in changed:
+        item = items[one.position]
+        spec = metrics.get(item.task)
+        if spec is not None and spec.key == one.metric:
+            is_loss = change_of(one.baseline, one.candidate, spec) is Change.LOSS
+            flipped.append(((not is_loss, order[spec.task], item.doc_id, one.repeat), one, item, spec))
+    flipped.sort(key=lambda entry: entry[0])
+    shown = flipped[:limit]
+    answers: dict[tuple[ArmName, Place], list[Answer]] = {}
+    for arm in ArmName:
+        for answer in store.answers(comparison.id, arm=arm, positions={one.position for _, one, *_ in shown}):
+            answers.setdefault((arm, (answer.position, answer.repeat)), []).append(answer)
+    tokens, found = _first_tokens(store, comparison.id), []
+    for rank, one, item, spec in shown:
+        place = one.position, one.repeat
+        off, on = (_text(item, answers.get((arm, place), ())) for arm in ArmName)
+        found.append(
+            Flip(
+                item=item.id,
+                repeat=one.repeat,
+                metric=spec.id,
+                is_loss=not rank[0],
+                scores=(one.baseline, one.candidate),
+                target=item.target,
+                answers=(off, on),
+                first_difference=first_difference(off, on),
+                first_token=tokens.get(place),
+            )
+        )
+    n_losses = sum(not rank[0] for rank, *_ in flipped)
+    return Flips(n_losses=n_losses, n_gains=len(flipped) - n_losses, shown=tuple(found))
 
-    def rank(candidate: Candidate) -> tuple[bool, int, int, int]:
-        spec, one = candidate
-        return not _is_loss(candidate), order[spec.task], items[one.position].doc_id, one.repeat
 
-    found.sort(key=rank)
-    n_losses = sum(map(_is_loss, found))
-    shown = tuple(_with_answers(store, comparison.id, found[:limit], items))
-    return Flips(n_losses=n_losses, n_gains=len(found) - n_losses, shown=shown)
-
-
-def _metrics(plan: Plan, wanted: str) -> dict[str, MetricSpec]:
+def _deciding(plan: Plan, name: str) -> dict[str, MetricSpec]:
     """The deciding metric of every task, or of those that are named."""
     groups = {spec.task: spec.members for spec in plan.metrics if spec.members}
     tasks = [task.name for task in plan.tasks]
-    if wanted:
-        named = [task for task in tasks if task == wanted or task in groups.get(wanted, ())]
-        if not named:
-            raise InvalidValue(f"There is no task {wanted}", hint=f"There are: {', '.join((*groups, *tasks))}")
-        tasks = named
+    named = [task for task in tasks if not name or task == name or task in groups.get(name, ())]
+    if name and not named:
+        raise InvalidValue(f"There is no task {name}", hint=f"There are: {', '.join((*groups, *tasks))}")
     deciding = deciding_metrics(plan.metrics)
-    return {task: deciding[task] for task in tasks if task in deciding}
+    return {task: deciding[task] for task in named if task in deciding}
 
 
-def _is_loss(candidate: Candidate) -> bool:
-    spec, flip = candidate
-    return flip.candidate < flip.baseline if spec.higher_is_better else flip.candidate > flip.baseline
-
-
-def _with_answers(
-    store: Store, comparison_id: str, wanted: Sequence[Candidate], items: Mapping[int, Item]
-) -> Iterator[Flip]:
-    positions = {flip.position for _, flip in wanted}
-    answers: dict[tuple[ArmName, int, int], list[Answer]] = {}
-    for arm in ArmName:
-        for answer in store.answers(comparison_id, arm=arm, positions=positions):
-            answers.setdefault((arm, answer.position, answer.repeat), []).append(answer)
-    tokens = _first_tokens(store, comparison_id)
-    for spec, flip in wanted:
-        item = items[flip.position]
-        off, on = (_text(item, answers.get((arm, flip.position, flip.repeat), ())) for arm in ArmName)
-        yield Flip(
-            item=item.id,
-            repeat=flip.repeat,
-            metric=spec.id,
-            is_loss=_is_loss((spec, flip)),
-            scores=(flip.baseline, flip.candidate),
-            target=item.target,
-            answers=(off, on),
-            first_difference=first_difference(off, on),
-            first_token=tokens.get((flip.position, flip.repeat)),
-        )
+def _first_tokens(store: Store, comparison_id: str) -> dict[Place, int | None]:
+    """Empty where texts were not tokenized."""
+    seen = first_tokens_seen(store.observations(comparison_id))
+    return dict(seen.places(PairKind.ARMS)) if seen else {}
 
 
 def _text(item: Item, answers: Sequence[Answer]) -> str:
     if item.kind is RequestKind.GENERATION:
         return next((answer.reply.text or "" for answer in answers), "")
-    return ", ".join(_choices(item, answers))
-
-
-def _choices(item: Item, answers: Sequence[Answer]) -> Iterator[str]:
-    for answer in answers:
-        value = answer.reply.loglikelihood
-        if value is not None:
-            yield f"{item.prompts[answer.choice].continuation.strip()} {value:.3f}"
-
-
-_Key = tuple[int, int]
-"""Position and repeat."""
-
-
-class _Text(NamedTuple):
-    """What an answer's text leaves behind to be compared with the other arm's."""
-
-    hash: int
-    length: int
+    return ", ".join(
+        f"{item.prompts[answer.choice].continuation.strip()} {answer.reply.loglikelihood:.3f}"
+        for answer in answers
+        if answer.reply.loglikelihood is not None
+    )
 
 
 class Outcomes:
@@ -230,51 +206,62 @@ class Outcomes:
         self._metrics = deciding_metrics(metrics)
         self._is_generation = [item.kind is RequestKind.GENERATION for item in items]
         self._deciding = [self._metrics[item.task].key if item.task in self._metrics else "" for item in items]
-        self._asked: set[_Key] = set()
-        self._texts: dict[ArmName, dict[_Key, _Text]] = {arm: {} for arm in ArmName}
-        self._values: dict[ArmName, dict[_Key, float]] = {arm: {} for arm in ArmName}
+        self._asked: set[Place] = set()
+        self._texts: dict[ArmName, dict[Place, tuple[int, int]]] = {arm: {} for arm in ArmName}
+        """Hash and length of each answer's text."""
+        self._values: dict[ArmName, dict[Place, float]] = {arm: {} for arm in ArmName}
 
     def add_answer(self, answer: Answer) -> None:
-        key, reply = (answer.position, answer.repeat), answer.reply
-        self._asked.add(key)
+        """Take note of an answer."""
+        place, reply = (answer.position, answer.repeat), answer.reply
+        self._asked.add(place)
         if self._is_generation[answer.position] and reply.text is not None and reply.status.is_answer:
-            self._texts[answer.arm][key] = _Text(hash(reply.text), len(reply.text))
+            self._texts[answer.arm][place] = hash(reply.text), len(reply.text)
 
     def add_score(self, score: Score) -> None:
+        """Take note of a score, where its metric decides."""
         if score.metric == self._deciding[score.position]:
             self._values[score.arm][score.position, score.repeat] = score.value
 
     def passing(self, scores: Iterable[Score]) -> Iterator[Score]:
-        """The scores as they come, each seen."""
+        """Yield the scores as they come, each taken note of."""
         for score in scores:
             self.add_score(score)
             yield score
 
     def rows(self) -> Iterator[Outcome]:
-        """Of everything that was asked in an arm, in order of (position, repeat)."""
+        """Yield the outcome of everything that was asked in an arm, in order of (position, repeat)."""
         (texts, other_texts), (values, other_values) = self._texts.values(), self._values.values()
-        nothing = _Text(0, 0)
-        for key in sorted(self._asked):
-            position, repeat = key
-            item = self._items[position]
-            one, other = texts.get(key), other_texts.get(key)
-            baseline, candidate = values.get(key), other_values.get(key)
+        for place in sorted(self._asked):
+            item = self._items[place[0]]
+            one, other = texts.get(place), other_texts.get(place)
+            baseline, candidate = values.get(place), other_values.get(place)
             yield Outcome(
-                position=position,
-                repeat=repeat,
+                position=place[0],
+                repeat=place[1],
                 task=item.task,
                 doc_id=item.doc_id,
                 kind=item.kind,
-                change=_change(baseline, candidate, self._metrics.get(item.task)),
+                change=change_of(baseline, candidate, self._metrics.get(item.task)),
                 baseline=baseline,
                 candidate=candidate,
                 different_text=one is not None and other is not None and one != other,
-                length=max((one or nothing).length, (other or nothing).length),
+                length=max(one[1] if one else 0, other[1] if other else 0),
             )
 
 
+def change_of(baseline: float | None, candidate: float | None, metric: MetricSpec | None) -> Change:
+    """Tell how the candidate's score stands to the baseline's."""
+    if baseline is None or candidate is None:
+        return Change.UNKNOWN
+    if baseline == candidate:
+        return Change.SAME
+    is_higher_better = metric is None or metric.higher_is_better
+    return Change.GAIN if (candidate > baseline) is is_higher_better else Change.LOSS
+
+
 def have_outcomes(store: Store, registry: Registry, comparison: Comparison) -> bool:
-    """Whether the comparison has outcomes. One that was finished before there were any gets them now."""
+    """Tell whether the comparison has outcomes; one that is finished without any, as an import, gets them now."""
     if registry.has_outcomes(comparison.id):
         return True
     if comparison.status is not ComparisonStatus.FINISHED:
@@ -285,7 +272,11 @@ def have_outcomes(store: Store, registry: Registry, comparison: Comparison) -> b
 
 
 def outcomes_of(store: Store, comparison: Comparison, items: Sequence[Item]) -> Iterator[Outcome]:
-    """From stored answers and scores, in order of (position, repeat). `items` by position."""
+    """Return the outcomes of stored answers and scores, in order of (position, repeat).
+
+    Args:
+        items: by position.
+    """
     outcomes = Outcomes(items, comparison.plan.metrics)
     for arm in ArmName:
         for answer in store.answers(comparison.id, arm=arm):
@@ -293,12 +284,3 @@ def outcomes_of(store: Store, comparison: Comparison, items: Sequence[Item]) -> 
     for score in store.scores(comparison.id):
         outcomes.add_score(score)
     return outcomes.rows()
-
-
-def _change(baseline: float | None, candidate: float | None, metric: MetricSpec | None) -> Change:
-    if baseline is None or candidate is None:
-        return Change.UNKNOWN
-    if baseline == candidate:
-        return Change.SAME
-    is_higher_better = metric is None or metric.higher_is_better
-    return Change.GAIN if (candidate > baseline) is is_higher_better else Change.LOSS

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from qualab.analysis.bounds import Bounds, is_inside, with_items_needed
-from qualab.analysis.endings import ending_troubles
+import numpy as np
+
+from qualab.analysis.endings import odd_endings
+from qualab.analysis.evidence import Pairs, pairs_of, with_items_needed
 from qualab.analysis.missing import too_many_missing
 from qualab.analysis.ruling import (
     MAX_ITEMS,
     PASSING,
     PROVEN,
+    MetricRule,
     bounds_of,
     changes_inside,
     is_changed,
@@ -18,6 +22,7 @@ from qualab.analysis.ruling import (
     is_out_of_reach,
     ruling,
 )
+from qualab.analysis.samples import Sample
 from qualab.model.comparison import (
     ArmSummary,
     Evidence,
@@ -31,114 +36,110 @@ from qualab.model.engine import Treatment
 from qualab.model.names import EvidenceKind, MissingPolicy, Objective, Verdict
 from qualab.model.plan import DecisionRule, Plan
 from qualab.model.reason import Reason, of
-from qualab.stats.bounded import BoundedMean
 
-Judgement = tuple[Verdict, Reason]
+
+class Judgement(NamedTuple):
+    """A metric's verdict with its reason."""
+
+    verdict: Verdict
+    reason: Reason
+    evidence: Evidence | None = None
+    """With the items needed, where the verdict is INCONCLUSIVE."""
+
+
+WORST_CASES = (MissingPolicy.AGAINST_CANDIDATE, MissingPolicy.AGAINST_BASELINE)
+FILLING = (MissingPolicy.WRONG, *WORST_CASES)
+"""Ways that put a score in place of a missing one."""
+NO_PAIRS = Judgement(Verdict.INCONCLUSIVE, Reason("no-pairs"))
 
 
 def judge(
     evidence: Evidence | None,
     policies: Sequence[PolicyResult],
-    rule: DecisionRule,
-    *,
-    higher_is_better: bool = True,
+    rule: MetricRule,
+    pairs: Pairs | None = None,
     missing_cost: Reason | None = None,
-    bound: BoundedMean | None = None,
 ) -> Judgement:
-    """One metric's verdict and why. `policies` are those of missing answers, empty where none is missing.
+    """Judge one metric.
 
-    `missing_cost` says what they cost; `bound` is of scores that are not 0/1 or in clusters, for the items needed.
+    Args:
+        policies: those of missing answers; empty where none is missing.
+        pairs: those of the evidence, for the items needed of scores and clusters.
+        missing_cost: what missing answers cost; None where none is missing.
     """
     if evidence is None:
-        return Verdict.INCONCLUSIVE, Reason("no-pairs")
-    proven = is_equivalent(evidence, rule, higher_is_better=higher_is_better)
-    proven = proven and all(one.is_equivalent for one in policies)
-    verdict = ruling(evidence, rule, is_proven=proven, higher_is_better=higher_is_better)
+        return NO_PAIRS
+    proven = is_equivalent(evidence, rule) and all(one.is_equivalent for one in policies)
+    verdict = ruling(evidence, rule, is_proven=proven)
     if verdict is Verdict.INCONCLUSIVE:
-        return verdict, why_open(
-            evidence, policies, rule, higher_is_better=higher_is_better, missing_cost=missing_cost, bound=bound
-        )
+        return leave_open(evidence, policies, rule, pairs, missing_cost)
     if verdict is not PROVEN[rule.objective]:
-        return verdict, _changed(evidence, rule, is_proven=proven, higher_is_better=higher_is_better)
-    if is_changed(evidence, rule):
-        return verdict, change_inside(evidence, rule, higher_is_better=higher_is_better)
-    return verdict, _proven(evidence, rule)
+        return Judgement(verdict, _changed(evidence, rule, is_proven=proven), evidence)
+    reason = change_inside(evidence, rule) if is_changed(evidence, rule) else _proven(evidence, rule)
+    return Judgement(verdict, reason, evidence)
 
 
-def why_open(
+def leave_open(
     evidence: Evidence,
     policies: Sequence[PolicyResult],
-    rule: DecisionRule,
-    *,
-    higher_is_better: bool = True,
+    rule: MetricRule,
+    pairs: Pairs | None = None,
     missing_cost: Reason | None = None,
-    bound: BoundedMean | None = None,
-) -> Reason:
-    """What a metric lacks whose objective is not proven: items, or answers."""
+) -> Judgement:
+    """Say what a metric lacks whose objective is not proven: items, or answers."""
+    sized = with_items_needed(evidence, rule, pairs)
     dissent = next((one for one in policies if not one.is_equivalent), None)
-    if dissent and is_equivalent(evidence, rule, higher_is_better=higher_is_better):
-        if missing_cost is None:
-            return Reason("policy-disagrees", {"policy": dissent.policy})
-        return Reason("policy-disagrees.cost", {"policy": dissent.policy, "cost": missing_cost})
-    return _still_needed(
-        with_items_needed(evidence, rule, higher_is_better=higher_is_better, bound=bound),
-        rule,
-        higher_is_better=higher_is_better,
-    )
+    if dissent is None or not is_equivalent(evidence, rule):
+        reason = _still_needed(sized, rule)
+    elif missing_cost is None:
+        reason = Reason("policy-disagrees", {"policy": dissent.policy})
+    else:
+        reason = Reason("policy-disagrees.cost", {"policy": dissent.policy, "cost": missing_cost})
+    return Judgement(Verdict.INCONCLUSIVE, reason, sized)
 
 
-def change_inside(evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool = True) -> Reason:
-    """The real loss or gain of a metric that proves the objective, with its 1 − 2 alpha interval."""
+def change_inside(evidence: Evidence, rule: MetricRule) -> Reason:
+    """Word the real loss or gain of a metric that proves the objective, with its 1 − 2 alpha interval."""
     interval = evidence.equivalence_interval
     assert interval is not None  # nothing is proven without one
-    limits = (interval.low, interval.high) if evidence.difference > 0.0 else (-interval.high, -interval.low)
-    is_gain = (evidence.difference > 0.0) == higher_is_better
-    values = {"difference": abs(evidence.difference), "low": limits[0], "high": limits[1]}
-    if is_gain:
+    low, high = (interval.low, interval.high) if evidence.difference > 0.0 else (-interval.high, -interval.low)
+    values = {"difference": abs(evidence.difference), "low": low, "high": high}
+    if (evidence.difference > 0.0) == rule.higher_is_better:
         return Reason("gain.real" if is_one_sided(rule) else "gain.inside", values)
     return Reason("loss.inside", values)
 
 
-def is_equivalent(evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool = True) -> bool:
-    """Whether the complete pairs prove the objective: the interval and the exact guard agree."""
-    return is_inside(
-        evidence.equivalence_interval,
-        pvalue=evidence.pvalue_equivalence,
-        pvalue_exact=evidence.pvalue_equivalence_exact,
-        rule=rule,
-        higher_is_better=higher_is_better,
-    )
+def is_equivalent(evidence: Evidence, rule: MetricRule) -> bool:
+    """Tell whether the complete pairs prove the objective: the interval and the exact guard agree."""
+    pvalues = evidence.pvalue_equivalence, evidence.pvalue_equivalence_exact
+    return rule.is_proven_by(evidence.equivalence_interval, *pvalues)
 
 
-def policy_result(
-    policy: MissingPolicy, bounds: Bounds, rule: DecisionRule, *, higher_is_better: bool = True
-) -> PolicyResult:
-    """What one policy's bounds say."""
-    return PolicyResult(
-        policy=policy,
-        difference=bounds.difference,
-        interval=bounds.equivalence_interval,
-        is_equivalent=is_inside(
-            bounds.equivalence_interval,
-            pvalue=bounds.pvalue_equivalence,
-            pvalue_exact=bounds.pvalue_equivalence_exact,
-            rule=rule,
-            higher_is_better=higher_is_better,
-        ),
-    )
+def policy_results(
+    sample: Sample,
+    rule: MetricRule,
+    rng: Callable[[MissingPolicy], np.random.Generator],
+    *,
+    n_lost: int | None = None,
+    policies: Sequence[MissingPolicy] = FILLING,
+) -> Iterator[PolicyResult]:
+    """Return what ways of treating missing answers say about the objective, one after the other.
+
+    Args:
+        n_lost: pairs without an answer that the worst cases take as lost; None takes all.
+    """
+    for policy in policies:
+        filled = sample.under(policy, right=1.0 if rule.higher_is_better else 0.0, n_lost=n_lost)
+        bounds = pairs_of(filled).bounds(rule, rng(policy))
+        yield PolicyResult(
+            policy=policy,
+            difference=bounds.difference,
+            interval=bounds.intervals[0],
+            is_equivalent=bounds.prove(rule),
+        )
 
 
-def complete_result(evidence: Evidence) -> PolicyResult:
-    """What the complete pairs say, where they are equivalent."""
-    return PolicyResult(
-        policy=MissingPolicy.COMPLETE,
-        difference=evidence.difference,
-        interval=evidence.equivalence_interval,
-        is_equivalent=True,
-    )
-
-
-def _proven(evidence: Evidence, rule: DecisionRule) -> Reason:
+def _proven(evidence: Evidence, rule: MetricRule) -> Reason:
     code = "proven.above" if is_one_sided(rule) else "proven.inside"
     if evidence.pvalue_equivalence_exact is not None:
         return Reason(f"{code}.exact", {"bounds": bounds_of(rule)})
@@ -149,28 +150,32 @@ def _noted(reason: Reason, evidence: Evidence) -> Reason:
     return Reason("noted", {"reason": reason, "note": evidence.note}) if evidence.note else reason
 
 
-def _changed(evidence: Evidence, rule: DecisionRule, *, is_proven: bool, higher_is_better: bool) -> Reason:
+def _changed(evidence: Evidence, rule: MetricRule, *, is_proven: bool) -> Reason:
     interval, is_rise = evidence.equivalence_interval, evidence.difference > 0.0
     least = 0.0 if interval is None else interval.low if is_rise else -interval.high
-    code = "better" if is_rise == higher_is_better else "worse"
+    code = "better" if is_rise == rule.higher_is_better else "worse"
     if least > rule.margin:
         return Reason(f"{code}.beyond", {"margin": rule.margin, "p": evidence.pvalue_adjusted})
     return Reason(f"{code}.strict" if is_proven else code, {"p": evidence.pvalue_adjusted})
 
 
-def _still_needed(evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool) -> Reason:
+def _still_needed(evidence: Evidence, rule: MetricRule) -> Reason:
     if evidence.provable_margin is None:
         return Reason("nothing-proven", {"note": evidence.note})
+    if evidence.kind is EvidenceKind.CLUSTERS:
+        circumstances = Reason("at-design-effect", {"effect": evidence.design_effect})
+    else:
+        circumstances = Reason("at-discordance" if evidence.kind is EvidenceKind.COUNTS else "at-spread")
     values: dict[str, object] = {
         "proven": _noted(_items_prove(evidence, rule, evidence.provable_margin), evidence),
         "bounds": bounds_of(rule),
         "needed": items_about(evidence.items_needed, evidence.items_needed_range),
-        "circumstances": _circumstances(evidence),
+        "circumstances": circumstances,
     }
     if evidence.difference == 0.0:
         return Reason("needs", values)
     values["difference"] = evidence.difference
-    if is_out_of_reach(evidence, rule, higher_is_better=higher_is_better):
+    if is_out_of_reach(evidence, rule, higher_is_better=rule.higher_is_better):
         return Reason("needs.out-of-reach", values)
     observed = items_about(evidence.items_needed_observed, evidence.items_needed_observed_range)
     return Reason("needs.observed", {**values, "observed": observed})
@@ -197,12 +202,6 @@ def _items_prove(evidence: Evidence, rule: DecisionRule, margin: float) -> Reaso
     return Reason(code, {**values, "bounds": bounds_of(rule, margin)})
 
 
-def _circumstances(evidence: Evidence) -> Reason:
-    if evidence.kind is EvidenceKind.CLUSTERS:
-        return Reason("at-design-effect", {"effect": evidence.design_effect})
-    return Reason("at-discordance" if evidence.kind is EvidenceKind.COUNTS else "at-spread")
-
-
 def conclude(
     plan: Plan,
     rows: Sequence[MetricResult],
@@ -213,63 +212,63 @@ def conclude(
     treatment: Treatment | None = None,
     remedy: str = "",
 ) -> tuple[Verdict, tuple[Reason, ...]]:
-    """The comparison's verdict with its reasons, the weightiest first. `remedy`: the command for missing answers."""
+    """Return the comparison's verdict with its reasons, the weightiest first.
+
+    Args:
+        remedy: the command that asks again for missing answers; empty where none helps.
+    """
     troubles = treatment.troubles if treatment else ()
     if broken := [*troubles, *_broken(plan, arms, pairs), *too_many_missing(plan, rows, remedy)]:
         return Verdict.INVALID, tuple(broken)
     verdict, reasons = _of_rows(plan, rows)
-    return verdict, (*reasons, *_everywhere(plan.rule, suite))
-
-
-def _of_rows(plan: Plan, rows: Sequence[MetricResult]) -> tuple[Verdict, tuple[Reason, ...]]:
-    losses = [row for row in rows if row.verdict is Verdict.REGRESSION]
-    if losses:
-        return Verdict.REGRESSION, tuple(_open_reason(row, plan.rule.objective) for row in sorted(losses, key=_weight))
-    primaries = [row for row in rows if row.is_primary]
-    objective = plan.rule.objective
-    open_rows = [row for row in primaries if row.verdict not in PASSING[objective]]
-    if open_rows or not primaries:
-        reasons = tuple(_open_reason(row, objective) for row in open_rows)
-        return Verdict.INCONCLUSIVE, reasons or (Reason("no-primary"),)
-    changes = (_open_reason(row, objective) for row in changes_inside(rows, plan.rule))
-    return PROVEN[objective], (*changes, _all_proven(plan, primaries))
-
-
-def _all_proven(plan: Plan, primaries: Sequence[MetricResult]) -> Reason:
-    rules = {rule.margin: rule for rule in map(plan.rule_for, plan.primaries)}
-    bounds = [bounds_of(rule) for rule in rules.values()]
-    if len(bounds) == 1:
-        said = bounds[0]
-    elif len(bounds) == 2:
-        said = Reason("margins", {"margins": tuple(bounds)})
-    else:
-        said = Reason("margins.range", {"low": bounds_of(rules[min(rules)]), "high": bounds_of(rules[max(rules)])})
-    code = "all-equivalent" if plan.rule.objective is Objective.EQUIVALENCE else "all-non-inferior"
-    return Reason(code, {"n": len(primaries), "bounds": said})
-
-
-def _weight(row: MetricResult) -> tuple[bool, float]:
-    """Primaries first, then the smaller adjusted p."""
-    return not row.is_primary, row.evidence.pvalue_adjusted if row.evidence else 0.0
-
-
-def _everywhere(rule: DecisionRule, suite: SuiteEvidence | None) -> Iterable[Reason]:
     found = suite.global_test if suite else None
-    if found and found.n_metrics > 1 and found.pvalue <= rule.alpha and found.difference < 0.0:
-        yield Reason("worse-everywhere", {"n": found.n_metrics, "loss": -found.difference, "p": found.pvalue})
+    if found and found.n_metrics > 1 and found.pvalue <= plan.rule.alpha and found.difference < 0.0:
+        values = {"n": found.n_metrics, "loss": -found.difference, "p": found.pvalue}
+        reasons = (*reasons, Reason("worse-everywhere", values))
+    return verdict, reasons
 
 
-def _open_reason(row: MetricResult, objective: Objective) -> Reason:
-    if row.verdict is Verdict.IMPROVEMENT and objective is Objective.EQUIVALENCE:
-        return of(row.id, Reason("not-lossless", {"reason": row.reason}))
-    return of(row.id, row.reason)
-
-
-def _broken(plan: Plan, arms: Sequence[ArmSummary], pairs: PairSummary) -> Iterable[Reason]:
+def _broken(plan: Plan, arms: Sequence[ArmSummary], pairs: PairSummary) -> Iterator[Reason]:
     if pairs.request_hashes_differ:
         yield Reason("bytes-differ", {"n": pairs.request_hashes_differ})
     if pairs.same_text_other_score:
         yield Reason("scoring-differs", {"n": pairs.same_text_other_score})
     if plan.imported is None:  # a table of scores has no answers
         yield from (Reason("arm-silent", {"arm": arm.arm}) for arm in arms if not arm.n_answers)
-    yield from ending_troubles(arms, plan)
+    yield from odd_endings(arms, plan, beyond=True)
+
+
+def _of_rows(plan: Plan, rows: Sequence[MetricResult]) -> tuple[Verdict, tuple[Reason, ...]]:
+    objective = plan.rule.objective
+
+    def reasons(of_rows: Iterable[MetricResult]) -> tuple[Reason, ...]:
+        return tuple(
+            of(row.id, Reason("not-lossless", {"reason": row.reason}))
+            if row.verdict is Verdict.IMPROVEMENT and objective is Objective.EQUIVALENCE
+            else of(row.id, row.reason)
+            for row in of_rows
+        )
+
+    def weight(row: MetricResult) -> tuple[bool, float]:
+        return not row.is_primary, row.evidence.pvalue_adjusted if row.evidence else 0.0
+
+    if losses := [row for row in rows if row.verdict is Verdict.REGRESSION]:
+        return Verdict.REGRESSION, reasons(sorted(losses, key=weight))
+    primaries = [row for row in rows if row.is_primary]
+    open_rows = [row for row in primaries if row.verdict not in PASSING[objective]]
+    if open_rows or not primaries:
+        return Verdict.INCONCLUSIVE, reasons(open_rows) or (Reason("no-primary"),)
+    return PROVEN[objective], (*reasons(changes_inside(rows, plan.rule)), _all_proven(plan, len(primaries)))
+
+
+def _all_proven(plan: Plan, n_primaries: int) -> Reason:
+    rules = {rule.margin: rule for rule in map(plan.rule_for, plan.primaries)}
+    margins = [bounds_of(rule) for rule in rules.values()]
+    if len(margins) == 1:
+        bounds = margins[0]
+    elif len(margins) == 2:
+        bounds = Reason("margins", {"margins": tuple(margins)})
+    else:
+        bounds = Reason("margins.range", {"low": bounds_of(rules[min(rules)]), "high": bounds_of(rules[max(rules)])})
+    code = "all-equivalent" if plan.rule.objective is Objective.EQUIVALENCE else "all-non-inferior"
+    return Reason(code, {"n": n_primaries, "bounds": bounds})

@@ -27,14 +27,14 @@ def lost_pairs(rule: DecisionRule, missing: MissingCount, summary: MissingSummar
 
     All where the arms' missing shares differ, in this metric or over all: these answers are not missing at random.
     """
-    if rule.missing_lost is None or summary.pvalue <= rule.alpha or _share_pvalue(missing) <= rule.alpha:
+    off, on = missing.either - missing.candidate, missing.either - missing.baseline
+    if (
+        rule.missing_lost is None
+        or summary.pvalue <= rule.alpha
+        or mcnemar(PairedCounts(n_items=max(1, off + on), gains=off, losses=on)).pvalue <= rule.alpha
+    ):
         return None
     return math.ceil(rule.missing_lost * missing.either - _HAIR)
-
-
-def _share_pvalue(missing: MissingCount) -> float:
-    off, on = missing.either - missing.candidate, missing.either - missing.baseline
-    return mcnemar(PairedCounts(n_items=max(1, off + on), gains=off, losses=on)).pvalue
 
 
 def tipping_point(proves: Callable[[int], bool], most: int) -> int:

@@ -2,69 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 
-from qualab.model.comparison import Evidence, MetricResult
+from qualab.model.comparison import Evidence, IntervalOf, MetricResult
 from qualab.model.names import Objective, Verdict
-from qualab.model.plan import DecisionRule
-from qualab.model.reason import Reason
+from qualab.model.plan import DecisionRule, MetricSpec, Plan
+from qualab.model.reason import Reason, of
 
 PROVEN = {Objective.EQUIVALENCE: Verdict.EQUIVALENT, Objective.NON_INFERIORITY: Verdict.NON_INFERIOR}
-"""What a metric is said to be that proves the objective."""
+"""Verdict of a metric that proves the objective."""
 PASSING = {
     Objective.EQUIVALENCE: frozenset({Verdict.EQUIVALENT}),
     Objective.NON_INFERIORITY: frozenset({Verdict.NON_INFERIOR, Verdict.IMPROVEMENT}),
 }
-"""What every primary metric has to be. An improvement is no equivalence: a lossless drafter improves nothing either."""
-
-
+"""Verdicts that every primary metric has to have. An improvement is no equivalence: a lossless drafter improves nothing
+either."""
 MAX_ITEMS = 200_000
 """No number of items beyond is looked for."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRule(DecisionRule):
+    """The plan's rule for one metric: with its own margin, and which way is better."""
+
+    higher_is_better: bool = True
+
+    @classmethod
+    def of(cls, plan: Plan, spec: MetricSpec) -> MetricRule:
+        """Build the rule of a plan's metric."""
+        rule = plan.rule_for(spec)
+        values = {field.name: getattr(rule, field.name) for field in fields(rule)}
+        return cls(**values, higher_is_better=spec.higher_is_better)
+
+    @property
+    def sides(self) -> tuple[bool, bool]:
+        """Whether the tests against −margin, and against +margin, have to reject."""
+        return sides(self.objective, higher_is_better=self.higher_is_better)
+
+    def larger(self, lower: float, upper: float) -> float:
+        """Return the larger value of those sides of the margin that the objective takes."""
+        return max(value for value, is_taken in zip((lower, upper), self.sides, strict=True) if is_taken)
+
+    def is_proven_by(self, interval: IntervalOf | None, *pvalues: float | None) -> bool:
+        """Tell whether the 1 − 2 alpha interval keeps within the margin, and the tests at the margin agree."""
+        return (
+            interval is not None
+            and self.larger(-interval.low, interval.high) < self.margin
+            and all(p is None or p <= self.alpha for p in pvalues)
+        )
+
+
+def sides(objective: Objective, *, higher_is_better: bool = True) -> tuple[bool, bool]:
+    """Tell whether the tests against −margin, and against +margin, have to reject."""
+    return (True, True) if objective is Objective.EQUIVALENCE else (higher_is_better, not higher_is_better)
+
+
 def is_one_sided(rule: DecisionRule) -> bool:
-    """Whether a loss alone has to be ruled out."""
+    """Tell whether a loss alone has to be ruled out."""
     return rule.objective is Objective.NON_INFERIORITY
 
 
 def bounds_of(rule: DecisionRule, margin: float | None = None) -> Reason:
-    """The rule's margin, or one that is proven, as the objective takes it: both sides, or that of a loss."""
+    """Word the rule's margin, or one that is proven, as both sides or as a loss."""
     code = "margin.loss" if is_one_sided(rule) else "margin.both"
-    if margin is not None:
-        return Reason(f"{code}.proven", {"margin": margin})
-    return Reason(code, {"margin": rule.margin})
-
-
-def sides(objective: Objective, *, higher_is_better: bool = True) -> tuple[bool, bool]:
-    """Whether the tests against −margin, and against +margin, have to reject."""
-    if objective is Objective.EQUIVALENCE:
-        return True, True
-    return higher_is_better, not higher_is_better
+    return Reason(code, {"margin": rule.margin}) if margin is None else Reason(f"{code}.proven", {"margin": margin})
 
 
 def is_out_of_reach(evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool = True) -> bool:
-    """Whether no number of items proves the margin if the observed difference is the true one."""
+    """Tell whether no number of items proves the margin at the observed difference."""
     lower, upper = sides(rule.objective, higher_is_better=higher_is_better)
     return (lower and evidence.difference <= -rule.margin) or (upper and evidence.difference >= rule.margin)
 
 
 def is_changed(evidence: Evidence, rule: DecisionRule) -> bool:
-    """Whether the adjusted p-value shows a loss or a gain, of whatever size."""
+    """Tell whether the adjusted p-value shows a loss or a gain, of whatever size."""
     return evidence.pvalue_adjusted <= rule.alpha and evidence.difference != 0.0
 
 
-def ruling(evidence: Evidence, rule: DecisionRule, *, is_proven: bool, higher_is_better: bool = True) -> Verdict:
-    """A metric's verdict. `is_proven`: intervals, tests and missing-answer policies all prove the objective."""
+def ruling(evidence: Evidence, rule: MetricRule, *, is_proven: bool) -> Verdict:
+    """Return a metric's verdict.
+
+    Args:
+        is_proven: whether intervals, tests and missing-answer policies all prove the objective.
+    """
     changed = is_changed(evidence, rule)
     if is_proven and not (changed and rule.strict):
         return PROVEN[rule.objective]
     if not changed:
         return Verdict.INCONCLUSIVE
-    return Verdict.IMPROVEMENT if (evidence.difference > 0.0) == higher_is_better else Verdict.REGRESSION
+    return Verdict.IMPROVEMENT if (evidence.difference > 0.0) == rule.higher_is_better else Verdict.REGRESSION
 
 
 def changes_inside(rows: Sequence[MetricResult], rule: DecisionRule) -> list[MetricResult]:
-    """Metrics that prove the objective with a real loss or gain, the primary ones first. Each is said up front."""
+    """List the metrics that prove the objective with a real loss or gain, primaries first."""
     proven = (row for row in rows if row.verdict is PROVEN[rule.objective] and not row.equals)
     changed = [row for row in proven if row.evidence and is_changed(row.evidence, rule)]
     return sorted(changed, key=lambda row: not row.is_primary)
+
+
+def suspicions(rows: Sequence[MetricResult]) -> Iterator[Reason]:
+    """Name each primary metric with values of a broken scorer: both arms at 0, at 1, or below what guessing gets."""
+    for row in rows:
+        if row.is_primary and row.baseline is not None and row.candidate is not None:
+            if row.baseline == row.candidate == 0.0:
+                yield of(row.id, Reason("suspect.zero"))
+            elif row.baseline == row.candidate == 1.0:
+                yield of(row.id, Reason("suspect.one"))
+            elif row.chance is not None and max(row.baseline, row.candidate) < row.chance:
+                yield of(row.id, Reason("suspect.chance", {"chance": row.chance}))

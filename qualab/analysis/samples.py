@@ -1,4 +1,4 @@
-"""Random numbers of an analysis: one stream a purpose, all from the plan's hash."""
+"""Scores as they were stored, where answers were expected, and the samples made from both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qualab.model.items import Item, Score
 from qualab.model.names import ArmName, MetricKind, MissingPolicy
 from qualab.model.plan import MetricSpec, Plan
 from qualab.model.reason import Reason
-from qualab.stats.checks import FloatArray, IntArray
+from qualab.stats.checks import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +97,6 @@ class Layout:
     tasks: dict[str, Places]
     n_units: int
 
-    @property
-    def n_answers(self) -> int:
-        return sum(len(places.keys) for places in self.tasks.values())
-
 
 def layout_of(plan: Plan, items: Sequence[Item], *, left_out: Set[Key] = frozenset()) -> Layout:
     """Where the plan expects answers, from the items' clusters; without those that are left out."""
@@ -111,7 +107,8 @@ def layout_of(plan: Plan, items: Sequence[Item], *, left_out: Set[Key] = frozens
     tasks: dict[str, Places] = {}
     for task, own in by_task.items():
         own.sort(key=lambda item: item.doc_id)
-        codes = [known.setdefault(_unit(item), len(known)) for item in own]
+        units = [("cluster", item.cluster) if item.cluster else ("item", str(item.doc_id)) for item in own]
+        codes = [known.setdefault((task, *unit), len(known)) for unit in units]
         keys = [(item.position, repeat) for item in own for repeat in range(repeats)]
         kept = np.array([key not in left_out for key in keys], dtype=np.bool_)
         tasks[task] = Places(
@@ -121,10 +118,6 @@ def layout_of(plan: Plan, items: Sequence[Item], *, left_out: Set[Key] = frozens
         )
         start += len(own) * repeats
     return Layout(tasks=tasks, n_units=len(known))
-
-
-def _unit(item: Item) -> tuple[str, ...]:
-    return (item.task, "cluster", item.cluster) if item.cluster else (item.task, "item", str(item.doc_id))
 
 
 def scores_hash(scores: Scores, layout: Layout) -> Any:
@@ -154,8 +147,6 @@ def input_hash(
 
 ROUNDING = 1e-9
 """What a score may lie outside of its range, in shares of it."""
-Label = Any
-"""A class as the harness spells it; None where the answer is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -217,64 +208,51 @@ class MeanSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskLabels:
-    """One task's right labels and those that the arms gave."""
+    """One task's right labels and those that the arms gave, as codes from 0 on in an order of their spelling."""
 
     number: IntArray
     unit: IntArray
-    truth: list[Label]
+    truth: IntArray
     """The most frequent one where neither arm has the item: the harness tells it with a score only."""
-    baseline: list[Label]
-    candidate: list[Label]
+    baseline: IntArray
+    """-1 where the answer is missing."""
+    candidate: IntArray
+    n_labels: int
 
     @property
     def identity(self) -> Hashable:
-        return self.number.tobytes(), tuple(self.truth), tuple(self.baseline), tuple(self.candidate)
+        return tuple(values.tobytes() for values in (self.number, self.truth, self.baseline, self.candidate))
+
+    @property
+    def is_missing(self) -> BoolArray:
+        return np.asarray((self.baseline < 0) | (self.candidate < 0))
 
     def complete(self) -> TaskLabels:
-        kept = [
-            place
-            for place, answers in enumerate(zip(self.baseline, self.candidate, strict=True))
-            if None not in answers
-        ]
-        return TaskLabels(
-            number=self.number[kept],
-            unit=self.unit[kept],
-            truth=[self.truth[place] for place in kept],
-            baseline=[self.baseline[place] for place in kept],
-            candidate=[self.candidate[place] for place in kept],
-        )
+        kept, names = ~self.is_missing, ("number", "unit", "truth", "baseline", "candidate")
+        return replace(self, **{name: getattr(self, name)[kept] for name in names})
 
-    def filled(self, *, off_is_right: bool, on_is_right: bool, lost: Set[int] | None = None) -> TaskLabels:
-        """With an answer for each missing one. `lost`: the only places (None: all) where it is another than the other
-        arm's."""
-        wrong = _wrong_labels({*self.truth, *self.baseline, *self.candidate} - {None})
+    def filled(self, *, off_is_right: bool, on_is_right: bool, lost: IntArray | None = None) -> TaskLabels:
+        """Put a label in place of each missing one.
 
-        def fill(answers: Sequence[Label], others: Sequence[Label], *, is_right: bool) -> list[Label]:
-            filled = []
-            for place, (given, other, truth) in enumerate(zip(answers, others, self.truth, strict=True)):
-                assumed = truth if is_right else wrong[truth]
-                if lost is not None and place not in lost:
-                    assumed = truth if other is None else other
-                filled.append(assumed if given is None else given)
-            return filled
+        Args:
+            lost: the only places (None: all) where it is another than the other arm's.
+        """
+        # one of those that occur: a label of its own would be a class of its own
+        wrong = (self.truth + 1) % max(2, self.n_labels)
+        is_lost = np.ones(self.truth.size, np.bool_) if lost is None else np.isin(np.arange(self.truth.size), lost)
 
-        return TaskLabels(
-            number=self.number,
-            unit=self.unit,
-            truth=self.truth,
-            baseline=fill(self.baseline, self.candidate, is_right=off_is_right),
-            candidate=fill(self.candidate, self.baseline, is_right=on_is_right),
-        )
+        def fill(labels: IntArray, others: IntArray, *, is_right: bool) -> IntArray:
+            same = np.where(others < 0, self.truth, others)
+            return np.where(labels < 0, np.where(is_lost, self.truth if is_right else wrong, same), labels)
 
-    def changed_places(self, *, off_is_right: bool, on_is_right: bool) -> list[int]:
-        """Where filling in a missing answer makes one arm right and the other wrong."""
+        baseline = fill(self.baseline, self.candidate, is_right=off_is_right)
+        return replace(self, baseline=baseline, candidate=fill(self.candidate, self.baseline, is_right=on_is_right))
+
+    def changed_places(self, *, off_is_right: bool, on_is_right: bool) -> IntArray:
+        """Find where filling in a missing answer makes one arm right and the other wrong."""
         filled = self.filled(off_is_right=off_is_right, on_is_right=on_is_right)
-        answers = zip(self.baseline, self.candidate, filled.baseline, filled.candidate, self.truth, strict=True)
-        return [
-            place
-            for place, (off, on, filled_off, filled_on, truth) in enumerate(answers)
-            if None in (off, on) and (filled_off == truth) != (filled_on == truth)
-        ]
+        is_changed = (filled.baseline == self.truth) != (filled.candidate == self.truth)
+        return np.flatnonzero(self.is_missing & is_changed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -285,7 +263,7 @@ class LabelSample:
 
     @property
     def n_items(self) -> int:
-        return sum(len(task.truth) for task in self.tasks)
+        return sum(task.truth.size for task in self.tasks)
 
     @property
     def identity(self) -> Hashable:
@@ -295,16 +273,16 @@ class LabelSample:
         """Without a missing label; `right` is of no concern to labels. `n_lost` as for means."""
         del right
         if policy is MissingPolicy.COMPLETE:
-            return LabelSample(tasks=tuple(task for task in map(TaskLabels.complete, self.tasks) if task.truth))
+            return LabelSample(tasks=tuple(task for task in map(TaskLabels.complete, self.tasks) if task.truth.size))
         off, on = _FILLED_AS_RIGHT[policy]
         left, found = n_lost, []
         for task in self.tasks:
             lost = None
             if left is not None and policy is not MissingPolicy.WRONG:
-                lost = set(task.changed_places(off_is_right=off, on_is_right=on)[:left])
-                left -= len(lost)
+                lost = task.changed_places(off_is_right=off, on_is_right=on)[:left]
+                left -= lost.size
             found.append(task.filled(off_is_right=off, on_is_right=on, lost=lost))
-        return LabelSample(tasks=tuple(task for task in found if task.truth))
+        return LabelSample(tasks=tuple(task for task in found if task.truth.size))
 
 
 Sample = MeanSample | LabelSample
@@ -318,13 +296,6 @@ _FILLED_AS_RIGHT: Mapping[MissingPolicy, tuple[bool, bool]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Untestable:
-    """Why a metric has no sample."""
-
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MissingCount:
     """A metric's answers without a score."""
 
@@ -333,13 +304,8 @@ class MissingCount:
     either: int
 
 
-def members_of(spec: MetricSpec, plan: Plan) -> list[MetricSpec]:
-    """The metrics that a row pools: itself, or a group's members that have it."""
-    return plan.members_of(spec)
-
-
 def missing_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout) -> MissingCount:
-    """Answers without a score, over all members."""
+    """Count answers without a score, over all members."""
     off = on = either = 0
     for member in members:
         baseline, candidate = (scores.column(member.task, member.key, arm) for arm in ArmName)
@@ -351,23 +317,8 @@ def missing_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout) ->
     return MissingCount(baseline=off, candidate=on, either=either)
 
 
-def sample_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout, plan: Plan) -> Sample | Untestable:
-    """A metric's sample, chosen by the kinds of what it pools."""
-    kinds = {member.kind for member in members}
-    if not members:
-        return Untestable(reason=Reason("untested.no-member"))
-    if MetricKind.OTHER in kinds:
-        return Untestable(reason=Reason("untested.undeclared"))
-    if MetricKind.GROUP_MEAN in kinds or len(kinds) > 1:
-        return Untestable(reason=Reason("untested.mixed"))
-    parts = [_Both.of(member, scores, layout, plan.score_bounds_of(member)) for member in members]
-    if kinds == {MetricKind.MACRO_F1}:
-        return _labels(parts)
-    return _lists(parts) if kinds == {MetricKind.LIST_MEAN} else _numbers(parts)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Both:
+class _TaskScores:
     """One task's scores of one metric in both arms, None where missing."""
 
     places: Places
@@ -375,37 +326,48 @@ class _Both:
     candidate: list[Any]
     bounds: tuple[float, float]
 
-    @classmethod
-    def of(cls, member: MetricSpec, scores: Scores, layout: Layout, bounds: tuple[float, float]) -> _Both:
-        places = layout.tasks[member.task]
-        off, on = (_in_order(scores.column(member.task, member.key, arm), places.keys) for arm in ArmName)
-        return cls(places=places, baseline=off, candidate=on, bounds=bounds)
-
     def values(self) -> Iterable[Any]:
         return (value for arm in (self.baseline, self.candidate) for value in arm if value is not None)
 
 
-def _in_order(column: Column, keys: Sequence[Key]) -> list[Any]:
-    return [column.get(key) for key in keys]
+def sample_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout, plan: Plan) -> Sample | Reason:
+    """Make a metric's sample, or say why it has none.
+
+    Args:
+        members: the metrics that the row pools.
+    """
+    kinds = {member.kind for member in members}
+    if not members:
+        return Reason("untested.no-member")
+    if MetricKind.OTHER in kinds:
+        return Reason("untested.undeclared")
+    if MetricKind.GROUP_MEAN in kinds or len(kinds) > 1:
+        return Reason("untested.mixed")
+    parts = []
+    for member in members:
+        places = layout.tasks[member.task]
+        columns = (scores.column(member.task, member.key, arm) for arm in ArmName)
+        baseline, candidate = ([column.get(key) for key in places.keys] for column in columns)
+        bounds = plan.score_bounds_of(member)
+        parts.append(_TaskScores(places=places, baseline=baseline, candidate=candidate, bounds=bounds))
+    make = {MetricKind.MACRO_F1: _labels, MetricKind.LIST_MEAN: _lists}.get(members[0].kind, _numbers)
+    return make(parts)
 
 
-def _numbers(parts: Sequence[_Both]) -> Sample | Untestable:
-    types = {kind for part in parts for arm in (part.baseline, part.candidate) for kind in set(map(type, arm))}
-    if not all(issubclass(kind, (int, float)) for kind in types - {type(None)}):
-        return Untestable(reason=Reason("untested.no-number"))
-    sample = MeanSample(
-        number=np.concatenate([part.places.numbers for part in parts]),
-        unit=np.concatenate([part.places.units for part in parts]),
-        baseline=np.concatenate([np.array(part.baseline, dtype=np.float64) for part in parts]),
-        candidate=np.concatenate([np.array(part.candidate, dtype=np.float64) for part in parts]),
+def _numbers(parts: Sequence[_TaskScores]) -> Sample | Reason:
+    types = {kind for part in parts for kind in set(map(type, part.values()))}
+    if not all(issubclass(kind, (int, float)) for kind in types):
+        return Reason("untested.no-number")
+    baseline, candidate = (
+        np.concatenate([np.array(getattr(part, arm.value), dtype=np.float64) for part in parts]) for arm in ArmName
     )
-    return _in_shares(sample, _bounds_of_answers(parts))
+    return _in_shares(parts, baseline, candidate, 1)
 
 
-def _lists(parts: Sequence[_Both]) -> Sample | Untestable:
+def _lists(parts: Sequence[_TaskScores]) -> Sample | Reason:
     """Every entry of every list is a score; those of one list share its unit."""
     if not all(isinstance(value, (list, tuple)) for part in parts for value in part.values()):
-        return Untestable(reason=Reason("untested.no-list"))
+        return Reason("untested.no-list")
     longest = max((len(value) for part in parts for value in part.values()), default=1)
     lengths: list[int] = []
     baseline: list[float] = []
@@ -413,59 +375,51 @@ def _lists(parts: Sequence[_Both]) -> Sample | Untestable:
     for part in parts:
         for off, on in zip(part.baseline, part.candidate, strict=True):
             if off is not None and on is not None and len(off) != len(on):
-                return Untestable(reason=Reason("untested.lengths"))
+                return Reason("untested.lengths")
             known = off if off is not None else on
             length = longest if known is None else len(known)
             lengths.append(length)
             baseline += [np.nan] * length if off is None else off
             candidate += [np.nan] * length if on is None else on
-    sample = MeanSample(
-        number=np.repeat(np.concatenate([part.places.numbers for part in parts]), lengths),
-        unit=np.repeat(np.concatenate([part.places.units for part in parts]), lengths),
-        baseline=np.array(baseline, dtype=np.float64),
-        candidate=np.array(candidate, dtype=np.float64),
-    )
-    return _in_shares(sample, np.repeat(_bounds_of_answers(parts), lengths, axis=0))
+    return _in_shares(parts, np.array(baseline, dtype=np.float64), np.array(candidate, dtype=np.float64), lengths)
 
 
-def _bounds_of_answers(parts: Sequence[_Both]) -> FloatArray:
-    """The lowest and the highest possible score of each answer."""
-    return np.concatenate([np.tile(part.bounds, (len(part.baseline), 1)) for part in parts]).astype(np.float64)
-
-
-def _in_shares(sample: MeanSample, bounds: FloatArray) -> Sample | Untestable:
-    """The scores in shares of their range, if all lie in it."""
-    low, high = bounds.T
-    arms = [(scores - low) / (high - low) for scores in (sample.baseline, sample.candidate)]
-    for scores, shares in zip((sample.baseline, sample.candidate), arms, strict=True):
+def _in_shares(
+    parts: Sequence[_TaskScores], baseline: FloatArray, candidate: FloatArray, lengths: int | list[int]
+) -> Sample | Reason:
+    """The scores in shares of their range, if all lie in it. `lengths`: scores of each answer."""
+    ranges = np.concatenate([np.tile(part.bounds, (len(part.baseline), 1)) for part in parts]).astype(np.float64)
+    low, high = np.repeat(ranges, lengths, axis=0).T
+    arms = []
+    for scores in (baseline, candidate):
+        shares = (scores - low) / (high - low)
         if (outside := np.flatnonzero(np.abs(shares - 0.5) > 0.5 + ROUNDING)).size:
             first = outside[0]
             values = {"score": scores[first], "low": low[first], "high": high[first]}
-            return Untestable(reason=Reason("untested.bounds", {name: float(one) for name, one in values.items()}))
-    baseline, candidate = (np.clip(shares, 0.0, 1.0) for shares in arms)
-    return replace(sample, baseline=baseline, candidate=candidate)
-
-
-def _labels(parts: Sequence[_Both]) -> Sample | Untestable:
-    if not all(isinstance(value, (list, tuple)) and len(value) == 2 for part in parts for value in part.values()):
-        return Untestable(reason=Reason("untested.no-labels"))
-    return LabelSample(tasks=tuple(_task_labels(part) for part in parts))
-
-
-def _task_labels(part: _Both) -> TaskLabels:
-    known = [off or on for off, on in zip(part.baseline, part.candidate, strict=True)]
-    counts = Counter(pair[0] for pair in known if pair)
-    usual = max(counts, key=lambda label: (counts[label], repr(label)), default="")
-    return TaskLabels(
-        number=part.places.numbers,
-        unit=part.places.units,
-        truth=[pair[0] if pair else usual for pair in known],
-        baseline=[pair[1] if pair else None for pair in part.baseline],
-        candidate=[pair[1] if pair else None for pair in part.candidate],
+            return Reason("untested.bounds", {name: float(value) for name, value in values.items()})
+        arms.append(np.clip(shares, 0.0, 1.0))
+    return MeanSample(
+        number=np.repeat(np.concatenate([part.places.numbers for part in parts]), lengths),
+        unit=np.repeat(np.concatenate([part.places.units for part in parts]), lengths),
+        baseline=arms[0],
+        candidate=arms[1],
     )
 
 
-def _wrong_labels(labels: set[Label]) -> dict[Label, Label]:
-    """For each right label a wrong one among those that occur: a label of its own would be a class of its own."""
-    ordered = sorted(labels, key=repr)
-    return dict(zip(ordered, [*ordered[1:], ordered[0] if len(ordered) > 1 else "(none)"], strict=True))
+def _labels(parts: Sequence[_TaskScores]) -> Sample | Reason:
+    if not all(isinstance(value, (list, tuple)) and len(value) == 2 for part in parts for value in part.values()):
+        return Reason("untested.no-labels")
+    tasks = []
+    for part in parts:
+        known = [off or on for off, on in zip(part.baseline, part.candidate, strict=True)]
+        counts = Counter(pair[0] for pair in known if pair)
+        usual = max(counts, key=lambda label: (counts[label], repr(label)), default="")
+        truth = [pair[0] if pair else usual for pair in known]
+        answers = [[pair[1] if pair else None for pair in arm] for arm in (part.baseline, part.candidate)]
+        labels = sorted({*truth, *answers[0], *answers[1]} - {None}, key=repr)
+        codes = {None: -1} | {label: code for code, label in enumerate(labels)}
+        arrays = (np.array([codes[label] for label in column], dtype=np.int64) for column in (truth, *answers))
+        places, names = part.places, ("truth", "baseline", "candidate")
+        coded = dict(zip(names, arrays, strict=True))
+        tasks.append(TaskLabels(number=places.numbers, unit=places.units, n_labels=len(labels), **coded))
+    return LabelSample(tasks=tuple(tasks))

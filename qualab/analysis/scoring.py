@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, islice
 from numbers import Real
 from typing import Any
@@ -29,7 +29,7 @@ def score_answers(
     Every answer is read once; the summary counts what went by.
     """
     summary, outcomes = Summary(items), Outcomes(items, metrics)
-    scores = _scores(store, comparison_id, tasks, items, seen_by=(summary.add, outcomes.add_answer))
+    scores = seen_scores(store, comparison_id, tasks, items, summary.add, outcomes.add_answer)
     store.put_scores(comparison_id, outcomes.passing(scores))
     store.put_outcomes(comparison_id, outcomes.rows())
     return summary
@@ -44,31 +44,29 @@ def summary_of(store: Store, comparison_id: str, items: Sequence[Item]) -> Summa
     return summary
 
 
-def scores_between(
+def seen_scores(
     store: Store,
     comparison_id: str,
     tasks: ScoredTasks,
     items: Sequence[Item],
-    positions: range,
-    *,
-    seen_by: Callable[[Answer], None],
+    *seen_by: Callable[[Answer], None],
+    positions: range | None = None,
 ) -> Iterator[Score]:
-    """The scores of the answers at these positions, in the same order whatever else is stored."""
-    for arm in ArmName:
-        answers = (one for one in store.answers(comparison_id, arm=arm) if one.position in positions)
-        yield from scores_of(_passing(answers, (seen_by,)), tasks, items)
+    """Score the answers at these positions (None: all), in the same order whatever else is stored.
 
+    Args:
+        seen_by: each is given every answer as it goes by.
+    """
 
-def _scores(
-    store: Store,
-    comparison_id: str,
-    tasks: ScoredTasks,
-    items: Sequence[Item],
-    *,
-    seen_by: Sequence[Callable[[Answer], None]],
-) -> Iterator[Score]:
+    def answers(arm: ArmName) -> Iterator[Answer]:
+        for answer in store.answers(comparison_id, arm=arm):
+            if positions is None or answer.position in positions:
+                for see in seen_by:
+                    see(answer)
+                yield answer
+
     for arm in ArmName:
-        yield from scores_of(_passing(store.answers(comparison_id, arm=arm), seen_by), tasks, items)
+        yield from scores_of(answers(arm), tasks, items)
 
 
 def scores_of(answers: Iterator[Answer], tasks: ScoredTasks, items: Sequence[Item]) -> Iterator[Score]:
@@ -76,15 +74,12 @@ def scores_of(answers: Iterator[Answer], tasks: ScoredTasks, items: Sequence[Ite
     for task, entries in groupby(answered_items(answers, items), key=lambda entry: entry[1].task):
         while chunk := list(islice(entries, CHUNK)):
             values = tasks.score(task, [(item, replies) for _, item, _, replies in chunk])
-            for entry, metrics in zip(chunk, values, strict=True):
-                yield from _rows(entry, metrics)
-
-
-def _passing(answers: Iterator[Answer], seen_by: Sequence[Callable[[Answer], None]]) -> Iterator[Answer]:
-    for answer in answers:
-        for see in seen_by:
-            see(answer)
-        yield answer
+            for (arm, item, repeat, _), metrics in zip(chunk, values, strict=True):
+                for metric, raw in metrics.items():
+                    value, detail = _split(raw)
+                    yield Score(
+                        arm=arm, position=item.position, repeat=repeat, metric=metric, value=value, detail=detail
+                    )
 
 
 def answered_items(answers: Iterator[Answer], items: Sequence[Item]) -> Iterator[Answered]:
@@ -100,30 +95,16 @@ def answered_items(answers: Iterator[Answer], items: Sequence[Item]) -> Iterator
                 yield arm, item, repeat, tuple(replies)
 
 
-def _rows(entry: Answered, metrics: Mapping[str, Any]) -> Iterator[Score]:
-    arm, item, repeat, _ = entry
-    for metric, raw in metrics.items():
-        value, detail = _split(raw)
-        yield Score(arm=arm, position=item.position, repeat=repeat, metric=metric, value=value, detail=detail)
-
-
 def _split(raw: Any) -> tuple[float, tuple[Any, ...] | None]:
     """A harness score as one number, and as what it is made of where it is not one."""
     if isinstance(raw, Real) or hasattr(raw, "item"):
         return float(raw), None
+    parts = tuple(part.item() if hasattr(part, "item") else part for part in raw)
     if isinstance(raw, tuple):
-        pair = tuple(_plain(part) for part in raw)
-        return float(pair[0] == pair[1]), pair
-    parts = tuple(_plain(part) for part in raw)
+        return float(parts[0] == parts[1]), parts
     return (sum(parts) / len(parts) if parts else 0.0), parts
 
 
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
-
-
 def raw_value(score: Score) -> Any:
-    """The harness's own score again, as its aggregations take it: a number, a list, or a pair."""
-    if score.detail is None:
-        return score.value
-    return score.detail
+    """Return the harness's own score again, as its aggregations take it: a number, a list, or a pair."""
+    return score.value if score.detail is None else score.detail

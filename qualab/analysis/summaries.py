@@ -44,13 +44,10 @@ class _ArmCount:
             self.models.update([reply.model] if reply.model else ())
             self.latencies.append(reply.latency_s)
             if text is not None:
-                self._add_text(text)
-
-    def _add_text(self, found: LeakTrace) -> None:
-        self.generations += 1
-        self.truncated += LeakKind.LENGTH_LIMIT in found.leaks
-        self.empty += not found.text.strip()
-        self.with_stop_string += LeakKind.STOP_STRING in found.leaks
+                self.generations += 1
+                self.truncated += LeakKind.LENGTH_LIMIT in text.leaks
+                self.empty += not text.text.strip()
+                self.with_stop_string += LeakKind.STOP_STRING in text.leaks
 
     def summary(self, arm: ArmName) -> ArmSummary:
         ordered = sorted(self.latencies)
@@ -131,33 +128,6 @@ Key = tuple[int, int]
 """Position and repeat."""
 
 
-@dataclass(slots=True)
-class _PairCount:
-    n_pairs: int = 0
-    same_text: int = 0
-    finish_reasons_differ: int = 0
-    prompt_tokens_differ: int = 0
-    request_hashes_differ: int = 0
-
-    def add(self, one: _Trace, other: _Trace) -> None:
-        self.request_hashes_differ += one.request_hash != other.request_hash
-        if one.prompt_tokens is not None and other.prompt_tokens is not None:
-            self.prompt_tokens_differ += one.prompt_tokens != other.prompt_tokens
-        if one.text is not None and other.text is not None:
-            self.n_pairs += 1
-            self.same_text += one.text.text == other.text.text
-            self.finish_reasons_differ += one.finish_reason != other.finish_reason
-
-    def summary(self) -> PairSummary:
-        return PairSummary(
-            n_pairs=self.n_pairs,
-            same_text=self.same_text,
-            finish_reasons_differ=self.finish_reasons_differ,
-            prompt_tokens_differ=self.prompt_tokens_differ,
-            request_hashes_differ=self.request_hashes_differ,
-        )
-
-
 class Summary:
     """Counts both arms' answers as they go by, in any order; answers whose pair is missing stay unpaired."""
 
@@ -165,7 +135,7 @@ class Summary:
         """`items` by position."""
         self._items = items
         self._arms = {arm: _ArmCount() for arm in ArmName}
-        self._pairs = _PairCount()
+        self._pairs = Counter[str]()
         self._waiting: dict[tuple[int, int, int], _Trace] = {}
         self._is_same: dict[Key, bool] = {}
         self.drafted = DraftedAnswers()
@@ -193,9 +163,14 @@ class Summary:
         if other is None:
             self._waiting[place] = trace
             return
-        self._pairs.add(trace, other)
+        self._pairs["request_hashes_differ"] += trace.request_hash != other.request_hash
+        if trace.prompt_tokens is not None and other.prompt_tokens is not None:
+            self._pairs["prompt_tokens_differ"] += trace.prompt_tokens != other.prompt_tokens
         is_same = False
         if text is not None and other.text is not None:
+            self._pairs["n_pairs"] += 1
+            self._pairs["same_text"] += text.text == other.text.text
+            self._pairs["finish_reasons_differ"] += trace.finish_reason != other.finish_reason
             baseline, candidate = (text, other.text) if answer.arm is ArmName.BASELINE else (other.text, text)
             self.leaks.add(answer.position, baseline, candidate)
             is_same = answer.reply.text is not None and text.text == other.text.text
@@ -213,7 +188,8 @@ class Summary:
 
     @property
     def pairs(self) -> PairSummary:
-        return self._pairs.summary()
+        names = ("n_pairs", "same_text", "finish_reasons_differ", "prompt_tokens_differ", "request_hashes_differ")
+        return PairSummary(**{name: self._pairs[name] for name in names})
 
     @property
     def data_hash(self) -> str:

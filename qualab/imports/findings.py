@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from qualab.errors import PairDiffers
 from qualab.imports.join import ArmLog, Match, settings_text
-from qualab.model.comparison import ArmSummary, Comparison
 from qualab.model.logged import LoggedRun, LoggedTask
 from qualab.model.names import ArmName
 from qualab.model.plan import FindingCode, Imported, ImportFinding, TaskJoin
@@ -188,17 +187,6 @@ def settle(findings: Sequence[ImportFinding], allowed: Sequence[FindingCode]) ->
 def names_of(runs: Mapping[str, LoggedRun]) -> dict[str, str]:
     """Each run as a person knows it."""
     return {arm: f"{f'{run.format} {run.harness_version}'.strip()}, {run.name}" for arm, run in runs.items()}
-
-
-def stream_source(comparison: Comparison) -> str:
-    """The hash that an analysis draws its random numbers from: an exported run's is that of the run."""
-    imported = comparison.plan.imported
-    return imported.plan_hash if imported and imported.plan_hash else comparison.plan_hash
-
-
-def without_times(arm: ArmSummary) -> ArmSummary:
-    """No log tells how long an answer took."""
-    return replace(arm, latency_p50_s=None, latency_p99_s=None)
 
 
 def import_caveats(imported: Imported) -> Iterator[Reason]:

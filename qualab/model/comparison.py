@@ -114,7 +114,7 @@ class Evidence:
     """What a person must know of how the bounds came about; None otherwise."""
     pvalue_equivalence_bounded: float | None = None
     """Of Gaffke's bound for means of bounded scores, likewise: it decides alone where scores are not 0/1, and has to
-    agree where 0/1 scores stand in clusters. None for other kinds, and in analyses of 0.1."""
+    agree where 0/1 scores stand in clusters. None for other kinds."""
     items_needed_range: ItemsRange | None = None
     """The same over the 1 - 2 alpha interval of the discordance; None where there is no discordance."""
     items_needed_observed: int | None = None
@@ -162,7 +162,7 @@ class MetricResult:
     policies: tuple[PolicyResult, ...] = ()
     """Filled where answers are missing and the complete pairs prove the objective."""
     margin: float | None = None
-    """The metric's own margin in the plan; None in analyses that were stored before there were any."""
+    """The metric's own margin in the plan."""
     n_left_out: int = 0
     """Answers that both arms lack for the same reason: in neither `n_missing` nor any test."""
     n_lost: int | None = None
@@ -493,22 +493,20 @@ class Analysis:
     looks: LooksTaken | None = None
     """None where the plan has no looks."""
     treatment: Treatment | None = None
-    """None in analyses of versions that did not look into engines."""
+    """None in imported comparisons."""
     pinning: Pinning | None = None
-    """None in analyses of versions that knew no pins."""
     noise: NoiseFloor | None = None
     """None where no noise floor was measured."""
     repeats: RepeatSummary | None = None
     """None where every item was asked once."""
     data_hash: str = ""
-    """Of the items and every stored answer; empty in analyses of versions that did not hash them."""
+    """Of the items and every stored answer."""
     tokens: FirstTokenSummary | None = None
-    """Where texts that differ begin to; None in imported comparisons, where nothing generates, and in analyses of
-    versions that did not tokenize."""
+    """Where texts that differ begin to; None in imported comparisons, and where nothing generates."""
     reasoning: ReasoningSummary | None = None
     """None where no answer holds any reasoning."""
     leaks: tuple[LeakSummary, ...] = ()
-    """Kinds of leaks that there are; empty in analyses of versions that did not look for them."""
+    """Kinds of leaks that there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -536,7 +534,7 @@ class SealedAnalysis:
     body: str
     """Its canonical JSON."""
     previous: str
-    """The seal before it, or the hash of the comparison's plan. Empty in analyses of versions without seals."""
+    """The seal before it, or the hash of the comparison's plan."""
     seal: str
 
     @property

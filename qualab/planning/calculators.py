@@ -10,15 +10,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from qualab.analysis.bounds import with_items_needed, with_zero
+from qualab.analysis.evidence import evidence_of, pairs_of_counts, with_zero
 from qualab.analysis.judge import is_equivalent, judge
-from qualab.analysis.means import mean_evidence, sample_of_counts
+from qualab.analysis.ruling import MetricRule
+from qualab.analysis.samples import Streams
 from qualab.errors import InvalidValue
 from qualab.model.comparison import ItemsRange
 from qualab.model.names import Verdict
-from qualab.model.plan import DecisionRule
 from qualab.model.reason import Reason
 from qualab.planning.power import SEED, EarlyLooks, early_looks, if_any
 from qualab.stats.checks import check_alpha, check_items, check_power, check_rates
@@ -124,11 +122,10 @@ def paired_test(
     _check_offered(n_items)
     baseline, candidate = (None, None) if both_right is None else counts.accuracies
     equal = equivalence(counts, margin=margin, alpha=alpha)
-    rule = DecisionRule(margin=margin, alpha=alpha, power=PLANNING_POWER, strict=is_strict)
-    evidence = mean_evidence(sample_of_counts(counts), rule, np.random.default_rng(SEED))
-    verdict, reason = judge(evidence, (), rule)
-    if verdict is Verdict.INCONCLUSIVE:
-        evidence = with_items_needed(evidence, rule)
+    rule = MetricRule(margin=margin, alpha=alpha, power=PLANNING_POWER, strict=is_strict)
+    unsized = evidence_of(pairs_of_counts(counts), rule, Streams(seed=SEED), "counts")
+    verdict, reason, evidence = judge(unsized, (), rule)
+    assert evidence is not None
     exact, outer, inner = evidence.pvalue_exact, tango(counts, confidence_level=confidence_level), equal.interval
     assert exact is not None
     loss, gain = mcnemar_sides(gains, losses)

@@ -11,10 +11,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from qualab.analysis.interleaving import lost_interleaving
+from qualab.analysis.drafter import lost_interleaving
 from qualab.analysis.looks import harm_alpha
 from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
-from qualab.analysis.samples import MeanSample, layout_of, members_of, read_scores, sample_of
+from qualab.analysis.samples import MeanSample, layout_of, read_scores, sample_of
 from qualab.errors import InvalidValue
 from qualab.model.items import Item
 from qualab.model.names import ArmName, MetricKind, MissingPolicy, RequestKind
@@ -343,7 +343,7 @@ def pilot_of(store: Store, comparison_id: str) -> Pilot:
     floors = {one.metric: one.flip_rate_baseline for one in noise.metrics} if noise else {}
     metrics = {}
     for metric in comparison.plan.metrics:
-        sample = sample_of(members_of(metric, comparison.plan), scores, layout, comparison.plan)
+        sample = sample_of(comparison.plan.members_of(metric), scores, layout, comparison.plan)
         if isinstance(sample, MeanSample):
             complete = sample.under(MissingPolicy.COMPLETE, right=1.0)
             if complete.n_items:
@@ -632,7 +632,7 @@ def _asked(rendered: Iterable[Item], plan: Plan) -> tuple[int, dict[str, ItemCou
     noise_runs, repeats = plan.noise_floor.runs if plan.noise_floor else 0, plan.sampling.repeats
     asked = {}
     for metric in plan.primaries:
-        tasks = {member.task for member in members_of(metric, plan)}
+        tasks = {member.task for member in plan.members_of(metric)}
         asked[metric.id] = ItemCounts(
             n_items=sum(n_items[task] for task in tasks),
             n_clusters=sum(len(clusters.get(task, ())) for task in tasks),
@@ -643,7 +643,7 @@ def _asked(rendered: Iterable[Item], plan: Plan) -> tuple[int, dict[str, ItemCou
 
 def _reason_against(metric: MetricSpec, plan: Plan) -> str:
     """Why a metric has no figures; empty where it has."""
-    kinds = {member.kind for member in members_of(metric, plan)}
+    kinds = {member.kind for member in plan.members_of(metric)}
     if kinds == {MetricKind.BINARY_MEAN}:
         return ""
     return _NOT_OFFERED[next(iter(kinds)) if len(kinds) == 1 else MetricKind.GROUP_MEAN]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qualab.analysis.ruling import PASSING, PROVEN, bounds_of, changes_inside, is_one_sided, sides
-from qualab.analysis.suspect import suspicions
+from qualab.analysis.ruling import PASSING, PROVEN, bounds_of, changes_inside, is_one_sided, sides, suspicions
 from qualab.model.names import EvidenceKind, Verdict
 from qualab.model.plan import DecisionRule, Plan
 from qualab.model.reason import of

@@ -11,7 +11,7 @@ from functools import partial
 
 from qualab.analysis.looks import LookData, take_look
 from qualab.analysis.samples import Scores, Streams, layout_of, scores_hash
-from qualab.analysis.scoring import scores_between
+from qualab.analysis.scoring import seen_scores
 from qualab.analysis.summaries import Unanswered
 from qualab.model.comparison import Look
 from qualab.model.names import LookDecision
@@ -97,6 +97,6 @@ class _Looking:
         positions = range(start, self.ends[self.n_scored])
         run = self.run
         store, comparison_id, see = self.services.store, run.comparison.id, self.unanswered.add
-        for score in scores_between(store, comparison_id, run.tasks, run.items, positions, seen_by=see):
+        for score in seen_scores(store, comparison_id, run.tasks, run.items, see, positions=positions):
             self.scores.add(score, run.items[score.position].task)
         self.n_scored += 1

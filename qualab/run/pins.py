@@ -15,7 +15,6 @@ from qualab.model.plan import (
     DECLARED,
     DIGEST,
     PinFound,
-    Pinning,
     PinPart,
     PinPlaces,
     Pins,
@@ -206,8 +205,3 @@ def _ways_to_pin(pins: Pins, found: Sequence[PinFound]) -> Iterator[str]:
             yield f"Name the image as --image {name}@sha256:DIGEST ({finds})"
     if not pins.fixed(PinPart.REVISION) and not pins.checkpoint_hash:
         yield PINNED_REVISION
-
-
-def pinning_of(pins: Pins, found: tuple[PinFound, ...]) -> Pinning:
-    """For the analysis."""
-    return Pinning(is_pinned=not pins.unpinned, unpinned=pins.unpinned, found=found)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from qualab.analysis.ruling import PASSING
-from qualab.analysis.suspect import suspicions
+from qualab.analysis.ruling import PASSING, suspicions
 from qualab.errors import InvalidValue, NotYet, SignOffRefused
 from qualab.model.canonical import canonical_json, sha256
 from qualab.model.comparison import Analysis, Comparison, SignOff

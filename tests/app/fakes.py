@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from qualab.model.comparison import Comparison
+from qualab.model.comparison import Analysis, Comparison
 from qualab.model.engine import Counters, Drafting, Engine, EngineKind
 from qualab.model.items import Item, Prompt, Reply, Request
 from qualab.model.names import AnswerStatus, Api, ArmName, MetricKind, RequestKind
@@ -20,6 +20,7 @@ from qualab.model.ports import EndpointInfo, TaskOptions
 from qualab.model.registry import Pulse
 from qualab.run.experiment import Experiment
 from qualab.run.preflight import PROBE_TOKENS, TRIAL_TOKENS
+from qualab.run.run import resume, start
 from qualab.run.services import Services
 from tests.fresh_store import fresh_store
 
@@ -78,6 +79,20 @@ def metric_spec(task: str = "sums", **changes: Any) -> MetricSpec:
     return replace(base, **changes)
 
 
+def generation(task: str, number: int, *, asks: int | None = None) -> Item:
+    """An item that asks to say a number: its own, unless given."""
+    asked = number if asks is None else asks
+    return Item(
+        position=number,
+        task=task,
+        doc_id=number,
+        kind=RequestKind.GENERATION,
+        doc={"number": number},
+        target=str(asked),
+        prompts=(Prompt(text=f"say {asked}", gen_kwargs={"until": ["END"], "max_gen_toks": 5}),),
+    )
+
+
 @dataclass
 class FakeTasks:
     """`n_items` generations; an answer is right when it equals the item's target, its number."""
@@ -101,16 +116,7 @@ class FakeTasks:
         return (metric_spec(self.name),)
 
     def render(self) -> Iterator[Item]:
-        for number in range(self.n_items):
-            yield Item(
-                position=number,
-                task=self.name,
-                doc_id=number,
-                kind=RequestKind.GENERATION,
-                doc={"number": number},
-                target=str(number),
-                prompts=(Prompt(text=f"say {number}", gen_kwargs={"until": ["END"], "max_gen_toks": 5}),),
-            )
+        yield from (generation(self.name, number) for number in range(self.n_items))
 
     def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
         return [
@@ -293,6 +299,13 @@ class Bench:
     @asynccontextmanager
     async def _open(self, url: str, *, policy: RequestPolicy, key: str | None) -> AsyncIterator[FakeEndpoint]:
         yield self.baseline if url == self.baseline.url else self.candidate
+
+    async def run(self, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
+        """Run the experiment of these tests, with changes."""
+        return await start(self.services, experiment(**changes), keys={}, progress=progress or QuietProgress())
+
+    async def resume(self, comparison_id: str, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
+        return await resume(self.services, comparison_id, keys={}, progress=progress or QuietProgress(), **changes)
 
 
 def experiment(**changes: Any) -> Experiment:

@@ -7,14 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qualab.analysis.bounds import Bounds, with_items_needed
-from qualab.analysis.family import Tested as Member
-from qualab.analysis.family import adjusted
-from qualab.analysis.judge import conclude, is_equivalent, judge, policy_result
-from qualab.analysis.means import mean_bounds, mean_evidence
+from qualab.analysis.evidence import FamilyMember, adjusted, evidence_of, pairs_of
+from qualab.analysis.judge import Judgement, conclude, is_equivalent, judge, policy_results
 from qualab.analysis.missing import lost_pairs, tipping_point
-from qualab.analysis.ruling import is_changed
-from qualab.analysis.samples import MeanSample, MissingCount
+from qualab.analysis.ruling import MetricRule, is_changed
+from qualab.analysis.samples import MeanSample, MissingCount, Streams
 from qualab.model.comparison import (
     ArmSummary,
     Evidence,
@@ -22,10 +19,10 @@ from qualab.model.comparison import (
     MetricResult,
     MissingSummary,
     PairSummary,
+    PolicyResult,
     SuiteEvidence,
 )
-from qualab.model.names import ArmName, EvidenceKind, MetricKind, MissingPolicy, Verdict
-from qualab.model.plan import DecisionRule
+from qualab.model.names import ArmName, MetricKind, MissingPolicy, Verdict
 from qualab.model.reason import Reason
 from qualab.run.experiment import make_plan
 from qualab.stats.counts import tally
@@ -35,8 +32,9 @@ from qualab.stats.sizing import items_needed
 from tests.app.fakes import FakeTasks, experiment
 from tests.said import english
 
-RULE = DecisionRule(margin=0.02)
-PLAN = make_plan(experiment(rule=RULE), FakeTasks())
+RULE = MetricRule(margin=0.02)
+LESS_IS_BETTER = replace(RULE, higher_is_better=False)
+PLAN = make_plan(experiment(), FakeTasks())
 
 
 def sample(n: int, gains: int = 0, losses: int = 0, *, lost_off: int = 0, lost_on: int = 0) -> MeanSample:
@@ -47,19 +45,22 @@ def sample(n: int, gains: int = 0, losses: int = 0, *, lost_off: int = 0, lost_o
     return MeanSample(number=numbers, unit=numbers, baseline=np.array(baseline), candidate=np.array(candidate))
 
 
-def evidence_of(found: MeanSample, rule: DecisionRule = RULE) -> Evidence | None:
+def evidence(found: MeanSample, rule: MetricRule = RULE) -> Evidence:
+    """Of the complete pairs, of which there is at least one."""
     complete = found.under(MissingPolicy.COMPLETE, right=1.0)
-    return mean_evidence(complete, rule, np.random.default_rng(1)) if complete.n_items else None
+    return evidence_of(pairs_of(complete), rule, Streams(seed=1), "metric")
 
 
-def policies_of(found: MeanSample, *, right: float = 1.0) -> dict[MissingPolicy, Bounds]:
-    return {policy: mean_bounds(found.under(policy, right=right), RULE) for policy in MissingPolicy}
+def policies_of(found: MeanSample, rule: MetricRule = RULE) -> dict[MissingPolicy, PolicyResult]:
+    rng = np.random.default_rng(1)
+    results = policy_results(found, rule, lambda policy: rng, policies=tuple(MissingPolicy))
+    return {one.policy: one for one in results}
 
 
-def verdict_of(found: MeanSample) -> tuple[Verdict, Reason]:
-    evidence = evidence_of(found)
-    results = [policy_result(*one, RULE) for one in policies_of(found).items()] if evidence else []
-    return judge(evidence, results, RULE)
+def judged(found: MeanSample, rule: MetricRule = RULE) -> Judgement:
+    if not found.under(MissingPolicy.COMPLETE, right=1.0).n_items:
+        return judge(None, (), rule)
+    return judge(evidence(found, rule), list(policies_of(found, rule).values()), rule)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,8 @@ def verdict_of(found: MeanSample) -> tuple[Verdict, Reason]:
         (sample(5000, 40, 10), Verdict.EQUIVALENT, "a gain of 0.60 pp (0.38 to 0.85) is real and inside the margin"),
         (sample(600, 5, 22), Verdict.REGRESSION, "the candidate is worse (adjusted p"),
         (sample(600, 22, 5), Verdict.IMPROVEMENT, "candidate is better"),
+        (sample(5000, 10, 40, lost_on=90), Verdict.REGRESSION, "the candidate is worse (adjusted p"),
+        (sample(1319, lost_on=2, lost_off=1), Verdict.EQUIVALENT, "the exact test agrees"),
         (sample(1319, lost_on=40), Verdict.INCONCLUSIVE, "missing counted as wrong"),
         (sample(0), Verdict.INCONCLUSIVE, "no item was answered"),
         (sample(30, lost_off=15, lost_on=15), Verdict.INCONCLUSIVE, "no item was answered"),
@@ -79,20 +82,14 @@ def verdict_of(found: MeanSample) -> tuple[Verdict, Reason]:
     ],
 )
 def test_a_metric_gets_the_verdict_of_the_table(found: MeanSample, verdict: Verdict, says: str) -> None:
-    given, reason = verdict_of(found)
-    assert given is verdict
-    assert says in english(reason)
+    judgement = judged(found)
+    assert judgement.verdict is verdict
+    assert says in english(judgement.reason)
 
 
 def test_where_less_is_better_a_rise_is_the_regression() -> None:
-    more = evidence_of(sample(600, 30, 2))
-    assert more is not None
-    assert judge(more, (), RULE, higher_is_better=False)[0] is Verdict.REGRESSION
-    assert judge(more, (), RULE)[0] is Verdict.IMPROVEMENT
-
-
-def test_few_missing_answers_leave_equivalence_standing() -> None:
-    assert verdict_of(sample(1319, lost_on=2, lost_off=1))[0] is Verdict.EQUIVALENT
+    assert judged(sample(600, 30, 2), LESS_IS_BETTER).verdict is Verdict.REGRESSION
+    assert judged(sample(600, 30, 2)).verdict is Verdict.IMPROVEMENT
 
 
 def test_each_policy_treats_a_missing_answer_as_its_name_says() -> None:
@@ -133,39 +130,23 @@ def test_the_tipping_point_is_the_last_number_that_may_be_lost(most: int) -> Non
 
 
 def test_where_less_is_better_a_missing_answer_scores_the_most() -> None:
-    found = policies_of(sample(100, lost_on=5), right=0.0)
+    found = policies_of(sample(100, lost_on=5), LESS_IS_BETTER)
     assert found[MissingPolicy.WRONG].difference == 0.0
     assert found[MissingPolicy.AGAINST_BASELINE].difference == pytest.approx(-0.05)
 
 
 def test_the_exact_guard_can_veto_the_interval() -> None:
-    rule = DecisionRule(margin=0.1)
-    evidence = evidence_of(sample(44, 0, 1), rule)
-    assert evidence is not None
-    assert evidence.equivalence_interval is not None
-    assert evidence.equivalence_interval.low > -0.1
-    assert evidence.pvalue_equivalence_exact == pytest.approx(0.0571, abs=2e-4)
-    assert not is_equivalent(evidence, rule)
-
-
-def test_swapping_the_arms_negates_the_difference_and_keeps_the_p_values() -> None:
-    there, back = evidence_of(sample(300, 4, 9)), evidence_of(sample(300, 9, 4))
-    assert there is not None
-    assert back is not None
-    assert there.interval is not None
-    assert back.interval is not None
-    assert there.difference == -back.difference
-    assert there.interval.low == pytest.approx(-back.interval.high)
-    assert there.pvalue == back.pvalue
-    assert there.pvalue_equivalence == pytest.approx(back.pvalue_equivalence)
+    rule = MetricRule(margin=0.1)
+    found = evidence(sample(44, 0, 1), rule)
+    assert found.equivalence_interval.low > -0.1
+    assert found.pvalue_equivalence_exact == pytest.approx(0.0571, abs=2e-4)
+    assert not is_equivalent(found, rule)
 
 
 def test_more_than_two_hundred_thousand_items_is_said_as_that() -> None:
-    evidence = evidence_of(sample(100, 30, 30), DecisionRule(margin=0.001))
-    assert evidence is not None
-    assert with_items_needed(evidence, DecisionRule(margin=0.001)).items_needed is None
-    reason = judge(evidence, (), DecisionRule(margin=0.001))[1]
-    assert "needs more than 200,000 items" in english(reason)
+    judgement = judged(sample(100, 30, 30), MetricRule(margin=0.001))
+    assert judgement.evidence.items_needed is None
+    assert "needs more than 200,000 items" in english(judgement.reason)
 
 
 def arm(name: ArmName, n_answers: int = 10) -> ArmSummary:
@@ -285,8 +266,7 @@ def test_missing_lost_is_overruled_where_the_arms_missing_shares_differ() -> Non
 
 
 def test_reasons_come_primaries_first_then_by_adjusted_p() -> None:
-    base = evidence_of(sample(600, 5, 22))
-    assert base is not None
+    base = evidence(sample(600, 5, 22))
     rows = [
         row(Verdict.REGRESSION, id=name, is_primary=name == "primary", evidence=replace(base, pvalue_adjusted=p))
         for name, p in (("weak", 0.04), ("strong", 0.001), ("primary", 0.03))
@@ -296,9 +276,8 @@ def test_reasons_come_primaries_first_then_by_adjusted_p() -> None:
 
 
 def test_a_change_inside_the_margin_is_the_first_sentence_of_the_comparison() -> None:
-    base = evidence_of(sample(10_000, 30, 60))
-    assert base is not None
-    verdict, reason = judge(base, (), RULE)
+    base = evidence(sample(10_000, 30, 60))
+    verdict, reason, _ = judge(base, (), RULE)
     assert (verdict, english(reason)) == (
         Verdict.EQUIVALENT,
         "a loss of 0.30 pp (0.15 to 0.46) is real and inside the margin",
@@ -320,23 +299,10 @@ def test_a_change_inside_the_margin_is_the_first_sentence_of_the_comparison() ->
     assert english(conclude(PLAN, [EQUAL], arms, PAIRS)[1]) == ("the primary metric is equivalent within ±2.00 pp",)
 
 
-def test_a_loss_that_a_way_of_treating_missing_answers_does_not_prove_is_a_regression() -> None:
-    found = sample(5000, 10, 40, lost_on=90)
-    evidence = evidence_of(found)
-    assert evidence is not None
-    results = [policy_result(*one, RULE) for one in policies_of(found).items()]
-    assert is_equivalent(evidence, RULE)
-    assert judge(evidence, results, RULE)[0] is Verdict.REGRESSION
-
-
 def test_items_needed_come_with_their_range_and_at_the_observed_difference() -> None:
-    open_one = evidence_of(sample(900, 24, 33))
-    assert open_one is not None
-    sized = with_items_needed(open_one, RULE)
+    judgement = judged(sample(900, 24, 33))
+    sized = judgement.evidence
     assert sized.items_needed is not None
-    assert sized.items_needed_range is not None
-    assert sized.items_needed_range.low is not None
-    assert sized.items_needed_range.high is not None
     assert sized.items_needed_range.low < sized.items_needed < sized.items_needed_range.high
     assert sized.items_needed == items_needed(discordance=57 / 900, margin=0.02, power=0.8, is_guarded=True)
     low, high = clopper_pearson(57, 900, confidence_level=0.9)
@@ -345,15 +311,12 @@ def test_items_needed_come_with_their_range_and_at_the_observed_difference() -> 
     assert sized.items_needed_observed == items_needed(
         discordance=57 / 900, difference=-0.01, margin=0.02, power=0.8, is_guarded=True
     )
-    said = english(judge(open_one, (), RULE)[1])
+    said = english(judgement.reason)
     assert "needs about 1,397 (1,128 to 1,706) items at this discordance and no true difference, about 3,9" in said
     assert said.endswith(" if the difference of −1.00 pp is real")
-    lost = evidence_of(sample(80, 0, 4))
-    assert lost is not None
-    assert with_items_needed(lost, RULE).items_needed_observed is None
-    assert english(judge(lost, (), RULE)[1]).endswith(
-        "; more items will not prove it if the difference of −5.00 pp is real"
-    )
+    lost = judged(sample(80, 0, 4))
+    assert lost.evidence.items_needed_observed is None
+    assert english(lost.reason).endswith("; more items will not prove it if the difference of −5.00 pp is real")
 
 
 @pytest.mark.simulation
@@ -362,11 +325,10 @@ def test_many_metrics_without_a_loss_are_seldom_called_a_regression(
     discordance: float, margin: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """18 metrics of 300 items of their own. Intervals below −margin alone were false alarms in 7 and 15 %."""
-    monkeypatch.setattr("qualab.analysis.family.N_RESAMPLES", 999)
+    monkeypatch.setattr("qualab.analysis.evidence.N_RESAMPLES", 999)
     n_runs, n_metrics, n_items, rng = 250, 18, 300, np.random.default_rng(8)
-    rule, units = DecisionRule(margin=margin), np.arange(300)
-    template = evidence_of(sample(n_items, 3, 3), rule)
-    assert template is not None
+    rule, units = MetricRule(margin=margin), np.arange(300)
+    template = evidence(sample(n_items, 3, 3), rule)
     n_wrong = 0
     for _ in range(n_runs):
         tested = []
@@ -377,16 +339,16 @@ def test_many_metrics_without_a_loss_are_seldom_called_a_regression(
             number = units + n_items * metric
             found = MeanSample(number=number, unit=number, baseline=off, candidate=off + gained)
             counts = tally(found.baseline, found.candidate)
-            evidence = replace(template, difference=counts.difference, pvalue=mcnemar(counts).pvalue)
+            changed = replace(template, difference=counts.difference, pvalue=mcnemar(counts).pvalue)
             spec = replace(PLAN.metrics[0], task=f"t{metric}")
-            tested.append(Member(spec=spec, sample=found, evidence=evidence))
-        family = adjusted(tested, n_metrics * n_items, rng).evidence
+            tested.append(FamilyMember(spec=spec, sample=found, evidence=changed))
+        family, _ = adjusted(tested, n_metrics * n_items, rng)
         n_wrong += any(
-            judge(replace(whole, pvalue_adjusted=family[one.spec.id].pvalue_adjusted), (), rule)[0]
+            judge(replace(whole, pvalue_adjusted=family[one.spec.id].pvalue_adjusted), (), rule).verdict
             is Verdict.REGRESSION
             for one in tested
             if isinstance(one.sample, MeanSample) and is_changed(family[one.spec.id], rule)
-            for whole in [mean_evidence(one.sample, rule, rng)]
+            for whole in [evidence(one.sample, rule)]
         )
     assert n_wrong / n_runs <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / n_runs)
     assert n_wrong > 0
@@ -417,10 +379,3 @@ def test_a_small_loss_everywhere_is_a_reason_beside_the_verdict(
         any("over all 3 metrics together the candidate is worse by 0.30 pp" in one for one in english(reasons))
         is is_said
     )
-
-
-def test_counts_are_the_kind_of_independent_zero_or_one_scores() -> None:
-    evidence = evidence_of(sample(10, 1, 2))
-    assert evidence is not None
-    assert evidence.kind is EvidenceKind.COUNTS
-    assert (evidence.gains, evidence.losses, evidence.n_changed, evidence.n_clusters) == (1, 2, 3, 10)

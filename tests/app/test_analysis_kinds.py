@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from qualab.analysis.analyse import analyse
-from qualab.analysis.bounds import with_items_needed
+from qualab.analysis.evidence import with_items_needed
+from qualab.analysis.ruling import MetricRule
 from qualab.analysis.summaries import Summary
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, MetricResult
-from qualab.model.items import Item, Score
-from qualab.model.names import ArmName, EvidenceKind, MetricKind, MissingPolicy, Objective, RequestKind, Verdict
+from qualab.model.items import Score
+from qualab.model.names import ArmName, EvidenceKind, MetricKind, MissingPolicy, Objective, Verdict
 from qualab.model.plan import DecisionRule, MetricSpec, Plan
 from qualab.stats.bounded import BoundedMean
 from qualab.stats.clustered import clustered_equivalence
@@ -25,7 +26,7 @@ from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import mcnemar
 from qualab.stats.interval import score_interval, tango
 from qualab.stats.mean import mean_difference
-from tests.app.fakes import metric_spec, task_spec
+from tests.app.fakes import generation, metric_spec, task_spec
 from tests.fresh_store import fresh_store
 from tests.said import KOREAN, english
 from tests.stats.reference import macro_f1
@@ -102,13 +103,16 @@ def analysis_of(
     order = np.random.default_rng(order_seed).permutation(len(docs)).tolist()
     positions = {docs[place]: position for position, place in enumerate(order)}
     clusters = {column.task: column.clusters for column in columns if column.clusters}
-    items = [_item(position, *docs[place], clusters) for position, place in enumerate(order)]
+    items = []
+    for position, (task, doc) in enumerate(docs[place] for place in order):
+        cluster = clusters[task][doc] if task in clusters else ""
+        items.append(replace(generation(task, doc), position=position, cluster=cluster))
     store, comparison = fresh_store(), make_comparison(plan=plan)
     store.create(comparison, items)
     store.put_scores(
         comparison.id, [score for column in columns for score in column.scores(positions, repeats=repeats)]
     )
-    return analyse(store, comparison, Aggregates(), items, Summary(items))  # type: ignore[arg-type]
+    return analyse(store, comparison, Aggregates(), items, Summary(items))
 
 
 def plan_of(columns: Sequence[Column], groups: Sequence[MetricSpec], repeats: int, rule: DecisionRule) -> Plan:
@@ -119,19 +123,6 @@ def plan_of(columns: Sequence[Column], groups: Sequence[MetricSpec], repeats: in
         rule=rule,
     )
     return replace(plan, sampling=replace(plan.sampling, repeats=repeats))
-
-
-def _item(position: int, task: str, doc: int, clusters: Mapping[str, Sequence[str]]) -> Item:
-    return Item(
-        position=position,
-        task=task,
-        doc_id=doc,
-        kind=RequestKind.GENERATION,
-        doc={},
-        target="",
-        prompts=(),
-        cluster=clusters[task][doc] if task in clusters else "",
-    )
 
 
 def only(analysis: Analysis) -> MetricResult:
@@ -210,7 +201,7 @@ def test_shared_passages_prove_less_than_independent_items() -> None:
     tied = only(analysis_of(Column(task="t", off=off, on=on, clusters=[str(n // 4) for n in range(1200)]))).evidence
     assert tied.design_effect > 3
     assert tied.provable_margin > 1.5 * free.provable_margin
-    needed = [with_items_needed(one, DecisionRule()).items_needed for one in (tied, free)]
+    needed = [with_items_needed(one, MetricRule()).items_needed for one in (tied, free)]
     assert needed[0] > 3 * needed[1]
 
 
@@ -240,16 +231,7 @@ def test_list_entries_are_scores_in_the_cluster_of_their_prompt() -> None:
 def test_macro_f1_is_swapped_item_by_item() -> None:
     truth = [0, 0, 0, 1, 1, 1]
     before, after = [0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 0]
-    row = only(
-        analysis_of(
-            Column(
-                task="t",
-                off=list(zip(truth, before, strict=True)),
-                on=list(zip(truth, after, strict=True)),
-                kind=MetricKind.MACRO_F1,
-            )
-        )
-    )
+    row = f1_row(list(zip(truth, before, strict=True)), list(zip(truth, after, strict=True)))
     assert row.evidence.kind is EvidenceKind.LABELS
     assert row.evidence.difference == pytest.approx(macro_f1(truth, after) - macro_f1(truth, before))
     # both swapped or none of them, of four patterns
@@ -265,39 +247,38 @@ def labels(n: int, n_changed: int, *, seed: int = 1, n_classes: int = 2) -> tupl
     return list(zip(truth, before, strict=True)), list(zip(truth, after, strict=True))
 
 
+def f1_row(off: Values, on: Values, **changes: Any) -> MetricResult:
+    return only(analysis_of(Column(task="t", off=off, on=on, kind=MetricKind.MACRO_F1), **changes))
+
+
 def test_macro_f1_without_a_changed_answer_is_bounded_by_counting() -> None:
-    off, on = labels(1400, 0)
-    row = only(analysis_of(Column(task="t", off=off, on=on, kind=MetricKind.MACRO_F1)))
+    row = f1_row(*labels(1400, 0))
     # none of 1400 changed: at most 3 / 1400 did (95 %), each worth at most 3 / (2 · 1/2) of macro-F1
     assert row.evidence.equivalence_interval.high == pytest.approx(3 * (1 - 0.05 ** (1 / 1400)), rel=1e-9)
     assert row.evidence.equivalence_interval.low == -row.evidence.equivalence_interval.high
-    assert row.verdict is Verdict.EQUIVALENT
+    assert (row.verdict, row.evidence.pvalue) == (Verdict.EQUIVALENT, 1.0)
     assert "no changed answers, counted, not resampled" in english(row.reason)
-    assert row.evidence.pvalue == 1.0
 
 
 def test_macro_f1_with_an_answer_outside_the_labels_has_no_bound_and_says_so() -> None:
     off, on = labels(1400, 0)
     off[3] = on[3] = (off[3][0], "neither")
-    row = only(analysis_of(Column(task="t", off=off, on=on, kind=MetricKind.MACRO_F1)))
-    assert row.verdict is Verdict.INCONCLUSIVE
+    row = f1_row(off, on)
+    assert (row.verdict, row.evidence.interval) == (Verdict.INCONCLUSIVE, None)
     assert "no bound yet" in english(row.reason)
-    assert row.evidence.interval is None
 
 
 def test_macro_f1_with_many_changes_is_resampled() -> None:
-    off, on = labels(1400, 40)
-    row = only(analysis_of(Column(task="t", off=off, on=on, kind=MetricKind.MACRO_F1)))
-    assert row.evidence.standard_error > 0
-    assert row.evidence.interval.low < row.evidence.difference < row.evidence.interval.high
-    assert row.evidence.interval.low < row.evidence.equivalence_interval.low
-    assert english(row.evidence.note) == ""
+    evidence = f1_row(*labels(1400, 40)).evidence
+    assert evidence.standard_error > 0
+    assert evidence.interval.low < evidence.equivalence_interval.low < evidence.difference < evidence.interval.high
+    assert english(evidence.note) == ""
 
 
 def test_a_missing_label_is_a_wrong_one_that_adds_no_class() -> None:
     off, on = labels(1400, 0)
     on[5] = None
-    row = only(analysis_of(Column(task="t", off=off, on=on, kind=MetricKind.MACRO_F1)))
+    row = f1_row(off, on)
     assert len(row.policies) == 4
     assert (row.n_missing, row.n_missing_baseline, row.n_missing_candidate) == (1, 0, 1)
     assert all(abs(policy.difference) < 0.002 for policy in row.policies)
@@ -349,21 +330,26 @@ def test_metrics_with_the_same_differences_but_other_scores_are_two() -> None:
     assert rows.suite.n_family == 2
 
 
-def test_an_undeclared_kind_is_not_tested_and_says_why() -> None:
-    off, on = zeros_and_ones(20, 1, 1)
-    row = only(analysis_of(Column(task="t", off=off, on=on, kind=MetricKind.OTHER)))
-    assert row.verdict is Verdict.NOT_TESTED
-    assert "does not declare" in english(row.reason)
-
-
 @pytest.mark.parametrize(
-    ("kind", "values"),
-    [(MetricKind.BINARY_MEAN, [(1, 0)] * 4), (MetricKind.LIST_MEAN, [1.0] * 4), (MetricKind.MACRO_F1, [1.0] * 4)],
+    ("kind", "off", "on", "said"),
+    [
+        (MetricKind.OTHER, [1.0] * 4, [1.0] * 4, "does not declare"),
+        (MetricKind.BINARY_MEAN, [(1, 0)] * 4, [(1, 0)] * 4, "although the metric is declared"),
+        (MetricKind.LIST_MEAN, [1.0] * 4, [1.0] * 4, "although the metric is declared"),
+        (MetricKind.MACRO_F1, [1.0] * 4, [1.0] * 4, "although the metric is declared"),
+        (MetricKind.LIST_MEAN, [[1, 0]], [[1, 2]], "no test: a score of 2 lies outside 0 to 1"),
+        *(
+            (MetricKind.BINARY_MEAN, [0.5] * 4, [0.5, value], f"no test: a score of {value:g} lies outside 0 to 1")
+            for value in (1.5, -0.2, 87.0, float("inf"))
+        ),
+    ],
 )
-def test_scores_that_belie_the_declared_kind_are_not_tested(kind: MetricKind, values: list[Any]) -> None:
-    row = only(analysis_of(Column(task="t", off=values, on=values, kind=kind)))
+def test_what_cannot_be_tested_says_why(kind: MetricKind, off: list[Any], on: list[Any], said: str) -> None:
+    row = only(analysis_of(Column(task="t", off=off, on=on, kind=kind)))
     assert row.verdict is Verdict.NOT_TESTED
-    assert "although the metric is declared" in english(row.reason)
+    assert said in english(row.reason)
+    if "outside" in said:
+        assert KOREAN.reason(row.reason).startswith("검정 없음: 이 지표의 범위를 벗어난 점수")
 
 
 def test_scores_between_zero_and_one_are_decided_by_the_bound_alone() -> None:
@@ -417,19 +403,6 @@ def test_percent_of_all_or_nothing_are_counts() -> None:
     rule = DecisionRule(margin=0.02, max_missing_share=1.0, score_bounds={"t": (0.0, 100.0)})
     percent = only(analysis_of(Column(task="t", off=[100 * x for x in off], on=[100 * x for x in on]), rule=rule))
     assert percent.evidence == plain
-
-
-@pytest.mark.parametrize("value", [1.5, -0.2, 87.0, float("inf")])
-def test_a_score_outside_its_bounds_leaves_the_metric_untested(value: float) -> None:
-    row = only(analysis_of(Column(task="t", off=[0.5] * 4, on=[0.5, 0.5, value, 0.5])))
-    assert row.verdict is Verdict.NOT_TESTED
-    assert english(row.reason).startswith(f"no test: a score of {value:g} lies outside 0 to 1")
-    assert KOREAN.reason(row.reason).startswith("검정 없음: 이 지표의 범위를 벗어난 점수")
-
-
-def test_an_entry_of_a_list_outside_the_bounds_leaves_the_metric_untested() -> None:
-    row = only(analysis_of(Column(task="t", off=[[1, 0]], on=[[1, 2]], kind=MetricKind.LIST_MEAN)))
-    assert row.verdict is Verdict.NOT_TESTED
 
 
 def test_missing_scores_of_another_range_are_filled_with_its_ends() -> None:

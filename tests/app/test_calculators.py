@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from qualab.analysis.bounds import with_zero
+from qualab.analysis.evidence import with_zero
 from qualab.errors import InsufficientData, InvalidValue
 from qualab.model.names import Verdict
 from qualab.planning.calculators import (

@@ -11,8 +11,7 @@ from qualab.model.comparison import Analysis
 from qualab.model.items import Reply
 from qualab.model.names import AnswerStatus, Verdict
 from qualab.model.plan import DecisionRule
-from qualab.run.run import start
-from tests.app.fakes import Answerer, Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, reply
+from tests.app.fakes import Answerer, Bench, FakeHarness, FakeTasks, echo_number, reply
 from tests.said import english
 
 
@@ -21,12 +20,7 @@ async def compared(
 ) -> Analysis:
     bench = Bench(harness=FakeHarness(FakeTasks(n_items=n_items)))
     bench.baseline.answer, bench.candidate.answer = baseline, candidate
-    return await start(
-        bench.services,
-        experiment(rule=DecisionRule(max_missing_share=max_missing_share)),
-        keys={},
-        progress=QuietProgress(),
-    )
+    return await bench.run(rule=DecisionRule(max_missing_share=max_missing_share))
 
 
 def first(n: int, **changes: Any) -> Answerer:

@@ -10,9 +10,8 @@ from rich.console import Console
 from qualab.analysis.flips import Flip, Flips, flips
 from qualab.errors import InvalidValue
 from qualab.report.terminal import print_flips
-from qualab.run.run import start
 from qualab.stats.noise import first_difference
-from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_number, experiment, reply
+from tests.app.fakes import Bench, FakeHarness, FakeTasks, echo_number, reply
 
 
 async def finished() -> tuple[Bench, str]:
@@ -23,7 +22,7 @@ async def finished() -> tuple[Bench, str]:
         reply("5.") if p == "say 5" else reply("7!") if p == "say 7" else echo_number(p, s)
     )
     bench.candidate.answer = lambda p, s: reply(wrong.get(int(p[4:]), p[4:]))
-    found = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    found = await bench.run()
     return bench, found.comparison_id
 
 

@@ -12,8 +12,7 @@ from qualab.analysis.flips import text_pairs
 from qualab.model.comparison import Analysis
 from qualab.model.items import Reply, Request
 from qualab.model.names import AnswerStatus, Api, LeakKind, Verdict
-from qualab.run.run import start
-from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, experiment, reply
+from tests.app.fakes import Bench, FakeHarness, FakeTasks, reply
 from tests.said import english
 from tests.store.samples import make_item
 
@@ -27,7 +26,7 @@ class Lenient(FakeTasks):
     def score(self, task: str, answered: object) -> list[dict[str, float]]:
         return [
             {"exact_match,none": float((replies[0].text or "").split()[:1] == [item.target] and item.doc_id != 1)}
-            for item, replies in answered  # type: ignore[attr-defined]
+            for item, replies in answered
         ]
 
 
@@ -36,7 +35,7 @@ async def run(candidate: Callable[[str], Reply], baseline: Callable[[str], Reply
     same = baseline or (lambda number: reply(f"{number} it is"))
     bench.baseline.answer = lambda p, s: same(p[4:])
     bench.candidate.answer = lambda p, s: candidate(p[4:]) if int(p[4:]) % 8 == 0 else same(p[4:])
-    found = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    found = await bench.run()
     return bench, found.comparison_id
 
 

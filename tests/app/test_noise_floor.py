@@ -20,7 +20,6 @@ from qualab.model.plan import MetricSpec, NoisePlan, RequestPolicy, TaskSpec
 from qualab.report.arms import noise_blocks
 from qualab.report.source import Source
 from qualab.report.words import ENGLISH
-from qualab.run.run import resume, start
 from qualab.stats.noise import excess_discordance, flip_rate, variance_components
 from tests.app.fakes import (
     BASELINE,
@@ -32,7 +31,6 @@ from tests.app.fakes import (
     FakeTasks,
     QuietProgress,
     echo_number,
-    experiment,
     failure,
     metric_spec,
     reply,
@@ -66,8 +64,7 @@ def bench_of(n_items: int = 60, tasks: type[FakeTasks] = FakeTasks, **changes: A
 
 
 async def run(bench: Bench, **changes: Any) -> Analysis:
-    wanted = experiment(**({"noise_floor": ONE} | changes))
-    return await start(bench.services, wanted, keys={}, progress=QuietProgress())
+    return await bench.run(**({"noise_floor": ONE} | changes))
 
 
 def floor_of(analysis: Analysis) -> NoiseFloor:
@@ -97,7 +94,7 @@ async def test_noise_runs_come_after_the_arms_and_change_nothing_of_them() -> No
     bench = bench_of(200)
     bench.noise.answer = wrong(3, 4, 5)
     progress = QuietProgress()
-    analysis = await start(bench.services, experiment(noise_floor=ONE), keys={}, progress=progress)
+    analysis = await bench.run(noise_floor=ONE, progress=progress)
     assert progress.answers[400:] == [BASELINE] * 200
     assert (analysis.arms, analysis.pairs) == (without.arms, without.pairs)
     assert analysis.metrics == without.metrics
@@ -115,8 +112,7 @@ async def test_progress_counts_the_noise_runs() -> None:
             super().started(comparison, totals=totals, done=done)
             told.update(totals)
 
-    wanted = experiment(noise_floor=NoisePlan(runs=2, concurrency=3))
-    await start(bench_of(20).services, wanted, keys={}, progress=Watching())
+    await bench_of(20).run(noise_floor=NoisePlan(runs=2, concurrency=3), progress=Watching())
     assert told == {BASELINE: 60, CANDIDATE: 20}
 
 
@@ -129,12 +125,9 @@ async def test_the_odd_one_out_is_counted_over_scores_and_texts() -> None:
     (row,) = found.metrics
     expected = excess_discordance(n_odd=15, n_candidate_odd=10)
     for odd in (row.odd, found.odd_texts):
-        assert odd is not None
         assert (odd.n_items, odd.n_odd, odd.n_candidate_odd) == (100, 15, 10)
         assert odd.pvalue == pytest.approx(expected.pvalue)
     assert (row.flip_rate_baseline, row.flip_rate_candidate) == (0.05, 0.11)
-    assert found.baseline is not None
-    assert found.candidate is not None
     assert (found.baseline.same_text, found.candidate.same_text) == (95, 89)
 
 
@@ -147,8 +140,6 @@ async def test_texts_are_compared_by_character_and_white_space_is_no_other_answe
         ("the answer" if p == "say 8" else "The answers") if p in ("say 8", "say 9") else answer.format(int(p[4:]))
     )
     found = floor_of(await run(bench))
-    assert found.baseline is not None
-    assert found.candidate is not None
     assert (found.baseline.same_text, found.baseline.changed, found.baseline.first_difference) == (49, 0, 15.0)
     assert (found.candidate.same_text, found.candidate.changed) == (48, 2)
     assert found.candidate.first_difference == (0 + 10) / 2
@@ -163,9 +154,7 @@ async def test_without_an_odd_item_there_is_no_evidence_and_it_is_said() -> None
     bench = bench_of(30)
     analysis = await run(bench)
     found = floor_of(analysis)
-    assert found.odd_texts is not None
     assert (found.odd_texts.n_odd, found.odd_texts.pvalue) == (0, 1.0)
-    assert found.baseline is not None
     assert found.baseline.first_difference is None
     text = noise_text(bench, analysis)
     assert "no odd item" in text
@@ -179,7 +168,6 @@ async def test_missing_answers_of_the_noise_floor_take_pairs_away() -> None:
     analysis = await run(bench)
     found = floor_of(analysis)
     assert (found.n_asked, found.n_answered) == (100, 96)
-    assert found.baseline is not None
     assert found.baseline.n_pairs == found.metrics[0].n_answers == 94
     assert analysis.metrics[0].n_missing == 2
 
@@ -210,7 +198,6 @@ async def test_several_runs_enter_the_flip_rate_and_the_first_makes_the_triples(
     assert (found.n_asked, found.n_answered) == (80, 80)
     expected = flip_rate([[1, 1, 0]] * 2 + [[1, 1, 1]] * 38)
     assert found.metrics[0].flip_rate_baseline == pytest.approx(expected)
-    assert found.metrics[0].odd is not None
     assert found.metrics[0].odd.n_odd == 0
 
 
@@ -259,7 +246,6 @@ async def test_a_run_with_looks_measures_the_noise_of_what_was_asked() -> None:
     bench = bench_of(2_000)
     analysis = await run(bench, looks=5)
     assert analysis.verdict is Verdict.EQUIVALENT
-    assert analysis.looks is not None
     assert analysis.looks.stopped_early
     assert floor_of(analysis).n_asked == analysis.looks.n_items == len(bench.noise.bodies)
 
@@ -292,18 +278,17 @@ async def test_a_noise_run_that_dies_resumes_and_asks_only_what_is_missing() -> 
     bench.noise.answer = wrong(5)
     bench.noise.delay_s = 0.003
     progress = QuietProgress()
-    job = asyncio.create_task(start(bench.services, experiment(noise_floor=ONE), keys={}, progress=progress))
+    job = asyncio.create_task(bench.run(noise_floor=ONE, progress=progress))
     while len(progress.answers) < 240 + 40:
         await asyncio.sleep(0.001)
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
         await job
-    assert progress.comparison is not None
     stored = bench.store.answered(progress.comparison.id, run=1)
     assert 40 <= len(stored) < 120
     bench.opened.clear()
     again = QuietProgress()
-    analysis = await resume(bench.services, progress.comparison.id, keys={}, progress=again)
+    analysis = await bench.resume(progress.comparison.id, progress=again)
     assert again.answers == [BASELINE] * (120 - len(stored))
     assert again.done == {BASELINE: 120 + len(stored), CANDIDATE: 120}
     assert analysis.noise == expected.noise
@@ -316,13 +301,10 @@ async def test_a_baseline_that_fails_in_the_noise_run_stops_it_and_failures_can_
     bench.noise.answer = lambda p, s: failure() if broken["now"] else echo_number(p, s)
     progress = QuietProgress()
     with pytest.raises(RunStopped, match="baseline"):
-        await start(bench.services, experiment(noise_floor=ONE), keys={}, progress=progress)
+        await bench.run(noise_floor=ONE, progress=progress)
     broken["now"] = False
     bench.opened.clear()
-    assert progress.comparison is not None
-    analysis = await resume(
-        bench.services, progress.comparison.id, keys={}, progress=QuietProgress(), retry_failed=True
-    )
+    analysis = await bench.resume(progress.comparison.id, retry_failed=True)
     assert floor_of(analysis).n_answered == 100
 
 
@@ -354,7 +336,6 @@ async def test_repeats_give_flip_rates_iccs_and_variance_shares_of_both_arms() -
     bench = bench_of(50)
     bench.baseline.answer, bench.candidate.answer = sampled(0.3), echo_number
     analysis = await run(bench, noise_floor=None, repeats=4, gen_kwargs={"temperature": 0.7})
-    assert analysis.repeats is not None
     off, on = analysis.repeats.metrics
     assert (off.arm, on.arm) == (BASELINE, CANDIDATE)
     assert (off.n_items, off.n_repeats) == (50, 4)
@@ -374,7 +355,6 @@ async def test_repeats_of_an_item_are_one_item_of_the_odd_one_out() -> None:
     bench.noise.answer = lambda p, s: sampled(0.3)(p, s + 17)
     bench.candidate.answer = lambda p, s: reply("quite another text")
     found = floor_of(await run(bench, repeats=3, gen_kwargs={"temperature": 0.7}))
-    assert found.odd_texts is not None
     assert found.odd_texts.n_items == 60
 
 

@@ -70,7 +70,7 @@ async def test_what_another_runs_is_refused_before_tasks_are_loaded_or_an_endpoi
     id_ = await left_running(bench)
     n_loads, n_asked = len(bench.harness.seen), bench.candidate.generated
     with pytest.raises(ComparisonBusy, match="elsewhere:5:b"):
-        await resume(bench.services, id_, keys={}, progress=QuietProgress())
+        await bench.resume(id_)
     assert (len(bench.harness.seen), bench.candidate.generated) == (n_loads, n_asked)
     bench.clock.instant = LATE
     await resume(replace(bench.services, runner="here:2:c"), id_, keys={}, progress=QuietProgress())

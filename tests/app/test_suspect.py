@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from qualab.analysis.suspect import chances_of, suspicions
+from qualab.analysis.analyse import chances_of
+from qualab.analysis.ruling import suspicions
 from qualab.bootstrap import share
 from qualab.harness.catalog import Catalog, read_catalog
 from qualab.model.names import MetricKind

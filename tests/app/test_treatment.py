@@ -210,17 +210,10 @@ def test_few_rounds_and_a_stretch_with_a_restart_give_no_cost() -> None:
     assert (few.tasks[0].round_cost, anew.tasks[0].round_cost) == (None, None)
 
 
-def test_a_round_that_yields_too_little_is_said() -> None:
-    found = treated([segment(counters(TENS), counters(NOTHING))], drafter_costs=DrafterCosts(draft=2.5))
-    (note,) = (note for note in english(found.notes) if "a round yields" in note)
-    assert note.endswith("3.00 tokens, no more than the 3.50 at which drafting begins to pay (by the plan's costs).")
-    assert english(found.troubles) == ()
-
-
 @pytest.mark.parametrize(("accepting", "is_said"), [(40, True), (50, False)])
 def test_rounds_that_mostly_accept_nothing_are_said(accepting: int, is_said: bool) -> None:
     poor = Drafting(drafts=100, draft_tokens=400, accepted_tokens=accepting, accepted_at=(accepting, 0, 0, 0))
-    found = treated([segment(counters(poor), counters(NOTHING))])
+    found = treated([stretch(poor)])
     assert any("accepted no draft token" in note for note in english(found.notes)) is is_said
     assert english(found.troubles) == ()
 
@@ -228,99 +221,106 @@ def test_rounds_that_mostly_accept_nothing_are_said(accepting: int, is_said: boo
 # troubles
 
 
-def test_nothing_accepted() -> None:
-    poor = Drafting(drafts=25, draft_tokens=100, accepted_at=(0, 0, 0, 0))
-    found = treated([segment(counters(poor), counters(NOTHING))])
-    assert english(found.troubles) == (
-        "sums: none of 100 draft tokens was accepted: the drafter does not fit the model",
-    )
+def stretch(after: Drafting, before: Drafting = NOTHING, **changes: Any) -> Segment:
+    return segment(counters(after), counters(before), **changes)
 
 
-def test_nothing_accepted_of_a_few_draft_tokens_is_no_trouble() -> None:
-    few = Drafting(drafts=24, draft_tokens=99, accepted_at=(0, 0, 0, 0))
-    found = treated([segment(counters(few), counters(NOTHING))])
-    assert english(found.troubles) == ()
-    assert "sums: 99 draft tokens are too few to judge how many are accepted." in english(found.notes)
+def thirds(*drafts: int) -> list[Segment]:
+    """Three parts of 13 answers each, from so many drafts to so many, in turn."""
+    marks = [Drafting(drafts=n, draft_tokens=4 * n, accepted_tokens=n) for n in drafts]
+    began = [START, START, START + timedelta(minutes=5)]
+    return [stretch(marks[n + 1], marks[n], part=n, attempts=13, began_at=began[n]) for n in range(3)]
 
 
-@pytest.mark.parametrize(("floor", "n"), [(0.51, 1), (0.5, 0)])
-def test_the_plans_floor(floor: float, n: int) -> None:
-    stretch = [segment(counters(HUNDREDS), counters(NOTHING))]
-    found = treated(stretch, rule=DecisionRule(min_accepted_share=floor))
-    assert len(english(found.troubles)) == n
+def with_long(n_long: int) -> DraftedAnswers:
+    """40 short answers that tell of drafts, and some to long prompts that tell of none."""
+    told = Drafted(draft_tokens=4, accepted_tokens=2, rounds=(0, 0, 1))
+    return answers(n_long, prompt_tokens=300, into=answers(40, drafted=[told]))
 
 
-def test_counters_that_stand_still() -> None:
-    found = treated([segment(counters(TENS), counters(TENS))])
-    assert english(found.troubles) == ("the candidate drafted nothing in 40 answers: its drafter is dead, or off",)
+POOR, FEW = (Drafting(drafts=n // 4, draft_tokens=n, accepted_at=(0, 0, 0, 0)) for n in (100, 99))
+ALLOWED = DecisionRule(allow_unobserved=True)
+NO_DRAFTER_SAID = "the candidate's engine counts no drafts in sums: it has no drafter"
+DEAD = "the candidate drafted nothing in 40 answers: its drafter is dead, or off"
+OLD_ANSWERS = answers(drafted=[Drafted(draft_tokens=15, accepted_tokens=2, rounds=())])
+ALLOWS = "(a plan may allow that with allow_unobserved)"
+
+
+@pytest.mark.parametrize(
+    ("observations", "told", "changes", "trouble", "note"),
+    [
+        (
+            [stretch(POOR)],
+            None,
+            {},
+            "sums: none of 100 draft tokens was accepted: the drafter does not fit the model",
+            "",
+        ),
+        ([stretch(FEW)], None, {}, "", "sums: 99 draft tokens are too few to judge how many are accepted."),
+        ([stretch(HUNDREDS)], None, {"rule": DecisionRule(min_accepted_share=0.51)}, "sums: ", ""),
+        ([stretch(HUNDREDS)], None, {"rule": DecisionRule(min_accepted_share=0.5)}, "", ""),
+        ([stretch(TENS, TENS)], None, {}, DEAD, ""),
+        ([segment(NO_DRAFTER, NO_DRAFTER)], None, {}, NO_DRAFTER_SAID, ""),
+        ([segment(NO_DRAFTER, NO_DRAFTER)], None, {"rule": ALLOWED}, NO_DRAFTER_SAID, ""),
+        ([segment(NO_DRAFTER, NO_DRAFTER)], OLD_ANSWERS, {}, "", ""),
+        (
+            [stretch(TENS, TENS)],
+            answers(completion_tokens=2),
+            {},
+            "",
+            "sums: nothing was drafted; its answers are too short for a drafter to be exercised.",
+        ),
+        ([stretch(TENS, TENS)], answers(completion_tokens=None), {}, DEAD, ""),
+        (
+            thirds(0, 60, 120, 120),
+            None,
+            {},
+            "sums: the candidate drafted nothing in 13 answers from 03:09:05 on, while it did in the task's others",
+            "",
+        ),
+        (thirds(0, 10, 20, 20), None, {}, "", ""),
+        (
+            [],
+            with_long(signs.SMALLEST_BIN),
+            {},
+            "the candidate drafted nothing for prompts of 256 tokens or more (10 answers)",
+            "",
+        ),
+        ([], with_long(signs.SMALLEST_BIN - 1), {}, "", ""),
+        ([segment(None)], None, {}, f"whether the drafter ran is not observable: {CLOSED} {ALLOWS}", ""),
+        ([segment(None)], None, {"rule": ALLOWED}, "", "sums: what was drafted is not observable."),
+        (
+            [seen(CANDIDATE, counters(NOTHING)), seen(CANDIDATE, counters(HUNDREDS))],
+            None,
+            {},
+            "",
+            "sums: what was drafted is not observable any more: the run was interrupted.",
+        ),
+        (
+            [stretch(TENS)],
+            None,
+            {"drafter_costs": DrafterCosts(draft=2.5)},
+            "",
+            "sums: a round yields 3.00 tokens, no more than the 3.50 at which drafting begins to pay "
+            "(by the plan's costs).",
+        ),
+    ],
+)
+def test_what_is_a_trouble_and_what_is_only_said(
+    observations: list[Observation], told: DraftedAnswers | None, changes: dict[str, Any], trouble: str, note: str
+) -> None:
+    found = treated(observations, told, **changes)
+    assert len(found.troubles) == bool(trouble)
+    assert "".join(english(found.troubles)).startswith(trouble)
+    assert not note or note in english(found.notes)
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_an_engine_without_counters_of_drafts_has_no_drafter_whatever_the_plan_allows(allowed: bool) -> None:
-    found = treated([segment(NO_DRAFTER, NO_DRAFTER)], rule=DecisionRule(allow_unobserved=allowed))
-    assert english(found.troubles) == ("the candidate's engine counts no drafts in sums: it has no drafter",)
-
-
-def test_answers_that_tell_are_believed_where_an_old_engine_counts_no_drafts() -> None:
-    told = [Drafted(draft_tokens=15, accepted_tokens=2, rounds=())]
-    assert english(treated([segment(NO_DRAFTER, NO_DRAFTER)], answers(drafted=told)).troubles) == ()
-
-
-def test_answers_too_short_for_a_draft_are_no_sign_of_a_dead_drafter() -> None:
-    found = treated([segment(counters(TENS), counters(TENS))], answers(completion_tokens=2))
-    assert english(found.troubles) == ()
-    assert "sums: nothing was drafted; its answers are too short for a drafter to be exercised." in english(found.notes)
-
-
-def test_a_server_that_counts_no_tokens_is_no_excuse() -> None:
-    assert treated([segment(counters(TENS), counters(TENS))], answers(completion_tokens=None)).troubles
-
-
-def test_a_third_without_a_draft_among_thirds_that_have_many() -> None:
-    marks = [counters(Drafting(drafts=n, draft_tokens=4 * n, accepted_tokens=n)) for n in (0, 60, 120)]
-    parts = [segment(marks[n], marks[n - 1], part=n - 1, attempts=13) for n in (1, 2)]
-    dead = segment(marks[2], marks[2], part=2, attempts=13, began_at=START + timedelta(minutes=5))
-    (found,) = english(treated([*parts, dead]).troubles)
-    assert found == (
-        "sums: the candidate drafted nothing in 13 answers from 03:09:05 on, while it did in the task's others"
-    )
-
-
-def test_a_third_without_a_draft_where_drafts_are_rare_is_chance() -> None:
-    marks = [counters(Drafting(drafts=n, draft_tokens=4 * n, accepted_tokens=n)) for n in (0, 10, 20)]
-    parts = [segment(marks[n], marks[n - 1], part=n - 1, attempts=13) for n in (1, 2)]
-    assert english(treated([*parts, segment(marks[2], marks[2], part=2, attempts=13)]).troubles) == ()
-
-
-def test_a_drafter_that_is_dead_beyond_a_length() -> None:
-    told = Drafted(draft_tokens=4, accepted_tokens=2, rounds=(0, 0, 1))
-    found = answers(40, drafted=[told])
-    answers(signs.SMALLEST_BIN, prompt_tokens=300, drafted=[None], into=found)
-    assert english(treated([], found).troubles) == (
-        "the candidate drafted nothing for prompts of 256 tokens or more (10 answers)",
-    )
-    few = answers(40, drafted=[told])
-    answers(signs.SMALLEST_BIN - 1, prompt_tokens=300, drafted=[None], into=few)
-    assert english(treated([], few).troubles) == ()
-
-
-def test_nothing_tells_of_the_candidate() -> None:
-    found = treated([segment(None)])
-    assert english(found.troubles) == (
-        f"whether the drafter ran is not observable: {CLOSED} (a plan may allow that with allow_unobserved)",
-    )
-    assert not found.is_observed
-    allowed = treated([segment(None)], rule=DecisionRule(allow_unobserved=True))
-    assert english(allowed.troubles) == ()
-    assert "sums: what was drafted is not observable." in english(allowed.notes)
-
-
-def test_nothing_tells_of_the_baseline() -> None:
-    stretch = [segment(counters(TENS), counters(NOTHING))]
-    said = f"whether the baseline drafts is not observable: {CLOSED} (a plan may allow that with allow_unobserved)"
-    for allowed, troubles in ((False, (said,)), (True, ())):
-        plan = planned(rule=DecisionRule(allow_unobserved=allowed))
-        assert english(treatment_of(plan, [seen(BASELINE, None), *stretch], answers(), arms=()).troubles) == troubles
+def test_nothing_tells_of_the_baseline(allowed: bool) -> None:
+    plan = planned(rule=DecisionRule(allow_unobserved=allowed))
+    found = treatment_of(plan, [seen(BASELINE, None), stretch(TENS)], answers(), arms=())
+    said = f"whether the baseline drafts is not observable: {CLOSED} {ALLOWS}"
+    assert english(found.troubles) == (() if allowed else (said,))
 
 
 def test_a_baseline_that_drafted() -> None:
@@ -353,12 +353,6 @@ def test_a_restart_before_a_run_went_on_is_only_said() -> None:
     )
     assert english(found.troubles) == ()
     assert any("started anew before the run went on" in note for note in english(found.notes))
-
-
-def test_a_stretch_that_a_kill_took_away_is_no_trouble() -> None:
-    found = treated([seen(CANDIDATE, counters(NOTHING)), seen(CANDIDATE, counters(HUNDREDS))])
-    assert english(found.troubles) == ()
-    assert "sums: what was drafted is not observable any more: the run was interrupted." in english(found.notes)
 
 
 @pytest.mark.parametrize(
@@ -420,24 +414,40 @@ def test_step_times_of_both_engines_give_the_cost_of_a_round(kind: str) -> None:
 def test_a_healthy_pair_of_short_answers_is_not_invalid(says: str) -> None:
     with pair(says=says, sizes={"letters": 3}) as both:
         both.on.script.fixed = dict.fromkeys(trials.PROBE_TEXTS, "Some text that goes on for a while.")
-        both.on.script.text = lambda prompt: both.on.script.fixed.get(prompt, says)  # type: ignore[method-assign]
+        both.on.script.text = lambda prompt: both.on.script.fixed.get(prompt, says)
         found = both.compared()
     assert english(treatment(found).troubles) == ()
 
 
-def test_a_task_that_drafts_nothing_while_others_do() -> None:
-    with pair(on=EngineScript(dead_for="letters"), sizes={"sums": 6, "letters": 6}) as both:
-        assert invalid(both) == (
+ANEW = "engine started anew while it was asked"
+PICKS = {"sizes": {"picks": 30}, "scored": ("picks",)}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"on": EngineScript(dead_for="letters"), "sizes": {"sums": 6, "letters": 6}},
             "letters: the candidate drafted nothing in 6 answers, while it did in other tasks: every task that "
             "generates has to show the drafter "
             "at work (one that looks up its tokens in the prompt may find nothing here: leave such a task out)",
-        )
-
-
-def test_drafts_that_are_never_accepted() -> None:
-    with pair(on=EngineScript(accepts=0)) as both:
+        ),
+        ({"on": EngineScript(accepts=0)}, f"sums: none of {40 * 35 * SPEC_TOKENS} draft tokens was accepted"),
+        ({"on": EngineScript(restart_at=20)}, f"sums: the candidate's {ANEW}"),
+        (
+            {"on": EngineScript(restart_at_finished=20), "on_drafts": False, **PICKS},
+            f"picks: the candidate's {ANEW}",
+        ),
+        (
+            {"on": EngineScript(fingerprints=("vllm-0.32.0-8b55f0a5", "vllm-0.31.0-17aa02c1"))},
+            "the candidate's answers come from 2 different engines (vllm-0.31.0-17aa02c1, vllm-0.32.0-8b55f0a5)",
+        ),
+    ],
+)
+def test_a_fault_in_a_run_makes_it_invalid(given: dict[str, Any], said: str) -> None:
+    with pair(**given) as both:
         (found,) = invalid(both)
-    assert found.startswith(f"sums: none of {40 * 35 * SPEC_TOKENS} draft tokens was accepted")
+    assert found.startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -471,12 +481,6 @@ def test_a_configuration_that_was_not_compared_is_said_with_its_arm() -> None:
     ) in notes
 
 
-def test_a_restart_in_the_middle() -> None:
-    with pair(on=EngineScript(restart_at=20)) as both:
-        (found,) = invalid(both)
-    assert found.startswith("sums: the candidate's engine started anew while it was asked")
-
-
 @pytest.mark.parametrize("looks", [None, 2])
 @pytest.mark.parametrize("arm", ["baseline", "candidate"])
 def test_a_restart_among_log_likelihoods(arm: str, looks: int | None) -> None:
@@ -486,19 +490,6 @@ def test_a_restart_among_log_likelihoods(arm: str, looks: int | None) -> None:
     with pair(off=off, on=on, sizes=sizes, scored=("picks",)) as both:
         (found,) = invalid(both, looks=looks)
     assert found.startswith(f"picks: the {arm}'s engine started anew while it was asked")
-
-
-def test_a_restart_where_all_are_log_likelihoods() -> None:
-    with pair(on=EngineScript(restart_at_finished=20), on_drafts=False, sizes={"picks": 30}, scored=("picks",)) as both:
-        (found,) = invalid(both)
-    assert found.startswith("picks: the candidate's engine started anew while it was asked")
-
-
-def test_two_replicas_with_two_fingerprints() -> None:
-    with pair(on=EngineScript(fingerprints=("vllm-0.32.0-8b55f0a5", "vllm-0.31.0-17aa02c1"))) as both:
-        assert invalid(both) == (
-            "the candidate's answers come from 2 different engines (vllm-0.31.0-17aa02c1, vllm-0.32.0-8b55f0a5)",
-        )
 
 
 @pytest.mark.parametrize(("kind", "said"), [("vllm", "finished 10 requests"), ("llama", "read 170 prompt tokens")])

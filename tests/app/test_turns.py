@@ -20,7 +20,7 @@ from qualab.model.plan import DecisionRule, NoisePlan, PinPlaces
 from qualab.model.ports import ComparisonFilter
 from qualab.model.reason import Reason
 from qualab.run import preflight as trials
-from qualab.run.run import begin, resume, start, take_turn, turns_left
+from qualab.run.run import begin, take_turn, turns_left
 from qualab.run.sign import signoff_obstacles
 from tests.app.fakes import BASELINE, CANDIDATE, Bench, FakeHarness, FakeTasks, QuietProgress, experiment, failure
 from tests.app.scripted_pair import ROUNDS, Ending, Pair, Talker, drafting, pair, treatment
@@ -147,7 +147,6 @@ async def test_hours_between_the_turns_are_said() -> None:
     assert bench.candidate.generated == 0
     bench.clock.instant += timedelta(hours=5)
     found = await take_turn(bench.services, comparison_id, CANDIDATE, keys={}, progress=QuietProgress())
-    assert found is not None
     assert "The candidate's turn began 5.0 h after the baseline's." in english(found.caveats)
 
 
@@ -178,11 +177,11 @@ def test_looks_are_refused() -> None:
 async def test_without_servers_to_start_and_stop_it_is_refused() -> None:
     bench = Bench()
     with pytest.raises(UsageError) as refused:
-        await start(bench.services, experiment(sequential=True), keys={}, progress=QuietProgress())
+        await bench.run(sequential=True)
     assert "--managed" in refused.value.hint
     comparison_id = await begin(bench.services, experiment(sequential=True), keys={}, progress=QuietProgress())
     with pytest.raises(UsageError) as refused:
-        await resume(bench.services, comparison_id, keys={}, progress=QuietProgress())
+        await bench.resume(comparison_id)
     assert "--managed" in refused.value.hint
 
 
@@ -283,8 +282,6 @@ async def test_pins_of_both_turns_are_compared_and_kept() -> None:
         await take_turn(bench.services, comparison_id, CANDIDATE, keys={}, progress=QuietProgress())
     bench.pins.images = {"on": digests["off"]}
     found = await take_turn(bench.services, comparison_id, CANDIDATE, keys={}, progress=QuietProgress())
-    assert found is not None
-    assert found.pinning is not None
     assert [one.arm for one in found.pinning.found] == [BASELINE, CANDIDATE]
 
 
@@ -394,5 +391,4 @@ async def test_failures_of_the_baseline_are_asked_again_in_a_turn_of_its_own() -
     assert turns_left(bench.services, comparison_id, retry_failed=True) == (BASELINE, CANDIDATE)
     for arm in ArmName:
         found = await take_turn(bench.services, comparison_id, arm, keys={}, progress=QuietProgress())
-    assert found is not None
     assert [arm.n_answers for arm in found.arms] == [60, 60]
