@@ -28,7 +28,7 @@ from qualab.model.names import ArmName
 from qualab.settings import RULE_FIELDS, Settings, load
 
 if TYPE_CHECKING:
-    from qualab.imports.import_ import Wanted
+    from qualab.imports.import_ import ImportRequest
     from qualab.model.plan import Plan
     from qualab.run.compare import Reanalysis
     from qualab.run.rescore import ChangedScore, MetricChange, Rescored
@@ -81,15 +81,15 @@ def _compare_runs(
 ) -> NoReturn:
     """Two runs of the store, joined as two logs are."""
     from qualab import bootstrap
-    from qualab.imports.import_ import Wanted, compare_runs
+    from qualab.imports.import_ import ImportRequest, compare_runs
 
     if plan is not None:
         raise UsageError("A plan judges one comparison", hint="Give --margin and the like for two runs")
-    services = bootstrap.import_services_of(settings)
-    wanted = Wanted(rule=bootstrap.rule_of(settings), allowed=finding_codes(allow))
-    found = compare_runs(services, *runs, wanted)
+    store = bootstrap.store_of(settings)
+    request = ImportRequest(rule=bootstrap.rule_of(settings), allowed=finding_codes(allow))
+    found = compare_runs(store, bootstrap.task_facts(), *runs, request, now=bootstrap.now())
     with output_may_fail():
-        print_result(services.store, found.comparison_id, output_format)
+        print_result(store, found.comparison_id, output_format)
     raise typer.Exit(OF_VERDICT[found.verdict])
 
 
@@ -137,10 +137,10 @@ def import_(
     wanted = _wanted(
         settings, _rule_changes(settings, given), (table, baseline, candidate), run=run or "", allow=allow or ""
     )
-    services = bootstrap.import_services_of(settings)
-    analysis = import_logs(services, wanted)
+    store = bootstrap.store_of(settings)
+    analysis = import_logs(store, bootstrap.task_facts(), wanted, now=bootstrap.now())
     with output_may_fail():
-        print_result(services.store, analysis.comparison_id, output_format)
+        print_result(store, analysis.comparison_id, output_format)
     raise typer.Exit(OF_VERDICT[analysis.verdict])
 
 
@@ -151,18 +151,18 @@ def _wanted(
     *,
     run: str,
     allow: str,
-) -> Wanted:
+) -> ImportRequest:
     from qualab import bootstrap
-    from qualab.imports.import_ import Wanted
+    from qualab.imports.import_ import ImportRequest
 
     table, baseline, candidate = given
     if table is not None and (baseline or candidate):
         raise UsageError("A table holds both arms", hint="Give a table, or --baseline and --candidate")
     if table is None and (baseline is None or candidate is None):
         raise UsageError("Two logs are needed", hint="Give --baseline DIR --candidate DIR, or one table")
-    return Wanted(
-        places={ArmName.BASELINE: table or baseline, ArmName.CANDIDATE: table or candidate},  # type: ignore[dict-item]
-        is_table=table is not None,
+    return ImportRequest(
+        paths={ArmName.BASELINE: baseline, ArmName.CANDIDATE: candidate} if baseline and candidate else {},
+        table=table,
         runs=_runs(run),
         allowed=finding_codes(allow),
         rule=bootstrap.rule_of(settings),

@@ -269,12 +269,16 @@ def test_answers_without_a_completion_are_read_from_their_message(importer: Impo
     assert [arm.empty_answers for arm in found.arms] == [0, 0]
 
 
-def test_a_sample_without_any_output_is_missing(importer: Importer) -> None:
+@pytest.mark.parametrize(
+    ("more", "status"), [({"output": {}}, "no_final_answer"), ({"error": {"message": "no\nanswer"}}, "http_error")]
+)
+def test_a_sample_without_any_output_is_missing(importer: Importer, more: Row, status: str) -> None:
     whole = [sample(n, "It is 3") for n in range(12)]
     off = inspect_log(importer.folder / "off.eval", whole)
-    on = inspect_log(importer.folder / "on.eval", [sample(0, "", output={}), *whole[1:]])
+    on = inspect_log(importer.folder / "on.eval", [sample(0, "", **more), *whole[1:]])
     found = importer(off, on)
     assert found.metrics[0].n_missing_candidate == 1
+    assert found.arms[1].statuses == {status: 1, "ok": 11}
 
 
 def test_scores_after_several_messages_are_not_those_of_the_last_text(importer: Importer) -> None:
@@ -445,7 +449,7 @@ def test_a_table_that_is_something_else_is_named(
 ) -> None:
     (importer.folder / name).write_bytes(content)
     with pytest.raises(BadLog, match=said) as caught:
-        importer(importer.folder / name, importer.folder / name, is_table=True)
+        importer.table(importer.folder / name)
     assert hint in caught.value.hint
 
 
@@ -485,4 +489,4 @@ def test_a_score_that_is_no_finite_number_is_an_error_with_its_line(importer: Im
     lines = [f'{{"item": {n}, "baseline": 1, "candidate": {spelled if n else 1}}}' for n in range(2)]
     path.write_text("\n".join(lines) if name == "x.jsonl" else f"item,baseline,candidate\n1,1,{value}\n")
     with pytest.raises(BadLog, match=rf"{name}, line 2: the candidate is '{value}', which is no finite number"):
-        importer(path, path, is_table=True)
+        importer.table(path)
