@@ -51,7 +51,7 @@ def test_list_filters_by_verdict_model_and_time(qualab: Command, store: SqlStore
     assert listed(qualab, "--model", "other") == ["new"]
     assert listed(qualab, "--since", "99d") == ["new"]
     assert listed(qualab, "--since", f"{NOW - timedelta(days=101):%Y-%m-%d}") == ["new", "old"]
-    assert "No comparison is like that" in qualab("list", "--model", "none").out
+    assert "No comparison matches these filters" in qualab("list", "--model", "none").out
 
 
 @pytest.mark.parametrize("since", ["soon", "90", "-3d", "2026-13-01", ""])
