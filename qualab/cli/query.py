@@ -159,18 +159,18 @@ def _print_pairs(
     from qualab.analysis import flips as use_case
     from qualab.cli.flip_text import print_flips, print_text_pairs
     from qualab.cli.tables import make_console
-    from qualab.model.canonical import plain
+    from qualab.report.words import shown
 
     if not flips:
         pairs = use_case.text_pairs(store, comparison_id, leaks=leaks, task=task, limit=limit)
         if output_format is Format.JSON:
-            print_json(plain(pairs))
+            print_json(shown(pairs))
         else:
             print_text_pairs(make_console(), pairs, leaks=leaks)
         return
     flipped = use_case.flips(store, comparison_id, task=task, limit=limit)
     if output_format is Format.JSON:
-        print_json(plain(flipped))
+        print_json(shown(flipped))
         return
     n_others = 0
     if not flipped.shown:

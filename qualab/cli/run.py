@@ -112,11 +112,11 @@ def run(
         make_folder(settings.output_path, hint="Change --output-path")  # no run should end at one that cannot be
     services = bootstrap.services_of(settings)
     keys = bootstrap.keys_of(settings, managed=managed is not None)
-    analysis = _started(services, wanted, managed, keys=keys, frozen=frozen.plan if frozen else None)
+    analysis = _start(services, wanted, managed, keys=keys, frozen=frozen.plan if frozen else None)
     finish(services, analysis, output_format, folder=settings.output_path)
 
 
-def _started(
+def _start(
     services: Services, wanted: Experiment, managed: Path | None, *, keys: Keys, frozen: Plan | None
 ) -> Analysis:
     from qualab.model.reason import Reason
@@ -132,7 +132,7 @@ def _started(
     with while_served(managed, progress, [ArmName.BASELINE]):
         job = begin(services, wanted, keys=keys, progress=progress, frozen=frozen)
         comparison_id = run_to_end(job, progress)
-    return _took_turns(services, comparison_id, [ArmName.CANDIDATE], managed, progress, keys=keys)
+    return _take_turns(services, comparison_id, [ArmName.CANDIDATE], managed, progress, keys=keys)
 
 
 @settings_options("checkpoint", "pods", "containers", "api_key_file", "data_dir", "db")
@@ -165,7 +165,7 @@ def resume(
     keys = bootstrap.keys_of(settings, managed=managed is not None)
     if found.plan.sequential and managed:
         turns = turns_left(services, found.id, retry_failed=retry_failed)
-        analysis = _took_turns(services, found.id, turns, managed, progress, keys=keys, local=local)
+        analysis = _take_turns(services, found.id, turns, managed, progress, keys=keys, local=local)
     else:
         with while_served(managed, progress):
             job = use_case.resume(
@@ -175,7 +175,7 @@ def resume(
     finish(services, analysis, output_format)
 
 
-def _took_turns(
+def _take_turns(
     services: Services,
     comparison_id: str,
     turns: Sequence[ArmName],
@@ -185,7 +185,7 @@ def _took_turns(
     keys: Keys,
     local: Mapping[str, str] | None = None,
 ) -> Analysis:
-    """Serves one arm after the other and lets it be asked. The last turn ends with the analysis."""
+    """Serve one arm after the other and ask it. The last turn ends with the analysis."""
     from qualab.run.run import take_turn
 
     progress.comparison_id = comparison_id  # for the way on, should a server fail before anything is asked

@@ -23,7 +23,6 @@ from qualab.imports.join import (
     check_score_bounds,
     counted,
     join,
-    light_items,
     lost,
     place,
     read_arm,
@@ -245,10 +244,10 @@ def _store(
         duplicates=0,
     )
     places = place(plan, joined)
-    items = light_items(plan, places)
+    items = [one.item for one in places]
     assert plan.imported is not None
     scored = list(scores(places, plan.imported.allowed))
-    check_score_bounds(scored, items, plan)
+    check_score_bounds(scored, places, plan)
     summary = Summary(items)
 
     def summarized() -> Iterator[Answer]:
@@ -258,7 +257,7 @@ def _store(
 
     return store.put_whole(
         comparison,
-        whole_items(logs, places, items),
+        whole_items(logs, places),
         summarized(),
         scored,
         lambda: analyse(ScoresAlone(scored), comparison, ImportedTasks(plan), items, summary),

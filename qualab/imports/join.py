@@ -25,7 +25,7 @@ from qualab.model.names import ArmName, MetricKind, RequestKind
 from qualab.model.plan import FindingCode, Plan, TaskJoin
 
 NO_ROW = -1
-"""Of an item that its log has lost."""
+"""Of an item that its log has lost: no row has this number."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -319,12 +319,10 @@ def counted(task: str, matches: Iterable[Match]) -> TaskJoin:
 
 @dataclass(slots=True, kw_only=True)
 class Place:
-    """One item, with a match for each of its repeats."""
+    """One item as an analysis needs it, without document and prompts; and a match for each of its repeats."""
 
-    position: int
-    task: str
-    doc_id: int = 0
-    matches: dict[int, Match] = field(default_factory=dict)
+    item: Item
+    matches: dict[int, Match]
     """By repeat."""
 
     @property
@@ -339,56 +337,48 @@ def place(plan: Plan, joined: Mapping[str, Sequence[Match]]) -> list[Place]:
     """
     places: list[Place] = []
     for task in plan.tasks:
-        own: list[Place] = []
-        known: defaultdict[bytes, list[Place]] = defaultdict(list)
+        own: list[dict[int, Match]] = []
+        known: defaultdict[bytes, list[dict[int, Match]]] = defaultdict(list)
         for match in joined.get(task.name, ()):
             entry = match.content
-            item = next((one for one in known[entry.key] if entry.repeat not in one.matches), None)
-            if item is None:
-                item = Place(position=len(places) + len(own), task=task.name)
-                own.append(item)
-                known[entry.key].append(item)
-            item.matches[entry.repeat] = match
-        numbers = [item.first.content.doc_id for item in own]
-        is_numbered = None not in numbers and len(set(numbers)) == len(own)
-        for index, (item, number) in enumerate(zip(own, numbers, strict=True)):
-            item.doc_id = number if is_numbered and number is not None else index
-        places += own
+            matches = next((one for one in known[entry.key] if entry.repeat not in one), None)
+            if matches is None:
+                matches = {}
+                own.append(matches)
+                known[entry.key].append(matches)
+            matches[entry.repeat] = match
+        firsts = [matches[min(matches)].content for matches in own]
+        numbers = [entry.doc_id for entry in firsts if entry.doc_id is not None]
+        if len(set(numbers)) < len(own):  # the log does not number its documents, or not uniquely
+            numbers = list(range(len(own)))
+        for matches, entry, doc_id in zip(own, firsts, numbers, strict=True):
+            item = Item(
+                position=len(places),
+                task=task.name,
+                doc_id=doc_id,
+                kind=task.kind,
+                doc={},
+                target="",
+                prompts=(),
+                cluster=entry.cluster,
+            )
+            places.append(Place(item=item, matches=matches))
     return places
-
-
-def light_items(plan: Plan, places: Iterable[Place]) -> list[Item]:
-    """Make items as an analysis needs them: without documents and prompts."""
-    kinds = {task.name: task.kind for task in plan.tasks}
-    return [
-        Item(
-            position=one.position,
-            task=one.task,
-            doc_id=one.doc_id,
-            kind=kinds[one.task],
-            doc={},
-            target="",
-            prompts=(),
-            cluster=one.first.content.cluster,
-        )
-        for one in places
-    ]
 
 
 def scores(places: Sequence[Place], allowed: Sequence[FindingCode]) -> Iterator[Score]:
     """Make scores in order of arm, position, repeat and metric. What is no pair has none, in either arm."""
     for arm in ArmName:
-        for item in places:
-            for repeat, match in sorted(item.matches.items()):
+        for place in places:
+            for repeat, match in sorted(place.matches.items()):
                 is_compared = match.kind not in ALLOWABLE or ALLOWABLE[match.kind] in allowed
                 entry = match.of(arm)
                 if entry is None or not entry.is_answered or not is_compared:
                     continue
                 for metric in sorted(entry.scores):
                     value, detail = _split(entry.scores[metric])
-                    yield Score(
-                        arm=arm, position=item.position, repeat=repeat, metric=metric, value=value, detail=detail
-                    )
+                    position = place.item.position
+                    yield Score(arm=arm, position=position, repeat=repeat, metric=metric, value=value, detail=detail)
 
 
 def _split(value: Any) -> tuple[float, tuple[Any, ...] | None]:
@@ -401,7 +391,7 @@ def _split(value: Any) -> tuple[float, tuple[Any, ...] | None]:
     return float(value[0] == value[1]), value
 
 
-def check_score_bounds(found: Iterable[Score], items: Sequence[Item], plan: Plan) -> None:
+def check_score_bounds(found: Iterable[Score], places: Sequence[Place], plan: Plan) -> None:
     """Raise InvalidValue for a score that its metric cannot have, where a verdict would rest on it."""
     specs = (spec for primary in plan.primaries for spec in plan.members_of(primary))
     bounds = {
@@ -410,7 +400,7 @@ def check_score_bounds(found: Iterable[Score], items: Sequence[Item], plan: Plan
         if spec.kind in (MetricKind.BINARY_MEAN, MetricKind.MEAN, MetricKind.LIST_MEAN)
     }
     for score in found:
-        item = items[score.position]
+        item = places[score.position].item
         if (item.task, score.metric) not in bounds:
             continue
         metric, low, high = bounds[item.task, score.metric]
@@ -424,32 +414,26 @@ def check_score_bounds(found: Iterable[Score], items: Sequence[Item], plan: Plan
             )
 
 
-def whole_items(logs: Mapping[ArmName, Log], places: Sequence[Place], light: Sequence[Item]) -> Iterator[Item]:
+def whole_items(logs: Mapping[ArmName, Log], places: Sequence[Place]) -> Iterator[Item]:
     """Read the items again, with their documents and prompts: the baseline's, else the candidate's."""
-    for arm in ArmName:
-        needed = {
-            entry.row: item
-            for place, item in zip(places, light, strict=True)
-            if place.first.kind is not Kind.LOST
-            and (entry := place.first.of(arm)) is not None
-            and entry is place.first.content
-        }
-        for number, row in _rows(logs[arm], needed):
+    for arm, log in logs.items():
+        needed = {place.first.content.row: place.item for place in places if place.first.of(arm) is place.first.content}
+        for number, row in _rows(log, needed):
             prompts = row.prompts or tuple(Prompt(text="") for _ in row.replies)
             yield replace(needed[number], doc=row.doc, target=row.target, prompts=prompts)
-    for place, item in zip(places, light, strict=True):
+    for place in places:
         if place.first.kind is Kind.LOST:
-            yield replace(item, prompts=(Prompt(text=""),))
+            yield replace(place.item, prompts=(Prompt(text=""),))
 
 
 def answers(logs: Mapping[ArmName, Log], places: Sequence[Place], *, now: datetime) -> Iterator[Answer]:
     """Read every answer of both arms. One without a date was given `now`."""
     for arm, log in logs.items():
         needed = {
-            entry.row: (place.position, repeat)
+            entry.row: (place.item.position, repeat)
             for place in places
             for repeat, match in place.matches.items()
-            if match.kind is not Kind.LOST and (entry := match.of(arm)) is not None
+            if (entry := match.of(arm)) is not None
         }
         sent_at = log.run.date or now
         for number, row in _rows(log, needed):

@@ -53,7 +53,8 @@ def test_a_pinned_pair_is_verified_and_shown_with_what_keeps_it_from_sign_off(
     shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
     assert shown["comparison"]["plan"]["pins"] == {"image": IMAGE, "revision": COMMIT, "checkpoint_hash": ""}
     assert shown["analysis"]["pinning"]["is_pinned"] is True
-    assert shown["signoff"] == {"is_possible": False, "obstacles": obstacles}
+    assert shown["signoff"]["is_possible"] is False
+    assert [reason["text"] for reason in shown["signoff"]["obstacles"]] == obstacles
     assert done.out.startswith(qualab("show", done.comparison_id).out.rstrip("\n"))
 
 
@@ -76,7 +77,7 @@ def test_arms_of_two_images_stop_a_run_and_a_preflight(
     assert f"the candidate's image is {B}" in stopped.err
     looked = qualab("preflight", *arms, *SMALL, *PODS, "--format", "json")
     assert looked.code == 4
-    assert json.loads(looked.out)["findings"][0]["what"].startswith(f"the image is {A} in the baseline")
+    assert json.loads(looked.out)["findings"][0]["what"]["text"].startswith(f"the image is {A} in the baseline")
 
 
 @pytest.mark.parametrize(
