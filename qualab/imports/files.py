@@ -197,7 +197,7 @@ def moment(value: Any) -> datetime | None:
     if re.fullmatch(DATE, text):
         text = text[:11] + text[11:].replace("-", ":")
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -86,7 +86,7 @@ class ArmLog:
 def read_arm(log: Log, cluster_fields: Callable[[str], tuple[str, ...]]) -> ArmLog:
     """Read a log once. `cluster_fields` says what a task's items are clustered by."""
     arm = ArmLog(run=log.run)
-    known: defaultdict[int, list[Entry]] = defaultdict(list)
+    known: defaultdict[Hashable, list[Entry]] = defaultdict(list)
     for number, row in enumerate(log.rows()):
         if isinstance(row, CutLine):
             arm.cut.append(row)
@@ -103,8 +103,8 @@ def read_arm(log: Log, cluster_fields: Callable[[str], tuple[str, ...]]) -> ArmL
     return arm
 
 
-def _add(task: TaskEntries, row: LoggedRow, number: int, known: Mapping[int, list[Entry]]) -> None:
-    """Takes a row to the entry that its other filters have made, or makes one."""
+def _add(task: TaskEntries, row: LoggedRow, number: int, known: Mapping[Hashable, list[Entry]]) -> None:
+    """Add a row to the entry of its other filters, or make one."""
     task.has_more_answers = task.has_more_answers or row.has_more_answers
     scores = {}
     for metric, raw in row.scores.items():
@@ -114,7 +114,7 @@ def _add(task: TaskEntries, row: LoggedRow, number: int, known: Mapping[int, lis
         elif not (isinstance(value, float) and math.isnan(value)):
             scores[sys.intern(f"{metric},{row.filter}")] = value
     key = _key(row)
-    same = known[hash((row.task, key, row.doc_id, row.repeat))]
+    same = known[row.task, key, row.doc_id, row.repeat]
     for entry in same:
         if row.filter not in entry.filters:
             entry.filters += (row.filter,)
@@ -391,7 +391,7 @@ def _split(value: Any) -> tuple[float, tuple[Any, ...] | None]:
     return float(value[0] == value[1]), value
 
 
-def check_score_bounds(found: Iterable[Score], places: Sequence[Place], plan: Plan) -> None:
+def check_score_bounds(scored: Iterable[Score], places: Sequence[Place], plan: Plan) -> None:
     """Raise InvalidValue for a score that its metric cannot have, where a verdict would rest on it."""
     specs = (spec for primary in plan.primaries for spec in plan.members_of(primary))
     bounds = {
@@ -399,7 +399,7 @@ def check_score_bounds(found: Iterable[Score], places: Sequence[Place], plan: Pl
         for spec in specs
         if spec.kind in (MetricKind.BINARY_MEAN, MetricKind.MEAN, MetricKind.LIST_MEAN)
     }
-    for score in found:
+    for score in scored:
         item = places[score.position].item
         if (item.task, score.metric) not in bounds:
             continue

@@ -118,14 +118,14 @@ def _runs(path: Path) -> list[_Files]:
 
 def _by_task(samples: Sequence[Path], run: LoggedRun) -> dict[str, Path]:
     """Sample files by the task that they are of, in the order of the results. Raises BadLog where two are of one."""
-    found: dict[str, Path] = {}
+    by_task: dict[str, Path] = {}
     for path in samples:
         task = _task_of(path, run)
-        if task in found:
-            raise BadLog(f"{path} and {found[task].name} are both of task {task}", hint="Keep one of them")
-        found[task] = path
+        if task in by_task:
+            raise BadLog(f"{path} and {by_task[task].name} are both of task {task}", hint="Keep one of them")
+        by_task[task] = path
     order = {task: place for place, task in enumerate(run.tasks)}
-    return {task: found[task] for task in sorted(found, key=lambda task: (order.get(task, len(order)), task))}
+    return {task: by_task[task] for task in sorted(by_task, key=lambda task: (order.get(task, len(order)), task))}
 
 
 def _task_of(path: Path, run: LoggedRun) -> str:
@@ -206,8 +206,8 @@ def _groups(document: JsonObject) -> dict[str, tuple[str, ...]]:
             elif child not in above:
                 yield from leaves(child, above | {child})
 
-    found = {name: tuple(dict.fromkeys(leaves(name, frozenset({name})))) for name in children}
-    return {name: members for name, members in found.items() if members and _values(scored.get(name))}
+    groups = {name: tuple(dict.fromkeys(leaves(name, frozenset({name})))) for name in children}
+    return {name: members for name, members in groups.items() if members and _values(scored.get(name))}
 
 
 def _values(row: Any) -> dict[str, float]:
@@ -231,8 +231,8 @@ def _pairs(text: str) -> dict[str, str]:
 
 def _whole(value: Any) -> int | None:
     """An integer, also where a tool wrote 5 as 5.0."""
-    found = number(value)
-    return int(found) if found is not None and found.is_integer() else None
+    size = number(value)
+    return int(size) if size is not None and size.is_integer() else None
 
 
 def _rows(path: Path, task: LoggedTask) -> Iterator[LoggedRow | CutLine]:

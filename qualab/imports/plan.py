@@ -335,19 +335,19 @@ class ImportedTasks:
 
     def aggregate(self, values: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, dict[str, float]]:
         """Add means, lists, macro-F1 and groups up, bit by bit as lm-eval does; other metrics are left out."""
-        found: dict[str, dict[str, float]] = {}
+        totals: dict[str, dict[str, float]] = {}
         for spec in self._plan.metrics:
             if not spec.members:
                 value = aggregate_of(spec.kind, values.get(spec.task, {}).get(spec.key, ()))
                 if value is not None:
-                    found.setdefault(spec.task, {})[spec.key] = value
+                    totals.setdefault(spec.task, {})[spec.key] = value
         sizes = {task: max((len(column) for column in columns.values()), default=0) for task, columns in values.items()}
         for spec in self._plan.metrics:
-            known = {task: found[task][spec.key] for task in spec.members if spec.key in found.get(task, {})}
+            known = {task: totals[task][spec.key] for task in spec.members if spec.key in totals.get(task, {})}
             if known:
                 by_size = spec.kind is MetricKind.GROUP_MEAN
-                found.setdefault(spec.task, {})[spec.key] = weighted(known, sizes, by_size=by_size)
-        return found
+                totals.setdefault(spec.task, {})[spec.key] = weighted(known, sizes, by_size=by_size)
+        return totals
 
     def score(self, *_: object, **__: object) -> NoReturn:
         """Refuse: answers of an imported comparison are scored by its logs; `qualab rescore` loads the tasks."""
