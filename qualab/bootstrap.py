@@ -24,7 +24,7 @@ from qualab.run.services import PairServices, Services
 
 if TYPE_CHECKING:
     from qualab.harness.process import Harness
-    from qualab.imports.import_ import ImportServices
+    from qualab.model.logged import TaskKnowledge
     from qualab.settings import Settings
 
 
@@ -148,14 +148,11 @@ def renderer(name: str) -> Renderer:
     return {"md": render_markdown, "json": render_json}[name]
 
 
-def import_services_of(settings: Settings) -> ImportServices:
-    """Everything that an import needs; lm-eval is not loaded."""
+def task_facts() -> TaskKnowledge:
+    """What the catalog knows of tasks; lm-eval is not loaded."""
     from qualab.harness.catalog import read_catalog
-    from qualab.imports.import_ import ImportServices
-    from qualab.imports.opening import LogFiles
 
-    knows = read_catalog(share("tasks")).facts
-    return ImportServices(store=store_of(settings), logs=LogFiles(), knows=knows, clock=SystemClock())
+    return read_catalog(share("tasks")).facts
 
 
 def rule_of(settings: Settings) -> DecisionRule:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +11,7 @@ import typer
 
 from qualab import bootstrap
 from qualab.cli.options import Database, Format, OutputFormat, duration
-from qualab.cli.output import OF_VERDICT, complain, output_may_fail
+from qualab.cli.output import complain, exit_code, output_may_fail, print_json, write_file
 from qualab.clock import SystemClock
 from qualab.endpoints.remote import Service
 from qualab.errors import InvalidValue, QualabError, Unauthenticated, UsageError
@@ -26,7 +23,7 @@ from qualab.run.gate import ServedVerdicts, Source, StoredVerdicts
 from qualab.run.gate import gate as wait
 from qualab.settings import load
 
-ONE_TOKEN = "It holds one token and nothing else"
+ONE_TOKEN = "It must hold one token and nothing else"
 NO_TOKEN = "Set QUALAB_TOKEN, or name its file with --token-file; `qualab token create NAME --scope read` makes one"
 
 
@@ -42,8 +39,10 @@ def gate(
     ] = None,
     timeout: Annotated[str, typer.Option(help="How long to wait, as 90s, 30m or 12h.")] = "6h",
     poll: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 5.0,
-    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML here.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write a summary for a merge request here.")] = None,
+    junit_file: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML here.")] = None,
+    markdown_file: Annotated[
+        Path | None, typer.Option("--markdown", help="Write a summary for a merge request here.")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything as JSON here.")] = None,
     db: Database = None,
     output_format: OutputFormat = Format.TEXT,
@@ -52,30 +51,45 @@ def gate(
 
     0 equivalent, 1 regression, 2 usage, 3 inconclusive, 4 invalid, 5 no verdict.
     """
-    _check_named(comparison, latest=latest, label=label)
-    files = {kind: path for kind, path in (("junit", junit), ("markdown", markdown), ("json", json_file)) if path}
-    wait_s = duration(timeout, option="--timeout").total_seconds()
-    token = _token(token_file)
-    try:
-        result = bootstrap.run_async(
-            _wait(server, token, db, comparison=comparison, label=label, timeout_s=wait_s, poll_s=poll)
-        )
-    except QualabError as error:
-        if isinstance(error, Unauthenticated) and not token:
-            error.hint = NO_TOKEN
-        _write_error(comparison or label, error, files)
-        raise
-    _write(result, files)
-    with output_may_fail():
-        _print(result, output_format)
-    raise typer.Exit(OF_VERDICT[result.verdict])
-
-
-def _check_named(comparison: str, *, latest: bool, label: str) -> None:
     if comparison and (latest or label):
         raise UsageError("Both an id and --latest or --label are given", hint="Give the id, or --latest with --label")
     if not comparison and not (latest and label):
         raise UsageError("No comparison is named", hint="Give its id, or --latest with --label")
+    wait_s = duration(timeout, option="--timeout").total_seconds()
+    token = _token(token_file)
+
+    async def waited(source: Source) -> GateResult:
+        chosen = comparison or await source.latest(label)
+        return await wait(source, chosen, timeout_s=wait_s, poll_s=poll, say=complain)
+
+    async def asked() -> GateResult:
+        if not server:
+            store, registry = bootstrap.stores_of(load(command_line={"db": db}))
+            return await waited(StoredVerdicts(store=store, registry=registry, clock=SystemClock()))
+        async with Service(server, token=token) as remote:
+            return await waited(ServedVerdicts(remote=remote))
+
+    try:
+        result = bootstrap.run_async(asked())
+    except QualabError as error:
+        if isinstance(error, Unauthenticated) and not token:
+            error.hint = NO_TOKEN
+        # into every file: what an earlier gate left there must not be taken for this one's result
+        name, message = comparison or label, f"{error.message}. {error.hint}" if error.hint else error.message
+        about = {"code": error.code, "message": error.message, "hint": error.hint}
+        _write(junit_file, junit_of_error(name, code=error.code, message=message))
+        _write(markdown_file, gate_markdown_of_error(name, code=error.code, message=message))
+        _write(json_file, _json({"verdict": None, "error": about}))
+        raise
+    _write(junit_file, junit(result))
+    _write(markdown_file, gate_markdown(result))
+    _write(json_file, _json(result))
+    with output_may_fail():
+        if output_format is Format.JSON:
+            print_json(shown(result))
+        else:
+            _print(result)
+    raise typer.Exit(exit_code(result.verdict))
 
 
 def _token(path: Path | None) -> str:
@@ -90,58 +104,16 @@ def _token(path: Path | None) -> str:
     return token
 
 
-async def _wait(
-    server: str, token: str, db: str | None, *, comparison: str, label: str, timeout_s: float, poll_s: float
-) -> GateResult:
-    async with _source(server, token, db) as source:
-        chosen = comparison or await source.latest(label)
-        return await wait(source, chosen, timeout_s=timeout_s, poll_s=poll_s, say=complain)
+def _write(path: Path | None, content: str | bytes) -> None:
+    if path:
+        write_file(path, content, hint="Name a file in a folder that exists")
 
 
-@asynccontextmanager
-async def _source(server: str, token: str, db: str | None) -> AsyncIterator[Source]:
-    if server:
-        async with Service(server, token=token) as remote:
-            yield ServedVerdicts(remote=remote)
-        return
-    store, registry = bootstrap.stores_of(load(command_line={"db": db}))
-    yield StoredVerdicts(store=store, registry=registry, clock=SystemClock())
+def _json(value: object) -> str:
+    return json.dumps(shown(value), indent=2, ensure_ascii=False) + "\n"
 
 
-def _write(result: GateResult, files: Mapping[str, Path]) -> None:
-    contents = {"junit": junit, "markdown": lambda one: gate_markdown(one).encode(), "json": _json}
-    for kind, path in files.items():
-        _put(path, contents[kind](result))
-
-
-def _write_error(name: str, error: QualabError, files: Mapping[str, Path]) -> None:
-    """Write it into every file: what an earlier gate left there must not be taken for this one's result."""
-    message = f"{error.message}. {error.hint}" if error.hint else error.message
-    about = {"code": error.code, "message": error.message, "hint": error.hint}
-    contents = {
-        "junit": lambda: junit_of_error(name, code=error.code, message=message),
-        "markdown": lambda: gate_markdown_of_error(name, code=error.code, message=message).encode(),
-        "json": lambda: _json({"verdict": None, "error": about}),
-    }
-    for kind, path in files.items():
-        _put(path, contents[kind]())
-
-
-def _put(path: Path, content: bytes) -> None:
-    try:
-        path.write_bytes(content)
-    except OSError as exc:
-        raise UsageError(f"Cannot write {path}: {exc.strerror}", hint="Name a file in a folder that exists") from exc
-
-
-def _json(value: object) -> bytes:
-    return (json.dumps(shown(value), indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def _print(result: GateResult, output_format: Format) -> None:
-    if output_format is Format.JSON:
-        sys.stdout.write(_json(result).decode())
-        return
+def _print(result: GateResult) -> None:
     label = f" ({line_text(result.label)})" if result.label else ""
     typer.echo(f"{result.verdict.value}: {result.id}{label}, plan {result.plan_hash[:12]}")
     for reason in result.reasons:

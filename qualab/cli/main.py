@@ -13,7 +13,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from qualab import __version__
-from qualab.cli.output import INTERRUPTED, NO_ROOM, UNEXPECTED, complain, keep_meaning, of_error, say_unwritten, silence
+from qualab.cli.output import (
+    INTERRUPTED,
+    NO_ROOM,
+    UNEXPECTED,
+    complain,
+    exit_code,
+    keep_meaning,
+    say_unwritten,
+    silence,
+)
 from qualab.errors import QualabError
 
 # imports make many objects that live on: looking through them again and again is a fifth of a short command's time
@@ -107,8 +116,10 @@ def main() -> None:
     try:
         app()
     except QualabError as error:
-        _print_error(error)
-        sys.exit(of_error(error))
+        complain(f"qualab: {error.message}")
+        if error.hint:
+            complain(f"  {error.hint}")
+        sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except SystemExit as ended:
@@ -122,9 +133,3 @@ def main() -> None:
         else:
             complain(f"{traceback.format_exc()}qualab failed unexpectedly; this is a bug")
         sys.exit(UNEXPECTED)
-
-
-def _print_error(error: QualabError) -> None:
-    complain(f"qualab: {error.message}")
-    if error.hint:
-        complain(f"  {error.hint}")

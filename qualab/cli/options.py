@@ -37,6 +37,10 @@ ExperimentFile = Annotated[
 Allow = Annotated[
     str | None, typer.Option(help="Findings that are let stand, as fewshot,prompts; they are named in the result.")
 ]
+PlanHash = Annotated[
+    str | None, typer.Option(help="Beginning of a plan's hash: what `qualab compare` found under it, after the data.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")]
 Database = Annotated[str | None, typer.Option("--db", help="SQLite file or database URL (QUALAB_DB).")]
 """As Settings has it, whose import takes longer than `qualab list`."""
 Given = Mapping[str, Any]
@@ -45,27 +49,34 @@ Given = Mapping[str, Any]
 
 def settings_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace a command's parameter `given` by options for these fields of Settings."""
+    return functools.partial(_with_options, names)
 
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        options = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(name))
-            for name in names
-        ]
-        parameters: list[inspect.Parameter] = []
-        for parameter in inspect.signature(function, eval_str=True).parameters.values():
-            own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
-            parameters += options if parameter.name == "given" else own
 
-        @functools.wraps(function)
-        def command(**values: Any) -> None:
-            given = {name: value for name in names if (value := values.pop(name)) is not None}
-            function(given=given, **values)
+def _with_options(names: tuple[str, ...], function: Callable[..., None]) -> Callable[..., None]:
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        if parameter.name == "given":
+            options = ((name, _option(name)) for name in names)
+            parameters += [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+                for name, option in options
+            ]
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return command
+    @functools.wraps(function)
+    def command(**values: Any) -> None:
+        given = {name: value for name in names if (value := values.pop(name)) is not None}
+        function(given=given, **values)
 
-    return decorate
+    return with_parameters(command, parameters)
+
+
+def with_parameters(command: Callable[..., None], parameters: list[inspect.Parameter]) -> Callable[..., None]:
+    """Give a function of any keywords these parameters, for Typer to read."""
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
 
 
 def _option(name: str) -> Any:
@@ -82,9 +93,9 @@ def _option(name: str) -> Any:
     return Annotated[kind | None, typer.Option(*flags, help=field.description)]
 
 
-def finding_codes(text: str) -> tuple[FindingCode, ...]:
+def finding_codes(text: str | None) -> tuple[FindingCode, ...]:
     """Read what --allow names. Raises UsageError."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
     known = {code.value: code for code in FindingCode}
     if wrong := [name for name in names if name not in known]:
         raise UsageError(f"There is no finding named {wrong[0]}", hint=f"There are: {', '.join(known)}")
@@ -104,21 +115,21 @@ def duration(text: str, *, option: str) -> timedelta:
     return timedelta(**{UNITS[match[2]]: int(match[1])})
 
 
+def before(now: datetime, text: str, *, option: str) -> datetime:
+    """Read a duration, and go back by it as far as times go. Raises InvalidValue."""
+    try:
+        return now - duration(text, option=option)
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)
+
+
 def moment_of(text: str, *, option: str, now: datetime) -> datetime:
     """Read a date or time (UTC where it names no zone), or an age before now. Raises InvalidValue."""
     if DURATION.fullmatch(text.strip()):
-        return before(now, duration(text, option=option))
+        return before(now, text, option=option)
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         hint = "As 2026-03-04, 2026-03-04T05:06+09:00, or an age as 12h, 90d, 2w"
         raise InvalidValue(f"{option}: '{text}' is no time", hint=hint) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def before(now: datetime, age: timedelta) -> datetime:
-    """Subtract an age, as far back as times go."""
-    try:
-        return now - age
-    except OverflowError:
-        return datetime.min.replace(tzinfo=UTC)

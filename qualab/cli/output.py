@@ -4,32 +4,56 @@ from __future__ import annotations
 
 import errno
 import getpass
+import json
 import os
 import shutil
 import socket
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, Any
 
 from qualab.errors import InfrastructureError, InsufficientData, PairDiffers, QualabError, UsageError
 from qualab.model.names import Verdict
 from qualab.model.wording import visible_text
 
+INTERRUPTED = 130
+UNEXPECTED = 5
+INVALID = 4
+EXIT_CODES: Mapping[Verdict | type[BaseException], int] = {
+    Verdict.EQUIVALENT: 0,
+    Verdict.NON_INFERIOR: 0,
+    Verdict.REGRESSION: 1,
+    Verdict.IMPROVEMENT: 3,
+    Verdict.INCONCLUSIVE: 3,
+    Verdict.NOT_TESTED: 3,
+    Verdict.INVALID: INVALID,
+    UsageError: 2,
+    InsufficientData: 2,
+    PairDiffers: INVALID,
+    InfrastructureError: UNEXPECTED,
+    QualabError: UNEXPECTED,
+}
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 UNBOUNDED = 160
-"""Where the output is a file or a pipe."""
+"""Characters of a line where the output is a file or a pipe."""
 NARROWEST_NOTE = 20
-_KEPT = "\N{NO-BREAK SPACE}"
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 Column = tuple[str, Sequence[str]]
 """A header and its cells."""
 
 
-class _Lasting(TextIOWrapper):
+def exit_code(outcome: Verdict | QualabError) -> int:
+    """Look up a verdict, or the nearest class of an error."""
+    kinds = (outcome,) if isinstance(outcome, Verdict) else type(outcome).__mro__
+    return next(EXIT_CODES[kind] for kind in kinds if kind in EXIT_CODES)
+
+
+class _LastingOutput(TextIOWrapper):
     """Output that outlives its reader: what nobody reads is dropped, and the command goes on to its own exit code.
 
     Left alone, Typer ends a command at the first unread line with 1, and the interpreter at its end with 120.
@@ -50,7 +74,7 @@ class _Lasting(TextIOWrapper):
 
 
 def keep_meaning() -> None:
-    """Keeps a command's output, and its exit code, from changing with where the output goes.
+    """Keep a command's output, and its exit code, from changing with where the output goes.
 
     Characters that the output's encoding lacks are written as escapes: a lost minus would change a number.
     """
@@ -60,39 +84,26 @@ def keep_meaning() -> None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
         elif name != "stdin" and type(stream) is TextIOWrapper:
             kept = {one: getattr(stream, one) for one in ("encoding", "line_buffering", "write_through")}
-            lasting = _Lasting(stream.detach(), errors="backslashreplace", **kept)
+            lasting = _LastingOutput(stream.detach(), errors="backslashreplace", **kept)
             setattr(sys, name, lasting)
             setattr(sys, f"__{name}__", lasting)  # the terminal's width is asked of it
 
 
-def program() -> str:
-    """What to type for `qualab` where this process was started: its path, if the shell would find none or another."""
-    called = Path(sys.argv[0])
-    found = shutil.which("qualab")
-    is_found = found is not None and Path(found).resolve() == called.resolve()
-    return "qualab" if called.name != "qualab" or is_found else sys.argv[0]
-
-
-def is_unicode(stream: TextIO) -> bool:
-    """Whether the stream's encoding has every character."""
-    return (stream.encoding or "").lower().replace("-", "").startswith("utf")
-
-
 def silence(stream: IO[str]) -> None:
-    """Drops what is still to be written, the buffer too."""
+    """Drop what is still to be written, the buffer too."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def say_unwritten(error: OSError) -> None:
-    """Says on the error output why there is no output, except to a reader that has left."""
+    """Say on the error output why there is no output, except to a reader that has left."""
     silence(sys.stdout)
     if not isinstance(error, BrokenPipeError):
         complain(f"qualab: {error.filename or 'the output'} cannot be written: {error.strerror}")
 
 
 def complain(text: str) -> None:
-    """A line on the error output, if anybody reads it. What came from elsewhere commands no terminal."""
+    """Print a line on the error output, if anybody reads it. Text from elsewhere cannot command the terminal."""
     try:
         print(visible_text(text), file=sys.stderr)
     except OSError:
@@ -101,42 +112,36 @@ def complain(text: str) -> None:
 
 @contextmanager
 def output_may_fail() -> Iterator[None]:
-    """For output after which a command has more to do, or an exit code of its own."""
+    """Let a command go on, to more work or an exit code of its own, where its output cannot be written."""
     try:
         yield
     except OSError as error:
         say_unwritten(error)
 
 
-INTERRUPTED = 130
-UNEXPECTED = 5
-
-OF_VERDICT = {
-    Verdict.EQUIVALENT: 0,
-    Verdict.NON_INFERIOR: 0,
-    Verdict.REGRESSION: 1,
-    Verdict.IMPROVEMENT: 3,
-    Verdict.INCONCLUSIVE: 3,
-    Verdict.NOT_TESTED: 3,
-    Verdict.INVALID: 4,
-}
-
-OF_ERROR: tuple[tuple[type[QualabError], int], ...] = (
-    (UsageError, 2),
-    (InsufficientData, 2),
-    (PairDiffers, 4),
-    (InfrastructureError, 5),
-    (QualabError, UNEXPECTED),
-)
+def print_json(value: Any) -> None:
+    """Print indented JSON, in ASCII where the output's encoding lacks characters."""
+    is_unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+    print(json.dumps(value, indent=2, ensure_ascii=not is_unicode))
 
 
-def of_error(error: QualabError) -> int:
-    """The exit code of the first class in the table that fits."""
-    return next(code for kind, code in OF_ERROR if isinstance(error, kind))
+def write_file(path: Path, content: str | bytes, *, hint: str = "") -> None:
+    """Write a file whole or not at all: half a report could be taken for one. Raises UsageError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        if path.exists() and not path.is_file():  # a device, as /dev/stdout
+            path.write_bytes(data)
+            return
+        beside.write_bytes(data)
+        beside.replace(path)
+    except OSError as exc:
+        beside.unlink(missing_ok=True)
+        raise UsageError(f"Cannot write {path}: {exc.strerror}", hint=hint) from exc
 
 
 def who() -> str:
-    """As "user@host"."""
+    """Name the caller as "user@host"."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):  # no name for this user id, as in many containers
@@ -145,20 +150,20 @@ def who() -> str:
 
 
 def terminal_width() -> int:
-    """Characters of a line; a fixed number where the output is no terminal."""
+    """Count the characters of a line; a fixed number where the output is no terminal."""
     return shutil.get_terminal_size((UNBOUNDED, 24)).columns if sys.stdout.isatty() else UNBOUNDED
 
 
 def wrapped(line: str, width: int, *, first: str = "", then: str = "  ") -> str:
-    """A paragraph; a number stays with its unit."""
-    kept = line.replace(" %", f"{_KEPT}%").replace(" pp", f"{_KEPT}pp")
+    """Wrap a paragraph; a number stays with its unit."""
+    kept = line.replace(" %", f"{NO_BREAK}%").replace(" pp", f"{NO_BREAK}pp")
     return textwrap.fill(
         kept, width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False, break_long_words=False
-    ).replace(_KEPT, " ")
+    ).replace(NO_BREAK, " ")
 
 
 def annotated(lines: Iterable[tuple[str, str, str]], width: int) -> str:
-    """A label, a value and what it means, a line each; a note that is too long goes on below its beginning."""
+    """Align labels, values and what they mean; a note that is too long goes on below its beginning."""
     rows = list(lines)
     label, value = (max(len(row[column]) for row in rows) for column in (0, 1))
     beside = label + value + 6
@@ -170,29 +175,22 @@ def annotated(lines: Iterable[tuple[str, str, str]], width: int) -> str:
     )
 
 
-def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Aligned columns, the first to the left, the others to the right."""
-    rows = [tuple(head), *lines]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
-    )
-
-
 def table_in_parts(columns: Sequence[Column], width: int) -> str:
-    """One table, or as many below each other as the width asks for, each with the first column."""
+    """Align columns in one table, or in as many below each other as the width asks for, each with the first column."""
     names, *others = columns
     parts = [[names]]
     for column in others:
-        if len(parts[-1]) > 1 and _width([*parts[-1], column]) > width:
+        if len(parts[-1]) > 1 and max(map(len, _aligned([*parts[-1], column]))) > width:
             parts.append([names])
         parts[-1].append(column)
-    return "\n\n".join(_aligned(part) for part in parts)
+    return "\n\n".join("\n".join(_aligned(part)) for part in parts)
 
 
-def _aligned(columns: Sequence[Column]) -> str:
-    return table([name for name, _ in columns], list(zip(*(cells for _, cells in columns), strict=True)))
-
-
-def _width(columns: Sequence[Column]) -> int:
-    return max(map(len, _aligned(columns).splitlines()))
+def _aligned(columns: Sequence[Column]) -> list[str]:
+    """Lines, the first column to the left, the others to the right."""
+    texts = [[head, *cells] for head, cells in columns]
+    widths = [max(map(len, column)) for column in texts]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        for row in zip(*texts, strict=True)
+    ]

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qualab.cli.options import Force
+from qualab.cli.output import complain, write_file
 from qualab.errors import UsageError
 from qualab.managed.manifests import render_compose, render_kubernetes
 from qualab.managed.pair import ServedPair, read_pair
@@ -52,15 +54,14 @@ def serve_pair(
     turns: list[tuple[ArmName, ...]] = [(arm,) for arm in ArmName] if sequential else [tuple(ArmName)]
     with ended_by_sigterm():
         for turn in turns:
-            with serve(described, arms=turn, say=_say) as servers:
+            with serve(described, arms=turn, say=complain) as servers:
                 if not _watch(described, servers, may_switch=turn != turns[-1]):
                     break
 
 
 @app.command()
 def init(
-    path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("pair.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("pair.yaml"), force: Force = False
 ) -> None:
     """Write a commented pair.yaml."""
     write_example("pair.yaml", path, force=force)
@@ -79,27 +80,37 @@ def render(
     described = read_pair(pair)
     files = (render_kubernetes if kind is Kind.KUBERNETES else render_compose)(described)
     if described.is_floating:
-        _say("no revision is given: results will be of a model that may change")
+        complain("no revision is given: results will be of a model that may change")
     if output is None:
         typer.echo("---\n".join(files.values()), nl=False)
         return
+    make_folder(output, hint="Change --output")
     for name, text in files.items():
-        _write(output / name, text)
-        _say(f"wrote {output / name}")
+        write_file(output / name, text)
+        complain(f"wrote {output / name}")
 
 
 def write_example(name: str, path: Path, *, force: bool) -> None:
     """Write the commented file of this name. Raises UsageError where a file is there already."""
     if path.exists() and not force:
         raise UsageError(f"{path} is there already", hint="Give another path, or --force to overwrite it")
-    _write(path, (EXAMPLES / name).read_text(encoding="utf-8"))
+    make_folder(path.parent, hint="Give another path")
+    write_file(path, (EXAMPLES / name).read_text(encoding="utf-8"))
+
+
+def make_folder(folder: Path, *, hint: str) -> None:
+    """Make a folder and those above it. Raises UsageError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageError(f"Cannot make the folder {folder}: {exc.strerror}", hint=hint) from exc
 
 
 def with_managed(given: Mapping[str, Any], managed: Path | None, *, planned: Mapping[str, Any]) -> dict[str, Any]:
-    """The command line, with both URLs and the model's name of the pair of `--managed`.
+    """Add both URLs and the model's name of the pair of `--managed` to the command line.
 
-    `planned` are a frozen plan's settings: its model has to be the pair's. Raises UsageError where two say a thing, and
-    what `read_pair` raises.
+    `planned` are a frozen plan's settings: its model has to be the pair's. Raises UsageError where two options
+    contradict each other, and what `read_pair` raises.
     """
     if managed is None:
         return dict(given)
@@ -116,7 +127,7 @@ def with_managed(given: Mapping[str, Any], managed: Path | None, *, planned: Map
 
 
 def with_pins(settings: Settings, managed: Path | None) -> Settings:
-    """The settings, pinned as the pair of `--managed` says where they name no image or no revision themselves."""
+    """Pin image and revision to those of the pair of `--managed` where the settings name none."""
     if managed is None:
         return settings
     pair, own = read_pair(managed), settings.pin_names
@@ -129,32 +140,32 @@ def with_pins(settings: Settings, managed: Path | None) -> Settings:
 def while_served(
     managed: Path | None, progress: TerminalProgress, arms: Sequence[ArmName] = tuple(ArmName)
 ) -> Iterator[None]:
-    """Serves these arms of the pair of `--managed`, if there is one. SIGTERM ends this as Ctrl-C does."""
+    """Serve these arms of the pair of `--managed`, if there is one. SIGTERM ends this as Ctrl-C does."""
     if managed is None:
         yield
         return
     pair = read_pair(managed)
     try:
-        with ended_by_sigterm(), serve(pair, arms=arms, say=_say):
+        with ended_by_sigterm(), serve(pair, arms=arms, say=complain):
             yield
     except BaseException:
         if progress.comparison_id:
-            _say(f"To go on, serve the pair again: qualab resume {progress.comparison_id} --managed {managed}")
+            complain(f"To go on, serve the pair again: qualab resume {progress.comparison_id} --managed {managed}")
         raise
 
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """As by Ctrl-C."""
+    """Let SIGTERM interrupt this as Ctrl-C does."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    previous = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _watch(pair: ServedPair, servers: Sequence[Any], *, may_switch: bool) -> bool:
@@ -162,7 +173,7 @@ def _watch(pair: ServedPair, servers: Sequence[Any], *, may_switch: bool) -> boo
     try:
         for server in servers:
             typer.echo(f"{server.arm:<10} {pair.url(server.arm)}  (model {pair.served_model_name})")
-        _say("Enter stops it and serves the candidate; Ctrl-C ends" if may_switch else "Ctrl-C stops and ends")
+        complain("Enter stops it and serves the candidate; Ctrl-C ends" if may_switch else "Ctrl-C stops and ends")
         while True:
             for server in servers:
                 server.check()
@@ -173,15 +184,3 @@ def _watch(pair: ServedPair, servers: Sequence[Any], *, may_switch: bool) -> boo
                 may_switch = False  # no terminal: it ends by a signal
     except KeyboardInterrupt:
         return False
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as exc:
-        raise UsageError(f"Cannot write {path}: {exc.strerror}") from exc

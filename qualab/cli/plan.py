@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from qualab.cli.options import Format, Given, OutputFormat, settings_options
-from qualab.cli.output import complain
+from qualab.cli.output import complain, print_json, write_file
 from qualab.errors import InvalidValue, UsageError
 from qualab.model.plan import arms_text
 from qualab.settings import (
@@ -63,7 +63,10 @@ def plan(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Say what the items can prove before anything is asked of an endpoint, and freeze the plan for `qualab run`."""
+    from qualab.model.canonical import plain, plan_hash
     from qualab.planning import suite
+    from qualab.report.terminal import make_console, print_planning
+    from qualab.report.words import ENGLISH
 
     beliefs = suite.Given(
         discordance=parse_shares(discordance) if discordance else {},
@@ -72,13 +75,16 @@ def plan(
         rate=rate,
     )
     settings = load(file=experiment, command_line=given)
-    found = _planned(settings, beliefs, pilot)
-    _print(found, output_format)
-    if not settings.model:
-        typer.echo("\nNo plan is written yet: it needs the model's name (--model).", err=output_format is Format.JSON)
-        return
-    in_file = read_experiment(experiment) if experiment else {}
-    outcome = _freeze(found, settings, {**in_file, **given}, output, force=force)
+    planning = _planned(settings, beliefs, pilot)
+    if output_format is Format.JSON:
+        document = {**plain(planning), "caveats": ENGLISH.reasons(planning.caveats)}
+        print_json({"plan_hash": plan_hash(planning.plan), **document})
+    else:
+        print_planning(make_console(), planning)
+    outcome = "No plan is written yet: it needs the model's name (--model)."
+    if settings.model:
+        in_file = read_experiment(experiment) if experiment else {}
+        outcome = _freeze(planning, settings, {**in_file, **given}, output, force=force)
     typer.echo(f"\n{outcome}", err=output_format is Format.JSON)
 
 
@@ -98,26 +104,16 @@ def _planned(settings: Settings, beliefs: suite.Given, pilot: str | None) -> Pla
     return plan_comparison(plan, tasks.render(), beliefs, seen, missing=wanted.expected_missing)
 
 
-def _print(found: Planning, output_format: Format) -> None:
-    from qualab.model.canonical import plain, plan_hash
-    from qualab.report.terminal import make_console, print_planning
-    from qualab.report.words import ENGLISH
-
-    if output_format is Format.JSON:
-        everything = {"plan_hash": plan_hash(found.plan), **plain(found), "caveats": ENGLISH.reasons(found.caveats)}
-        typer.echo(json.dumps(everything, indent=2, ensure_ascii=False, allow_nan=False))
-    else:
-        print_planning(make_console(), found)
-
-
-def _freeze(found: Planning, settings: Settings, said: Mapping[str, Any], output: Path, *, force: bool) -> str:
-    """Writes the plan file and says what was done. Raises UsageError where the file holds something else."""
+def _freeze(planning: Planning, settings: Settings, given: Given, output: Path, *, force: bool) -> str:
+    """Writes the plan file, and tells what was done. Raises UsageError where the file holds something else."""
     from qualab import bootstrap
     from qualab.model.canonical import plan_hash
     from qualab.run.experiment import FrozenPlan, to_document
 
-    digest = plan_hash(found.plan)
-    before = _before(output)
+    digest = plan_hash(planning.plan)
+    before = None
+    with suppress(UsageError):
+        before = read_frozen(output) if output.exists() else None
     same = before if before is not None and before.plan_hash == digest else None
     if output.exists() and not force and not same:
         raise UsageError(
@@ -125,91 +121,72 @@ def _freeze(found: Planning, settings: Settings, said: Mapping[str, Any], output
             hint=f"This plan ({digest[:12]}) is not written: --force replaces the file, --output names another",
         )
     frozen = FrozenPlan(
-        plan=found.plan,
+        plan=planning.plan,
         plan_hash=digest,
         frozen_at=same.frozen_at if same else bootstrap.now(),
-        settings=experiment_settings(settings, said),
+        settings=_experiment_settings(settings, given),
     )
+    outcome = "updated, still" if same else "replaced by" if output.exists() else "holds"
     if same and same.settings == frozen.settings:
-        what = "already holds"
+        outcome = "already holds"
     else:
-        what = "replaced by" if output.exists() and not same else "updated, still" if same else "holds"
-        write_plan_file(output, to_document(frozen, _figures(found)))
-    return f"{output} {what} plan {digest[:12]}.\n{_next(frozen, output)}"
+        document = dict(to_document(frozen, _figures(planning)))
+        body = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+        write_file(output, HEAD.format(name=output) + body, hint="Choose another file with --output")
+    places = ["--managed PAIR"] if planning.plan.sequential else []
+    places = places or [f"--{arm} URL" for arm in ("baseline", "candidate") if arm not in frozen.settings]
+    return f"{output} {outcome} plan {digest[:12]}.\nNext: {' '.join(['qualab run', str(output), *places])}"
 
 
-def _before(output: Path) -> FrozenPlan | None:
-    """The whole plan that a file holds already."""
-    try:
-        return read_frozen(output) if output.exists() else None
-    except UsageError:
-        return None
-
-
-def _next(frozen: FrozenPlan, output: Path) -> str:
-    if frozen.plan.sequential:
-        return f"Next: qualab run {output} --managed PAIR"
-    missing = [f"--{arm} URL" for arm in ("baseline", "candidate") if arm not in frozen.settings]
-    return f"Next: {' '.join(['qualab run', str(output), *missing])}"
-
-
-def _figures(found: Planning) -> dict[str, Any]:
+def _figures(planning: Planning) -> dict[str, Any]:
     """The planning figures that a person looks for in the file."""
-    return {
-        "joint_power": _rounded(found.joint_power),
-        "expected_missing": found.expected_missing,
-        "requests": found.n_requests,
-        "metrics": {
-            one.id: {
+
+    def rounded(figures: dict[str, Any]) -> dict[str, Any]:
+        return {name: round(one, 6) if isinstance(one, float) else one for name, one in figures.items()}
+
+    metrics = {
+        one.id: rounded(
+            {
                 "items": one.asked.n_items,
                 "margin": one.margin,
-                "discordance": _rounded(one.belief.discordance),
-                "power": _rounded(one.power),
-                "power_with_missing": _rounded(one.power_missing),
-                "power_with_looks": _rounded(one.power_looks),
-                "provable_margin": _rounded(one.provable_margin),
+                "discordance": one.belief.discordance,
+                "power": one.power,
+                "power_with_missing": one.power_missing,
+                "power_with_looks": one.power_looks,
+                "provable_margin": one.provable_margin,
                 "items_needed": one.items_needed,
                 "items_needed_alone": one.items_needed_alone,
             }
-            for one in found.metrics
-        },
-        "cannot_be_proven": list(found.unproven),
+        )
+        for one in planning.metrics
     }
+    head = {
+        "joint_power": planning.joint_power,
+        "expected_missing": planning.expected_missing,
+        "requests": planning.n_requests,
+    }
+    return {**rounded(head), "metrics": metrics, "cannot_be_proven": list(planning.unproven)}
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 6)
+def _experiment_settings(settings: Settings, given: Given) -> dict[str, Any]:
+    """What a plan file keeps: everything that makes the plan, where its items are, and other places that were named.
 
-
-def experiment_settings(settings: Settings, said: Mapping[str, Any]) -> dict[str, Any]:
-    """What a plan file keeps: everything that makes the plan, where its items are, and other places that were said.
-
-    `said` is what the experiment file and the command line hold; what the environment holds stays there.
+    `given` is what the experiment file and the command line hold; what the environment holds stays there.
     """
-    everything = settings.model_dump(mode="json", include=set(PLAN_FIELDS))
-    places = {name: str(said[name]) for name in PLACE_FIELDS if said.get(name)}
-    places |= {name: arms_text(getattr(settings, name)) for name in ("pods", "containers") if said.get(name)}
+    kept = settings.model_dump(mode="json", include=set(PLAN_FIELDS))
+    kept |= {name: str(given[name]) for name in PLACE_FIELDS if given.get(name)}
+    kept |= {name: arms_text(getattr(settings, name)) for name in ("pods", "containers") if given.get(name)}
     if settings.pin_names.checkpoint:
-        places["checkpoint"] = str(Path(settings.pin_names.checkpoint).resolve())
+        kept["checkpoint"] = str(Path(settings.pin_names.checkpoint).resolve())
     if settings.data_dir:
-        places["data_dir"] = str(settings.data_dir.resolve())
-    places["include_path"] = ",".join(str(path.resolve()) for path in settings.include_path)
-    places["tokenizer"] = settings.tokenizer
-    kept = {**{name: everything[name] for name in PLAN_FIELDS}, **{name: one for name, one in places.items() if one}}
-    return {name: value for name, value in kept.items() if value is not None}
-
-
-def write_plan_file(path: Path, document: Mapping[str, Any]) -> None:
-    """Raises UsageError where the file cannot be written."""
-    body = yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=120)
-    try:
-        path.write_text(HEAD.format(name=path) + body, encoding="utf-8")
-    except OSError as exc:
-        raise UsageError(f"Cannot write {path}: {exc.strerror}", hint="Choose another file with --output") from exc
+        kept["data_dir"] = str(settings.data_dir.resolve())
+    kept["include_path"] = ",".join(str(path.resolve()) for path in settings.include_path)
+    kept["tokenizer"] = settings.tokenizer
+    return {name: one for name, one in kept.items() if one or (name in PLAN_FIELDS and one is not None)}
 
 
 def read_frozen(path: Path | None) -> FrozenPlan | None:
-    """The frozen plan in a file, None where it is an experiment file. Raises UsageError, PlanChanged."""
+    """Read the frozen plan in a file, None where it is an experiment file. Raises UsageError, PlanChanged."""
     if path is None or PLAN_FORMAT not in (document := read_document(path)):
         return None
     from qualab.run.experiment import from_document
@@ -218,19 +195,14 @@ def read_frozen(path: Path | None) -> FrozenPlan | None:
 
 
 def load_frozen(frozen: FrozenPlan, given: Mapping[str, Any]) -> Settings:
-    """The settings of a plan's run. Raises InvalidValue for a flag or variable that would make it another plan."""
-    flags = [name for name in PLAN_FIELDS if given.get(name) is not None]
-    if flags:
-        raise _refused(f"--{flags[0]}")
+    """Load the settings of a plan's run. Raises InvalidValue for a flag or variable that would make another plan."""
     settings, planned = load(content=frozen.settings, command_line=given), load(command_line=frozen.settings)
-    for name in PLAN_FIELDS:
-        if getattr(settings, name) != getattr(planned, name):
-            raise _refused(f"{ENV_PREFIX}{name.upper()}")
+    changes = [f"--{name}" for name in PLAN_FIELDS if given.get(name) is not None]
+    differing = (name for name in PLAN_FIELDS if getattr(settings, name) != getattr(planned, name))
+    changes += [f"{ENV_PREFIX}{name.upper()}" for name in differing]
+    if changes:
+        raise InvalidValue(
+            f"{changes[0]} would change the frozen plan",
+            hint=f"Leave it out, or run `qualab plan` again. Free to choose: {', '.join(PLACE_FIELDS[:11])}",
+        )
     return settings
-
-
-def _refused(what: str) -> InvalidValue:
-    return InvalidValue(
-        f"{what} would change the frozen plan",
-        hint=f"Leave it out, or run `qualab plan` again. Free to choose: {', '.join(PLACE_FIELDS[:11])}",
-    )

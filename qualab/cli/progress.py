@@ -29,21 +29,13 @@ class ArmProgress:
     """Over all requests, because the server asked for it."""
     started_s: float = field(default_factory=time.monotonic)
 
-    @property
-    def rate(self) -> float:
-        elapsed = time.monotonic() - self.started_s
-        return self.asked / elapsed if elapsed > 0 else 0.0
-
-    @property
-    def eta(self) -> str:
-        left = self.total - self.done
-        if not left:
-            return "done"
-        return f"ETA {_duration(left / self.rate)}" if self.asked else "ETA ?"
-
     def text(self) -> str:
+        elapsed_s = time.monotonic() - self.started_s
+        rate = self.asked / elapsed_s if elapsed_s > 0 else 0.0
         waits = f", {self.waits} waits on request of the server ({_duration(self.waited_s)})" if self.waits else ""
-        return f"{self.rate:.1f}/s, {self.errors} errors{waits}, {self.eta}"
+        left = self.total - self.done
+        eta = "done" if not left else f"ETA {_duration(left / rate)}" if rate else "ETA ?"
+        return f"{rate:.1f}/s, {self.errors} errors{waits}, {eta}"
 
 
 def _duration(seconds: float) -> str:
@@ -72,19 +64,12 @@ class TerminalProgress:
         self._arms = {arm: ArmProgress(total=totals[arm], done=done[arm]) for arm in ArmName}
         self._last_line_s = time.monotonic()
         if self._console.is_terminal:
-            self._start_bars()
-
-    def _start_bars(self) -> None:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}"),
-        )
-        self._bars = Progress(*columns, console=self._console)
-        self._bars.start()
-        for arm, state in self._arms.items():
-            self._tasks[arm] = self._bars.add_task(f"{arm:<9}", total=state.total, completed=state.done, text="")
+            text = TextColumn("{task.fields[text]}")
+            name = TextColumn("{task.description}")
+            self._bars = Progress(name, BarColumn(), MofNCompleteColumn(), text, console=self._console)
+            self._bars.start()
+            for arm, state in self._arms.items():
+                self._tasks[arm] = self._bars.add_task(f"{arm:<9}", total=state.total, completed=state.done, text="")
 
     def answered(self, arm: ArmName, reply: Reply) -> None:
         state = self._arms[arm]
@@ -100,22 +85,22 @@ class TerminalProgress:
         self._show(arm)
 
     def _show(self, arm: ArmName) -> None:
-        now, state = time.monotonic(), self._arms[arm]
+        state = self._arms[arm]
         if self._bars:
             self._bars.update(self._tasks[arm], completed=state.done, text=state.text())
-        elif now - self._last_line_s >= LINE_EVERY_S:
-            self._print_line(now)
+        elif time.monotonic() - self._last_line_s >= LINE_EVERY_S:
+            self._print_line()
 
-    def _print_line(self, now: float) -> None:
-        self._last_line_s = now
+    def _print_line(self) -> None:
+        self._last_line_s = time.monotonic()
         parts = [f"{arm} {state.done}/{state.total} ({state.text()})" for arm, state in self._arms.items()]
         self._console.print("; ".join(parts), highlight=False, soft_wrap=True)
 
     def finished(self) -> None:
-        """Shows the end, once."""
+        """Show the end, once."""
         if self._bars:
             self._bars.stop()
             self._bars = None
         elif self._arms:
-            self._print_line(time.monotonic())
+            self._print_line()
         self._arms = {}

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qualab.cli.options import ComparisonId, Database, Format, OutputFormat, before, duration, moment_of
-from qualab.cli.output import is_unicode, who
+from qualab.cli.options import ComparisonId, Database, Format, OutputFormat, PlanHash, before, moment_of
+from qualab.cli.output import print_json, who, write_file
 from qualab.errors import UsageError
 from qualab.model.names import ComparisonStatus, Language, ReportFormat, Verdict
 
 if TYPE_CHECKING:
     from qualab.model.comparison import Analysis, Comparison
     from qualab.model.ports import Store
-    from qualab.run.prune import Pruned
 
 
 NONE_YET = "No comparisons yet in {}\n  Start one: qualab run --help, or try: qualab demo; --db names another database"
-NONE_FOUND = "No comparison is like that"
+NONE_MATCHES = "No comparison matches these filters"
 STANDARD_OUTPUT = Path("-")
 SUFFIXES = {".pdf": ReportFormat.PDF, ".html": ReportFormat.HTML, ".htm": ReportFormat.HTML}
 SUFFIXES |= {".md": ReportFormat.MARKDOWN, ".markdown": ReportFormat.MARKDOWN, ".json": ReportFormat.JSON}
 
 
 def list_comparisons(
-    status: Annotated[ComparisonStatus | None, typer.Option(help="Only comparisons that stand so.")] = None,
+    status: Annotated[ComparisonStatus | None, typer.Option(help="Only comparisons with this status.")] = None,
     label: Annotated[str | None, typer.Option(help="Only comparisons with this label.")] = None,
     verdict: Annotated[Verdict | None, typer.Option(case_sensitive=False, help="Only this verdict.")] = None,
     model: Annotated[str | None, typer.Option(help="Only comparisons of this model.")] = None,
@@ -43,27 +39,31 @@ def list_comparisons(
 ) -> None:
     """List comparisons, newest first."""
     from qualab.bootstrap import database_shown, now, store_named
+    from qualab.model.canonical import plain
     from qualab.model.ports import ComparisonFilter
     from qualab.report.terminal import make_console, print_comparisons
     from qualab.run.prune import find_all
 
     begin = None if since is None else moment_of(since, option="--since", now=now())
-    wanted = ComparisonFilter(status=status, verdict=verdict, label=label, model=model, since=begin, limit=limit)
-    found = find_all(store_named(db), wanted, now=now())
+    filters = ComparisonFilter(status=status, verdict=verdict, label=label, model=model, since=begin, limit=limit)
+    comparisons = find_all(store_named(db), filters, now=now())
     if output_format is Format.JSON:
-        print_json([_summary(one) for one in found])
-    elif not found:
-        is_all = wanted == ComparisonFilter(limit=limit)
-        typer.echo(NONE_YET.format(database_shown(db)) if is_all else NONE_FOUND)
+        documents = [plain(one) for one in comparisons]
+        for document in documents:
+            plan = document.pop("plan")
+            del document["local"]
+            document |= {"model": plan["sampling"]["model"], "tasks": plan["requested"], "suite": plan["suite"]}
+        print_json(documents)
+    elif not comparisons:
+        is_all = filters == ComparisonFilter(limit=limit)
+        typer.echo(NONE_YET.format(database_shown(db)) if is_all else NONE_MATCHES)
     else:
-        print_comparisons(make_console(), found)
+        print_comparisons(make_console(), comparisons)
 
 
 def show(
     comparison: ComparisonId,
-    plan: Annotated[
-        str | None, typer.Option(help="Beginning of a plan's hash: what `qualab compare` found under it.")
-    ] = None,
+    plan: PlanHash = None,
     rounds: Annotated[bool, typer.Option("--rounds", help="Also the drafter's rounds by accepted tokens.")] = False,
     flips: Annotated[
         bool, typer.Option("--flips", help="Instead the items whose score the candidate changed, with both answers.")
@@ -93,16 +93,16 @@ def show(
     if flips or texts or leaks:
         _print_pairs(store, comparison, output_format, flips=flips, leaks=leaks, task=task, limit=limit)
         return
-    plan_hash = whole_hash(store, comparison, plan) if plan else None
-    print_result(store, comparison, output_format, plan_hash=plan_hash)
-    if rounds and output_format is Format.TEXT:
-        _print_rounds(store, comparison, plan_hash)
+    plan_hash = _whole_hash(store, comparison, plan)
+    print_result(store, comparison, output_format, plan_hash=plan_hash, rounds=rounds)
 
 
-def whole_hash(store: Store, comparison_id: str, beginning: str) -> str:
+def _whole_hash(store: Store, comparison_id: str, beginning: str | None) -> str | None:
     """Of a plan that a stored analysis is under, by the hash's beginning. Raises UsageError."""
+    if not beginning:
+        return None
     known = store.plan_hashes(store.get(comparison_id).id)
-    matching = [one for one in known if beginning and one.startswith(beginning)]
+    matching = [one for one in known if one.startswith(beginning)]
     if len(matching) != 1:
         raise UsageError(
             f"{len(matching) or 'No'} plans of this comparison's analyses begin with {beginning}",
@@ -111,30 +111,44 @@ def whole_hash(store: Store, comparison_id: str, beginning: str) -> str:
     return matching[0]
 
 
-def print_result(store: Store, comparison_id: str, output_format: Format, *, plan_hash: str | None = None) -> None:
-    """One comparison with its newest analysis, under its own plan unless another is named."""
+def print_result(
+    store: Store, comparison_id: str, output_format: Format, *, plan_hash: str | None = None, rounds: bool = False
+) -> None:
+    """Print a comparison with its newest analysis, under its own plan unless another is named."""
     from qualab.bootstrap import now
-    from qualab.run.prune import find
+    from qualab.report.terminal import make_console, print_histograms
+    from qualab.run.hints import resume_hint
+    from qualab.run.prune import find, runner_of
 
     comparison = find(store, comparison_id, now=now())
     analysis = store.analysis(comparison.id, plan_hash=plan_hash)
     if analysis is not None or output_format is Format.JSON:
         print_analysed(comparison, analysis, output_format)
-    else:
-        _print_standing(store, comparison)
-
-
-def _print_standing(store: Store, comparison: Comparison) -> None:
-    """Of a comparison without an analysis: what it is at, and who runs it or how to go on."""
-    from qualab.bootstrap import now
-    from qualab.run.hints import resume_hint
-    from qualab.run.prune import runner_of
-
+        if rounds and output_format is Format.TEXT and analysis and analysis.treatment:
+            print_histograms(make_console(), analysis.treatment)
+        return
     typer.echo(f"Comparison {comparison.id} is {comparison.status.value}: no analysis yet.")
     if comparison.stop_reason:
         typer.echo(f"Stopped: {comparison.stop_reason}")
     runner = runner_of(store, comparison.id, now=now())
     typer.echo(f"It is being run by {runner}" if runner else resume_hint(comparison.id))
+
+
+def print_analysed(comparison: Comparison, analysis: Analysis | None, output_format: Format) -> None:
+    """Print a comparison with its analysis, as JSON also without one."""
+    from qualab.report.terminal import make_console, print_analysis
+    from qualab.report.words import shown
+    from qualab.run.sign import signoff_obstacles
+
+    if output_format is Format.JSON:
+        document: dict[str, Any] = {"comparison": shown(comparison), "analysis": None, "signoff": None}
+        if analysis:
+            obstacles = [shown(one) for one in signoff_obstacles(analysis, comparison)]
+            document["analysis"] = shown(analysis)
+            document["signoff"] = {"is_possible": not obstacles, "obstacles": obstacles}
+        print_json(document)
+    elif analysis is not None:
+        print_analysis(make_console(), comparison, analysis)
 
 
 def _print_pairs(
@@ -144,60 +158,21 @@ def _print_pairs(
     from qualab.report.terminal import make_console, print_flips, print_text_pairs
     from qualab.report.words import shown
 
-    flipped = use_case.flips(store, comparison_id, task=task, limit=limit) if flips else None
-    if output_format is Format.TEXT and flipped and not flipped.shown:
-        others = use_case.text_pairs(store, comparison_id, task=task, limit=0)
-        print_flips(make_console(), flipped, n_other_texts=others.n_pairs)
+    if not flips:
+        pairs = use_case.text_pairs(store, comparison_id, leaks=leaks, task=task, limit=limit)
+        if output_format is Format.JSON:
+            print_json(shown(pairs))
+        else:
+            print_text_pairs(make_console(), pairs, leaks=leaks)
         return
-    found = flipped or use_case.text_pairs(store, comparison_id, leaks=leaks, task=task, limit=limit)
+    flipped = use_case.flips(store, comparison_id, task=task, limit=limit)
     if output_format is Format.JSON:
-        print_json(shown(found))
-    elif isinstance(found, use_case.Flips):
-        print_flips(make_console(), found)
-    else:
-        print_text_pairs(make_console(), found, leaks=leaks)
-
-
-def _print_rounds(store: Store, comparison_id: str, plan_hash: str | None) -> None:
-    from qualab.report.terminal import make_console, print_histograms
-
-    analysis = store.analysis(store.get(comparison_id).id, plan_hash=plan_hash)
-    if analysis and analysis.treatment:
-        print_histograms(make_console(), analysis.treatment)
-
-
-def print_analysed(comparison: Comparison, analysis: Analysis | None, output_format: Format) -> None:
-    """Print a comparison with its analysis, as JSON also without one."""
-    from qualab.report.terminal import make_console, print_analysis
-    from qualab.report.words import shown
-
-    if output_format is Format.JSON:
-        both = {"comparison": shown(comparison), "analysis": shown(analysis) if analysis else None}
-        print_json(both | {"signoff": _signoff(comparison, analysis) if analysis else None})
-    elif analysis is not None:
-        print_analysis(make_console(), comparison, analysis)
-
-
-def _signoff(comparison: Comparison, analysis: Analysis) -> dict[str, Any]:
-    from qualab.report.words import shown
-    from qualab.run.sign import signoff_obstacles
-
-    obstacles = signoff_obstacles(analysis, comparison)
-    return {"is_possible": not obstacles, "obstacles": [shown(one) for one in obstacles]}
-
-
-def _summary(comparison: Comparison) -> dict[str, Any]:
-    from qualab.model.canonical import plain
-
-    everything: dict[str, Any] = plain(comparison)
-    plan = everything.pop("plan")
-    everything.pop("local")
-    return everything | {"model": plan["sampling"]["model"], "tasks": plan["requested"], "suite": plan["suite"]}
-
-
-def print_json(value: Any) -> None:
-    """Indented JSON."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=not is_unicode(sys.stdout)))
+        print_json(shown(flipped))
+        return
+    n_others = 0
+    if not flipped.shown:
+        n_others = use_case.text_pairs(store, comparison_id, task=task, limit=0).n_pairs
+    print_flips(make_console(), flipped, n_other_texts=n_others)
 
 
 def report(
@@ -210,10 +185,7 @@ def report(
     report_format: Annotated[
         ReportFormat | None, typer.Option("--format", help="By default as the file's name ends, else pdf.")
     ] = None,
-    plan: Annotated[
-        str | None,
-        typer.Option(help="Beginning of a plan's hash: what `qualab compare` found under it, after the data."),
-    ] = None,
+    plan: PlanHash = None,
     db: Database = None,
 ) -> None:
     """Write a report on a comparison, to be read before a release is signed off."""
@@ -223,27 +195,16 @@ def report(
 
     chosen = report_format or SUFFIXES.get(output.suffix.lower() if output else "", ReportFormat.PDF)
     store, registry = bootstrap.stores_of(load(command_line={"db": db}))
-    plan_hash = whole_hash(store, comparison, plan) if plan else None
-    found = report_model(store, registry, comparison, language, plan_hash=plan_hash)
-    content = bootstrap.renderer(chosen.value)(found)
+    plan_hash = _whole_hash(store, comparison, plan)
+    model = report_model(store, registry, comparison, language, plan_hash=plan_hash)
+    content = bootstrap.renderer(chosen.value)(model)
     if output == STANDARD_OUTPUT:
         sys.stdout.buffer.write(content)
         return
-    of_plan = f"-{found.plan_hash[:12]}" if plan else ""
-    path = output or Path(f"qualab-{found.comparison_id}{of_plan}.{chosen.value}")
-    _write_whole(path, content)
+    of_plan = f"-{model.plan_hash[:12]}" if plan else ""
+    path = output or Path(f"qualab-{model.comparison_id}{of_plan}.{chosen.value}")
+    write_file(path, content, hint="Name another file with -o")
     typer.echo(f"Wrote {path}")
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Whole or not at all: a report that is half there could be taken for one."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(content)
-        beside.replace(path)
-    except OSError as exc:
-        beside.unlink(missing_ok=True)
-        raise UsageError(f"Cannot write {path}: {exc.strerror}", hint="Name another file with -o") from exc
 
 
 def prune(
@@ -259,33 +220,25 @@ def prune(
     from qualab.settings import load
 
     now = bootstrap.now()
-    cutoff = before(now, duration(older_than, option="--older-than"))
+    cutoff = before(now, older_than, option="--older-than")
     registry = bootstrap.registry_of(load(command_line={"db": db}))
-    found = delete_old(registry, before=cutoff, label=label, who=who(), now=now, dry_run=dry_run)
+    pruned = delete_old(registry, before=cutoff, label=label, who=who(), now=now, dry_run=dry_run)
+    gone = "would delete" if dry_run else "deleted"
+    rows = [
+        {
+            "id": one.summary.id,
+            "created_at": one.summary.created_at.isoformat(),
+            "status": one.summary.status.value,
+            "label": one.summary.label,
+            "kept": one.kept,
+        }
+        for one in pruned
+    ]
     if output_format is Format.JSON:
-        typer.echo(json.dumps([_pruned(one) for one in found], ensure_ascii=False, indent=2))
-    else:
-        _print_pruned(found, gone="would delete" if dry_run else "deleted")
-
-
-def _print_pruned(found: Iterable[Pruned], *, gone: str) -> None:
-    n_gone = n_kept = 0
-    for one in found:
-        summary = one.summary
-        n_gone, n_kept = n_gone + (not one.kept), n_kept + bool(one.kept)
-        what = f"kept ({one.kept})" if one.kept else gone
-        typer.echo(
-            f"{what}: {summary.id}  {summary.created_at:%Y-%m-%d}  {summary.status.value}  {summary.label}".rstrip()
-        )
-    typer.echo(f"{gone} {n_gone:,}, kept {n_kept:,}")
-
-
-def _pruned(one: Pruned) -> dict[str, object]:
-    summary = one.summary
-    return {
-        "id": summary.id,
-        "created_at": summary.created_at.isoformat(),
-        "status": summary.status.value,
-        "label": summary.label,
-        "kept": one.kept,
-    }
+        print_json(rows)
+        return
+    for row in rows:
+        outcome = f"kept ({row['kept']})" if row["kept"] else gone
+        typer.echo(f"{outcome}: {row['id']}  {row['created_at'][:10]}  {row['status']}  {row['label']}".rstrip())
+    n_kept = sum(bool(row["kept"]) for row in rows)
+    typer.echo(f"{gone} {len(rows) - n_kept:,}, kept {n_kept:,}")

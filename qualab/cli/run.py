@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -15,15 +18,16 @@ from qualab.cli.options import (
     ComparisonId,
     Database,
     ExperimentFile,
+    Force,
     Format,
     Given,
     OutputFormat,
     local_data,
     settings_options,
 )
-from qualab.cli.output import INTERRUPTED, OF_VERDICT, complain, output_may_fail, program
-from qualab.cli.pair import Managed, ended_by_sigterm, while_served, with_managed, with_pins, write_example
-from qualab.errors import QualabError, UsageError
+from qualab.cli.output import INTERRUPTED, INVALID, complain, exit_code, output_may_fail, print_json
+from qualab.cli.pair import Managed, ended_by_sigterm, make_folder, while_served, with_managed, with_pins, write_example
+from qualab.errors import QualabError
 from qualab.model.names import ArmName
 from qualab.settings import OPTIONS, load
 
@@ -37,7 +41,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEMO_MODEL, DEMO_CONCURRENCY = "smollm2", 8
-CANNOT_COMPARE = 4
 
 
 @settings_options(
@@ -57,7 +60,6 @@ def preflight(
     """
     from qualab import bootstrap
     from qualab.cli.plan import load_frozen, read_frozen
-    from qualab.cli.query import print_json
     from qualab.report.terminal import make_console, print_preflight
     from qualab.report.words import shown
     from qualab.run import run as use_case
@@ -81,7 +83,7 @@ def preflight(
     else:
         print_preflight(make_console(), found)
     if found.stopping:
-        raise typer.Exit(CANNOT_COMPARE)
+        raise typer.Exit(INVALID)
 
 
 @settings_options(*(name for name in OPTIONS if name != "expected_missing"))
@@ -106,14 +108,14 @@ def run(
     wanted = bootstrap.experiment_of(settings)
     check(wanted)  # before any server is started for it
     if settings.output_path:
-        _make_folder(settings.output_path)
+        make_folder(settings.output_path, hint="Change --output-path")  # no run should end at one that cannot be
     services = bootstrap.services_of(settings)
     keys = bootstrap.keys_of(settings, managed=managed is not None)
-    analysis = _started(services, wanted, managed, keys=keys, frozen=frozen.plan if frozen else None)
+    analysis = _start(services, wanted, managed, keys=keys, frozen=frozen.plan if frozen else None)
     finish(services, analysis, output_format, folder=settings.output_path)
 
 
-def _started(
+def _start(
     services: Services, wanted: Experiment, managed: Path | None, *, keys: Keys, frozen: Plan | None
 ) -> Analysis:
     from qualab.model.reason import Reason
@@ -129,7 +131,7 @@ def _started(
     with while_served(managed, progress, [ArmName.BASELINE]):
         job = begin(services, wanted, keys=keys, progress=progress, frozen=frozen)
         comparison_id = run_to_end(job, progress)
-    return _took_turns(services, comparison_id, [ArmName.CANDIDATE], managed, progress, keys=keys)
+    return _take_turns(services, comparison_id, [ArmName.CANDIDATE], managed, progress, keys=keys)
 
 
 @settings_options("checkpoint", "pods", "containers", "api_key_file", "data_dir", "db")
@@ -162,7 +164,7 @@ def resume(
     keys = bootstrap.keys_of(settings, managed=managed is not None)
     if found.plan.sequential and managed:
         turns = turns_left(services, found.id, retry_failed=retry_failed)
-        analysis = _took_turns(services, found.id, turns, managed, progress, keys=keys, local=local)
+        analysis = _take_turns(services, found.id, turns, managed, progress, keys=keys, local=local)
     else:
         with while_served(managed, progress):
             job = use_case.resume(
@@ -172,7 +174,7 @@ def resume(
     finish(services, analysis, output_format)
 
 
-def _took_turns(
+def _take_turns(
     services: Services,
     comparison_id: str,
     turns: Sequence[ArmName],
@@ -182,7 +184,7 @@ def _took_turns(
     keys: Keys,
     local: Mapping[str, str] | None = None,
 ) -> Analysis:
-    """Serves one arm after the other and lets it be asked. The last turn ends with the analysis."""
+    """Serve one arm after the other and ask it. The last turn ends with the analysis."""
     from qualab.run.run import take_turn
 
     progress.comparison_id = comparison_id  # for the way on, should a server fail before anything is asked
@@ -195,8 +197,7 @@ def _took_turns(
 
 
 def init(
-    path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("experiment.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("experiment.yaml"), force: Force = False
 ) -> None:
     """Write a commented experiment.yaml."""
     write_example("experiment.yaml", path, force=force)
@@ -210,29 +211,6 @@ def demo(
     db: Database = None,
 ) -> None:
     """Run a real comparison on this machine: a small model in llama.cpp, drafter off and on, 240 items."""
-    if serve:
-        _serve_demo()
-    else:
-        _compare_demo(db)
-
-
-def _serve_demo() -> None:
-    """Prints the pair as a shell's variables."""
-    from qualab import bootstrap
-
-    with (
-        tempfile.TemporaryDirectory(prefix="qualab-demo-") as logs,
-        suppress(KeyboardInterrupt),
-        ended_by_sigterm(),
-        bootstrap.embedded_pair(say=complain, log_dir=Path(logs)) as (baseline, candidate),
-    ):
-        typer.echo(f"OFF={baseline} ON={candidate} MODEL={DEMO_MODEL}")
-        complain("Ctrl-C stops both")
-        while True:
-            signal.pause()
-
-
-def _compare_demo(db: str | None) -> None:
     from qualab import bootstrap
     from qualab.cli.query import print_result
     from qualab.run import run as use_case
@@ -240,19 +218,18 @@ def _compare_demo(db: str | None) -> None:
     progress = _progress()
     with (
         tempfile.TemporaryDirectory(prefix="qualab-demo-") as logs,
-        bootstrap.embedded_pair(say=progress.phase, log_dir=Path(logs)) as (baseline, candidate),
+        ended_by_sigterm(),
+        bootstrap.embedded_pair(say=complain if serve else progress.phase, log_dir=Path(logs)) as (baseline, candidate),
     ):
-        settings = load(
-            command_line={
-                "baseline": baseline,
-                "candidate": candidate,
-                "model": DEMO_MODEL,
-                "tasks": ("demo",),
-                "label": "demo",
-                "concurrency": DEMO_CONCURRENCY,
-                "db": db,
-            }
-        )
+        if serve:
+            typer.echo(f"OFF={baseline} ON={candidate} MODEL={DEMO_MODEL}")  # as a shell's variables
+            complain("Ctrl-C stops both")
+            with suppress(KeyboardInterrupt):
+                while True:
+                    signal.pause()
+            return
+        given = {"baseline": baseline, "candidate": candidate, "model": DEMO_MODEL, "tasks": ("demo",)}
+        settings = load(command_line={**given, "label": "demo", "concurrency": DEMO_CONCURRENCY, "db": db})
         services = bootstrap.services_of(settings)
         job = use_case.start(services, bootstrap.experiment_of(settings), keys={}, progress=progress)
         analysis = run_to_end(job, progress)
@@ -269,9 +246,7 @@ def _progress() -> TerminalProgress:
 
 
 def run_to_end(job: Coroutine[Any, Any, T], progress: TerminalProgress) -> T:
-    """Runs a job; whatever ends it early, Ctrl-C and SIGTERM too, says how to go on."""
-    import asyncio
-
+    """Run a job; whatever ends it early, Ctrl-C and SIGTERM too, says how to go on."""
     from qualab.bootstrap import run_async
     from qualab.run.hints import resume_hint
 
@@ -290,8 +265,6 @@ def run_to_end(job: Coroutine[Any, Any, T], progress: TerminalProgress) -> T:
 
 async def _cancelled_by_sigterm(job: Coroutine[Any, Any, T]) -> T:
     """By itself and not by way of Ctrl-C, to which a script's shell makes its background jobs deaf."""
-    import asyncio
-
     if task := asyncio.current_task():
         with suppress(NotImplementedError):  # Windows
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -299,22 +272,29 @@ async def _cancelled_by_sigterm(job: Coroutine[Any, Any, T]) -> T:
 
 
 def finish(services: Services, analysis: Analysis, output_format: Format, *, folder: Path | None = None) -> None:
-    """Writes lm-eval's files where a folder is named, prints the result in any case, and exits as the verdict says."""
+    """Write lm-eval's files where a folder is named, print the result in any case, and exit as the verdict says."""
     from qualab.cli.query import print_result
+    from qualab.run.export import export
 
     try:
-        if folder:
-            _export(services, analysis.comparison_id, folder)
+        for path in export(services, analysis.comparison_id, folder) if folder else ():
+            complain(f"Wrote {path}")
+    except QualabError as error:
+        error.hint = f"The result is stored. Write the files with: qualab export {analysis.comparison_id} DIR"
+        raise
     finally:
         with output_may_fail():
             print_result(services.store, analysis.comparison_id, output_format)
             if output_format is Format.TEXT:
                 print_next(analysis.comparison_id)
-    raise typer.Exit(OF_VERDICT[analysis.verdict])
+    raise typer.Exit(exit_code(analysis.verdict))
 
 
 def print_next(comparison_id: str) -> None:
-    """Which commands look further into a result."""
+    """Print commands that look further into a result, with the path of `qualab` where a shell would not find it."""
+    called, on_path = Path(sys.argv[0]), shutil.which("qualab")
+    is_found = on_path is not None and Path(on_path).resolve() == called.resolve()
+    program = "qualab" if called.name != "qualab" or is_found else sys.argv[0]
     steps = {
         f"show {comparison_id}": "this table (--format json)",
         f"show {comparison_id} --flips": "what changed",
@@ -325,23 +305,4 @@ def print_next(comparison_id: str) -> None:
     room = max(map(len, steps))
     typer.echo("\nNext:")
     for step, shown in steps.items():
-        typer.echo(f"  {program()} {step:<{room}}  {shown}")
-
-
-def _make_folder(folder: Path) -> None:
-    """Before anything is asked: no run should end at a folder that cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise UsageError(f"Cannot make the folder {folder}: {exc.strerror}", hint="Change --output-path") from exc
-
-
-def _export(services: Services, comparison_id: str, folder: Path) -> None:
-    from qualab.run.export import export
-
-    try:
-        for path in export(services, comparison_id, folder):
-            complain(f"Wrote {path}")
-    except QualabError as error:
-        error.hint = f"The result is stored. Write the files with: qualab export {comparison_id} DIR"
-        raise
+        typer.echo(f"  {program} {step:<{room}}  {shown}")

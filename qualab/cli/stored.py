@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,23 +19,18 @@ from qualab.cli.options import (
     local_data,
     settings_options,
 )
-from qualab.cli.output import OF_VERDICT, complain, output_may_fail, who
+from qualab.cli.output import INVALID, complain, exit_code, output_may_fail, print_json, who
 from qualab.cli.plan import read_frozen
-from qualab.cli.query import print_analysed, print_json, print_result
+from qualab.cli.query import print_analysed, print_result
 from qualab.errors import UsageError
 from qualab.model.names import ArmName
 from qualab.settings import RULE_FIELDS, Settings, load
 
 if TYPE_CHECKING:
-    from qualab.imports.import_ import Wanted
-    from qualab.model.plan import Plan
-    from qualab.run.compare import Reanalysis
-    from qualab.run.rescore import ChangedScore, MetricChange, Rescored
-    from qualab.run.verify import Verification
+    from qualab.run.rescore import Rescored
 
 
 Logs = Annotated[Path | None, typer.Option(help="Folder or file with this arm's logs.")]
-ALTERED = 4
 MARKS = {True: "ok", False: "ALTERED", None: "-"}
 
 
@@ -55,59 +49,39 @@ def compare(
 ) -> None:
     """Analyse stored scores again. Under another plan than the one before the data: marked, and never signed off."""
     from qualab import bootstrap
+    from qualab.imports.import_ import ImportRequest, compare_runs
     from qualab.run.compare import compare_again, with_rule
 
     settings = load(command_line=given)
     if other is not None:
-        _compare_runs(settings, (comparison, other), plan, allow or "", output_format)
+        if plan is not None:
+            raise UsageError("A plan judges one comparison", hint="Give --margin and the like for two runs")
+        store = bootstrap.store_of(settings)
+        request = ImportRequest(rule=bootstrap.rule_of(settings), allowed=finding_codes(allow))
+        joined = compare_runs(store, bootstrap.task_facts(), comparison, other, request, now=bootstrap.now())
+        with output_may_fail():
+            print_result(store, joined.comparison_id, output_format)
+        raise typer.Exit(exit_code(joined.verdict))
     services = bootstrap.services_of(settings)
-    judged_by = _other_plan(plan)
+    frozen = read_frozen(plan)
+    if plan is not None and frozen is None:
+        raise UsageError(f"{plan} is no plan file", hint="`qualab plan` writes one")
+    judged_by = frozen.plan if frozen else None
     if changes := _rule_changes(settings, given):
         judged_by = with_rule(judged_by or services.store.get(comparison).plan, changes)
-    found = compare_again(services, comparison, other=judged_by, local=local_data(given.get("data_dir")))
+    again = compare_again(services, comparison, other=judged_by, local=local_data(given.get("data_dir")))
+    show, digest = f"qualab show {again.comparison.id}", again.analysis.plan_hash[:12]
     with output_may_fail():
-        print_analysed(found.comparison, found.analysis, output_format)
-        for line in _about(found):
-            complain(line)
-    raise typer.Exit(OF_VERDICT[found.analysis.verdict])
+        print_analysed(again.comparison, again.analysis, output_format)
+        if not again.is_own_plan:
+            complain(f"Stored beside the original: {show} --plan {digest}. `{show}` is as it was.")
+        elif not again.is_as_stored:
+            complain(f"Not what is stored: other versions made that analysis. It is kept; `{show}` is as it was.")
+    raise typer.Exit(exit_code(again.analysis.verdict))
 
 
 def _rule_changes(settings: Settings, given: Given) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in RULE_FIELDS if name in given}
-
-
-def _compare_runs(
-    settings: Settings, runs: tuple[str, str], plan: Path | None, allow: str, output_format: Format
-) -> NoReturn:
-    """Two runs of the store, joined as two logs are."""
-    from qualab import bootstrap
-    from qualab.imports.import_ import Wanted, compare_runs
-
-    if plan is not None:
-        raise UsageError("A plan judges one comparison", hint="Give --margin and the like for two runs")
-    services = bootstrap.import_services_of(settings)
-    wanted = Wanted(rule=bootstrap.rule_of(settings), allowed=finding_codes(allow))
-    found = compare_runs(services, *runs, wanted)
-    with output_may_fail():
-        print_result(services.store, found.comparison_id, output_format)
-    raise typer.Exit(OF_VERDICT[found.verdict])
-
-
-def _other_plan(path: Path | None) -> Plan | None:
-    if path is None:
-        return None
-    frozen = read_frozen(path)
-    if frozen is None:
-        raise UsageError(f"{path} is no plan file", hint="`qualab plan` writes one")
-    return frozen.plan
-
-
-def _about(found: Reanalysis) -> Iterator[str]:
-    id_, digest = found.comparison.id, found.analysis.plan_hash[:12]
-    if not found.is_own_plan:
-        yield f"Stored beside the original: qualab show {id_} --plan {digest}. `qualab show {id_}` is as it was."
-    elif not found.is_as_stored:
-        yield f"Not what is stored: other versions made that analysis. It is kept; `qualab show {id_}` is as it was."
 
 
 @settings_options(*RULE_FIELDS, "label", "db")
@@ -131,56 +105,40 @@ def import_(
 ) -> None:
     """Compare the logs of two runs (lm-eval, Inspect, lighteval, NeMo Evaluator), item by item; store the result."""
     from qualab import bootstrap
-    from qualab.imports.import_ import import_logs
+    from qualab.imports.import_ import ImportRequest, import_logs
 
     settings = load(command_line=given)
-    wanted = _wanted(
-        settings, _rule_changes(settings, given), (table, baseline, candidate), run=run or "", allow=allow or ""
-    )
-    services = bootstrap.import_services_of(settings)
-    analysis = import_logs(services, wanted)
-    with output_may_fail():
-        print_result(services.store, analysis.comparison_id, output_format)
-    raise typer.Exit(OF_VERDICT[analysis.verdict])
-
-
-def _wanted(
-    settings: Settings,
-    changes: dict[str, Any],
-    given: tuple[Path | None, Path | None, Path | None],
-    *,
-    run: str,
-    allow: str,
-) -> Wanted:
-    from qualab import bootstrap
-    from qualab.imports.import_ import Wanted
-
-    table, baseline, candidate = given
-    if table is not None and (baseline or candidate):
+    paths = {arm: path for arm, path in zip(ArmName, (baseline, candidate), strict=True) if path is not None}
+    if table is not None and paths:
         raise UsageError("A table holds both arms", hint="Give a table, or --baseline and --candidate")
-    if table is None and (baseline is None or candidate is None):
+    if table is None and len(paths) < len(ArmName):
         raise UsageError("Two logs are needed", hint="Give --baseline DIR --candidate DIR, or one table")
-    return Wanted(
-        places={ArmName.BASELINE: table or baseline, ArmName.CANDIDATE: table or candidate},  # type: ignore[dict-item]
-        is_table=table is not None,
-        runs=_runs(run),
+    request = ImportRequest(
+        paths=paths,
+        table=table,
+        runs=_runs(run or ""),
         allowed=finding_codes(allow),
         rule=bootstrap.rule_of(settings),
-        changes=changes,
+        changes=_rule_changes(settings, given),
         label=settings.label,
     )
+    store = bootstrap.store_of(settings)
+    analysis = import_logs(store, bootstrap.task_facts(), request, now=bootstrap.now())
+    with output_may_fail():
+        print_result(store, analysis.comparison_id, output_format)
+    raise typer.Exit(exit_code(analysis.verdict))
 
 
 def _runs(text: str) -> dict[ArmName, str]:
     """ "baseline=A,candidate=B", or one text for both."""
     from qualab.model.plan import by_arm
 
-    if "=" in text:
-        try:
-            return by_arm(text)
-        except ValueError as exc:
-            raise UsageError(f"run: {exc}", hint="As baseline=TEXT,candidate=TEXT, or one TEXT for both") from exc
-    return dict.fromkeys(ArmName, text) if text else {}
+    if "=" not in text:
+        return dict.fromkeys(ArmName, text)
+    try:
+        return by_arm(text)
+    except ValueError as exc:
+        raise UsageError(f"run: {exc}", hint="As baseline=TEXT,candidate=TEXT, or one TEXT for both") from exc
 
 
 @settings_options("data_dir", "db")
@@ -201,43 +159,37 @@ def rescore(
 
     settings = load(command_line=given)
     services = bootstrap.services_of(settings)
-    found = use_case(services, comparison, local=local_data(settings.data_dir), store=store)
+    rescored = use_case(services, comparison, local=local_data(settings.data_dir), store=store)
     if output_format is Format.JSON:
-        print_json({**shown(found), "comparison": found.comparison.id})
+        print_json({**shown(rescored), "comparison": rescored.comparison.id})
     else:
-        for line in _changes(found, limit):
+        for line in _changes(rescored, limit):
             typer.echo(line)
 
 
-def _changes(found: Rescored, limit: int) -> Iterator[str]:
+def _changes(rescored: Rescored, limit: int) -> Iterator[str]:
     from qualab.report.words import ENGLISH
 
-    yield from (f"Tasks: {one}" for one in ENGLISH.reasons(found.tasks_changed))
-    changed = [one for one in found.metrics if one.n_changed or one.verdict_before != one.verdict_now]
-    n_scores = sum(one.n_scores for one in found.metrics)
+    yield from (f"Tasks: {one}" for one in ENGLISH.reasons(rescored.tasks_changed))
+    changed = [one for one in rescored.metrics if one.n_changed or one.verdict_before != one.verdict_now]
+    n_scores = sum(one.n_scores for one in rescored.metrics)
     if not changed:
         yield f"Nothing changed: all {n_scores:,} scores are as stored."
     else:
-        yield f"{len(found.scores):,} of {n_scores:,} scores changed:"
-        yield from (f"  {_metric(one)}" for one in changed)
-        yield from (f"  {_score(one)}" for one in found.scores[:limit])
-        if len(found.scores) > limit:
-            yield f"  ... and {len(found.scores) - limit:,} more (--limit, or --format json for all)"
-    if found.is_stored:
-        digest = found.analysis.plan_hash[:12]
-        yield f"Stored beside the original: qualab show {found.comparison.id} --plan {digest}"
-
-
-def _metric(one: MetricChange) -> str:
-    verdicts = [verdict.value if verdict else "none" for verdict in (one.verdict_before, one.verdict_now)]
-    said = verdicts[0] if verdicts[0] == verdicts[1] else f"{verdicts[0]}, now {verdicts[1]}"
-    counted = f"{one.n_changed:,} of {one.n_scores:,}" if one.n_scores else "a group"
-    return f"{one.metric}: {counted}; {said}"
-
-
-def _score(one: ChangedScore) -> str:
-    repeat = f", repeat {one.repeat}" if one.repeat else ""
-    return f"{one.item}{repeat}, {one.arm}, {one.metric}: {_value(one.before)}, now {_value(one.now)}"
+        yield f"{len(rescored.scores):,} of {n_scores:,} scores changed:"
+        for one in changed:
+            counted = f"{one.n_changed:,} of {one.n_scores:,}" if one.n_scores else "a group"
+            before, now = (verdict.value if verdict else "none" for verdict in (one.verdict_before, one.verdict_now))
+            yield f"  {one.metric}: {counted}; {before if before == now else f'{before}, now {now}'}"
+        for score in rescored.scores[:limit]:
+            repeat = f", repeat {score.repeat}" if score.repeat else ""
+            before, now = _value(score.before), _value(score.now)
+            yield f"  {score.item}{repeat}, {score.arm}, {score.metric}: {before}, now {now}"
+        if len(rescored.scores) > limit:
+            yield f"  ... and {len(rescored.scores) - limit:,} more (--limit, or --format json for all)"
+    if rescored.is_stored:
+        digest = rescored.analysis.plan_hash[:12]
+        yield f"Stored beside the original: qualab show {rescored.comparison.id} --plan {digest}"
 
 
 def _value(value: Any) -> str:
@@ -263,9 +215,8 @@ def sign_off(
     from qualab.report.words import ENGLISH, shown
     from qualab.run.sign import sign_off as sign
 
-    settings = load(command_line={"db": db})
     signed = sign(
-        *bootstrap.stores_of(settings),
+        *bootstrap.stores_of(load(command_line={"db": db})),
         comparison,
         signed_by=name,
         note=note,
@@ -274,7 +225,7 @@ def sign_off(
         at=bootstrap.now(),
     )
     if output_format is Format.JSON:
-        typer.echo(json.dumps(shown(signed), indent=2, ensure_ascii=False))
+        print_json(shown(signed))
         return
     typer.echo(f"{signed.comparison_id}: {signed.verdict.value} signed off by {signed.signed_by}")
     typer.echo(f"Plan {signed.plan_hash[:12]}, seal {signed.analysis_hash[:12] or 'none'}")
@@ -290,23 +241,20 @@ def verify(comparison: ComparisonId, *, given: Given, output_format: OutputForma
     from qualab.run.verify import verify as verify_stored
 
     settings = load(command_line=given)
-    local = local_data(given.get("data_dir")) or None
     store, registry = bootstrap.stores_of(settings)
-    found = verify_stored(bootstrap.services_of(settings, store=store), registry, comparison, local=local)
+    services = bootstrap.services_of(settings, store=store)
+    verification = verify_stored(services, registry, comparison, local=local_data(given.get("data_dir")) or None)
     if output_format is Format.JSON:
-        typer.echo(json.dumps(plain(found), indent=2, ensure_ascii=False))
+        print_json(plain(verification))
     else:
-        _print_checks(found)
-    raise typer.Exit(ALTERED if found.is_altered else 0)
-
-
-def _print_checks(found: Verification) -> None:
-    for check in found.checks:
-        typer.echo(f"{MARKS[check.is_ok]:<8}{check.name:<10}{check.detail}")
-    if found.is_altered:
-        typer.echo(f"{found.comparison_id} was altered after it was stored.")
-    else:
-        typer.echo(f"Nothing of {found.comparison_id} was found altered. Its seal is {found.seal or 'not there'}")
+        for check in verification.checks:
+            typer.echo(f"{MARKS[check.is_ok]:<8}{check.name:<10}{check.detail}")
+        id_ = verification.comparison_id
+        if verification.is_altered:
+            typer.echo(f"{id_} was altered after it was stored.")
+        else:
+            typer.echo(f"Nothing of {id_} was found altered. Its seal is {verification.seal or 'not there'}")
+    raise typer.Exit(INVALID if verification.is_altered else 0)
 
 
 @settings_options("data_dir", "db")

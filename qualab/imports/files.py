@@ -5,18 +5,19 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any
 
 import orjson
 
 from qualab.errors import BadLog
 from qualab.model.items import JsonObject
-from qualab.model.logged import CutLine
+from qualab.model.logged import CutLine, LoggedRow
 
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
@@ -28,70 +29,99 @@ NOT_LOGS = (
     (b"\xfe\xff", "is UTF-16 text", "Save it as UTF-8"),
 )
 """What a download or an editor leaves in place of a log: how it begins, what it is, and what to do."""
+DATE = r"(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)"
+"""As lm-eval and lighteval write it into file names."""
+PARQUET_ROWS = 500
+"""In memory at a time."""
+
+Objects = Iterator[tuple[int, JsonObject] | CutLine]
+"""Objects with the line on which each begins, from 1."""
 
 
-class Numbered(NamedTuple):
-    """A JSON object and the line on which it begins, from 1."""
+class BadRow(Exception):
+    """A row that is not what its format says; `read_rows` adds file and line."""
 
-    line: int
-    value: JsonObject
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(what)
+        self.hint = hint
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The file's bytes, unpacked where it is gzip. Raises BadLog."""
-    try:
-        with path.open("rb") as raw:
-            is_gzip = raw.read(2) == GZIP
-            raw.seek(0)
-            if not is_gzip:
-                yield raw
-                return
-            with gzip.open(raw) as unpacked:
-                yield unpacked  # type: ignore[misc]  # gzip's own class is not typed as IO
-    except (gzip.BadGzipFile, zlib.error) as exc:
-        raise BadLog(f"{path} is damaged: {exc}", hint="Copy it again") from exc
-    except OSError as exc:
-        raise BadLog(f"{path} cannot be read: {exc.strerror or exc}", hint="Check the file and its rights") from exc
+def read_rows(
+    path: Path, objects: Objects, make: Callable[[int, JsonObject], LoggedRow], *, expected: str
+) -> Iterator[LoggedRow | CutLine]:
+    """Make a row of each object and its line. Raises BadLog."""
+    for one in objects:
+        if isinstance(one, CutLine):
+            yield one
+            continue
+        try:
+            row = make(*one)
+        except BadRow as bad:
+            raise BadLog(f"{path}, line {one[0]}: {bad}", hint=bad.hint or f"Expected {expected}") from bad
+        yield row
+
+
+def wrong(path: Path, line: int, what: str, expected: str) -> BadLog:
+    """Make an error that names file, line and what was expected."""
+    return BadLog(f"{path}, line {line}: {what}", hint=f"Expected {expected}")
+
+
+def unreadable(path: Path, error: OSError) -> BadLog:
+    """Make the error of a file that the system does not give."""
+    return BadLog(f"{path} cannot be read: {error.strerror or error}", hint="Check the file and its permissions")
 
 
 def check_begin(path: Path, begin: bytes) -> None:
-    """Raises BadLog where a file is something else than its name says."""
+    """Raise BadLog where a file is something else than its name says."""
     for start, what, hint in NOT_LOGS:
         if begin.lstrip().lower().startswith(start):
             raise BadLog(f"{path} {what}", hint=hint)
 
 
 def file_hashes(paths: Iterable[Path]) -> dict[str, str]:
-    """SHA-256 of each file by its absolute path. Raises BadLog."""
-    found = {}
+    """Hash each file (SHA-256), by its absolute path. Raises BadLog."""
+    hashes = {}
     for path in paths:
         try:
             with path.open("rb") as file:
                 check_begin(path, file.read(64))
                 file.seek(0)
-                found[str(path.resolve())] = hashlib.file_digest(file, "sha256").hexdigest()
+                hashes[str(path.resolve())] = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as exc:
-            raise BadLog(f"{path} cannot be read: {exc.strerror or exc}", hint="Check the file and its rights") from exc
-    return found
+            raise unreadable(path, exc) from exc
+    return hashes
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines with their numbers, from 1, without a byte order mark. A gzip file that is cut just ends."""
-    with opened(path) as file:
-        try:
-            is_begun = False
-            for number, line in enumerate(file, 1):
-                if not is_begun and line.strip():
-                    check_begin(path, line[:64])
-                    is_begun = True
-                yield number, line.removeprefix(BOM) if number == 1 else line
-        except EOFError:  # the last line, as far as it came, is lost with the block that held it
-            yield -1, b"{"
+    """Read lines with their numbers, from 1, without a byte order mark. Raises BadLog.
+
+    The last line of a gzip file that was cut is lost with the block that held it: "{" with number -1 stands for it.
+    """
+    try:
+        with path.open("rb") as raw:
+            is_gzip = raw.read(2) == GZIP
+            raw.seek(0)
+            with gzip.GzipFile(fileobj=raw) if is_gzip else nullcontext(raw) as file:
+                yield from _numbered(path, file)
+    except EOFError:
+        yield -1, b"{"
+    except (gzip.BadGzipFile, zlib.error) as exc:
+        raise BadLog(f"{path} is damaged: {exc}", hint="Copy it again") from exc
+    except OSError as exc:
+        raise unreadable(path, exc) from exc
+
+
+def _numbered(path: Path, file: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    is_begun = False
+    for number, line in enumerate(file, 1):
+        if not is_begun and line.strip():
+            check_begin(path, line[:64])
+            is_begun = True
+        yield number, line.removeprefix(BOM) if number == 1 else line
 
 
 def read_document(path: Path, *, expected: str) -> JsonObject:
-    """A file that is one JSON object. Raises BadLog."""
+    """Read a file that is one JSON object. Raises BadLog."""
     content = b"".join(line for _, line in lines(path))
     value = parsed(content)
     if not isinstance(value, dict):
@@ -100,21 +130,20 @@ def read_document(path: Path, *, expected: str) -> JsonObject:
     return value
 
 
-def json_objects(path: Path, *, expected: str) -> Iterator[Numbered | CutLine]:
-    """One JSON object a line, or the objects of one JSON array that is indented by 2. Raises BadLog.
-
-    Only one object is in memory at a time. A last line that was not written to its end is told, not an error.
-    """
-    number = 0
+def json_objects(path: Path, *, expected: str) -> Objects:
+    """Read one JSON object a line, one in memory at a time; or a JSON array of objects. Raises BadLog."""
     for number, line in lines(path):
         if not line.strip():
             continue
-        if line.lstrip()[:1] == b"[" and number == 1:
-            yield from _array(path, expected)
+        if number == 1 and line.lstrip()[:1] == b"[":
+            values = parsed(b"".join(line for _, line in lines(path)))
+            if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+                raise wrong(path, 1, "is no JSON array of objects", expected)
+            yield from ((1, value) for value in values)
             return
         value = parsed(line)
         if isinstance(value, dict):
-            yield Numbered(number, value)
+            yield number, value
         elif value is None and not line.endswith(b"\n"):
             yield CutLine(file=path.name, line=number)
             return
@@ -122,40 +151,25 @@ def json_objects(path: Path, *, expected: str) -> Iterator[Numbered | CutLine]:
             raise wrong(path, number, "is no JSON object", expected)
 
 
-def _array(path: Path, expected: str) -> Iterator[Numbered | CutLine]:
-    """What json.dump writes of a list of objects with an indent of 2."""
-    parts: list[bytes] = []
-    start = number = 0
-    is_ended = False
-    for number, line in lines(path):
-        bare = line.rstrip()
-        is_ended = bare.endswith(b"]") and not line.startswith(b"  ")
-        if number == 1 and bare not in (b"[", b"[]"):
-            yield from _whole_array(path, expected)
-            return
-        if bare == b"  {":
-            parts, start = [line], number
-        elif start:
-            parts.append(line)
-        if bare in (b"  }", b"  },") and start:
-            value = parsed(b"".join(parts).rstrip().rstrip(b","))
-            if not isinstance(value, dict):
-                raise wrong(path, start, "is no JSON object", expected)
-            yield Numbered(start, value)
-            parts, start = [], 0
-    if not is_ended:
-        yield CutLine(file=path.name, line=number)
+def parquet_rows(path: Path, *, expected: str) -> Objects:
+    """Read rows as mappings, numbered from 1. Raises BadLog."""
+    import pyarrow  # noqa: PLC0415
+    import pyarrow.parquet  # noqa: PLC0415
 
-
-def _whole_array(path: Path, expected: str) -> Iterator[Numbered]:
-    values = parsed(b"".join(line for _, line in lines(path)))
-    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise wrong(path, 1, "is no JSON array of objects", expected)
-    yield from (Numbered(1, value) for value in values)
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=PARQUET_ROWS))
+            yield from enumerate((row for batch in batches for row in batch), 1)
+    except (pyarrow.ArrowException, OSError) as exc:
+        if path.is_file():
+            with path.open("rb") as raw:
+                check_begin(path, raw.read(64))
+        reason = " ".join(str(exc).split())[:200]
+        raise BadLog(f"{path} cannot be read as Parquet: {reason}", hint=f"Expected {expected}") from exc
 
 
 def parsed(text: bytes) -> Any:
-    """A JSON value; None where the text is none. NaN and Infinity, which Python writes, are taken too."""
+    """Parse JSON, NaN and Infinity included, which Python writes; None where it is none."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -165,36 +179,25 @@ def parsed(text: bytes) -> Any:
             return None
 
 
-def moment(text: Any) -> datetime | None:
-    """A time in ISO 8601, taken for UTC where it names no zone; None for what is none."""
+def mapping(value: Any) -> JsonObject:
+    """The value, or an empty mapping where it is none."""
+    return value if isinstance(value, dict) else {}
+
+
+def number(value: Any) -> float | None:
+    """The value as a float; None for what is no number."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def moment(value: Any) -> datetime | None:
+    """Read seconds since 1970, ISO 8601 (UTC where it names no zone) or a file name's DATE; None for anything else."""
+    if (seconds := number(value)) is not None:
+        return datetime.fromtimestamp(seconds, UTC)
+    text = str(value)
+    if re.fullmatch(DATE, text):
+        text = text[:11] + text[11:].replace("-", ":")
     try:
-        found = datetime.fromisoformat(str(text))
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def wrong(path: Path, line: int, what: str, expected: str) -> BadLog:
-    """One sentence with file and line, and what was expected."""
-    return BadLog(f"{path}, line {line}: {what}", hint=f"Expected {expected}")
-
-
-ROWS = 500
-"""In memory at a time."""
-
-
-def read_parquet(path: Path, *, expected: str) -> Iterator[JsonObject]:
-    """Rows as mappings. Raises BadLog."""
-    import pyarrow  # noqa: PLC0415
-    import pyarrow.parquet  # noqa: PLC0415
-
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=ROWS):
-                yield from batch.to_pylist()
-    except (pyarrow.ArrowException, OSError) as exc:
-        if path.is_file():
-            with path.open("rb") as raw:
-                check_begin(path, raw.read(64))
-        reason = " ".join(str(exc).split())[:200]
-        raise BadLog(f"{path} cannot be read as Parquet: {reason}", hint=f"Expected {expected}") from exc
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -2,70 +2,66 @@
 
 from __future__ import annotations
 
-import gc
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.summaries import Summary
 from qualab.errors import BadLog, InvalidValue, UsageError
-from qualab.imports.contents import answers, whole_items
-from qualab.imports.findings import names_of, run_findings, settle
+from qualab.imports.findings import run_findings, settle
+from qualab.imports.inspect_logs import open_inspect
 from qualab.imports.join import (
     ALLOWABLE,
     ArmLog,
     Kind,
     Match,
+    answers,
     check_score_bounds,
     counted,
     join,
-    light_items,
     lost,
     place,
     read_arm,
     scores,
+    whole_items,
 )
-from qualab.imports.plan import (
-    ImportedTasks,
-    ScoresAlone,
-    adopted,
-    exported_plan,
-    made_plan,
-    untaken_plan,
-    value_findings,
-)
-from qualab.imports.store_source import StoredArm
+from qualab.imports.lighteval import open_lighteval
+from qualab.imports.lm_eval import open_lm_eval
+from qualab.imports.nemo import open_nemo
+from qualab.imports.plan import ImportedTasks, ScoresAlone, adopted, exported_plan, made_plan, value_findings
+from qualab.imports.store_source import stored_log
+from qualab.imports.tables import open_table
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Answer
+from qualab.model.logged import Log, TaskKnowledge
 from qualab.model.names import ArmName, ComparisonStatus
-from qualab.model.plan import DecisionRule, FindingCode, Imported, Plan, check_names
-from qualab.model.ports import Clock, LogSource, ReadLogs, Store, TaskKnowledge
+from qualab.model.plan import DecisionRule, FindingCode, Imported, ImportFinding, Plan, check_names
+from qualab.model.ports import Store
+from qualab.model.reason import Reason
 from qualab.run.compare import with_rule
 from qualab.run.experiment import check_rule
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportServices:
-    """What an import needs: no endpoint and no harness."""
-
-    store: Store
-    logs: ReadLogs
-    knows: TaskKnowledge
-    clock: Clock
+KNOWN = (
+    "lm-eval's results_*.json with samples_*.jsonl, Inspect's .eval or .json, lighteval's details_*.parquet, or NeMo "
+    "Evaluator's eval-*.json with results.jsonl (a table of scores stands alone: qualab import TABLE)"
+)
+AGGREGATES = ("results.yml", "eval_factory_metrics.json")
+"""What NeMo Evaluator's containers write of any harness: aggregates alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ImportRequest:
     """What is to be imported, and how it is to be judged."""
 
-    places: Mapping[ArmName, Path] = field(default_factory=dict)
-    """Each arm's folder or file; or one table with both, under both names. Empty for two runs of the store."""
-    is_table: bool = False
+    paths: Mapping[ArmName, Path] = field(default_factory=dict)
+    """Each arm's folder or file. Empty for a table, and for two runs of the store."""
+    table: Path | None = None
+    """A table with both arms."""
     runs: Mapping[ArmName, str] = field(default_factory=dict)
     """Parts of the names of the runs that are meant; the newest where nothing is said."""
     allowed: tuple[FindingCode, ...] = ()
@@ -75,40 +71,66 @@ class Wanted:
     label: str = ""
 
 
-def import_logs(services: ImportServices, wanted: Wanted) -> Analysis:
-    """Stores and returns the analysis of two logs. Raises BadLog, PairDiffers for runs that cannot be compared,
-    UsageError for one run given twice, InvalidValue for a rule that cannot be; nothing is stored then."""
-    check_rule(wanted.rule)
-    with _uncollected():
-        return _join_and_store(services, _open(services.logs, wanted), wanted)
+def import_logs(store: Store, knows: TaskKnowledge, request: ImportRequest, *, now: datetime) -> Analysis:
+    """Analyse two logs, and store the result; nothing is stored on an error.
+
+    Raises:
+        BadLog: a file is not what it should be.
+        PairDiffers: the runs cannot be compared.
+        UsageError: one run is given twice.
+        InvalidValue: the rule cannot be.
+    """
+    check_rule(request.rule)
+    if request.table:
+        _check_exists(request.table)
+        logs = dict(zip(ArmName, open_table(request.table), strict=True))
+    else:
+        logs = {arm: _open_log(request.paths[arm], run=request.runs.get(arm, "")) for arm in ArmName}
+        baseline, candidate = (log.run.files for log in logs.values())
+        if twice := sorted(baseline.keys() & candidate.keys()):
+            raise UsageError(
+                f"Both arms are one file, {twice[0]}",
+                hint="Name the run of each arm by a part of its file's name: --run baseline=TEXT,candidate=TEXT",
+            )
+    return _join_and_store(store, knows, logs, request, now=now)
 
 
-def compare_runs(services: ImportServices, baseline: str, candidate: str, wanted: Wanted) -> Analysis:
-    """The same for two runs in the store, as "ID/candidate", also of different comparisons."""
-    check_rule(wanted.rule)
-    first, second = (_stored(services.store, name) for name in (baseline, candidate))
-    if first.run.exported_from == second.run.exported_from:
-        raise UsageError(
-            f"Both arms are one run, {first.run.name}", hint="Name two runs, as ID/baseline and ID/candidate"
+def compare_runs(
+    store: Store, knows: TaskKnowledge, baseline: str, candidate: str, request: ImportRequest, *, now: datetime
+) -> Analysis:
+    """Analyse two runs in the store, as "ID/candidate", also of different comparisons. Raises as `import_logs`."""
+    check_rule(request.rule)
+    logs, are_asked = {}, True
+    for arm, name in zip(ArmName, (baseline, candidate), strict=True):
+        comparison, own_arm = _stored_run(store, name)
+        logs[arm] = stored_log(store, comparison, own_arm)
+        are_asked = are_asked and comparison.plan.imported is None
+    names = [log.run.name for log in logs.values()]
+    if names[0] == names[1]:
+        raise UsageError(f"Both arms are one run, {names[0]}", hint="Name two runs, as ID/baseline and ID/candidate")
+    return _join_and_store(store, knows, logs, request, now=now, is_of_store=True, leaves_unasked=are_asked)
+
+
+def _check_exists(path: Path) -> None:
+    if not path.exists():
+        raise BadLog(f"{path} does not exist", hint="Check the path")
+
+
+def _open_log(path: Path, *, run: str) -> Log:
+    """Finds out what a folder or file is. Raises BadLog."""
+    _check_exists(path)
+    for reader in (open_lighteval, open_inspect, open_nemo, open_lm_eval):
+        if log := reader(path, run=run):
+            return log
+    if path.is_dir() and any(True for name in AGGREGATES for _ in path.rglob(name)):
+        raise BadLog(
+            f"{path} holds NeMo Evaluator's results, which are aggregates without items",
+            hint="Let its harness log samples too (lm-eval: --log_samples), and import again",
         )
-    sources: dict[ArmName, LogSource] = {ArmName.BASELINE: first, ArmName.CANDIDATE: second}
-    with _uncollected():
-        return _join_and_store(services, sources, wanted, is_of_store=True)
+    raise BadLog(f"{path} holds no evaluation logs that are known", hint=f"Expected {KNOWN}")
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Nothing that an import makes is part of a cycle: walking it again and again would take a fifth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _stored(store: Store, name: str) -> StoredArm:
+def _stored_run(store: Store, name: str) -> tuple[Comparison, ArmName]:
     """The candidate of a comparison where no arm is named. Raises InvalidValue, ComparisonNotFound."""
     comparison_id, slash, arm = name.partition("/")
     if slash and arm not in set(ArmName):
@@ -121,106 +143,93 @@ def _stored(store: Store, name: str) -> StoredArm:
             f"Comparison {comparison.id} is {comparison.status.value}: its answers are not scored yet",
             hint=f"Finish it first: qualab resume {comparison.id}",
         )
-    return StoredArm(store=store, comparison=comparison, arm=ArmName(arm) if slash else ArmName.CANDIDATE)
+    return comparison, ArmName(arm) if slash else ArmName.CANDIDATE
 
 
 def _join_and_store(
-    services: ImportServices, sources: Mapping[ArmName, LogSource], wanted: Wanted, *, is_of_store: bool = False
+    store: Store,
+    knows: TaskKnowledge,
+    logs: Mapping[ArmName, Log],
+    request: ImportRequest,
+    *,
+    now: datetime,
+    is_of_store: bool = False,
+    leaves_unasked: bool = False,
 ) -> Analysis:
-    exported = exported_plan(sources[ArmName.BASELINE].run, sources[ArmName.CANDIDATE].run)
-    logs = _read(services.knows, sources, exported)
-    joined = _joined(logs)
-    joins = tuple(counted(task, matches) for task, matches in joined.items())
-    if FindingCode.ROWS in wanted.allowed:
-        joined = {task: [one for one in matches if one.kind is not Kind.LOST] for task, matches in joined.items()}
-    are_asked = {one.comparison.plan.imported is None for one in sources.values() if isinstance(one, StoredArm)}
-    leaves_unasked = is_of_store and are_asked == {True}
-    if leaves_unasked:
-        joined = _asked_of_both(joined)
-    plan, findings = (adopted(exported), []) if exported else made_plan(logs, joined, services.knows, wanted.rule)
-    own = run_findings(*logs, joined)
-    findings = [*own, *untaken_plan(*logs, exported), *findings, *value_findings(logs, plan)]
-    settled = settle(findings, wanted.allowed)
-    plan = _judged(plan, exported, wanted)
-    imported = Imported(
-        **names_of({"baseline": logs[0].run, "candidate": logs[1].run}),
-        joins=joins,
-        baseline_model=logs[0].run.model,
-        candidate_model=logs[1].run.model,
-        findings=settled,
-        allowed=tuple(code for code in ALLOWABLE.values() if code in wanted.allowed),
-        plan_hash=logs[0].run.plan_hash if exported else "",
-        is_rule_changed=exported is not None and plan.rule != exported.rule,
-        tasks_with_more_answers=tuple(task for task in joined if any(log.tasks[task].has_more_answers for log in logs)),
-        is_of_store=is_of_store,
-        leaves_unasked=leaves_unasked,
-    )
-    return _store(services, replace(plan, imported=imported), sources, joined, wanted.label)
-
-
-def _open(logs: ReadLogs, wanted: Wanted) -> dict[ArmName, LogSource]:
-    if wanted.is_table:
-        return dict(zip(ArmName, logs.both(wanted.places[ArmName.BASELINE]), strict=True))
-    sources = {arm: logs.one(wanted.places[arm], run=wanted.runs.get(arm, "")) for arm in ArmName}
-    baseline, candidate = (source.run.files for source in sources.values())
-    if twice := sorted(baseline.keys() & candidate.keys()):
-        raise UsageError(
-            f"Both arms are one file, {twice[0]}",
-            hint="Name the run of each arm by a part of its file's name: --run baseline=TEXT,candidate=TEXT",
-        )
-    return sources
-
-
-def _read(knows: TaskKnowledge, sources: Mapping[ArmName, LogSource], exported: Plan | None) -> tuple[ArmLog, ArmLog]:
+    runs = [log.run for log in logs.values()]
+    exported = exported_plan(*runs)
     planned = {task.name: task.cluster_field for task in exported.tasks} if exported else {}
 
-    def fields(task: str) -> tuple[str, ...]:
+    def cluster_fields(task: str) -> tuple[str, ...]:
         if task in planned:
             return tuple(planned[task].split("+")) if planned[task] else ()
         facts = knows(task)
         return facts.cluster if facts else ()
 
-    return read_arm(sources[ArmName.BASELINE], fields), read_arm(sources[ArmName.CANDIDATE], fields)
+    baseline, candidate = arms = tuple(read_arm(log, cluster_fields) for log in logs.values())
+    joined = _joined(baseline, candidate)
+    joins = tuple(counted(task, matches) for task, matches in joined.items())
+    if FindingCode.ROWS in request.allowed:
+        joined = {task: [one for one in matches if one.kind is not Kind.LOST] for task, matches in joined.items()}
+    if leaves_unasked:  # a failed request is stored, so that what is absent in one run was never asked
+        both = {task: [one for one in matches if one.baseline and one.candidate] for task, matches in joined.items()}
+        joined = {task: matches for task, matches in both.items() if matches}
+    assumed: list[ImportFinding] = []
+    if exported:
+        plan = adopted(exported)
+        plan = with_rule(plan, dict(request.changes)) if request.changes else plan
+    else:
+        if any(run.plan for run in runs):
+            assumed.append(ImportFinding(code=FindingCode.ASSUMED, what=Reason("plans-untaken")))
+        plan, more = made_plan((baseline, candidate), joined, knows, request.rule)
+        assumed += more
+    findings = [*run_findings(baseline, candidate, joined), *assumed, *value_findings((baseline, candidate), plan)]
+    settled = settle(findings, request.allowed)
+    check_names(plan.rule.margins, plan, what="margins")
+    check_names(plan.rule.score_bounds, plan, what="score_bounds")
+    names = [f"{f'{run.format} {run.harness_version}'.strip()}, {run.name}" for run in runs]
+    imported = Imported(
+        baseline=names[0],
+        candidate=names[1],
+        joins=joins,
+        baseline_model=runs[0].model,
+        candidate_model=runs[1].model,
+        findings=settled,
+        allowed=tuple(code for code in ALLOWABLE.values() if code in request.allowed),
+        plan_hash=runs[0].plan_hash if exported else "",
+        is_rule_changed=exported is not None and plan.rule != exported.rule,
+        tasks_with_more_answers=tuple(task for task in joined if any(arm.tasks[task].has_more_answers for arm in arms)),
+        is_of_store=is_of_store,
+        leaves_unasked=leaves_unasked,
+    )
+    return _store(store, replace(plan, imported=imported), logs, joined, request.label, now=now)
 
 
-def _joined(logs: tuple[ArmLog, ArmLog]) -> dict[str, list[Match]]:
-    baseline, candidate = logs
-    both = [task for task in baseline.tasks if task in candidate.tasks]
-    if not both:
-        shown = " and ".join(", ".join(sorted(log.tasks)) or "nothing" for log in logs)
+def _joined(baseline: ArmLog, candidate: ArmLog) -> dict[str, list[Match]]:
+    tasks = [task for task in baseline.tasks if task in candidate.tasks]
+    if not tasks:
+        shown = " and ".join(", ".join(sorted(log.tasks)) or "nothing" for log in (baseline, candidate))
         raise BadLog(f"The two logs have no task in common: {shown}", hint="Compare two runs of the same tasks")
-    joined = {task: join(baseline.tasks[task].entries, candidate.tasks[task].entries) for task in both}
+    joined = {task: join(baseline.tasks[task].entries, candidate.tasks[task].entries) for task in tasks}
     if not any(match.baseline and match.candidate for matches in joined.values() for match in matches):
-        off, on = (log.run.name for log in logs)
-        raise BadLog(f"Not one item of {off} is in {on}", hint="Compare two runs over the same items")
+        raise BadLog(
+            f"Not one item of {baseline.run.name} is in {candidate.run.name}",
+            hint="Compare two runs over the same items",
+        )
     for task, matches in joined.items():
-        matches.extend(lost(matches, max(log.n_evaluated(task) for log in logs)))
+        matches.extend(lost(matches, max(baseline.n_evaluated(task), candidate.n_evaluated(task))))
     return joined
 
 
-def _asked_of_both(joins: Mapping[str, Sequence[Match]]) -> dict[str, list[Match]]:
-    """Without what one of two runs never asked: a failed request is stored, so that what is absent is not missing."""
-    both = {task: [one for one in matches if one.baseline and one.candidate] for task, matches in joins.items()}
-    return {task: matches for task, matches in both.items() if matches}
-
-
-def _judged(plan: Plan, exported: Plan | None, wanted: Wanted) -> Plan:
-    """The plan with the rule that was asked for."""
-    if exported is None:
-        check_names(plan.rule.margins, plan, what="margins")
-        check_names(plan.rule.score_bounds, plan, what="score_bounds")
-        return plan
-    return with_rule(plan, dict(wanted.changes)) if wanted.changes else plan
-
-
 def _store(
-    services: ImportServices,
+    store: Store,
     plan: Plan,
-    sources: Mapping[ArmName, LogSource],
-    joined: Mapping[str, Sequence[Match]],
+    logs: Mapping[ArmName, Log],
+    joined: Mapping[str, list[Match]],
     label: str,
+    *,
+    now: datetime,
 ) -> Analysis:
-    now = services.clock.now()
     comparison = Comparison(
         id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         plan=plan,
@@ -235,23 +244,22 @@ def _store(
         duplicates=0,
     )
     places = place(plan, joined)
-    light = light_items(plan, places)
-    imported = plan.imported
-    assert imported is not None
-    found = list(scores(places, imported.allowed))
-    check_score_bounds(found, light, plan)
-    summary = Summary(light)
+    items = [one.item for one in places]
+    assert plan.imported is not None
+    scored = list(scores(places, plan.imported.allowed))
+    check_score_bounds(scored, places, plan)
+    summary = Summary(items)
 
-    def seen() -> Iterator[Answer]:
-        for answer in answers(sources, places, now=now):
+    def summarized() -> Iterator[Answer]:
+        for answer in answers(logs, places, now=now):
             summary.add(answer)
             yield answer
 
-    return services.store.put_whole(
+    return store.put_whole(
         comparison,
-        whole_items(sources, places, light),
-        seen(),
-        found,
-        lambda: analyse(ScoresAlone(found), comparison, ImportedTasks(plan), light, summary),
+        whole_items(logs, places),
+        summarized(),
+        scored,
+        lambda: analyse(ScoresAlone(scored), comparison, ImportedTasks(plan), items, summary),
         now=now,
     )

@@ -7,7 +7,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Real
@@ -17,30 +17,44 @@ from typing import Any
 import zstandard
 
 from qualab.errors import BadLog
-from qualab.imports.files import check_begin, file_hashes, moment, parsed, read_document
+from qualab.imports.files import check_begin, file_hashes, mapping, moment, number, parsed, read_document, unreadable
 from qualab.model.items import JsonObject, Prompt
-from qualab.model.logged import NO_ANSWER, CutLine, LoggedReply, LoggedRow, LoggedRun, LoggedTask
+from qualab.model.logged import CutLine, Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
 from qualab.model.names import AnswerStatus
 
 EXPECTED = "an Inspect log (.eval): a zip file with header.json and samples/"
 EXPECTED_JSON = "an Inspect log (--log-format json): one object with eval, status and samples"
-_JSON_LOG = re.compile(rb'\s*\{\s*"version"\s*:\s*\d+\s*,\s*"status"\s*:')
+JSON_LOG = re.compile(rb'\s*\{\s*"version"\s*:\s*\d+\s*,\s*"status"\s*:')
 """How Inspect's own writer begins a JSON log."""
-_ZSTD = 93
+ZSTD = 93
 """Zip's number of the method, which zipfile knows from Python 3.14 on."""
-_LOCAL_HEADER = 30
-_WORDS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+LOCAL_HEADER = 30
+WORDS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 """What Inspect's own value_to_float makes of them; the letters are correct, incorrect, partial and no answer."""
 
 
-def open_inspect(path: Path, *, run: str = "") -> InspectLogs | None:
-    """The newest log of each task in a folder, or the file itself; None where there is none. Raises BadLog."""
-    if path.is_file():
-        return InspectLogs([InspectLog(path)], others=0) if _is_log(path) else None
-    found = sorted((one for one in path.rglob("*") if run in one.name and _is_log(one)), key=lambda one: one.name)
-    logs = [InspectLog(one) for one in found]  # names begin with the time, so that a later one takes a task over
-    newest = {log.task.name: log for log in logs}
-    return InspectLogs(list(newest.values()), others=len(logs) - len(newest)) if newest else None
+def open_inspect(path: Path, *, run: str = "") -> Log | None:
+    """Open the newest log of each task in a folder, or one file. None where there is none. Raises BadLog."""
+    files = [path] if path.is_file() else sorted(path.rglob("*"), key=lambda one: one.name)
+    logs = [one for one in files if (run in one.name or one == path) and _is_log(one)]
+    headers = {one: _header(one) for one in logs}  # names begin with the time: a later log takes its task over
+    newest = {_task_name(header, one): one for one, header in headers.items()}
+    if not newest:
+        return None
+    for file in newest.values():
+        _check_ended(file, headers[file])
+    runs = {file: _run_of(headers[file], file) for file in newest.values()}
+    first = next(iter(runs.values()))
+    return Log(
+        run=replace(
+            first,
+            name=first.name + (f" and {len(runs) - 1} more" if len(runs) > 1 else ""),
+            others=len(logs) - len(newest),
+            tasks={name: task for one in runs.values() for name, task in one.tasks.items()},
+            files=file_hashes(runs),
+        ),
+        rows=lambda: (row for task, file in newest.items() for row in _rows(task, file)),
+    )
 
 
 def _is_log(path: Path) -> bool:
@@ -48,207 +62,164 @@ def _is_log(path: Path) -> bool:
         return path.suffix == ".eval" and path.is_file()
     try:
         with path.open("rb") as file:
-            return _JSON_LOG.match(file.read(200)) is not None
+            return JSON_LOG.match(file.read(200)) is not None
     except OSError:
         return False
 
 
-class InspectLogs:
-    """The logs of one run, one of each task."""
-
-    def __init__(self, logs: Sequence[InspectLog], *, others: int) -> None:
-        self._logs = logs
-        for log in logs:
-            log.check_ended()
-        first = logs[0]
-        more = f" and {len(logs) - 1} more" if len(logs) > 1 else ""
-        tasks = {log.task.name: log.task for log in logs}
-        files = file_hashes(log.path for log in logs)
-        self._run = replace(first.run, name=f"{first.run.name}{more}", others=others, tasks=tasks, files=files)
-
-    @property
-    def run(self) -> LoggedRun:
-        return self._run
-
-    def rows(self) -> Iterator[LoggedRow | CutLine]:
-        for log in self._logs:
-            yield from log.rows()
+def _header(path: Path) -> JsonObject:
+    if path.suffix == ".json":
+        document = read_document(path, expected=EXPECTED_JSON)
+        return {name: value for name, value in document.items() if name != "samples"}
+    with _open_archive(path) as archive:
+        return read_part(path, archive, "header.json")
 
 
-class InspectLog:
-    """One task's log."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        if path.suffix == ".json":
-            header = read_document(path, expected=EXPECTED_JSON)
-        else:
-            with self._archive() as archive:
-                header = archive.document("header.json")
-        self._status = header.get("status", "success")
-        self._n_planned = _n_planned(_mapping(header.get("eval")))
-        self.run = _run_of(header, path)
-        (self.task,) = self.run.tasks.values()
-
-    def check_ended(self) -> None:
-        """Raises BadLog for a run that broke off."""
-        if self._status != "success":
-            n_done = sum(not _is_cancelled(sample) for _, sample in self._samples())
-            planned = f" of {self._n_planned}" if self._n_planned else ""
-            raise BadLog(
-                f"{self.path}: the run ended with status {self._status} after {n_done}{planned} samples",
-                hint=f"Finish it (inspect eval-retry {self.path.name}), or take another run with --run",
-            )
-
-    def rows(self) -> Iterator[LoggedRow | CutLine]:
-        """Raises BadLog where no sample has a score."""
-        is_scored = False
-        for name, sample in self._samples():
-            row = _row(self.task.name, sample, f"{self.path}, {name}")
-            is_scored = is_scored or bool(row.scores)
-            yield row
-        if not is_scored:
-            raise BadLog(f"{self.path} has no scores", hint=f"Score it first: inspect score {self.path}")
-
-    def _samples(self) -> Iterator[tuple[str, JsonObject]]:
-        if self.path.suffix == ".json":
-            samples = self._listed(read_document(self.path, expected=EXPECTED_JSON))
-            yield from ((f"sample {number}", sample) for number, sample in enumerate(samples, 1))
-            return
-        with self._archive() as archive:
-            for name in archive.samples():
-                yield name, archive.document(name)
-
-    def _listed(self, document: JsonObject) -> list[JsonObject]:
-        samples = document.get("samples")
+def _samples(path: Path) -> Iterator[tuple[str, JsonObject]]:
+    """Samples and what each is called, in the order of the file."""
+    none = BadLog(f"{path} holds no samples", hint="Run inspect eval with --log-samples")
+    if path.suffix == ".json":
+        samples = read_document(path, expected=EXPECTED_JSON).get("samples")
         if not isinstance(samples, list) or not samples or not all(isinstance(one, dict) for one in samples):
-            raise BadLog(f"{self.path} holds no samples", hint="Run inspect eval with --log-samples")
-        return samples
-
-    @contextmanager
-    def _archive(self) -> Iterator[_Archive]:
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                yield _Archive(self.path, archive)
-        except (zipfile.BadZipFile, zstandard.ZstdError, EOFError) as exc:
-            with self.path.open("rb") as file:
-                check_begin(self.path, file.read(64))
-            raise BadLog(f"{self.path} is no zip file, or a damaged one: {exc}", hint=f"Expected {EXPECTED}") from exc
-        except OSError as exc:
-            raise BadLog(f"{self.path} cannot be read: {exc.strerror or exc}", hint="Check its rights") from exc
-
-
-class _Archive:
-    """The JSON files of an open log."""
-
-    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
-        self._path = path
-        self._archive = archive
-
-    def samples(self) -> list[str]:
-        """Names of the samples' files in the order of the zip file. Raises BadLog."""
-        names = [name for name in self._archive.namelist() if name.startswith("samples/") and name.endswith(".json")]
+            raise none
+        yield from ((f"sample {place}", sample) for place, sample in enumerate(samples, 1))
+        return
+    with _open_archive(path) as archive:
+        names = [name for name in archive.namelist() if name.startswith("samples/") and name.endswith(".json")]
         if not names:
-            raise BadLog(f"{self._path} holds no samples", hint="Run inspect eval with --log-samples")
-        return names
-
-    def document(self, name: str) -> JsonObject:
-        """Raises BadLog."""
-        try:
-            value = parsed(self._content(name))
-        except KeyError as exc:
-            raise BadLog(f"{self._path} has no {name}: the run did not end", hint=f"Expected {EXPECTED}") from exc
-        if not isinstance(value, dict):
-            raise BadLog(f"{self._path}, {name} is no JSON object", hint=f"Expected {EXPECTED}")
-        return value
-
-    def _content(self, name: str) -> bytes:
-        info = self._archive.getinfo(name)
-        if info.compress_type != _ZSTD:
-            return self._archive.read(info)
-        with self._path.open("rb") as file:
-            file.seek(info.header_offset)
-            n_name, n_extra = struct.unpack("<HH", file.read(_LOCAL_HEADER)[26:])
-            file.seek(info.header_offset + _LOCAL_HEADER + n_name + n_extra)
-            packed = file.read(info.compress_size)
-        content = zstandard.ZstdDecompressor().decompressobj().decompress(packed)
-        if zlib.crc32(content) != info.CRC:
-            raise zipfile.BadZipFile(f"bad checksum of {name}")
-        return content
+            raise none
+        for name in names:
+            yield name, read_part(path, archive, name)
 
 
-def _is_cancelled(sample: JsonObject) -> bool:
-    """Whether a sample was given up since another one failed."""
-    return str(_mapping(sample.get("error")).get("message")).startswith("CancelledError")
+@contextmanager
+def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except (zipfile.BadZipFile, zstandard.ZstdError, EOFError) as exc:
+        with path.open("rb") as file:
+            check_begin(path, file.read(64))
+        raise BadLog(f"{path} is no zip file, or a damaged one: {exc}", hint=f"Expected {EXPECTED}") from exc
+    except OSError as exc:
+        raise unreadable(path, exc) from exc
 
 
-def _n_planned(spec: Mapping[str, Any]) -> int | None:
-    """Samples times epochs; None where the header does not tell."""
-    n_items, epochs = _mapping(spec.get("dataset")).get("samples"), _mapping(spec.get("config")).get("epochs") or 1
-    return n_items * epochs if isinstance(n_items, int) and isinstance(epochs, int) else None
+def read_part(path: Path, archive: zipfile.ZipFile, name: str) -> JsonObject:
+    """Read one JSON file of an open log. Raises BadLog."""
+    try:
+        info = archive.getinfo(name)
+    except KeyError as exc:
+        raise BadLog(f"{path} has no {name}: the run did not end", hint=f"Expected {EXPECTED}") from exc
+    value = parsed(_unpacked(path, info) if info.compress_type == ZSTD else archive.read(info))
+    if not isinstance(value, dict):
+        raise BadLog(f"{path}, {name} is no JSON object", hint=f"Expected {EXPECTED}")
+    return value
 
 
-def _run_of(header: Mapping[str, Any], path: Path) -> LoggedRun:
-    spec = _mapping(header.get("eval"))
-    task = str(spec.get("task") or path.stem)
-    dataset = _mapping(spec.get("dataset"))
-    config = _mapping(spec.get("model_generate_config"))
-    scorers = [str(_mapping(one).get("name")) for one in _mapping(header.get("results")).get("scores") or ()]
-    return LoggedRun(
-        format="Inspect",
-        name=path.name,
-        harness_version=str(_mapping(spec.get("packages")).get("inspect_ai") or ""),
-        date=moment(spec.get("created")),
-        model=str(spec.get("model") or ""),
-        is_chat=True,
-        limit=_limit(_mapping(spec.get("config")).get("limit")),
-        settings={"system instruction": str(config.get("system_message") or "")},
-        tasks={
-            task: LoggedTask(
-                name=task,
-                version=str(spec.get("task_version") or ""),
-                n_available=dataset.get("samples") if isinstance(dataset.get("samples"), int) else None,
-                dataset=str(dataset.get("location") or dataset.get("name") or ""),
-                config=_mapping(header.get("plan")),
-                generation=config,
-                scoring=json.dumps(scorers),
-            )
-        },
+def _unpacked(path: Path, info: zipfile.ZipInfo) -> bytes:
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        n_name, n_extra = struct.unpack("<HH", file.read(LOCAL_HEADER)[26:])
+        file.seek(info.header_offset + LOCAL_HEADER + n_name + n_extra)
+        packed = file.read(info.compress_size)
+    content = zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+    if zlib.crc32(content) != info.CRC:
+        raise zipfile.BadZipFile(f"bad checksum of {info.filename}")
+    return content
+
+
+def _check_ended(path: Path, header: JsonObject) -> None:
+    """Raises BadLog for a run that broke off."""
+    status = header.get("status", "success")
+    if status == "success":
+        return
+    errors = (mapping(sample.get("error")) for _, sample in _samples(path))
+    n_done = sum(not str(error.get("message")).startswith("CancelledError") for error in errors)
+    spec = mapping(header.get("eval"))
+    n_items, epochs = mapping(spec.get("dataset")).get("samples"), mapping(spec.get("config")).get("epochs") or 1
+    planned = f" of {n_items * epochs}" if isinstance(n_items, int) and isinstance(epochs, int) else ""
+    raise BadLog(
+        f"{path}: the run ended with status {status} after {n_done}{planned} samples",
+        hint=f"Finish it (inspect eval-retry {path.name}), or take another run with --run",
     )
 
 
-def _row(task: str, sample: JsonObject, where: str) -> LoggedRow:
-    if missing := [key for key in ("id", "input") if key not in sample]:
-        raise BadLog(f"{where} is no sample, it has no {missing[0]}", hint=f"Expected {EXPECTED}")
-    text = _text(sample["input"])
-    target = sample.get("target")
+def _task_name(header: JsonObject, path: Path) -> str:
+    return str(mapping(header.get("eval")).get("task") or path.stem)
+
+
+def _run_of(header: JsonObject, path: Path) -> LoggedRun:
+    spec = mapping(header.get("eval"))
+    dataset, config = mapping(spec.get("dataset")), mapping(spec.get("model_generate_config"))
+    scorers = [str(mapping(one).get("name")) for one in mapping(header.get("results")).get("scores") or ()]
+    name = _task_name(header, path)
+    task = LoggedTask(
+        name=name,
+        version=str(spec.get("task_version") or ""),
+        n_available=dataset.get("samples") if isinstance(dataset.get("samples"), int) else None,
+        dataset=str(dataset.get("location") or dataset.get("name") or ""),
+        config=mapping(header.get("plan")),
+        generation=config,
+        scoring=json.dumps(scorers),
+    )
+    return LoggedRun(
+        format="Inspect",
+        name=path.name,
+        harness_version=str(mapping(spec.get("packages")).get("inspect_ai") or ""),
+        date=moment(spec.get("created")),
+        model=str(spec.get("model") or ""),
+        is_chat=True,
+        limit=number(mapping(spec.get("config")).get("limit")),
+        settings={"system instruction": str(config.get("system_message") or "")},
+        tasks={name: task},
+    )
+
+
+def _rows(task: str, path: Path) -> Iterator[LoggedRow | CutLine]:
+    is_scored = False
+    for name, sample in _samples(path):
+        if missing := [key for key in ("id", "input") if key not in sample]:
+            raise BadLog(f"{path}, {name} is no sample, it has no {missing[0]}", hint=f"Expected {EXPECTED}")
+        row = _row(task, sample)
+        is_scored = is_scored or bool(row.scores)
+        yield row
+    if not is_scored:
+        raise BadLog(f"{path} has no scores", hint=f"Score it first: inspect score {path}")
+
+
+def _row(task: str, sample: JsonObject) -> LoggedRow:
+    text, target, output = _prompt_text(sample["input"]), sample.get("target"), mapping(sample.get("output"))
+    turns = [one for one in sample.get("messages") or () if mapping(one).get("role") == "assistant"]
     return LoggedRow(
         task=task,
-        filter="none",
         doc_id=sample["id"] if isinstance(sample["id"], int) else None,
         name=str(sample["id"]),
         doc={"input": text, **{key: sample[key] for key in ("id", "choices", "metadata") if sample.get(key)}},
         target=target if isinstance(target, str) else json.dumps(target, ensure_ascii=False),
         prompts=(Prompt(text=text),),
-        replies=(_reply(sample),),
-        has_more_answers=_has_more_answers(sample),
-        scores=dict(_scores(_mapping(sample.get("scores")))) if not sample.get("error") else {},
+        replies=(_reply(sample, output),),
+        has_more_answers=len(turns) > 1 or len(output.get("choices") or ()) > 1,  # as where the model used tools
+        scores={} if sample.get("error") else dict(_scores(mapping(sample.get("scores")))),
         repeat=max(0, int(sample.get("epoch") or 1) - 1),
     )
 
 
-def _reply(sample: Mapping[str, Any]) -> LoggedReply:
-    output = _mapping(sample.get("output"))
-    choice = _mapping((output.get("choices") or [{}])[0])
-    usage = _mapping(output.get("usage"))
+def _reply(sample: JsonObject, output: JsonObject) -> LoggedReply:
+    choice = mapping((output.get("choices") or [{}])[0])
     stop = str(choice.get("stop_reason") or "")
-    if error := _mapping(sample.get("error")):
+    if error := mapping(sample.get("error")):
         message = " ".join(str(error.get("message")).split())[:500]
         return LoggedReply(status=AnswerStatus.HTTP_ERROR, error=message, finish_reason=stop)
-    completion = output.get("completion")
-    text = completion if isinstance(completion, str) else _said(_mapping(choice.get("message")).get("content"))
-    if text is None:
-        return LoggedReply(status=AnswerStatus.NO_FINAL_ANSWER, error=NO_ANSWER, finish_reason=stop)
+    text = output.get("completion")
+    if not isinstance(text, str):  # in logs up to 0.3.95
+        text = mapping(choice.get("message")).get("content")
+        if isinstance(text, list):  # reasoning stands apart
+            parts = [part for part in map(mapping, text) if part.get("type") == "text"]
+            text = "".join(str(part.get("text") or "") for part in parts)
+    if not isinstance(text, str):
+        return LoggedReply.missing(stop)
+    usage = mapping(output.get("usage"))
     return LoggedReply(
         text=text,
         status=AnswerStatus.TRUNCATED if stop == "max_tokens" else AnswerStatus.OK,
@@ -258,46 +229,24 @@ def _reply(sample: Mapping[str, Any]) -> LoggedReply:
     )
 
 
-def _said(content: Any) -> str | None:
-    """A message's text without its reasoning; logs up to 0.3.95 have no completion beside it."""
-    if isinstance(content, list):
-        return "".join(str(part.get("text") or "") for part in content if _mapping(part).get("type") == "text")
-    return content if isinstance(content, str) else None
-
-
-def _has_more_answers(sample: Mapping[str, Any]) -> bool:
-    """Whether more than one message or choice of the model went into the scores, as where it used tools."""
-    messages = [one for one in sample.get("messages") or () if _mapping(one).get("role") == "assistant"]
-    return len(messages) > 1 or len(_mapping(sample.get("output")).get("choices") or ()) > 1
-
-
 def _scores(scores: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for scorer, score in scores.items():
-        value = _mapping(score).get("value")
+        value = mapping(score).get("value")
         if isinstance(value, dict):
-            yield from ((f"{scorer}/{name}", _number(one)) for name, one in value.items())
+            yield from ((f"{scorer}/{name}", _worth(one)) for name, one in value.items())
         else:
-            yield scorer, _number(value)
+            yield scorer, _worth(value)
 
 
-def _number(value: Any) -> Any:
-    """A word's worth; anything else as it is."""
+def _worth(value: Any) -> Any:
     if isinstance(value, str):
-        return _WORDS.get(value, _WORDS.get(value.lower(), value))
+        return WORDS.get(value, WORDS.get(value.lower(), value))
     return float(value) if isinstance(value, Real) else value
 
 
-def _text(value: Any) -> str:
-    """A prompt, or what the messages of a chat say; their ids are drawn anew in each run."""
+def _prompt_text(value: Any) -> str:
+    """A prompt, or the messages of a chat without their ids, which are drawn anew in each run."""
     if isinstance(value, str):
         return value
-    said = [{key: one.get(key) for key in ("role", "content")} for one in value if isinstance(one, dict)]
-    return json.dumps(said, ensure_ascii=False)
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _limit(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    messages = [{key: one.get(key) for key in ("role", "content")} for one in value if isinstance(one, dict)]
+    return json.dumps(messages, ensure_ascii=False)

@@ -1,22 +1,18 @@
-"""What the logs of an evaluation that somebody else ran say: its settings, and a row for each scored item."""
+"""Logs of an evaluation that somebody else ran: the run's settings, and a row for each scored item."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from qualab.model.items import JsonObject, Prompt
 from qualab.model.names import AnswerStatus, MetricKind, RequestKind
 from qualab.model.plan import MetricSpec
 
-NO_ANSWER = "the log has no answer"
-"""The error of an answer that a log holds as null."""
 
-
-@dataclass(slots=True, kw_only=True)  # not frozen: made by the hundred thousand, and that takes three times as long
-class LoggedReply:
+class LoggedReply(NamedTuple):
     """One answer as a log has it. What it does not tell is None, or empty."""
 
     text: str | None = None
@@ -28,13 +24,19 @@ class LoggedReply:
     completion_tokens: int | None = None
     error: str = ""
 
+    @classmethod
+    def missing(cls, finish_reason: str = "") -> LoggedReply:
+        """An answer that a log holds as null."""
+        status = AnswerStatus.NO_FINAL_ANSWER
+        return cls(status=status, error="the log has no answer", finish_reason=finish_reason)
 
-@dataclass(slots=True, kw_only=True)  # nor is this one
+
+@dataclass(slots=True, kw_only=True)  # not frozen: made by the hundred thousand, and that takes three times as long
 class LoggedRow:
     """One item, scored after one filter."""
 
     task: str
-    filter: str
+    filter: str = "none"
     doc_id: int | None
     name: str = ""
     """What the log calls the item; empty where only its document tells which it is."""
@@ -43,7 +45,7 @@ class LoggedRow:
     prompts: tuple[Prompt, ...]
     """Empty where the log does not have them."""
     prompt_hash: str = ""
-    """As the log says it; counts where there are no prompts."""
+    """From the log; counts where there are no prompts."""
     replies: tuple[LoggedReply, ...]
     has_more_answers: bool = False
     """The scores come from more than `replies`: from several answers to one request, or tool calls."""
@@ -56,7 +58,7 @@ class LoggedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutLine:
-    """A file ends in the middle of a line: whoever wrote it was killed."""
+    """A file that ends in the middle of a line: its writer was killed."""
 
     file: str
     line: int
@@ -71,14 +73,14 @@ class LoggedTask:
     num_fewshot: int | None = None
     n_available: int | None = None
     n_evaluated: int | None = None
-    """Items that its own values are of."""
+    """Items behind the run's own aggregates."""
     dataset: str = ""
     config: JsonObject = field(default_factory=dict)
     """As the tool wrote it."""
     generation: JsonObject = field(default_factory=dict)
     """Generation settings of its requests."""
     scoring: str = ""
-    """What decides its scores, as text that can be compared."""
+    """Filters and metrics, as text that can be compared."""
     kind: RequestKind | None = None
     higher_is_better: Mapping[str, bool] = field(default_factory=dict)
     """By metric."""
@@ -104,7 +106,7 @@ class LoggedRun:
     seed: int | None = None
     gen_kwargs: JsonObject = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What else was set for the whole run, as "chat template"."""
+    """Other settings of the whole run, as "chat template"."""
     tasks: Mapping[str, LoggedTask] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Tasks (not groups) of each group."""
@@ -117,6 +119,19 @@ class LoggedRun:
     plan_hash: str = ""
     exported_from: str = ""
     """As "ID/baseline": which run of which comparison this is."""
+
+    def task(self, name: str) -> LoggedTask:
+        """A task's settings; empty ones where the log has none."""
+        return self.tasks.get(name) or LoggedTask(name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """One run, open to be read: what every format's reader gives."""
+
+    run: LoggedRun
+    rows: Callable[[], Iterator[LoggedRow | CutLine]]
+    """Every row in the order of the files: the same each time. Raises BadLog with file and line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,5 +148,9 @@ class TaskFacts:
     n_choices: int | None = None
 
     def kind(self, key: str) -> MetricKind | None:
-        """Of a metric by its full key ("exact_match,none"), or by its name alone."""
+        """Look up a metric by its full key ("exact_match,none"), or by its name alone."""
         return self.kinds.get(key, self.kinds.get(key.partition(",")[0]))
+
+
+TaskKnowledge = Callable[[str], TaskFacts | None]
+"""What is known of a task or group by its name; None where it is not known."""

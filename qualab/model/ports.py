@@ -22,7 +22,6 @@ from qualab.model.items import (
     Score,
     ScoreFlip,
 )
-from qualab.model.logged import CutLine, LoggedRow, LoggedRun, TaskFacts
 from qualab.model.names import Api, ArmName, ComparisonStatus, Verdict
 from qualab.model.plan import RequestPolicy
 from qualab.model.registry import (
@@ -550,33 +549,6 @@ class Secrets(Protocol):
     def read(self, reference: str) -> str:
         """Raises SecretForbidden, also where nothing is found."""
         ...
-
-
-class LogSource(Protocol):
-    """One run's logs, open to be read."""
-
-    @property
-    def run(self) -> LoggedRun: ...
-
-    def rows(self) -> Iterator[LoggedRow | CutLine]:
-        """Every row in the order of the files: the same each time. Raises BadLog with file and line."""
-        ...
-
-
-class ReadLogs(Protocol):
-    """Finds out what a folder or file is, and opens it. Raises BadLog."""
-
-    def one(self, path: Path, *, run: str = "") -> LogSource:
-        """One arm's logs: the newest run, or the one whose name has `run` in it."""
-        ...
-
-    def both(self, path: Path) -> tuple[LogSource, LogSource]:
-        """Both arms' scores out of one table."""
-        ...
-
-
-TaskKnowledge = Callable[[str], TaskFacts | None]
-"""What is known of a task or group by its name; None where it is not known."""
 
 
 class Renderer(Protocol):

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from qualab.errors import ComparisonNotFound, InvalidValue, PairDiffers, RunStopped
-from qualab.imports.import_ import ImportServices, Wanted, compare_runs
-from qualab.imports.opening import LogFiles
+from qualab.imports.import_ import ImportRequest, compare_runs
+from qualab.model.comparison import Analysis
 from qualab.model.names import ArmName, Verdict
 from qualab.model.plan import DecisionRule, FindingCode
 from qualab.model.ports import ComparisonFilter
@@ -19,8 +19,9 @@ from tests.app.fakes import Bench, FakeHarness, FakeTasks, QuietProgress, echo_n
 from tests.said import english
 
 
-def services(bench: Bench) -> ImportServices:
-    return ImportServices(store=bench.store, logs=LogFiles(), knows=lambda name: None, clock=bench.clock)
+def compared(bench: Bench, baseline: str, candidate: str, **request: Any) -> Analysis:
+    wanted = ImportRequest(**request)
+    return compare_runs(bench.store, lambda name: None, baseline, candidate, wanted, now=bench.clock.now())
 
 
 async def run(bench: Bench, wrong: int, **changes: Any) -> str:
@@ -33,7 +34,7 @@ async def run(bench: Bench, wrong: int, **changes: Any) -> str:
 async def test_two_candidates_of_two_comparisons() -> None:
     bench = Bench(harness=FakeHarness(FakeTasks(n_items=200)))
     first, second = await run(bench, 2), await run(bench, 40)
-    found = compare_runs(services(bench), first, second, Wanted())
+    found = compared(bench, first, second)
     assert found.verdict is Verdict.REGRESSION
     assert found.metrics[0].evidence is not None
     assert (found.metrics[0].evidence.losses, found.metrics[0].evidence.gains) == (38, 0)
@@ -46,7 +47,7 @@ async def test_two_candidates_of_two_comparisons() -> None:
 async def test_the_arms_of_one_comparison_give_its_own_numbers() -> None:
     bench = Bench(harness=FakeHarness(FakeTasks(n_items=100)))
     one = await run(bench, 7)
-    found = compare_runs(services(bench), f"{one}/baseline", f"{one}/candidate", Wanted())
+    found = compared(bench, f"{one}/baseline", f"{one}/candidate")
     assert found.metrics == bench.store.analysis(one).metrics
     answers = [list(bench.store.answers(id_, arm=ArmName.CANDIDATE)) for id_ in (one, found.comparison_id)]
     assert sorted(a.reply.text for a in answers[0]) == sorted(a.reply.text for a in answers[1])
@@ -57,7 +58,7 @@ async def test_what_one_run_lacks_is_missing() -> None:
     first = await run(bench, 0)
     bench.candidate.answer = lambda p, s: failure() if p == "say 3" else echo_number(p, s)
     second = (await start(bench.services, experiment(), keys={}, progress=QuietProgress())).comparison_id
-    found = compare_runs(services(bench), first, second, Wanted())
+    found = compared(bench, first, second)
     assert (found.metrics[0].n_items, found.metrics[0].n_missing_candidate) == (100, 1)
 
 
@@ -67,7 +68,7 @@ async def test_what_a_run_that_stopped_early_never_asked_is_left_out(is_first: b
     early, whole = await run(bench, 0, looks=5, rule=DecisionRule(margin=0.05)), await run(bench, 0)
     taken = bench.store.looks(early)
     assert taken[-1].n_items < 500
-    found = compare_runs(services(bench), *((early, whole) if is_first else (whole, early)), Wanted())
+    found = compared(bench, *((early, whole) if is_first else (whole, early)))
     missing = found.suite.missing
     assert (missing.n_asked, missing.baseline_only, missing.candidate_only) == (taken[-1].n_items, 0, 0)
     assert (found.metrics[0].n_items, found.metrics[0].n_missing) == (taken[-1].n_items, 0)
@@ -84,21 +85,21 @@ async def test_a_run_that_is_not_finished_has_nothing_to_compare() -> None:
         await start(bench.services, experiment(), keys={}, progress=QuietProgress())
     (stopped,) = [one.id for one in bench.store.list(ComparisonFilter()) if one.id != whole]
     with pytest.raises(InvalidValue, match="is stopped: its answers are not scored yet"):
-        compare_runs(services(bench), whole, stopped, Wanted())
+        compared(bench, whole, stopped)
 
 
 async def test_runs_that_were_asked_otherwise_are_refused_unless_allowed() -> None:
     bench = Bench(harness=FakeHarness(FakeTasks(n_items=50)))
     first, second = await run(bench, 0), await run(bench, 0, system_instruction="Be brief.")
     with pytest.raises(PairDiffers, match="system instruction"):
-        compare_runs(services(bench), first, second, Wanted())
-    compare_runs(services(bench), first, second, Wanted(allowed=(FindingCode.SYSTEM_INSTRUCTION,)))
+        compared(bench, first, second)
+    compared(bench, first, second, allowed=(FindingCode.SYSTEM_INSTRUCTION,))
 
 
 async def test_what_names_no_run_is_refused() -> None:
     bench = Bench(harness=FakeHarness(FakeTasks(n_items=50)))
     one = await run(bench, 0)
     with pytest.raises(InvalidValue, match="names no run"):
-        compare_runs(services(bench), f"{one}/left", one, Wanted())
+        compared(bench, f"{one}/left", one)
     with pytest.raises(ComparisonNotFound):
-        compare_runs(services(bench), "none", one, Wanted())
+        compared(bench, "none", one)

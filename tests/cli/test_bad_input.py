@@ -38,60 +38,78 @@ def _no_item_is_asked(pair: tuple[ScriptedServer, ScriptedServer]) -> Iterator[N
 
 
 @pytest.mark.parametrize("command", ["run", "plan", "preflight"])
-def test_a_misspelled_generation_setting(qualab: Command, arms: list[str], tmp_path: Path, command: str) -> None:
+def test_a_misspelled_generation_setting(qualab: Command, arms: list[str], command: str) -> None:
     says = ("'temprature' is not known", "Did you mean temperature?")
     fails(qualab(command, *arms, *SMALL, "--gen_kwargs", "temprature=0.7"), 2, *says)
-    file = tmp_path / "experiment.yaml"
-    file.write_text("gen_kwargs: {temprature: 0.7}\n", encoding="utf-8")
-    fails(qualab(command, file, *arms, *SMALL), 2, *says)
 
 
-def test_unreachable(qualab: Command, arms: list[str]) -> None:
-    arms[3] = "http://127.0.0.1:9/v1"
-    fails(qualab("run", *arms, *SMALL), 5, "Candidate", "http://127.0.0.1:9")
+NOISE = "noise_floor_concurrency must be 1 or more"
+WRONG: list[tuple[dict[str, str | None], int, list[str]]] = [
+    # options over a run that is right (None leaves one out), the exit code, and words of the message
+    ({"--candidate": "http://127.0.0.1:9/v1"}, 5, ["Candidate", "http://127.0.0.1:9"]),
+    ({"--baseline": "{baseline}/api/v2"}, 2, ["Baseline", "/api/v2"]),
+    ({"--baseline": "{baseline}", "--model": "another-model"}, 2, ["another-model"]),  # /v1 is added
+    ({"--model": "script"}, 2, ["script", "scripted"]),
+    ({"--candidate": "{localhost}/v1"}, 2, ["same server"]),
+    *(({name: None}, 2, [name]) for name in ("--baseline", "--candidate", "--model")),
+    ({"--tasks": "gsm8"}, 2, ["gsm8", "gsm8k"]),
+    *(({"--limit": limit}, 2, ["limit"]) for limit in ("0", "-3")),
+    *(({"--looks": looks}, 2, ["looks must be 2 to 10", "--looks"]) for looks in ("1", "0", "-2", "11")),
+    ({"--noise_floor_runs": "0"}, 2, ["noise_floor_runs must be 1 to 9"]),
+    ({"--noise-floor-runs": "-1"}, 2, ["noise_floor_runs must be 1 to 9"]),
+    ({"--noise_floor_concurrency": "0"}, 2, [NOISE]),
+    ({"--checkpoint": "{nowhere}"}, 2, ["checkpoint {nowhere} is not a directory"]),
+    ({"--data-dir": "{nowhere}"}, 2, ["data_dir {nowhere} is not a directory"]),
+    ({"--include_path": "{nowhere}"}, 2, ["include_path {nowhere} is not a directory"]),
+    ({"--api-key-file": "{nowhere}"}, 2, ["Cannot read the key file {nowhere}: No such file"]),
+    ({"--output-path": "{file}/out"}, 2, ["Cannot make the folder {file}/out: Not a directory"]),
+    (
+        {"--tasks": "gsm8k", "--limit": None},  # without a hub
+        *(2, ["openai/gsm8k", "--data-dir", "QUALAB_DATA_DIR", "unset HF_HUB_OFFLINE"]),
+    ),
+    ({"--tasks": "gsm8k", "--data-dir": "{empty}"}, 2, ["openai/gsm8k", "gsm8k/train.jsonl"]),
+]
 
 
-def test_wrong_path(qualab: Command, arms: list[str]) -> None:
-    arms[1] = arms[1].replace("/v1", "/api/v2")
-    fails(qualab("run", *arms, *SMALL), 2, "Baseline", "/api/v2")
+@pytest.mark.parametrize(("changes", "code", "says"), WRONG)
+def test_a_run_that_cannot_be_is_one_clear_line(  # noqa: PLR0917
+    qualab: Command,
+    pair: tuple[ScriptedServer, ScriptedServer],
+    tmp_path: Path,
+    changes: dict[str, str | None],
+    code: int,
+    says: list[str],
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    names = {name: str(tmp_path / name) for name in ("nowhere", "file", "empty")}
+    names |= {"baseline": pair[0].url.removesuffix("/v1")}
+    names |= {"localhost": names["baseline"].replace("127.0.0.1", "localhost")}
+    right = {"--baseline": pair[0].url, "--candidate": pair[1].url, "--model": "scripted"}
+    options = {**right, "--tasks": "demo_arithmetic", "--limit": "3", **changes}
+    given = [part.format(**names) for option in options.items() if option[1] is not None for part in option if part]
+    fails(qualab("run", *given), code, *(text.format(**names) for text in says))
 
 
-def test_missing_v1_is_added_or_named(qualab: Command, arms: list[str]) -> None:
-    arms[1] = arms[1].replace("/v1", "")
-    arms[5] = "another-model"
-    fails(qualab("run", *arms, *SMALL), 2, "another-model")
-
-
-def test_wrong_model(qualab: Command, arms: list[str]) -> None:
-    arms[5] = "script"
-    fails(qualab("run", *arms, *SMALL), 2, "script", "scripted")
-
-
-def test_both_urls_the_same_server(qualab: Command, arms: list[str]) -> None:
-    arms[3] = arms[1].replace("127.0.0.1", "localhost")
-    fails(qualab("run", *arms, *SMALL), 2, "same server")
-
-
-@pytest.mark.parametrize("missing", [0, 2, 4])
-def test_a_missing_argument_is_asked_for(qualab: Command, arms: list[str], missing: int) -> None:
-    name = arms[missing]
-    del arms[missing : missing + 2]
-    fails(qualab("run", *arms, *SMALL), 2, name)
-
-
-def test_unknown_task_names_the_nearest(qualab: Command, arms: list[str]) -> None:
-    fails(qualab("run", *arms, "--tasks", "gsm8"), 2, "gsm8", "gsm8k")
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("gen_kwargs: {temprature: 0.7}", "Did you mean temperature?"),
+        *((f"looks: {looks}", "looks") for looks in ("many", "2.5")),
+        *((f"noise_floor: {noise}", "noise_floor") for noise in ("3", "{runs: many}", "{run: 2}", "[1, 2]")),
+    ],
+)
+def test_a_setting_in_a_file_that_cannot_be(
+    qualab: Command, arms: list[str], tmp_path: Path, line: str, says: str
+) -> None:
+    (tmp_path / "experiment.yaml").write_text(f"{line}\n", encoding="utf-8")
+    fails(qualab("run", tmp_path / "experiment.yaml", *arms, *SMALL), 2, says)
 
 
 def test_unknown_flag_names_the_nearest(qualab: Command, arms: list[str]) -> None:
     done = qualab("run", *arms, "--taks", "gsm8k")
     assert done.code == 2
     assert "--tasks" in done.err
-
-
-@pytest.mark.parametrize("limit", ["0", "-3"])
-def test_limit_must_be_above_zero(qualab: Command, arms: list[str], limit: str) -> None:
-    fails(qualab("run", *arms, "--tasks", "demo", "--limit", limit), 2, "limit")
 
 
 def test_broken_task_yaml(qualab: Command, arms: list[str], tmp_path: Path) -> None:
@@ -110,33 +128,18 @@ def gsm8k(folder: Path, lines: list[str]) -> Path:
 GOOD = '{"question": "1 + 1?", "answer": "#### 2"}'
 
 
-def test_a_bad_line_is_named_with_its_file_and_number(qualab: Command, arms: list[str], tmp_path: Path) -> None:
-    data = gsm8k(tmp_path / "data", [GOOD, GOOD, '{"question": '])
-    fails(qualab("run", *arms, "--tasks", "gsm8k", "--data-dir", data), 2, ".jsonl", "3")
-
-
-def test_a_missing_column_is_named(qualab: Command, arms: list[str], tmp_path: Path) -> None:
-    data = gsm8k(tmp_path / "data", [GOOD, '{"question": "1 + 2?"}'])
-    fails(qualab("run", *arms, "--tasks", "gsm8k", "--data-dir", data), 2, "answer", "2")
-
-
-def test_an_empty_data_set(qualab: Command, arms: list[str], tmp_path: Path) -> None:
-    data = gsm8k(tmp_path / "data", [""])
-    fails(qualab("run", *arms, "--tasks", "gsm8k", "--data-dir", data), 2, "gsm8k")
-
-
-def test_a_data_set_that_is_nowhere(qualab: Command, arms: list[str], tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    fails(
-        qualab("run", *arms, "--tasks", "gsm8k", "--data-dir", tmp_path / "empty"),
-        2,
-        "openai/gsm8k",
-        "gsm8k/train.jsonl",
-    )
-
-
-def test_without_hub_and_data_dir_it_says_what_to_do(qualab: Command, arms: list[str]) -> None:
-    fails(qualab("run", *arms, "--tasks", "gsm8k"), 2, "openai/gsm8k", "--data-dir", "QUALAB_DATA_DIR")
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([GOOD, GOOD, '{"question": '], [".jsonl", "3"]),
+        ([GOOD, '{"question": "1 + 2?"}'], ["answer", "2"]),
+        ([""], ["gsm8k"]),
+    ],
+)
+def test_a_data_set_with_a_bad_line_or_none_is_named(
+    qualab: Command, arms: list[str], tmp_path: Path, lines: list[str], says: list[str]
+) -> None:
+    fails(qualab("run", *arms, "--tasks", "gsm8k", "--data-dir", gsm8k(tmp_path / "data", lines)), 2, *says)
 
 
 def test_a_file_that_is_not_a_database(qualab: Command, tmp_path: Path) -> None:
@@ -227,58 +230,10 @@ def test_a_server_that_fails_at_a_trial_request_is_infrastructure_not_usage(qual
     fails(done, 5, "kobest_copa", "500")
 
 
-@pytest.mark.parametrize(
-    ("flag", "says"),
-    [
-        ("--checkpoint", "checkpoint {} is not a directory"),
-        ("--data-dir", "data_dir {} is not a directory"),
-        ("--include_path", "include_path {} is not a directory"),
-        ("--api-key-file", "Cannot read the key file {}: No such file"),
-        ("--output-path", "Cannot make the folder {}/out: Not a directory"),
-    ],
-)
-def test_a_path_that_is_not_there_is_a_wrong_argument(
-    qualab: Command, arms: list[str], tmp_path: Path, flag: str, says: str
-) -> None:
-    path = tmp_path / "nowhere"
-    if flag == "--output-path":
-        path.touch()
-    fails(qualab("run", *arms, *SMALL, flag, path / "out" if flag == "--output-path" else path), 2, says.format(path))
-
-
 def test_a_tokenizer_that_is_nowhere(qualab: Command, arms: list[str], tmp_path: Path) -> None:
     data = copa(tmp_path / "data")
     asked = ("--tasks", "kobest_copa", "--data-dir", data, "--tokenizer", "nowhere/tokenizer.json")
     fails(qualab("run", *arms, *asked), 2, "No tokenizer at nowhere/tokenizer.json")
-
-
-@pytest.mark.parametrize("looks", ["1", "0", "-2", "11"])
-def test_looks_must_be_two_to_ten(qualab: Command, arms: list[str], looks: str) -> None:
-    fails(qualab("run", *arms, *SMALL, "--looks", looks), 2, "looks must be 2 to 10", "--looks")
-
-
-@pytest.mark.parametrize("looks", ["many", "2.5"])
-def test_looks_in_a_file_must_be_a_number(qualab: Command, arms: list[str], tmp_path: Path, looks: str) -> None:
-    (tmp_path / "experiment.yaml").write_text(f"looks: {looks}\n", encoding="utf-8")
-    fails(qualab("run", tmp_path / "experiment.yaml", *arms, *SMALL), 2, "looks")
-
-
-@pytest.mark.parametrize(
-    ("flag", "value", "says"),
-    [
-        ("--noise_floor_runs", "0", "noise_floor_runs must be 1 to 9"),
-        ("--noise-floor-runs", "-1", "noise_floor_runs must be 1 to 9"),
-        ("--noise_floor_concurrency", "0", "noise_floor_concurrency must be 1 or more"),
-    ],
-)
-def test_a_noise_floor_that_cannot_be(qualab: Command, arms: list[str], flag: str, value: str, says: str) -> None:
-    fails(qualab("run", *arms, *SMALL, flag, value), 2, says)
-
-
-@pytest.mark.parametrize("noise", ["3", "{runs: many}", "{run: 2}", "[1, 2]"])
-def test_a_noise_floor_in_a_file_that_cannot_be(qualab: Command, arms: list[str], tmp_path: Path, noise: str) -> None:
-    (tmp_path / "experiment.yaml").write_text(f"noise_floor: {noise}\n", encoding="utf-8")
-    fails(qualab("run", tmp_path / "experiment.yaml", *arms, *SMALL), 2, "noise_floor")
 
 
 def on(stdout: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -325,7 +280,3 @@ def test_a_pair_file_in_place_of_an_experiment_names_its_flag(qualab: Command, t
     path = tmp_path / "pair.yaml"
     assert qualab("pair", "init", str(path)).code == 0
     fails(qualab("run", str(path)), 2, "is the file of a pair", f"--managed {path}")
-
-
-def test_a_data_set_that_only_the_switched_off_hub_has_names_the_switch(qualab: Command, arms: list[str]) -> None:
-    fails(qualab("run", *arms, "--tasks", "gsm8k"), 2, "--data-dir", "unset HF_HUB_OFFLINE")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qualab.cli.output import OF_VERDICT
+from qualab.cli.output import EXIT_CODES
 from qualab.model.names import Verdict
 from tests.cli.conftest import Command
 from tests.cli.test_serve_command import serving
@@ -47,5 +47,5 @@ def test_the_commands_of_the_documentation_do_what_it_says(qualab: Command, tmp_
 def test_the_documentation_names_every_verdict_at_its_exit_code() -> None:
     rows = dict(re.findall(r"^\| (\d) \| (.*) \|$", DOCS, re.MULTILINE))
     named = [verdict for verdict in Verdict if verdict is not Verdict.NOT_TESTED]  # of metrics alone
-    assert [verdict for verdict in named if verdict.value not in rows[str(OF_VERDICT[verdict])]] == []
+    assert [verdict for verdict in named if verdict.value not in rows[str(EXIT_CODES[verdict])]] == []
     assert set(rows) == {"0", "1", "2", "3", "4", "5"}

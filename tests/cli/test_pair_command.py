@@ -129,14 +129,20 @@ def test_a_mistake_in_the_file_is_one_line_and_exit_2(qualab: Command, fake: Fak
     assert fake.pids == []
 
 
-def test_init_writes_a_pair_and_leaves_one_that_is_there(qualab: Command, tmp_path: Path) -> None:
-    path = tmp_path / "pair.yaml"
-    assert qualab("pair", "init", path).code == 0
-    assert yaml.safe_load(path.read_text())["candidate"] == {"port": 8001, "gpus": "1"}
-    again = qualab("pair", "init", path)
+@pytest.mark.parametrize(
+    ("command", "key", "value"),
+    [(("pair", "init"), "candidate", {"port": 8001, "gpus": "1"}), (("init",), "baseline", "http://127.0.0.1:8000/v1")],
+)
+def test_init_writes_a_file_and_leaves_one_that_is_there(
+    qualab: Command, tmp_path: Path, command: tuple[str, ...], key: str, value: object
+) -> None:
+    path = tmp_path / "new" / "file.yaml"
+    assert qualab(*command, path).code == 0
+    assert yaml.safe_load(path.read_text())[key] == value
+    again = qualab(*command, path)
     assert again.code == 2
     assert "--force" in again.err
-    assert qualab("pair", "init", path, "--force").code == 0
+    assert qualab(*command, path, "--force").code == 0
 
 
 def test_render_writes_files_or_prints_them(qualab: Command, fake: FakePair, tmp_path: Path) -> None:
@@ -208,16 +214,20 @@ def test_an_interrupted_managed_run_stops_both_and_resumes_managed(
     assert fake.living == []
 
 
-def test_a_pair_and_a_url_say_the_same_thing(qualab: Command, fake: FakePair) -> None:
-    done = qualab("run", "--managed", fake.path, "--baseline", "http://127.0.0.1:1/v1")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "--baseline", "http://127.0.0.1:1/v1"), "--managed and --baseline say the same thing"),
+        (("resume", "nothing"), "nothing"),
+        (("run", "--tasks", "demo", "--sequential", "--looks", 3), "Looks compare the arms while both are asked"),
+    ],
+)
+def test_what_cannot_be_run_starts_no_server(
+    qualab: Command, fake: FakePair, arguments: tuple[object, ...], said: str
+) -> None:
+    done = qualab(*arguments, "--managed", fake.path)
     assert done.code == 2
-    assert "--managed and --baseline say the same thing" in done.err
-    assert fake.pids == []
-
-
-def test_resume_of_nothing_starts_no_server(qualab: Command, fake: FakePair) -> None:
-    done = qualab("resume", "nothing", "--managed", fake.path)
-    assert done.code == 2
+    assert said in done.err
     assert fake.pids == []
 
 
@@ -240,7 +250,7 @@ def test_a_frozen_plan_runs_managed_if_the_pair_serves_its_model(
 
 
 def test_a_sequential_run_serves_one_arm_at_a_time_and_says_what_is_lost(qualab: Command, fake: FakePair) -> None:
-    fake.write(command=SCRIPTED)
+    fake.write(command=SCRIPTED, candidate={"port": fake.ports[0], "gpus": "0"})  # one port is enough
     done = qualab("run", "--managed", fake.path, "--tasks", "demo_arithmetic", "--limit", 5, "--sequential")
     assert done.code == 3, done.err
     said = done.err.splitlines()
@@ -257,23 +267,6 @@ def test_a_sequential_run_serves_one_arm_at_a_time_and_says_what_is_lost(qualab:
     shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
     assert shown["comparison"]["plan"]["sequential"] is True
     assert [arm["n_answers"] for arm in shown["analysis"]["arms"]] == [5, 5]
-
-
-def test_one_port_is_enough_where_the_arms_take_turns(qualab: Command, fake: FakePair) -> None:
-    fake.write(command=SCRIPTED, candidate={"port": fake.ports[0], "gpus": "0"})
-    done = qualab("run", "--managed", fake.path, "--tasks", "demo_arithmetic", "--limit", 5, "--sequential")
-    assert done.code == 3, done.err
-
-
-def test_sequential_needs_a_pair_to_serve_and_no_looks(qualab: Command, fake: FakePair) -> None:
-    urls = ["--baseline", "http://127.0.0.1:1/v1", "--candidate", "http://127.0.0.1:2/v1", "--model", "m"]
-    alone = qualab("run", *urls, "--tasks", "demo_arithmetic", "--sequential")
-    assert alone.code == 2
-    assert "Give --managed PAIR" in alone.err
-    looked = qualab("run", "--managed", fake.path, "--tasks", "demo_arithmetic", "--sequential", "--looks", 3)
-    assert looked.code == 2
-    assert "Looks compare the arms while both are asked" in looked.err
-    assert fake.pids == [], "nothing was started for it"
 
 
 def test_a_sequential_run_whose_candidate_does_not_start_goes_on_later(qualab: Command, fake: FakePair) -> None:

@@ -33,37 +33,23 @@ from tests.scripted_server import Script, ScriptedServer
 Pair = tuple[ScriptedServer, ScriptedServer]
 
 
-def test_a_run_ends_with_a_table_a_verdict_and_its_exit_code(qualab: Command, arms: list[str]) -> None:
-    done = qualab("run", *arms, "--tasks", "demo", "--limit", 10)
+def test_a_run_ends_with_its_exit_code_and_the_same_seed_gives_the_same_analysis(
+    qualab: Command, arms: list[str]
+) -> None:
+    outcomes = [qualab("run", *arms, "--tasks", "demo", "--limit", 10) for _ in range(2)]
+    done = outcomes[0]
     assert done.code == 3
     assert "Verdict: INCONCLUSIVE" in done.out
     assert "* demo_arithmetic/exact_match,flexible-extract" in done.out
     assert f"qualab show {done.comparison_id}" in done.out
     assert "baseline 30/30" in done.err
     assert "candidate 30/30" in done.err
-
-
-def test_the_same_seed_gives_the_same_analysis_and_show_prints_what_run_printed(
-    qualab: Command, arms: list[str]
-) -> None:
-    outcomes = [qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", 20) for _ in range(2)]
     shown = [json.loads(qualab("show", one.comparison_id, "--format", "json").out) for one in outcomes]
     first, second = (one["analysis"] for one in shown)
     assert first["metrics"] == second["metrics"]
     assert first["plan_hash"] == second["plan_hash"]
     table = qualab("show", outcomes[0].comparison_id).out
     assert outcomes[0].out.startswith(table.rstrip("\n"))
-
-
-def test_list_shows_comparisons_newest_first_and_filters_them(qualab: Command, arms: list[str]) -> None:
-    assert f"No comparisons yet in {os.environ['QUALAB_DB']}" in qualab("list").out
-    ids = [
-        qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", 2, "--label", label).comparison_id
-        for label in ("one", "two")
-    ]
-    assert [entry["id"] for entry in json.loads(qualab("list", "--format", "json").out)] == ids[::-1]
-    assert ids[0] in qualab("list", "--label", "one").out
-    assert ids[1] not in qualab("list", "--label", "one").out
 
 
 def test_next_steps_can_be_typed_where_the_command_is_not_on_the_path(
@@ -89,14 +75,6 @@ def test_an_experiment_file_runs_and_a_flag_beats_it(qualab: Command, pair: Pair
     done = qualab("run", file, "--limit", 3)
     plan = json.loads(qualab("show", done.comparison_id, "--format", "json").out)["comparison"]["plan"]
     assert (plan["limit"], plan["rule"]["margin"]) == (3, 0.04)
-
-
-def test_init_writes_a_file_that_runs_once_edited_and_does_not_overwrite(qualab: Command, tmp_path: Path) -> None:
-    path = tmp_path / "experiment.yaml"
-    assert qualab("init", path).code == 0
-    assert "baseline:" in path.read_text(encoding="utf-8")
-    assert qualab("init", path).code == 2
-    assert qualab("init", path, "--force").code == 0
 
 
 def test_export_writes_two_runs_that_agree_with_the_table(qualab: Command, arms: list[str], tmp_path: Path) -> None:

@@ -44,14 +44,15 @@ def test_list_filters_by_verdict_model_and_time(qualab: Command, store: SqlStore
     other = make_plan()
     other = replace(other, sampling=replace(other.sampling, model="other"))
     finished = ComparisonStatus.FINISHED
+    assert f"No comparisons yet in {os.environ['QUALAB_DB']}" in qualab("list").out
     store.create(make_comparison("old", created_at=NOW - OLD, status=finished, verdict=Verdict.REGRESSION), [])
-    store.create(make_comparison("new", created_at=NOW, plan=other), [])
+    store.create(make_comparison("new", created_at=NOW, plan=other, label="nightly"), [])
     assert listed(qualab) == ["new", "old"]
     assert listed(qualab, "--verdict", "REGRESSION") == listed(qualab, "--verdict", "regression") == ["old"]
-    assert listed(qualab, "--model", "other") == ["new"]
+    assert listed(qualab, "--model", "other") == listed(qualab, "--label", "nightly") == ["new"]
     assert listed(qualab, "--since", "99d") == ["new"]
     assert listed(qualab, "--since", f"{NOW - timedelta(days=101):%Y-%m-%d}") == ["new", "old"]
-    assert "No comparison is like that" in qualab("list", "--model", "none").out
+    assert "No comparison matches these filters" in qualab("list", "--model", "none").out
 
 
 @pytest.mark.parametrize("since", ["soon", "90", "-3d", "2026-13-01", ""])

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from qualab.bootstrap import share
-from qualab.harness.catalog import read_catalog
-from qualab.imports.import_ import ImportServices, Wanted, import_logs
-from qualab.imports.opening import LogFiles
+from qualab.bootstrap import task_facts
+from qualab.imports.import_ import ImportRequest, import_logs
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.names import ArmName
 from qualab.model.plan import Imported, TaskJoin
@@ -31,13 +29,14 @@ class Importer:
     folder: Path
     store: SqlStore = field(default_factory=fresh_store)
 
-    @property
-    def services(self) -> ImportServices:
-        knows = read_catalog(share("tasks")).facts
-        return ImportServices(store=self.store, logs=LogFiles(), knows=knows, clock=Clock())
-
     def __call__(self, baseline: Path, candidate: Path, **wanted: Any) -> Analysis:
-        return import_logs(self.services, Wanted(places={BASELINE: baseline, CANDIDATE: candidate}, **wanted))
+        return self.take(ImportRequest(paths={BASELINE: baseline, CANDIDATE: candidate}, **wanted))
+
+    def table(self, path: Path, **wanted: Any) -> Analysis:
+        return self.take(ImportRequest(table=path, **wanted))
+
+    def take(self, request: ImportRequest) -> Analysis:
+        return import_logs(self.store, task_facts(), request, now=Clock().now())
 
     def runs(self, baseline: Run, candidate: Run, **wanted: Any) -> Analysis:
         """Imports two runs that are written first."""

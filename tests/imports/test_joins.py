@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,77 +18,72 @@ from tests.imports.conftest import Importer
 from tests.imports.lm_eval_files import Row, Run, binary_rows, row
 from tests.said import english
 
+Rows = list[Row]
 
-def counts(importer: Importer) -> tuple[int, ...]:
+
+def asked_otherwise(count: int) -> Callable[[Rows], Rows]:
+    def change(rows: Rows) -> Rows:
+        asked = [row(one["doc_id"], one["doc"], prompts=["another"], exact_match=1) for one in rows[:count]]
+        return [*asked, *rows[count:]]
+
+    return change
+
+
+JOINS: list[tuple[Callable[[Rows], Rows], Callable[[Rows], Rows], FindingCode, tuple[int, ...], str]] = [
+    (
+        *(lambda rows: rows[:98], lambda rows: rows[1:], FindingCode.ROWS, (97, 1, 2, 0, 0, 0)),
+        "sums: 97 answers paired, 1 only in the baseline, 2 only in the candidate.",
+    ),
+    (
+        *(list, asked_otherwise(3), FindingCode.PROMPTS, (97, 0, 0, 3, 0, 0)),
+        "sums: 97 answers paired, 3 with other prompts (allowed: prompts).",
+    ),
+    (
+        *(list, lambda rows: [{**one, "target": "2"} for one in rows[:2]] + rows[2:], FindingCode.TARGETS),
+        *((98, 0, 0, 0, 2, 0), "sums: 98 answers paired, 2 with another right answer (allowed: targets)."),
+    ),
+    (
+        *(list, lambda rows: [*rows, rows[7]], FindingCode.DUPLICATES, (99, 0, 0, 0, 0, 1)),
+        "sums: 99 answers paired, 1 logged more than once (allowed: duplicates).",
+    ),
+]
+
+
+@pytest.mark.parametrize(("off", "on", "code", "counts", "said"), JOINS)
+def test_what_is_no_pair_is_missing_unless_it_is_allowed(  # noqa: PLR0917
+    importer: Importer,
+    off: Callable[[Rows], Rows],
+    on: Callable[[Rows], Rows],
+    code: FindingCode,
+    counts: tuple[int, ...],
+    said: str,
+) -> None:
+    rows = binary_rows([1] * 100)
+    found = importer.rows(off(rows), on(rows))
     join = importer.join
-    return (
+    assert counts == (
         *(join.paired, join.only_baseline, join.only_candidate),
         *(join.prompt_differs, join.target_differs, join.duplicated),
     )
+    assert (found.metrics[0].n_items, found.metrics[0].n_missing) == (100, 100 - join.paired)
+    allowed = Importer(folder=importer.folder / "2").rows(off(rows), on(rows), allowed=(code,))
+    assert said in english(allowed.caveats)
+    assert allowed.metrics[0].n_missing == (3 if code is FindingCode.ROWS else 0)
 
 
-def asked_otherwise(rows: list[Row], places: range) -> list[Row]:
-    return [
-        row(one["doc_id"], one["doc"], prompts=["another"], exact_match=one["exact_match"]) if n in places else one
-        for n, one in enumerate(rows)
-    ]
-
-
-def test_items_of_one_arm_alone_are_missing_in_the_other(importer: Importer) -> None:
+def test_more_missing_pairs_than_the_plan_allows_make_it_invalid(importer: Importer) -> None:
     rows = binary_rows([1] * 100)
     found = importer.rows(rows[:98], rows[1:])
-    assert counts(importer) == (97, 1, 2, 0, 0, 0)
-    assert (found.metrics[0].n_items, found.metrics[0].n_missing) == (100, 3)
     assert found.verdict is Verdict.INVALID
     assert "3 of 100 pairs lack an answer, more than the plan allows (0.5 %)" in english(found.reasons)[0]
     assert "qualab resume" not in english(found.reasons)[0]
     assert (found.suite.missing.baseline_only, found.suite.missing.candidate_only) == (2, 1)
-    assert "sums: 97 answers paired, 1 only in the baseline, 2 only in the candidate." in english(found.caveats)
-
-
-def test_above_the_limit_the_comparison_is_invalid(importer: Importer) -> None:
-    rows = binary_rows([1] * 100)
-    found = importer.rows(rows[:90], rows)
-    assert found.verdict is Verdict.INVALID
-    assert "sums/exact_match,none: 10 of 100 pairs lack an answer" in english(found.reasons)[0]
-
-
-def test_an_item_asked_otherwise_is_no_pair(importer: Importer) -> None:
-    rows = binary_rows([1] * 100)
-    found = importer.rows(rows, asked_otherwise(rows, range(3)))
-    assert counts(importer) == (97, 0, 0, 3, 0, 0)
-    assert found.metrics[0].n_missing == 3
-    assert found.suite.missing.both == 3
-
-
-def test_an_item_asked_otherwise_is_a_pair_where_that_is_allowed_and_said(importer: Importer) -> None:
-    rows = binary_rows([1] * 100)
-    found = importer.rows(rows, asked_otherwise(rows, range(30)), allowed=(FindingCode.PROMPTS,))
-    assert found.metrics[0].n_missing == 0
-    assert "sums: 70 answers paired, 30 with other prompts (allowed: prompts)." in english(found.caveats)
-
-
-def test_another_right_answer_is_no_pair(importer: Importer) -> None:
-    rows = binary_rows([1] * 100)
-    other = [{**one, "target": "2"} if n < 2 else one for n, one in enumerate(rows)]
-    found = importer.rows(rows, other)
-    assert counts(importer) == (98, 0, 0, 0, 2, 0)
-    assert found.metrics[0].n_missing == 2
-
-
-def test_what_is_logged_twice_is_no_pair(importer: Importer) -> None:
-    rows = binary_rows([1] * 100)
-    found = importer.rows(rows, [*rows, rows[7]])
-    assert counts(importer) == (99, 0, 0, 0, 0, 1)
-    assert found.metrics[0].n_missing == 1
-    allowed = importer.rows(rows, [*rows, rows[7]], allowed=(FindingCode.DUPLICATES,))
-    assert allowed.metrics[0].n_missing == 0
 
 
 def test_a_document_that_the_data_set_has_twice_is_two_items(importer: Importer) -> None:
     rows = [row(n, {"question": "the same"}, acc=float(n)) for n in range(2)]
     found = importer.rows(rows, rows[::-1]).metrics[0]
-    assert counts(importer) == (2, 0, 0, 0, 0, 0)
+    assert importer.join.paired == 2
     assert found.evidence is not None
     assert (found.n_items, found.evidence.n_changed) == (2, 0)
 
@@ -99,8 +95,9 @@ def test_clusters_come_from_the_documents_of_known_tasks(importer: Importer) -> 
     assert (found.n_items, found.n_clusters) == (50, 10)
 
 
-STOPPING: list[tuple[FindingCode, dict[str, Any], dict[str, Any]]] = [
+STOPPING: list[tuple[FindingCode, Row, Row]] = [
     (FindingCode.TASK_VERSION, {"versions": {"sums": 1.0}}, {"versions": {"sums": 2.0}}),
+    (FindingCode.TASK_VERSION, {"versions": {"sums": "3.1"}}, {"versions": {"sums": "3.10"}}),
     (FindingCode.FEWSHOT, {"n-shot": {"sums": 5}}, {"n-shot": {"sums": 0}}),
     (FindingCode.CHAT_TEMPLATE, {"chat_template_sha": "a"}, {"chat_template_sha": None}),
     (FindingCode.SYSTEM_INSTRUCTION, {"system_instruction": "Be brief."}, {}),
@@ -109,7 +106,7 @@ STOPPING: list[tuple[FindingCode, dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("code", "off", "on"), STOPPING)
 def test_what_makes_it_meaningless_stops_and_may_be_allowed(
-    importer: Importer, code: FindingCode, off: dict[str, Any], on: dict[str, Any]
+    importer: Importer, code: FindingCode, off: Row, on: Row
 ) -> None:
     rows = {"sums": binary_rows([1, 0, 1])}
     runs = Run(samples=rows, more=off), Run(samples=rows, more=on)
@@ -121,13 +118,21 @@ def test_what_makes_it_meaningless_stops_and_may_be_allowed(
     assert any(caveat.startswith("Allowed: ") for caveat in english(found.caveats))
 
 
-def test_other_generation_settings_stop(importer: Importer) -> None:
-    off = [row(0, {"q": 0}, second=[{"until": "\n", "temperature": 0}], acc=1.0)]
-    same = [row(0, {"q": 0}, second=[{"temperature": 0.0, "until": ["\n"]}], acc=1.0)]
-    other = [row(0, {"q": 0}, second=[{"until": "\n", "temperature": 0.7}], acc=1.0)]
+@pytest.mark.parametrize(("one", "other"), [(3.0, 3), ("2.0", 2), (3, "3.00")])
+def test_a_version_is_the_same_however_its_number_is_written(importer: Importer, one: Any, other: Any) -> None:
+    importer.runs(*(Run(samples={"sums": binary_rows([1])}, more={"versions": {"sums": one}}) for one in (one, other)))
+
+
+def test_the_generation_settings_of_every_row_are_compared(importer: Importer) -> None:
+    asked = {"until": ["\n"], "temperature": 0.0}
+    off, same, other = (
+        [row(n, {"q": n}, second=[asked if n == 0 else settings], acc=1.0) for n in range(50)]
+        for settings in (asked, {"temperature": 0, "until": "\n"}, {**asked, "temperature": 0.7})
+    )
     importer.rows(off, same)
-    with pytest.raises(PairDiffers, match="sums: the generation settings"):
+    with pytest.raises(PairDiffers, match=r"sums: the generation settings differ in 49 of 50 answers: .*:0,.*0\.7"):
         importer.rows(off, other)
+    importer.rows(off, other, allowed=(FindingCode.GENERATION,))
 
 
 def test_other_filters_stop_under_one_version_and_are_named_under_two(importer: Importer) -> None:
@@ -142,16 +147,11 @@ def test_other_filters_stop_under_one_version_and_are_named_under_two(importer: 
 
 
 def test_functions_at_other_addresses_are_the_same_metric(importer: Importer) -> None:
-    rows = {"sums": binary_rows([1, 0, 1])}
-    importer.runs(
-        *(
-            Run(samples=rows, configs={"sums": {"metric_list": [{"metric": f"<function f at 0x7f{digit}>"}]}})
-            for digit in "ab"
-        )
-    )
+    functions = ({"metric_list": [{"metric": f"<function f at 0x7f{digit}>"}]} for digit in "ab")
+    importer.runs(*(Run(samples={"sums": binary_rows([1, 0, 1])}, configs={"sums": one}) for one in functions))
 
 
-def test_an_imported_comparison_is_never_signed_off(importer: Importer) -> None:
+def test_an_imported_comparison_claims_no_more_than_logs_tell_and_is_never_signed_off(importer: Importer) -> None:
     rows = binary_rows([1] * 2_000)
     found = importer.rows(rows, rows)
     assert found.verdict is Verdict.EQUIVALENT
@@ -162,11 +162,6 @@ def test_an_imported_comparison_is_never_signed_off(importer: Importer) -> None:
     (unchecked,) = (caveat for caveat in english(found.caveats) if caveat.startswith("Imported from logs"))
     for word in ("drafter", "images", "order", "retries"):
         assert word in unchecked
-
-
-def test_times_and_finish_reasons_are_not_made_up(importer: Importer) -> None:
-    rows = binary_rows([1] * 10)
-    found = importer.rows(rows, rows)
     assert [arm.latency_p50_s for arm in found.arms] == [None, None]
     assert found.treatment is None
 
@@ -184,21 +179,15 @@ def test_it_is_stored_finished_and_analysed_again_to_the_same_bytes(importer: Im
 
 
 def test_an_unknown_metric_is_taken_as_its_scores_look_and_that_is_said(importer: Importer) -> None:
-    rows = [row(n, {"q": n}, acc=1.0, share=n / 10) for n in range(10)]
-    results = {"sums": {"acc,none": 1.0, "share,none": 0.45}}
+    rows = [row(n, {"q": n}, acc=1.0, share=n / 10, odd=n / 10) for n in range(10)]
+    results = {"sums": {"acc,none": 1.0, "share,none": 0.45, "odd,none": 12.3}}
     run = Run(samples={"sums": rows}, more={"results": results})
     found = importer.runs(run, run)
-    assert {one.metric: one.kind for one in found.metrics} == {
-        "acc,none": MetricKind.BINARY_MEAN,
-        "share,none": MetricKind.MEAN,
-    }
+    metrics = {one.metric: one for one in found.metrics}
+    assert metrics["acc,none"].kind is MetricKind.BINARY_MEAN
+    assert metrics["share,none"].kind is MetricKind.MEAN
+    assert metrics["odd,none"].verdict is Verdict.NOT_TESTED
     assert "sums/share,none: taken for a mean of scores, which gives the log's own values." in english(found.caveats)
-
-
-def test_scores_that_do_not_give_the_log_s_own_value_are_not_tested(importer: Importer) -> None:
-    rows = [row(n, {"q": n}, odd=n / 10) for n in range(10)]
-    run = Run(samples={"sums": rows}, more={"results": {"sums": {"odd,none": 12.3}}})
-    assert importer.runs(run, run).metrics[0].verdict is Verdict.NOT_TESTED
 
 
 def test_rows_that_do_not_give_a_known_metric_s_reported_value_are_named(importer: Importer) -> None:
@@ -209,10 +198,20 @@ def test_rows_that_do_not_give_a_known_metric_s_reported_value_are_named(importe
 
 
 def test_less_is_better_where_the_log_says_so(importer: Importer) -> None:
-    off, on = ([row(n, {"q": n}, error=value) for n in range(200)] for value in (0.0, 1.0))
-    better = {"higher_is_better": {"sums": {"error": False}}}
-    found = importer.runs(Run(samples={"sums": off}, more=better), Run(samples={"sums": on}, more=better))
-    assert found.verdict is Verdict.REGRESSION
+    off, on = (
+        Run(
+            samples={"sums": [row(n, {"q": n}, wer=value) for n in range(120)]},
+            more={"higher_is_better": {"sums": {"wer": False}}},
+        )
+        for value in (0.2, 0.26)
+    )
+    worse = importer.runs(off, on).metrics[0]
+    gained = Importer(folder=importer.folder / "turned").runs(on, off).metrics[0]
+    assert worse.evidence is not None
+    assert gained.evidence is not None
+    assert (worse.evidence.gains, worse.evidence.losses) == (0, 120)
+    assert (gained.evidence.gains, gained.evidence.losses) == (120, 0)
+    assert (worse.verdict, round(worse.evidence.difference, 3)) == (Verdict.REGRESSION, 0.06)
 
 
 def test_tasks_of_one_run_alone_are_named(importer: Importer) -> None:

@@ -25,17 +25,6 @@ FIXTURES = Path(__file__).parent / "fixtures"
 EARLIER, LATER = "2026-01-01T00-00-00.1", "2026-02-01T00-00-00.1"
 
 
-@pytest.fixture
-def cases() -> Path:
-    if not SHARED:
-        pytest.skip("needs QUALAB_SHARED, the directory with cases/import")
-    return Path(SHARED) / "cases" / "import"
-
-
-def arms(folder: Path) -> tuple[Path, Path]:
-    return folder / "off", folder / "on"
-
-
 def dated(date: str, rows: list[Row], **more: Any) -> Run:
     return Run(samples={"sums": rows}, date=date, more={"date": float(date[5:7]), **more})
 
@@ -81,16 +70,6 @@ def test_two_runs_that_differ_are_not_taken_for_one(importer: Importer) -> None:
     assert "both logs may be of one run" not in english(signoff_obstacles(found, importer.comparison))
 
 
-def test_handed_01(importer: Importer, cases: Path) -> None:
-    folder = cases / "01-one-folder-two-runs"
-    with pytest.raises(UsageError, match="Both arms are one file"):
-        importer(folder, folder)
-    found = importer(folder, folder, runs={BASELINE: "T10", CANDIDATE: "T12"})
-    assert found.verdict is Verdict.REGRESSION
-    assert found.metrics[0].evidence is not None
-    assert round(found.metrics[0].evidence.difference, 4) == -0.069
-
-
 # rows that both logs have lost
 
 
@@ -98,98 +77,61 @@ def counting(n_items: int, **more: Any) -> Row:
     return {"n-samples": {"sums": {"original": n_items, "effective": n_items}}, **more}
 
 
-def test_rows_that_both_logs_lost_are_missing(importer: Importer) -> None:
+SAMPLE_LEN = {"results": {"sums": {"alias": "sums", "sample_len": 60}}}
+"""Counts before effective documents: under `--samples` older versions of lm-eval count all documents as effective."""
+
+
+@pytest.mark.parametrize(
+    ("n_off", "more", "allowed", "figures", "said"),
+    [
+        (60, {}, (), (100, 40, 40), "sums: 60 answers paired, 40 lost in both logs."),
+        (98, {}, (), (100, 2, 0), "sums: 98 answers paired, 2 only in the candidate."),
+        (60, {}, (FindingCode.ROWS,), (60, 0, 40), "sums: 60 answers paired, 40 lost in both logs (allowed: rows)."),
+        (60, SAMPLE_LEN, (), (60, 0, 0), ""),
+    ],
+)
+def test_rows_that_logs_lost_are_missing_unless_that_is_allowed(  # noqa: PLR0917
+    importer: Importer, n_off: int, more: Row, allowed: tuple[FindingCode, ...], figures: tuple[int, ...], said: str
+) -> None:
     rows = binary_rows([1] * 100)
-    found = importer.runs(*(dated(date, rows[:60], **counting(100)) for date in (EARLIER, LATER)))
-    assert found.verdict is Verdict.INVALID
-    assert (found.metrics[0].n_items, found.metrics[0].n_missing, found.suite.missing.both) == (100, 40, 40)
-    assert "sums: 60 answers paired, 40 lost in both logs." in english(found.caveats)
+    n_on = 100 if n_off == 98 else n_off
+    runs = (dated(EARLIER, rows[:n_off], **counting(100, **more)), dated(LATER, rows[:n_on], **counting(100, **more)))
+    found = importer.runs(*runs, allowed=allowed)
+    assert (found.metrics[0].n_items, found.metrics[0].n_missing, importer.join.lost) == figures
+    assert (found.verdict is Verdict.INVALID) == bool(figures[1])
+    assert not said or said in english(found.caveats)
     items = list(importer.store.items(found.comparison_id))
-    assert [item.doc_id for item in items] == list(range(100))
+    assert [item.doc_id for item in items] == list(range(figures[0]))
     assert {len(item.prompts) for item in items} == {1}
-
-
-def test_rows_that_one_log_lost_are_counted_once(importer: Importer) -> None:
-    rows = binary_rows([1] * 100)
-    runs = dated(EARLIER, rows[:98], **counting(100)), dated(LATER, rows, **counting(100))
-    found = importer.runs(*runs)
-    assert (found.metrics[0].n_items, found.metrics[0].n_missing, importer.join.lost) == (100, 2, 0)
-
-
-def test_lost_rows_may_be_allowed_as_where_a_part_of_the_documents_was_asked(importer: Importer) -> None:
-    runs = [dated(date, binary_rows([1] * 60), **counting(100)) for date in (EARLIER, LATER)]
-    found = importer.runs(*runs, allowed=(FindingCode.ROWS,))
-    assert (found.metrics[0].n_items, found.metrics[0].n_missing) == (60, 0)
-    assert "sums: 60 answers paired, 40 lost in both logs (allowed: rows)." in english(found.caveats)
-
-
-def test_the_number_of_evaluated_documents_goes_before_that_of_all(importer: Importer) -> None:
-    """Under `--samples` older versions of lm-eval count all documents as effective."""
-    results = {"results": {"sums": {"alias": "sums", "sample_len": 60}}}
-    runs = [dated(date, binary_rows([1] * 60), **counting(100, **results)) for date in (EARLIER, LATER)]
-    assert importer.runs(*runs).metrics[0].n_items == 60
-
-
-def test_handed_02(importer: Importer, cases: Path) -> None:
-    found = importer(*arms(cases / "02-rows-lost"))
-    assert found.verdict is Verdict.INVALID
-    assert (found.metrics[0].n_items, found.metrics[0].n_missing, importer.join.lost) == (1319, 419, 419)
 
 
 # the same text with another score
 
 
-def scored(values: Sequence[float], *, texts: Sequence[str] = ()) -> list[Row]:
-    said = texts or ["an answer"] * len(values)
-    return [row(n, {"q": n}, resps=[said[n]], exact_match=value) for n, value in enumerate(values)]
+RIGHT, SAME, OTHER = [["an answer"]], [["an answer"]], [["other"]]
+SEVERAL = ([["an answer", "right"]], [["an answer", "wrong"]])
+"""As of a majority of eight answers, of which the first alone is kept."""
 
 
-def test_the_same_text_with_another_score_is_the_scorer_s_doing(importer: Importer) -> None:
-    found = importer.rows(scored([1] * 200), scored([0] * 40 + [1] * 160))
-    assert found.verdict is Verdict.INVALID
-    assert found.pairs.same_text_other_score == 40
-    assert english(found.reasons)[0].startswith("40 items have the same answer and another score: the scoring differs")
-    assert "qualab rescore" in english(found.reasons)[0]
-
-
-def test_another_text_may_have_another_score(importer: Importer) -> None:
-    others = ["other"] * 40 + ["an answer"] * 160
-    found = importer.rows(scored([1] * 200), scored([0] * 40 + [1] * 160, texts=others))
-    assert (found.verdict, found.pairs.same_text_other_score) == (Verdict.REGRESSION, 0)
-
-
-def test_scores_of_several_answers_an_item_are_not_those_of_the_first(importer: Importer) -> None:
-    """Tasks with repeats, as a majority of eight answers; the first alone is kept."""
-    off, on = scored([1] * 200), scored([0] * 40 + [1] * 160)
-    for one, other in zip(off, on, strict=True):
-        one["resps"], other["resps"] = [["an answer", "right"]], [["an answer", "wrong"]]
-    found = importer.rows(off, on)
-    assert (found.verdict, found.pairs.same_text_other_score) == (Verdict.REGRESSION, 0)
-    assert importer.imported.tasks_with_more_answers == ("sums",)
-    assert any("from more answers an item than the one that is kept" in caveat for caveat in english(found.caveats))
-
-
-def test_handed_03(importer: Importer, cases: Path) -> None:
-    found = importer(*arms(cases / "03-same-text-other-score"))
-    assert found.verdict is Verdict.INVALID
-    assert english(found.reasons)[0].startswith("48 items have the same answer and another score")
-
-
-# generation settings
-
-
-def test_the_generation_settings_of_every_row_are_compared(importer: Importer) -> None:
-    settings = [{"until": ["\n"], "temperature": 0.0}, {"until": ["\n"], "temperature": 0.7}]
-    off = [row(n, {"q": n}, second=[settings[0]], acc=1.0) for n in range(50)]
-    on = [row(n, {"q": n}, second=[settings[n > 0]], acc=1.0) for n in range(50)]
-    with pytest.raises(PairDiffers, match=r"sums: the generation settings differ in 49 of 50 answers: .*:0,.*0\.7"):
-        importer.rows(off, on)
-    importer.rows(off, on, allowed=(FindingCode.GENERATION,))
-
-
-def test_handed_06(importer: Importer, cases: Path) -> None:
-    with pytest.raises(PairDiffers, match="the generation settings differ in 1318 of 1319 answers"):
-        importer(*arms(cases / "06-later-rows-other-settings"))
+@pytest.mark.parametrize(
+    ("off", "on", "verdict", "n_same"),
+    [(RIGHT, SAME, Verdict.INVALID, 40), (RIGHT, OTHER, Verdict.REGRESSION, 0), (*SEVERAL, Verdict.REGRESSION, 0)],
+)
+def test_the_same_text_with_another_score_is_the_scorer_s_doing(
+    importer: Importer, off: list[list[str]], on: list[list[str]], verdict: Verdict, n_same: int
+) -> None:
+    rows = [row(n, {"q": n}, exact_match=1) for n in range(200)]
+    worse = [{**one, "resps": on, "exact_match": 0} if n < 40 else {**one, "resps": off} for n, one in enumerate(rows)]
+    found = importer.rows([{**one, "resps": off} for one in rows], worse)
+    assert (found.verdict, found.pairs.same_text_other_score) == (verdict, n_same)
+    if n_same:
+        assert english(found.reasons)[0].startswith(
+            "40 items have the same answer and another score: the scoring differs"
+        )
+        assert "qualab rescore" in english(found.reasons)[0]
+    if len(off[0]) > 1:
+        assert importer.imported.tasks_with_more_answers == ("sums",)
+        assert any("from more answers an item than the one that is kept" in one for one in english(found.caveats))
 
 
 # what went unchecked
@@ -217,13 +159,6 @@ def test_whole_logs_leave_nothing_unchecked(importer: Importer) -> None:
     runs = [Run(samples={"sums": binary_rows([1])}, date=date, configs=config) for date in (EARLIER, LATER)]
     importer.runs(*runs)
     assert not any(finding.code is FindingCode.UNCHECKED for finding in importer.imported.findings)
-
-
-def test_handed_07(importer: Importer, cases: Path) -> None:
-    found = importer(*arms(cases / "07-no-results-in-one-arm"))
-    assert any(
-        "since the log of the candidate does not tell: the tool's version" in one for one in english(found.caveats)
-    )
 
 
 # Inspect
@@ -269,12 +204,16 @@ def test_answers_without_a_completion_are_read_from_their_message(importer: Impo
     assert [arm.empty_answers for arm in found.arms] == [0, 0]
 
 
-def test_a_sample_without_any_output_is_missing(importer: Importer) -> None:
+@pytest.mark.parametrize(
+    ("more", "status"), [({"output": {}}, "no_final_answer"), ({"error": {"message": "no\nanswer"}}, "http_error")]
+)
+def test_a_sample_without_any_output_is_missing(importer: Importer, more: Row, status: str) -> None:
     whole = [sample(n, "It is 3") for n in range(12)]
     off = inspect_log(importer.folder / "off.eval", whole)
-    on = inspect_log(importer.folder / "on.eval", [sample(0, "", output={}), *whole[1:]])
+    on = inspect_log(importer.folder / "on.eval", [sample(0, "", **more), *whole[1:]])
     found = importer(off, on)
     assert found.metrics[0].n_missing_candidate == 1
+    assert found.arms[1].statuses == {status: 1, "ok": 11}
 
 
 def test_scores_after_several_messages_are_not_those_of_the_last_text(importer: Importer) -> None:
@@ -320,23 +259,6 @@ def test_a_json_log_is_read_as_an_eval_is(importer: Importer, is_folder: bool) -
         importer(path, inspect_log(folder / "none.json", []))
 
 
-def test_handed_05(importer: Importer, cases: Path) -> None:
-    found = importer(*(cases / "05-inspect-no-completion" / name for name in ("off.eval", "on.eval")))
-    assert (found.pairs.n_pairs, found.pairs.same_text) == (12, 0)
-
-
-def test_handed_08(importer: Importer, cases: Path) -> None:
-    with pytest.raises(BadLog, match=r"off\.eval has no scores"):
-        importer(*(cases / "08-inspect-unscored" / name for name in ("off.eval", "on.eval")))
-    with pytest.raises(BadLog, match=r"on/.*: the run ended with status error after 30 of 40 samples"):
-        importer(*arms(cases / "08-inspect-failed-run"))
-
-
-def test_handed_15(importer: Importer, cases: Path) -> None:
-    importer(cases / "15-inspect-json", cases / "08-inspect-failed-run" / "off")
-    assert importer.join.paired == 40
-
-
 # lighteval
 
 
@@ -360,55 +282,7 @@ def test_lighteval_s_details_without_results_are_named_alike(importer: Importer)
     assert [join.task for join in importer.imported.joins] == ["sums|0"]
 
 
-def test_handed_09(importer: Importer, cases: Path) -> None:
-    folder = cases / "09-lighteval-double-underscore"
-    importer(folder / "baseline", folder / "candidate")
-    tasks = {task.name: (task.version, task.num_fewshot) for task in importer.comparison.plan.tasks}
-    assert tasks == {"capitals|5": ("0", 5), "sums|0": ("1", 0)}
-
-
-# where less is better
-
-
-def test_what_is_better_is_a_gain(importer: Importer) -> None:
-    better = {"higher_is_better": {"sums": {"wer": False}}}
-    off, on = ([row(n, {"q": n}, wer=0.2 + more) for n in range(120)] for more in (0.0, 0.06))
-    runs = dated(EARLIER, off, **better), dated(LATER, on, **better)
-    worse = importer.runs(*runs).metrics[0]
-    gained = Importer(folder=importer.folder / "turned").runs(*runs[::-1]).metrics[0]
-    assert worse.evidence is not None
-    assert (worse.evidence.gains, worse.evidence.losses) == (0, 120)
-    assert (worse.verdict, round(worse.evidence.difference, 3)) == (Verdict.REGRESSION, 0.06)
-    assert gained.evidence is not None
-    assert (gained.evidence.gains, gained.evidence.losses) == (120, 0)
-
-
-def test_handed_10(importer: Importer, cases: Path) -> None:
-    """Its texts are all the same, so that the comparison as a whole is void."""
-    found = importer(*arms(cases / "10-lower-is-better"))
-    (metric,) = found.metrics
-    assert metric.evidence is not None
-    assert (metric.verdict, metric.evidence.gains, metric.evidence.losses) == (Verdict.REGRESSION, 0, 120)
-    assert found.pairs.same_text_other_score == 120
-
-
 # versions, files that are something else, null answers, tables
-
-
-@pytest.mark.parametrize(("one", "other"), [(3.0, 3), ("2.0", 2), (3, "3.00")])
-def test_a_version_is_the_same_however_its_number_is_written(importer: Importer, one: Any, other: Any) -> None:
-    runs = [Run(samples={"sums": binary_rows([1])}, more={"versions": {"sums": value}}) for value in (one, other)]
-    importer.runs(*runs)
-
-
-def test_versions_that_only_look_alike_differ(importer: Importer) -> None:
-    runs = [Run(samples={"sums": binary_rows([1])}, more={"versions": {"sums": value}}) for value in ("3.1", "3.10")]
-    with pytest.raises(PairDiffers, match=r"3\.1 and 3\.10"):
-        importer.runs(*runs)
-
-
-def test_handed_11(importer: Importer, cases: Path) -> None:
-    assert importer(*arms(cases / "11-version-3-and-3.0")).verdict is Verdict.EQUIVALENT
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 21785\n"
@@ -445,14 +319,8 @@ def test_a_table_that_is_something_else_is_named(
 ) -> None:
     (importer.folder / name).write_bytes(content)
     with pytest.raises(BadLog, match=said) as caught:
-        importer(importer.folder / name, importer.folder / name, is_table=True)
+        importer.table(importer.folder / name)
     assert hint in caught.value.hint
-
-
-def test_handed_12(importer: Importer, cases: Path) -> None:
-    with pytest.raises(BadLog, match=r"samples_gsm8k.*\.jsonl is a Git LFS pointer") as caught:
-        importer(cases / "07-no-results-in-one-arm" / "off", cases / "12-lfs-pointer")
-    assert "git lfs pull" in caught.value.hint
 
 
 def test_an_answer_that_is_null_is_missing(importer: Importer) -> None:
@@ -472,11 +340,6 @@ def test_an_answer_that_is_null_is_missing(importer: Importer) -> None:
     assert (answers[0].reply.text, answers[0].reply.status) == (None, AnswerStatus.NO_FINAL_ANSWER)
 
 
-def test_handed_16(importer: Importer, cases: Path) -> None:
-    found = importer(*arms(cases / "16-null-answers"))
-    assert (found.verdict, found.metrics[0].n_missing_candidate) == (Verdict.INVALID, 40)
-
-
 @pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
 @pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
 def test_a_score_that_is_no_finite_number_is_an_error_with_its_line(importer: Importer, name: str, value: str) -> None:
@@ -485,4 +348,89 @@ def test_a_score_that_is_no_finite_number_is_an_error_with_its_line(importer: Im
     lines = [f'{{"item": {n}, "baseline": 1, "candidate": {spelled if n else 1}}}' for n in range(2)]
     path.write_text("\n".join(lines) if name == "x.jsonl" else f"item,baseline,candidate\n1,1,{value}\n")
     with pytest.raises(BadLog, match=rf"{name}, line 2: the candidate is '{value}', which is no finite number"):
-        importer(path, path, is_table=True)
+        importer.table(path)
+
+
+# the handed cases
+
+
+def arms(folder: Path) -> tuple[Path, Path]:
+    return folder / "off", folder / "on"
+
+
+REFUSED: list[tuple[str, str, str, type[Exception], str]] = [
+    # the baseline, the candidate, and the error
+    ("01", "01-one-folder-two-runs", "01-one-folder-two-runs", UsageError, "Both arms are one file"),
+    ("06", "06-later-rows-other-settings/off", "06-later-rows-other-settings/on", PairDiffers, "1318 of 1319 answers"),
+    ("08", "08-inspect-unscored/off.eval", "08-inspect-unscored/on.eval", BadLog, r"off\.eval has no scores"),
+    ("08b", "08-inspect-failed-run/off", "08-inspect-failed-run/on", BadLog, "error after 30 of 40 samples"),
+    ("12", "07-no-results-in-one-arm/off", "12-lfs-pointer", BadLog, r"samples_gsm8k.*\.jsonl is a Git LFS pointer"),
+]
+COMPARED: list[tuple[str, str, Verdict, dict[str, object]]] = [
+    # the arms, the verdict, and figures of the analysis by their path
+    ("02-rows-lost/off", "02-rows-lost/on", Verdict.INVALID, {"metrics.0.n_items": 1319, "metrics.0.n_missing": 419}),
+    (
+        *("03-same-text-other-score/off", "03-same-text-other-score/on", Verdict.INVALID),
+        {"pairs.same_text_other_score": 48},
+    ),
+    (
+        *("05-inspect-no-completion/off.eval", "05-inspect-no-completion/on.eval", Verdict.INCONCLUSIVE),
+        {"pairs.n_pairs": 12, "pairs.same_text": 0},
+    ),
+    (
+        *("10-lower-is-better/off", "10-lower-is-better/on", Verdict.INVALID),  # its texts are all the same
+        {"metrics.0.verdict": Verdict.REGRESSION, "metrics.0.evidence.gains": 0, "metrics.0.evidence.losses": 120},
+    ),
+    ("11-version-3-and-3.0/off", "11-version-3-and-3.0/on", Verdict.EQUIVALENT, {}),
+    ("15-inspect-json", "08-inspect-failed-run/off", Verdict.INCONCLUSIVE, {"pairs.n_pairs": 40}),
+    ("16-null-answers/off", "16-null-answers/on", Verdict.INVALID, {"metrics.0.n_missing_candidate": 40}),
+]
+
+
+@pytest.fixture
+def cases() -> Path:
+    if not SHARED:
+        pytest.skip("needs QUALAB_SHARED, the directory with cases/import")
+    return Path(SHARED) / "cases" / "import"
+
+
+@pytest.mark.parametrize(("name", "off", "on", "error", "said"), REFUSED)
+def test_a_handed_case_that_is_no_pair_is_refused(  # noqa: PLR0917
+    importer: Importer, cases: Path, name: str, off: str, on: str, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        importer(cases / off, cases / on)
+    assert not importer.comparisons
+
+
+@pytest.mark.parametrize(("off", "on", "verdict", "figures"), COMPARED)
+def test_a_handed_case_gets_its_verdict(  # noqa: PLR0917
+    importer: Importer, cases: Path, off: str, on: str, verdict: Verdict, figures: dict[str, object]
+) -> None:
+    found = importer(cases / off, cases / on)
+    assert found.verdict is verdict
+    for path, figure in figures.items():
+        value: Any = found
+        for part in path.split("."):
+            value = value[int(part)] if part.isdigit() else getattr(value, part)
+        assert value == figure, path
+
+
+def test_handed_runs_of_one_folder_are_told_apart_by_name(importer: Importer, cases: Path) -> None:
+    folder = cases / "01-one-folder-two-runs"
+    found = importer(folder, folder, runs={BASELINE: "T10", CANDIDATE: "T12"})
+    assert found.verdict is Verdict.REGRESSION
+    assert found.metrics[0].evidence is not None
+    assert round(found.metrics[0].evidence.difference, 4) == -0.069
+
+
+def test_a_handed_log_without_results_is_named(importer: Importer, cases: Path) -> None:
+    found = english(importer(*arms(cases / "07-no-results-in-one-arm")).caveats)
+    assert any("since the log of the candidate does not tell: the tool's version" in one for one in found)
+
+
+def test_handed_file_names_with_underscores_are_lighteval_s_tasks(importer: Importer, cases: Path) -> None:
+    folder = cases / "09-lighteval-double-underscore"
+    importer(folder / "baseline", folder / "candidate")
+    tasks = {task.name: (task.version, task.num_fewshot) for task in importer.comparison.plan.tasks}
+    assert tasks == {"capitals|5": ("0", 5), "sums|0": ("1", 0)}
