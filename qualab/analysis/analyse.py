@@ -49,10 +49,9 @@ from qualab.model.comparison import (
 from qualab.model.engine import Observation, pins_seen
 from qualab.model.items import Item
 from qualab.model.names import ArmName, MetricKind, MissingPolicy, Verdict
-from qualab.model.plan import Assumptions, DecisionRule, MetricSpec, Plan
+from qualab.model.plan import Assumptions, DecisionRule, MetricSpec, Pinning, Plan
 from qualab.model.ports import ScoredTasks, Stored
 from qualab.model.reason import Reason
-from qualab.run.pins import pinning_of
 from qualab.stats.bounded import BoundedMean
 
 WORST_CASES = (MissingPolicy.AGAINST_CANDIDATE, MissingPolicy.AGAINST_BASELINE)
@@ -138,7 +137,7 @@ def analyse(
     found = differing(store, comparison, tasks, asked, scores=scores, layout=layout)
     seen = store.observations(comparison.id)
     treatment = None if plan.imported else treatment_of(plan, seen, summary.drafted, arms)
-    pinning = pinning_of(plan.pins, pins_seen(seen))
+    pinning = Pinning.of(plan.pins, pins_seen(seen))
     tokens = None if plan.imported else first_token_summary(seen)
     leaks = summary.leaks.summaries(streams.rng("leaks"), repeats=plan.sampling.repeats)
     notes = treatment.notes if treatment else ()

@@ -9,11 +9,9 @@ from qualab.analysis.noise import NoiseData, NoiseRun, generated_texts, noise_fl
 from qualab.analysis.samples import Layout, Scores, read_scores
 from qualab.analysis.scoring import scores_of
 from qualab.model.comparison import Comparison, NoiseFloor, RepeatSummary
-from qualab.model.items import Item
+from qualab.model.items import Item, generations, n_requests
 from qualab.model.names import ArmName
 from qualab.model.ports import ScoredTasks, Stored
-from qualab.run.ask import n_requests
-from qualab.run.noise import generations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

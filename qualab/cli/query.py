@@ -128,8 +128,7 @@ def print_result(store: Store, comparison_id: str, output_format: Format, *, pla
 def _print_standing(store: Store, comparison: Comparison) -> None:
     """Of a comparison without an analysis: what it is at, and who runs it or how to go on."""
     from qualab.bootstrap import now
-    from qualab.run.hints import resume_hint
-    from qualab.run.prune import runner_of
+    from qualab.run.prune import resume_hint, runner_of
 
     typer.echo(f"Comparison {comparison.id} is {comparison.status.value}: no analysis yet.")
     if comparison.stop_reason:

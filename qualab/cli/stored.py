@@ -30,8 +30,7 @@ from qualab.settings import RULE_FIELDS, Settings, load
 if TYPE_CHECKING:
     from qualab.imports.import_ import Wanted
     from qualab.model.plan import Plan
-    from qualab.run.compare import Reanalysis
-    from qualab.run.rescore import ChangedScore, MetricChange, Rescored
+    from qualab.run.stored import ChangedScore, MetricChange, Reanalysis, Rescored
     from qualab.run.verify import Verification
 
 
@@ -55,7 +54,7 @@ def compare(
 ) -> None:
     """Analyse stored scores again. Under another plan than the one before the data: marked, and never signed off."""
     from qualab import bootstrap
-    from qualab.run.compare import compare_again, with_rule
+    from qualab.run.stored import compare_again, with_rule
 
     settings = load(command_line=given)
     if other is not None:
@@ -86,7 +85,7 @@ def _compare_runs(
     if plan is not None:
         raise UsageError("A plan judges one comparison", hint="Give --margin and the like for two runs")
     services = bootstrap.import_services_of(settings)
-    wanted = Wanted(rule=bootstrap.rule_of(settings), allowed=finding_codes(allow))
+    wanted = Wanted(rule=settings.rule, allowed=finding_codes(allow))
     found = compare_runs(services, *runs, wanted)
     with output_may_fail():
         print_result(services.store, found.comparison_id, output_format)
@@ -152,7 +151,6 @@ def _wanted(
     run: str,
     allow: str,
 ) -> Wanted:
-    from qualab import bootstrap
     from qualab.imports.import_ import Wanted
 
     table, baseline, candidate = given
@@ -165,7 +163,7 @@ def _wanted(
         is_table=table is not None,
         runs=_runs(run),
         allowed=finding_codes(allow),
-        rule=bootstrap.rule_of(settings),
+        rule=settings.rule,
         changes=changes,
         label=settings.label,
     )
@@ -197,7 +195,7 @@ def rescore(
     """Score stored answers again with the installed tasks, and show what changed, metric by metric and item by item."""
     from qualab import bootstrap
     from qualab.report.words import shown
-    from qualab.run.rescore import rescore as use_case
+    from qualab.run.stored import rescore as use_case
 
     settings = load(command_line=given)
     services = bootstrap.services_of(settings)
@@ -318,7 +316,7 @@ def export(
 ) -> None:
     """Write lm-eval compatible results_*.json and samples_*.jsonl for each arm."""
     from qualab import bootstrap
-    from qualab.run.export import export as use_case
+    from qualab.run.stored import export as use_case
 
     services = bootstrap.services_of(load(command_line=given))
     for path in use_case(services, comparison, folder, local=local_data(given.get("data_dir"))):

@@ -45,8 +45,7 @@ from qualab.model.items import Answer
 from qualab.model.names import ArmName, ComparisonStatus
 from qualab.model.plan import DecisionRule, FindingCode, Imported, Plan, check_names
 from qualab.model.ports import Clock, LogSource, ReadLogs, Store, TaskKnowledge
-from qualab.run.compare import with_rule
-from qualab.run.experiment import check_rule
+from qualab.run.stored import with_rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +77,12 @@ class Wanted:
 def import_logs(services: ImportServices, wanted: Wanted) -> Analysis:
     """Stores and returns the analysis of two logs. Raises BadLog, PairDiffers for runs that cannot be compared,
     UsageError for one run given twice, InvalidValue for a rule that cannot be; nothing is stored then."""
-    check_rule(wanted.rule)
     with _uncollected():
         return _join_and_store(services, _open(services.logs, wanted), wanted)
 
 
 def compare_runs(services: ImportServices, baseline: str, candidate: str, wanted: Wanted) -> Analysis:
     """The same for two runs in the store, as "ID/candidate", also of different comparisons."""
-    check_rule(wanted.rule)
     first, second = (_stored(services.store, name) for name in (baseline, candidate))
     if first.run.exported_from == second.run.exported_from:
         raise UsageError(

@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from qualab.errors import InvalidValue
 from qualab.model.names import Api, ArmName, MetricKind, Objective, RequestKind
@@ -87,17 +86,9 @@ class Pinning:
     found: tuple[PinFound, ...]
     """By arm, as last found."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PinPlaces:
-    """Where the arms run, as far as it is known: what their pins are verified by."""
-
-    checkpoint: Path | None = None
-    """The checkpoint's folder on this machine."""
-    pods: Mapping[ArmName, str] = field(default_factory=dict)
-    """Kubernetes pods as "namespace/pod", or "namespace/pod/container"."""
-    containers: Mapping[ArmName, str] = field(default_factory=dict)
-    """Containers of this machine's Docker, by name or id."""
+    @classmethod
+    def of(cls, pins: Pins, found: tuple[PinFound, ...]) -> Pinning:
+        return cls(is_pinned=not pins.unpinned, unpinned=pins.unpinned, found=found)
 
 
 def digest_of(image: str) -> str:
@@ -411,6 +402,8 @@ class NoisePlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterCosts:
     """What a round of drafting costs beyond a step of the model alone, both in such steps. They decide nothing."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # a setting, too
 
     draft: float
     """α: drafting its tokens."""

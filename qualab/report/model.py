@@ -16,7 +16,7 @@ from qualab.report.metrics import metrics_section, verdict_cell
 from qualab.report.source import Source, under_its_plan
 from qualab.report.summary import forest_section, headline, methods_section, signoff_section, verdict_section
 from qualab.report.words import Words
-from qualab.run.hints import resume_hint
+from qualab.run.prune import resume_hint
 from qualab.run.sign import newest_seal
 
 SECTIONS: tuple[Callable[[Source, Words], Section], ...] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -55,36 +56,21 @@ class StoredVerdicts:
 
     async def verdict(self, comparison_id: str) -> VerdictSummary:
         """Raises ComparisonNotFound."""
-        try:
-            comparison = find(self.store, comparison_id, now=self.clock.now())
-        except ComparisonNotFound:
-            summary = self.registry.summary(comparison_id)
-            sent = self.registry.submission(summary.id)
-            ended = sent is None or sent.status in (SubmissionStatus.FAILED, SubmissionStatus.CANCELLED)
-            return VerdictSummary(
-                id=summary.id,
-                status=summary.status,
-                has_ended=ended,
-                verdict=None,
-                plan_hash="",
-                label="",
-                model="",
-                finished_at=None,
-                stop_reason="",
-                error=sent.error if sent else {},
-            )
-        sent = self.registry.submission(comparison.id)
+        stored = None
+        with suppress(ComparisonNotFound):  # what was sent and has no plan yet is in the registry alone
+            stored = find(self.store, comparison_id, now=self.clock.now())
+        summary, sent = self.registry.about(stored.id if stored else comparison_id)
         waits = sent is not None and sent.status in (SubmissionStatus.QUEUED, SubmissionStatus.RUNNING)
         return VerdictSummary(
-            id=comparison.id,
-            status=comparison.status,
-            has_ended=not waits and comparison.status in ENDED,
-            verdict=comparison.verdict,
-            plan_hash=comparison.plan_hash,
-            label=comparison.label,
-            model=comparison.plan.sampling.model,
-            finished_at=comparison.finished_at,
-            stop_reason=comparison.stop_reason,
+            id=summary.id,
+            status=stored.status if stored else summary.status,
+            has_ended=not waits and (stored is None or stored.status in ENDED),
+            verdict=summary.verdict,
+            plan_hash=summary.plan_hash,
+            label=summary.label,
+            model=summary.model,
+            finished_at=summary.finished_at,
+            stop_reason=summary.stop_reason,
             error=sent.error if sent else {},
         )
 
