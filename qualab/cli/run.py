@@ -154,9 +154,9 @@ def resume(
     settings = load(command_line=given)
     progress = _progress()
     services = bootstrap.services_of(settings)
-    left_out = {"checkpoint"} if settings.checkpoint == "" else set()
-    given_here = local_of(settings)
-    local = {name: text for name, text in given_here.items() if text or name in left_out}
+    here, left_out = local_of(settings), settings.checkpoint == ""
+    places = ("data_dir", "checkpoint", "pods", "containers")
+    local = {name: here[name] for name in places if here[name] or (name == "checkpoint" and left_out)}
     # before any server is started for it
     found = check_free(services.store, comparison, runner=services.runner, now=services.clock.now())
     if bootstrap.registry_of(settings).signoffs(found.id):

@@ -1,4 +1,4 @@
-"""What both arms are made of, by names that cannot move: the image's digest, the checkpoint's revision or hash."""
+"""A comparison's plan, which is frozen and hashed: pins, tasks and metrics, sampling, policy, decision rule."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from qualab.errors import InvalidValue
 from qualab.model.names import Api, ArmName, MetricKind, Objective, RequestKind
 from qualab.model.reason import Reason
 
+T = TypeVar("T")
 DECLARED = "declared"
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}(?![0-9a-f])|sha512:[0-9a-f]{128}(?![0-9a-f])")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -209,9 +210,6 @@ class Imported:
     def is_of_drafter(self) -> bool:
         """Whether the logs tell that the candidate has a drafter and the baseline has none."""
         return bool(self.plan_hash)
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,11 +440,6 @@ class Plan:
     sequential: bool = False
     """Whether the candidate is asked after the baseline, for a device that holds one of them, and not along with it."""
     schema: int = 2
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether fewer items are asked than there are: never signed off."""
-        return self.limit is not None
 
     @property
     def primaries(self) -> tuple[MetricSpec, ...]:

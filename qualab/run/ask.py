@@ -24,7 +24,7 @@ from qualab.model.comparison import Look
 from qualab.model.engine import Counters, Segment
 from qualab.model.items import Answer, Item, Reply, Request, generations, n_requests
 from qualab.model.names import AnswerStatus, ArmName, LookDecision, RequestKind
-from qualab.model.plan import LookPlan, RequestPolicy
+from qualab.model.plan import RequestPolicy
 from qualab.model.ports import Endpoint, Store
 from qualab.run.preflight import counters_of
 from qualab.run.prepare import PairServices, Run, stage_ends
@@ -51,17 +51,26 @@ class Job:
     digest: bytes
 
 
-@dataclass(slots=True)
-class Tally:
-    """How one arm does, to stop a run that is going nowhere."""
+@dataclass(slots=True, kw_only=True)
+class Arm:
+    """One arm during a run, and how it does."""
 
+    name: ArmName
+    endpoint: Endpoint
     total: int
     """Requests that the plan has for this arm."""
+    concurrency: int = 1
+    run: int = 0
+    """A run of the noise floor, or 0."""
     missing: int = 0
     missing_in_a_row: int = 0
     last_error: str = ""
     attempts: int = 0
     prompt_tokens: int = 0
+    queue: asyncio.Queue[Job | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.queue = asyncio.Queue(LEAD_PER_SLOT * self.concurrency)
 
     def count(self, reply: Reply) -> None:
         """Adds one reply. A reply with reasoning alone came back, so the endpoint lives."""
@@ -83,19 +92,6 @@ class Tally:
         return ""
 
 
-@dataclass(slots=True)
-class Arm:
-    """One arm during a run."""
-
-    name: ArmName
-    endpoint: Endpoint
-    queue: asyncio.Queue[Job | None]
-    tally: Tally
-    concurrency: int = 1
-    run: int = 0
-    """A run of the noise floor, or 0."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
     """A place where the asking waits until everything has come back and is stored."""
@@ -109,7 +105,7 @@ class Pause:
 async def ask_all(run: Run) -> None:
     """Asks what is missing of the arms. Raises RunStopped when an arm fails too often, and what the store raises."""
     concurrency, total = run.plan.policy.concurrency, n_requests(run.items, run.plan.sampling)
-    arms = [arm_of(name, one, concurrency=concurrency, total=total) for name, one in run.endpoints.items()]
+    arms = [Arm(name=name, endpoint=one, total=total, concurrency=concurrency) for name, one in run.endpoints.items()]
     done, recorder = run.services.store.answered(run.id), Recorder(run.services.store, run.id)
     pauses = sorted([*await observation_pauses(run, arms), *look_pauses(run)], key=lambda pause: pause.end)
     await _ask(run, arms, recorder, feed(run, arms, done, recorder=recorder, pauses=pauses))
@@ -135,15 +131,9 @@ async def ask_noise(run: Run) -> None:
             )
             order = list(items)
             random.Random(f"{run.plan.sampling.seed}:noise:{number}").shuffle(order)
-            arm = arm_of(ArmName.BASELINE, endpoint, concurrency=floor.concurrency, total=total, run=number)
+            arm = Arm(name=ArmName.BASELINE, endpoint=endpoint, total=total, concurrency=floor.concurrency, run=number)
             recorder = Recorder(store, run.id)
             await _ask(run, [arm], recorder, feed(replace(run, items=order), [arm], done, recorder=recorder))
-
-
-def arm_of(name: ArmName, endpoint: Endpoint, *, concurrency: int, total: int, run: int = 0) -> Arm:
-    """An arm with nothing asked yet."""
-    queue: asyncio.Queue[Job | None] = asyncio.Queue(LEAD_PER_SLOT * concurrency)
-    return Arm(name=name, endpoint=endpoint, queue=queue, tally=Tally(total=total), concurrency=concurrency, run=run)
 
 
 async def feed(
@@ -195,8 +185,8 @@ async def _ask(run: Run, arms: Sequence[Arm], recorder: Recorder, feeding: Corou
     finally:
         await recorder.flush()
     for arm in arms:  # a resumed run asks a part of the plan: that all of it fails is for the analysis to judge
-        if arm.tally.missing == arm.tally.total:
-            raise _stopped(arm, f"none of {arm.tally.total} requests got an answer")
+        if arm.missing == arm.total:
+            raise _stopped(arm, f"none of {arm.total} requests got an answer")
 
 
 async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
@@ -214,16 +204,16 @@ async def _work(arm: Arm, recorder: Recorder, run: Run) -> None:
                 run=arm.run,
             )
         )
-        arm.tally.count(reply)
+        arm.count(reply)
         run.progress.answered(arm.name, reply)
-        if reason := arm.tally.stop_reason(policy):
+        if reason := arm.stop_reason(policy):
             raise _stopped(arm, reason)
         arm.queue.task_done()
 
 
 def _stopped(arm: Arm, reason: str) -> RunStopped:
     return RunStopped(
-        f"The {arm.name} at {arm.endpoint.url} fails: {reason}; the last error was: {arm.tally.last_error}",
+        f"The {arm.name} at {arm.endpoint.url} fails: {reason}; the last error was: {arm.last_error}",
         hint="Everything answered so far is stored",
     )
 
@@ -364,7 +354,7 @@ async def observation_pauses(run: Run, arms: Sequence[Arm]) -> list[Pause]:
 
     async def look() -> tuple[datetime, Mapping[ArmName, Counters | None], Mapping[ArmName, tuple[int, int]]]:
         counters = await counters_of(run.endpoints)
-        return clock.now(), counters, {arm.name: (arm.tally.attempts, arm.tally.prompt_tokens) for arm in arms}
+        return clock.now(), counters, {arm.name: (arm.attempts, arm.prompt_tokens) for arm in arms}
 
     last = await look()
     if not any(last[1].values()):
@@ -408,62 +398,49 @@ def look_pauses(run: Run) -> list[Pause]:
 
     A look that is stored is never taken again: a resumed run reads it, and goes on or stops as it says.
     """
-    if run.plan.looks is None:
+    looks, services = run.plan.looks, run.services
+    if looks is None:
         return []
-    ends = stage_ends(run.items, n_stages=run.plan.looks.n_looks)
-    looking = _Looking(run=run, looks=run.plan.looks, ends=ends, taken=list(run.services.store.looks(run.id)))
-    return [Pause(end=end, then=partial(looking.goes_on, number)) for number, end in enumerate(ends, start=1)]
+    ends = stage_ends(run.items, n_stages=looks.n_looks)
+    taken = list(services.store.looks(run.id))
+    scores, unanswered, unscored = Scores(), Unanswered(), list(zip((0, *ends), ends, strict=False))
+
+    def look(number: int) -> Look:
+        with kept_alive(run):
+            while looks.n_looks - len(unscored) < number:  # stage by stage, so that a resumed run reads the same scores
+                stage = range(*unscored.pop(0))
+                for score in scores_between(
+                    services.store, run.id, run.tasks, run.items, stage, seen_by=unanswered.add
+                ):
+                    scores.add(score, run.items[score.position].task)
+            items = run.items[: ends[number - 1]]
+            layout = layout_of(run.plan, items, left_out=unanswered.same_in_both)
+            data = LookData(
+                plan=run.plan,
+                looks=looks,
+                scores=scores,
+                layout=layout,
+                streams=Streams.of(run.comparison.plan_hash),
+                number=number,
+                before=taken,
+            )
+            return take_look(data, n_items=len(items), input_hash=scores_hash(scores, layout).hexdigest())
+
+    async def goes_on(number: int) -> bool:
+        """Takes the look after this stage where it has not been taken; whether anything is left to ask."""
+        if number > len(taken):
+            new = await in_thread(services, partial(look, number))
+            services.store.add_look(run.id, new, now=services.clock.now())
+            taken.append(new)
+            run.progress.phase(
+                f"Look {number} of {looks.n_looks} after {new.n_items:,} of {len(run.items):,} items: "
+                f"{LOOK_SAYS[new.decision]}"
+            )
+        return taken[number - 1].decision is LookDecision.CONTINUE
+
+    return [Pause(end=end, then=partial(goes_on, number)) for number, end in enumerate(ends, start=1)]
 
 
 def looked_to(looks: Sequence[Look]) -> int:
     """The position after the last item that has been looked at: what lies before is never asked again."""
     return looks[-1].n_items if looks else 0
-
-
-@dataclass(slots=True, kw_only=True)
-class _Looking:
-    """The scores so far, and the looks that they have had."""
-
-    run: Run
-    looks: LookPlan
-    ends: list[int]
-    taken: list[Look]
-    scores: Scores = field(default_factory=Scores)
-    unanswered: Unanswered = field(default_factory=Unanswered)
-    n_scored: int = 0
-    """Stages whose scores are in."""
-
-    async def goes_on(self, number: int) -> bool:
-        """Whether there is anything left to ask after this stage; takes its look where it has not been taken."""
-        run, services = self.run, self.run.services
-        if number > len(self.taken):
-            look = await in_thread(services, partial(self._look, number))
-            services.store.add_look(run.id, look, now=services.clock.now())
-            self.taken.append(look)
-            run.progress.phase(
-                f"Look {number} of {self.looks.n_looks} after {look.n_items:,} of {len(run.items):,} items: "
-                f"{LOOK_SAYS[look.decision]}"
-            )
-        return self.taken[number - 1].decision is LookDecision.CONTINUE
-
-    def _look(self, number: int) -> Look:
-        run, store = self.run, self.run.services.store
-        with kept_alive(run):
-            while self.n_scored < number:  # stage by stage: a resumed run reads the same scores in the same order
-                start = self.ends[self.n_scored - 1] if self.n_scored else 0
-                stage = range(start, self.ends[self.n_scored])
-                for score in scores_between(store, run.id, run.tasks, run.items, stage, seen_by=self.unanswered.add):
-                    self.scores.add(score, run.items[score.position].task)
-                self.n_scored += 1
-            items = run.items[: self.ends[number - 1]]
-            layout = layout_of(run.plan, items, left_out=self.unanswered.same_in_both)
-            data = LookData(
-                plan=run.plan,
-                looks=self.looks,
-                scores=self.scores,
-                layout=layout,
-                streams=Streams.of(run.comparison.plan_hash),
-                number=number,
-                before=self.taken,
-            )
-            return take_look(data, n_items=len(items), input_hash=scores_hash(self.scores, layout).hexdigest())

@@ -36,6 +36,7 @@ Say = Callable[[str], None]
 PASSING = (InfrastructureError, TooManyRequests, EndpointMisconfigured)
 """Of a service that has answered before: it is away, busy, or a proxy speaks in its place for a while."""
 ENDED = (ComparisonStatus.INTERRUPTED, ComparisonStatus.STOPPED, ComparisonStatus.FINISHED)
+NO_ANSWER = "The server's answer is none of a qualab service"
 NO_SERVICE = "Name a server of `qualab serve`, of this version or a newer one"
 
 
@@ -90,18 +91,6 @@ class StoredVerdicts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Named:
-    id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Listed:
-    """What is read of a list of comparisons."""
-
-    entries: tuple[_Named, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServedVerdicts:
     """A server of `qualab serve`."""
 
@@ -110,10 +99,12 @@ class ServedVerdicts:
     async def latest(self, label: str) -> str:
         """The id of the newest comparison with a label. Raises ComparisonNotFound."""
         page = await self.remote.get(f"/comparisons?{urlencode({'label': label, 'limit': 1})}")
-        entries = _read(_Listed, page).entries
-        if not entries:
-            raise _nothing_labelled(label)
-        return entries[0].id
+        match page:
+            case {"entries": []}:
+                raise _nothing_labelled(label)
+            case {"entries": [{"id": str(newest)}, *_]}:
+                return newest
+        raise EndpointMisconfigured(NO_ANSWER, hint=NO_SERVICE)
 
     async def verdict(self, comparison_id: str) -> VerdictSummary:
         """Raises ComparisonNotFound."""
@@ -128,7 +119,7 @@ def _read(kind: type[T], content: Mapping[str, object]) -> T:
     try:
         return TypeAdapter(kind).validate_python(content)
     except ValidationError as exc:
-        raise EndpointMisconfigured("The server's answer is none of a qualab service", hint=NO_SERVICE) from exc
+        raise EndpointMisconfigured(NO_ANSWER, hint=NO_SERVICE) from exc
 
 
 Source = StoredVerdicts | ServedVerdicts

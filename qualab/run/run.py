@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.scoring import score_answers
@@ -78,22 +77,19 @@ async def start(
     """
     if settings.sequential:
         raise takes_turns()
-    async with open_arms(services, _urls(settings), policy=settings.policy, keys=keys) as endpoints:
-        prepared = await _prepared(services, settings, endpoints, progress, frozen)
-        run = _created(
-            services, settings, prepared, comparison_id, asked_at, endpoints=endpoints, keys=keys, progress=progress
-        )
-        with way_on(run.id):
-            _record(run, prepared.checked, prepared.pins)
-            with claimed(services, run.id):
-                return await _to_the_end(run)
+    check_given(settings)
+    async with _begun(
+        services, settings, ArmName, keys=keys, progress=progress, frozen=frozen, id_=comparison_id, asked_at=asked_at
+    ) as run:
+        return await _to_the_end(run)
 
 
 async def look_before(
     services: PairServices, settings: Settings, *, keys: Keys, progress: Progress, frozen: Plan | None = None
 ) -> Preflight:
     """Everything that `start` would check before its first item, and nothing stored. Raises as `start`."""
-    async with open_arms(services, _urls(settings), policy=settings.policy, keys=keys) as endpoints:
+    check_given(settings)
+    async with open_arms(services, _urls(settings, ArmName), policy=settings.policy, keys=keys) as endpoints:
         prepared = await _prepared(services, settings, endpoints, progress, frozen)
         findings = sorted(prepared.findings, key=lambda finding: not finding.stops)
         return Preflight(engines=prepared.checked.engines, findings=tuple(findings), pins=prepared.pins)
@@ -115,15 +111,10 @@ async def resume(
     comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
     if refuse_imported(comparison, "resumed").plan.sequential:
         raise takes_turns()
-    async with _reopened(services, comparison, ArmName, keys=keys, progress=progress, local=local) as (run, here):
-        progress.phase("Checking both endpoints")
-        with way_on(run.id):
-            await _check_again(run, here)
-            with claimed(services, run.id):
-                if retry_failed:
-                    looks = services.store.looks(run.id)
-                    services.store.drop_failures(run.id, from_position=looked_to(looks))
-                return await _to_the_end(run)
+    async with _reopened(services, comparison, ArmName, keys=keys, progress=progress, local=local) as run:
+        if retry_failed:
+            services.store.drop_failures(run.id, from_position=looked_to(services.store.looks(run.id)))
+        return await _to_the_end(run)
 
 
 def takes_turns() -> UsageError:
@@ -144,14 +135,9 @@ async def begin(
 
     Raises as `start`.
     """
-    urls = {BASELINE: settings.baseline}
-    async with open_arms(services, urls, policy=settings.policy, keys=keys) as endpoints:
-        prepared = await _prepared(services, settings, endpoints, progress, frozen)
-        run = _created(services, settings, prepared, endpoints=endpoints, keys=keys, progress=progress)
-        with way_on(run.id), claimed(services, run.id):
-            _record(run, prepared.checked, prepared.pins)
-            await _ask_baseline(run)
-    return run.id
+    async with _begun(services, settings, [BASELINE], keys=keys, progress=progress, frozen=frozen) as run:
+        await _ask_baseline(run)
+        return run.id
 
 
 def turns_left(services: Services, comparison_id: str, *, retry_failed: bool = False) -> tuple[ArmName, ...]:
@@ -187,19 +173,11 @@ async def take_turn(
     Raises as `begin`; a candidate that cannot be compared leaves the comparison stopped, to be resumed.
     """
     comparison = check_free(services.store, comparison_id, runner=services.runner, now=services.clock.now())
-    async with _reopened(services, comparison, [arm], keys=keys, progress=progress, local=local) as (run, here):
-        with way_on(run.id), claimed(services, run.id):
-            progress.phase(f"Checking the {arm}{', against what was seen of the baseline' if arm is CANDIDATE else ''}")
-            try:
-                with kept_alive(run):
-                    await _check_again(run, here)
-            except PairDiffers as stop:
-                _set_status(run, ComparisonStatus.STOPPED, stop.message)
-                raise
-            if arm is CANDIDATE:
-                return await _to_the_end(run)
-            await _ask_baseline(run)
-            return None
+    async with _reopened(services, comparison, [arm], keys=keys, progress=progress, local=local) as run:
+        if arm is CANDIDATE:
+            return await _to_the_end(run)
+        await _ask_baseline(run)
+        return None
 
 
 async def _ask_baseline(run: Run) -> None:
@@ -211,9 +189,56 @@ async def _ask_baseline(run: Run) -> None:
 # what the above share, in the order in which it is done
 
 
-def _urls(settings: Settings) -> dict[ArmName, str]:
-    check_given(settings)
-    return {BASELINE: settings.baseline, CANDIDATE: settings.candidate}
+def _urls(settings: Settings, arms: Iterable[ArmName]) -> dict[ArmName, str]:
+    return {arm: settings.baseline if arm is BASELINE else settings.candidate for arm in arms}
+
+
+@asynccontextmanager
+async def _begun(
+    services: Services,
+    settings: Settings,
+    arms: Iterable[ArmName],
+    *,
+    keys: Keys,
+    progress: Progress,
+    frozen: Plan | None,
+    id_: str = "",
+    asked_at: datetime | None = None,
+) -> AsyncIterator[Run]:
+    """A new comparison, stored and claimed, of arms that can be compared."""
+    async with open_arms(services, _urls(settings, arms), policy=settings.policy, keys=keys) as endpoints:
+        prepared = await _prepared(services, settings, endpoints, progress, frozen)
+        stop_at(prepared.findings)
+        now = asked_at or services.clock.now()
+        comparison = Comparison(
+            id=id_ or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+            plan=prepared.plan,
+            plan_hash=plan_hash(prepared.plan),
+            status=ComparisonStatus.PLANNED,
+            label=settings.label,
+            created_at=now,
+            started_at=None,
+            finished_at=None,
+            verdict=None,
+            stop_reason="",
+            duplicates=0,
+            baseline_url=settings.baseline,
+            candidate_url=settings.candidate,
+            local=local_of(settings),
+        )
+        services.store.create(comparison, prepared.items)
+        run = Run(
+            services=services,
+            comparison=comparison,
+            tasks=prepared.tasks,
+            items=prepared.items,
+            endpoints=endpoints,
+            keys=keys,
+            progress=progress,
+        )
+        with way_on(run.id), claimed(services, run.id):
+            _record(run, prepared.checked, prepared.pins)
+            yield run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,37 +293,6 @@ async def _prepared(
     return _Prepared(tasks=tasks, plan=plan, items=items, checked=checked, pins=pins)
 
 
-def _created(
-    services: Services,
-    settings: Settings,
-    prepared: _Prepared,
-    comparison_id: str = "",
-    asked_at: datetime | None = None,
-    **session: Any,
-) -> Run:
-    """Stores a comparison with its items. Raises PairDiffers where its arms cannot be compared."""
-    stop_at(prepared.findings)
-    now = asked_at or services.clock.now()
-    comparison = Comparison(
-        id=comparison_id or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        plan=prepared.plan,
-        plan_hash=plan_hash(prepared.plan),
-        status=ComparisonStatus.PLANNED,
-        label=settings.label,
-        created_at=now,
-        started_at=None,
-        finished_at=None,
-        verdict=None,
-        stop_reason="",
-        duplicates=0,
-        baseline_url=settings.baseline,
-        candidate_url=settings.candidate,
-        local=local_of(settings),
-    )
-    services.store.create(comparison, prepared.items)
-    return Run(services=services, comparison=comparison, tasks=prepared.tasks, items=prepared.items, **session)
-
-
 @asynccontextmanager
 async def _reopened(
     services: Services,
@@ -308,8 +302,8 @@ async def _reopened(
     keys: Keys,
     progress: Progress,
     local: Mapping[str, str] | None,
-) -> AsyncIterator[tuple[Run, Mapping[str, str]]]:
-    """A stored comparison with its tasks, items and endpoints; and where this machine finds things."""
+) -> AsyncIterator[Run]:
+    """A stored comparison, claimed, whose arms that are served are what they were."""
     here = {**comparison.local, **(local or {})}
     tasks = await _load(services, lambda: tasks_again(services, comparison, here), progress)
     items = list(services.store.items(comparison.id))
@@ -324,7 +318,15 @@ async def _reopened(
             keys=keys,
             progress=progress,
         )
-        yield run, here
+        with way_on(run.id), claimed(services, run.id):
+            if len(endpoints) > 1:
+                progress.phase("Checking both endpoints")
+            else:
+                against = ", against what was seen of the baseline" if CANDIDATE in endpoints else ""
+                progress.phase(f"Checking the {next(iter(endpoints))}{against}")
+            with kept_alive(run):
+                await _check_again(run, here)
+            yield run
 
 
 async def _load(services: PairServices, load: Callable[[], LoadedTasks], progress: Progress) -> LoadedTasks:
@@ -348,7 +350,12 @@ async def _check_again(run: Run, here: Mapping[str, str]) -> None:
     checked = await check_arms(run.endpoints, plan, run.items, infos, before)
     pins = await find_pins(services.pins, plan.pins, here, checked.engines, say=run.progress.phase)
     known = (*(pin for pin in earlier if pin.arm not in run.endpoints), *pins)
-    stop_at([*checked.findings, *pin_findings(plan.pins, known, earlier)])
+    try:
+        stop_at([*checked.findings, *pin_findings(plan.pins, known, earlier)])
+    except PairDiffers as stop:
+        if plan.sequential:  # the candidate's turn has begun: lists show why it goes no further
+            _set_status(run, ComparisonStatus.STOPPED, stop.message)
+        raise
     _record(run, checked, tuple(sorted(known, key=lambda pin: pin.arm)))
 
 

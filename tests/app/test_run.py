@@ -18,7 +18,7 @@ from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
 from qualab.model.plan import DecisionRule
 from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import Pulse
-from qualab.run.ask import Arm, Recorder, Tally, feed
+from qualab.run.ask import Arm, Recorder, feed
 from qualab.run.prepare import Run
 from tests.app.fakes import BASELINE, CANDIDATE, Bench, QuietProgress, echo_number, experiment, failure, reply
 from tests.said import english
@@ -105,7 +105,9 @@ async def test_items_are_offered_to_both_arms_in_step_and_the_first_arm_alternat
         keys={},
         progress=progress,
     )
-    arms = [Arm(name=arm, endpoint=bench.baseline, queue=Noting(arm), tally=Tally(total=6)) for arm in ArmName]
+    arms = [Arm(name=arm, endpoint=bench.baseline, total=6) for arm in ArmName]
+    for arm in arms:
+        arm.queue = Noting(arm.name)
     await feed(run, arms, set(), recorder=Recorder(bench.store, analysis.comparison_id))
     both = [BASELINE, CANDIDATE]
     assert offered[:6] == [(arm, n) for n in range(3) for arm in (both if n % 2 == 0 else both[::-1])]
