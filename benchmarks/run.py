@@ -38,11 +38,10 @@ from qualab.model.comparison import Analysis, Comparison
 from qualab.model.engine import Engine, EngineKind
 from qualab.model.items import Item, Reply, Request
 from qualab.model.names import ArmName
-from qualab.model.plan import DecisionRule, RequestPolicy
+from qualab.model.plan import RequestPolicy
 from qualab.model.ports import Endpoint, EndpointInfo
 from qualab.run import run as use_case
-from qualab.run.experiment import Experiment
-from qualab.run.services import Services
+from qualab.run.prepare import Services
 from qualab.settings import load
 
 CONCURRENCY = 128
@@ -179,19 +178,22 @@ class Silent:
 
 
 def evaluate(ports: Sequence[int], folder: Path, tokenizer: Path) -> tuple[Services, Analysis, Silent, Cost]:
-    services = replace(services_of(load(command_line={"db": str(folder / "bench.db")})), open_endpoint=open_told)
-    experiment = Experiment(
-        baseline=f"http://127.0.0.1:{ports[0]}/v1",
-        candidate=f"http://127.0.0.1:{ports[1]}/v1",
-        model="m",
-        tasks=("bench_sums", "bench_picks"),
-        include_path=(folder,),
-        tokenizer=str(tokenizer),
-        policy=RequestPolicy(concurrency=CONCURRENCY),
-        rule=DecisionRule(allow_unobserved=True),  # the mock has no counters
+    settings = load(
+        command_line={
+            "db": str(folder / "bench.db"),
+            "baseline": f"http://127.0.0.1:{ports[0]}/v1",
+            "candidate": f"http://127.0.0.1:{ports[1]}/v1",
+            "model": "m",
+            "tasks": ("bench_sums", "bench_picks"),
+            "include_path": (folder,),
+            "tokenizer": str(tokenizer),
+            "concurrency": CONCURRENCY,
+            "allow_unobserved": True,  # the mock has no counters
+        }
     )
+    services = replace(services_of(settings), open_endpoint=open_told)
     progress = Silent()
-    analysis = run_async(use_case.start(services, experiment, keys={}, progress=progress))
+    analysis = run_async(use_case.start(services, settings, keys={}, progress=progress))
     return services, analysis, progress, since(progress.marks["Checking both endpoints"])
 
 

@@ -15,16 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import qualab
 from qualab.clock import SystemClock
-from qualab.errors import InvalidValue
 from qualab.model.names import ArmName
-from qualab.model.plan import DecisionRule, DrafterCosts, NoisePlan, PinPlaces, RequestPolicy
 from qualab.model.ports import Registry, Renderer, Store
-from qualab.run.experiment import Experiment
-from qualab.run.services import PairServices, Services
 
 if TYPE_CHECKING:
     from qualab.harness.process import Harness
     from qualab.model.logged import TaskKnowledge
+    from qualab.run.prepare import PairServices, Services
     from qualab.settings import Settings
 
 
@@ -111,19 +108,20 @@ def pair_services_of(settings: Settings) -> PairServices:
     """Everything that planning and preflight need: no database."""
     from qualab.endpoints.client import HttpEndpoint, named_tokenizer
     from qualab.endpoints.urls import same_server
-    from qualab.run.pin_sources import LocalPins
+    from qualab.run.prepare import PairServices
 
     return PairServices(
         harness=harness_of(settings),
         open_endpoint=HttpEndpoint,
         named_tokenizer=named_tokenizer,
         is_same_server=same_server,
-        pins=LocalPins(),
     )
 
 
 def services_of(settings: Settings, *, store: Store | None = None) -> Services:
     """Everything that a run needs, on a `store` that is open already or the settings' own."""
+    from qualab.run.prepare import Services
+
     pair = pair_services_of(settings)
     return Services(
         **{own.name: getattr(pair, own.name) for own in fields(pair)},
@@ -155,78 +153,13 @@ def task_facts() -> TaskKnowledge:
     return read_catalog(share("tasks")).facts
 
 
-def rule_of(settings: Settings) -> DecisionRule:
-    """How these settings judge."""
-    return DecisionRule(**_shared(settings, DecisionRule))
-
-
-NEEDED_TO_RUN = ("baseline", "candidate", "model")
-
-
-def experiment_of(settings: Settings, *, needed: tuple[str, ...] = NEEDED_TO_RUN) -> Experiment:
-    """The comparison that these settings describe. Raises InvalidValue for what is needed and missing."""
-    for name in needed:
-        if not getattr(settings, name):
-            raise InvalidValue(
-                f"No {name} is given",
-                hint=f"Give --{name}, set QUALAB_{name.upper()}, or write it into an experiment file (`qualab init`)",
-            )
-    others = {
-        "noise_floor": _noise_floor(settings),
-        "drafter_costs": DrafterCosts(**dict(settings.drafter_costs)) if settings.drafter_costs else None,
-        "image": settings.pin_names.image,
-        "revision": settings.pin_names.revision,
-        "places": _places(settings),
-        "policy": RequestPolicy(
-            concurrency=settings.concurrency,
-            timeout_s=settings.timeout,
-            max_attempts=settings.max_attempts,
-            max_wait_s=settings.max_wait,
-            max_failed_share=settings.max_failed_share,
-        ),
-        "rule": rule_of(settings),
-    }
-    return Experiment(**{**_shared(settings, Experiment), **others})
-
-
-def _shared(settings: Settings, kind: type[DecisionRule | Experiment]) -> dict[str, Any]:
-    """The settings that have the name of a field."""
-    return {field.name: getattr(settings, field.name) for field in fields(kind) if hasattr(settings, field.name)}
-
-
-def places_here(settings: Settings) -> dict[str, str]:
-    """What is said of where the arms run now, for a comparison that is resumed."""
-    from qualab.run.pins import places_text
-
-    said = places_text(_places(settings))
-    left_out = {"checkpoint"} if settings.checkpoint == "" else set()
-    return {name: text for name, text in said.items() if text or name in left_out}
-
-
-def _places(settings: Settings) -> PinPlaces:
-    folder = settings.pin_names.checkpoint
-    return PinPlaces(checkpoint=Path(folder) if folder else None, pods=settings.pods, containers=settings.containers)
-
-
-def _noise_floor(settings: Settings) -> NoisePlan | None:
-    """Any of its settings asks for it; the concurrency is that of the arms where none is given."""
-    from qualab.settings import NoiseSettings
-
-    given, runs, concurrency = settings.noise_floor, settings.noise_floor_runs, settings.noise_floor_concurrency
-    if given is None and runs is None and concurrency is None:
-        return None
-    base = given or NoiseSettings()
-    first = (one for one in (concurrency, base.concurrency, settings.concurrency) if one is not None)
-    return NoisePlan(runs=base.runs if runs is None else runs, concurrency=next(first))
-
-
 def keys_of(settings: Settings, *, managed: bool = False) -> dict[ArmName, str | None]:
     """API keys by arm; they live in memory only. A managed pair's is the one that vLLM takes from the environment."""
     from qualab.settings import api_keys
 
     if managed and (key := os.environ.get("VLLM_API_KEY")):
         return dict.fromkeys(ArmName, key)
-    return {ArmName(arm): key for arm, key in api_keys(settings).items()}
+    return api_keys(settings)
 
 
 def upgrade_database(settings: Settings) -> None:

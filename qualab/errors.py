@@ -9,7 +9,7 @@ from typing import ClassVar
 
 
 class QualabError(Exception):
-    """Base of every error that qualab raises on purpose."""
+    """An error that qualab raises on purpose."""
 
     code: ClassVar[str] = "error"
 
@@ -24,9 +24,7 @@ class QualabError(Exception):
 
 
 class InsufficientData(QualabError):
-    """A statistic that these data cannot give: no evidence is not zero."""
-
-    code = "insufficient-data"
+    code = "insufficient-data"  # no evidence is not zero
 
 
 class UsageError(QualabError):
@@ -53,8 +51,6 @@ class UnknownTask(UsageError):
 
 
 class TooManyTasks(UsageError):
-    """More tasks than the service loads for a plan, or for this caller's."""
-
     code = "too-many-tasks"
 
 
@@ -71,8 +67,6 @@ class BadDataFile(UsageError):
 
 
 class BadLog(UsageError):
-    """A folder or file to import is not what it should be."""
-
     code = "bad-log"
 
 
@@ -105,32 +99,22 @@ class TokenNotFound(UsageError):
 
 
 class ComparisonSignedOff(UsageError):
-    """A comparison that somebody signed off is kept."""
-
     code = "comparison-signed-off"
 
 
 class SignOffRefused(UsageError):
-    """Something stands in the way of signing off, and no reason to override it was given."""
-
     code = "sign-off-refused"
 
 
 class KeyReused(UsageError):
-    """An idempotency key came a second time, with another request."""
-
     code = "idempotency-key-reused"
 
 
 class VersionConflict(UsageError):
-    """What was to be changed has changed since it was read."""
-
     code = "version-conflict"
 
 
 class WrongState(UsageError):
-    """What was asked for does not fit where the comparison stands."""
-
     code = "wrong-state"
 
 
@@ -145,8 +129,6 @@ class Unauthenticated(UsageError):
 
 
 class Forbidden(UsageError):
-    """Who asks may not do this."""
-
     code = "forbidden"
 
 
@@ -157,8 +139,6 @@ class TooManyRequests(UsageError):
 
 
 class EndpointForbidden(UsageError):
-    """The service may not call this URL."""
-
     code = "endpoint-forbidden"
 
 
@@ -169,8 +149,6 @@ class SecretForbidden(UsageError):
 
 
 class PathForbidden(UsageError):
-    """A path of the service's machine that requests may not name."""
-
     code = "path-forbidden"
 
 
@@ -181,14 +159,10 @@ class Underpowered(UsageError):
 
 
 class ComparisonBusy(UsageError):
-    """Another process is running this comparison."""
-
     code = "comparison-busy"
 
 
 class PlanChanged(UsageError):
-    """Tasks, data or settings are no longer those of the stored plan."""
-
     code = "plan-changed"
 
 
@@ -209,8 +183,6 @@ class EndpointUnreachable(InfrastructureError):
 
 
 class PinUnreadable(InfrastructureError):
-    """What an arm runs was to be verified, and could not be looked into."""
-
     code = "pin-unreadable"
 
 
@@ -221,20 +193,14 @@ class RunStopped(InfrastructureError):
 
 
 class RenderError(InfrastructureError):
-    """A report cannot be drawn: fonts are missing, or what draws it failed."""
-
     code = "render"
 
 
 class WorkersLost(InfrastructureError):
-    """One worker after another was lost while it ran the same comparison."""
-
     code = "workers-lost"
 
 
 class GateTimedOut(InfrastructureError):
-    """There was no verdict in the time that a gate waits."""
-
     code = "gate-timed-out"
 
 
@@ -243,8 +209,6 @@ class HarnessError(InfrastructureError):
 
 
 class ScoringTimedOut(HarnessError):
-    """A filter or metric did not come to an end on one answer."""
-
     code = "scoring-timed-out"
 
 
@@ -277,19 +241,15 @@ class StoreReadOnly(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """A row does not hold what qualab writes there."""
-
     code = "store-damaged"
 
 
 class SchemaMismatch(StoreError):
-    """The database has another schema than this version of qualab."""
-
     code = "schema-mismatch"
 
 
 def error_class(code: str, otherwise: type[QualabError]) -> type[QualabError]:
-    """The class of a stable code; `otherwise` for one that this version does not know."""
+    """Find the class of a stable code; `otherwise` for one that this version does not know."""
     kinds = list(QualabError.__subclasses__())
     for kind in kinds:  # grows as it goes: classes below classes
         if kind.code == code:

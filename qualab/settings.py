@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
 )
+from pydantic_core import PydanticCustomError
+from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, SettingsConfigDict
 
 from qualab.errors import InvalidValue, UnknownSetting, UsageError
+from qualab.model.items import check_gen_kwargs
 from qualab.model.names import ArmName, Objective
-from qualab.model.plan import by_arm
+from qualab.model.plan import DecisionRule, DrafterCosts, NoisePlan, RequestPolicy, by_arm, digest_of
 
 ENV_PREFIX = "QUALAB_"
+NEEDED_TO_RUN = ("baseline", "candidate", "model")
+LONGEST_S = 86_400
+SMALLEST_MARGIN, SMALLEST_ALPHA, MOST_POWER = 1e-6, 1e-9, 0.999999
+"""Beyond them the arithmetic of power ends, and no number of items would do."""
+_NAME = r"[a-zA-Z0-9][a-zA-Z0-9_.-]*"
+POD, CONTAINER = re.compile(rf"{_NAME}/{_NAME}(/{_NAME})?"), re.compile(_NAME)
 
 
 class _DuplicateKey(yaml.MarkedYAMLError):
@@ -50,10 +65,8 @@ def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, Path) else value
 
 
-def parse_gen_kwargs(value: Any) -> Any:
-    """lm-eval's "temperature=0.7,top_p=0.9", or JSON, or a mapping already."""
-    if not isinstance(value, str):
-        return value
+def _gen_kwargs(value: str) -> Any:
+    """Read lm-eval's "temperature=0.7,top_p=0.9", or JSON."""
     if value.lstrip().startswith("{"):
         return _yaml(value)
     pairs = [part.partition("=") for part in _parts(value) if part.strip()]
@@ -66,7 +79,7 @@ def parse_gen_kwargs(value: Any) -> Any:
 
 
 def _parts(text: str) -> list[str]:
-    """What commas separate, but for those within brackets or quotes."""
+    """Split at commas, but not within brackets or quotes."""
     parts, depth, is_quoted = [""], 0, False
     for character in text:
         is_quoted ^= character == '"'
@@ -86,7 +99,7 @@ def _yaml(text: str) -> Any:
 
 
 def parse_shares(text: str) -> dict[str, float]:
-    """ "0.05", "gsm8k=0.02" or "0.05,gsm8k=0.02"; a number without a name stands under "". Raises InvalidValue."""
+    """Read "0.05", "gsm8k=0.02" or both; a number without a name stands under "". Raises InvalidValue."""
     shares = {}
     for part in text.split(","):
         name, _, number = part.rpartition("=")
@@ -97,10 +110,8 @@ def parse_shares(text: str) -> dict[str, float]:
     return shares
 
 
-def parse_numbers(value: Any) -> Any:
-    """ "gsm8k=0.01,kobest=0.03", or a mapping already."""
-    if not isinstance(value, str):
-        return value
+def _numbers(value: str) -> dict[str, str]:
+    """Read "gsm8k=0.01,kobest=0.03"."""
     numbers = {}
     for part in value.split(","):
         name, equals, text = part.rpartition("=")
@@ -110,19 +121,10 @@ def parse_numbers(value: Any) -> Any:
     return numbers
 
 
-Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_tuple)]
-Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_as_tuple)]
-ByArm = Annotated[
-    dict[ArmName, str], NoDecode, BeforeValidator(lambda value: by_arm(value) if isinstance(value, str) else value)
-]
-
-
-def parse_bounds(value: Any) -> Any:
-    """ "reward=-1:1,score=0:100", or a mapping already."""
-    if not isinstance(value, str):
-        return value
+def _bounds(value: str) -> dict[str, tuple[str, str]]:
+    """Read "reward=-1:1,score=0:100"."""
     bounds = {}
-    for name, text in parse_numbers(value).items():
+    for name, text in _numbers(value).items():
         low, colon, high = text.partition(":")
         if not colon:
             raise ValueError(f"'{name}={text}' is not of the form name=low:high")
@@ -130,9 +132,86 @@ def parse_bounds(value: Any) -> Any:
     return bounds
 
 
-Numbers = Annotated[dict[str, float], NoDecode, BeforeValidator(parse_numbers)]
-ScoreBounds = Annotated[dict[str, tuple[float, float]], NoDecode, BeforeValidator(parse_bounds)]
-GenKwargs = Annotated[dict[str, Any], NoDecode, BeforeValidator(parse_gen_kwargs)]
+def _text(parse: Callable[[str], Any]) -> BeforeValidator:
+    """Parse a text, as of a command line; what a file or a request holds is whole already."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+
+def _must(holds: Callable[[Any], bool], allowed: str) -> AfterValidator:
+    return AfterValidator(lambda value: _checked(value, holds, allowed))
+
+
+def _checked(value: Any, holds: Callable[[Any], bool], allowed: str) -> Any:
+    """The value, which may be None."""
+    if value is not None and not holds(value):
+        raise PydanticCustomError("allowed", "must be {allowed}", {"allowed": allowed})
+    return value
+
+
+def _check_arms(names: dict[ArmName, str], form: re.Pattern[str], described: str) -> dict[ArmName, str]:
+    for arm, name in names.items():
+        if not form.fullmatch(name):
+            raise ValueError(f"'{name}' of the {arm} is not of the form {described}")
+    return names
+
+
+def _image(value: str | None) -> str | None:
+    if value and (re.search(r"\s", value) or ("@" in value and not digest_of(value))):
+        hint = "It ends with @sha256: and 64 lower-case hex digits"
+        raise InvalidValue(f"image: {value} is no image with a digest", hint=hint)
+    return value
+
+
+def _is_count(number: float) -> bool:
+    return number >= 1
+
+
+def _is_share(number: float) -> bool:
+    return 0 <= number < 1
+
+
+def _is_margin(number: float) -> bool:
+    return SMALLEST_MARGIN <= number < 1
+
+
+MARGIN = f"a fraction between 0 and 1, as 0.02 for 2 percentage points, and at least {SMALLEST_MARGIN:g}"
+COUNT, SHARE = "1 or more", "at least 0 and below 1"
+RANGES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "num_fewshot": (lambda n: n >= 0, "0 or more"),
+    "limit": (lambda n: n > 0, "a number above 0 (below 1: a share of the items)"),
+    "repeats": (_is_count, COUNT),
+    "looks": (lambda n: 2 <= n <= 10, "2 to 10, or not given"),
+    "noise_floor_runs": (lambda n: 1 <= n <= 9, "1 to 9"),
+    "noise_floor_concurrency": (_is_count, COUNT),
+    "margin": (_is_margin, MARGIN),
+    "alpha": (lambda x: SMALLEST_ALPHA <= x < 0.5, f"between 0 and 0.5, and at least {SMALLEST_ALPHA:g}"),
+    "power": (lambda x: 0 < x <= MOST_POWER, f"between 0 and 1, as 0.8, and at most {MOST_POWER:g}"),
+    "concurrency": (_is_count, COUNT),
+    "timeout": (lambda x: 0 < x <= LONGEST_S, f"above 0 and at most {LONGEST_S} seconds"),
+    "max_attempts": (_is_count, COUNT),
+    "max_wait": (lambda x: 0 <= x <= LONGEST_S, f"0 to {LONGEST_S} seconds"),
+    "max_failed_share": (lambda x: 0 < x <= 1, "above 0 and at most 1"),
+    "max_missing_share": (_is_share, SHARE),
+    "missing_lost": (_is_share, SHARE),
+    "expected_missing": (_is_share, SHARE),
+    "min_accepted_share": (_is_share, SHARE),
+    "drafter_costs": (lambda costs: min(costs.draft, costs.overhead) >= 0, "0 or more"),
+}
+"""What a setting's value must be, where its type does not say it."""
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_tuple)]
+Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_as_tuple)]
+Margins = Annotated[dict[str, Annotated[float, _must(_is_margin, MARGIN)]], NoDecode, _text(_numbers)]
+Bounds = Annotated[
+    tuple[float, float],
+    _must(lambda pair: -math.inf < pair[0] < pair[1] < math.inf, "two numbers, the lower first"),
+]
+ScoreBounds = Annotated[dict[str, Bounds], NoDecode, _text(_bounds)]
+GenKwargs = Annotated[dict[str, Any], NoDecode, _text(_gen_kwargs)]
+ByArm = Annotated[dict[ArmName, str], NoDecode, _text(by_arm)]
+Pods = Annotated[ByArm, AfterValidator(lambda names: _check_arms(names, POD, "namespace/pod"))]
+Containers = Annotated[ByArm, AfterValidator(lambda names: _check_arms(names, CONTAINER, "NAME"))]
+Costs = Annotated[DrafterCosts, NoDecode, _text(_numbers)]
 
 
 class NoiseSettings(BaseModel):
@@ -140,8 +219,8 @@ class NoiseSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    runs: int = 1
-    concurrency: int | None = None
+    runs: Annotated[int, _must(*RANGES["noise_floor_runs"])] = 1
+    concurrency: Annotated[int | None, _must(_is_count, COUNT)] = None
 
 
 class PinSettings(BaseModel):
@@ -149,21 +228,9 @@ class PinSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    image: str = ""
+    image: Annotated[str, AfterValidator(_image)] = ""
     revision: str = ""
     checkpoint: str = ""
-
-
-class DrafterCostSettings(BaseModel):
-    """The mapping `drafter_costs`, or "draft=0.2,overhead=0.05"."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    draft: float
-    overhead: float = 0.0
-
-
-Costs = Annotated[DrafterCostSettings, NoDecode, BeforeValidator(parse_numbers)]
 
 
 class Settings(BaseSettings):
@@ -208,7 +275,7 @@ class Settings(BaseSettings):
         description="Largest difference that counts as equal; 0.02 is 2 pp.",
         json_schema_extra={"exclusiveMinimum": 0, "exclusiveMaximum": 1},
     )
-    margins: Numbers = Field(
+    margins: Margins = Field(
         default_factory=dict,
         description="Other margins by benchmark, task or metric, as gsm8k=0.01,kobest=0.03.",
     )
@@ -248,14 +315,16 @@ class Settings(BaseSettings):
     min_accepted_share: float = Field(0.0, description="Share of accepted draft tokens below which a task is INVALID.")
     allow_unobserved: bool = Field(False, description="Let a verdict stand where nothing tells that the drafter ran.")
     pins: PinSettings | None = None
-    image: str | None = Field(None, description="Image that both arms run, as NAME@sha256:DIGEST.")
+    image: Annotated[str | None, AfterValidator(_image)] = Field(
+        None, description="Image that both arms run, as NAME@sha256:DIGEST."
+    )
     revision: str | None = Field(None, description="Commit of the checkpoint that both arms serve.")
     checkpoint: str | None = Field(None, description="The checkpoint's folder on this machine: its hash pins it.")
-    pods: ByArm = Field(
+    pods: Pods = Field(
         default_factory=dict,
         description="Pods whose image kubectl verifies, as baseline=NS/POD,candidate=NS/POD.",
     )
-    containers: ByArm = Field(
+    containers: Containers = Field(
         default_factory=dict,
         description="Containers whose image docker verifies, as baseline=NAME,candidate=NAME.",
     )
@@ -283,42 +352,94 @@ class Settings(BaseSettings):
         given = {"image": self.image, "revision": self.revision, "checkpoint": self.checkpoint}
         return base.model_copy(update={name: value for name, value in given.items() if value is not None})
 
+    @property
+    def policy(self) -> RequestPolicy:
+        return RequestPolicy(
+            concurrency=self.concurrency,
+            timeout_s=self.timeout,
+            max_attempts=self.max_attempts,
+            max_wait_s=self.max_wait,
+            max_failed_share=self.max_failed_share,
+        )
+
+    @property
+    def rule(self) -> DecisionRule:
+        return DecisionRule(**{part.name: getattr(self, part.name) for part in fields(DecisionRule)})
+
+    @property
+    def noise_plan(self) -> NoisePlan | None:
+        """None where neither the mapping nor a flag asks for runs."""
+        base, runs = self.noise_floor or NoiseSettings(), self.noise_floor_runs
+        if self.noise_floor is None and runs is None:
+            return None
+        concurrency = self.noise_floor_concurrency or base.concurrency or self.concurrency
+        return NoisePlan(runs=runs or base.runs, concurrency=concurrency)
+
+    @field_validator(*RANGES)
+    @classmethod
+    def _in_range(cls, value: Any, info: ValidationInfo) -> Any:
+        return _checked(value, *RANGES[info.field_name or ""])
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        check_gen_kwargs(self.gen_kwargs, allow_extra=self.allow_extra)
+        temperature = self.gen_kwargs.get("temperature") or 0
+        try:
+            is_sampled = float(temperature) > 0
+        except (TypeError, ValueError) as exc:
+            raise InvalidValue(
+                f"temperature {temperature!r} is not a number",
+                hint="Change --gen-kwargs",
+                fields={"gen_kwargs": "its temperature must be a number"},
+            ) from exc
+        if self.sequential and self.looks:
+            raise InvalidValue(
+                "Looks compare the arms while both are asked, and --sequential asks one after the other",
+                hint="Leave out looks, or serve both arms at once",
+                fields={"looks": "may not be given with sequential"},
+            )
+        if self.repeats > 1 and not is_sampled:
+            raise InvalidValue(
+                f"repeats {self.repeats} at temperature 0 would ask the same thing again",
+                hint="Set a temperature, as --gen_kwargs temperature=0.7, or leave --repeats at 1",
+                fields={"repeats": "must be 1 at temperature 0"},
+            )
+        for arm in self.pods.keys() & self.containers.keys():
+            raise InvalidValue(f"The {arm} has a pod and a container", hint="Name the one that serves its URL")
+        return self
+
     @classmethod
     def settings_customise_sources(
         cls,
         settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        init_settings: Any,
+        env_settings: Any,
+        dotenv_settings: Any,  # noqa: ARG003
+        file_secret_settings: Any,  # noqa: ARG003
+    ) -> tuple[Any, ...]:
         """Command line, then environment, then file: `load` puts the first and the last into one init mapping."""
-        assert isinstance(init_settings, InitSettingsSource)
-        assert isinstance(env_settings, EnvSettingsSource)
         given = init_settings.init_kwargs
         command_line = InitSettingsSource(settings_cls, given.get("command_line", {}))
         file = InitSettingsSource(settings_cls, given.get("file", {}))
         return (command_line, env_settings, file) if given.get("environment", True) else (command_line, file)
 
 
+def check_given(settings: Settings, needed: tuple[str, ...] = NEEDED_TO_RUN) -> None:
+    """Raises InvalidValue for the first setting that is needed and empty."""
+    for name in needed:
+        if not getattr(settings, name):
+            raise InvalidValue(
+                f"No {name} is given",
+                hint=f"Give --{name}, set QUALAB_{name.upper()}, or write it into an experiment file (`qualab init`)",
+            )
+
+
 PLAN_FORMAT = "qualab_plan"
 """The key that makes a file a frozen plan; its experiment stands under "experiment"."""
 PLACE_FIELDS = (
-    "baseline",
-    "candidate",
-    "data_dir",
-    "include_path",
-    "tokenizer",
-    "label",
-    "output_path",
-    "db",
-    "checkpoint",
-    "pods",
-    "containers",
-    "api_key_file",
-    "baseline_api_key_file",
-    "candidate_api_key_file",
-    "scoring_timeout",
+    *("baseline", "candidate", "data_dir", "include_path", "tokenizer", "label", "output_path", "db"),
+    *("checkpoint", "pods", "containers"),
+    *("api_key_file", "baseline_api_key_file", "candidate_api_key_file", "scoring_timeout"),
 )
 """Where things are and go: what may differ between runs of one plan."""
 KEY_FIELDS = ("api_key", "baseline_api_key", "candidate_api_key")
@@ -347,16 +468,20 @@ def load(
         return Settings(**sources)
     except ValidationError as exc:
         wrong = exc.errors()
-        name = _name(wrong[0])
+        name, given_value = _name(wrong[0]), wrong[0].get("input")
+        hint = f"Given: {'(not shown)' if 'key' in name else repr(given_value)}"
+        if is_range := wrong[0]["type"] == "allowed":
+            hint = f"Change --{name.partition('.')[0].replace('_', '-')}"
         raise InvalidValue(
-            f"{name}: {_message(wrong[0])}",
-            hint=f"Given: {_shown(name, wrong[0].get('input'))}",
-            fields={_name(one): _unrepeated(one) for one in wrong},
+            f"{name}{'' if is_range else ':'} {_message(wrong[0])}",
+            hint=hint,
+            fields={_name(error): _unrepeated(error) for error in wrong},
         ) from exc
 
 
 def _name(error: Any) -> str:
-    return ".".join(str(part) for part in error["loc"] if part not in ("NoiseSettings", "PinSettings"))
+    parts = ("NoiseSettings", "PinSettings", "DrafterCosts")
+    return ".".join(str(part) for part in error["loc"] if not str(part).endswith(parts))
 
 
 def _message(error: Any) -> str:
@@ -366,10 +491,6 @@ def _message(error: Any) -> str:
 def _unrepeated(error: Any) -> str:
     """The message without what was given, which own messages quote."""
     return re.sub(r"'[^']*'", "it", _message(error)) if error["type"] == "value_error" else _message(error)
-
-
-def _shown(name: str, value: object) -> str:
-    return "(not shown)" if "key" in name else repr(value)
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -397,51 +518,42 @@ def read_experiment(path: Path) -> dict[str, Any]:
     return checked_experiment(content, where=str(path))
 
 
-def checked_experiment(content: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    """Settings without those that are empty. Raises UnknownSetting naming the nearest key."""
-    for key in content:
-        check_known(str(key), where=where)
-    return {str(key): value for key, value in content.items() if value is not None}
-
-
 OF_A_PAIR = ("served_model_name", "speculative_config", "args", "env")
 """Names that tell a file of `qualab pair init` from one of `qualab init`."""
 
 
-def check_known(key: str, *, where: str) -> None:
-    """Raises UnknownSetting with the nearest right name."""
-    if key in FIELDS:
-        return
-    if key in KEY_FIELDS:
-        raise UnknownSetting(
-            f"{where}: {key} may not stand in a file", hint=f"Set {ENV_PREFIX}{key.upper()}, or {key}_file to a path"
-        )
-    if key in OF_A_PAIR:
-        raise UnknownSetting(f"{where} is the file of a pair", hint=f"Give it as --managed {where}")
-    near = difflib.get_close_matches(key.replace("-", "_"), FIELDS, n=1, cutoff=0.5)
-    hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(FIELDS)}"
-    raise UnknownSetting(f"{where}: unknown setting {key}", hint=hint, fields={key: f"is no setting. {hint}"})
+def checked_experiment(content: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """Settings without those that are empty. Raises UnknownSetting naming the nearest key."""
+    for key in map(str, content):
+        if key in FIELDS:
+            continue
+        if key in KEY_FIELDS:
+            hint = f"Set {ENV_PREFIX}{key.upper()}, or {key}_file to a path"
+            raise UnknownSetting(f"{where}: {key} may not stand in a file", hint=hint)
+        if key in OF_A_PAIR:
+            raise UnknownSetting(f"{where} is the file of a pair", hint=f"Give it as --managed {where}")
+        near = difflib.get_close_matches(key.replace("-", "_"), FIELDS, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(FIELDS)}"
+        raise UnknownSetting(f"{where}: unknown setting {key}", hint=hint, fields={key: f"is no setting. {hint}"})
+    return {str(key): value for key, value in content.items() if value is not None}
 
 
-def api_keys(settings: Settings) -> dict[str, str | None]:
-    """Each arm's key: its own before the common one, the environment before a file."""
-    own = {
-        "baseline": (settings.baseline_api_key, settings.baseline_api_key_file),
-        "candidate": (settings.candidate_api_key, settings.candidate_api_key_file),
-    }
+def api_keys(settings: Settings) -> dict[ArmName, str | None]:
+    """Each arm's key: its own before the common one, the environment before a file. Raises UsageError."""
     common = _key(settings.api_key, settings.api_key_file)
-    return {arm: _key(*sources) or common for arm, sources in own.items()}
+    return {
+        ArmName.BASELINE: _key(settings.baseline_api_key, settings.baseline_api_key_file) or common,
+        ArmName.CANDIDATE: _key(settings.candidate_api_key, settings.candidate_api_key_file) or common,
+    }
 
 
 def _key(value: SecretStr | None, path: Path | None) -> str | None:
     if value is not None and value.get_secret_value().strip():
         return value.get_secret_value().strip()
-    if path is None:
-        return None
-    hint = "It holds one key and nothing else"
     try:
-        return path.read_text(encoding="utf-8").strip() or None
-    except OSError as exc:
-        raise UsageError(f"Cannot read the key file {path}: {exc.strerror}", hint=hint) from exc
-    except UnicodeDecodeError as exc:
-        raise UsageError(f"The key file {path} is not text", hint=hint) from exc
+        return path.read_text(encoding="utf-8").strip() or None if path else None
+    except (OSError, UnicodeDecodeError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
+        raise UsageError(
+            f"Cannot read the key file {path}: {reason}", hint="It holds one key and nothing else"
+        ) from exc

@@ -8,10 +8,10 @@ from typing import get_args
 
 import pytest
 
-from qualab.bootstrap import experiment_of, keys_of, store_named, store_of
+from qualab.bootstrap import keys_of, store_named, store_of
 from qualab.errors import InvalidValue, UnknownSetting, UsageError
 from qualab.model.names import ArmName
-from qualab.settings import FIELDS, OPTIONS, Settings, load
+from qualab.settings import FIELDS, OPTIONS, Settings, check_given, load
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def test_command_line_beats_environment_beats_file_beats_default(
     ("given", "expected"),
     [
         ("temperature=0.7,top_p=0.9", {"temperature": 0.7, "top_p": 0.9}),
-        ("do_sample=true,until=END", {"do_sample": True, "until": "END"}),
+        ("do_sample=true,temperature=1,until=END", {"do_sample": True, "temperature": 1, "until": "END"}),
         ('{"stop_token_ids": [1, 2]}', {"stop_token_ids": [1, 2]}),
         ({"temperature": 0}, {"temperature": 0}),
         (
@@ -55,9 +55,42 @@ def test_gen_kwargs_are_read_as_lm_eval_reads_them(given: object, expected: obje
     assert load(command_line={"gen_kwargs": given}).gen_kwargs == expected
 
 
-def test_a_generation_setting_that_is_given_twice_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="'temperature' is given twice"):
-        load(command_line={"gen_kwargs": "temperature=0.7,temperature=0.2"})
+A = "sha256:" + "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"gen_kwargs": "temperature=0.7,temperature=0.2"}, "'temperature' is given twice"),
+        ({"gen_kwargs": {"temperature": "warm"}}, "temperature 'warm' is not a number"),
+        ({"limit": 0}, "limit must be a number above 0"),
+        ({"margin": 1.0}, "margin must be a fraction"),
+        ({"margins": "a=0"}, r"margins\.a must be a fraction"),
+        ({"alpha": 0.5}, "alpha must be between 0 and 0.5"),
+        ({"concurrency": 0}, "concurrency must be 1 or more"),
+        ({"timeout": float("inf")}, "timeout must be above 0 and at most 86400"),
+        ({"timeout": 1e12}, "timeout must be above 0 and at most 86400"),
+        ({"repeats": 2}, "at temperature 0 would ask the same thing"),
+        ({"looks": 3, "sequential": True}, "one after the other"),
+        ({"noise_floor": {"runs": 10}}, r"noise_floor\.runs must be 1 to 9"),
+        ({"score_bounds": {"sums": (100.0, 0.0)}}, r"score_bounds\.sums must be two numbers, the lower first"),
+        ({"score_bounds": {"sums": (0.0, float("inf"))}}, "must be two numbers"),
+        ({"drafter_costs": {"draft": 1, "drift": 2}}, r"drafter_costs\.drift"),
+        ({"pods": {ArmName.BASELINE: "off-0"}}, "'off-0' of the baseline is not of the form namespace/pod"),
+        ({"pods": "candidate=a/--all"}, "of the candidate is not of the form namespace/pod"),
+        ({"pods": "left=a/b"}, "'left=a/b' is not of the form|left"),
+        ({"containers": "baseline=-f"}, "'-f' of the baseline"),
+        ({"pods": "baseline=a/b", "containers": "baseline=c"}, "The baseline has a pod and a container"),
+        *(
+            ({"image": image}, "is no image with a digest")
+            for image in (f"a/b@{A[:-1]}", f"a/b@{A}0", f"a/b@{A.upper()}", "a/b@latest", "a b", f"a@{A}:v1")
+        ),
+        ({"pins": {"image": "a b"}}, "is no image with a digest"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused(given: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidValue, match=says):
+        load(content=given, environment=False)
 
 
 def test_bounds_of_scores_are_text_or_pairs(tmp_path: Path) -> None:
@@ -104,22 +137,12 @@ def test_a_file_that_is_not_there_names_its_path(tmp_path: Path) -> None:
 def test_keys_come_from_the_environment_or_a_file_and_an_arms_own_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "key").write_text("from-file\n", encoding="utf-8")
-    monkeypatch.setenv("QUALAB_CANDIDATE_API_KEY", "own")
-    keys = keys_of(load(command_line={"api_key_file": tmp_path / "key"}))
-    assert keys == {ArmName.BASELINE: "from-file", ArmName.CANDIDATE: "own"}
-
-
-def test_no_key_is_no_key() -> None:
     assert keys_of(load()) == {ArmName.BASELINE: None, ArmName.CANDIDATE: None}
-
-
-def test_a_key_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUALAB_API_KEY", "sk-secret")
-    assert "sk-secret" not in repr(load())
-
-
-def test_an_unreadable_key_file_is_named_without_its_content(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("from-file\n", encoding="utf-8")
+    monkeypatch.setenv("QUALAB_CANDIDATE_API_KEY", "own-secret")
+    settings = load(command_line={"api_key_file": tmp_path / "key"})
+    assert keys_of(settings) == {ArmName.BASELINE: "from-file", ArmName.CANDIDATE: "own-secret"}
+    assert "own-secret" not in repr(settings)
     with pytest.raises(UsageError, match="missing-key"):
         keys_of(load(command_line={"api_key_file": tmp_path / "missing-key"}))
 
@@ -128,7 +151,7 @@ def test_an_unreadable_key_file_is_named_without_its_content(tmp_path: Path) -> 
 def test_what_a_run_cannot_do_without_is_asked_for(missing: str) -> None:
     given = {"baseline": "http://a", "candidate": "http://b", "model": "m"} | {missing: None}
     with pytest.raises(InvalidValue, match=missing):
-        experiment_of(load(command_line=given))
+        check_given(load(command_line=given))
 
 
 def test_the_example_file_holds_only_known_settings_and_loads(tmp_path: Path) -> None:

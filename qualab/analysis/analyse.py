@@ -342,7 +342,7 @@ def _caveats(plan: Plan, seen: Sequence[Observation]) -> Iterator[Reason]:
     if plan.imported:
         yield from import_caveats(plan.imported)
     yield from lost_interleaving(plan, seen)
-    if plan.is_limited:
+    if plan.limit is not None:
         yield Reason("limited", {"limit": plan.limit})
     if plan.imported is None and plan.pins.unpinned:
         yield Reason("unpinned", {"parts": plan.pins.unpinned})

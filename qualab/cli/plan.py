@@ -30,7 +30,7 @@ from qualab.settings import (
 if TYPE_CHECKING:
     from qualab.planning import suite
     from qualab.planning.suite import Planning
-    from qualab.run.experiment import FrozenPlan
+    from qualab.run.prepare import FrozenPlan
 
 
 HEAD = """\
@@ -91,24 +91,23 @@ def plan(
 def _planned(settings: Settings, beliefs: suite.Given, pilot: str | None) -> Planning:
     from qualab import bootstrap
     from qualab.planning.suite import pilot_of, plan_comparison
-    from qualab.run.experiment import check, make_plan, task_options
-    from qualab.run.pin_sources import LocalPins
-    from qualab.run.pins import planned_hash
+    from qualab.run.pins import LocalPins
+    from qualab.run.prepare import local_of, make_plan, task_options
 
-    wanted = bootstrap.experiment_of(settings, needed=())
-    check(wanted)
     seen = pilot_of(bootstrap.store_of(settings), pilot) if pilot else None
-    tasks = bootstrap.harness_of(settings).load(task_options(wanted))
-    named = planned_hash(LocalPins(), wanted.places, None, say=complain)
-    plan = make_plan(wanted, tasks, checkpoint_hash=bootstrap.run_async(named))
-    return plan_comparison(plan, tasks.render(), beliefs, seen, missing=wanted.expected_missing)
+    tasks = bootstrap.harness_of(settings).load(task_options(settings))
+    folder, digest = local_of(settings)["checkpoint"], ""
+    if folder:
+        digest = bootstrap.run_async(LocalPins().checkpoint_hash(Path(folder), say=complain))
+    plan = make_plan(settings, tasks, checkpoint_hash=digest)
+    return plan_comparison(plan, tasks.render(), beliefs, seen, missing=settings.expected_missing)
 
 
 def _freeze(planning: Planning, settings: Settings, given: Given, output: Path, *, force: bool) -> str:
     """Writes the plan file, and tells what was done. Raises UsageError where the file holds something else."""
     from qualab import bootstrap
     from qualab.model.canonical import plan_hash
-    from qualab.run.experiment import FrozenPlan, to_document
+    from qualab.run.prepare import FrozenPlan, to_document
 
     digest = plan_hash(planning.plan)
     before = None
@@ -189,7 +188,7 @@ def read_frozen(path: Path | None) -> FrozenPlan | None:
     """Read the frozen plan in a file, None where it is an experiment file. Raises UsageError, PlanChanged."""
     if path is None or PLAN_FORMAT not in (document := read_document(path)):
         return None
-    from qualab.run.experiment import from_document
+    from qualab.run.prepare import from_document
 
     return from_document(document, where=str(path))
 

@@ -117,8 +117,7 @@ def print_result(
     """Print a comparison with its newest analysis, under its own plan unless another is named."""
     from qualab.bootstrap import now
     from qualab.report.terminal import make_console, print_histograms
-    from qualab.run.hints import resume_hint
-    from qualab.run.prune import find, runner_of
+    from qualab.run.prune import find, resume_hint, runner_of
 
     comparison = find(store, comparison_id, now=now())
     analysis = store.analysis(comparison.id, plan_hash=plan_hash)

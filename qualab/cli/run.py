@@ -22,7 +22,6 @@ from qualab.cli.options import (
     Format,
     Given,
     OutputFormat,
-    local_data,
     settings_options,
 )
 from qualab.cli.output import INTERRUPTED, INVALID, complain, exit_code, output_may_fail, print_json
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
     from qualab.cli.progress import TerminalProgress
     from qualab.model.comparison import Analysis
     from qualab.model.plan import Plan
-    from qualab.run.experiment import Experiment
     from qualab.run.preflight import Keys
-    from qualab.run.services import Services
+    from qualab.run.prepare import Services
+    from qualab.settings import Settings
 
 T = TypeVar("T")
 DEMO_MODEL, DEMO_CONCURRENCY = "smollm2", 8
@@ -69,7 +68,7 @@ def preflight(
     progress = _progress()
     job = use_case.look_before(
         bootstrap.pair_services_of(settings),
-        bootstrap.experiment_of(settings),
+        settings,
         keys=bootstrap.keys_of(settings),
         progress=progress,
         frozen=frozen.plan if frozen else None,
@@ -97,26 +96,25 @@ def run(
     """Compare two endpoints: ask both every item, score, test, and say whether quality is equivalent."""
     from qualab import bootstrap
     from qualab.cli.plan import load_frozen, read_frozen
-    from qualab.run.experiment import check
     from qualab.run.run import takes_turns
+    from qualab.settings import check_given
 
     frozen = read_frozen(experiment)
     given = with_managed(given, managed, planned=frozen.settings if frozen else {})
     settings = load_frozen(frozen, given) if frozen else with_pins(load(file=experiment, command_line=given), managed)
     if settings.sequential and managed is None:
         raise takes_turns()
-    wanted = bootstrap.experiment_of(settings)
-    check(wanted)  # before any server is started for it
+    check_given(settings)  # before any server is started for it
     if settings.output_path:
         make_folder(settings.output_path, hint="Change --output-path")  # no run should end at one that cannot be
     services = bootstrap.services_of(settings)
     keys = bootstrap.keys_of(settings, managed=managed is not None)
-    analysis = _start(services, wanted, managed, keys=keys, frozen=frozen.plan if frozen else None)
+    analysis = _start(services, settings, managed, keys=keys, frozen=frozen.plan if frozen else None)
     finish(services, analysis, output_format, folder=settings.output_path)
 
 
 def _start(
-    services: Services, wanted: Experiment, managed: Path | None, *, keys: Keys, frozen: Plan | None
+    services: Services, settings: Settings, managed: Path | None, *, keys: Keys, frozen: Plan | None
 ) -> Analysis:
     from qualab.model.reason import Reason
     from qualab.report.words import ENGLISH
@@ -124,12 +122,12 @@ def _start(
     from qualab.run.run import begin
 
     progress = _progress()
-    if not (wanted.sequential and managed):
+    if not (settings.sequential and managed):
         with while_served(managed, progress):
-            return run_to_end(use_case.start(services, wanted, keys=keys, progress=progress, frozen=frozen), progress)
+            return run_to_end(use_case.start(services, settings, keys=keys, progress=progress, frozen=frozen), progress)
     complain(ENGLISH.reason(Reason("arm-by-arm")))
     with while_served(managed, progress, [ArmName.BASELINE]):
-        job = begin(services, wanted, keys=keys, progress=progress, frozen=frozen)
+        job = begin(services, settings, keys=keys, progress=progress, frozen=frozen)
         comparison_id = run_to_end(job, progress)
     return _take_turns(services, comparison_id, [ArmName.CANDIDATE], managed, progress, keys=keys)
 
@@ -150,13 +148,16 @@ def resume(
     from qualab import bootstrap
     from qualab.model.registry import signed_off
     from qualab.run import run as use_case
+    from qualab.run.prepare import local_of
     from qualab.run.prune import check_free
     from qualab.run.run import turns_left
 
     settings = load(command_line=given)
     progress = _progress()
     services = bootstrap.services_of(settings)
-    local = local_data(settings.data_dir) | bootstrap.places_here(settings)
+    here, left_out = local_of(settings), settings.checkpoint == ""
+    places = ("data_dir", "checkpoint", "pods", "containers")
+    local = {name: here[name] for name in places if here[name] or (name == "checkpoint" and left_out)}
     # before any server is started for it
     found = check_free(services.store, comparison, runner=services.runner, now=services.clock.now())
     if bootstrap.registry_of(settings).signoffs(found.id):
@@ -231,7 +232,7 @@ def demo(
         given = {"baseline": baseline, "candidate": candidate, "model": DEMO_MODEL, "tasks": ("demo",)}
         settings = load(command_line={**given, "label": "demo", "concurrency": DEMO_CONCURRENCY, "db": db})
         services = bootstrap.services_of(settings)
-        job = use_case.start(services, bootstrap.experiment_of(settings), keys={}, progress=progress)
+        job = use_case.start(services, settings, keys={}, progress=progress)
         analysis = run_to_end(job, progress)
     print_result(services.store, analysis.comparison_id, Format.TEXT)
     typer.echo(f"\nThe results are in {bootstrap.database_shown(settings.db)}; both endpoints are stopped.")
@@ -248,7 +249,7 @@ def _progress() -> TerminalProgress:
 def run_to_end(job: Coroutine[Any, Any, T], progress: TerminalProgress) -> T:
     """Run a job; whatever ends it early, Ctrl-C and SIGTERM too, says how to go on."""
     from qualab.bootstrap import run_async
-    from qualab.run.hints import resume_hint
+    from qualab.run.prune import resume_hint
 
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -274,7 +275,7 @@ async def _cancelled_by_sigterm(job: Coroutine[Any, Any, T]) -> T:
 def finish(services: Services, analysis: Analysis, output_format: Format, *, folder: Path | None = None) -> None:
     """Write lm-eval's files where a folder is named, print the result in any case, and exit as the verdict says."""
     from qualab.cli.query import print_result
-    from qualab.run.export import export
+    from qualab.run.stored import export
 
     try:
         for path in export(services, analysis.comparison_id, folder) if folder else ():

@@ -27,7 +27,7 @@ from qualab.model.names import ArmName
 from qualab.settings import RULE_FIELDS, Settings, load
 
 if TYPE_CHECKING:
-    from qualab.run.rescore import Rescored
+    from qualab.run.stored import Rescored
 
 
 Logs = Annotated[Path | None, typer.Option(help="Folder or file with this arm's logs.")]
@@ -50,14 +50,14 @@ def compare(
     """Analyse stored scores again. Under another plan than the one before the data: marked, and never signed off."""
     from qualab import bootstrap
     from qualab.imports.import_ import ImportRequest, compare_runs
-    from qualab.run.compare import compare_again, with_rule
+    from qualab.run.stored import compare_again, with_rule
 
     settings = load(command_line=given)
     if other is not None:
         if plan is not None:
             raise UsageError("A plan judges one comparison", hint="Give --margin and the like for two runs")
         store = bootstrap.store_of(settings)
-        request = ImportRequest(rule=bootstrap.rule_of(settings), allowed=finding_codes(allow))
+        request = ImportRequest(rule=settings.rule, allowed=finding_codes(allow))
         joined = compare_runs(store, bootstrap.task_facts(), comparison, other, request, now=bootstrap.now())
         with output_may_fail():
             print_result(store, joined.comparison_id, output_format)
@@ -118,7 +118,7 @@ def import_(
         table=table,
         runs=_runs(run or ""),
         allowed=finding_codes(allow),
-        rule=bootstrap.rule_of(settings),
+        rule=settings.rule,
         changes=_rule_changes(settings, given),
         label=settings.label,
     )
@@ -155,7 +155,7 @@ def rescore(
     """Score stored answers again with the installed tasks, and show what changed, metric by metric and item by item."""
     from qualab import bootstrap
     from qualab.report.words import shown
-    from qualab.run.rescore import rescore as use_case
+    from qualab.run.stored import rescore as use_case
 
     settings = load(command_line=given)
     services = bootstrap.services_of(settings)
@@ -266,7 +266,7 @@ def export(
 ) -> None:
     """Write lm-eval compatible results_*.json and samples_*.jsonl for each arm."""
     from qualab import bootstrap
-    from qualab.run.export import export as use_case
+    from qualab.run.stored import export as use_case
 
     services = bootstrap.services_of(load(command_line=given))
     for path in use_case(services, comparison, folder, local=local_data(given.get("data_dir"))):

@@ -43,8 +43,7 @@ from qualab.model.names import ArmName, ComparisonStatus
 from qualab.model.plan import DecisionRule, FindingCode, Imported, ImportFinding, Plan, check_names
 from qualab.model.ports import Store
 from qualab.model.reason import Reason
-from qualab.run.compare import with_rule
-from qualab.run.experiment import check_rule
+from qualab.run.stored import with_rule
 
 KNOWN = (
     "lm-eval's results_*.json with samples_*.jsonl, Inspect's .eval or .json, lighteval's details_*.parquet, or NeMo "
@@ -80,7 +79,6 @@ def import_logs(store: Store, knows: TaskKnowledge, request: ImportRequest, *, n
         UsageError: one run is given twice.
         InvalidValue: the rule cannot be.
     """
-    check_rule(request.rule)
     if request.table:
         _check_exists(request.table)
         logs = dict(zip(ArmName, open_table(request.table), strict=True))
@@ -99,7 +97,6 @@ def compare_runs(
     store: Store, knows: TaskKnowledge, baseline: str, candidate: str, request: ImportRequest, *, now: datetime
 ) -> Analysis:
     """Analyse two runs in the store, as "ID/candidate", also of different comparisons. Raises as `import_logs`."""
-    check_rule(request.rule)
     logs, are_asked = {}, True
     for arm, name in zip(ArmName, (baseline, candidate), strict=True):
         comparison, own_arm = _stored_run(store, name)

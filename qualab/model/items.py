@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -283,6 +283,16 @@ ENGINE_SETTINGS = {
 }
 """Settings beside OpenAI's, by the kind of engine that takes them."""
 KNOWN_SETTINGS = LM_EVAL_SETTINGS | OPENAI_SETTINGS | frozenset().union(*ENGINE_SETTINGS.values())
+
+
+def n_requests(items: Iterable[Item], sampling: SamplingPlan) -> int:
+    """Requests that one arm gets for these items."""
+    return sum(len(item.requests) for item in items) * sampling.repeats
+
+
+def generations(items: Iterable[Item]) -> Iterator[Item]:
+    """The items that a noise floor is about: a log-likelihood draws no text."""
+    return (item for item in items if item.kind is RequestKind.GENERATION)
 
 
 def check_gen_kwargs(gen_kwargs: Mapping[str, Any], *, allow_extra: bool) -> None:

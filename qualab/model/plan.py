@@ -1,4 +1,4 @@
-"""What both arms are made of, by names that cannot move: the image's digest, the checkpoint's revision or hash."""
+"""A comparison's plan, which is frozen and hashed: pins, tasks and metrics, sampling, policy, decision rule."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from qualab.errors import InvalidValue
 from qualab.model.names import Api, ArmName, MetricKind, Objective, RequestKind
 from qualab.model.reason import Reason
 
+T = TypeVar("T")
 DECLARED = "declared"
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}(?![0-9a-f])|sha512:[0-9a-f]{128}(?![0-9a-f])")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -87,17 +87,9 @@ class Pinning:
     found: tuple[PinFound, ...]
     """By arm, as last found."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PinPlaces:
-    """Where the arms run, as far as it is known: what their pins are verified by."""
-
-    checkpoint: Path | None = None
-    """The checkpoint's folder on this machine."""
-    pods: Mapping[ArmName, str] = field(default_factory=dict)
-    """Kubernetes pods as "namespace/pod", or "namespace/pod/container"."""
-    containers: Mapping[ArmName, str] = field(default_factory=dict)
-    """Containers of this machine's Docker, by name or id."""
+    @classmethod
+    def of(cls, pins: Pins, found: tuple[PinFound, ...]) -> Pinning:
+        return cls(is_pinned=not pins.unpinned, unpinned=pins.unpinned, found=found)
 
 
 def digest_of(image: str) -> str:
@@ -218,9 +210,6 @@ class Imported:
     def is_of_drafter(self) -> bool:
         """Whether the logs tell that the candidate has a drafter and the baseline has none."""
         return bool(self.plan_hash)
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,6 +401,8 @@ class NoisePlan:
 class DrafterCosts:
     """What a round of drafting costs beyond a step of the model alone, both in such steps. They decide nothing."""
 
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # a setting, too
+
     draft: float
     """α: drafting its tokens."""
     overhead: float = 0.0
@@ -449,11 +440,6 @@ class Plan:
     sequential: bool = False
     """Whether the candidate is asked after the baseline, for a device that holds one of them, and not along with it."""
     schema: int = 2
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether fewer items are asked than there are: never signed off."""
-        return self.limit is not None
 
     @property
     def primaries(self) -> tuple[MetricSpec, ...]:

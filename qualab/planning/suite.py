@@ -114,7 +114,7 @@ def _what_helps(one: Figures) -> Iterator[str]:
 def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate_is_given: bool) -> Iterator[Reason]:
     """What the figures rest on."""
     yield from map(Reason.text, _planning_caveats(figures, plan, pilot, rate_is_given=rate_is_given))
-    if plan.is_limited:
+    if plan.limit is not None:
         yield Reason("limited", {"limit": plan.limit})
     if plan.pins.unpinned:
         yield Reason("unpinned", {"parts": plan.pins.unpinned})

@@ -12,7 +12,7 @@ from qualab.report import arms, scores, verdict
 from qualab.report.flips import find_flips, flips_blocks
 from qualab.report.source import Source, under_its_plan, verdict_cell
 from qualab.report.words import Words
-from qualab.run.hints import resume_hint
+from qualab.run.prune import resume_hint
 from qualab.run.sign import newest_seal
 
 SECTIONS: Mapping[str, Callable[[Source, Words], Iterator[Block]]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -35,6 +36,7 @@ Say = Callable[[str], None]
 PASSING = (InfrastructureError, TooManyRequests, EndpointMisconfigured)
 """Of a service that has answered before: it is away, busy, or a proxy speaks in its place for a while."""
 ENDED = (ComparisonStatus.INTERRUPTED, ComparisonStatus.STOPPED, ComparisonStatus.FINISHED)
+NO_ANSWER = "The server's answer is none of a qualab service"
 NO_SERVICE = "Name a server of `qualab serve`, of this version or a newer one"
 
 
@@ -55,36 +57,21 @@ class StoredVerdicts:
 
     async def verdict(self, comparison_id: str) -> VerdictSummary:
         """Raises ComparisonNotFound."""
-        try:
-            comparison = find(self.store, comparison_id, now=self.clock.now())
-        except ComparisonNotFound:
-            summary = self.registry.summary(comparison_id)
-            sent = self.registry.submission(summary.id)
-            ended = sent is None or sent.status in (SubmissionStatus.FAILED, SubmissionStatus.CANCELLED)
-            return VerdictSummary(
-                id=summary.id,
-                status=summary.status,
-                has_ended=ended,
-                verdict=None,
-                plan_hash="",
-                label="",
-                model="",
-                finished_at=None,
-                stop_reason="",
-                error=sent.error if sent else {},
-            )
-        sent = self.registry.submission(comparison.id)
+        stored = None
+        with suppress(ComparisonNotFound):  # what was sent and has no plan yet is in the registry alone
+            stored = find(self.store, comparison_id, now=self.clock.now())
+        summary, sent = self.registry.about(stored.id if stored else comparison_id)
         waits = sent is not None and sent.status in (SubmissionStatus.QUEUED, SubmissionStatus.RUNNING)
         return VerdictSummary(
-            id=comparison.id,
-            status=comparison.status,
-            has_ended=not waits and comparison.status in ENDED,
-            verdict=comparison.verdict,
-            plan_hash=comparison.plan_hash,
-            label=comparison.label,
-            model=comparison.plan.sampling.model,
-            finished_at=comparison.finished_at,
-            stop_reason=comparison.stop_reason,
+            id=summary.id,
+            status=stored.status if stored else summary.status,
+            has_ended=not waits and (stored is None or stored.status in ENDED),
+            verdict=summary.verdict,
+            plan_hash=summary.plan_hash,
+            label=summary.label,
+            model=summary.model,
+            finished_at=summary.finished_at,
+            stop_reason=summary.stop_reason,
             error=sent.error if sent else {},
         )
 
@@ -104,18 +91,6 @@ class StoredVerdicts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Named:
-    id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Listed:
-    """What is read of a list of comparisons."""
-
-    entries: tuple[_Named, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServedVerdicts:
     """A server of `qualab serve`."""
 
@@ -124,10 +99,12 @@ class ServedVerdicts:
     async def latest(self, label: str) -> str:
         """The id of the newest comparison with a label. Raises ComparisonNotFound."""
         page = await self.remote.get(f"/comparisons?{urlencode({'label': label, 'limit': 1})}")
-        entries = _read(_Listed, page).entries
-        if not entries:
-            raise _nothing_labelled(label)
-        return entries[0].id
+        match page:
+            case {"entries": []}:
+                raise _nothing_labelled(label)
+            case {"entries": [{"id": str(newest)}, *_]}:
+                return newest
+        raise EndpointMisconfigured(NO_ANSWER, hint=NO_SERVICE)
 
     async def verdict(self, comparison_id: str) -> VerdictSummary:
         """Raises ComparisonNotFound."""
@@ -142,7 +119,7 @@ def _read(kind: type[T], content: Mapping[str, object]) -> T:
     try:
         return TypeAdapter(kind).validate_python(content)
     except ValidationError as exc:
-        raise EndpointMisconfigured("The server's answer is none of a qualab service", hint=NO_SERVICE) from exc
+        raise EndpointMisconfigured(NO_ANSWER, hint=NO_SERVICE) from exc
 
 
 Source = StoredVerdicts | ServedVerdicts

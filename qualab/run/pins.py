@@ -1,38 +1,35 @@
-"""Finds out what both arms are made of, and whether that is what the plan names."""
+"""Finds out what both arms are made of, and whether that is what the plan names.
+
+Images are told by kubectl and docker; checkpoints by their folder on this machine, and by the engine.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import stat
+import time
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from qualab.errors import InvalidValue
-from qualab.model.engine import Engine, Finding, Preflight
+import orjson
+
+from qualab.errors import InvalidValue, PinUnreadable
+from qualab.model.engine import Engine, Finding
 from qualab.model.names import ArmName
-from qualab.model.plan import (
-    DECLARED,
-    DIGEST,
-    PinFound,
-    PinPart,
-    PinPlaces,
-    Pins,
-    arms_text,
-    by_arm,
-    commit_of,
-    digest_of,
-    snapshot_of,
-)
+from qualab.model.plan import DECLARED, DIGEST, PinFound, PinPart, Pins, by_arm, commit_of, snapshot_of
 from qualab.model.reason import Reason
-from qualab.run.pin_sources import LocalPins
 
 Say = Callable[[str], None]
-
-_NAME = r"[a-zA-Z0-9][a-zA-Z0-9_.-]*"
-_POD = re.compile(rf"{_NAME}/{_NAME}(/{_NAME})?")
-_CONTAINER = re.compile(_NAME)
-_ENGINES_REVISIONS = ("model_config.revision", "revision", "model_sha")
+TIMEOUT_S = 20.0
+MOST_SHOWN = 200
+"""Characters of a command's own words."""
+ENGINES_REVISIONS = ("model_config.revision", "revision", "model_sha")
 """The revision that vLLM and SGLang were told to load, and the commit that TGI loaded."""
 PINNED_REVISION = (
     "Name the checkpoint by its commit with --revision (the hub's page shows it, `git ls-remote URL BRANCH` "
@@ -40,110 +37,55 @@ PINNED_REVISION = (
 )
 
 
-def check_pins(image: str, places: PinPlaces) -> None:
-    """Raises InvalidValue for what names no image, pod or container."""
-    if re.search(r"\s", image) or ("@" in image and not digest_of(image)):
-        raise InvalidValue(
-            f"image: {image} is no image with a digest", hint="It ends with @sha256: and 64 lower-case hex digits"
-        )
-    forms = ((places.pods, _POD, "pods", "namespace/pod"), (places.containers, _CONTAINER, "containers", "NAME"))
-    for names, form, setting, wanted in forms:
-        for arm, name in names.items():
-            if not form.fullmatch(name):
-                raise InvalidValue(f"{setting}: '{name}' of the {arm} is not of the form {wanted}")
-    for arm in places.pods.keys() & places.containers.keys():
-        raise InvalidValue(f"The {arm} has a pod and a container", hint="Name the one that serves its URL")
-
-
-def places_text(places: PinPlaces) -> dict[str, str]:
-    """As kept with a comparison."""
-    return {
-        "checkpoint": str(places.checkpoint.resolve()) if places.checkpoint else "",
-        "pods": arms_text(places.pods),
-        "containers": arms_text(places.containers),
-    }
-
-
-def places_of(kept: Mapping[str, str]) -> PinPlaces:
-    """`places_text` read back."""
-    folder = kept.get("checkpoint", "")
-    return PinPlaces(
-        checkpoint=Path(folder) if folder else None,
-        pods=by_arm(kept.get("pods", "")),
-        containers=by_arm(kept.get("containers", "")),
-    )
-
-
-async def planned_hash(source: LocalPins, places: PinPlaces, frozen: Pins | None, *, say: Say) -> str:
-    """The checkpoint's hash for a plan: the frozen plan's own, else that of the folder; empty where none is named."""
-    if frozen is not None or places.checkpoint is None:
-        return frozen.checkpoint_hash if frozen else ""
-    return await source.checkpoint_hash(places.checkpoint, say=say)
-
-
 async def find_pins(
-    source: LocalPins, pins: Pins, places: PinPlaces, engines: Mapping[ArmName, Engine], *, say: Say
+    source: LocalPins, pins: Pins, local: Mapping[str, str], engines: Mapping[ArmName, Engine], *, say: Say
 ) -> tuple[PinFound, ...]:
     """What each of these arms is made of: verified where something tells, else as the plan declares it.
 
-    Raises PinUnreadable.
+    `local` names pods, containers and the checkpoint's folder. Raises PinUnreadable.
     """
-    check_pins(pins.image, places)
-    images = await asyncio.gather(*(_image(source, places, arm) for arm in engines))
-    folder = await _folder(source, pins, places, say=say)
+    images = await asyncio.gather(*(_image(source, local, arm) for arm in engines))
+    folder = Path(local["checkpoint"]) if local.get("checkpoint") else None
+    of_folder = await _folder(source, pins, folder, say=say) if folder else {}
     found: list[PinFound] = []
-    for arm, image in zip(engines, images, strict=True):
-        told = {one.part: one for one in (*_of_folder(arm, folder, places, engines), *_of_engine(arm, engines), *image)}
-        found += [one for part in PinPart if (one := told.get(part) or _declared(arm, part, pins))]
+    for (arm, engine), image in zip(engines.items(), images, strict=True):
+        is_named = folder is not None and engine.model_root.startswith("/") and Path(engine.model_root) == folder
+        teller = f"{folder} on this machine{', the path that the engine names' if is_named else ''}"
+        told: dict[PinPart, tuple[tuple[str, ...], str]] = {
+            PinPart.IMAGE: ((pins.image,), DECLARED),
+            PinPart.REVISION: ((pins.revision,), DECLARED),
+            PinPart.CHECKPOINT: ((pins.checkpoint_hash,), DECLARED),
+        }
+        told |= {part: ((value,), teller) for part, value in of_folder.items()}
+        of_engine = (commit_of(engine.config.get(name, "")) for name in ENGINES_REVISIONS)
+        if commit := snapshot_of(engine.model_root) or next(filter(None, of_engine), ""):
+            told[PinPart.REVISION] = (commit,), "the engine"
+        told |= image
+        found += [
+            PinFound(arm=arm, part=part, values=values, source=source_name)
+            for part, (values, source_name) in told.items()
+            if values != ("",)
+        ]
     return tuple(found)
 
 
-async def _image(source: LocalPins, places: PinPlaces, arm: ArmName) -> list[PinFound]:
-    if pod := places.pods.get(arm):
-        values, teller = await source.pod_image(pod), f"kubectl, pod {pod}"
-    elif container := places.containers.get(arm):
-        values, teller = await source.container_image(container), f"docker, container {container}"
-    else:
-        return []
-    return [PinFound(arm=arm, part=PinPart.IMAGE, values=values, source=teller)]
+async def _image(
+    source: LocalPins, local: Mapping[str, str], arm: ArmName
+) -> dict[PinPart, tuple[tuple[str, ...], str]]:
+    pod, container = (by_arm(local.get(name, "")).get(arm) for name in ("pods", "containers"))
+    if pod:
+        return {PinPart.IMAGE: (await source.pod_image(pod), f"kubectl, pod {pod}")}
+    if container:
+        return {PinPart.IMAGE: (await source.container_image(container), f"docker, container {container}")}
+    return {}
 
 
-async def _folder(source: LocalPins, pins: Pins, places: PinPlaces, *, say: Say) -> dict[PinPart, str]:
-    """What the checkpoint's folder on this machine tells. It is read only where the plan has a hash to compare with."""
-    if places.checkpoint is None:
-        return {}
-    told = {PinPart.REVISION: await asyncio.to_thread(source.revision, places.checkpoint)}
+async def _folder(source: LocalPins, pins: Pins, folder: Path, *, say: Say) -> dict[PinPart, str]:
+    """What the checkpoint's folder tells. It is hashed only where the plan has a hash to compare with."""
+    told = {PinPart.REVISION: await asyncio.to_thread(source.revision, folder)}
     if pins.checkpoint_hash:
-        told[PinPart.CHECKPOINT] = await source.checkpoint_hash(places.checkpoint, say=say)
+        told[PinPart.CHECKPOINT] = await source.checkpoint_hash(folder, say=say)
     return {part: value for part, value in told.items() if value}
-
-
-def _of_folder(
-    arm: ArmName, folder: Mapping[PinPart, str], places: PinPlaces, engines: Mapping[ArmName, Engine]
-) -> Iterator[PinFound]:
-    root = engines[arm].model_root
-    is_named = root.startswith("/") and places.checkpoint is not None and Path(root) == places.checkpoint.resolve()
-    source = f"{places.checkpoint} on this machine{', the path that the engine names' if is_named else ''}"
-    for part, value in folder.items():
-        yield PinFound(arm=arm, part=part, values=(value,), source=source)
-
-
-def _of_engine(arm: ArmName, engines: Mapping[ArmName, Engine]) -> Iterator[PinFound]:
-    engine = engines[arm]
-    told = (commit_of(engine.config.get(name, "")) for name in _ENGINES_REVISIONS)
-    if commit := snapshot_of(engine.model_root) or next(filter(None, told), ""):
-        yield PinFound(arm=arm, part=PinPart.REVISION, values=(commit,), source="the engine")
-
-
-def _declared(arm: ArmName, part: PinPart, pins: Pins) -> PinFound | None:
-    value = {PinPart.IMAGE: pins.image, PinPart.REVISION: pins.revision}.get(part, pins.checkpoint_hash)
-    return PinFound(arm=arm, part=part, values=(value,), source=DECLARED) if value else None
-
-
-def with_pins(preflight: Preflight, pins: Pins, found: tuple[PinFound, ...]) -> Preflight:
-    """The preflight with what was found about pins."""
-    findings = [*preflight.findings, *pin_findings(pins, found)]
-    return replace(preflight, pins=found, findings=tuple(sorted(findings, key=lambda one: not one.stops)))
 
 
 def pin_findings(pins: Pins, found: Sequence[PinFound], earlier: Sequence[PinFound] = ()) -> Iterator[Finding]:
@@ -151,47 +93,31 @@ def pin_findings(pins: Pins, found: Sequence[PinFound], earlier: Sequence[PinFou
     before = {(one.arm, one.part): one for one in earlier if one.is_verified}
     for part in PinPart:
         verified = [one for one in found if one.part is part and one.is_verified]
+        about = {
+            one.arm: {"arm": one.arm, "part": part, "value": one.values[0], "source": one.source} for one in verified
+        }
         if planned := pins.fixed(part):
-            yield from (_not_planned(one, planned) for one in verified if planned not in one.values)
+            hint = f"Start both arms with the planned {part}, or make a new plan of what they run (--{part})"
+            for one in verified:
+                if planned not in one.values:
+                    yield _stops("preflight.pin-not-planned", {**about[one.arm], "planned": planned}, hint)
             continue
         if len(verified) == len(ArmName) and verified[0].is_other_than(verified[1]):
-            yield _arms_differ(*verified)
+            values: dict[str, object] = {"part": part}
+            for one in verified:
+                values |= {one.arm.value: one.values[0], f"{one.arm}_source": one.source}
+            yield _stops("preflight.pins-differ", values, f"Start both arms with one {part}")
         for one in verified:
             if (then := before.get((one.arm, part))) and one.is_other_than(then):
-                yield _has_changed(one, then)
+                hint = "Start it as it was, or begin a new comparison"
+                yield _stops("preflight.pin-changed", {**about[one.arm], "before": then.values[0]}, hint)
     if pins.unpinned:
         what = Reason("preflight.unpinned", {"parts": pins.unpinned})
         yield Finding(stops=False, what=what, hint=". ".join(_ways_to_pin(pins, found)))
 
 
-def _not_planned(one: PinFound, planned: str) -> Finding:
-    return Finding(
-        stops=True,
-        what=Reason("preflight.pin-not-planned", {**_named(one), "planned": planned}),
-        hint=f"Start both arms with the planned {one.part}, or make a new plan of what they run (--{one.part})",
-    )
-
-
-def _named(one: PinFound) -> dict[str, object]:
-    return {"arm": one.arm, "part": one.part, "value": one.values[0], "source": one.source}
-
-
-def _arms_differ(baseline: PinFound, candidate: PinFound) -> Finding:
-    values = {"part": baseline.part, "baseline": baseline.values[0], "baseline_source": baseline.source}
-    values |= {"candidate": candidate.values[0], "candidate_source": candidate.source}
-    return Finding(
-        stops=True,
-        what=Reason("preflight.pins-differ", values),
-        hint=f"Start both arms with one {baseline.part}",
-    )
-
-
-def _has_changed(now: PinFound, then: PinFound) -> Finding:
-    return Finding(
-        stops=True,
-        what=Reason("preflight.pin-changed", {**_named(now), "before": then.values[0]}),
-        hint="Start it as it was, or begin a new comparison",
-    )
+def _stops(code: str, values: Mapping[str, object], hint: str) -> Finding:
+    return Finding(stops=True, what=Reason(code, values), hint=hint)
 
 
 def _ways_to_pin(pins: Pins, found: Sequence[PinFound]) -> Iterator[str]:
@@ -205,3 +131,212 @@ def _ways_to_pin(pins: Pins, found: Sequence[PinFound]) -> Iterator[str]:
             yield f"Name the image as --image {name}@sha256:DIGEST ({finds})"
     if not pins.fixed(PinPart.REVISION) and not pins.checkpoint_hash:
         yield PINNED_REVISION
+
+
+async def ask_json(command: Sequence[str], *, about: str, timeout_s: float = TIMEOUT_S) -> Any:
+    """What the command prints. Raises PinUnreadable where it is missing, fails, hangs, or prints something else."""
+    name, unread = command[0], f"{about} cannot be looked into"
+    by_hand = f"Try it by hand: {' '.join(command)}"
+    try:
+        process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
+    except OSError as exc:
+        raise PinUnreadable(
+            f"{unread}: {name} cannot be started ({exc.strerror})",
+            hint=f"Install {name}, or leave the name out: the image is then recorded as declared",
+        ) from exc
+    try:
+        async with asyncio.timeout(timeout_s):
+            out, err = await process.communicate()
+    except TimeoutError as exc:
+        raise PinUnreadable(
+            f"{unread}: {name} has not answered for {timeout_s:g} s",
+            hint="Check that its server can be reached from here",
+        ) from exc
+    finally:  # it never outlives this
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        lines = [line.strip() for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
+        reason = lines[-1][:MOST_SHOWN] if lines else f"exit code {process.returncode}"
+        raise PinUnreadable(f"{unread}: {name} says: {reason}", hint=by_hand)
+    try:
+        return orjson.loads(out)
+    except orjson.JSONDecodeError as exc:
+        raise PinUnreadable(f"{unread}: {name} printed no JSON", hint=by_hand) from exc
+
+
+async def pod_digests(pod: str) -> tuple[str, ...]:
+    """Of "namespace/pod" or "namespace/pod/container". Raises PinUnreadable."""
+    namespace, name, *container = pod.split("/")
+    about = f"Pod {namespace}/{name}"
+    command = ("kubectl", "get", "pod", name, "--namespace", namespace, "--output", "json", "--request-timeout=15s")
+    answer = await ask_json(command, about=about)
+    statuses = {str(status.get("name")): status for status in _entries(answer, "status", "containerStatuses")}
+    if not statuses:
+        raise PinUnreadable(f"{about} has no container yet", hint="Wait until it is running")
+    if not container and len(statuses) == 1:
+        container = [*statuses]
+    if not container or container[0] not in statuses:
+        trouble = f"no container {container[0]}" if container else "several containers"
+        raise PinUnreadable(
+            f"{about} has {trouble}: {', '.join(statuses)}",
+            hint="Name one of them as namespace/pod/container",
+        )
+    status = statuses[container[0]]
+    specs = [spec for spec in _entries(answer, "spec", "containers") if str(spec.get("name")) == container[0]]
+    return _digests([status.get("imageID"), status.get("image"), *(spec.get("image") for spec in specs)], about=about)
+
+
+async def docker_digests(container: str) -> tuple[str, ...]:
+    """Of a container by name or id. Raises PinUnreadable."""
+    about = f"Container {container}"
+    found = _first(await ask_json(("docker", "container", "inspect", container), about=about))
+    image_id = str(found.get("Image") or "")
+    if not image_id:
+        raise PinUnreadable(f"{about} cannot be looked into: docker names no image of it")
+    image = _first(await ask_json(("docker", "image", "inspect", image_id), about=f"{about}'s image"))
+    started_as = (found.get("Config") or {}).get("Image")
+    own = image_id if ":" in image_id else f"sha256:{image_id}"
+    return _digests([*(image.get("RepoDigests") or []), started_as, own], about=about)
+
+
+def _digests(texts: Iterable[object], *, about: str) -> tuple[str, ...]:
+    found = [digest for text in texts if isinstance(text, str) for digest in DIGEST.findall(text)]
+    if not found:
+        raise PinUnreadable(f"{about} names no image digest yet", hint="Wait until it is running")
+    return tuple(dict.fromkeys(found))
+
+
+def _entries(answer: object, part: str, name: str) -> list[Mapping[str, Any]]:
+    inner = answer.get(part) if isinstance(answer, dict) else None
+    entries = inner.get(name) if isinstance(inner, dict) else None
+    return [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
+
+
+def _first(answer: object) -> Mapping[str, Any]:
+    first = answer[0] if isinstance(answer, list) and answer else answer
+    return first if isinstance(first, dict) else {}
+
+
+STEP_BYTES = 32 << 20
+SAY_FROM_BYTES = 256 << 20
+SAY_EVERY_S = 10.0
+_WHICH_FOLDER = "--checkpoint names the folder on this machine; an empty name leaves it out"
+_HUB_METADATA = Path(".cache/huggingface/download")
+_PACKED = re.compile(r"^([0-9a-f]{40,64}) (\S+)$", re.MULTILINE)
+
+
+_File = tuple[str, int, int]
+"""Path, size in bytes, and time of change in nanoseconds."""
+
+
+class LocalPins:
+    """Asks the commands and folders of this machine. A file that has not changed since is not hashed again."""
+
+    pod_image = staticmethod(pod_digests)
+    container_image = staticmethod(docker_digests)
+
+    def __init__(self) -> None:
+        self._known: dict[_File, str] = {}
+
+    async def checkpoint_hash(self, folder: Path, *, say: Callable[[str], None]) -> str:
+        """As "sha256:...". Raises InvalidValue for no folder with files, PinUnreadable where reading fails."""
+        try:
+            _check_folder(folder)
+            files = await asyncio.to_thread(_files, folder)
+            await self._read([file for file in files.values() if file not in self._known], folder, say)
+        except OSError as exc:
+            raise PinUnreadable(
+                f"The checkpoint's folder {folder} cannot be read: {exc.strerror}", hint=_WHICH_FOLDER
+            ) from exc
+        if not files:
+            raise InvalidValue(f"The checkpoint's folder {folder} holds no files", hint="Correct --checkpoint")
+        whole = hashlib.sha256()
+        for name, file in sorted(files.items()):
+            whole.update(b"%s\0%d\0%s\n" % (name, file[1], self._known[file].encode()))
+        return f"sha256:{whole.hexdigest()}"
+
+    @staticmethod
+    def revision(folder: Path) -> str:
+        """The commit that a folder's path, its git, or the hub's metadata beside its files names; empty without one.
+
+        Raises InvalidValue for what is no folder.
+        """
+        _check_folder(folder)
+        with suppress(OSError):
+            if commit := snapshot_of(str(folder.resolve())):
+                return commit
+        return _git_commit(folder / ".git") or _hub_commit(folder / _HUB_METADATA)
+
+    async def _read(self, files: list[_File], folder: Path, say: Callable[[str], None]) -> None:
+        total, done = sum(size_bytes for _, size_bytes, _ in files), 0
+        said_s = time.monotonic() if total >= SAY_FROM_BYTES else float("inf")
+        if total >= SAY_FROM_BYTES:
+            say(f"Hashing the checkpoint {folder}, {_gigabytes(total)}")
+        for file in files:
+            content, offset = hashlib.sha256(), 0
+            # in steps, so that Ctrl-C ends it soon
+            while n_read := await asyncio.to_thread(_step, file[0], offset, content):
+                offset, done = offset + n_read, done + n_read
+                if time.monotonic() - said_s >= SAY_EVERY_S:
+                    said_s = time.monotonic()
+                    say(f"Hashing the checkpoint: {_gigabytes(done)} of {_gigabytes(total)}")
+            self._known[file] = content.hexdigest()
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InvalidValue(f"checkpoint {folder} is not a directory", hint=_WHICH_FOLDER)
+
+
+def _step(path: str, offset: int, content: Any) -> int:
+    with open(path, "rb", buffering=0) as file:
+        file.seek(offset)
+        chunk = file.read(STEP_BYTES)
+    content.update(chunk)
+    return len(chunk)
+
+
+def _files(folder: Path) -> dict[bytes, _File]:
+    """Every file by its name within the folder. Raises OSError."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    files = {}
+    for parent, folders, names in os.walk(folder, followlinks=True, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            path = os.path.join(parent, name)
+            seen = os.stat(path)
+            if stat.S_ISREG(seen.st_mode):
+                relative = Path(path).relative_to(folder).as_posix()
+                files[os.fsencode(relative)] = (os.path.realpath(path), seen.st_size, seen.st_mtime_ns)
+    return files
+
+
+def _gigabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.1f} GB"
+
+
+def _git_commit(git: Path) -> str:
+    head = _text(git / "HEAD")
+    if not head.startswith("ref: "):
+        return commit_of(head)
+    ref = head.removeprefix("ref: ")
+    packed = {name: commit for commit, name in _PACKED.findall(_text(git / "packed-refs"))}
+    return commit_of(_text(git / ref)) or packed.get(ref, "")
+
+
+def _hub_commit(folder: Path) -> str:
+    """The one commit that all files were downloaded of; each file's metadata begins with it."""
+    commits = {_text(path).split("\n", 1)[0].strip() for path in folder.rglob("*.metadata")}
+    return commit_of(commits.pop()) if len(commits) == 1 else ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,9 +1,9 @@
-"""Both arms, opened: they answer, and they are two."""
+"""Checks of a pair before its first item: the arms answer, they are two, and the drafter alone differs."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from qualab.analysis.drafter import differences, tells_where_other_is_silent, unread
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue, PairDiffers, QualabError
 from qualab.model.canonical import canonical_json, encode_body, sha256
-from qualab.model.engine import TELLS_IN_PART, Counters, Engine, EngineKind, Finding, Preflight
+from qualab.model.engine import TELLS_IN_PART, Counters, Engine, EngineKind, Finding
 from qualab.model.items import (
     ENGINE_SETTINGS,
     OPENAI_SETTINGS,
@@ -25,73 +25,16 @@ from qualab.model.items import (
 )
 from qualab.model.names import AnswerStatus, Api, ArmName, RequestKind
 from qualab.model.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
-from qualab.model.ports import Endpoint, EndpointInfo, Store
+from qualab.model.ports import Endpoint, EndpointInfo
 from qualab.model.reason import Reason
 from qualab.report.words import ENGLISH
-from qualab.run.services import PairServices
+from qualab.run.prepare import PairServices
 
 Keys = Mapping[ArmName, str | None]
 Endpoints = Mapping[ArmName, Endpoint]
-FINGERPRINTED = range(500)
-"""Items whose answers tell an arm's fingerprints: replicas behind one URL take turns."""
+Replies = Mapping[ArmName, Reply]
+BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
 
-
-@asynccontextmanager
-async def open_arms(
-    services: PairServices, urls: Mapping[ArmName, str], *, policy: RequestPolicy, keys: Keys
-) -> AsyncIterator[Endpoints]:
-    """Both arms' endpoints. Raises InvalidValue when the two URLs are one server."""
-    if services.is_same_server(urls[ArmName.BASELINE], urls[ArmName.CANDIDATE]):
-        raise InvalidValue(
-            f"Baseline and candidate are the same server ({urls[ArmName.BASELINE]})",
-            hint="Give two endpoints: --baseline with the drafter off, --candidate with it on",
-        )
-    async with AsyncExitStack() as stack:
-        yield {
-            arm: await stack.enter_async_context(services.open_endpoint(urls[arm], policy=policy, key=keys.get(arm)))
-            for arm in ArmName
-        }
-
-
-@asynccontextmanager
-async def open_arm(
-    services: PairServices, arm: ArmName, url: str, *, policy: RequestPolicy, keys: Keys
-) -> AsyncIterator[Endpoints]:
-    """One arm's endpoint alone, where the arms take turns."""
-    async with services.open_endpoint(url, policy=policy, key=keys.get(arm)) as endpoint:
-        yield {arm: endpoint}
-
-
-async def counters_of(endpoints: Endpoints) -> dict[ArmName, Counters | None]:
-    """Each engine's counters now, taken at once."""
-    found = await asyncio.gather(*(endpoint.counters() for endpoint in endpoints.values()))
-    return dict(zip(endpoints, found, strict=True))
-
-
-def fingerprints_of(store: Store, comparison_id: str) -> dict[ArmName, frozenset[str]]:
-    """Each arm's fingerprints among its first stored answers: what goes on has to answer under one of them."""
-    found = {arm: store.answers(comparison_id, arm=arm, positions=FINGERPRINTED) for arm in ArmName}
-    return {arm: frozenset(one.reply.system_fingerprint for one in own) - {""} for arm, own in found.items()}
-
-
-async def inspect_arms(endpoints: Endpoints, *, model: str) -> dict[ArmName, EndpointInfo]:
-    """What each arm says of itself. Raises the first arm's trouble, named."""
-    asked = (endpoint.inspect(model=model) for endpoint in endpoints.values())
-    found = await asyncio.gather(*asked, return_exceptions=True)
-    infos: dict[ArmName, EndpointInfo] = {}
-    for arm, info in zip(endpoints, found, strict=True):
-        if isinstance(info, QualabError):
-            raise type(info)(f"{arm.value.capitalize()}: {info.message}", hint=info.hint) from info
-        if isinstance(info, BaseException):
-            raise info
-        infos[arm] = info
-    return infos
-
-
-NO_ECHO = (
-    "{task} scores log-likelihoods (echo with logprobs, as vLLM serves them); "
-    "use the generative forms in suite release instead"
-)
 TRIAL_TOKENS = 16
 """Enough for a reasoning model to begin; one token may come back as nothing at all."""
 PROBE_TOKENS = 32
@@ -101,80 +44,222 @@ PROBE_TEXTS = (
     "brown fox jumps over the lazy cat",
     "A B C D E F G H\nA B C D E F G H\nA B C D E F G H\nA B C",
 )
-"""Say the same again and again, so that a drafter that looks up its tokens in the prompt has something to find. One
-after the other, until the candidate drafts."""
+"""Repetitive, so that a drafter that looks up its tokens in the prompt finds some. Sent in turn until one drafts."""
 COUNTER_PAUSES_S = (0.5, 1.0)
 """Engines update their counters now and then."""
+N_SAMPLES = 5
+"""Prompts that both tokenizers are given."""
+
+NO_ECHO = (
+    "{task} scores log-likelihoods (echo with logprobs, as vLLM serves them); "
+    "use the generative forms in suite release instead"
+)
 TAKEN = "Leave it out, or give it the engine's own name; --allow-extra sends it all the same"
 ASK_BOTH = "Leave the setting out of gen_kwargs, or use a drafter that supports it"
+SAME = "Start both arms from one image, one checkpoint and one configuration, but for the drafter"
+SAME_PROMPTS = "Serve both arms with the same tokenizer, chat template and version"
+DRAFTER_ON = "Start the candidate with its drafter (vLLM: --speculative-config), or correct its URL"
+DRAFTER_OFF = "Start the baseline without a drafter, or correct its URL"
+TWO_SERVERS = "Give the URLs of two servers, one without and one with the drafter"
+AS_IT_WAS = "Start it as it was, or begin a new comparison"
+OTHER_MODEL = "Let both arms be answered by this model under one name, and by no router's fallback"
+ALLOWED = "Let a verdict stand without it: --allow-unobserved"
+OPEN = (
+    "Open /metrics of both arms (llama.cpp: --metrics; SGLang: --enable-metrics), or let a verdict stand without it: "
+    "--allow-unobserved"
+)
+TELLING = {
+    EngineKind.SGLANG: "Use a version of SGLang that counts sglang:spec_verify_calls_total, or let a verdict stand "
+    "without it: --allow-unobserved",
+    EngineKind.TENSORRT_LLM: "Start TensorRT-LLM with enable_iter_perf_stats: true, or let a verdict stand without it: "
+    "--allow-unobserved",
+}
+"""How metrics that are open come to tell of drafting."""
+ROOM_FOR_CACHE = ("cache_config.*", "max_total_num_tokens", "max_req_input_len")
+"""What an engine measures anew at each start; the rest of what follows from a drafter follows from the same one."""
 
-Replies = Mapping[ArmName, Reply]
+
+@asynccontextmanager
+async def open_arms(
+    services: PairServices, urls: Mapping[ArmName, str], *, policy: RequestPolicy, keys: Keys
+) -> AsyncIterator[Endpoints]:
+    """The endpoints of both arms, or of the one that is served. Raises InvalidValue when two URLs are one server."""
+    if len(urls) > 1 and services.is_same_server(urls[BASELINE], urls[CANDIDATE]):
+        raise InvalidValue(
+            f"Baseline and candidate are the same server ({urls[BASELINE]})",
+            hint="Give two endpoints: --baseline with the drafter off, --candidate with it on",
+        )
+    async with AsyncExitStack() as stack:
+        yield {
+            arm: await stack.enter_async_context(services.open_endpoint(url, policy=policy, key=keys.get(arm)))
+            for arm, url in urls.items()
+        }
 
 
-Stored = Mapping[int, Reply]
-"""The baseline's answers by position, where its turn is over."""
+async def inspect_arms(endpoints: Endpoints, *, model: str) -> dict[ArmName, EndpointInfo]:
+    """What each arm says of itself. Raises the first arm's trouble, named."""
+    inspections = (endpoint.inspect(model=model) for endpoint in endpoints.values())
+    infos: dict[ArmName, EndpointInfo] = {}
+    for arm, info in zip(endpoints, await asyncio.gather(*inspections, return_exceptions=True), strict=True):
+        if isinstance(info, QualabError):
+            raise type(info)(f"{arm.value.capitalize()}: {info.message}", hint=info.hint) from info
+        if isinstance(info, BaseException):
+            raise info
+        infos[arm] = info
+    return infos
+
+
+async def counters_of(endpoints: Endpoints) -> dict[ArmName, Counters | None]:
+    """Each engine's counters, read at once."""
+    counters = await asyncio.gather(*(endpoint.counters() for endpoint in endpoints.values()))
+    return dict(zip(endpoints, counters, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    """What trials found, and the models that each arm's answers to them name."""
+class Before:
+    """What is stored of the arms, where a comparison goes on; empty for a new one."""
 
+    engines: Mapping[ArmName, Engine] = field(default_factory=dict)
+    tokens: Mapping[ArmName, str] = field(default_factory=dict)
+    """As `sample_tokens` gave them."""
+    fingerprints: Mapping[ArmName, frozenset[str]] = field(default_factory=dict)
+    """Those of the stored answers."""
+    baseline: Mapping[int, Reply] = field(default_factory=dict)
+    """The baseline's answers to the items that are tried, where its turn is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What was found of the arms that are served."""
+
+    engines: dict[ArmName, Engine]
+    tokens: dict[ArmName, str]
     findings: tuple[Finding, ...]
-    models: Mapping[ArmName, frozenset[str]]
+
+
+async def check_arms(
+    endpoints: Endpoints, plan: Plan, items: Sequence[Item], infos: Mapping[ArmName, EndpointInfo], before: Before
+) -> Checked:
+    """Everything that can be found before the next item, of both arms or of the one that is served.
+
+    An arm that is not served is what it was `before`. Raises EndpointMisconfigured, EndpointUnreachable.
+    """
+    model, arms = plan.sampling.model, [*endpoints]
+    is_new = not before.engines.keys() >= endpoints.keys()
+    now = dict(zip(arms, await asyncio.gather(*(endpoints[arm].engine(model=model) for arm in arms)), strict=True))
+    engines = {**before.engines, **now}
+    tokens = await sample_tokens(endpoints, items, infos, model) if is_new else {}
+    findings = [one for arm in arms if arm in before.engines for one in _changes(arm, before.engines[arm], now[arm])]
+    findings += _engine_findings(engines)
+    if len({*{**before.tokens, **tokens}.values()}) > 1:
+        findings.append(_finding("preflight.tokenizers-differ", SAME))
+    if is_new:  # what an arm takes was tried before its first item
+        tried, models = await try_requests(endpoints, items, seed=plan.sampling.seed, baseline=before.baseline)
+        findings += [*tried, *_model_findings(engines, models, model)]
+        now = {arm: replace(own, names=(*own.names, *sorted(models[arm] - {*own.names}))) for arm, own in now.items()}
+        findings += await setting_findings(endpoints, now, items, plan.sampling)
+    if any(task.kind is RequestKind.GENERATION for task in plan.tasks):
+        probes = await probe_drafters(endpoints, sampling=plan.sampling)
+        findings += [*_drafter_findings(probes, engines, plan.rule), *_other_answers(probes, before.fingerprints)]
+    else:
+        findings.append(_finding("preflight.nothing-generates"))
+    return Checked(engines=now, tokens=tokens, findings=tuple(findings))
+
+
+def stop_at(findings: Iterable[Finding]) -> None:
+    """Raises PairDiffers with every finding that stops."""
+    stopping = [finding for finding in findings if finding.stops]
+    if stopping:
+        reasons = "; ".join(ENGLISH.reasons(finding.what for finding in stopping))
+        hints = dict.fromkeys(finding.hint for finding in stopping)
+        raise PairDiffers(f"The pair cannot be compared: {reasons}", hint=". ".join(hints))
+
+
+def _finding(code: str, hint: str = "", stops: bool | None = None, /, **values: object) -> Finding:
+    """A finding that stops, if it has a hint and nothing else is said."""
+    return Finding(stops=bool(hint) if stops is None else stops, what=Reason(code, values), hint=hint)
+
+
+def _changes(arm: ArmName, earlier: Engine, now: Engine) -> Iterator[Finding]:
+    """What makes an arm another one than when the comparison started."""
+    for one in differences(earlier, now):
+        if not one.follows or not any(fnmatchcase(one.name, pattern) for pattern in ROOM_FOR_CACHE):
+            values = {"arm": arm, "setting": one.name, "before": one.baseline, "now": one.candidate}
+            yield _finding("preflight.setting-changed", AS_IT_WAS, **values)
+    if earlier.config and not now.config:
+        yield _finding("preflight.configuration-closed-now", AS_IT_WAS, arm=arm)
+    counted = [one.counters for one in (earlier, now) if one.counters and one.counters.tells_drafting]
+    if len({one.drafting is None for one in counted}) > 1:
+        code = "preflight.drafter-gone" if counted[-1].drafting is None else "preflight.drafter-new"
+        yield _finding(code, AS_IT_WAS, arm=arm)
+
+
+def _engine_findings(engines: Mapping[ArmName, Engine]) -> Iterator[Finding]:
+    """Of the baseline alone as long as it is all that was seen."""
+    baseline, candidate = engines[BASELINE], engines.get(CANDIDATE)
+    if candidate is not None:
+        for one in differences(baseline, candidate):
+            if not one.follows:
+                values = {"setting": one.name, "baseline": one.baseline, "candidate": one.candidate}
+                yield _finding("preflight.setting-differs", SAME, **values)
+        instances = {engine.config.get("instance_id", "") for engine in (baseline, candidate)}
+        if len(instances) == 1 and instances != {""}:
+            yield _finding("preflight.one-server", TWO_SERVERS)
+    if baseline.drafter:
+        yield _finding("baseline-has-drafter", DRAFTER_OFF, drafter=baseline.drafter)
+    elif baseline.has_drafted:
+        yield _finding("preflight.baseline-counts-drafts", DRAFTER_OFF)
+    if not all(engine.config for engine in engines.values()):
+        yield _finding("preflight.configuration-closed")
+    for kind in sorted({engine.kind for engine in engines.values()} & TELLS_IN_PART):
+        yield _finding("preflight.configuration-in-part", engine=kind)
+
+
+async def sample_tokens(
+    endpoints: Endpoints, items: Sequence[Item], infos: Mapping[ArmName, EndpointInfo], model: str
+) -> dict[ArmName, str]:
+    """The hash of what each arm's tokenizer makes of a few prompts; without an arm that offers none."""
+    texts, telling = samples(items), [arm for arm in endpoints if infos[arm].tokenizes]
+    tokens = await asyncio.gather(*(endpoints[arm].tokenize(texts, model=model) for arm in telling))
+    return {arm: sha256(canonical_json(own)) for arm, own in zip(telling, tokens, strict=True)}
+
+
+def samples(items: Sequence[Item]) -> list[str]:
+    """The shortest prompts, the same in every process: turns are compared across them."""
+    texts = {prompt.text for item in items for prompt in item.prompts}
+    return sorted(texts, key=lambda text: (len(text), text))[:N_SAMPLES]
 
 
 async def try_requests(
-    endpoints: Endpoints, items: Sequence[Item], *, seed: int, baseline: Stored | None = None
-) -> Tried:
+    endpoints: Endpoints, items: Sequence[Item], *, seed: int, baseline: Mapping[int, Reply]
+) -> tuple[list[Finding], dict[ArmName, frozenset[str]]]:
     """Sends each arm the shortest request of each kind and of each set of generation settings that the plan has.
 
-    The shortest, because a long one may be too long for the model. Raises EndpointMisconfigured, EndpointUnreachable
-    for what no arm answers; what only one arm rejects is a finding. With `baseline`, its answers to these items stand
-    in for trials of it.
+    The shortest, because a long one may be too long for the model. Returns what was found, and the models that each
+    arm's answers name. Raises EndpointMisconfigured, EndpointUnreachable for what no arm answers; what only one arm
+    rejects is a finding. Answers of the `baseline` stand in for trials of it.
     """
     findings: list[Finding] = []
     models: dict[ArmName, frozenset[str]] = dict.fromkeys(endpoints, frozenset())
     for item in trial_items(items):
-        request = _trial(item)
-        body = encode_body(request.payload, seed=seed)
-        asked = await _ask(endpoints, request, body)
-        earlier = {ArmName.BASELINE: baseline[item.position]} if baseline and item.position in baseline else {}
-        models = {arm: models[arm] | {reply.model} - {""} for arm, reply in asked.items()}
-        findings += _one_sided(earlier | asked, item)
-        if not findings:
-            for arm, reply in asked.items():
-                _check_tried(reply, item, f"{arm.value.capitalize()} at {endpoints[arm].url}", request)
-            findings += _lengths(earlier | asked, item)
-    return Tried(findings=tuple(findings), models=models)
-
-
-async def _ask(endpoints: Endpoints, request: Request, body: bytes) -> dict[ArmName, Reply]:
-    replies = await asyncio.gather(*(endpoint.ask(request, body) for endpoint in endpoints.values()))
-    return dict(zip(endpoints, replies, strict=True))
-
-
-async def setting_findings(
-    endpoints: Endpoints, engines: Mapping[ArmName, Engine], items: Sequence[Item], sampling: SamplingPlan
-) -> list[Finding]:
-    """Generation settings that an arm's engine ignores, by what the engine publishes or its kind is known to take."""
-    given = {sent_name(name) for name in sampling.gen_kwargs} - SENT_SETTINGS - {""}
-    trials = [item for item in trial_items(items) if item.kind is RequestKind.GENERATION]
-    of_tasks = {name for item in trials for name in _settings(item)} - given - SENT_SETTINGS - {"model"}
-    findings: list[Finding] = []
-    for arm, endpoint in endpoints.items() if given | of_tasks else ():
-        taken = await endpoint.settings(sampling.api)
-        if taken is None and engines[arm].kind.value in ENGINE_SETTINGS:
-            taken = OPENAI_SETTINGS | ENGINE_SETTINGS[engines[arm].kind.value]
-        if taken is None and (unsure := given - OPENAI_SETTINGS):
-            what = Reason("preflight.settings-untold", {"arm": arm, "settings": tuple(sorted(unsure))})
-            findings.append(Finding(stops=False, what=what, hint=""))
-        if taken is not None and (ignored := given - taken):
-            what = Reason("preflight.settings-ignored", {"arm": arm, "settings": tuple(sorted(ignored))})
-            findings.append(Finding(stops=not sampling.allow_extra, what=what, hint=TAKEN))
-        if taken is not None and (ignored := of_tasks - taken):
-            what = Reason("preflight.task-settings-ignored", {"arm": arm, "settings": tuple(sorted(ignored))})
-            findings.append(Finding(stops=False, what=what, hint=""))
-    return findings
+        first = item.requests[0]
+        max_tokens = 1 if item.kind is RequestKind.LOGLIKELIHOOD else TRIAL_TOKENS
+        request = replace(first, payload={**first.payload, "max_tokens": max_tokens})
+        replies = await _ask(endpoints, request, seed=seed)
+        models = {arm: models[arm] | {reply.model} - {""} for arm, reply in replies.items()}
+        both = ({BASELINE: baseline[item.position]} if item.position in baseline else {}) | replies
+        rejected = [arm for arm, reply in both.items() if reply.status is AnswerStatus.REJECTED]
+        if len(rejected) == 1 and len(both) > 1:
+            values = {"arm": rejected[0], "task": item.task, "error": both[rejected[0]].error}
+            findings.append(_finding("preflight.one-rejects", ASK_BOTH, **values))
+        if findings:
+            continue
+        for arm, reply in replies.items():
+            _check_tried(reply, item, f"{arm.value.capitalize()} at {endpoints[arm].url}", request)
+        lengths = {arm.value: reply.prompt_tokens for arm, reply in both.items()}
+        if None not in lengths.values() and len(set(lengths.values())) > 1:
+            findings.append(_finding("preflight.lengths-differ", SAME_PROMPTS, task=item.task, **lengths))
+    return findings, models
 
 
 def trial_items(items: Sequence[Item]) -> list[Item]:
@@ -192,35 +277,6 @@ def _settings(item: Item) -> dict[str, object]:
     return {name: value for name, value in item.requests[0].payload.items() if name not in ("prompt", "messages")}
 
 
-def _trial(item: Item) -> Request:
-    first = item.requests[0]
-    max_tokens = 1 if item.kind is RequestKind.LOGLIKELIHOOD else TRIAL_TOKENS
-    return replace(first, payload={**first.payload, "max_tokens": max_tokens})
-
-
-def _one_sided(replies: Replies, item: Item) -> Iterator[Finding]:
-    rejected = [arm for arm, reply in replies.items() if reply.status is AnswerStatus.REJECTED]
-    if len(rejected) == 1 and len(replies) > 1:
-        (arm,) = rejected
-        yield Finding(
-            stops=True,
-            what=Reason("preflight.one-rejects", {"arm": arm, "task": item.task, "error": replies[arm].error}),
-            hint=ASK_BOTH,
-        )
-
-
-def _lengths(replies: Replies, item: Item) -> Iterator[Finding]:
-    lengths = {arm: reply.prompt_tokens for arm, reply in replies.items()}
-    if None not in lengths.values() and len(set(lengths.values())) > 1:
-        yield Finding(
-            stops=True,
-            what=Reason(
-                "preflight.lengths-differ", {"task": item.task, **{arm.value: n for arm, n in lengths.items()}}
-            ),
-            hint="Serve both arms with the same tokenizer, chat template and version",
-        )
-
-
 def _check_tried(reply: Reply, item: Item, arm: str, request: Request) -> None:
     if reply.status.is_answer or not reply.error:
         return
@@ -228,14 +284,58 @@ def _check_tried(reply: Reply, item: Item, arm: str, request: Request) -> None:
     # a body without log-likelihoods is what a server gives that cannot serve them
     if reply.status.is_failure and (is_generation or reply.status is not AnswerStatus.BAD_BODY):
         raise EndpointUnreachable(f"{arm} did not answer a trial request of {item.task}: {reply.error}")
-    hint = _route_hint(request) if is_generation else NO_ECHO.format(task=item.task)
+    route = "The trial request went to the completions route"
+    if request.api is Api.CHAT:
+        route = "The trial request went to the chat route; --no-apply_chat_template uses completions"
+    hint = route if is_generation else NO_ECHO.format(task=item.task)
     raise EndpointMisconfigured(f"{arm} does not serve requests of {item.task}: {reply.error}", hint=hint)
 
 
-def _route_hint(request: Request) -> str:
-    if request.api is Api.CHAT:
-        return "The trial request went to the chat route; --no-apply_chat_template uses completions"
-    return "The trial request went to the completions route"
+async def _ask(endpoints: Endpoints, request: Request, *, seed: int) -> dict[ArmName, Reply]:
+    body = encode_body(request.payload, seed=seed)
+    replies = await asyncio.gather(*(endpoint.ask(request, body) for endpoint in endpoints.values()))
+    return dict(zip(endpoints, replies, strict=True))
+
+
+def _model_findings(
+    engines: Mapping[ArmName, Engine], models: Mapping[ArmName, frozenset[str]], asked: str
+) -> Iterator[Finding]:
+    """Where trials are answered under a name that is not the model's: one name in both arms is a name of it."""
+    others = {arm: names - {asked, *engines[arm].names} for arm, names in models.items()}
+    baseline = others.get(BASELINE, frozenset(engines[BASELINE].names) - {asked})
+    for arm, names in others.items():
+        alike = baseline if arm is CANDIDATE else others.get(CANDIDATE, names)
+        for name in sorted(names):
+            hint = "" if name in alike else OTHER_MODEL
+            yield _finding("preflight.other-model", hint, arm=arm, model=name, asked=asked)
+
+
+async def setting_findings(
+    endpoints: Endpoints, engines: Mapping[ArmName, Engine], items: Sequence[Item], sampling: SamplingPlan
+) -> list[Finding]:
+    """Generation settings that an arm's engine ignores, by what the engine publishes or its kind is known to take."""
+    given = {sent_name(name) for name in sampling.gen_kwargs} - SENT_SETTINGS - {""}
+    trials = [item for item in trial_items(items) if item.kind is RequestKind.GENERATION]
+    of_tasks = {name for item in trials for name in _settings(item)} - given - SENT_SETTINGS - {"model"}
+    findings: list[Finding] = []
+    for arm, endpoint in endpoints.items() if given | of_tasks else ():
+        taken = await endpoint.settings(sampling.api)
+        if taken is None and engines[arm].kind.value in ENGINE_SETTINGS:
+            taken = OPENAI_SETTINGS | ENGINE_SETTINGS[engines[arm].kind.value]
+        if taken is None:
+            checks = [("preflight.settings-untold", given - OPENAI_SETTINGS, "", False)]
+        else:
+            stops = not sampling.allow_extra
+            checks = [
+                ("preflight.settings-ignored", given - taken, TAKEN, stops),
+                ("preflight.task-settings-ignored", of_tasks - taken, "", False),
+            ]
+        findings += [
+            _finding(code, hint, stops, arm=arm, settings=tuple(sorted(names)))
+            for code, names, hint, stops in checks
+            if names
+        ]
+    return findings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,15 +363,23 @@ class Probe:
 async def probe_drafters(endpoints: Endpoints, *, sampling: SamplingPlan) -> dict[ArmName, Probe]:
     """Lets each arm generate a few tokens and sees whether their drafters did anything."""
     before = await counters_of(endpoints)
+    settings = {"max_gen_toks": PROBE_TOKENS, "until": [], "temperature": 0}
+    is_chat = sampling.api is Api.CHAT
+
+    async def probed(replies: Replies) -> dict[ArmName, Probe]:
+        after = await counters_of(endpoints)
+        return {arm: Probe(before=before[arm], after=after[arm], reply=reply) for arm, reply in replies.items()}
+
     for text in PROBE_TEXTS:
-        request = _probe_request(text, sampling)
-        replies = await _ask(endpoints, request, encode_body(request.payload, seed=sampling.seed))
-        probes = _probes(before, await counters_of(endpoints), replies)
+        sent = canonical_json([{"role": "user", "content": text}]) if is_chat else text
+        request = generation_request(Prompt(text=sent, is_chat=is_chat, gen_kwargs=settings), sampling=sampling)
+        replies = await _ask(endpoints, request, seed=sampling.seed)
+        probes = await probed(replies)
         if _is_told(probes):
             return probes
     for pause_s in COUNTER_PAUSES_S:
         await asyncio.sleep(pause_s)
-        probes = _probes(before, await counters_of(endpoints), replies)
+        probes = await probed(replies)
         if _is_told(probes):
             break
     return probes
@@ -284,281 +392,35 @@ def _is_told(probes: Mapping[ArmName, Probe]) -> bool:
     return last.draft_tokens != 0 and not may_tell_yet
 
 
-def _probes(
-    before: Mapping[ArmName, Counters | None], after: Mapping[ArmName, Counters | None], replies: Replies
-) -> dict[ArmName, Probe]:
-    return {arm: Probe(before=before[arm], after=after[arm], reply=reply) for arm, reply in replies.items()}
-
-
-def _probe_request(text: str, sampling: SamplingPlan) -> Request:
-    is_chat = sampling.api is Api.CHAT
-    text = canonical_json([{"role": "user", "content": text}]) if is_chat else text
-    settings = {"max_gen_toks": PROBE_TOKENS, "until": [], "temperature": 0}
-    return generation_request(Prompt(text=text, is_chat=is_chat, gen_kwargs=settings), sampling=sampling)
-
-
-BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
-SAMPLES = 5
-"""Prompts that both tokenizers are given."""
-SAME = "Start both arms from one image, one checkpoint and one configuration, but for the drafter"
-DRAFTER_ON = "Start the candidate with its drafter (vLLM: --speculative-config), or correct its URL"
-DRAFTER_OFF = "Start the baseline without a drafter, or correct its URL"
-TWO_SERVERS = "Give the URLs of two servers, one without and one with the drafter"
-AS_IT_WAS = "Start it as it was, or begin a new comparison"
-ROOM_FOR_CACHE = ("cache_config.*", "max_total_num_tokens", "max_req_input_len")
-"""What an engine measures anew at each start; the rest of what follows from a drafter follows from the same one."""
-OPEN = (
-    "Open /metrics of both arms (llama.cpp: --metrics; SGLang: --enable-metrics), or let a verdict stand without it: "
-    "--allow-unobserved"
-)
-ALLOWED = "Let a verdict stand without it: --allow-unobserved"
-TELLING = {
-    EngineKind.SGLANG: "Use a version of SGLang that counts sglang:spec_verify_calls_total, or let a verdict stand "
-    "without it: --allow-unobserved",
-    EngineKind.TENSORRT_LLM: "Start TensorRT-LLM with enable_iter_perf_stats: true, or let a verdict stand without it: "
-    "--allow-unobserved",
-}
-"""How metrics that are open come to tell of drafting."""
-OTHER_MODEL = "Let both arms be answered by this model under one name, and by no router's fallback"
-
-
-async def check_pair(
-    endpoints: Endpoints, plan: Plan, items: Sequence[Item], infos: Mapping[ArmName, EndpointInfo]
-) -> Preflight:
-    """Everything that can be found before the first item. Raises EndpointMisconfigured, EndpointUnreachable."""
-    engines = await see_engines(endpoints, model=plan.sampling.model)
-    tokens = await sample_tokens(endpoints, items, infos, plan.sampling.model)
-    findings = [*_engine_findings(engines), *_token_findings(tokens)]
-    tried = await try_requests(endpoints, items, seed=plan.sampling.seed)
-    findings += [*tried.findings, *_model_findings(engines, tried, plan.sampling.model)]
-    engines = _checks_named(engines, tried)
-    findings += await setting_findings(endpoints, engines, items, plan.sampling)
-    if _generates(plan):
-        findings += _drafter_findings(await probe_drafters(endpoints, sampling=plan.sampling), engines, plan.rule)
-    else:
-        findings.append(Finding(stops=False, what=Reason("preflight.nothing-generates"), hint=""))
-    return Preflight(engines=engines, findings=tuple(sorted(findings, key=lambda one: not one.stops)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Before:
-    """What earlier turns have seen, where the arms take turns on one device."""
-
-    engines: Mapping[ArmName, Engine] = field(default_factory=dict)
-    tokens: Mapping[ArmName, str] = field(default_factory=dict)
-    """As `sample_tokens` gave them."""
-    fingerprints: Mapping[ArmName, frozenset[str]] = field(default_factory=dict)
-    """Those of the answers that are stored."""
-    baseline: Stored | None = None
-    """Its answers to the items that are tried, once its turn is over."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnChecked:
-    """What one arm's turn began with."""
-
-    engine: Engine
-    tokens: str
-    """As `sample_tokens` gave them; empty where the arm does not tokenize."""
-    findings: tuple[Finding, ...]
-
-
-async def check_turn(
-    endpoints: Endpoints, plan: Plan, items: Sequence[Item], infos: Mapping[ArmName, EndpointInfo], before: Before
-) -> TurnChecked:
-    """Everything that can be found of the one arm that is served, beside what is known of the other one.
-
-    Raises EndpointMisconfigured, EndpointUnreachable.
-    """
-    (arm,) = endpoints
-    now = await see_engines(endpoints, model=plan.sampling.model)
-    engines = {**before.engines, **now}
-    tokens = await sample_tokens(endpoints, items, infos, plan.sampling.model)
-    findings = [*_changes(arm, before.engines[arm], now[arm])] if arm in before.engines else []
-    findings += [*_engine_findings(engines), *_token_findings({**before.tokens, **tokens})]
-    tried = await try_requests(endpoints, items, seed=plan.sampling.seed, baseline=before.baseline)
-    findings += [*tried.findings, *_model_findings(engines, tried, plan.sampling.model)]
-    findings += await setting_findings(endpoints, now, items, plan.sampling)
-    if _generates(plan):
-        probes = await probe_drafters(endpoints, sampling=plan.sampling)
-        findings += [*_drafter_findings(probes, engines, plan.rule), *_other_answers(probes, before.fingerprints)]
-    return TurnChecked(engine=_checks_named(now, tried)[arm], tokens=tokens.get(arm, ""), findings=tuple(findings))
-
-
-async def see_engines(endpoints: Endpoints, *, model: str) -> dict[ArmName, Engine]:
-    """What each engine says of itself."""
-    found = await asyncio.gather(*(endpoint.engine(model=model) for endpoint in endpoints.values()))
-    return dict(zip(endpoints, found, strict=True))
-
-
-def _generates(plan: Plan) -> bool:
-    return any(task.kind is RequestKind.GENERATION for task in plan.tasks)
-
-
-async def check_again(
-    endpoints: Endpoints,
-    plan: Plan,
-    earlier: Mapping[ArmName, Engine],
-    fingerprints: Mapping[ArmName, frozenset[str]],
-) -> dict[ArmName, Engine]:
-    """What both engines say of themselves, before a comparison goes on. `fingerprints`: of the stored answers.
-
-    Raises PairDiffers when the arms differ, an arm is not what it was when the comparison started, or its drafter does
-    not do what it should.
-    """
-    engines = await see_engines(endpoints, model=plan.sampling.model)
-    changes = [one for arm in ArmName if arm in earlier for one in _changes(arm, earlier[arm], engines[arm])]
-    stop_at([*changes, *_engine_findings(engines)])
-    if _generates(plan):
-        probes = await probe_drafters(endpoints, sampling=plan.sampling)
-        stop_at([*_drafter_findings(probes, engines, plan.rule), *_other_answers(probes, fingerprints)])
-    return engines
-
-
-def _other_answers(
-    probes: Mapping[ArmName, Probe], fingerprints: Mapping[ArmName, frozenset[str]]
-) -> Iterator[Finding]:
-    """Where an arm answers under another fingerprint than before: two engines' answers would be mixed."""
-    for arm, probe in probes.items():
-        now, stored = probe.reply.system_fingerprint, fingerprints.get(arm, frozenset())
-        if now and stored and now not in stored:
-            values = {"arm": arm, "before": tuple(sorted(stored)), "now": now}
-            what = Reason("preflight.other-engine", values)
-            yield Finding(stops=True, what=what, hint=AS_IT_WAS)
-
-
-def stop_at(findings: Sequence[Finding] | Iterator[Finding]) -> None:
-    """Raises PairDiffers with every finding that stops."""
-    stopping = [one for one in findings if one.stops]
-    if stopping:
-        found = "; ".join(ENGLISH.reasons(one.what for one in stopping))
-        hints = dict.fromkeys(one.hint for one in stopping)
-        raise PairDiffers(f"The pair cannot be compared: {found}", hint=". ".join(hints))
-
-
-def _changes(arm: ArmName, earlier: Engine, now: Engine) -> Iterator[Finding]:
-    for one in differences(earlier, now):
-        if not one.follows or not any(fnmatchcase(one.name, pattern) for pattern in ROOM_FOR_CACHE):
-            values = {"arm": arm, "setting": one.name, "before": one.baseline, "now": one.candidate}
-            yield Finding(stops=True, what=Reason("preflight.setting-changed", values), hint=AS_IT_WAS)
-    if earlier.config and not now.config:
-        what = Reason("preflight.configuration-closed-now", {"arm": arm})
-        yield Finding(stops=True, what=what, hint=AS_IT_WAS)
-    counted = [one.counters for one in (earlier, now) if one.counters and one.counters.tells_drafting]
-    if len({one.drafting is None for one in counted}) > 1:
-        code = "preflight.drafter-gone" if counted[-1].drafting is None else "preflight.drafter-new"
-        yield Finding(stops=True, what=Reason(code, {"arm": arm}), hint=AS_IT_WAS)
-
-
-def _engine_findings(engines: Mapping[ArmName, Engine]) -> Iterator[Finding]:
-    """Of the baseline alone as long as it is all that was seen."""
-    baseline = engines[BASELINE]
-    if CANDIDATE in engines:
-        yield from _pair_findings(baseline, engines[CANDIDATE])
-    if baseline.drafter or baseline.has_drafted:
-        what = Reason("preflight.baseline-counts-drafts")
-        if baseline.drafter:
-            what = Reason("baseline-has-drafter", {"drafter": baseline.drafter})
-        yield Finding(stops=True, what=what, hint=DRAFTER_OFF)
-    if not all(engine.config for engine in engines.values()):
-        what = Reason("preflight.configuration-closed")
-        yield Finding(stops=False, what=what, hint="")
-    for kind in sorted({engine.kind for engine in engines.values()} & TELLS_IN_PART):
-        what = Reason("preflight.configuration-in-part", {"engine": kind})
-        yield Finding(stops=False, what=what, hint="")
-
-
-def _pair_findings(baseline: Engine, candidate: Engine) -> Iterator[Finding]:
-    for one in differences(baseline, candidate):
-        if not one.follows:
-            values = {"setting": one.name, "baseline": one.baseline, "candidate": one.candidate}
-            yield Finding(stops=True, what=Reason("preflight.setting-differs", values), hint=SAME)
-    instances = {engine.config.get("instance_id", "") for engine in (baseline, candidate)}
-    if len(instances) == 1 and instances != {""}:
-        what = Reason("preflight.one-server")
-        yield Finding(stops=True, what=what, hint=TWO_SERVERS)
-
-
-async def sample_tokens(
-    endpoints: Endpoints, items: Sequence[Item], infos: Mapping[ArmName, EndpointInfo], model: str
-) -> dict[ArmName, str]:
-    """The hash of what each arm's tokenizer makes of a few prompts; without an arm that offers none."""
-    texts = samples(items)
-    telling = [arm for arm in endpoints if infos[arm].tokenizes]
-    found = await asyncio.gather(*(endpoints[arm].tokenize(texts, model=model) for arm in telling))
-    return {arm: sha256(canonical_json(tokens)) for arm, tokens in zip(telling, found, strict=True)}
-
-
-def samples(items: Sequence[Item]) -> list[str]:
-    """The shortest prompts, the same in every process: turns are compared across them."""
-    return sorted({prompt.text for item in items for prompt in item.prompts}, key=lambda text: (len(text), text))[
-        :SAMPLES
-    ]
-
-
-def _token_findings(tokens: Mapping[ArmName, str]) -> Iterator[Finding]:
-    if len(set(tokens.values())) > 1:
-        what = Reason("preflight.tokenizers-differ")
-        yield Finding(stops=True, what=what, hint=SAME)
-
-
-def _model_findings(engines: Mapping[ArmName, Engine], tried: Tried, asked: str) -> Iterator[Finding]:
-    """Where trials are answered under a name that is not the model's: one name in both arms is a name of it."""
-    others = {arm: models - {asked, *engines[arm].names} for arm, models in tried.models.items()}
-    baseline = others.get(BASELINE, frozenset(engines[BASELINE].names) - {asked})
-    for arm, models in others.items():
-        for model in sorted(models):
-            is_alike = arm is BASELINE and model in others.get(CANDIDATE, models)
-            is_alike |= arm is CANDIDATE and model in baseline
-            what = Reason("preflight.other-model", {"arm": arm, "model": model, "asked": asked})
-            yield Finding(stops=not is_alike, what=what, hint="" if is_alike else OTHER_MODEL)
-
-
-def _checks_named(engines: Mapping[ArmName, Engine], tried: Tried) -> dict[ArmName, Engine]:
-    """The engines with the names that trials were answered under."""
-    return {
-        arm: replace(engine, names=(*engine.names, *sorted(tried.models.get(arm, frozenset()) - {*engine.names})))
-        for arm, engine in engines.items()
-    }
-
-
 def _drafter_findings(
     probes: Mapping[ArmName, Probe], engines: Mapping[ArmName, Engine], rule: DecisionRule
 ) -> Iterator[Finding]:
-    if BASELINE in probes:
-        yield from _baseline_probed(probes, engines, rule)
-    if CANDIDATE in probes:
-        yield from _candidate_probed(probes[CANDIDATE], engines[CANDIDATE], rule)
-
-
-def _baseline_probed(
-    probes: Mapping[ArmName, Probe], engines: Mapping[ArmName, Engine], rule: DecisionRule
-) -> Iterator[Finding]:
-    if n_tokens := probes[BASELINE].draft_tokens:
-        yield Finding(stops=True, what=Reason("preflight.baseline-drafted", {"n": n_tokens}), hint=DRAFTER_OFF)
-    elif not _tells(engines, probes[BASELINE], probes.get(CANDIDATE)):
+    baseline, candidate = probes.get(BASELINE), probes.get(CANDIDATE)
+    if baseline and baseline.draft_tokens:
+        yield _finding("preflight.baseline-drafted", DRAFTER_OFF, n=baseline.draft_tokens)
+    elif baseline and not _tells(engines, baseline, candidate):
         yield _not_observable(BASELINE, engines[BASELINE], rule)
+    if candidate is None:
+        return
+    engine = engines[CANDIDATE]
+    if candidate.reply.error:
+        yield _finding("preflight.probe-unanswered", "Look into the server's log", error=candidate.reply.error)
+    elif candidate.draft_tokens == 0:
+        yield _finding("preflight.nothing-drafted", DRAFTER_ON)
+    elif candidate.draft_tokens is not None:
+        return
+    elif candidate.has_no_drafter:
+        yield _finding("preflight.no-drafter", DRAFTER_ON)
+    elif candidate.after is not None and engine.drafter:
+        yield _finding("preflight.drafter-not-shown", drafter=engine.drafter)
+    else:
+        yield _not_observable(CANDIDATE, engine, rule)
 
 
 def _not_observable(arm: ArmName, engine: Engine, rule: DecisionRule) -> Finding:
-    what = Reason("preflight.drafting-unobserved", {"arm": arm, "why": unread(engine)})
     hint = TELLING.get(engine.kind, ALLOWED) if engine.has_metrics else OPEN
-    return Finding(stops=not rule.allow_unobserved, what=what, hint=hint)
-
-
-def _candidate_probed(candidate: Probe, engine: Engine, rule: DecisionRule) -> Iterator[Finding]:
-    if candidate.reply.error:
-        what = Reason("preflight.probe-unanswered", {"error": candidate.reply.error})
-        yield Finding(stops=True, what=what, hint="Look into the server's log")
-    elif candidate.has_no_drafter and candidate.draft_tokens is None:
-        yield Finding(stops=True, what=Reason("preflight.no-drafter"), hint=DRAFTER_ON)
-    elif candidate.draft_tokens is None and candidate.after is not None and engine.drafter:
-        what = Reason("preflight.drafter-not-shown", {"drafter": engine.drafter})
-        yield Finding(stops=False, what=what, hint="")
-    elif candidate.draft_tokens is None:
-        yield _not_observable(CANDIDATE, engine, rule)
-    elif candidate.draft_tokens == 0:
-        yield Finding(stops=True, what=Reason("preflight.nothing-drafted"), hint=DRAFTER_ON)
+    values = {"arm": arm, "why": unread(engine)}
+    return _finding("preflight.drafting-unobserved", hint, not rule.allow_unobserved, **values)
 
 
 def _tells(engines: Mapping[ArmName, Engine], baseline: Probe, candidate: Probe | None) -> bool:
@@ -570,3 +432,14 @@ def _tells(engines: Mapping[ArmName, Engine], baseline: Probe, candidate: Probe 
         return True
     others = [candidate.after] if candidate is not None and candidate.after is not None else []
     return after is not None and tells_where_other_is_silent(engine, engines.get(CANDIDATE), others)
+
+
+def _other_answers(
+    probes: Mapping[ArmName, Probe], fingerprints: Mapping[ArmName, frozenset[str]]
+) -> Iterator[Finding]:
+    """Where an arm answers under another fingerprint than before: two engines' answers would be mixed."""
+    for arm, probe in probes.items():
+        now, stored = probe.reply.system_fingerprint, fingerprints.get(arm, frozenset())
+        if now and stored and now not in stored:
+            values = {"arm": arm, "before": tuple(sorted(stored)), "now": now}
+            yield _finding("preflight.other-engine", AS_IT_WAS, **values)

@@ -1,17 +1,287 @@
-"""From rendered prompts to requests in the plan's order."""
+"""From settings to a frozen plan, and from its tasks to requests in the plan's order."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from qualab.errors import EndpointMisconfigured
+from pydantic import TypeAdapter, ValidationError
+
+from qualab.errors import InvalidValue, PlanChanged, UsageError
+from qualab.harness.process import Harness, LoadedTasks
+from qualab.model.canonical import plain, plan_hash
+from qualab.model.comparison import Comparison
 from qualab.model.items import Item, Request, generation_request, loglikelihood_parts, loglikelihood_request
-from qualab.model.names import RequestKind
-from qualab.model.plan import SamplingPlan
-from qualab.model.ports import Endpoint, EndpointInfo, Tokenize
+from qualab.model.names import Api, ArmName, RequestKind
+from qualab.model.plan import (
+    Assumptions,
+    LookPlan,
+    Pins,
+    Plan,
+    SamplingPlan,
+    TaskSpec,
+    arms_text,
+    check_names,
+    commit_of,
+)
+from qualab.model.ports import Clock, Endpoint, OpenEndpoint, Progress, Store, TaskOptions, Tokenize
+from qualab.model.registry import Pulse
+from qualab.run.pins import LocalPins
+from qualab.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairServices:
+    """What planning and preflight need: nothing is stored."""
+
+    harness: Harness
+    open_endpoint: OpenEndpoint
+    named_tokenizer: Callable[[str], Tokenize]
+    is_same_server: Callable[[str, str], bool]
+    pins: LocalPins = field(default_factory=LocalPins)
+    pulse: Pulse = field(default_factory=Pulse)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services(PairServices):
+    """What a run needs."""
+
+    store: Store
+    clock: Clock
+    runner: str
+    """Names this process in claims, as "host:pid:nonce"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One comparison being carried out: what its steps share."""
+
+    services: Services
+    comparison: Comparison
+    tasks: LoadedTasks
+    items: Sequence[Item]
+    """In order of position."""
+    endpoints: Mapping[ArmName, Endpoint]
+    """Of both arms, or of the one whose turn it is."""
+    keys: Mapping[ArmName, str | None]
+    progress: Progress
+
+    @property
+    def plan(self) -> Plan:
+        return self.comparison.plan
+
+    @property
+    def id(self) -> str:
+        return self.comparison.id
+
+
+def task_options(settings: Settings, frozen: Plan | None = None) -> TaskOptions:
+    """Return what the harness needs; data sets are read at the commits that a frozen plan records."""
+    return TaskOptions(
+        names=settings.tasks,
+        num_fewshot=settings.num_fewshot,
+        limit=settings.limit,
+        gen_kwargs=settings.gen_kwargs or None,
+        seed=settings.seed,
+        include_paths=settings.include_path,
+        data_dir=settings.data_dir,
+        revisions=_commits(frozen) if frozen else {},
+        apply_chat_template=settings.apply_chat_template,
+        system_instruction=settings.system_instruction,
+    )
+
+
+def tasks_again(services: PairServices, comparison: Comparison, local: Mapping[str, str] | None = None) -> LoadedTasks:
+    """Load a stored comparison's tasks; `local` overrides where this machine finds them. Raises PlanChanged."""
+    tasks = installed_tasks(services, comparison, local)
+    check_unchanged(comparison.plan, tasks)
+    return tasks
+
+
+def installed_tasks(
+    services: PairServices, comparison: Comparison, local: Mapping[str, str] | None = None
+) -> LoadedTasks:
+    """Load the tasks of these names as they are installed now, changed or not."""
+    return services.harness.load(planned_options(comparison.plan, {**comparison.local, **(local or {})}))
+
+
+def planned_options(plan: Plan, local: Mapping[str, str]) -> TaskOptions:
+    """Return the options that load a stored plan's tasks again."""
+    return TaskOptions(
+        names=plan.requested,
+        num_fewshot=plan.num_fewshot,
+        limit=plan.limit,
+        gen_kwargs=plan.sampling.gen_kwargs or None,
+        seed=plan.sampling.seed,
+        include_paths=tuple(Path(path) for path in local.get("include_path", "").split("\n") if path),
+        data_dir=Path(local["data_dir"]) if local.get("data_dir") else None,
+        revisions=_commits(plan),
+        apply_chat_template=plan.sampling.api is Api.CHAT,
+        system_instruction=plan.sampling.system_instruction,
+    )
+
+
+def _commits(plan: Plan) -> dict[str, str]:
+    return {task.name: task.revision for task in plan.tasks if commit_of(task.revision)}
+
+
+def local_of(settings: Settings) -> dict[str, str]:
+    """Where this machine finds things: kept with the comparison, not in its plan."""
+    checkpoint = settings.pin_names.checkpoint
+    return {
+        "data_dir": str(settings.data_dir.resolve()) if settings.data_dir else "",
+        "include_path": "\n".join(str(path.resolve()) for path in settings.include_path),
+        "tokenizer": settings.tokenizer,
+        "checkpoint": str(Path(checkpoint).resolve()) if checkpoint else "",
+        "pods": arms_text(settings.pods),
+        "containers": arms_text(settings.containers),
+    }
+
+
+def make_plan(
+    settings: Settings, tasks: LoadedTasks, *, assumptions: Assumptions | None = None, checkpoint_hash: str = ""
+) -> Plan:
+    """Freeze what will be asked and how it will be judged. Raises InvalidValue."""
+    plan = Plan(
+        suite=tasks.suite,
+        requested=settings.tasks,
+        tasks=tasks.tasks,
+        metrics=tasks.metrics,
+        sampling=SamplingPlan(
+            model=settings.model,
+            api=Api.CHAT if tasks.applies_chat_template else Api.COMPLETIONS,
+            gen_kwargs=dict(settings.gen_kwargs),
+            allow_extra=settings.allow_extra,
+            seed=settings.seed,
+            repeats=settings.repeats,
+            system_instruction=settings.system_instruction,
+        ),
+        policy=settings.policy,
+        rule=settings.rule,
+        limit=settings.limit,
+        num_fewshot=settings.num_fewshot,
+        harness_version=tasks.harness_version,
+        assumptions=assumptions,
+        # a loss has half the level, as in a two-sided test
+        looks=LookPlan(n_looks=settings.looks, harm_alpha=settings.alpha / 2.0) if settings.looks else None,
+        noise_floor=settings.noise_plan,
+        pins=Pins(
+            image=settings.pin_names.image, revision=settings.pin_names.revision, checkpoint_hash=checkpoint_hash
+        ),
+        drafter_costs=settings.drafter_costs,
+        sequential=settings.sequential,
+    )
+    check_rule_names(plan)
+    return plan
+
+
+def check_rule_names(plan: Plan) -> None:
+    """Raises InvalidValue for a margin or bounds of a metric that the plan does not have."""
+    check_names(plan.rule.margins, plan, what="margins")
+    check_names(plan.rule.score_bounds, plan, what="score_bounds")
+
+
+AGAIN = "A changed plan is a new plan: run `qualab plan` again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenPlan:
+    """A plan with its hash, and the settings that it was made from."""
+
+    plan: Plan
+    plan_hash: str
+    frozen_at: datetime
+    settings: dict[str, Any]
+    """As in an experiment file."""
+
+
+def to_document(frozen: FrozenPlan, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a plan file's content; what a person looks for comes first."""
+    return {
+        "qualab_plan": frozen.plan.schema,
+        "hash": frozen.plan_hash,
+        "frozen_at": frozen.frozen_at.isoformat(timespec="seconds"),
+        "figures": dict(figures),
+        "experiment": frozen.settings,
+        "plan": plain(frozen.plan),
+    }
+
+
+def from_document(document: Mapping[str, Any], *, where: str) -> FrozenPlan:
+    """Read a plan file's content.
+
+    The hash is that of the plan as it stands in the file. Raises UsageError where parts are missing, PlanChanged where
+    the plan was edited, or made by a version whose plans have other fields.
+    """
+    try:
+        content, given_hash = document["plan"], str(document["hash"])
+        frozen_at, settings = datetime.fromisoformat(str(document["frozen_at"])), dict(document["experiment"])
+        content_hash = plan_hash(content)
+    except (KeyError, TypeError, ValueError) as exc:
+        raise UsageError(f"{where} is not a whole plan file", hint=f"It was edited or cut short. {AGAIN}") from exc
+    if content_hash != given_hash:
+        raise PlanChanged(
+            f"{where} was edited: its plan is not the one that was frozen as {given_hash[:12]}", hint=AGAIN
+        )
+    try:
+        plan = _plans().validate_python(content)
+    except ValidationError:
+        plan = None
+    if plan is None or plan_hash(plan) != given_hash:
+        raise PlanChanged(
+            f"{where} was made by another version of qualab: plans of this version have other fields",
+            hint="Run `qualab plan` again with this version, or run the plan with the version that made it",
+        )
+    return FrozenPlan(plan=plan, plan_hash=given_hash, frozen_at=frozen_at, settings=settings)
+
+
+@cache
+def _plans() -> TypeAdapter[Plan]:
+    return TypeAdapter(Plan)
+
+
+def refuse_imported(comparison: Comparison, what: str) -> Comparison:
+    """The comparison. Raises InvalidValue for an imported one: qualab asked nothing, and has no tasks to ask with."""
+    if comparison.plan.imported:
+        raise InvalidValue(
+            f"Comparison {comparison.id} was imported from logs: it cannot be {what}",
+            hint="Its answers and scores are here: qualab show, compare, rescore",
+        )
+    return comparison
+
+
+def check_unchanged(plan: Plan, tasks: LoadedTasks) -> None:
+    """Raises PlanChanged when the tasks loaded now do not ask what those of the plan asked."""
+    now = {task.name: _deciding(task) for task in tasks.tasks}
+    changed = [task.name for task in plan.tasks if now.get(task.name) != _deciding(task)]
+    if changed:
+        raise PlanChanged(
+            f"The prompts or items of {', '.join(changed)} are not those of the plan any more",
+            hint="Use the same task files, data and lm-eval version as when the comparison started, or start a new one",
+        )
+
+
+def check_frozen(frozen: Plan, now: Plan) -> None:
+    """Raises PlanChanged where a plan made now, of the same settings, is not the frozen one."""
+    before, after = (replace(plan, tasks=tuple(map(_deciding, plan.tasks))) for plan in (frozen, now))
+    parts = [part.name for part in fields(Plan) if getattr(before, part.name) != getattr(after, part.name)]
+    if parts:
+        raise PlanChanged(
+            f"What would be run now is not the frozen plan: {', '.join(parts)} differ",
+            hint=f"Use the same task files, data, settings and lm-eval version as then. {AGAIN}",
+        )
+
+
+def _deciding(task: TaskSpec) -> TaskSpec:
+    """Drop what does not decide what is asked: where documents were read (their hash decides), and their choices."""
+    return replace(task, revision="", n_choices=None)
+
 
 TOKENIZE_CHUNK = 2_000
 
@@ -35,16 +305,6 @@ class TokenSource:
         return encoded
 
 
-def token_source(endpoint: Endpoint, info: EndpointInfo, *, model: str, named: Tokenize | None) -> TokenSource:
-    """Raises EndpointMisconfigured where nothing can tokenize."""
-    if named is None and not info.tokenizes:
-        raise EndpointMisconfigured(
-            f"{info.url} offers no /tokenize, and log-likelihood tasks need token ids",
-            hint="Name the model's tokenizer with --tokenizer DIR_OR_FILE (a tokenizer.json)",
-        )
-    return TokenSource(endpoint=endpoint, model=model, named=named)
-
-
 def in_random_order(items: Iterable[Item], *, seed: int, n_stages: int = 1) -> list[Item]:
     """Generations first, then log-likelihoods; task by task; each task's items in a seeded random order.
 
@@ -60,7 +320,7 @@ def in_random_order(items: Iterable[Item], *, seed: int, n_stages: int = 1) -> l
         item
         for stage in range(n_stages)
         for _, block in in_order
-        for item in block[_share(len(block), stage, n_stages) : _share(len(block), stage + 1, n_stages)]
+        for item in block[len(block) * stage // n_stages : len(block) * (stage + 1) // n_stages]
     ]
     return [replace(item, position=position) for position, item in enumerate(ordered)]
 
@@ -68,22 +328,15 @@ def in_random_order(items: Iterable[Item], *, seed: int, n_stages: int = 1) -> l
 def stage_ends(items: Iterable[Item], *, n_stages: int) -> list[int]:
     """The position after the last item of each stage."""
     sizes = Counter(item.task for item in items).values()
-    return [sum(_share(size, stage + 1, n_stages) for size in sizes) for stage in range(n_stages)]
+    return [sum(size * (stage + 1) // n_stages for size in sizes) for stage in range(n_stages)]
 
 
-def _share(size: int, stage: int, n_stages: int) -> int:
-    return size * stage // n_stages
-
-
-async def with_requests(items: Sequence[Item], *, sampling: SamplingPlan, tokens: TokenSource | None) -> list[Item]:
-    """The items with their bodies. `tokens` may be None where no item asks for a log-likelihood."""
+async def with_requests(items: Sequence[Item], *, sampling: SamplingPlan, tokens: TokenSource) -> list[Item]:
+    """The items with their bodies."""
     scored = [item for item in items if item.kind is RequestKind.LOGLIKELIHOOD]
-    encoded = await tokens.encode([text for item in scored for text in _texts(item)]) if tokens and scored else {}
+    texts = [text for item in scored for prompt in item.prompts for text in loglikelihood_parts(prompt)]
+    encoded = await tokens.encode(texts)
     return [replace(item, requests=_requests(item, sampling, encoded)) for item in items]
-
-
-def _texts(item: Item) -> list[str]:
-    return [text for prompt in item.prompts for text in loglikelihood_parts(prompt)]
 
 
 def _requests(item: Item, sampling: SamplingPlan, encoded: Mapping[str, list[int]]) -> tuple[Request, ...]:

@@ -4,10 +4,11 @@ running in the store."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from qualab.errors import ComparisonBusy, ComparisonNotFound, ComparisonSignedOff
+from qualab.errors import ComparisonBusy, ComparisonNotFound, ComparisonSignedOff, QualabError
 from qualab.model.comparison import Comparison
 from qualab.model.names import ComparisonStatus
 from qualab.model.ports import ComparisonFilter, Registry, Store
@@ -94,3 +95,20 @@ def _delete(registry: Registry, summary: ComparisonSummary, *, who: str, now: da
     except ComparisonNotFound:
         return "was deleted meanwhile"
     return ""
+
+
+def resume_hint(comparison_id: str, *, retry_failed: bool = False) -> str:
+    """What to type to go on."""
+    flag = " --retry-failed" if retry_failed else ""
+    return f"Everything answered so far is stored. Go on with: qualab resume {comparison_id}{flag}"
+
+
+@contextmanager
+def way_on(comparison_id: str) -> Iterator[None]:
+    """Whatever ends the work on a stored comparison says how to go on."""
+    try:
+        yield
+    except QualabError as error:
+        if "qualab resume" not in error.hint:
+            error.hint = ". ".join(filter(None, (error.hint, f"Go on with: qualab resume {comparison_id}")))
+        raise

@@ -18,6 +18,12 @@ from qualab.model.wording import storable_text
 from qualab.report.words import ENGLISH
 
 
+def signoff_line(analysis: Analysis, comparison: Comparison) -> str:
+    """For a person."""
+    obstacles = signoff_obstacles(analysis, comparison)
+    return f"Sign-off: no ({'; '.join(ENGLISH.reasons(obstacles))})" if obstacles else "Sign-off: possible"
+
+
 def signoff_obstacles(analysis: Analysis, comparison: Comparison) -> tuple[Reason, ...]:
     """Why this analysis may not stand for a release; empty where it may.
 
@@ -53,8 +59,6 @@ def _obstacles(analysis: Analysis, comparison: Comparison) -> Iterator[Reason]:
 
 ACTION = "comparison.sign-off"
 """In the record of changes."""
-HASH = "sha256"
-"""In its details: of everything that the sign-off says."""
 MOST_CHARACTERS = {"signed_by": 200, "note": 2_000, "override": 2_000}
 
 
@@ -76,7 +80,15 @@ def sign_off(
     `override` gives a reason; InvalidValue without a name, for text that cannot be shown, and for a reason where
     nothing stands in the way.
     """
-    _check_texts(signed_by=signed_by, note=note, override=override)
+    if not signed_by.strip():
+        raise InvalidValue(
+            "Nobody is named who signs off", hint="Give a name", fields={"signed_by": "must not be empty"}
+        )
+    if not signed_by.strip().isprintable():
+        raise InvalidValue.must_be("signed_by", "a name on one line, without control characters")
+    for name, text in {"signed_by": signed_by, "note": note, "override": override}.items():
+        if len(text) > MOST_CHARACTERS[name] or storable_text(text) != text:
+            raise InvalidValue.must_be(name, f"at most {MOST_CHARACTERS[name]:,} characters, without NUL")
     comparison = store.get(comparison_id)
     analysis = store.analysis(comparison.id)
     if analysis is None:
@@ -114,26 +126,14 @@ def sign_off(
     return signed
 
 
-def _check_texts(**texts: str) -> None:
-    if not texts["signed_by"].strip():
-        raise InvalidValue(
-            "Nobody is named who signs off", hint="Give a name", fields={"signed_by": "must not be empty"}
-        )
-    if not texts["signed_by"].strip().isprintable():
-        raise InvalidValue.must_be("signed_by", "a name on one line, without control characters")
-    for name, text in texts.items():
-        if len(text) > MOST_CHARACTERS[name] or storable_text(text) != text:
-            raise InvalidValue.must_be(name, f"at most {MOST_CHARACTERS[name]:,} characters, without NUL")
-
-
 def details_of(signed: SignOff) -> dict[str, str]:
     """What stands in the record of changes, so that a sign-off which is altered or taken away is found."""
     said = {"as": signed.signed_by, "verdict": signed.verdict.value, "override": signed.override}
-    return said | {HASH: sha256(canonical_json(signed))}
+    return said | {"sha256": sha256(canonical_json(signed))}
 
 
 def newest_seal(store: Store, comparison: Comparison, *, plan_hash: str | None = None) -> str:
-    """Of the newest analysis under the comparison's own plan, or another; empty where it was stored without a seal."""
-    wanted = plan_hash or comparison.plan_hash
-    own = (one for one in reversed(store.seals(comparison.id)) if one.plan_hash == wanted)
-    return next((one.seal for one in own), "")
+    """Of the newest analysis under the comparison's own plan, or another; empty where there is none."""
+    plan_hash = plan_hash or comparison.plan_hash
+    seals = (one.seal for one in reversed(store.seals(comparison.id)) if one.plan_hash == plan_hash)
+    return next(seals, "")

@@ -21,9 +21,7 @@ from qualab.model.items import Item
 from qualab.model.names import ArmName, RequestKind
 from qualab.model.ports import Store
 from qualab.run.ask import kept_alive
-from qualab.run.preflight import Keys
-from qualab.run.prepare import TokenSource
-from qualab.run.services import Run, Services
+from qualab.run.prepare import Run, TokenSource
 from qualab.stats.noise import first_difference
 
 MOST_PAIRS = 200
@@ -52,30 +50,30 @@ class Pair:
     texts: tuple[str, str]
 
 
-async def count_tokens(services: Services, run: Run, *, keys: Keys) -> None:
+async def count_tokens(run: Run) -> None:
     """Tokenizes texts that differ, and stores where; nothing where that is stored already, or where nothing generates.
 
     Raises what the store raises, and nothing of what the tokenizer does.
     """
-    comparison, store = run.comparison, services.store
-    if not any(task.kind is RequestKind.GENERATION for task in comparison.plan.tasks):
+    comparison, store = run.comparison, run.services.store
+    if not any(task.kind is RequestKind.GENERATION for task in run.plan.tasks):
         return
-    with kept_alive(services, comparison.id):
+    with kept_alive(run):
         pairs = await asyncio.to_thread(differing_pairs, store, comparison, run.items)
         by = TokenizedBy.BASELINE if ArmName.BASELINE in run.endpoints else TokenizedBy.CANDIDATE
         by = TokenizedBy.NAMED if comparison.local.get("tokenizer") else by
-        earlier = first_tokens_seen(store.observations(comparison.id))
+        earlier = first_tokens_seen(store.observations(run.id))
         known: Places = {}
         if earlier and earlier.by is by:
             known = {(kind, *key): token for kind in PairKind for key, token in earlier.places(kind).items()}
-        wanted = chosen(pairs, seed=comparison.plan.sampling.seed)
-        places = {pair.place: known[pair.place] for pair in wanted if pair.place in known}
-        missing = [pair for pair in wanted if pair.place not in known]
-        found, lack = await _ask_tokens(services, run, missing, keys) if missing else ({}, None)
-        tasks = tuple(_tasks(comparison, pairs, places | found))
-        seen = FirstTokensSeen(seen_at=services.clock.now(), by=by, tasks=tasks, lack=lack)
+        selected = chosen(pairs, seed=run.plan.sampling.seed)
+        places = {pair.place: known[pair.place] for pair in selected if pair.place in known}
+        missing = [pair for pair in selected if pair.place not in known]
+        new, lack = await _ask_tokens(run, missing) if missing else ({}, None)
+        tasks = tuple(_tasks(comparison, pairs, places | new))
+        seen = FirstTokensSeen(seen_at=run.services.clock.now(), by=by, tasks=tasks, lack=lack)
         if earlier is None or replace(seen, seen_at=earlier.seen_at) != earlier:
-            await asyncio.to_thread(store.add_observation, comparison.id, seen)
+            await asyncio.to_thread(store.add_observation, run.id, seen)
 
 
 def differing_pairs(store: Store, comparison: Comparison, items: Sequence[Item]) -> list[Pair]:
@@ -114,23 +112,21 @@ def chosen(pairs: Sequence[Pair], *, seed: int) -> list[Pair]:
     return [pair for row in rounds for pair in row if pair is not None]
 
 
-async def _ask_tokens(
-    services: Services, run: Run, pairs: Sequence[Pair], keys: Keys
-) -> tuple[Places, TokensLack | None]:
+async def _ask_tokens(run: Run, pairs: Sequence[Pair]) -> tuple[Places, TokensLack | None]:
     """What is known of these pairs in time, and why no more is."""
     run.progress.phase(f"Tokenizing {len(pairs):,} pairs of texts that differ")
-    plan, name = run.comparison.plan, run.comparison.local.get("tokenizer", "")
+    services, name = run.services, run.comparison.local.get("tokenizer", "")
     arm = ArmName.BASELINE if ArmName.BASELINE in run.endpoints else ArmName.CANDIDATE
-    concurrency = min(CONCURRENCY, plan.policy.concurrency)
-    policy = replace(plan.policy, concurrency=concurrency, max_attempts=1, max_wait_s=0.0, timeout_s=TIMEOUT_S)
+    concurrency = min(CONCURRENCY, run.plan.policy.concurrency)
+    policy = replace(run.plan.policy, concurrency=concurrency, max_attempts=1, max_wait_s=0.0, timeout_s=TIMEOUT_S)
     places: Places = {}
     try:
         async with (
             asyncio.timeout(LIMIT_S),
-            services.open_endpoint(run.endpoints[arm].url, policy=policy, key=keys.get(arm)) as endpoint,
+            services.open_endpoint(run.endpoints[arm].url, policy=policy, key=run.keys.get(arm)) as endpoint,
         ):
             named = services.named_tokenizer(name) if name else None
-            source = TokenSource(endpoint=endpoint, model=plan.sampling.model, named=named)
+            source = TokenSource(endpoint=endpoint, model=run.plan.sampling.model, named=named)
             for start in range(0, len(pairs), CHUNK):
                 chunk = pairs[start : start + CHUNK]
                 tokens = await source.encode([text for pair in chunk for text in pair.texts])

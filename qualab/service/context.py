@@ -10,19 +10,27 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from qualab.bootstrap import NEEDED_TO_RUN, experiment_of
 from qualab.endpoints.allowing import AllowedEndpoints, allowed_opening
 from qualab.errors import InvalidValue, PathForbidden, QualabError, SecretForbidden, UnknownSetting
 from qualab.model.items import JsonObject
 from qualab.model.names import ArmName
 from qualab.model.ports import Jobs, Registry, Secrets
 from qualab.model.registry import HostLease, Submission, SubmissionStatus, check_slots, host_of
-from qualab.run.experiment import Experiment, FrozenPlan, from_document, to_document
-from qualab.run.services import Services
+from qualab.run.prepare import FrozenPlan, Services, from_document, to_document
 from qualab.service.access import ReferencedSecrets
 from qualab.service.planner import Planner
 from qualab.service.settings import ServiceSettings
-from qualab.settings import FIELDS, KEY_FIELDS, PLACE_FIELDS, PLAN_FIELDS, PLAN_FORMAT, RULE_FIELDS, Settings, load
+from qualab.settings import (
+    FIELDS,
+    KEY_FIELDS,
+    NEEDED_TO_RUN,
+    PLACE_FIELDS,
+    PLAN_FIELDS,
+    PLAN_FORMAT,
+    RULE_FIELDS,
+    Settings,
+    load,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +39,7 @@ class ComparisonRequest:
 
     document: JsonObject
     """What is kept of it: reading that again gives the same."""
-    experiment: Experiment
+    experiment: Settings
     keys: Mapping[ArmName, str]
     """References; an arm without a key is left out."""
     settings: JsonObject
@@ -80,7 +88,7 @@ class Context:
         everything = found.model_dump(mode="json", include=set(PLAN_FIELDS))
         return ComparisonRequest(
             document=_document(content, frozen) | references | marks,
-            experiment=experiment_of(found, needed=needed),
+            experiment=found,
             keys=keys,
             settings={name: everything[name] for name in PLAN_FIELDS if everything[name] is not None},
             frozen=frozen,
@@ -95,16 +103,16 @@ OVERTAKEN_BY = timedelta(minutes=10)
 """Who came later by less may have a host first."""
 
 
-def slots_of(experiment: Experiment) -> Mapping[str, int]:
+def slots_of(experiment: Settings) -> Mapping[str, int]:
     """Requests in flight at each host; both arms may be on one."""
-    noise = experiment.noise_floor.concurrency if experiment.noise_floor else 0
-    each = experiment.policy.concurrency
+    noise = experiment.noise_plan.concurrency if experiment.noise_plan else 0
+    each = experiment.concurrency
     slots = Counter({host_of(experiment.candidate): each})
     slots[host_of(experiment.baseline)] += max(each, noise)
     return slots
 
 
-def check_hosts(context: Context, experiment: Experiment) -> None:
+def check_hosts(context: Context, experiment: Settings) -> None:
     """Raises InvalidValue for what no wait would bring about."""
     try:
         check_slots(slots_of(experiment), context.settings.host_concurrency)

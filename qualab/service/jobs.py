@@ -20,7 +20,7 @@ from qualab.errors import StoreError, StoreUnavailable
 from qualab.harness.process import Harness
 from qualab.model.ports import Clock, Delivery, Queue, Registry
 from qualab.model.registry import Pulse, SubmissionStatus
-from qualab.run.services import Services
+from qualab.run.prepare import Services
 from qualab.service.context import Context, context_of
 from qualab.service.settings import ServiceSettings
 from qualab.service.worker import Worker

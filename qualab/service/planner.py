@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 from qualab.errors import ScoringTimedOut, StillLoading, TooManyRequests, UsageError
 from qualab.harness.process import Harness, LoadedTasks
 from qualab.model.canonical import canonical_json
-from qualab.model.plan import PinPlaces, Plan
+from qualab.model.plan import Plan
 from qualab.model.ports import TaskOptions
 from qualab.planning.suite import Given, Pilot, Planning, plan_comparison
-from qualab.run.experiment import Experiment, make_plan, task_options
+from qualab.run.prepare import make_plan, task_options
+from qualab.settings import Settings
 
 KEPT_S = 300.0
 """Data of the service's machine may change: then a plan is computed anew."""
@@ -30,6 +31,15 @@ KEPT_PLANS = 256
 AT_ONCE = 2
 MOST_WAITING = 4
 """Plans of one caller."""
+NO_PLACES: Mapping[str, Any] = {
+    "baseline": "",
+    "candidate": "",
+    "label": "",
+    "checkpoint": None,
+    "pods": {},
+    "containers": {},
+}
+"""What decides nothing in a plan."""
 RETRY_AFTER_S = 5
 MAX_TASKS = 250
 PAGES = "pages"
@@ -120,7 +130,7 @@ class Planner:
 
     def planned(
         self,
-        experiment: Experiment,
+        experiment: Settings,
         given: Given,
         pilot: Pilot | None = None,
         *,
@@ -130,7 +140,7 @@ class Planner:
     ) -> Planning:
         """Raises what loading and planning raise, TooManyTasks; StillLoading where that takes longer than may be
         waited for, or the caller has too many plans waiting."""
-        plain = replace(experiment, baseline="", candidate="", label="", places=PinPlaces())
+        plain = experiment.model_copy(update=NO_PLACES)
         options = replace(task_options(plain), most_tasks=min(self._max_tasks, most_tasks or self._max_tasks))
         key = canonical_json([plain, options, given, pilot, checkpoint_hash])
 

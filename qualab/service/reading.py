@@ -28,7 +28,7 @@ from qualab.model.registry import (
     VerdictSummary,
     not_found,
 )
-from qualab.run.experiment import FrozenPlan, check_unchanged, planned_options, refuse_imported, to_document
+from qualab.run.prepare import FrozenPlan, check_unchanged, planned_options, refuse_imported, to_document
 from qualab.service.context import Context
 
 WAIT_S = 2.0

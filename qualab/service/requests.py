@@ -25,8 +25,8 @@ from qualab.model.names import ComparisonStatus
 from qualab.model.registry import UNDER_WAY, Scope, Submission, SubmissionStatus, signed_off
 from qualab.model.wording import is_one_line
 from qualab.planning.suite import EVERYWHERE, Given, Planning, pilot_of
-from qualab.run.compare import compare_again, with_rule
-from qualab.run.experiment import FrozenPlan, check, check_frozen, to_document
+from qualab.run.prepare import FrozenPlan, check_frozen, to_document
+from qualab.run.stored import compare_again, with_rule
 from qualab.service.access import Actor, Caller
 from qualab.service.context import ComparisonRequest, Context, check_hosts, read_rule
 from qualab.service.planner import beliefs_of
@@ -90,7 +90,6 @@ def compute_plan(context: Context, body: JsonObject, *, caller: Caller) -> Compu
     if pilot_id is not None and not isinstance(pilot_id, str):
         raise InvalidValue.must_be("pilot", "the id of a comparison")
     request = context.read_document(said, needed=())
-    check(request.experiment)
     pilot = pilot_of(context.services.store, comparison_of(context, pilot_id).id) if pilot_id else None
     may_run = caller.scope.allows(Scope.RUN)
     try:
@@ -175,7 +174,6 @@ def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> t
 def check_request(context: Context, request: ComparisonRequest) -> None:
     """Raises InvalidValue, EndpointForbidden."""
     experiment = request.experiment
-    check(experiment)
     for name in ("label", "model"):
         text = getattr(experiment, name)
         if len(text) > MOST_CHARACTERS or not is_one_line(text):

@@ -26,7 +26,6 @@ from qualab.model.items import Reply
 from qualab.model.names import ArmName, ComparisonStatus
 from qualab.model.ports import Delivery, Progress, Queue
 from qualab.model.registry import UNDER_WAY, Submission, SubmissionStatus
-from qualab.run.experiment import check
 from qualab.run.preflight import Keys
 from qualab.run.run import resume, start
 from qualab.service.context import ComparisonRequest, Context, take_hosts
@@ -260,7 +259,6 @@ async def _run(
     keys = keys_of(context, request)
     stored = stored_of(context, submission.id)
     if stored is None:
-        check(request.experiment)
         frozen = request.frozen.plan if request.frozen else None
         await start(
             context.services,

@@ -14,10 +14,9 @@ from qualab.errors import StillLoading, TooManyRequests, TooManyTasks, UnknownTa
 from qualab.model.ports import TaskOptions
 from qualab.model.registry import Scope
 from qualab.planning.suite import Given
-from qualab.run.experiment import Experiment
 from qualab.service.planner import Planner
 from tests.api.conftest import EXPERIMENT, OFF, ON, Service, make_bench
-from tests.app.fakes import FakeHarness, FakeTasks
+from tests.app.fakes import FakeHarness, FakeTasks, experiment
 
 Make = Callable[..., Service]
 
@@ -67,7 +66,7 @@ def refused(service: Service, path: str = "/v1/comparisons", **changes: Any) -> 
         ({"looks": 1}, "looks", "2 to 10"),
         ({"limit": -1}, "limit", "above 0"),
         ({"limit": "many"}, "limit", "number"),
-        ({"noise_floor": {"runs": 99}}, "noise_floor_runs", "1 to 9"),
+        ({"noise_floor": {"runs": 99}}, "noise_floor.runs", "1 to 9"),
         ({"noise_floor": {"walks": 1}}, "noise_floor.walks", "Extra inputs are not permitted"),
         ({"gen_kwargs": "temperature"}, "gen_kwargs", "name=value"),
         ({"gen_kwargs": "a={"}, "gen_kwargs", "neither JSON nor YAML"),
@@ -292,15 +291,15 @@ def test_tasks_are_loaded_once_and_errors_are_not_kept() -> None:
     harness = SlowHarness(FakeTasks())
     seconds = [0.0]
     planner = Planner(harness, monotonic_s=lambda: seconds[0])
-    one = planner.planned(Experiment(model="m", tasks=("sums",)), Given())
-    assert planner.planned(Experiment(model="m", tasks=("sums",), label="other"), Given()) is one
-    assert planner.planned(Experiment(model="m", tasks=("sums",)), Given(rate=5.0)).rate == 5.0
+    one = planner.planned(experiment(model="m", tasks=("sums",)), Given())
+    assert planner.planned(experiment(model="m", tasks=("sums",), label="other"), Given()) is one
+    assert planner.planned(experiment(model="m", tasks=("sums",)), Given(rate=5.0)).rate == 5.0
     assert len(harness.seen) == 1
     for _ in range(2):
         with pytest.raises(UnknownTask):
-            planner.planned(Experiment(model="m", tasks=("unknown",)), Given())
+            planner.planned(experiment(model="m", tasks=("unknown",)), Given())
     seconds[0] = 1_000.0
-    planner.planned(Experiment(model="m", tasks=("sums",)), Given())
+    planner.planned(experiment(model="m", tasks=("sums",)), Given())
     assert len(harness.seen) == 2
     planner.close()
 
@@ -310,9 +309,9 @@ def test_not_everybody_can_wait_for_plans(monkeypatch: pytest.MonkeyPatch) -> No
     planner = Planner(SlowHarness(FakeTasks()), timeout_s=0.01)
     for model in ("runs", "waits"):
         with pytest.raises(StillLoading):
-            planner.planned(Experiment(model=model, tasks=("sums",)), Given(), caller="ci")
+            planner.planned(experiment(model=model, tasks=("sums",)), Given(), caller="ci")
     with pytest.raises(TooManyRequests) as refused:
-        planner.planned(Experiment(model="one more", tasks=("sums",)), Given(), caller="ci")
+        planner.planned(experiment(model="one more", tasks=("sums",)), Given(), caller="ci")
     assert refused.value.details["retry_after_s"] > 0
     assert len(planner._plans) == 2
     planner.close()
@@ -332,8 +331,8 @@ def test_plans_of_one_caller_keep_nobody_else_waiting() -> None:
     planner = Planner(Blocked(FakeTasks()), timeout_s=1.0)
     for number in range(3):
         with pytest.raises(StillLoading):
-            planner.planned(Experiment(model=f"slow {number}", tasks=("sums",)), Given(), caller="greedy")
-    quick = Experiment(model="quick", tasks=("sums",), limit=5)
+            planner.planned(experiment(model=f"slow {number}", tasks=("sums",)), Given(), caller="greedy")
+    quick = experiment(model="quick", tasks=("sums",), limit=5)
     assert planner.planned(quick, Given(), caller="other").n_items == 10
     may_end.set()
     planner.close()

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from qualab.model.names import AnswerStatus, Api, ArmName, MetricKind, RequestKi
 from qualab.model.plan import MetricSpec, RequestPolicy, TaskSpec
 from qualab.model.ports import EndpointInfo, TaskOptions
 from qualab.model.registry import Pulse
-from qualab.run.experiment import Experiment
 from qualab.run.preflight import PROBE_TOKENS, TRIAL_TOKENS
+from qualab.run.prepare import Services
 from qualab.run.run import resume, start
-from qualab.run.services import Services
+from qualab.settings import Settings, load
 from tests.fresh_store import fresh_store
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -296,26 +296,34 @@ class Bench:
             pulse=self.pulse,
         )
 
+    @classmethod
+    def of(cls, n_items: int = 10, **changes: Any) -> Bench:
+        """With so many items, of which nobody gets the `hard` ones right."""
+        tasks = FakeTasks(n_items=n_items, hard=frozenset(changes.pop("hard", ())))
+        return cls(harness=FakeHarness(tasks), **changes)
+
+    async def run(self, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
+        """A comparison from its settings to its analysis."""
+        return await start(self.services, experiment(**changes), keys={}, progress=progress or QuietProgress())
+
+    async def resume(self, comparison_id: str, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
+        """A stored comparison to its analysis."""
+        return await resume(self.services, comparison_id, keys={}, progress=progress or QuietProgress(), **changes)
+
     @asynccontextmanager
     async def _open(self, url: str, *, policy: RequestPolicy, key: str | None) -> AsyncIterator[FakeEndpoint]:
         yield self.baseline if url == self.baseline.url else self.candidate
 
-    async def run(self, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
-        """Run the experiment of these tests, with changes."""
-        return await start(self.services, experiment(**changes), keys={}, progress=progress or QuietProgress())
 
-    async def resume(self, comparison_id: str, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
-        return await resume(self.services, comparison_id, keys={}, progress=progress or QuietProgress(), **changes)
-
-
-def experiment(**changes: Any) -> Experiment:
-    return replace(
-        Experiment(
-            baseline="http://off",
-            candidate="http://on",
-            model="m",
-            tasks=("sums",),
-            policy=RequestPolicy(concurrency=4, max_attempts=1),
-        ),
-        **changes,
-    )
+def experiment(**changes: Any) -> Settings:
+    """Settings of a comparison of the fakes; a rule, a policy and a noise floor may be given whole."""
+    given: dict[str, Any] = {"baseline": "http://off", "candidate": "http://on", "model": "m", "tasks": ("sums",)}
+    given |= {"concurrency": 4, "max_attempts": 1, **changes}
+    if rule := given.pop("rule", None):
+        given = asdict(rule) | given
+    if policy := given.pop("policy", None):
+        given |= {"timeout": policy.timeout_s, "max_wait": policy.max_wait_s}
+        given |= {name: getattr(policy, name) for name in ("concurrency", "max_attempts", "max_failed_share")}
+    if floor := given.pop("noise_floor", None):
+        given |= {"noise_floor_runs": floor.runs, "noise_floor_concurrency": floor.concurrency}
+    return load(content=given, environment=False)

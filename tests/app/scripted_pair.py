@@ -17,8 +17,8 @@ from qualab.model.items import Item, Prompt, Reply
 from qualab.model.names import ArmName, RequestKind
 from qualab.model.plan import MetricSpec, RequestPolicy, TaskSpec
 from qualab.model.ports import ComparisonFilter
+from qualab.run.prepare import Services
 from qualab.run.run import look_before, resume, start
-from qualab.run.services import Services
 from qualab.store import SqlStore
 from tests.app.fakes import FakeHarness, FakePins, FakeTasks, QuietProgress, experiment, metric_spec, task_spec
 from tests.fresh_store import fresh_store

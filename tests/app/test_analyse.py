@@ -24,7 +24,7 @@ from qualab.model.comparison import (
 )
 from qualab.model.names import ArmName, MetricKind, MissingPolicy, Verdict
 from qualab.model.reason import Reason
-from qualab.run.experiment import make_plan
+from qualab.run.prepare import make_plan
 from qualab.stats.counts import tally
 from qualab.stats.difference import mcnemar
 from qualab.stats.interval import clopper_pearson

@@ -36,7 +36,7 @@ WAITING = VerdictSummary(
 )
 RUNNING = replace(WAITING, status=ComparisonStatus.RUNNING)
 DONE = replace(WAITING, status=ComparisonStatus.FINISHED, has_ended=True, verdict=Verdict.EQUIVALENT)
-AWAY = EndpointUnreachable("The service is away")
+AWAY, BUSY, PROXY = EndpointUnreachable("Away"), TooManyRequests("Slower"), EndpointMisconfigured("A proxy's page")
 
 
 @dataclass
@@ -69,29 +69,25 @@ async def waited(*answers: VerdictSummary | QualabError, timeout_s: float = 5.0)
     return found.verdict, source.said
 
 
-async def test_each_state_is_told_once_until_the_verdict() -> None:
-    verdict, said = await waited(WAITING, WAITING, RUNNING, RUNNING, DONE)
-    assert verdict is Verdict.EQUIVALENT
-    assert said == ["c-1 is queued", "c-1 is running"]
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([WAITING, WAITING, RUNNING, RUNNING, DONE], ["c-1 is queued", "c-1 is running"]),
+        ([RUNNING, AWAY, AWAY, RUNNING, DONE], ["c-1 is running", f"Still waiting: {AWAY.message}", "c-1 is running"]),
+        ([RUNNING, BUSY, BUSY, DONE], ["c-1 is running", f"Still waiting: {BUSY.message}"]),
+        ([RUNNING, PROXY, PROXY, DONE], ["c-1 is running", f"Still waiting: {PROXY.message}"]),
+        ([BUSY, DONE], [f"Still waiting: {BUSY.message}"]),
+    ],
+    ids=["states", "away", "busy", "behind a proxy", "busy at first"],
+)
+async def test_each_state_is_told_once_until_the_verdict(answers: list[Any], said: list[str]) -> None:
+    assert await waited(*answers) == (Verdict.EQUIVALENT, said)
 
 
-async def test_a_server_that_goes_away_is_waited_for() -> None:
-    verdict, said = await waited(RUNNING, AWAY, AWAY, RUNNING, DONE)
-    assert verdict is Verdict.EQUIVALENT
-    assert said == ["c-1 is running", "Still waiting: The service is away", "c-1 is running"]
-
-
-@pytest.mark.parametrize("error", [TooManyRequests("Slower"), EndpointMisconfigured("A proxy's page")])
-async def test_a_service_that_is_busy_or_restarted_behind_a_proxy_is_waited_for(error: QualabError) -> None:
-    verdict, said = await waited(RUNNING, error, error, DONE)
-    assert verdict is Verdict.EQUIVALENT
-    assert said == ["c-1 is running", f"Still waiting: {error.message}"]
-
-
-async def test_a_service_that_is_busy_at_the_first_look_is_there() -> None:
-    assert (await waited(TooManyRequests("Slower"), DONE))[0] is Verdict.EQUIVALENT
-    with pytest.raises(EndpointMisconfigured):
-        await waited(EndpointMisconfigured("no such service"), DONE)
+@pytest.mark.parametrize("error", [AWAY, PROXY])
+async def test_a_server_that_was_never_there_is_not_waited_for(error: QualabError) -> None:
+    with pytest.raises(type(error)):
+        await waited(error, DONE)
 
 
 async def test_a_server_that_goes_away_after_the_verdict_is_waited_for() -> None:
@@ -136,11 +132,6 @@ async def test_an_id_stays_one_part_of_the_path() -> None:
         with pytest.raises(EndpointMisconfigured):
             await ask("../a?b#c")
     assert remote.paths == ["/comparisons/..%2Fa%3Fb%23c/verdict", "/comparisons/..%2Fa%3Fb%23c/metrics"]
-
-
-async def test_a_server_that_was_never_there_is_not() -> None:
-    with pytest.raises(EndpointUnreachable):
-        await waited(AWAY, DONE)
 
 
 async def test_the_wait_ends() -> None:

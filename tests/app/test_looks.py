@@ -20,8 +20,8 @@ from qualab.model.items import Item, Reply
 from qualab.model.names import ComparisonStatus, LookDecision, MetricKind, Objective, Verdict
 from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, RequestPolicy, TaskSpec
 from qualab.planning.power import Missing, power_at_looks
-from qualab.run.compare import compare_again, with_rule
 from qualab.run.prepare import in_random_order, stage_ends
+from qualab.run.stored import compare_again, with_rule
 from qualab.stats.counts import PairedCounts
 from qualab.stats.difference import mcnemar_sides
 from qualab.stats.distributions import normal_sf

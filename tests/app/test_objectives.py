@@ -11,7 +11,7 @@ from qualab.analysis.ruling import MetricRule
 from qualab.model.names import ArmName, MissingPolicy, Objective, Verdict
 from qualab.model.plan import DecisionRule
 from qualab.planning.calculators import paired_test
-from qualab.run.experiment import make_plan
+from qualab.run.prepare import make_plan
 from qualab.stats.counts import PairedCounts
 from tests.app.fakes import Bench, FakeHarness, FakeTasks, echo_number, experiment, failure, reply
 from tests.app.test_analyse import PAIRS, RULE, arm, evidence, judged, row, sample

@@ -16,15 +16,12 @@ from qualab.model.names import AnswerStatus, ArmName, MetricKind, RequestKind
 from qualab.model.plan import MetricSpec, deciding_metrics
 from qualab.model.ports import ComparisonFilter
 from qualab.report.flips import find_flips
-from qualab.run.run import start
 from qualab.store.registry import SqlRegistry
 from tests.app.fakes import (
     Bench,
     FakeHarness,
     FakeTasks,
-    QuietProgress,
     echo_number,
-    experiment,
     failure,
     metric_spec,
     reply,
@@ -41,11 +38,11 @@ def score(position: int, arm: ArmName, value: float, **changes: object) -> Score
 
 async def finished() -> tuple[Bench, Comparison, SqlRegistry]:
     """Right in both arms but for 3 (lost), 5 (won), 7 (wrong in both, in other words) and 8 (no answer)."""
-    bench = Bench(harness=FakeHarness(FakeTasks(n_items=10)))
+    bench = Bench.of(10)
     says = {3: reply("three"), 7: reply("seven!"), 8: failure()}
     bench.candidate.answer = lambda p, s: says.get(int(p[4:]), echo_number(p, s))
     bench.baseline.answer = lambda p, s: {5: reply("five"), 7: reply("seven")}.get(int(p[4:]), echo_number(p, s))
-    analysis = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    analysis = await bench.run()
     return bench, bench.store.get(analysis.comparison_id), bench.store.registry
 
 
@@ -77,10 +74,10 @@ async def test_what_was_finished_before_gets_the_same_outcomes() -> None:
 
 
 async def test_what_is_not_finished_has_none() -> None:
-    bench = Bench(harness=FakeHarness(FakeTasks(n_items=10)))
+    bench = Bench.of(10)
     bench.candidate.answer = lambda p, s: failure()
     with pytest.raises(RunStopped):
-        await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+        await bench.run()
     (comparison,) = bench.store.list(ComparisonFilter())
     assert not have_outcomes(bench.store, bench.store.registry, comparison)
 
@@ -92,13 +89,15 @@ def test_a_comparison_without_items_has_none_to_make() -> None:
     assert not have_outcomes(bench.store, bench.store.registry, finished)
 
 
-def test_the_primary_metric_decides_else_the_first() -> None:
-    first, second = metric_spec("a", name="first"), metric_spec("a", name="second")
-    plain = [replace(one, is_primary=False) for one in (first, second)]
-    assert deciding_metrics(plain)["a"].name == "first"
-    assert deciding_metrics([plain[0], second])["a"].name == "second"
-    assert deciding_metrics([first, second])["a"].name == "first"
-    assert set(deciding_metrics([*plain, metric_spec("b")])) == {"a", "b"}
+def test_the_primary_metric_decides_else_that_of_a_group_else_the_first() -> None:
+    one, other = metric_spec("a", name="one"), metric_spec("a", name="other")
+    plain = [replace(spec, is_primary=False) for spec in (one, other)]
+    group = metric_spec("all", name="other", kind=MetricKind.GROUP_MEAN, members=("a",))
+    assert deciding_metrics(plain) == {"a": plain[0]}
+    assert deciding_metrics([plain[0], other]) == {"a": other}
+    assert deciding_metrics([one, other]) == {"a": one}
+    assert deciding_metrics([group, plain[1], one]) == {"a": one}
+    assert deciding_metrics([group, *plain]) == {"a": plain[1]}
 
 
 class Grouped(FakeTasks):
@@ -119,7 +118,7 @@ async def test_terminal_web_rest_and_report_agree_on_what_decides_in_a_group() -
     bench = Bench(harness=FakeHarness(Grouped(n_items=20)))
     says = {3: "3s", 4: "4s", 5: "5."}
     bench.candidate.answer = lambda p, s: reply(says.get(int(p[4:]), p[4:]))
-    analysis = await start(bench.services, experiment(), keys={}, progress=QuietProgress())
+    analysis = await bench.run()
     comparison, registry = bench.store.get(analysis.comparison_id), bench.store.registry
     assert deciding_metrics(comparison.plan.metrics)["sums"].id == "sums/f1,none"
     assert [(one.item, one.metric) for one in flips(bench.store, comparison.id).shown] == [("sums/5", "sums/f1,none")]
@@ -127,13 +126,6 @@ async def test_terminal_web_rest_and_report_agree_on_what_decides_in_a_group() -
     reported = find_flips(bench.store, registry, comparison)
     assert reported is not None
     assert [(one.metric, one.key, one.item.doc_id) for one in reported.shown] == [("all/f1,none", "f1,none", 5)]
-
-
-def test_a_tasks_own_primary_goes_before_its_groups() -> None:
-    acc, f1 = metric_spec("a", name="acc"), metric_spec("a", name="f1", is_primary=False)
-    group = metric_spec("all", name="f1", kind=MetricKind.GROUP_MEAN, members=("a",))
-    assert deciding_metrics([group, f1, acc]) == {"a": acc}
-    assert deciding_metrics([group, replace(acc, is_primary=False), f1]) == {"a": f1}
 
 
 def test_where_less_is_better_less_is_a_gain() -> None:

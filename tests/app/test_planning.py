@@ -22,8 +22,9 @@ from qualab.model.names import MetricKind, MissingPolicy, Objective
 from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, NoisePlan, TaskSpec
 from qualab.planning.power import verdict_power
 from qualab.planning.suite import Given, Pilot, Planning, pilot_of, plan_comparison
-from qualab.run.experiment import Experiment, FrozenPlan, check_frozen, from_document, make_plan, to_document
+from qualab.run.prepare import FrozenPlan, check_frozen, from_document, make_plan, to_document
 from qualab.run.run import look_before, start
+from qualab.settings import Settings
 from qualab.stats.counts import PairedCounts
 from qualab.stats.equivalence import equivalence
 from qualab.stats.looks import looks_at, simulate_looks
@@ -69,7 +70,7 @@ class Suite(FakeTasks):
                 yield replace(item, cluster=cluster)
 
 
-def planned_suite(given: Experiment, tasks: Any, beliefs: Given, pilot: Pilot | None = None) -> Planning:
+def planned_suite(given: Settings, tasks: Any, beliefs: Given, pilot: Pilot | None = None) -> Planning:
     return plan_comparison(make_plan(given, tasks), tasks.render(), beliefs, pilot, missing=given.expected_missing)
 
 
@@ -336,7 +337,7 @@ def test_margins_are_found_by_metric_then_task_then_benchmark() -> None:
     ("changes", "given", "message"),
     [
         ({"rule": {"margins": {"gsm8": 0.01}}}, Given(), r"no benchmark.* gsm8\. Did you mean gsm8k"),
-        ({"rule": {"margins": {"gsm8k": 1.0}}}, Given(), "margins: that of gsm8k"),
+        ({"rule": {"margins": {"gsm8k": 1.0}}}, Given(), r"margins\.gsm8k must be"),
         ({"margin": 1.0}, Given(), "margin must be"),
         ({"power": 1.0}, Given(), "power must be"),
         ({}, Given(discordance={"gsm": 0.1}), "discordance: the plan has no"),
@@ -428,6 +429,17 @@ def test_an_edited_plan_is_refused(edit) -> None:
     document = plain(to_document(frozen_of(), {}))
     edit(document)
     with pytest.raises(PlanChanged, match=r"was edited.*run `qualab plan` again"):
+        from_document(document, where="plan.yaml")
+
+
+@pytest.mark.parametrize(
+    "change", [lambda plan: plan.pop("sequential"), lambda plan: plan.pop("suite"), lambda plan: plan.update(later=1)]
+)
+def test_a_plan_of_another_version_is_not_called_edited(change) -> None:
+    document = plain(to_document(frozen_of(), {}))
+    change(document["plan"])
+    document["hash"] = plan_hash(document["plan"])
+    with pytest.raises(PlanChanged, match=r"made by another version of qualab: .* other fields"):
         from_document(document, where="plan.yaml")
 
 

@@ -6,182 +6,167 @@ import asyncio
 import json
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from qualab.errors import ComparisonBusy, InvalidValue, PlanChanged, RunStopped, StoreFull, StoreLocked
-from qualab.model.items import Reply
+from qualab.model.items import Answer, Reply
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
-from qualab.model.plan import DecisionRule, RequestPolicy
+from qualab.model.plan import DecisionRule
 from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import Pulse
-from qualab.run.ask import Arm, Recorder, Tally, feed
-from qualab.run.run import resume, start
-from qualab.run.services import Run
-from tests.app.fakes import (
-    BASELINE,
-    CANDIDATE,
-    Bench,
-    FakeHarness,
-    FakeTasks,
-    QuietProgress,
-    echo_number,
-    experiment,
-    failure,
-    reply,
-)
+from qualab.run.ask import Arm, Recorder, feed
+from qualab.run.prepare import Run
+from tests.app.fakes import BASELINE, CANDIDATE, Bench, QuietProgress, echo_number, experiment, failure, reply
 from tests.said import english
 
-
-def bench_of(n_items: int = 10, **changes: object) -> Bench:
-    return Bench(harness=FakeHarness(FakeTasks(n_items=n_items)), **changes)  # type: ignore[arg-type]
+TOO_LONG = reply(status=AnswerStatus.REJECTED, text=None, error="HTTP 400: the prompt is longer than 4096 tokens")
 
 
-async def run(bench: Bench, **changes: object):
-    progress = QuietProgress()
-    analysis = await start(bench.services, experiment(**changes), keys={}, progress=progress)
-    return analysis, progress
+def first(n: int, other: Reply) -> Any:
+    """Answers as it should, but for the first `n` items."""
+    return lambda prompt, seed: other if int(prompt[4:]) < n else echo_number(prompt, seed)
 
 
-async def test_equal_arms_are_equivalent_when_the_items_can_prove_it() -> None:
-    analysis, _ = await run(bench_of(600))
-    assert analysis.verdict is Verdict.EQUIVALENT
-    row = analysis.metrics[0]
-    assert (row.baseline, row.candidate, row.evidence.gains, row.evidence.losses) == (1.0, 1.0, 0, 0)
-    assert row.evidence.pvalue == 1.0
-
-
-async def test_equal_arms_are_inconclusive_when_there_are_too_few_items() -> None:
-    analysis, _ = await run(bench_of(10))
-    assert analysis.verdict is Verdict.INCONCLUSIVE
-    assert (
-        english(analysis.reasons)[0]
-        == "sums/exact_match,none: both arms are at 1, as a broken scorer or filter would have them"
-    )
-    assert "about 149 (149 to 5,547) items" in english(analysis.reasons)[1]
-
-
-async def test_a_candidate_that_loses_items_is_a_regression() -> None:
-    bench = bench_of(200)
-    bench.candidate.answer = lambda prompt, seed: reply("wrong") if int(prompt[4:]) < 20 else echo_number(prompt, seed)
-    analysis, _ = await run(bench)
-    assert analysis.verdict is Verdict.REGRESSION
+@pytest.mark.parametrize(
+    ("n_items", "n_wrong", "verdict"),
+    [(600, 0, Verdict.EQUIVALENT), (10, 0, Verdict.INCONCLUSIVE), (200, 20, Verdict.REGRESSION)],
+)
+async def test_the_verdict_follows_from_the_items(n_items: int, n_wrong: int, verdict: Verdict) -> None:
+    bench = Bench.of(n_items)
+    bench.candidate.answer = first(n_wrong, reply("wrong"))
+    analysis = await bench.run()
     evidence = analysis.metrics[0].evidence
-    assert (evidence.gains, evidence.losses, evidence.n_items) == (0, 20, 200)
-    assert evidence.difference == -0.1
+    assert (analysis.verdict, evidence.gains, evidence.losses, evidence.n_items) == (verdict, 0, n_wrong, n_items)
+    assert evidence.difference == -n_wrong / n_items
+    stored = list(bench.store.answers(analysis.comparison_id, arm=CANDIDATE))
+    assert [(one.position, len(one.request_hash), one.reply.prompt_tokens) for one in stored] == [
+        (position, 16, 3) for position in range(n_items)
+    ]
+    assert bench.store.get(analysis.comparison_id).status is ComparisonStatus.FINISHED
+    if verdict is Verdict.INCONCLUSIVE:
+        doubt, needed = english(analysis.reasons)[:2]
+        assert doubt == "sums/exact_match,none: both arms are at 1, as a broken scorer or filter would have them"
+        assert "about 149 (149 to 5,547) items" in needed
 
 
-async def test_both_arms_get_the_same_bytes_in_the_same_random_order() -> None:
-    bench = bench_of(50)
-    await run(bench, policy=RequestPolicy(concurrency=1))
-    assert bench.baseline.bodies == bench.candidate.bodies
-    prompts = bench.baseline.prompts()
-    assert prompts != [f"say {n}" for n in range(50)]
-    assert sorted(prompts) == sorted(f"say {n}" for n in range(50))
-
-
-async def test_another_seed_gives_another_order_and_the_same_seed_the_same() -> None:
+async def test_both_arms_get_the_same_bytes_in_a_seeded_random_order() -> None:
     orders = []
     for seed in (1, 1, 2):
-        bench = bench_of(50)
-        await run(bench, seed=seed, policy=RequestPolicy(concurrency=1))
+        bench = Bench.of(50)
+        await bench.run(seed=seed, concurrency=1)
+        assert bench.baseline.bodies == bench.candidate.bodies
         orders.append(bench.baseline.prompts())
+    in_order = [f"say {n}" for n in range(50)]
     assert orders[0] == orders[1] != orders[2]
+    assert in_order not in orders
+    assert all(sorted(order) == sorted(in_order) for order in orders)
 
 
 async def test_concurrency_bounds_each_arm_and_no_arm_runs_far_ahead() -> None:
-    bench = bench_of(60)
+    bench = Bench.of(60)
     bench.baseline.delay_s, bench.candidate.delay_s = 0.001, 0.004
     ahead = []
 
     class Watching(QuietProgress):
-        def answered(self, arm, reply) -> None:
+        def answered(self, arm: ArmName, reply: Reply) -> None:
             super().answered(arm, reply)
             ahead.append(self.answers.count(BASELINE) - self.answers.count(CANDIDATE))
 
-    await start(bench.services, experiment(), keys={}, progress=Watching())
+    await bench.run(progress=Watching())
     assert bench.baseline.most_in_flight <= 4
     assert bench.candidate.most_in_flight == 4
     assert max(ahead) <= 4 * 2 + 4 + 4
 
 
-async def test_every_answer_is_stored_with_what_came_with_it() -> None:
-    bench = bench_of(10)
-    analysis, _ = await run(bench)
-    stored = list(bench.store.answers(analysis.comparison_id, arm=CANDIDATE))
-    assert [answer.position for answer in stored] == list(range(10))
-    assert all(len(answer.request_hash) == 16 for answer in stored)
-    assert stored[0].reply.prompt_tokens == 3
-    assert bench.store.get(analysis.comparison_id).status is ComparisonStatus.FINISHED
+async def test_items_are_offered_to_both_arms_in_step_and_the_first_arm_alternates() -> None:
+    bench, progress = Bench.of(6), QuietProgress()
+    analysis = await bench.run(progress=progress)
+    offered: list[tuple[ArmName, int]] = []
+
+    class Noting(asyncio.Queue):  # type: ignore[type-arg]
+        def __init__(self, arm: ArmName) -> None:
+            super().__init__()
+            self.arm = arm
+
+        async def put(self, job: Any) -> None:
+            if job is not None:
+                offered.append((self.arm, job.position))
+
+    run = Run(
+        services=bench.services,
+        comparison=progress.comparison,
+        tasks=bench.harness.tasks,
+        items=list(bench.store.items(analysis.comparison_id)),
+        endpoints={},
+        keys={},
+        progress=progress,
+    )
+    arms = [Arm(name=arm, endpoint=bench.baseline, total=6) for arm in ArmName]
+    for arm in arms:
+        arm.queue = Noting(arm.name)
+    await feed(run, arms, set(), recorder=Recorder(bench.store, analysis.comparison_id))
+    both = [BASELINE, CANDIDATE]
+    assert offered[:6] == [(arm, n) for n in range(3) for arm in (both if n % 2 == 0 else both[::-1])]
 
 
 async def test_repeats_are_asked_with_a_seed_each_and_stored_as_rows() -> None:
-    bench = bench_of(5)
-    analysis, _ = await run(bench, repeats=3, gen_kwargs={"temperature": 0.7})
+    bench = Bench.of(5)
+    analysis = await bench.run(repeats=3, gen_kwargs={"temperature": 0.7})
     seeds = [json.loads(body)["seed"] for body in bench.baseline.bodies]
-    assert sorted(set(seeds)) == [1234, 1235, 1236]
-    assert len(seeds) == 15
+    assert sorted(seeds) == [1234] * 5 + [1235] * 5 + [1236] * 5
     assert len(list(bench.store.answers(analysis.comparison_id, arm=BASELINE))) == 15
     row = analysis.metrics[0]
     assert (row.n_items, row.evidence.n_items, row.evidence.n_clusters) == (5, 15, 5)
     assert row.evidence.design_effect == 3.0
 
 
+# answers that are missing
+
+
 async def test_missing_answers_are_missing_and_not_wrong() -> None:
-    bench = bench_of(600)
-    bench.candidate.answer = lambda p, s: failure() if p in ("say 7", "say 8") else echo_number(p, s)
-    analysis, _ = await run(bench)
+    bench = Bench.of(600)
+    bench.candidate.answer = first(2, failure())
+    analysis = await bench.run()
     row = analysis.metrics[0]
-    assert (row.n_items, row.n_missing, row.evidence.n_items) == (600, 2, 598)
-    assert row.candidate == 1.0
+    assert (row.n_items, row.n_missing, row.evidence.n_items, row.candidate) == (600, 2, 598, 1.0)
     assert dict(analysis.arms[1].statuses) == {"http_error": 2, "ok": 598}
 
 
 async def test_missing_answers_that_could_hide_a_loss_keep_the_verdict_open() -> None:
-    bench = bench_of(600)
-    bench.candidate.answer = lambda p, s: failure() if int(p[4:]) < 20 else echo_number(p, s)
-    analysis, _ = await run(bench, rule=DecisionRule(max_missing_share=0.05))
+    bench = Bench.of(600)
+    bench.candidate.answer = first(20, failure())
+    analysis = await bench.run(rule=DecisionRule(max_missing_share=0.05))
     assert analysis.verdict is Verdict.INCONCLUSIVE
     assert "missing counted as wrong; 20 pairs without an answer alone cost ±3.33 pp" in english(analysis.reasons)[-1]
     assert english(analysis.reasons)[-1].endswith(f": `qualab resume {analysis.comparison_id} --retry-failed`")
 
 
-async def test_more_missing_pairs_than_planned_is_invalid() -> None:
-    bench = bench_of(600)
-    bench.candidate.answer = lambda p, s: failure() if int(p[4:]) < 40 else echo_number(p, s)
-    analysis, _ = await run(bench)
-    assert analysis.verdict is Verdict.INVALID
-    assert "40 of 600" in english(analysis.reasons)[0]
-
-
-async def test_the_default_cap_is_a_quarter_of_the_margin_and_the_reason_says_what_helps() -> None:
-    def missing(n: int) -> Bench:
-        bench = bench_of(1319)
-        bench.candidate.answer = lambda p, s: failure() if int(p[4:]) < n else echo_number(p, s)
-        return bench
-
-    many, _ = await run(missing(30), rule=DecisionRule(margin=0.08))
-    assert many.verdict is Verdict.INVALID
-    assert english(many.reasons)[:-1] == (
-        "sums/exact_match,none: 30 of 1,319 pairs lack an answer, more than the plan allows (2 %); 30 pairs without an "
-        f"answer alone cost ±2.27 pp: `qualab resume {many.comparison_id} --retry-failed`",
-    )
-    few, _ = await run(missing(6))
-    assert few.verdict is Verdict.EQUIVALENT
-    assert (await run(missing(7)))[0].verdict is Verdict.INVALID
+@pytest.mark.parametrize(
+    ("n_missing", "margin", "verdict"),
+    [(30, 0.08, Verdict.INVALID), (6, 0.02, Verdict.EQUIVALENT), (7, 0.02, Verdict.INVALID)],
+)
+async def test_the_default_cap_is_a_quarter_of_the_margin_and_the_reason_says_what_helps(
+    n_missing: int, margin: float, verdict: Verdict
+) -> None:
+    bench = Bench.of(1319)
+    bench.candidate.answer = first(n_missing, failure())
+    analysis = await bench.run(rule=DecisionRule(margin=margin))
+    assert analysis.verdict is verdict
+    if n_missing == 30:
+        assert english(analysis.reasons)[:-1] == (
+            "sums/exact_match,none: 30 of 1,319 pairs lack an answer, more than the plan allows (2 %); 30 pairs "
+            f"without an answer alone cost ±2.27 pp: `qualab resume {analysis.comparison_id} --retry-failed`",
+        )
 
 
 async def test_what_both_arms_reject_alike_is_left_out_and_counted() -> None:
-    bench = bench_of(600)
-    too_long = reply(status=AnswerStatus.REJECTED, text=None, error="HTTP 400: the prompt is longer than 4096 tokens")
-
-    def answer(prompt: str, seed: int) -> Reply:
-        return too_long if int(prompt[4:]) < 60 else echo_number(prompt, seed)
-
-    bench.candidate.answer = bench.baseline.answer = answer
-    analysis, _ = await run(bench)
+    bench = Bench.of(600)
+    bench.candidate.answer = bench.baseline.answer = first(60, TOO_LONG)
+    analysis = await bench.run()
     row, missing = analysis.metrics[0], analysis.suite.missing
     assert analysis.verdict is Verdict.EQUIVALENT
     assert (row.n_items, row.n_left_out, row.n_missing, row.evidence.n_items) == (600, 60, 0, 540)
@@ -192,14 +177,11 @@ async def test_what_both_arms_reject_alike_is_left_out_and_counted() -> None:
 
 
 async def test_looks_leave_out_what_both_arms_reject_alike() -> None:
-    bench = bench_of(1_000)
-    too_long = reply(status=AnswerStatus.REJECTED, text=None, error="HTTP 400: too long")
-
-    def answer(prompt: str, seed: int) -> Reply:
-        return too_long if int(prompt[4:]) % 10 == 0 else echo_number(prompt, seed)
-
-    bench.candidate.answer = bench.baseline.answer = answer
-    analysis, _ = await run(bench, looks=2)
+    bench = Bench.of(1_000)
+    bench.candidate.answer = bench.baseline.answer = lambda prompt, seed: (
+        TOO_LONG if int(prompt[4:]) % 10 == 0 else echo_number(prompt, seed)
+    )
+    analysis = await bench.run(looks=2)
     assert analysis.looks is not None
     assert analysis.looks.stopped_early
     assert analysis.verdict is Verdict.EQUIVALENT
@@ -207,93 +189,94 @@ async def test_looks_leave_out_what_both_arms_reject_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        reply(status=AnswerStatus.REJECTED, text=None, error="HTTP 400: the prompt is longer than 4090 tokens"),
-        reply(status=AnswerStatus.NO_FINAL_ANSWER, text=None, error=""),
-    ],
+    "other", [replace(TOO_LONG, error="HTTP 400: another"), replace(TOO_LONG, status=AnswerStatus.NO_FINAL_ANSWER)]
 )
 async def test_what_the_arms_lack_for_different_reasons_is_missing(other: Reply) -> None:
-    bench = bench_of(600)
-    rejected = reply(status=AnswerStatus.REJECTED, text=None, error="HTTP 400: the prompt is longer than 4096 tokens")
-    bench.baseline.answer = lambda p, s: rejected if int(p[4:]) < 30 else echo_number(p, s)
-    bench.candidate.answer = lambda p, s: other if int(p[4:]) < 30 else echo_number(p, s)
-    analysis, _ = await run(bench)
+    bench = Bench.of(600)
+    bench.baseline.answer, bench.candidate.answer = first(30, TOO_LONG), first(30, other)
+    analysis = await bench.run()
     assert analysis.verdict is Verdict.INVALID
     assert (analysis.metrics[0].n_missing, analysis.metrics[0].n_left_out) == (30, 0)
     assert "--retry-failed" not in english(analysis.reasons)[0]
 
 
 async def test_what_failed_in_both_arms_can_be_asked_again_and_is_missing() -> None:
-    bench = bench_of(600)
-    bench.candidate.answer = bench.baseline.answer = lambda p, s: failure() if int(p[4:]) < 9 else echo_number(p, s)
-    analysis, _ = await run(bench)
+    bench = Bench.of(600)
+    bench.candidate.answer = bench.baseline.answer = first(9, failure())
+    analysis = await bench.run()
     assert (analysis.metrics[0].n_missing, analysis.suite.missing.both) == (9, 9)
     assert "--retry-failed" in english(analysis.reasons)[0]
 
 
 async def test_arms_are_compared_by_status_too() -> None:
     """As many answers are missing in either arm, in one by timeouts, in the other by errors."""
-    bench = bench_of(600)
-    bench.baseline.answer = lambda p, s: failure() if int(p[4:]) < 10 else echo_number(p, s)
+    bench = Bench.of(600)
+    bench.baseline.answer = first(10, failure())
     bench.candidate.answer = lambda p, s: failure(AnswerStatus.TIMEOUT) if 10 <= int(p[4:]) < 20 else echo_number(p, s)
-    analysis, _ = await run(bench)
-    assert not any("left more unanswered" in one for one in english(analysis.caveats))
-    said = [one for one in english(analysis.caveats) if "how often the status is" in one]
+    caveats = english((await bench.run()).caveats)
+    assert not any("left more unanswered" in one for one in caveats)
+    said = [one for one in caveats if "how often the status is" in one]
     assert len(said) == 2
     assert "the status is timeout: 0 items in the baseline alone, 10 in the candidate alone" in said[1]
 
 
 async def test_reasoning_without_an_answer_is_missing_but_does_not_stop_the_run() -> None:
-    bench = bench_of(60)
-    bench.candidate.answer = lambda p, s: reply(status=AnswerStatus.NO_FINAL_ANSWER, text=None)
-    analysis, _ = await run(bench)
-    assert analysis.verdict is Verdict.INVALID
-    assert analysis.arms[1].statuses == {"no_final_answer": 60}
+    bench = Bench.of(60)
+    bench.candidate.answer = first(60, reply(status=AnswerStatus.NO_FINAL_ANSWER, text=None))
+    analysis = await bench.run()
+    assert (analysis.verdict, analysis.arms[1].statuses) == (Verdict.INVALID, {"no_final_answer": 60})
+
+
+async def test_answers_that_differ_are_counted_apart_from_scores() -> None:
+    bench = Bench.of(30)
+    bench.candidate.answer = lambda prompt, seed: reply(
+        prompt[4:] + (" END" if prompt == "say 3" else ""), prompt_tokens=4, finish_reason="length"
+    )
+    analysis = await bench.run()
+    pairs = analysis.pairs
+    assert (pairs.n_pairs, pairs.same_text, pairs.prompt_tokens_differ, pairs.finish_reasons_differ) == (30, 29, 30, 30)
+    assert (pairs.request_hashes_differ, analysis.arms[1].stop_string_answers) == (0, 1)
+
+
+# runs that end early, and go on
 
 
 async def test_an_arm_that_fails_too_often_stops_the_run_which_can_be_resumed() -> None:
-    bench = bench_of(200)
-    broken = {"now": True}
-    bench.candidate.answer = lambda p, s: failure() if broken["now"] else echo_number(p, s)
+    bench = Bench.of(200)
+    bench.candidate.answer = first(200, failure())
     with pytest.raises(RunStopped, match=r"candidate at http://on fails.*500 broken") as stop:
-        await run(bench)
+        await bench.run()
     comparison = stop.value.hint.split("qualab resume ")[1].split()[0]
-    assert bench.store.get(comparison).status is ComparisonStatus.STOPPED
-    assert "candidate" in bench.store.get(comparison).stop_reason
-    asked = len(bench.baseline.bodies) + len(bench.candidate.bodies)
-    assert asked < 200
-    broken["now"] = False
-    analysis = await resume(bench.services, comparison, keys={}, progress=QuietProgress(), retry_failed=True)
+    stored = bench.store.get(comparison)
+    assert (stored.status, "candidate" in stored.stop_reason) == (ComparisonStatus.STOPPED, True)
+    assert len(bench.baseline.bodies) + len(bench.candidate.bodies) < 200
+    bench.candidate.answer = echo_number
+    analysis = await bench.resume(comparison, retry_failed=True)
     assert analysis.arms[1].statuses == {"ok": 200}
     assert 200 <= len(bench.baseline.bodies) <= 204  # those in flight at the stop were not committed
 
 
 async def test_an_arm_that_answers_nothing_stops_even_a_short_run() -> None:
-    bench = bench_of(5)
-    bench.candidate.answer = lambda p, s: failure(AnswerStatus.TIMEOUT)
+    bench = Bench.of(5)
+    bench.candidate.answer = first(5, failure(AnswerStatus.TIMEOUT))
     with pytest.raises(RunStopped, match="none of 5"):
-        await run(bench)
+        await bench.run()
 
 
 async def test_a_request_that_always_fails_does_not_keep_a_resumed_run_from_its_verdict() -> None:
-    bench = bench_of(600)
-    bench.candidate.answer = lambda p, s: failure() if p == "say 7" else echo_number(p, s)
-    first, _ = await run(bench)
-    again = QuietProgress()
-    second = await resume(bench.services, first.comparison_id, keys={}, progress=again, retry_failed=True)
+    bench, again = Bench.of(600), QuietProgress()
+    bench.candidate.answer = first(1, failure())
+    before = await bench.run()
+    after = await bench.resume(before.comparison_id, progress=again, retry_failed=True)
     assert again.answers == [CANDIDATE]
-    assert second.verdict is first.verdict is Verdict.EQUIVALENT
+    assert after.verdict is before.verdict is Verdict.EQUIVALENT
 
 
 async def test_a_run_that_dies_in_the_middle_resumes_to_the_same_verdict_asking_only_what_is_missing() -> None:
-    whole = bench_of(120)
-    expected, _ = await run(whole)
-
-    bench = bench_of(120, runner="here:0:dead")
+    expected = await Bench.of(120).run()
+    bench, progress, again = Bench.of(120, runner="here:0:dead"), QuietProgress(), QuietProgress()
     bench.baseline.delay_s = bench.candidate.delay_s = 0.002
-    progress = QuietProgress()
-    job = asyncio.create_task(start(bench.services, experiment(), keys={}, progress=progress))
+    job = asyncio.create_task(bench.run(progress=progress))
     while len(progress.answers) < 60:
         await asyncio.sleep(0.001)
     job.cancel()
@@ -304,165 +287,141 @@ async def test_a_run_that_dies_in_the_middle_resumes_to_the_same_verdict_asking_
     stored = bench.store.answered(comparison.id)
     assert len(stored) >= 60
     asked_before = len(bench.baseline.bodies) + len(bench.candidate.bodies)
-
-    again = QuietProgress()
-    analysis = await resume(bench.services, comparison.id, keys={}, progress=again)
+    analysis = await bench.resume(comparison.id, progress=again)
     assert len(again.answers) == 240 - len(stored)
     assert sum(again.done.values()) == len(stored)
     assert len(bench.baseline.bodies) + len(bench.candidate.bodies) == asked_before + len(again.answers)
-    assert analysis.verdict is expected.verdict
-    assert analysis.metrics == expected.metrics
+    assert (analysis.verdict, analysis.metrics) == (expected.verdict, expected.metrics)
     assert analysis.input_hash == expected.input_hash, "all that was answered is the same"
     assert bench.store.get(comparison.id).duplicates == 0
 
 
 async def test_resuming_a_finished_comparison_asks_nothing_and_concludes_the_same() -> None:
-    bench = bench_of(40)
-    first, _ = await run(bench)
-    asked = len(bench.baseline.bodies)
-    second = await resume(bench.services, first.comparison_id, keys={}, progress=QuietProgress())
-    assert second == first
-    assert len(bench.baseline.bodies) == asked
+    bench = Bench.of(40)
+    before = await bench.run()
+    n_asked = len(bench.baseline.bodies)
+    assert await bench.resume(before.comparison_id) == before
+    assert len(bench.baseline.bodies) == n_asked
 
 
 async def test_a_comparison_that_is_being_run_cannot_be_run_again() -> None:
-    bench = bench_of(40)
-    first, _ = await run(bench)
-    bench.store.claim(first.comparison_id, runner="elsewhere:5:b", now=bench.clock.now(), stale_after_s=30)
+    bench = Bench.of(40)
+    comparison_id = (await bench.run()).comparison_id
+    bench.store.claim(comparison_id, runner="elsewhere:5:b", now=bench.clock.now(), stale_after_s=30)
     with pytest.raises(ComparisonBusy):
-        await resume(bench.services, first.comparison_id, keys={}, progress=QuietProgress())
+        await bench.resume(comparison_id)
 
 
-async def test_a_resume_reads_the_commit_that_the_plan_records_and_takes_the_same_documents_from_elsewhere() -> None:
-    bench = bench_of(40)
+async def test_a_resume_reads_the_plans_commit_and_takes_the_same_documents_from_elsewhere_but_no_other_tasks() -> None:
+    bench = Bench.of(40)
     bench.harness.tasks.revision = "1" * 40
-    first, _ = await run(bench)
+    before = await bench.run()
     bench.harness.tasks = replace(bench.harness.tasks, revision="local")
-    again = await resume(bench.services, first.comparison_id, keys={}, progress=QuietProgress())
+    again = await bench.resume(before.comparison_id)
     assert [options.revisions for options in bench.harness.seen] == [{}, {"sums": "1" * 40}]
-    assert again.plan_hash == first.plan_hash
+    assert again.plan_hash == before.plan_hash
+    bench.harness.tasks = replace(bench.harness.tasks, config_hash="other")
+    with pytest.raises(PlanChanged, match="sums"):
+        await bench.resume(before.comparison_id)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"limit": 0}, "limit"), ({"repeats": 2}, "temperature 0"), ({"candidate": "http://off"}, "same server")],
+)
+async def test_settings_that_no_run_can_be_made_of_are_refused_before_anything_is_asked(
+    changes: dict[str, Any], message: str
+) -> None:
+    bench = Bench.of()
+    with pytest.raises(InvalidValue, match=message):
+        await bench.run(**changes)
+    assert not bench.baseline.bodies
+
+
+# the store
+
+
+def answer(position: int) -> Answer:
+    return Answer(arm=BASELINE, position=position, choice=0, repeat=0, request_hash=b"0" * 16, reply=reply("0"))
+
+
+async def test_an_answer_is_committed_before_its_worker_goes_on() -> None:
+    bench, n_uncommitted = Bench.of(40), []
+
+    def watching(prompt: str, seed: int) -> Reply:
+        n_asked = len(bench.baseline.bodies) + len(bench.candidate.bodies)
+        n_stored = sum(len(bench.store.answered(one.id)) for one in bench.store.list(ComparisonFilter()))
+        n_uncommitted.append(n_asked - n_stored)
+        return echo_number(prompt, seed)
+
+    bench.baseline.answer = bench.candidate.answer = watching
+    await bench.run()
+    assert max(n_uncommitted) <= 2 * experiment().concurrency
+
+
+async def test_answers_that_arrive_during_a_commit_share_the_next_one() -> None:
+    bench = Bench.of(40)
+    recorder = Recorder(bench.store, (await bench.run()).comparison_id)
+    groups, keep = [], bench.store.add_answers
+
+    def counting(comparison_id: str, answers: Sequence[Answer]) -> int:
+        groups.append(len(answers))
+        time.sleep(0.05)
+        return keep(comparison_id, answers)
+
+    bench.store.add_answers = counting
+    before = asyncio.create_task(recorder.add(answer(0)))
+    await asyncio.sleep(0.01)
+    await asyncio.gather(before, *(recorder.add(answer(position)) for position in range(1, 10)))
+    assert groups == [1, 9]
 
 
 async def test_a_database_that_fails_between_plan_and_first_item_says_how_to_go_on() -> None:
     def locked(*_: Any, **__: Any) -> None:
         raise StoreLocked("the database is locked", hint="wait")
 
-    bench = bench_of(10)
+    bench = Bench.of()
     bench.store.claim = locked
     with pytest.raises(StoreLocked) as told:
-        await run(bench)
+        await bench.run()
     (stored,) = bench.store.list(ComparisonFilter())
     assert told.value.hint == f"wait. Go on with: qualab resume {stored.id}"
 
 
-async def test_changed_tasks_are_not_resumed() -> None:
-    bench = bench_of(40)
-    first, _ = await run(bench)
-    bench.harness.tasks = replace(bench.harness.tasks, config_hash="other")
-    with pytest.raises(PlanChanged, match="sums"):
-        await resume(bench.services, first.comparison_id, keys={}, progress=QuietProgress())
-
-
 async def test_a_store_that_fails_ends_the_run_and_keeps_what_it_has() -> None:
-    bench = bench_of(200)
-    calls = {"n": 0}
+    bench, progress, calls = Bench.of(200), QuietProgress(), iter(range(1_000))
     keep = bench.store.add_answers
 
-    def failing(comparison_id, answers):
-        calls["n"] += 1
-        if calls["n"] > 1:
+    def failing(comparison_id: str, answers: Sequence[Answer]) -> int:
+        if next(calls) > 0:
             raise StoreFull("The disk is full")
         return keep(comparison_id, answers)
 
     bench.store.add_answers = failing
     bench.baseline.delay_s = bench.candidate.delay_s = 0.003
-    progress = QuietProgress()
     with pytest.raises(StoreFull):
-        await start(bench.services, experiment(), keys={}, progress=progress)
+        await bench.run(progress=progress)
     assert bench.store.answered(progress.comparison.id)
 
 
 async def test_answers_that_could_not_be_stored_are_tried_once_more_when_the_run_ends() -> None:
-    bench = bench_of(50)
-    keep, calls = bench.store.add_answers, iter(range(100))
+    bench, progress, calls = Bench.of(50), QuietProgress(), iter(range(1_000))
+    keep = bench.store.add_answers
 
-    def locked_at_first(comparison_id, answers):
+    def locked_at_first(comparison_id: str, answers: Sequence[Answer]) -> int:
         if next(calls) == 0:
             raise StoreLocked("The database is locked")
         return keep(comparison_id, answers)
 
     bench.store.add_answers = locked_at_first
-    progress = QuietProgress()
     with pytest.raises(StoreLocked):
-        await start(bench.services, experiment(), keys={}, progress=progress)
+        await bench.run(progress=progress)
     n_arrived = len(bench.baseline.bodies) + len(bench.candidate.bodies)
     assert len(bench.store.answered(progress.comparison.id)) == n_arrived > 0
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"limit": 0}, "limit"),
-        ({"rule": replace(experiment().rule, margin=0)}, "margin"),
-        ({"rule": replace(experiment().rule, alpha=0.5)}, "alpha"),
-        ({"repeats": 2}, "temperature 0"),
-        ({"candidate": "http://off"}, "same server"),
-        ({"policy": RequestPolicy(concurrency=0)}, "concurrency"),
-        ({"policy": RequestPolicy(timeout_s=float("inf"))}, "timeout"),
-        ({"policy": RequestPolicy(timeout_s=1e12)}, "timeout"),
-        ({"gen_kwargs": {"temperature": "warm"}}, "temperature"),
-    ],
-)
-async def test_settings_that_no_run_can_be_made_of_are_refused_before_anything_is_asked(changes, message) -> None:
-    bench = bench_of()
-    with pytest.raises(InvalidValue, match=message):
-        await run(bench, **changes)
-    assert not bench.baseline.bodies
-
-
-async def test_answers_that_differ_are_counted_apart_from_scores() -> None:
-    bench = bench_of(30)
-    bench.candidate.answer = lambda p, s: reply(
-        echo_number(p, s).text + ("" if p != "say 3" else " END"), prompt_tokens=4, finish_reason="length"
-    )
-    analysis, _ = await run(bench)
-    pairs = analysis.pairs
-    assert (pairs.n_pairs, pairs.same_text, pairs.prompt_tokens_differ, pairs.finish_reasons_differ) == (30, 29, 30, 30)
-    assert pairs.request_hashes_differ == 0
-    assert analysis.arms[1].stop_string_answers == 1
-
-
-async def test_items_are_offered_to_both_arms_in_step_and_the_first_arm_alternates() -> None:
-    bench = bench_of(6)
-    analysis, progress = await run(bench)
-    offered: list[tuple[ArmName, int]] = []
-
-    class Noting(asyncio.Queue):  # type: ignore[type-arg]
-        def __init__(self, arm: ArmName) -> None:
-            super().__init__()
-            self.arm = arm
-
-        async def put(self, job) -> None:
-            if job is not None:
-                offered.append((self.arm, job.position))
-
-    arms = [Arm(name=arm, endpoint=bench.baseline, queue=Noting(arm), tally=Tally(total=6)) for arm in ArmName]
-    items = list(bench.store.items(analysis.comparison_id))
-    job = Run(comparison=progress.comparison, tasks=bench.harness.tasks, items=items, endpoints={}, progress=progress)
-    await feed(job, arms, set(), recorder=Recorder(bench.store, analysis.comparison_id))
-    assert offered[:6] == [
-        (BASELINE, 0),
-        (CANDIDATE, 0),
-        (CANDIDATE, 1),
-        (BASELINE, 1),
-        (BASELINE, 2),
-        (CANDIDATE, 2),
-    ]
-
-
 async def test_scoring_that_takes_long_does_not_look_dead() -> None:
-    bench, beats = bench_of(4), []
-    bench.pulse = Pulse(every_s=0.01)
+    bench, beats = Bench.of(4, pulse=Pulse(every_s=0.01)), []
     kept, score = bench.store.heartbeat, bench.harness.tasks.score
 
     def heartbeat(*arguments: Any, **named: Any) -> None:
@@ -476,5 +435,5 @@ async def test_scoring_that_takes_long_does_not_look_dead() -> None:
         return score(*arguments)
 
     bench.store.heartbeat, bench.harness.tasks.score = heartbeat, slow_score
-    await run(bench)
+    await bench.run()
     assert not any(beats[-2:]), "from a thread of its own: the event loop is busy"

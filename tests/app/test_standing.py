@@ -14,7 +14,6 @@ from qualab.model.registry import STALE_AFTER_S
 from qualab.run import prune as standing
 from qualab.run.run import resume
 from tests.app.fakes import START, Bench, QuietProgress
-from tests.app.test_run import run
 
 RUNNING, INTERRUPTED, FINISHED = ComparisonStatus.RUNNING, ComparisonStatus.INTERRUPTED, ComparisonStatus.FINISHED
 SOON, LATE = START + timedelta(seconds=STALE_AFTER_S), START + timedelta(seconds=STALE_AFTER_S + 1)
@@ -22,7 +21,7 @@ SOON, LATE = START + timedelta(seconds=STALE_AFTER_S), START + timedelta(seconds
 
 async def left_running(bench: Bench, runner: str = "elsewhere:5:b") -> str:
     """A comparison as a runner leaves it that is killed."""
-    analysis, _ = await run(bench)
+    analysis = await bench.run()
     bench.store.set_status(analysis.comparison_id, RUNNING, now=START)
     bench.store.claim(analysis.comparison_id, runner=runner, now=START, stale_after_s=STALE_AFTER_S)
     return analysis.comparison_id
@@ -49,7 +48,7 @@ async def test_a_list_of_one_status_goes_by_how_comparisons_stand() -> None:
     bench = Bench()
     dead = await left_running(bench)
     bench.clock.instant = SOON
-    ended = (await run(bench))[0].comparison_id
+    ended = (await bench.run()).comparison_id
     bench.clock.instant = LATE
     alive = await left_running(bench)
     bench.store.heartbeat(alive, runner="elsewhere:5:b", now=LATE)

@@ -18,7 +18,7 @@ from qualab.model.items import Answer, Drafted
 from qualab.model.names import ArmName, Verdict
 from qualab.model.plan import DecisionRule, DrafterCosts, Plan
 from qualab.run import preflight as trials
-from qualab.run.experiment import make_plan
+from qualab.run.prepare import make_plan
 from tests.app.fakes import BASELINE, CANDIDATE, START, FakeTasks, experiment, reply
 from tests.app.scripted_pair import ROUNDS, drafting, pair, treatment
 from tests.said import CLOSED, english

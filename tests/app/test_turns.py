@@ -16,7 +16,7 @@ import pytest
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue, PairDiffers, RunStopped, UsageError
 from qualab.model.comparison import Analysis
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
-from qualab.model.plan import DecisionRule, NoisePlan, PinPlaces
+from qualab.model.plan import DecisionRule, NoisePlan
 from qualab.model.ports import ComparisonFilter
 from qualab.model.reason import Reason
 from qualab.run import preflight as trials
@@ -274,8 +274,7 @@ async def test_pins_of_both_turns_are_compared_and_kept() -> None:
     digests = {"off": ("sha256:" + "a" * 64,), "on": ("sha256:" + "b" * 64,)}
     bench = Bench(harness=FakeHarness(FakeTasks(n_items=10)))
     bench.pins.images = {"off": digests["off"]}
-    places = PinPlaces(containers={BASELINE: "off", CANDIDATE: "on"})
-    wanted = experiment(sequential=True, places=places)
+    wanted = experiment(sequential=True, containers={BASELINE: "off", CANDIDATE: "on"})
     comparison_id = await begin(bench.services, wanted, keys={}, progress=QuietProgress())
     bench.pins.images = {"on": digests["on"]}
     with pytest.raises(PairDiffers, match=r"the image is .* in the baseline .* in the candidate"):

@@ -88,7 +88,7 @@ def test_arms_of_two_images_stop_a_run_and_a_preflight(
         (("--pods", "left=a/b"), 2, "pods: 'left' is not of the form baseline=NAME,candidate=NAME"),
         (("--pods", "baseline=b"), 2, "pods: 'b' of the baseline is not of the form namespace/pod"),
         (("--image", "vllm@latest"), 2, "image: vllm@latest is no image with a digest"),
-        (("--checkpoint", "nowhere"), 2, "checkpoint nowhere is not a directory"),
+        (("--checkpoint", "nowhere"), 2, "nowhere is not a directory"),
     ],
 )
 def test_what_cannot_be_looked_into_is_one_clear_line(  # noqa: PLR0917

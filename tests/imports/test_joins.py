@@ -11,9 +11,9 @@ from qualab.errors import BadLog, InvalidValue, PairDiffers
 from qualab.model.canonical import canonical_json
 from qualab.model.names import ComparisonStatus, MetricKind, Verdict
 from qualab.model.plan import DecisionRule, FindingCode
-from qualab.run.compare import compare_again
-from qualab.run.services import Services
+from qualab.run.prepare import Services
 from qualab.run.sign import signoff_obstacles
+from qualab.run.stored import compare_again
 from tests.imports.conftest import Importer
 from tests.imports.lm_eval_files import Row, Run, binary_rows, row
 from tests.said import english

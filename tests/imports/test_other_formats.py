@@ -249,8 +249,6 @@ def test_scores_outside_their_bounds_stop_an_import(importer: Importer) -> None:
     assert not importer.comparisons
     for bounds, message in (
         ({"sums": (0.0, 99.0)}, "outside 0 to 99"),
-        ({"sums": (100.0, 0.0)}, "the lower first"),
-        ({"sums": (0.0, float("inf"))}, "two numbers"),
         ({"sum": (0.0, 100.0)}, "no benchmark, task or metric named sum"),
     ):
         with pytest.raises(InvalidValue, match=message):

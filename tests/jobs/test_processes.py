@@ -53,7 +53,7 @@ def alone() -> Analysis:
     with pair_of_servers() as servers:
         settings = load(content=servers.experiment(), environment=False)
         services = bootstrap.services_of(settings, store=fresh_store())
-        return asyncio.run(start(services, bootstrap.experiment_of(settings), keys={}, progress=NullProgress()))
+        return asyncio.run(start(services, settings, keys={}, progress=NullProgress()))
 
 
 def check_asked(site: Site, servers: Servers, comparison_id: str, *, at_most_twice: int) -> int:

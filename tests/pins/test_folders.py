@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from qualab.errors import InvalidValue, PinUnreadable
-from qualab.run import pin_sources as folders
-from qualab.run.pin_sources import LocalPins
+from qualab.run import pins as folders
+from qualab.run.pins import LocalPins
 
 COMMIT, OTHER = "0123456789abcdef" * 2 + "01234567", "f" * 40
 

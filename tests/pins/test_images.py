@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qualab.errors import PinUnreadable
-from qualab.run.pin_sources import LocalPins, ask_json
+from qualab.run.pins import LocalPins, ask_json
 from tests.pins.conftest import A, B, C, Command, pod
 
 GET = "get pod off-0 --namespace serving --output json"

@@ -1,0 +1,247 @@
+"""Stored answers and scores judged again: under another plan, with other tasks, run against run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from qualab.errors import ComparisonNotFound, InvalidValue, PairDiffers, PlanChanged, RunStopped
+from qualab.imports.import_ import ImportRequest
+from qualab.imports.import_ import compare_runs as compare_stored
+from qualab.model.canonical import canonical_json
+from qualab.model.comparison import Analysis
+from qualab.model.items import Item, Reply
+from qualab.model.names import ArmName, ComparisonStatus, Verdict
+from qualab.model.plan import DecisionRule, FindingCode
+from qualab.model.ports import ComparisonFilter
+from qualab.report.source import under_its_plan
+from qualab.run.sign import signoff_obstacles
+from qualab.run.stored import compare_again, rescore, with_rule
+from tests.app.fakes import Bench, FakeHarness, FakeTasks, echo_number, failure, reply
+from tests.said import english
+
+
+async def run(bench: Bench, n_wrong: int = 0, **changes: Any) -> Analysis:
+    """A run whose candidate gets the first items wrong."""
+    bench.candidate.answer = lambda p, s: reply("wrong") if int(p[4:]) < n_wrong else echo_number(p, s)
+    return await bench.run(**changes)
+
+
+async def stopped(bench: Bench) -> str:
+    """A run that has no analysis, since its candidate fails."""
+    bench.candidate.answer = lambda p, s: failure()
+    with pytest.raises(RunStopped):
+        await bench.run()
+    (found,) = [one.id for one in bench.store.list(ComparisonFilter()) if one.status is ComparisonStatus.STOPPED]
+    return found
+
+
+# under another rule
+
+
+async def test_the_own_plan_gives_the_same_bytes_and_asks_nothing() -> None:
+    bench = Bench.of(200)
+    before = await run(bench, 1)
+    n_asked = len(bench.baseline.bodies)
+    plan = bench.store.get(before.comparison_id).plan
+    for other in (None, with_rule(plan, {"margin": 0.02})):
+        again = compare_again(bench.services, before.comparison_id, other=other)
+        assert (again.is_own_plan, again.is_as_stored) == (True, True)
+        assert canonical_json(again.analysis) == canonical_json(before)
+    assert len(bench.baseline.bodies) == n_asked
+    assert list(bench.store.plan_hashes(before.comparison_id)) == [before.plan_hash]
+
+
+async def test_a_margin_after_the_data_is_marked_and_stored_beside_the_original() -> None:
+    bench = Bench.of(200)
+    before = await run(bench, 1)
+    assert before.verdict is Verdict.INCONCLUSIVE
+    plan = bench.store.get(before.comparison_id).plan
+    again = compare_again(bench.services, before.comparison_id, other=with_rule(plan, {"margin": 0.1})).analysis
+    assert (again.verdict, again.metrics[0].verdict) == (Verdict.INVALID, Verdict.EQUIVALENT)
+    assert "plan was made after the data (changed: margin 0.02 to 0.1)" in english(again.reasons)[0]
+    assert again.input_hash == before.input_hash
+    comparison = bench.store.get(before.comparison_id)
+    assert (comparison.status, comparison.verdict) == (ComparisonStatus.FINISHED, Verdict.INCONCLUSIVE)
+    assert bench.store.analysis(before.comparison_id) == before
+    assert bench.store.analysis(before.comparison_id, plan_hash=again.plan_hash) == again
+    assert english(signoff_obstacles(again, comparison))[:2] == (
+        "the verdict is INVALID",
+        "the plan was made after the data",
+    )
+
+
+async def test_a_loss_inside_the_margin_passes_and_under_a_strict_plan_does_not() -> None:
+    bench = Bench.of(3_000)
+    bench.candidate.answer = lambda p, s: reply("no") if int(p[4:]) % 250 == 3 else echo_number(p, s)
+    before = await bench.run()
+    assert before.verdict is Verdict.EQUIVALENT
+    loss = f"{before.metrics[0].id}: a loss of 0.40 pp (0.25 to 0.64) is real and inside the margin"
+    assert english(before.reasons)[0] == loss
+    assert before.metrics[0].evidence is not None
+    assert before.metrics[0].evidence.items_needed is None
+    plan = bench.store.get(before.comparison_id).plan
+    again = compare_again(bench.services, before.comparison_id, other=with_rule(plan, {"strict": True}))
+    assert "(changed: strict False to True)" in english(again.analysis.reasons)[0]
+    assert again.analysis.metrics[0].verdict is Verdict.REGRESSION
+    assert under_its_plan(again.comparison, again.analysis).plan.rule.strict
+
+
+async def test_what_cannot_judge_is_refused() -> None:
+    bench = Bench.of(50)
+    before = await run(bench)
+    plan = bench.store.get(before.comparison_id).plan
+    for changes in ({"tasks": (replace(plan.tasks[0], data_hash="other"),)}, {"pins": replace(plan.pins, image="x")}):
+        with pytest.raises(PlanChanged, match=f"{next(iter(changes))} differ"):
+            compare_again(bench.services, before.comparison_id, other=replace(plan, **changes))
+    with pytest.raises(InvalidValue, match="Did you mean sums"):
+        with_rule(plan, {"margins": {"sum": 0.1}})
+    with pytest.raises(InvalidValue, match="no analysis yet"):
+        compare_again(bench.services, await stopped(bench))
+
+
+# scored again
+
+
+@dataclass
+class Lenient(FakeTasks):
+    """A later version of the task: what ends with the number is right, too."""
+
+    config_hash: str = "later"
+
+    def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
+        return [
+            {"exact_match,none": float((replies[0].text or "").endswith(item.target))} for item, replies in answered
+        ]
+
+
+@dataclass
+class Unseeded(FakeTasks):
+    """A scorer that draws at random: the second arm's first answers are wrong, whatever they say."""
+
+    n_calls: int = 0
+
+    def score(self, task: str, answered: Sequence[tuple[Item, Sequence[Reply]]]) -> list[dict[str, Any]]:
+        self.n_calls += 1
+        scores = super().score(task, answered)
+        return [{"exact_match,none": 0.0}] * 3 + scores[3:] if self.n_calls == 2 else scores
+
+
+async def finished() -> tuple[Bench, str]:
+    bench = Bench.of(100)
+    bench.candidate.answer = lambda p, s: reply(f"it is {p[4:]}") if int(p[4:]) < 20 else echo_number(p, s)
+    analysis = await bench.run()
+    assert analysis.metrics[0].verdict is Verdict.REGRESSION
+    return bench, analysis.comparison_id
+
+
+async def test_the_same_tasks_give_the_same_scores() -> None:
+    bench, comparison_id = await finished()
+    again = rescore(bench.services, comparison_id, store=True)
+    assert (again.scores, again.tasks_changed, again.is_stored) == ((), (), False)
+    assert [(one.n_scores, one.n_changed) for one in again.metrics] == [(200, 0)]
+    assert again.analysis == bench.store.analysis(comparison_id)
+
+
+async def test_other_tasks_show_what_changed_and_nothing_stored_is_replaced() -> None:
+    bench, comparison_id = await finished()
+    before, scores = bench.store.analysis(comparison_id), list(bench.store.scores(comparison_id))
+    bench.harness.tasks = Lenient(n_items=100)
+    shown = rescore(bench.services, comparison_id)
+    (metric,) = shown.metrics
+    assert (metric.n_scores, metric.n_changed) == (200, 20)
+    assert (metric.verdict_before, metric.verdict_now) == (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
+    assert {(one.arm, one.before, one.now) for one in shown.scores} == {(ArmName.CANDIDATE, 0.0, 1.0)}
+    assert sorted(one.item for one in shown.scores) == sorted(f"sums/{n}" for n in range(20))
+    assert english(shown.tasks_changed) == ("sums: another configuration",)
+    assert list(bench.store.plan_hashes(comparison_id)) == [before.plan_hash]
+    kept = rescore(bench.services, comparison_id, store=True)
+    assert (shown.is_stored, kept.is_stored) == (False, True)
+    assert bench.store.analysis(comparison_id) == before
+    assert list(bench.store.scores(comparison_id)) == scores
+    beside = bench.store.analysis(comparison_id, plan_hash=kept.analysis.plan_hash)
+    assert beside.verdict is Verdict.INVALID
+    assert "scored again after the data with other tasks (sums: another configuration)" in english(beside.reasons)[0]
+    bench.harness.tasks = replace(FakeTasks(n_items=100), harness_version="1")
+    assert english(rescore(bench.services, comparison_id).tasks_changed) == ("lm-eval 0, now 1",)
+
+
+async def test_the_same_text_with_another_score_is_the_scorer_s_and_mended_by_scoring_again() -> None:
+    bench = Bench(harness=FakeHarness(Unseeded(n_items=100)))
+    before = await bench.run()
+    assert (before.verdict, before.pairs.same_text_other_score) == (Verdict.INVALID, 3)
+    assert english(before.reasons)[0].startswith("3 items have the same answer and another score")
+    again = rescore(bench.services, before.comparison_id).analysis
+    assert (again.verdict, again.pairs.same_text_other_score) == (Verdict.INCONCLUSIVE, 0)
+
+
+# run against run
+
+
+def compare_runs(bench: Bench, baseline: str, candidate: str, **wanted: Any) -> Analysis:
+    request = ImportRequest(**wanted)
+    return compare_stored(bench.store, lambda name: None, baseline, candidate, request, now=bench.clock.now())
+
+
+async def test_two_candidates_of_two_comparisons() -> None:
+    bench = Bench.of(200)
+    one, other = (await run(bench, 2)).comparison_id, (await run(bench, 40)).comparison_id
+    found = compare_runs(bench, one, other)
+    assert found.verdict is Verdict.REGRESSION
+    assert found.metrics[0].evidence is not None
+    assert (found.metrics[0].evidence.losses, found.metrics[0].evidence.gains) == (38, 0)
+    comparison = bench.store.get(found.comparison_id)
+    assert comparison.plan.imported.baseline == f"lm-eval 0, {one}/candidate"
+    assert "made of two runs: what was run cannot be checked" in english(signoff_obstacles(found, comparison))
+    assert any(caveat.startswith("Made of two runs of this store") for caveat in english(found.caveats))
+
+
+async def test_the_arms_of_one_comparison_give_its_own_numbers() -> None:
+    bench = Bench.of(100)
+    own = await run(bench, 7)
+    found = compare_runs(bench, f"{own.comparison_id}/baseline", f"{own.comparison_id}/candidate")
+    assert found.metrics == own.metrics
+    ids = (own.comparison_id, found.comparison_id)
+    texts = [sorted(a.reply.text for a in bench.store.answers(one, arm=ArmName.CANDIDATE)) for one in ids]
+    assert texts[0] == texts[1]
+
+
+async def test_what_one_run_lacks_is_missing() -> None:
+    bench = Bench.of(100)
+    whole = await run(bench)
+    bench.candidate.answer = lambda p, s: failure() if p == "say 3" else echo_number(p, s)
+    found = compare_runs(bench, whole.comparison_id, (await bench.run()).comparison_id)
+    assert (found.metrics[0].n_items, found.metrics[0].n_missing_candidate) == (100, 1)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_what_a_run_that_stopped_early_never_asked_is_left_out(is_first: bool) -> None:
+    bench = Bench.of(500)
+    early = (await run(bench, looks=5, rule=DecisionRule(margin=0.05))).comparison_id
+    whole = (await run(bench)).comparison_id
+    n_looked = bench.store.looks(early)[-1].n_items
+    assert n_looked < 500
+    found = compare_runs(bench, *((early, whole) if is_first else (whole, early)))
+    missing = found.suite.missing
+    assert (missing.n_asked, missing.baseline_only, missing.candidate_only) == (n_looked, 0, 0)
+    assert (found.metrics[0].n_items, found.metrics[0].n_missing) == (n_looked, 0)
+    assert "Items that only one of the two runs asked are left out: they are not missing." in english(found.caveats)
+    assert not any("unanswered" in caveat for caveat in english(found.caveats))
+    assert compare_again(bench.services, found.comparison_id).is_as_stored
+
+
+async def test_runs_that_cannot_be_compared_are_refused() -> None:
+    bench = Bench.of(50)
+    one, other = (await run(bench)).comparison_id, (await run(bench, system_instruction="Be brief.")).comparison_id
+    with pytest.raises(PairDiffers, match="system instruction"):
+        compare_runs(bench, one, other)
+    compare_runs(bench, one, other, allowed=(FindingCode.SYSTEM_INSTRUCTION,))
+    with pytest.raises(InvalidValue, match="is stopped: its answers are not scored yet"):
+        compare_runs(bench, one, await stopped(bench))
+    with pytest.raises(InvalidValue, match="names no run"):
+        compare_runs(bench, f"{one}/left", one)
+    with pytest.raises(ComparisonNotFound):
+        compare_runs(bench, "none", one)
