@@ -18,7 +18,7 @@ from qualab.clock import SystemClock
 from qualab.errors import InvalidValue
 from qualab.model.names import ArmName
 from qualab.model.plan import DecisionRule, DrafterCosts, NoisePlan, PinPlaces, RequestPolicy
-from qualab.model.ports import Registry, Renderer, Store
+from qualab.model.ports import Renderer
 from qualab.run.experiment import Experiment
 from qualab.run.services import PairServices, Services
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from qualab.harness.process import Harness
     from qualab.imports.import_ import ImportServices
     from qualab.settings import Settings
+    from qualab.store import Store
+    from qualab.store.registry import Registry
 
 
 T = TypeVar("T")

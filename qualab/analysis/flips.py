@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from qualab.analysis.endings import Leaks, LeakTrace, leaks_in
 from qualab.errors import InvalidValue
@@ -14,8 +14,11 @@ from qualab.model.engine import PairKind, first_tokens_seen
 from qualab.model.items import Answer, Change, Item, Outcome, Score, ScoreFlip
 from qualab.model.names import ArmName, ComparisonStatus, LeakKind, RequestKind
 from qualab.model.plan import MetricSpec, Plan, deciding_metrics
-from qualab.model.ports import Registry, Store
 from qualab.stats.noise import first_difference
+
+if TYPE_CHECKING:
+    from qualab.store import Store
+    from qualab.store.registry import Registry
 
 Candidate = tuple[MetricSpec, ScoreFlip]
 

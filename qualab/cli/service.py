@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -22,10 +23,10 @@ from qualab.model.registry import Scope
 from qualab.settings import load
 
 if TYPE_CHECKING:
-    from qualab.model.ports import Registry
     from qualab.model.registry import Token
     from qualab.service.access import Actor
     from qualab.service.settings import ServiceSettings
+    from qualab.store.registry import Registry
 
 
 AllowEndpoint = Annotated[
@@ -69,8 +70,9 @@ def serve(
 ) -> None:
     """Serve the REST API and web pages, with a worker. Every setting can be given as QUALAB_SERVE_NAME, too."""
     from qualab import bootstrap
-    from qualab.service import jobs
+    from qualab.service.context import context_of
     from qualab.service.settings import load_service
+    from qualab.service.worker import working
 
     common = load(command_line=given)
     settings = load_service(
@@ -93,9 +95,12 @@ def serve(
     begin_logging()
     bootstrap.allow_open_files()
     services = bootstrap.services_of(common, store=store)
-    database = bootstrap.database_url(common.db)
-    apart = bootstrap.harness_of(common)
-    with jobs.queueing_context(services, registry, settings, database=database, works=worker, harness=apart) as context:
+    context = context_of(services, registry, settings)
+    with ExitStack() as stack:
+        stack.callback(context.planner.close)
+        if worker:
+            apart = bootstrap.harness_of(common)
+            stack.enter_context(working(context, is_shared=bootstrap.is_server(common.db), harness=apart))
         app = create_app(context, settings, schema=lambda: bootstrap.current_revision(common), own_token=own_token)
         _collect_often()
         server_of(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
@@ -151,9 +156,10 @@ def worker(
     if concurrency > 1:
         raise typer.Exit(_several(concurrency, sys.argv[1:]))
     from qualab import bootstrap
-    from qualab.service import jobs
     from qualab.service.api.server import begin_logging
+    from qualab.service.context import context_of
     from qualab.service.settings import load_service
+    from qualab.service.worker import working
 
     common = load(command_line=given)
     settings = load_service(
@@ -165,17 +171,16 @@ def worker(
     )
     begin_logging()
     bootstrap.allow_open_files()
-    ended = _ended_by_signals()
-    database = bootstrap.database_url(common.db)
+    ended, is_shared = _ended_by_signals(), bootstrap.is_server(common.db)
 
     def work() -> None:
         store, registry = bootstrap.stores_of(common)
         services = bootstrap.services_of(common, store=store)
-        with jobs.queueing_context(services, registry, settings, database=database, works=True):
+        with working(context_of(services, registry, settings), is_shared=is_shared):
             complain(f"qualab works as {services.runner} (Ctrl-C stops it)")
             ended.wait()
 
-    _with_patience(work, ended, may_be_away=bootstrap.is_server(common.db))
+    _with_patience(work, ended, may_be_away=is_shared)
 
 
 def _with_patience(work: Callable[[], None], ended: threading.Event, *, may_be_away: bool) -> None:

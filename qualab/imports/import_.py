@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.summaries import Summary
@@ -44,9 +44,12 @@ from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Answer
 from qualab.model.names import ArmName, ComparisonStatus
 from qualab.model.plan import DecisionRule, FindingCode, Imported, Plan, check_names
-from qualab.model.ports import Clock, LogSource, ReadLogs, Store, TaskKnowledge
+from qualab.model.ports import Clock, LogSource, ReadLogs, TaskKnowledge
 from qualab.run.compare import with_rule
 from qualab.run.experiment import check_rule
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -29,7 +29,10 @@ from qualab.model.plan import (
     SamplingPlan,
     TaskSpec,
 )
-from qualab.model.ports import Store, TaskKnowledge
+from qualab.model.ports import TaskKnowledge
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 _WORDS = {
     MetricKind.BINARY_MEAN: "a mean of 0/1 scores",

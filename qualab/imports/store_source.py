@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qualab.analysis.scoring import raw_value
 from qualab.model.comparison import Comparison
@@ -14,7 +14,9 @@ from qualab.model.items import Answer, Item, Reply, Score
 from qualab.model.logged import LoggedReply, LoggedRow, LoggedRun, LoggedTask
 from qualab.model.names import Api, ArmName
 from qualab.model.plan import Plan, TaskSpec
-from qualab.model.ports import Store
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,7 +29,6 @@ from qualab.model.plan import (
     check_names,
     unpinned_sentence,
 )
-from qualab.model.ports import Store
 from qualab.model.wording import percent, pp, proven, share
 from qualab.planning.power import (
     EarlyLooks,
@@ -51,6 +51,9 @@ from qualab.stats.sizing import (
     mde_beyond_noise,
     power_for_joint,
 )
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 _NEAR = 0.025
 """Powers with looks are simulated, and sizes with looks are right to about two percentage points of them."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qualab.analysis.ruling import MAX_ITEMS, bounds_of, is_one_sided, is_out_of_reach
 from qualab.model.comparison import (
@@ -23,11 +23,14 @@ from qualab.model.comparison import (
 from qualab.model.items import Answer, Item, ItemHead, ScoreFlip
 from qualab.model.names import AnswerStatus, ArmName, EvidenceKind, MetricKind, MissingPolicy, RequestKind, Verdict
 from qualab.model.plan import DecisionRule, MetricSpec, deciding_metrics
-from qualab.model.ports import Registry, Store
 from qualab.model.report import Block, Cell, Column, Excerpt, Fact, Paragraph, Row, Section, Side, Table, Tone
 from qualab.model.wording import count, percent, pvalue, share, signed, tokens, visible_text
 from qualab.report.source import Flip, Flips, Source, cells, columns
 from qualab.report.words import Words
+
+if TYPE_CHECKING:
+    from qualab.store import Store
+    from qualab.store.registry import Registry
 
 ANSWERED = frozenset(status.value for status in AnswerStatus if status.is_answer)
 

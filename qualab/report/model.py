@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from qualab.errors import InvalidValue
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.names import Language
-from qualab.model.ports import Registry, Store
 from qualab.model.report import ReportModel, Section
 from qualab.report.acceptance import acceptance_section
 from qualab.report.arms import arms_section, noise_section, running_section
@@ -18,6 +18,10 @@ from qualab.report.summary import forest_section, headline, methods_section, sig
 from qualab.report.words import Words
 from qualab.run.hints import resume_hint
 from qualab.run.sign import newest_seal
+
+if TYPE_CHECKING:
+    from qualab.store import Store
+    from qualab.store.registry import Registry
 
 SECTIONS: tuple[Callable[[Source, Words], Section], ...] = (
     verdict_section,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qualab.errors import QualabError, RunStopped
 from qualab.model.canonical import body_hash, encode_body
@@ -18,10 +18,13 @@ from qualab.model.engine import Counters, Segment
 from qualab.model.items import Answer, Item, Reply, Request
 from qualab.model.names import AnswerStatus, ArmName, RequestKind
 from qualab.model.plan import RequestPolicy, SamplingPlan
-from qualab.model.ports import Endpoint, Store
+from qualab.model.ports import Endpoint
 from qualab.run.preflight import counters_of
 from qualab.run.prepare import stage_ends
 from qualab.run.services import PairServices, Run, Services
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 T = TypeVar("T")
 STOP_EVERY_S = 0.1

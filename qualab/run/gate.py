@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
@@ -22,19 +23,20 @@ from qualab.errors import (
     error_class,
 )
 from qualab.model.names import ComparisonStatus
-from qualab.model.ports import Clock, ComparisonFilter, Registry, Store
-from qualab.model.registry import MetricsSummary, SubmissionStatus, VerdictSummary, not_found
+from qualab.model.ports import Clock, ComparisonFilter
+from qualab.model.registry import MetricsSummary, VerdictSummary, not_found
 from qualab.model.report import GateResult
-from qualab.run.prune import find
+from qualab.run.prune import runner_of
 
 if TYPE_CHECKING:
     from qualab.endpoints.remote import Service
+    from qualab.store import Store
+    from qualab.store.registry import Registry
 
 T = TypeVar("T")
 Say = Callable[[str], None]
 PASSING = (InfrastructureError, TooManyRequests, EndpointMisconfigured)
 """Of a service that has answered before: it is away, busy, or a proxy speaks in its place for a while."""
-ENDED = (ComparisonStatus.INTERRUPTED, ComparisonStatus.STOPPED, ComparisonStatus.FINISHED)
 NO_SERVICE = "Name a server of `qualab serve`, of this version or a newer one"
 
 
@@ -55,38 +57,13 @@ class StoredVerdicts:
 
     async def verdict(self, comparison_id: str) -> VerdictSummary:
         """Raises ComparisonNotFound."""
-        try:
-            comparison = find(self.store, comparison_id, now=self.clock.now())
-        except ComparisonNotFound:
-            summary = self.registry.summary(comparison_id)
-            sent = self.registry.submission(summary.id)
-            ended = sent is None or sent.status in (SubmissionStatus.FAILED, SubmissionStatus.CANCELLED)
-            return VerdictSummary(
-                id=summary.id,
-                status=summary.status,
-                has_ended=ended,
-                verdict=None,
-                plan_hash="",
-                label="",
-                model="",
-                finished_at=None,
-                stop_reason="",
-                error=sent.error if sent else {},
-            )
-        sent = self.registry.submission(comparison.id)
-        waits = sent is not None and sent.status in (SubmissionStatus.QUEUED, SubmissionStatus.RUNNING)
-        return VerdictSummary(
-            id=comparison.id,
-            status=comparison.status,
-            has_ended=not waits and comparison.status in ENDED,
-            verdict=comparison.verdict,
-            plan_hash=comparison.plan_hash,
-            label=comparison.label,
-            model=comparison.plan.sampling.model,
-            finished_at=comparison.finished_at,
-            stop_reason=comparison.stop_reason,
-            error=sent.error if sent else {},
-        )
+        with suppress(ComparisonNotFound):  # a beginning of its id will do, once it has a plan
+            comparison_id = self.store.get(comparison_id).id
+        summary = self.registry.summary(comparison_id)
+        is_running = summary.status is ComparisonStatus.RUNNING and not summary.is_requested
+        if is_running and runner_of(self.store, summary.id, now=self.clock.now()) is None:
+            summary = replace(summary, status=ComparisonStatus.INTERRUPTED)
+        return VerdictSummary.of(summary)
 
     async def metrics(self, comparison_id: str) -> MetricsSummary:
         """Raises ComparisonNotFound."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from qualab.analysis.drafter import differences, tells_where_other_is_silent, unread
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable, InvalidValue, PairDiffers, QualabError
@@ -25,8 +26,11 @@ from qualab.model.items import (
 )
 from qualab.model.names import AnswerStatus, Api, ArmName, RequestKind
 from qualab.model.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
-from qualab.model.ports import Endpoint, EndpointInfo, Store
+from qualab.model.ports import Endpoint, EndpointInfo
 from qualab.run.services import PairServices
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 Keys = Mapping[ArmName, str | None]
 Endpoints = Mapping[ArmName, Endpoint]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.scoring import score_answers
@@ -21,7 +22,7 @@ from qualab.model.engine import Engine, EngineSeen, PinsSeen, Preflight, engines
 from qualab.model.items import Item
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import PinFound, PinPlaces, Plan
-from qualab.model.ports import EndpointInfo, Progress, Store, TaskOptions
+from qualab.model.ports import EndpointInfo, Progress, TaskOptions
 from qualab.run.ask import Arm, Pause, ask_all, in_thread, kept_alive, n_requests, observation_pauses
 from qualab.run.experiment import (
     Experiment,
@@ -59,6 +60,9 @@ from qualab.run.prune import check_free
 from qualab.run.services import PairServices, Run, Services
 from qualab.run.tokens import count_tokens
 
+if TYPE_CHECKING:
+    from qualab.store import Store
+
 
 async def start(
     services: Services,
@@ -78,6 +82,7 @@ async def start(
     if experiment.sequential:
         raise takes_turns()
     urls = {ArmName.BASELINE: experiment.baseline, ArmName.CANDIDATE: experiment.candidate}
+    check_endpoints(services, *urls.values())
     async with open_arms(services, urls, policy=experiment.policy, keys=keys) as endpoints:
         tasks, plan = await planned_tasks(services, experiment, frozen, progress)
         progress.phase("Checking both endpoints")
@@ -125,6 +130,7 @@ async def resume(
     here = {**comparison.local, **(local or {})}
     tasks, items = await stored_tasks(services, comparison, here, progress)
     urls = {ArmName.BASELINE: comparison.baseline_url, ArmName.CANDIDATE: comparison.candidate_url}
+    check_endpoints(services, *urls.values())
     async with open_arms(services, urls, policy=plan.policy, keys=keys) as endpoints:
         progress.phase("Checking both endpoints")
         await inspect_arms(endpoints, model=plan.sampling.model)
@@ -344,14 +350,22 @@ def lasting_until_here() -> Iterator[None]:
 
 @contextmanager
 def claimed(services: Services, comparison_id: str) -> Iterator[None]:
-    """Holds the right to run a comparison. Raises ComparisonBusy."""
+    """Holds the right to run a comparison; a worker has it already, and keeps it. Raises ComparisonBusy."""
     store, runner = services.store, services.runner
     stale_after_s = services.pulse.stale_after_s
-    store.claim(comparison_id, runner=runner, now=services.clock.now(), stale_after_s=stale_after_s)
+    is_new = store.claim(comparison_id, runner=runner, now=services.clock.now(), stale_after_s=stale_after_s)
     try:
         yield
     finally:
-        store.release(comparison_id, runner=runner)
+        if is_new:
+            store.release(comparison_id, runner=runner)
+
+
+def check_endpoints(services: Services, *urls: str) -> None:
+    """Before anything is sent. Raises ComparisonBusy where another comparison that runs uses one of them."""
+    services.store.check_endpoints(
+        urls, runner=services.runner, now=services.clock.now(), stale_after_s=services.pulse.stale_after_s
+    )
 
 
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
@@ -365,6 +379,7 @@ async def begin(
     Raises PairDiffers, PlanChanged, RunStopped, and what the endpoint and the store raise.
     """
     check(experiment)
+    check_endpoints(services, experiment.baseline)
     async with open_arm(services, BASELINE, experiment.baseline, policy=experiment.policy, keys=keys) as endpoints:
         tasks, plan = await planned_tasks(services, experiment, frozen, progress)
         progress.phase("Checking the baseline; the candidate is checked when its turn comes")
@@ -416,6 +431,7 @@ async def take_turn(
     here = {**comparison.local, **(local or {})}
     tasks, items = await stored_tasks(services, comparison, here, progress)
     url = comparison.baseline_url if arm is BASELINE else comparison.candidate_url
+    check_endpoints(services, url)
     async with open_arm(services, arm, url, policy=comparison.plan.policy, keys=keys) as endpoints:
         run = Run(comparison=comparison, tasks=tasks, items=items, endpoints=endpoints, progress=progress)
         with lasting_until_here(), way_on(comparison.id), claimed(services, comparison.id):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from qualab.harness.process import Harness, LoadedTasks
 from qualab.model.comparison import Comparison
 from qualab.model.items import Item
 from qualab.model.names import ArmName
-from qualab.model.ports import Clock, Endpoint, OpenEndpoint, Progress, Store, Tokenize
+from qualab.model.ports import Clock, Endpoint, OpenEndpoint, Progress, Tokenize
 from qualab.model.registry import Pulse
 from qualab.run.pin_sources import LocalPins
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.flips import outcomes_of
@@ -15,13 +16,17 @@ from qualab.model.canonical import body_hash, canonical_json, encode_body, sha25
 from qualab.model.comparison import Analysis, Comparison, SealedAnalysis, SignOff, seal_of
 from qualab.model.items import Item, Outcome, OutcomeFilter, Score
 from qualab.model.names import ArmName, ComparisonStatus
-from qualab.model.ports import Registry, ScoredTasks, Store
+from qualab.model.ports import ScoredTasks
 from qualab.model.registry import AuditEntry
 from qualab.model.wording import storable_text
 from qualab.run.compare import tasks_of
 from qualab.run.prune import check_free
 from qualab.run.services import Services
 from qualab.run.sign import ACTION, HASH, details_of
+
+if TYPE_CHECKING:
+    from qualab.store import Store
+    from qualab.store.registry import Registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qualab.errors import Forbidden, InvalidValue, SecretForbidden, TooManyRequests, Unauthenticated
-from qualab.model.ports import Clock, Registry
+from qualab.model.ports import Clock
 from qualab.model.registry import AuditEntry, Scope, Token
 from qualab.model.wording import storable_text
+
+if TYPE_CHECKING:
+    from qualab.store.registry import Registry
 
 PREFIX = "qlb_"
 FORM = re.compile(r"qlb_([0-9a-f]{12})\.([A-Za-z0-9_-]{43})")
@@ -180,7 +184,7 @@ HINT = "Write env:NAME or file:/path, which the service's operator allows with -
 
 
 class ReferencedSecrets:
-    """`qualab.model.ports.Secrets`. No message repeats what was given: it may be a key."""
+    """Keys behind references: "env:NAME", "file:/path". No message repeats what was given: it may be a key."""
 
     def __init__(self, *, env: Sequence[str] = (), folder: Path | None = None) -> None:
         self._env = tuple(env)

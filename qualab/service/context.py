@@ -1,28 +1,27 @@
-"""What the service's use cases share, and a request for a comparison: read, checked and queued for its hosts."""
+"""What the service's use cases share, and a request for a comparison: read and checked."""
 
 from __future__ import annotations
 
 import difflib
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qualab.bootstrap import NEEDED_TO_RUN, experiment_of
 from qualab.endpoints.allowing import AllowedEndpoints, allowed_opening
-from qualab.errors import InvalidValue, PathForbidden, QualabError, SecretForbidden, UnknownSetting
+from qualab.errors import InvalidValue, PathForbidden, SecretForbidden, UnknownSetting
 from qualab.model.items import JsonObject
 from qualab.model.names import ArmName
-from qualab.model.ports import Jobs, Registry, Secrets
-from qualab.model.registry import HostLease, Submission, SubmissionStatus, check_slots, host_of
 from qualab.run.experiment import Experiment, FrozenPlan, from_document, to_document
 from qualab.run.services import Services
 from qualab.service.access import ReferencedSecrets
 from qualab.service.planner import Planner
 from qualab.service.settings import ServiceSettings
 from qualab.settings import FIELDS, KEY_FIELDS, PLACE_FIELDS, PLAN_FIELDS, PLAN_FORMAT, RULE_FIELDS, Settings, load
+
+if TYPE_CHECKING:
+    from qualab.store.registry import Registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +38,7 @@ class ComparisonRequest:
     frozen: FrozenPlan | None
     accept_underpowered: bool
     is_exclusive: bool = False
-    """Whether nothing else may be asked of its hosts meanwhile."""
+    """Whether no other comparison may use its hosts meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +47,16 @@ class Context:
 
     services: Services
     registry: Registry
-    jobs: Jobs
     settings: ServiceSettings
     allowed: AllowedEndpoints
-    secrets: Secrets
+    secrets: ReferencedSecrets
     planner: Planner
+
+    def workers(self) -> int:
+        """Count the workers that are alive."""
+        services = self.services
+        stale_after_s = services.pulse.stale_after_s
+        return len(services.store.workers(now=services.clock.now(), stale_after_s=stale_after_s))
 
     def read_document(self, body: JsonObject, *, needed: tuple[str, ...] = NEEDED_TO_RUN) -> ComparisonRequest:
         """Read an experiment's settings, or a plan file's content with the places beside it.
@@ -91,78 +95,6 @@ class Context:
 
 EXCLUSIVE = "exclusive"
 """The key of a request that keeps its hosts to itself."""
-OVERTAKEN_BY = timedelta(minutes=10)
-"""Who came later by less may have a host first."""
-
-
-def slots_of(experiment: Experiment) -> Mapping[str, int]:
-    """Requests in flight at each host; both arms may be on one."""
-    noise = experiment.noise_floor.concurrency if experiment.noise_floor else 0
-    each = experiment.policy.concurrency
-    slots = Counter({host_of(experiment.candidate): each})
-    slots[host_of(experiment.baseline)] += max(each, noise)
-    return slots
-
-
-def check_hosts(context: Context, experiment: Experiment) -> None:
-    """Raises InvalidValue for what no wait would bring about."""
-    try:
-        check_slots(slots_of(experiment), context.settings.host_concurrency)
-    except InvalidValue as exc:
-        raise InvalidValue(exc.message, hint=exc.hint, fields={"concurrency": exc.message}) from exc
-
-
-def take_hosts(context: Context, submission: Submission, request: ComparisonRequest) -> bool:
-    """Takes all that it needs, or none: what is left over by those that run and those before it. Raises InvalidValue
-    for what no wait would bring about."""
-    slots = slots_of(request.experiment)
-    services = context.services
-    return context.registry.lease_hosts(
-        submission.id,
-        slots,
-        reserved=list(_reserved(context, submission, slots)),
-        runner=services.runner,
-        limit=context.settings.host_concurrency,
-        is_exclusive=request.is_exclusive,
-        now=services.clock.now(),
-        stale_after_s=services.pulse.stale_after_s,
-    )
-
-
-def _reserved(context: Context, submission: Submission, slots: Mapping[str, int]) -> Iterator[HostLease]:
-    """What those before it will need of its hosts: smaller ones that keep coming would have them wait for ever."""
-    for other in context.registry.submissions(SubmissionStatus.QUEUED):
-        if other.id == submission.id:
-            return
-        if slots.keys() & _hosts_of(other) and not _may_overtake(submission, other):
-            yield from _needed(context, other)
-
-
-def _may_overtake(later: Submission, earlier: Submission) -> bool:
-    """Who came at about the same time takes a free host at once, and does not look for who was first."""
-    return not earlier.experiment.get(EXCLUSIVE) and later.created_at - earlier.created_at < OVERTAKEN_BY
-
-
-def _needed(context: Context, waiting: Submission) -> Iterator[HostLease]:
-    try:
-        request = context.read_document(waiting.experiment)
-    except QualabError:  # it fails when its turn comes
-        return
-    for host, slots in slots_of(request.experiment).items():
-        yield HostLease(
-            host=host,
-            comparison_id=waiting.id,
-            runner="",
-            slots=slots,
-            is_exclusive=request.is_exclusive,
-            heartbeat_at=waiting.created_at,
-        )
-
-
-def _hosts_of(submission: Submission) -> set[str]:
-    return {host_of(str(submission.experiment.get(arm, ""))) for arm in ArmName}
-
-
 ACCEPT = "accept_underpowered"
 PLAN_PARTS = (PLAN_FORMAT, "hash", "frozen_at", "figures", "experiment", "plan")
 KEY_FILES = tuple(f"{name}_file" for name in KEY_FIELDS)
@@ -173,14 +105,13 @@ VERIFIED = ("pods", "containers")
 MOST_WRONG = 20
 
 
-def context_of(services: Services, registry: Registry, jobs: Jobs, settings: ServiceSettings) -> Context:
+def context_of(services: Services, registry: Registry, settings: ServiceSettings) -> Context:
     """Make the context. Endpoints are opened through the allow list from here on."""
     allowed = AllowedEndpoints(settings.endpoints)
     secrets = ReferencedSecrets(env=settings.secret_env, folder=settings.secret_dir)
     return Context(
         services=replace(services, open_endpoint=allowed_opening(allowed), pulse=settings.pulse),
         registry=registry,
-        jobs=jobs,
         settings=settings,
         allowed=allowed,
         secrets=secrets,
@@ -243,7 +174,7 @@ def _short(name: str) -> str:
     return name if len(name) <= 60 else f"{name[:60]}..."
 
 
-def _keys(content: Mapping[str, Any], secrets: Secrets) -> dict[ArmName, str]:
+def _keys(content: Mapping[str, Any], secrets: ReferencedSecrets) -> dict[ArmName, str]:
     """References by arm: its own before the common one. Raises SecretForbidden for values, without repeating them."""
     for name in KEY_FIELDS:
         if content.get(name) is not None:

@@ -21,7 +21,7 @@ from qualab.model.plan import DecisionRule
 from qualab.run.run import start
 from qualab.run.sign import sign_off
 from qualab.run.verify import Verification, verify
-from qualab.store import SqlStore, open_store
+from qualab.store import Store, open_store
 from tests.app.fakes import START, Bench, FakeEndpoint, FakeHarness, FakeTasks, QuietProgress, experiment
 from tests.store.samples import make_comparison, make_items
 
@@ -34,7 +34,7 @@ class Done:
     """A finished comparison in a database."""
 
     bench: Bench
-    store: SqlStore
+    store: Store
     id: str
 
     def sign(self, **changes: Any) -> Any:

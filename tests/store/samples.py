@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from sqlalchemy import update
+
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import (
     Analysis,
@@ -46,7 +48,9 @@ from qualab.model.names import (
     Verdict,
 )
 from qualab.model.plan import DecisionRule, MetricSpec, Plan, RequestPolicy, SamplingPlan, TaskSpec
-from qualab.model.registry import AuditEntry, Scope, Submission, Token
+from qualab.model.registry import AuditEntry, Scope, Token
+from qualab.store import Store
+from qualab.store.tables import comparison
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 123_457, tzinfo=UTC)
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
@@ -368,16 +372,22 @@ def _summary(arm: ArmName) -> ArmSummary:
     )
 
 
-def make_submission(comparison_id: str = "c-1", **changes: Any) -> Submission:
-    submission = Submission(
-        id=comparison_id,
-        experiment={"model": "모델/7b", "limit": 0.5, "tasks": ["gsm8k", None], "nested": {"a": 2**60}},
-        label="nightly",
-        model="모델/7b",
-        created_at=NOW,
-        created_by="ci",
-    )
-    return replace(submission, **changes)
+REQUEST = {"model": "모델/7b", "limit": 0.5, "tasks": ["gsm8k", None], "nested": {"a": 2**60}}
+
+
+def ask_for(store: Store, comparison_id: str = "c-1", *, at: datetime = NOW, who: str = "ci", **changes: Any) -> str:
+    """Queues a comparison of endpoints of its own."""
+    urls = {arm.value: f"http://{comparison_id}:{port}/v1" for port, arm in enumerate(ArmName, 8001)}
+    given = {"request": REQUEST, "model": "모델/7b", "label": "nightly", **urls, **changes}
+    entry = make_entry(at=at, who=who, subject=comparison_id)
+    return store.submit(comparison_id, given.pop("request"), entry=entry, **given)
+
+
+def put(store: Store, comparison_id: str, **values: Any) -> None:
+    """Changes a comparison's row, as no method of the store does at once."""
+    change = update(comparison).where(comparison.c.id == comparison_id)
+    with store._sessions.writing() as connection:
+        connection.execute(change.values(version=comparison.c.version + 1, **values))
 
 
 def make_entry(action: str = "comparison.create", *, at: datetime = NOW, **changes: Any) -> AuditEntry:

@@ -10,7 +10,7 @@ import pytest
 from qualab.errors import StoreError
 from qualab.model.items import Answer, Drafted
 from qualab.model.names import AnswerStatus, ArmName
-from qualab.model.ports import Store
+from qualab.store import Store
 from tests.store.samples import (
     BASELINE,
     CANDIDATE,

@@ -12,7 +12,8 @@ from qualab.errors import ComparisonNotFound, StoreError
 from qualab.model.canonical import canonical_json, plan_hash
 from qualab.model.items import Item
 from qualab.model.names import ComparisonStatus, Verdict
-from qualab.model.ports import ComparisonFilter, Store
+from qualab.model.ports import ComparisonFilter
+from qualab.store import Store
 from tests.store.samples import (
     NOW,
     after,
@@ -24,6 +25,7 @@ from tests.store.samples import (
     make_items,
     make_look,
     make_plan,
+    put,
 )
 
 EVERYTHING = ComparisonFilter()
@@ -266,7 +268,7 @@ def test_finished_can_be_set_and_ends_once(store: Store) -> None:
 def test_every_status_and_verdict_can_be_stored(store: Store) -> None:
     store.create(make_comparison(), [])
     for status in ComparisonStatus:
-        store.set_status("c-1", status, now=NOW)
+        put(store, "c-1", status=status)
         assert store.get("c-1").status is status
     for verdict in Verdict:
         store.put_analysis(make_analysis(verdict=verdict), now=NOW)

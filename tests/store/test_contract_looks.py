@@ -7,7 +7,7 @@ import pytest
 from qualab.errors import StoreError
 from qualab.model.names import ComparisonStatus, LookDecision
 from qualab.model.plan import LookPlan, NoisePlan
-from qualab.model.ports import Store
+from qualab.store import Store
 from tests.store.samples import NOW, make_analysis, make_comparison, make_items, make_look, make_plan
 
 

@@ -26,7 +26,7 @@ from qualab.model.engine import (
 )
 from qualab.model.names import ArmName
 from qualab.model.plan import PinFound, PinPart, Pins
-from qualab.model.ports import Store
+from qualab.store import Store
 from tests.store.samples import NOW, make_analysis, make_comparison, make_items, make_plan
 
 COUNTERS = Counters(

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from qualab.errors import ComparisonBusy
-from qualab.model.ports import Store
+from qualab.store import Store
 from tests.store.samples import after, make_comparison
 
 HOST = socket.gethostname()
@@ -28,6 +28,12 @@ def ended_process() -> int:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()
         return child.pid
+
+
+def create(store: Store, comparison_id: str) -> None:
+    """One of endpoints of its own."""
+    urls = {f"{arm}_url": f"http://{comparison_id}:{port}/v1" for port, arm in enumerate(("baseline", "candidate"), 1)}
+    store.create(make_comparison(comparison_id, **urls), [])
 
 
 def claim(store: Store, runner: str, seconds: float) -> None:
@@ -114,7 +120,7 @@ def test_a_heartbeat_without_a_claim_is_refused(store: Store) -> None:
 
 
 def test_each_comparison_has_its_own_claim(store: Store) -> None:
-    store.create(make_comparison("c-2"), [])
+    create(store, "c-2")
     claim(store, ELSEWHERE, 0)
     store.claim("c-2", runner=HERE, now=after(0), stale_after_s=60)
     store.release("c-2", runner=HERE)
@@ -125,7 +131,7 @@ def test_each_comparison_has_its_own_claim(store: Store) -> None:
 def test_living_runners_are_told_by_comparison_and_nothing_is_claimed(store: Store, ended_process: int) -> None:
     runners = {"c-2": HERE, "c-3": f"{HOST}:{ended_process}:x", "c-4": ""}
     for id_, runner in runners.items():
-        store.create(make_comparison(id_), [])
+        create(store, id_)
         store.claim(id_, runner=runner, now=after(0), stale_after_s=60)
     ids = ["c-1", *runners]
     alive = store.runners(ids, now=after(60), stale_after_s=60)

@@ -9,7 +9,7 @@ import pytest
 
 from qualab.errors import StoreError
 from qualab.model.items import Score
-from qualab.model.ports import Store
+from qualab.store import Store
 from tests.store.samples import BASELINE, CANDIDATE, make_answer, make_comparison, make_items, make_score
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qualab.model.canonical import canonical_json
 from qualab.model.comparison import seal_of
-from qualab.model.ports import Store
+from qualab.store import Store
 from tests.store.samples import after, make_analysis, make_comparison, make_items
 
 

@@ -11,7 +11,8 @@ from qualab.errors import StoreError
 from qualab.model.comparison import Analysis
 from qualab.model.items import Answer
 from qualab.model.names import ComparisonStatus
-from qualab.model.ports import ComparisonFilter, Store
+from qualab.model.ports import ComparisonFilter
+from qualab.store import Store
 from tests.store.samples import BASELINE, CANDIDATE, NOW, make_analysis, make_answer, make_comparison, make_items
 from tests.store.samples import make_score as score
 

@@ -9,8 +9,9 @@ import pytest
 
 from qualab.errors import ComparisonNotFound, InvalidValue, StoreError, TokenNotFound
 from qualab.model.names import Verdict
-from qualab.model.ports import Registry, Store
 from qualab.model.registry import Scope, encode_cursor
+from qualab.store import Store
+from qualab.store.registry import Registry
 from tests.store.samples import after, make_comparison, make_entry, make_signoff, make_token
 
 

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from qualab.model.names import Language
-from qualab.model.registry import Scope, SubmissionStatus
+from qualab.model.names import ComparisonStatus, Language
+from qualab.model.registry import Scope
 from qualab.service.api.pages import safe_path
 from qualab.service.viewing.items import command
 from qualab.service.words import CATALOGUES
 from tests.api.conftest import EXPERIMENT, Service, make_service
+from tests.store.samples import put
 from tests.web.conftest import Site
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -269,7 +270,7 @@ def test_errors_are_said_in_the_readers_language() -> None:
             "nothing listens there",
             "hint": "Start the server, or correct host and port",
         }
-        service.registry.set_submission(failed, SubmissionStatus.FAILED, error=error)
+        put(service.bench.store, failed, status=ComparisonStatus.FAILED, error=error)
         korean = service.client.get(f"/comparisons/{failed}?lang=ko").text
         for said in (
             "<strong>엔드포인트에 연결할 수 없습니다</strong>",
@@ -280,7 +281,7 @@ def test_errors_are_said_in_the_readers_language() -> None:
         english = html.unescape(service.client.get(f"/comparisons/{failed}?lang=en").text)
         for said in ("An endpoint cannot be reached", error["message"], error["hint"]):
             assert said in english
-        service.registry.set_submission(failed, SubmissionStatus.FAILED, error={**error, "message": "Quite new"})
+        put(service.bench.store, failed, status=ComparisonStatus.FAILED, error={**error, "message": "Quite new"})
         assert '<span lang="en">Quite new</span>' in service.client.get(f"/comparisons/{failed}?lang=ko").text
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from qualab.errors import DatasetUnavailable, StillLoading
 from qualab.model.names import ArmName
-from tests.api.conftest import InlineJobs, Service, make_service
+from tests.api.conftest import Service, at_work, make_service
 from tests.fresh_store import fresh_store
 from tests.web.conftest import (
     GAINS,
@@ -64,12 +64,9 @@ def test_choices_have_nothing_extracted(make_page: Make, site: Site) -> None:
 
 @pytest.fixture
 def finished() -> Iterator[tuple[Service, str]]:
-    jobs = InlineJobs()
-    service = make_service(bench=make_site_bench(fresh_store()), jobs=jobs)  # type: ignore[arg-type]
-    jobs.begin(service.context)
-    with service.client:
+    service = make_service(bench=make_site_bench(fresh_store()))
+    with at_work(service.context), service.client:
         yield service, service.finished(max_missing_share=0.1)
-    jobs.close()
 
 
 def extracted(service: Service, comparison_id: str, language: str = "en") -> str:

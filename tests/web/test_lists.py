@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from qualab.model.registry import AuditEntry, Submission, SubmissionStatus
+from qualab.model.names import ComparisonStatus
 from tests.api.conftest import make_service, on_a_socket
 from tests.app.fakes import START
+from tests.store.samples import ask_for, put
 from tests.web.conftest import Site, Watched, watch
 from tests.web.test_pages import names
 
@@ -23,18 +24,11 @@ def long() -> Iterator[Site]:
     service = make_service(port=0)
     for number in range(N_LINES):
         label = f"branch {number * 7 % N_LINES:02}"
-        one = Submission(
-            id=f"s-{number}",
-            experiment={},
-            label=label,
-            model=f"model-{number % 2}",
-            created_at=START + timedelta(seconds=number),
-            created_by="me",
-        )
-        service.registry.submit(one, entry=AuditEntry(at=START, who="me", action="x", subject=one.id, details={}))
+        at, model = START + timedelta(seconds=number), f"model-{number % 2}"
+        ask_for(service.bench.store, f"s-{number}", at=at, label=label, model=model)
         if number % 3 == 0:
             error = {"code": "usage", "message": "No such task", "hint": ""}
-            service.registry.set_submission(one.id, SubmissionStatus.FAILED, error=error)
+            put(service.bench.store, f"s-{number}", status=ComparisonStatus.FAILED, error=error)
     with service.client, on_a_socket(service) as address:
         yield Site(address, service, "", "", {})
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from qualab.model.registry import Scope
-from tests.api.conftest import Service, make_service, on_a_socket
-from tests.inline_jobs import InlineJobs
+from tests.api.conftest import Service, at_work, make_service, on_a_socket
 from tests.web.conftest import Site, Watched, make_site_bench, open_database, watch
 
 
@@ -21,12 +20,9 @@ def running(tmp_path: Path) -> Iterator[Service]:
     with open_database(tmp_path) as store:
         bench = make_site_bench(store)
         bench.baseline.delay_s = bench.candidate.delay_s = 0.04
-        jobs = InlineJobs()
-        service = make_service(bench=bench, registry=store.registry, jobs=jobs, poll_s=0.05, port=0)
-        jobs.begin(service.context)
-        with service.client:
+        service = make_service(bench=bench, registry=store.registry, poll_s=0.05, port=0)
+        with at_work(service.context), service.client:
             yield service
-        jobs.close()
 
 
 @pytest.fixture

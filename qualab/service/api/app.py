@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import Metric
 from qualab import __version__
 from qualab.errors import QualabError, StoreError
 from qualab.model.names import ComparisonStatus
-from qualab.model.registry import SubmissionStatus, Token
+from qualab.model.registry import Token
 from qualab.service.access import Authenticator, RateLimit
 from qualab.service.api import pages, routes
 from qualab.service.api.answers import RETRY_AFTER_S, install_handlers
@@ -65,16 +65,16 @@ class StateCollector:
         """Comparisons by status, the queue, workers, streams."""
         context = self._state.context
         try:
-            counts, workers = context.registry.counts(), context.jobs.workers()
+            counts, workers = context.registry.counts(), context.workers()
         except StoreError:
             yield GaugeMetricFamily("qualab_database_up", "Whether the database answers", 0)
             return
         yield GaugeMetricFamily("qualab_database_up", "Whether the database answers", 1)
         by_status = GaugeMetricFamily("qualab_comparisons", "Comparisons by status", labels=("status",))
-        for status in dict.fromkeys([*ComparisonStatus, *SubmissionStatus]):
+        for status in ComparisonStatus:
             by_status.add_metric([status], counts.get(status, 0))
         yield by_status
-        queued = len(context.registry.submissions(SubmissionStatus.QUEUED))
+        queued = counts.get(ComparisonStatus.QUEUED, 0)
         yield GaugeMetricFamily("qualab_queue_length", "Comparisons that wait for a worker", queued)
         yield GaugeMetricFamily("qualab_workers", "Workers that were seen alive lately", workers)
         n_clients = self._state.events.n_clients
@@ -114,7 +114,7 @@ def readyz(request: Request) -> Response:
         if current != head:
             found["schema"] = "other"
             reasons.append("the database has another schema than this version: qualab db upgrade")
-        found["workers"] = state.context.jobs.workers()
+        found["workers"] = state.context.workers()
         if not found["workers"]:
             reasons.append("no worker was seen lately")
     except QualabError:

@@ -19,7 +19,7 @@ from qualab import bootstrap
 from qualab.errors import InvalidValue, QualabError, Unauthenticated
 from qualab.model.names import ComparisonStatus, Language, Objective, Verdict
 from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import NEWEST_FIRST, ORDERS, Scope, SubmissionStatus
+from qualab.model.registry import NEWEST_FIRST, ListOrder, Scope
 from qualab.model.wording import storable_text
 from qualab.service.api.answers import RETRY_AFTER_S, HttpProblem, status_of, tagged
 from qualab.service.api.routes import Sort, read_status
@@ -160,7 +160,7 @@ def _first_error(error: RequestValidationError) -> str:
 
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
-STATUSES = tuple(dict.fromkeys([*map(str, SubmissionStatus), *map(str, ComparisonStatus)]))
+STATUSES = tuple(ComparisonStatus)
 Show = Literal["all", "flipped", "losses", "gains", "missing", "different"]
 
 
@@ -186,7 +186,7 @@ class ListForm(Form):
     def query(self, **more: str | None) -> str:
         """The same as part of a URL, without the cursor."""
         said = {"status": self.status, "verdict": self.verdict, "label": self.label, "model": self.model}
-        sort = {} if self.sort == NEWEST_FIRST.name else {"sort": self.sort}
+        sort = {} if self.sort == NEWEST_FIRST else {"sort": self.sort}
         return urlencode({name: value for name, value in {**said, **sort, **more}.items() if value})
 
     def filter(self) -> ComparisonFilter:
@@ -251,7 +251,7 @@ def listing(request: Request, context: ContextDep, form: Annotated[ListForm, Que
         state_of(request).follower,
         form.filter(),
         words_of(request),
-        order=ORDERS[form.sort],
+        order=ListOrder(form.sort),
         cursor=form.cursor,
     )
     return page(request, "list", view=view, asked=form, statuses=STATUSES, verdicts=tuple(Verdict))

@@ -21,12 +21,11 @@ from qualab.model.items import Change, JsonObject, Outcome, OutcomeFilter
 from qualab.model.names import ComparisonStatus, Language, ReportFormat, Verdict
 from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import (
-    ORDERS,
     AuditEntry,
     ComparisonSummary,
+    ListOrder,
     MetricsSummary,
     Page,
-    SubmissionStatus,
     VerdictSummary,
 )
 from qualab.model.wording import storable_text
@@ -62,19 +61,18 @@ from qualab.service.api.state import (
 from qualab.service.context import Context
 from qualab.service.reading import (
     AnalysisSummary,
-    ComparisonState,
     ItemDetail,
     PreflightDetail,
     acceptance_of,
     analyses_of,
     analysis_of,
     comparison_of,
-    comparison_state,
     item_of,
     metrics_of,
     outcomes_of,
     plan_document,
     preflight_of,
+    summary_of,
     verdict_of,
 )
 
@@ -88,7 +86,6 @@ IfMatch = Annotated[str | None, Header(description="The ETag of what was read: a
 class RequestOut:
     """The request that a comparison came from."""
 
-    status: SubmissionStatus
     version: int
     created_by: str
     error: dict[str, str]
@@ -97,21 +94,25 @@ class RequestOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonOut(ComparisonSummary):
-    """A comparison, or a request that has not become one."""
+    """A comparison with the request that it came from."""
 
     has_ended: bool
     request: RequestOut | None
     """None for a comparison that was started at a command line."""
 
     @classmethod
-    def of(cls, state: ComparisonState) -> ComparisonOut:
+    def of(cls, context: Context, summary: ComparisonSummary) -> ComparisonOut:
         """Join a summary with its request."""
-        summary, sent = state.summary, state.submission
-        request = None
-        if sent is not None:
-            request = RequestOut(**{one.name: getattr(sent, one.name) for one in fields(RequestOut)})
+        experiment, request = context.services.store.request(summary.id), None
+        if experiment is not None:
+            request = RequestOut(
+                version=summary.version,
+                created_by=summary.created_by,
+                error=dict(summary.error),
+                experiment=experiment,
+            )
         values = {one.name: getattr(summary, one.name) for one in fields(ComparisonSummary)}
-        return cls(**values, has_ended=state.has_ended, request=request)
+        return cls(**values, has_ended=summary.status.has_ended, request=request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,15 +192,15 @@ async def create(
     """Ask for a comparison. Its plan is computed first: a margin that it cannot prove needs accept_underpowered."""
 
     def job() -> Response:
-        stored, _ = requests.submit(context, document, by=actor(request, caller), key=idempotency_key)
-        return _comparison(request, context, stored.id, status=202, Location=f"/v1/comparisons/{stored.id}")
+        created = requests.submit(context, document, by=actor(request, caller), key=idempotency_key)
+        return _comparison(request, context, created, status=202, Location=f"/v1/comparisons/{created}")
 
     return await slowly(request, job)
 
 
 @router.get("/comparisons", dependencies=READ, tags=["comparisons"], **shows(Page[ComparisonSummary]))
 def list_comparisons(request: Request, context: ContextDep, query: Annotated[ComparisonQuery, Query()]) -> Response:
-    """List comparisons and requests that have not become one; newest first among equals."""
+    """List comparisons; newest first among equals."""
     wanted = ComparisonFilter(
         status=read_status(query.status),
         verdict=query.verdict,
@@ -209,7 +210,7 @@ def list_comparisons(request: Request, context: ContextDep, query: Annotated[Com
         until=query.until,
         limit=query.limit,
     )
-    return page_answer(request, context.registry.page(wanted, order=ORDERS[query.sort], cursor=query.cursor))
+    return page_answer(request, context.registry.page(wanted, order=ListOrder(query.sort), cursor=query.cursor))
 
 
 @router.get(COMPARISON, dependencies=READ, tags=["comparisons"], **shows(ComparisonOut, 404))
@@ -228,8 +229,8 @@ def delete(
     request: Request, context: ContextDep, caller: Runner, comparison_id: str, if_match: IfMatch = None
 ) -> Response:
     """Delete a comparison and everything of it. What is under way is cancelled first; what is signed off stays."""
-    state = _state_matched(context, comparison_id, if_match)
-    requests.delete(context, comparison_id, by=actor(request, caller), seen=state)
+    seen = _seen(context, comparison_id, if_match)
+    requests.delete(context, comparison_id, by=actor(request, caller), seen=seen)
     return Response(status_code=204)
 
 
@@ -238,8 +239,8 @@ def cancel(
     request: Request, context: ContextDep, caller: Runner, comparison_id: str, if_match: IfMatch = None
 ) -> Response:
     """Cancel what is queued or running. Everything answered stays, and it can be resumed."""
-    version = _version(context, comparison_id, if_match)
-    requests.cancel(context, comparison_id, by=actor(request, caller), version=version)
+    seen = _seen(context, comparison_id, if_match)
+    requests.cancel(context, comparison_id, by=actor(request, caller), seen=seen)
     return _comparison(request, context, comparison_id)
 
 
@@ -268,8 +269,8 @@ def resume(
             hint="Send true or false, or nothing",
             fields={"retry_failed": "must be true or false"} | {name[:60]: "is unknown here" for name in document},
         )
-    version = _version(context, comparison_id, if_match)
-    requests.resume(context, comparison_id, by=actor(request, caller), retry_failed=retry_failed, version=version)
+    seen = _seen(context, comparison_id, if_match)
+    requests.resume(context, comparison_id, by=actor(request, caller), retry_failed=retry_failed, seen=seen)
     return _comparison(request, context, comparison_id, status=202)
 
 
@@ -306,39 +307,31 @@ def plan(request: Request, context: ContextDep, comparison_id: str) -> Response:
 def _comparison(
     request: Request, context: Context, comparison_id: str, *, status: int = 200, **headers: str
 ) -> Response:
-    shown = encoded(ComparisonOut.of(comparison_state(context, comparison_id)))
+    shown = encoded(ComparisonOut.of(context, summary_of(context, comparison_id)))
     if request.method == "GET":
         return tagged(request, shown)
     all_headers = {"ETag": etag_of(shown), **REVALIDATE, **headers}
     return Response(shown, status, headers=all_headers, media_type="application/json")
 
 
-def _state_matched(context: Context, comparison_id: str, if_match: str | None) -> ComparisonState | None:
-    """The state that If-Match stands for; None where any will do. Raises VersionConflict."""
+def _seen(context: Context, comparison_id: str, if_match: str | None) -> ComparisonSummary | None:
+    """The comparison that If-Match stands for; None where any will do. Raises VersionConflict."""
     if if_match is None or if_match.strip() == "*":
         return None
-    state = comparison_state(context, comparison_id)
-    if etag_of(encoded(ComparisonOut.of(state))) not in TAG.findall(if_match):
+    summary = summary_of(context, comparison_id)
+    if etag_of(encoded(ComparisonOut.of(context, summary))) not in TAG.findall(if_match):
         raise VersionConflict(
             f"Comparison {comparison_id} has changed since it was read",
             hint="Read it again, and send its ETag in If-Match",
         )
-    return state
+    return summary
 
 
-def _version(context: Context, comparison_id: str, if_match: str | None) -> int | None:
-    state = _state_matched(context, comparison_id, if_match)
-    return state.submission.version if state and state.submission else None
-
-
-def read_status(text: str | None) -> ComparisonStatus | SubmissionStatus | None:
+def read_status(text: str | None) -> ComparisonStatus | None:
     """Read a status filter. Raises InvalidValue."""
-    if text is None:
-        return None
-    for kind in (ComparisonStatus, SubmissionStatus):
-        if text in tuple(kind):
-            return kind(text)
-    known = ", ".join(dict.fromkeys([*ComparisonStatus, *SubmissionStatus]))
+    if text is None or text in tuple(ComparisonStatus):
+        return None if text is None else ComparisonStatus(text)
+    known = ", ".join(ComparisonStatus)
     raise InvalidValue("Unknown status", hint=f"One of {known}", fields={"status": f"must be one of {known}"})
 
 

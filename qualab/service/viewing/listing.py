@@ -11,13 +11,13 @@ from qualab.errors import ComparisonNotFound, QualabError, RunStopped
 from qualab.model.comparison import SignOff
 from qualab.model.names import ArmName, ComparisonStatus, Language
 from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import ComparisonSummary, ListOrder, SubmissionStatus
+from qualab.model.registry import ComparisonSummary, ListOrder
 from qualab.model.report import Cell, ReportModel
 from qualab.model.wording import count
 from qualab.report.metrics import verdict_cell
 from qualab.report.model import report_model
 from qualab.service.context import Context
-from qualab.service.reading import COUNTED, ENDED, ComparisonState, Follower, Progress, comparison_state
+from qualab.service.reading import COUNTED, Follower, Progress, summary_of
 from qualab.service.words import Wording
 from qualab.service.words.korean import in_korean
 
@@ -61,8 +61,13 @@ COLUMNS = (
     ("created", "-created"),
 )
 """Columns, and the order that their heads lead to."""
-ASKED = (*COUNTED, ComparisonStatus.STOPPED, ComparisonStatus.INTERRUPTED)
-"""Statuses in which some answers are there, and some perhaps not."""
+BROKEN_OFF = (
+    ComparisonStatus.STOPPED,
+    ComparisonStatus.INTERRUPTED,
+    ComparisonStatus.CANCELLED,
+    ComparisonStatus.FAILED,
+)
+"""Statuses in which some answers may be there, and some are not."""
 REFRESH_S = 3
 
 
@@ -144,13 +149,14 @@ def list_page(
 
 
 def _head(name: str, sort: str, order: ListOrder, words: Wording) -> Head:
-    is_own = sort == order.name
-    direction = "descending" if order.is_descending else "ascending"
+    is_own = sort == order
+    direction = "descending" if order is ListOrder.NEWEST else "ascending"
     return Head(name=words(name), sort=sort, direction=direction if is_own else "", is_number=name == "items")
 
 
 def _line(follower: Callable[[str], Follower], summary: ComparisonSummary, words: Wording) -> Line:
-    is_live = summary.status not in ENDED
+    is_live = not summary.status.has_ended
+    is_asked = summary.status in COUNTED or (summary.status in BROKEN_OFF and summary.plan_hash)
     return Line(
         summary=summary,
         name=summary.label or summary.id,
@@ -158,7 +164,7 @@ def _line(follower: Callable[[str], Follower], summary: ComparisonSummary, words
         verdict=None if summary.verdict is None else verdict_cell(summary.verdict, words.report),
         items=_items(summary, words),
         created=shown_time(summary.created_at),
-        bar=_bar(follower, summary, words) if summary.status in ASKED else None,
+        bar=_bar(follower, summary, words) if is_asked else None,
         why=said(summary.stop_reason, words) if summary.stop_reason else None,
         is_live=is_live,
     )
@@ -255,28 +261,27 @@ class ComparisonPage:
 
 def comparison_page(context: Context, comparison_id: str, words: Wording) -> ComparisonPage:
     """Raises ComparisonNotFound."""
-    found = comparison_state(context, comparison_id)
-    summary = found.summary
+    summary = summary_of(context, comparison_id)
     return ComparisonPage(
         summary=summary,
         name=summary.label or summary.id,
         status=words(f"status {summary.status}"),
         created=shown_time(summary.created_at),
-        is_live=not found.has_ended,
-        trouble=_reason(found, words),
+        is_live=not summary.status.has_ended,
+        trouble=_reason(summary, words),
         report=None if summary.verdict is None else _on_screen(context, summary.id, words),
         has_items=summary.status is ComparisonStatus.FINISHED,
         signed=_signed(context, summary, words),
-        statuses={status: words(f"status {status}") for status in (*ComparisonStatus, *SubmissionStatus)},
+        statuses={status: words(f"status {status}") for status in ComparisonStatus},
     )
 
 
-def _reason(found: ComparisonState, words: Wording) -> Trouble | None:
+def _reason(summary: ComparisonSummary, words: Wording) -> Trouble | None:
     """Of the request where it says one, otherwise of the run."""
-    error = found.submission.error if found.submission else {}
+    error = summary.error
     if error.get("message"):
         return trouble(error.get("code", ""), error["message"], error.get("hint", ""), words)
-    reason = found.summary.stop_reason
+    reason = summary.stop_reason
     return trouble(RunStopped.code, reason, "", words) if reason else None
 
 
