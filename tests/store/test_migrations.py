@@ -117,9 +117,15 @@ def fill(store: Store) -> None:
 def test_the_migrations_make_what_the_tables_describe(url: str) -> None:
     engine = connect(locate(url))
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        opts = {"compare_type": True, "compare_server_default": True, "include_object": is_compared}
+        context = MigrationContext.configure(connection, opts=opts)
         assert compare_metadata(context, metadata) == []
     engine.dispose()
+
+
+def is_compared(_: object, name: str, kind: str, *__: object) -> bool:
+    """Without the indexes with a direction, of which SQLite tells too little: test_lists asks what they are used for."""
+    return not (kind == "index" and name.startswith("comparison_by_"))
 
 
 def test_the_migrations_make_the_checks_that_the_tables_describe(url: str) -> None:
