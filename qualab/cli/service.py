@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,20 +25,12 @@ if TYPE_CHECKING:
     from qualab.model.registry import Token
     from qualab.service.access import Actor
     from qualab.service.settings import ServiceSettings
+    from qualab.settings import Settings
     from qualab.store.registry import Registry
 
 
-AllowEndpoint = Annotated[
-    list[str] | None,
-    typer.Option(help="What may be called: host (with *), address or network. Repeat it for more."),
-]
-AllowPath = Annotated[
-    list[Path] | None, typer.Option(help="A folder of this machine that requests may name. Repeat it for more.")
-]
-SecretEnv = Annotated[
-    list[str] | None, typer.Option(help="Environment variables that env:NAME may name. Default: QUALAB_KEY_*.")
-]
-SecretDir = Annotated[Path | None, typer.Option(help="Folder of the files that file:/path may name.")]
+ALLOWED = ("allowed_endpoints", "allowed_paths", "secret_env", "secret_dir")
+"""What requests may reach: the service and its workers must be told the same."""
 LOOK_S = 0.2
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 
@@ -47,21 +38,8 @@ token = typer.Typer(help="Tokens of the service.", no_args_is_help=True)
 database = typer.Typer(help="The database's schema.", no_args_is_help=True)
 
 
-@settings_options("data_dir", "db")
+@settings_options("data_dir", "db", "host", "port", *ALLOWED, "allowed_hosts", "token_file")
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; another than loopback needs a token.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one. Default: 8080.")] = None,
-    allow_endpoint: AllowEndpoint = None,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="A name that the Host header may hold. Repeat it for more.")
-    ] = None,
-    allow_path: AllowPath = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(help="File with an admin token (`qualab token generate`), beside those of the database."),
-    ] = None,
-    secret_env: SecretEnv = None,
-    secret_dir: SecretDir = None,
     worker: Annotated[
         bool, typer.Option("--worker/--no-worker", help="Whether this process also runs what is asked for.")
     ] = True,
@@ -71,21 +49,9 @@ def serve(
     """Serve the REST API and web pages, with a worker. Every setting can be given as QUALAB_SERVE_NAME, too."""
     from qualab import bootstrap
     from qualab.service.context import context_of
-    from qualab.service.settings import load_service
     from qualab.service.worker import working
 
-    common = load(command_line=given)
-    settings = load_service(
-        host=host,
-        port=port,
-        allowed_endpoints=allow_endpoint or None,
-        allowed_hosts=allow_host or None,
-        allowed_paths=allow_path or None,
-        secret_env=secret_env or None,
-        secret_dir=secret_dir,
-        token_file=token_file,
-        data_dir=common.data_dir,
-    )
+    common, settings = _settings(given)
     store, registry = bootstrap.stores_of(common)
     own_token = _own_token(settings)
     _check_closed(settings, registry, own_token)
@@ -104,6 +70,15 @@ def serve(
         app = create_app(context, settings, schema=lambda: bootstrap.current_revision(common), own_token=own_token)
         _collect_often()
         server_of(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
+
+
+def _settings(given: Given) -> tuple[Settings, ServiceSettings]:
+    """Those of every command, and the service's. Raises InvalidValue."""
+    from qualab.service.settings import ServiceSettings, load_service
+
+    own = {name: value for name, value in given.items() if name in ServiceSettings.model_fields and name != "data_dir"}
+    common = load(command_line={name: value for name, value in given.items() if name not in own})
+    return common, load_service(**own, data_dir=common.data_dir)
 
 
 def _collect_often() -> None:
@@ -140,13 +115,9 @@ def _check_closed(settings: ServiceSettings, registry: Registry, own_token: Toke
         )
 
 
-@settings_options("data_dir", "db")
+@settings_options("data_dir", "db", *ALLOWED)
 def worker(
     concurrency: Annotated[int, typer.Option(help="Comparisons at once, each in a process of its own.")] = 1,
-    allow_endpoint: AllowEndpoint = None,
-    allow_path: AllowPath = None,
-    secret_env: SecretEnv = None,
-    secret_dir: SecretDir = None,
     *,
     given: Given,
 ) -> None:
@@ -158,17 +129,9 @@ def worker(
     from qualab import bootstrap
     from qualab.service.api.server import begin_logging
     from qualab.service.context import context_of
-    from qualab.service.settings import load_service
     from qualab.service.worker import working
 
-    common = load(command_line=given)
-    settings = load_service(
-        allowed_endpoints=allow_endpoint or None,
-        allowed_paths=allow_path or None,
-        secret_env=secret_env or None,
-        secret_dir=secret_dir,
-        data_dir=common.data_dir,
-    )
+    common, settings = _settings(given)
     begin_logging()
     bootstrap.allow_open_files()
     ended, is_shared = _ended_by_signals(), bootstrap.is_server(common.db)

@@ -36,7 +36,7 @@ from tests.store.samples import (
     make_signoff,
     make_token,
 )
-from tests.store.test_contract_observations import ENGINE
+from tests.store.test_observations import ENGINE
 
 HEAD = read_lineage(MIGRATIONS).head
 LATER = "9999"
@@ -124,7 +124,7 @@ def test_the_migrations_make_what_the_tables_describe(url: str) -> None:
 
 
 def is_compared(_: object, name: str, kind: str, *__: object) -> bool:
-    """Without the indexes with a direction, of which SQLite tells too little: test_lists asks what they are used for."""
+    """Without the indexes that have a direction, of which SQLite tells too little: see test_lists."""
     return not (kind == "index" and name.startswith("comparison_by_"))
 
 

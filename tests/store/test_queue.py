@@ -59,6 +59,59 @@ def claim(store: Store, runner: str = ONE, comparison_id: str = "c-1", at: float
     return store.claim(comparison_id, runner=runner, now=after(at), stale_after_s=60)
 
 
+# claims
+
+
+def test_a_living_runner_keeps_its_claim_and_is_named(store: Store) -> None:
+    store.create(make_comparison(), [])
+    assert claim(store)
+    store.heartbeat("c-1", runner=ONE, now=after(50))
+    with pytest.raises(ComparisonBusy) as caught:
+        claim(store, OTHER, at=110)
+    assert (ONE in str(caught.value), "since 2026-03-04 05:06:07 UTC" in str(caught.value)) == (True, True)
+    assert caught.value.details == {"holder": ONE, "since": after(0)}
+    store.release("c-1", runner=OTHER)
+    assert store.runners(["c-1", "c-2"], now=after(110), stale_after_s=60)["c-1"].runner == ONE
+    assert not claim(store, at=110), "it may claim again"
+    assert claim(store, OTHER, at=171), "silent for too long"
+    assert store.runners(["c-1"], now=after(232), stale_after_s=60) == {}
+    with pytest.raises(ComparisonBusy, match=OTHER):
+        store.heartbeat("c-1", runner=ONE, now=after(172))
+    store.release("c-1", runner=OTHER)
+    with pytest.raises(ComparisonBusy, match="taken over by another runner, which has ended"):
+        store.heartbeat("c-1", runner=ONE, now=after(173))
+    assert claim(store, at=173)
+
+
+HOST = socket.gethostname()
+DEAD = 2**22 + 1
+"""No process has this number."""
+
+
+@pytest.mark.parametrize(
+    ("runner", "is_free"),
+    [
+        (f"{HOST}:{DEAD}:x", True),
+        (f"{HOST}:{os.getpid()}:x", False),
+        (f"not-{HOST}:{DEAD}:x", False),
+        ("", False),
+        ("odd", False),
+        (":::", False),
+        (f"{HOST}:²:x", False),
+        (f"{HOST}:-1:x", False),
+        (f"{HOST}:{2**200}:x", False),
+    ],
+)
+def test_a_dead_process_of_this_host_is_not_waited_for(store: Store, runner: str, is_free: bool) -> None:
+    store.create(make_comparison(), [])
+    claim(store, runner)
+    assert (store.runners(["c-1"], now=after(1), stale_after_s=60) == {}) is is_free
+    if not is_free:
+        with pytest.raises(ComparisonBusy):
+            claim(store, at=1)
+    assert claim(store, at=1 if is_free else 61)
+
+
 # what is asked for
 
 
