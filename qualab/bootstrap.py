@@ -47,7 +47,7 @@ def database_url(db: str) -> str:
 
 
 def is_server(db: str) -> bool:
-    """Whether this database is a server's, which may be away for a while."""
+    """Check whether this database is a server's, which may be away for a while."""
     from qualab.store.location import locate
 
     return locate(database_url(db)).path is None
@@ -59,7 +59,7 @@ def store_of(settings: Settings) -> Store:
 
 
 def store_named(db: str | None) -> Store:
-    """The same for a command that needs no other setting: the command line's database, else QUALAB_DB's.
+    """Open the command line's database, else QUALAB_DB's, for a command that needs no other setting.
 
     Reading all settings would be a seventh of the time that such a command takes.
     """
@@ -136,7 +136,7 @@ def services_of(settings: Settings, *, store: Store | None = None) -> Services:
 
 
 def renderer(name: str) -> Renderer:
-    """What draws a report as pdf, html, md or json."""
+    """Find the renderer of a report's format: pdf, html, md or json."""
     if name == "pdf":
         from qualab.report.pdf import render_pdf
 
@@ -151,7 +151,7 @@ def renderer(name: str) -> Renderer:
 
 
 def page_renderer() -> Callable[[str, Mapping[str, object]], bytes]:
-    """What draws a web page of this name with these values."""
+    """Find the renderer of web pages, which takes a name and values."""
     from qualab.report.web import render_page
 
     return render_page
@@ -175,7 +175,7 @@ def import_services_of(settings: Settings) -> ImportServices:
 
 
 def rule_of(settings: Settings) -> DecisionRule:
-    """How these settings judge."""
+    """Read the decision rule of these settings."""
     return DecisionRule(**_shared(settings, DecisionRule))
 
 
@@ -214,7 +214,7 @@ def _shared(settings: Settings, kind: type[DecisionRule | Experiment]) -> dict[s
 
 
 def places_here(settings: Settings) -> dict[str, str]:
-    """What is said of where the arms run now, for a comparison that is resumed."""
+    """Read where the arms run now, for a comparison that is resumed."""
     from qualab.run.pins import places_text
 
     said = places_text(_places(settings))

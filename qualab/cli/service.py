@@ -73,7 +73,7 @@ def serve(
 
 
 def _settings(given: Given) -> tuple[Settings, ServiceSettings]:
-    """Those of every command, and the service's. Raises InvalidValue."""
+    """Load the settings of every command, and the service's. Raises InvalidValue."""
     from qualab.service.settings import ServiceSettings, load_service
 
     own = {name: value for name, value in given.items() if name in ServiceSettings.model_fields and name != "data_dir"}
@@ -174,7 +174,7 @@ def _ended_by_signals() -> threading.Event:
 
 
 def _several(count: int, arguments: list[str]) -> int:
-    """As many workers; all end when one does. Returns the first exit code that is not 0."""
+    """Start so many workers, and end all when one ends. Returns the first exit code that is not 0."""
     ended = _ended_by_signals()
     command = [sys.executable, "-m", "qualab", *arguments, "--concurrency", "1"]
     children = [subprocess.Popen(command) for _ in range(count)]

@@ -70,7 +70,7 @@ STALE_AFTER_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """How often a runner sends a heartbeat, and how long its silence is borne."""
+    """Heartbeats: how often a runner sends one, and after how long a silence it is given up."""
 
     every_s: float = 5.0
     stale_after_s: float = STALE_AFTER_S
@@ -117,7 +117,7 @@ class ComparisonSummary:
 
     @property
     def is_requested(self) -> bool:
-        """Whether the service was asked for it, so that workers run it."""
+        """True where the service was asked for it: workers run it."""
         return bool(self.created_by)
 
 
@@ -140,7 +140,7 @@ class VerdictSummary:
 
     @classmethod
     def of(cls, summary: ComparisonSummary) -> VerdictSummary:
-        """What a comparison's row says."""
+        """Shorten a summary."""
         names = (one.name for one in fields(cls) if one.name != "has_ended")
         return cls(has_ended=summary.status.has_ended, **{name: getattr(summary, name) for name in names})
 
@@ -163,7 +163,7 @@ class ListOrder(StrEnum):
     NEWEST = "-created"
     LABEL = "label"
     VERDICT = "verdict"
-    """From what stops a release to what lets it go; last what has no verdict."""
+    """What stops a release comes first, what lets it go later, and what has no verdict last."""
 
 
 NEWEST_FIRST = ListOrder.NEWEST

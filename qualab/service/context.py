@@ -29,7 +29,7 @@ class ComparisonRequest:
     """A request for a comparison, read and allowed."""
 
     document: JsonObject
-    """What is kept of it: reading that again gives the same."""
+    """The request as it is stored; reading it again gives the same."""
     experiment: Experiment
     keys: Mapping[ArmName, str]
     """References; an arm without a key is left out."""
@@ -236,7 +236,7 @@ def _paths(value: Any) -> list[str]:
 
 
 def _is_allowed(path: str, settings: ServiceSettings) -> bool:
-    """Whether a path, links followed, lies in a folder that requests may name."""
+    """Check whether a path, links followed, lies in a folder that requests may name."""
     folders = [*settings.allowed_paths, *([settings.data_dir] if settings.data_dir else [])]
     try:
         whole = Path(path).resolve()
@@ -264,7 +264,7 @@ def _check_planned(found: Settings, frozen: FrozenPlan) -> None:
 
 
 def _document(content: Mapping[str, Any], frozen: FrozenPlan | None) -> JsonObject:
-    """What is kept: what was said, without what was only for people."""
+    """The request to store, without what is only for people."""
     if frozen is None:
         return dict(content)
     beside = {name: value for name, value in content.items() if name in PLACE_FIELDS and name not in frozen.settings}

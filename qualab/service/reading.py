@@ -95,7 +95,7 @@ PHASES = {
     ComparisonStatus.RUNNING: "asking",
     ComparisonStatus.ANSWERED: "scoring and analysing",
 }
-"""What is done in a status; elsewhere it says so itself."""
+"""What a comparison does in a status; the others say it themselves."""
 
 COUNTED = (ComparisonStatus.RUNNING, ComparisonStatus.ANSWERED)
 """Statuses of a comparison that is asking or scoring."""
@@ -123,7 +123,7 @@ class Progress:
 
     @property
     def mark(self) -> str:
-        """The same for the same state, whichever process looks: the id of an event."""
+        """Id of an event: the same for the same state, whichever process reads it."""
         return sha256(canonical_json([self.status, self.answered, self.unanswered, self.verdict, self.has_ended]))[:16]
 
 
@@ -294,7 +294,7 @@ def plan_document(context: Context, comparison_id: str) -> JsonObject:
 
 
 def analysis_of(context: Context, comparison_id: str, *, plan_hash: str | None = None) -> Analysis:
-    """Under its own plan unless another is named. Raises as `comparison_of`, NotYet."""
+    """Read an analysis, under its own plan unless another is named. Raises as `comparison_of`, NotYet."""
     found = comparison_of(context, comparison_id)
     can_be = plan_hash is None or HASH.fullmatch(plan_hash)
     analysis = context.services.store.analysis(found.id, plan_hash=plan_hash) if can_be else None
@@ -321,7 +321,7 @@ def metrics_of(context: Context, comparison_id: str) -> MetricsSummary:
 
 
 def acceptance_of(context: Context, comparison_id: str) -> Treatment:
-    """What the drafter did. Raises as `analysis_of`."""
+    """Read what the drafter did. Raises as `analysis_of`."""
     found = analysis_of(context, comparison_id).treatment
     if found is None:
         raise NotYet(f"The analysis of {comparison_id} did not look into engines", hint="Analyse it again")
@@ -346,7 +346,7 @@ def analysis_summary(analysis: Analysis, comparison: Comparison) -> AnalysisSumm
 
 
 def preflight_of(context: Context, comparison_id: str) -> PreflightDetail:
-    """As last seen. Raises ComparisonNotFound."""
+    """Read what was last seen of the engines. Raises ComparisonNotFound."""
     summary = summary_of(context, comparison_id)
     seen = context.services.store.observations(comparison_id)
     engines = engines_seen(seen)

@@ -41,7 +41,7 @@ from qualab.service.reading import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewAnalysis:
-    """What came of it."""
+    """A comparison that was analysed again."""
 
     name: AnalysisSummary
     is_as_stored: bool
@@ -49,7 +49,7 @@ class NewAnalysis:
 
 
 def analyse_again(context: Context, comparison_id: str, changes: JsonObject, *, by: Actor) -> NewAnalysis:
-    """Under the comparison's own plan, or with parts of its rule changed: then it is marked as made after the data.
+    """Analyse under the comparison's own plan, or with another rule: then it is marked as made after the data.
 
     Raises as `compare_again`, `with_rule` and `read_rule`, NotYet.
     """
@@ -73,7 +73,7 @@ ASSUME_RULE = "a number, or an object of numbers by benchmark, task or metric"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputedPlan:
-    """What came of it."""
+    """What a plan can prove."""
 
     plan_hash: str
     document: JsonObject | None
@@ -201,7 +201,7 @@ def _check_endpoint(context: Context, name: str, url: str) -> None:
 
 
 def planned(context: Context, request: ComparisonRequest, *, caller: str) -> Planning:
-    """What the items can prove. Raises PlanChanged where a frozen plan would not be what is run."""
+    """Compute what the items can prove. Raises PlanChanged where a frozen plan would not be what is run."""
     frozen = request.frozen.plan if request.frozen else None
     given = beliefs_of(frozen) if frozen else Given()
     hashed = frozen.pins.checkpoint_hash if frozen else ""
@@ -212,7 +212,7 @@ def planned(context: Context, request: ComparisonRequest, *, caller: str) -> Pla
 
 
 def new_id(now: datetime) -> str:
-    """Of a comparison."""
+    """Make an id that sorts by time."""
     return f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
@@ -270,7 +270,7 @@ def resume(
 
 
 def delete(context: Context, comparison_id: str, *, by: Actor, seen: ComparisonSummary | None = None) -> None:
-    """As it was `seen`. Raises ComparisonNotFound, ComparisonBusy, ComparisonSignedOff, VersionConflict."""
+    """Delete it as it was `seen`. Raises ComparisonNotFound, ComparisonBusy, ComparisonSignedOff, VersionConflict."""
     context.registry.delete(
         comparison_id,
         entry=by.entry("comparison.delete", known_id(comparison_id)),

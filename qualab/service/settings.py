@@ -52,7 +52,7 @@ class ServiceSettings(BaseSettings):
         None, description="File with an admin token (`qualab token generate`), beside those of the database."
     )
     may_verify_pins: bool = False
-    """Whether requests may name pods and containers, at which kubectl and docker look with the service's rights."""
+    """Let requests name pods and containers: kubectl and docker look at them with the service's rights."""
     max_body_bytes: int = Field(2 << 20, ge=1)
     rate: float = Field(100.0, ge=0)
     """Requests a second of one token, or of one address without a token; 0 is no limit."""
@@ -80,7 +80,7 @@ class ServiceSettings(BaseSettings):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """True where only this machine can connect."""
         return self.host in LOOPBACK_HOSTS
 
     @property

@@ -35,9 +35,9 @@ from qualab.service.context import Context
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 MOST_FAILURES = 100
-"""Of the database, in one run: a quarter of an hour without it, at least."""
+"""Failures of the database that one run bears: a quarter of an hour at least."""
 LASTING = (SchemaMismatch, StoreFull, StoreReadOnly)
-"""What waiting does not cure."""
+"""Errors of the database that do not pass by themselves."""
 END_WITHIN_S = 20.0
 """For what is being run when a worker is asked to end."""
 FOREVER_S = 365 * 86_400.0
@@ -197,7 +197,7 @@ class Worker:
         finally:
             with self._lock:
                 self._running = None
-            with suppress(StoreError):  # deleted, or stale soon
+            with suppress(StoreError, ComparisonNotFound):  # its claim is stale soon
                 services.store.release(comparison_id, runner=services.runner)
         return True
 

@@ -23,7 +23,7 @@ _SUMMARIES: Select[Any] = select(
     exists().where(signoff.c.comparison_key == _C.key).label("is_signed_off"),
 )
 _RANKS: dict[ListOrder, Any] = {ListOrder.LABEL: _C.label, ListOrder.VERDICT: _C.verdict_rank}
-"""What comes before the time."""
+"""The column that an order sorts by before the time."""
 
 
 def read_page(
@@ -72,7 +72,7 @@ def read_summary(connection: Connection, comparison_id: str) -> ComparisonSummar
 
 
 def count_statuses(connection: Connection) -> Counter[str]:
-    """How many comparisons there are by status."""
+    """Count comparisons by status."""
     rows = connection.execute(select(_C.status, func.count()).group_by(_C.status))
     return Counter({status.value: n for status, n in rows})
 

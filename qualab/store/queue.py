@@ -20,7 +20,7 @@ from qualab.store.rows import add_entry, insert_new
 from qualab.store.tables import answer, comparison, worker
 
 MOST_TAKEOVERS = 3
-"""In a row without one more answer: what kills its workers fails, and does not kill all of them for ever."""
+"""Workers that may be lost in a row without one more answer, before the comparison fails."""
 FORGOTTEN_AFTER = timedelta(days=1)
 """How long a worker's row stays after its last heartbeat."""
 _LOCK = 7_105_314
@@ -60,7 +60,8 @@ class Queue:
         """Take the right to run a comparison; False where the runner has it already.
 
         A runner without a heartbeat for `stale_after_s`, or whose process on this host is gone, loses its claim.
-        Raises ComparisonBusy where a living one has the comparison, or another that uses one of its endpoints.
+        Raises ComparisonBusy where a living one has the comparison, or another that uses one of its endpoints;
+        VersionConflict where it was changed at this moment.
         """
         with self._deciding() as connection:
             own = connection.execute(_ENTRIES.where(_C.key == key_of(connection, comparison_id))).one()
@@ -73,7 +74,9 @@ class Queue:
             values: dict[str, Any] = {"runner": runner, "claimed_at": now, "heartbeat_at": now}
             if not is_own and own.status in (_QUEUED, ComparisonStatus.FAILED, _CANCELLED):
                 values |= {"status": ComparisonStatus.INTERRUPTED, "error": {}}  # no worker takes it any more
-            connection.execute(_change(**values).where(_C.key == own.key))
+            unchanged = _change(**values).where(_C.key == own.key, _C.version == own.version)
+            if not connection.execute(unchanged).rowcount:
+                raise changed(comparison_id)
             return not is_own
 
     def check_endpoints(self, urls: Iterable[str], *, runner: str, now: datetime, stale_after_s: float) -> None:
@@ -199,8 +202,10 @@ class Queue:
                 values |= {"takeovers": takeovers, "takeover_answers": n_answers}
                 if takeovers > MOST_TAKEOVERS:
                     values = {"status": ComparisonStatus.FAILED, "takeovers": 0, **_FREE, **_lost(row, takeovers)}
-            connection.execute(_change(**values).where(_C.key == row.key))
-        return str(row.id) if values["status"] is _RUNNING else None
+            # it may be cancelled at this moment
+            unchanged = _change(**values).where(_C.key == row.key, _C.version == row.version)
+            is_taken = connection.execute(unchanged).rowcount and values["status"] is _RUNNING
+        return str(row.id) if is_taken else None
 
     def hold(self, comparison_id: str, *, runner: str, now: datetime) -> bool:
         """Send a worker's heartbeat; False where the comparison was cancelled, or another worker has it."""
@@ -320,7 +325,7 @@ def _lost(row: Row[Any], takeovers: int) -> dict[str, Any]:
 
 
 def _next(connection: Connection, runner: str, now: datetime, stale_after_s: float) -> Row[Any] | None:
-    """What `runner`, which has nothing, is to run."""
+    """The comparison that `runner`, which has none, is to run next."""
     is_open = or_(_C.runner.is_not(None), _C.status == _QUEUED, (_C.created_by != "") & _C.status.in_(_IN_HAND))
     rows = connection.execute(_ENTRIES.where(is_open)).all()
     in_use = [row for row in rows if row.runner not in (None, runner) and _lives(row, now, stale_after_s)]
@@ -356,7 +361,7 @@ def _check_endpoints(
 
 
 def _disturb(addresses: set[Address], is_exclusive: bool, other: Row[Any]) -> bool:
-    """Whether a comparison of these endpoints must not run at the same time as another."""
+    """Check whether a comparison of these endpoints must wait for another."""
     used = _addresses(other)
     is_same_host = not {host for host, *_ in addresses}.isdisjoint(host for host, *_ in used)
     return bool(addresses & used) or (is_same_host and (is_exclusive or other.is_exclusive))
@@ -371,7 +376,7 @@ def _claim_of(row: Row[Any]) -> Claim:
 
 
 def _lives(row: Row[Any], now: datetime, stale_after_s: float) -> bool:
-    """Whether a runner gives signs of life, as far as this machine can tell."""
+    """Check whether a runner lives, as far as this machine can tell."""
     host, _, process = row.runner.rpartition(":")[0].rpartition(":")
     if host == socket.gethostname() and process.isdecimal() and not _is_alive(int(process)):
         return False
@@ -379,7 +384,7 @@ def _lives(row: Row[Any], now: datetime, stale_after_s: float) -> bool:
 
 
 def _is_alive(process: int) -> bool:
-    """Whether a process of this machine exists. Without a way to ask (Windows) it is taken to."""
+    """Check whether a process of this machine exists; on Windows, which cannot be asked, it does."""
     try:
         if os.name != "nt":
             os.kill(process, 0)

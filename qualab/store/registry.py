@@ -69,14 +69,14 @@ class Registry:
             return listing.read_summaries(connection, comparison_ids)
 
     def counts(self) -> Mapping[str, int]:
-        """How many comparisons there are by status."""
+        """Count comparisons by status."""
         with self._sessions.reading() as connection:
             return listing.count_statuses(connection)
 
     def delete(
         self, comparison_id: str, *, entry: AuditEntry, stale_after_s: float, version: int | None = None
     ) -> None:
-        """Everything of a comparison.
+        """Delete a comparison with everything of it.
 
         Raises ComparisonNotFound; VersionConflict where it is not at `version` any more; ComparisonSignedOff;
         ComparisonBusy for one that waits for a worker, or that a living runner has.
@@ -96,7 +96,7 @@ class Registry:
     # outcomes and items
 
     def has_outcomes(self, comparison_id: str) -> bool:
-        """Whether any are stored."""
+        """Check whether any outcomes are stored. Raises ComparisonNotFound."""
         with self._sessions.reading_of(comparison_id) as (connection, key):
             return bool(connection.scalar(select(exists().where(_O.comparison_key == key))))
 
@@ -160,7 +160,7 @@ class Registry:
             return [value_of(Token, row) for row in connection.execute(select(token).order_by(token.c.key.desc()))]
 
     def revoke_token(self, token_id: str, *, entry: AuditEntry) -> None:
-        """From the entry's time on; one that is revoked already stays as it is. Raises TokenNotFound."""
+        """Revoke a token from the entry's time on, unless it is revoked already. Raises TokenNotFound."""
         living = update(token).where(token.c.id == token_id, token.c.revoked_at.is_(None))
         with self._sessions.writing() as connection:
             if connection.execute(living.values(revoked_at=entry.at)).rowcount:

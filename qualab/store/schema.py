@@ -181,7 +181,7 @@ def _make_file(engine: Engine, path: Path, location: Location) -> None:
 
 
 def _has_log(engine: Engine, location: Location, *, is_new: bool, is_last: bool) -> bool:
-    """Of two programs that make the same file, SQLite now and then gives one an error instead of a turn."""
+    """Put the file into WAL mode; False where another program makes it at this moment."""
     try:
         with translated(location):
             keep_log(engine, is_new=is_new)

@@ -175,7 +175,7 @@ class Store(Queue):
         return self._stream(comparison_id, query, head_of, item.c.position, positions=positions)
 
     def n_requests(self, comparison_id: str) -> int:
-        """How many requests its items have, each counted once."""
+        """Count the requests of its items."""
         with self._sessions.reading_of(comparison_id) as (connection, key):
             return connection.scalar(select(func.sum(item.c.n_requests)).where(item.c.comparison_key == key)) or 0
 
@@ -199,11 +199,11 @@ class Store(Queue):
             return {(arm, position, choice, repeat) for arm, position, choice, repeat in rows}
 
     def n_answered(self, comparison_id: str) -> Mapping[ArmName, int]:
-        """How many requests of each arm came back, the noise floor's not counted."""
+        """Count the requests of each arm that came back, without the noise floor's."""
         return self._count(comparison_id)
 
     def n_unanswered(self, comparison_id: str) -> Mapping[ArmName, int]:
-        """How many of these came back without an answer."""
+        """Count those that came back without an answer."""
         unanswered = [status for status in AnswerStatus if not status.is_answer]
         return self._count(comparison_id, answer.c.status.in_(unanswered))
 
@@ -329,7 +329,7 @@ class Store(Queue):
             return [SealedAnalysis(**row._mapping) for row in rows]
 
     def plan_hashes(self, comparison_id: str) -> Sequence[str]:
-        """Of every analysis, each once, the oldest first."""
+        """Plan hashes of all analyses, each once, the oldest first."""
         c = analysis.c
         with self._sessions.reading_of(comparison_id) as (connection, key):
             query = select(c.plan_hash).where(c.comparison_key == key).order_by(c.id)

@@ -144,6 +144,26 @@ def test_of_several_changes_of_one_version_one_is_made(url: str) -> None:
             assert sum(threads.map(cancel, range(8))) == 1
 
 
+def test_what_is_cancelled_while_it_is_taken_stays_cancelled(url: str) -> None:
+    with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
+        ids = [ask_for(one, f"c-{number:02}", at=after(number)) for number in range(20)]
+
+        def take(_: int) -> None:
+            for number in range(40):
+                one.take(runner=f"w{number}:1:x", now=after(99), stale_after_s=60)
+
+        def cancel(_: int) -> None:
+            for comparison_id in reversed(ids):
+                for version in (1, 2):
+                    with suppress(VersionConflict):
+                        other.cancel(comparison_id, entry=make_entry(), version=version)
+
+        with ThreadPoolExecutor(2) as threads:
+            for job in [threads.submit(take, 0), threads.submit(cancel, 0)]:
+                job.result()
+        assert one.registry.counts() == {"cancelled": 20}
+
+
 def test_sign_offs_at_once_are_all_kept(url: str) -> None:
     with open_store(url, migrations=MIGRATIONS) as store:
         store.create(make_comparison(), [])
