@@ -91,9 +91,7 @@ def registry_of(settings: Settings) -> Registry:
 
 def stores_of(settings: Settings) -> tuple[Store, Registry]:
     """Both, on the same connections."""
-    from qualab.store import open_store
-
-    store = open_store(database_url(settings.db), migrations=share("migrations"))
+    store = store_of(settings)
     return store, store.registry
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -191,7 +191,9 @@ def _keys(content: Mapping[str, Any], secrets: ReferencedSecrets) -> dict[ArmNam
 
 def _check_places(content: Mapping[str, Any], settings: ServiceSettings) -> None:
     wrong = {name: problem for name in content if (problem := _problem(name, content[name], settings))}
-    wrong |= {f"pins.{name}": problem for name, problem in _of_pins(content, settings)}
+    pins = content.get("pins")
+    if isinstance(pins, dict) and (problem := _problem("checkpoint", pins.get("checkpoint"), settings)):
+        wrong["pins.checkpoint"] = problem
     if wrong:
         name, problem = next(iter(wrong.items()))
         raise PathForbidden(f"{name} {problem}", hint="Leave it out, or ask the service's operator", fields=wrong)
@@ -205,16 +207,6 @@ def _check_places(content: Mapping[str, Any], settings: ServiceSettings) -> None
             )
 
 
-def _of_pins(content: Mapping[str, Any], settings: ServiceSettings) -> Iterator[tuple[str, str]]:
-    pins = content.get("pins")
-    if (
-        isinstance(pins, dict)
-        and pins.get("checkpoint")
-        and (problem := _problem("checkpoint", pins["checkpoint"], settings))
-    ):
-        yield "checkpoint", problem
-
-
 def _problem(name: str, value: Any, settings: ServiceSettings) -> str:
     """Why a request may not say this of the service's machine; empty where it may."""
     if not value:
@@ -225,14 +217,10 @@ def _problem(name: str, value: Any, settings: ServiceSettings) -> str:
         return "is the service's own, and may not be sent"
     if name in VERIFIED and not settings.may_verify_pins:
         return "may not be sent: the service does not look at pods and containers"
-    if name in PATHS and not all(_is_allowed(path, settings) for path in _paths(value)):
+    paths = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    if name in PATHS and not all(_is_allowed(str(path).strip(), settings) for path in paths):
         return "names a path of the service's machine that requests may not name"
     return ""
-
-
-def _paths(value: Any) -> list[str]:
-    listed = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
-    return [str(one).strip() for one in listed]
 
 
 def _is_allowed(path: str, settings: ServiceSettings) -> bool:

@@ -381,6 +381,12 @@ def item_of(context: Context, comparison_id: str, position: int) -> ItemDetail:
     if not 0 <= position <= MOST_POSITION:
         raise ItemNotFound(f"Comparison {found.id} has no item {position}", hint="Positions count from 0")
     item, answers, scores = context.registry.pair(found.id, position)
+    sampling = found.plan.sampling
+    bodies = [
+        (request, repeat, encode_body(request.payload, seed=sampling.seed + repeat))
+        for repeat in range(sampling.repeats)
+        for request in item.requests
+    ]
     return ItemDetail(
         position=item.position,
         task=item.task,
@@ -388,28 +394,25 @@ def item_of(context: Context, comparison_id: str, position: int) -> ItemDetail:
         kind=item.kind.value,
         doc=item.doc,
         target=item.target,
-        requests=_bodies(item, found),
-        answers=tuple(map(_answer, answers)),
+        requests=tuple(
+            RequestBody(
+                choice=request.choice,
+                repeat=repeat,
+                route=request.api.value,
+                body=body.decode(),
+                sha256_begins=body_hash(body).hex(),
+            )
+            for request, repeat, body in bodies
+        ),
+        answers=tuple(
+            AnswerDetail(
+                arm=one.arm,
+                choice=one.choice,
+                repeat=one.repeat,
+                request_hash=one.request_hash.hex(),
+                reply=one.reply,
+            )
+            for one in answers
+        ),
         scores=tuple(scores),
-    )
-
-
-def _answer(one: Answer) -> AnswerDetail:
-    return AnswerDetail(
-        arm=one.arm, choice=one.choice, repeat=one.repeat, request_hash=one.request_hash.hex(), reply=one.reply
-    )
-
-
-def _bodies(item: Item, comparison: Comparison) -> tuple[RequestBody, ...]:
-    sampling = comparison.plan.sampling
-    return tuple(
-        _body(request.choice, repeat, request.api.value, encode_body(request.payload, seed=sampling.seed + repeat))
-        for repeat in range(sampling.repeats)
-        for request in item.requests
-    )
-
-
-def _body(choice: int, repeat: int, route: str, body: bytes) -> RequestBody:
-    return RequestBody(
-        choice=choice, repeat=repeat, route=route, body=body.decode(), sha256_begins=body_hash(body).hex()
     )

@@ -101,7 +101,6 @@ TEXTS = {
     "hours left": "about {n} h left",
     "status queued": "queued",
     "status running": "running",
-    "status done": "done",
     "status failed": "failed",
     "status cancelled": "cancelled",
     "status planned": "being prepared",

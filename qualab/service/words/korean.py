@@ -104,7 +104,6 @@ TEXTS = {
     "hours left": "약 {n}시간 남음",
     "status queued": "대기 중",
     "status running": "실행 중",
-    "status done": "처리됨",
     "status failed": "실패",
     "status cancelled": "취소됨",
     "status planned": "준비 중",
