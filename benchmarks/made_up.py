@@ -20,7 +20,7 @@ from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Answer, Item, Reply, Request, Score
 from qualab.model.names import AnswerStatus, Api, ArmName, ComparisonStatus, MetricKind, RequestKind
 from qualab.model.plan import DecisionRule, MetricSpec, Plan, RequestPolicy, SamplingPlan, TaskSpec
-from qualab.store import SqlStore
+from qualab.store import Store
 from tests.fresh_store import fresh_store
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -259,7 +259,7 @@ def _aggregate(column: Sequence[Any]) -> float:
 class Stored:
     """A made-up comparison in a store."""
 
-    store: SqlStore
+    store: Store
     comparison: Comparison
     items: list[Item]
     summary: Summary

@@ -40,7 +40,7 @@ from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Comparison
 from qualab.model.items import Answer, Change, Item, Outcome, Reply
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus
-from qualab.store import SqlStore, open_store, upgrade
+from qualab.store import Store, open_store, upgrade
 from tests.store import postgresql
 
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
@@ -72,7 +72,7 @@ def fill(folder: str, url: str, n_comparisons: int) -> None:
         connection.execute("CHECKPOINT")
 
 
-def begin(store: SqlStore, name: str, made_up: Stored) -> None:
+def begin(store: Store, name: str, made_up: Stored) -> None:
     """A comparison with its items, and nothing asked."""
     planned = {"status": ComparisonStatus.PLANNED, "created_at": datetime.now(UTC), "started_at": None}
     comparison: Comparison = replace(made_up.comparison, id=name, label="load", **planned)  # type: ignore[arg-type]

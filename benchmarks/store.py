@@ -29,7 +29,7 @@ from qualab.model.comparison import Comparison
 from qualab.model.items import Answer, Change, Item, Outcome, Prompt, Reply, Request, Score
 from qualab.model.names import AnswerStatus, Api, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import DecisionRule, Plan, RequestPolicy, SamplingPlan
-from qualab.store import SqlStore, open_store, upgrade
+from qualab.store import Store, open_store, upgrade
 from tests.store import postgresql
 
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
@@ -231,21 +231,21 @@ def _split(pairs: Iterable[Pair], *, at_bytes: int) -> tuple[list[Pair], list[Pa
     )
 
 
-def _add(store: SqlStore, name: str, answers: Sequence[Answer], *, size: int = 1_000) -> None:
+def _add(store: Store, name: str, answers: Sequence[Answer], *, size: int = 1_000) -> None:
     for first in range(0, len(answers), size):
         store.add_answers(name, answers[first : first + size])
 
 
-def _read_answers(store: SqlStore, name: str) -> None:
+def _read_answers(store: Store, name: str) -> None:
     for arm in ArmName:
         _consume(store.answers(name, arm=arm))
 
 
-def _read_items(store: SqlStore, name: str) -> None:
+def _read_items(store: Store, name: str) -> None:
     _consume(store.items(name))
 
 
-def _read_scores(store: SqlStore, name: str) -> None:
+def _read_scores(store: Store, name: str) -> None:
     _consume(store.scores(name))
 
 

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import qualab
 from qualab.clock import SystemClock
 from qualab.model.names import ArmName
-from qualab.model.ports import Registry, Renderer, Store
+from qualab.model.ports import Renderer
 
 if TYPE_CHECKING:
     from qualab.harness.process import Harness
     from qualab.model.logged import TaskKnowledge
     from qualab.run.prepare import PairServices, Services
     from qualab.settings import Settings
+    from qualab.store import Store
+    from qualab.store.registry import Registry
 
 
 T = TypeVar("T")

@@ -12,21 +12,21 @@ from pathlib import Path
 
 from sqlalchemy import event
 
-from qualab.store import SqlStore, open_store, upgrade
+from qualab.store import Store, open_store, upgrade
 
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
 _folder = tempfile.TemporaryDirectory(prefix="qualab-stores-")
 _numbers = itertools.count(1)
 
 
-def fresh_store() -> SqlStore:
+def fresh_store() -> Store:
     """Makes an empty store; its file goes with it."""
     path = _new_path()
     shutil.copy(_template(), path)
     return _opened(path)
 
 
-def copy_of(store: SqlStore) -> SqlStore:
+def copy_of(store: Store) -> Store:
     """Makes a second store with the same content."""
     path = _new_path()
     assert store.location.path is not None
@@ -37,7 +37,7 @@ def copy_of(store: SqlStore) -> SqlStore:
     return _opened(path)
 
 
-def _opened(path: Path) -> SqlStore:
+def _opened(path: Path) -> Store:
     store = open_store(str(path), migrations=MIGRATIONS)
     store.close()
     event.listen(store.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from qualab.analysis.endings import LeakTrace, leaks_in
 from qualab.errors import InvalidValue
@@ -13,8 +14,11 @@ from qualab.model.engine import PairKind, first_tokens_seen
 from qualab.model.items import Answer, Change, Item, Outcome, Score
 from qualab.model.names import ArmName, ComparisonStatus, LeakKind, RequestKind
 from qualab.model.plan import MetricSpec, Plan, deciding_metrics
-from qualab.model.ports import Registry, Store
 from qualab.stats.noise import first_difference
+
+if TYPE_CHECKING:
+    from qualab.store import Store
+    from qualab.store.registry import Registry
 
 Place = tuple[int, int]
 """Position and repeat."""

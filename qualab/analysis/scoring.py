@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, islice
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qualab.analysis.flips import Outcomes
 from qualab.analysis.summaries import Summary
 from qualab.model.items import Answer, Item, Reply, Score
 from qualab.model.names import ArmName
 from qualab.model.plan import MetricSpec
-from qualab.model.ports import ScoredTasks, Store
+from qualab.model.ports import ScoredTasks
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 CHUNK = 1_000
 

@@ -15,7 +15,7 @@ from qualab.model.names import ComparisonStatus, Language, ReportFormat, Verdict
 
 if TYPE_CHECKING:
     from qualab.model.comparison import Analysis, Comparison
-    from qualab.model.ports import Store
+    from qualab.store import Store
 
 
 NONE_YET = "No comparisons yet in {}\n  Start one: qualab run --help, or try: qualab demo; --db names another database"

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import ExitStack
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,23 +22,15 @@ from qualab.model.registry import Scope
 from qualab.settings import load
 
 if TYPE_CHECKING:
-    from qualab.model.ports import Registry
     from qualab.model.registry import Token
     from qualab.service.access import Actor
     from qualab.service.settings import ServiceSettings
+    from qualab.settings import Settings
+    from qualab.store.registry import Registry
 
 
-AllowEndpoint = Annotated[
-    list[str] | None,
-    typer.Option(help="What may be called: host (with *), address or network. Repeat it for more."),
-]
-AllowPath = Annotated[
-    list[Path] | None, typer.Option(help="A folder of this machine that requests may name. Repeat it for more.")
-]
-SecretEnv = Annotated[
-    list[str] | None, typer.Option(help="Environment variables that env:NAME may name. Default: QUALAB_KEY_*.")
-]
-SecretDir = Annotated[Path | None, typer.Option(help="Folder of the files that file:/path may name.")]
+ALLOWED = ("allowed_endpoints", "allowed_paths", "secret_env", "secret_dir")
+"""What requests may reach: the service and its workers must be told the same."""
 LOOK_S = 0.2
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 
@@ -46,21 +38,8 @@ token = typer.Typer(help="Tokens of the service.", no_args_is_help=True)
 database = typer.Typer(help="The database's schema.", no_args_is_help=True)
 
 
-@settings_options("data_dir", "db")
+@settings_options("data_dir", "db", "host", "port", *ALLOWED, "allowed_hosts", "token_file")
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; another than loopback needs a token.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one. Default: 8080.")] = None,
-    allow_endpoint: AllowEndpoint = None,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="A name that the Host header may hold. Repeat it for more.")
-    ] = None,
-    allow_path: AllowPath = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(help="File with an admin token (`qualab token generate`), beside those of the database."),
-    ] = None,
-    secret_env: SecretEnv = None,
-    secret_dir: SecretDir = None,
     worker: Annotated[
         bool, typer.Option("--worker/--no-worker", help="Whether this process also runs what is asked for.")
     ] = True,
@@ -69,21 +48,10 @@ def serve(
 ) -> None:
     """Serve the REST API and web pages, with a worker. Every setting can be given as QUALAB_SERVE_NAME, too."""
     from qualab import bootstrap
-    from qualab.service import jobs
-    from qualab.service.settings import load_service
+    from qualab.service.context import context_of
+    from qualab.service.worker import working
 
-    common = load(command_line=given)
-    settings = load_service(
-        host=host,
-        port=port,
-        allowed_endpoints=allow_endpoint or None,
-        allowed_hosts=allow_host or None,
-        allowed_paths=allow_path or None,
-        secret_env=secret_env or None,
-        secret_dir=secret_dir,
-        token_file=token_file,
-        data_dir=common.data_dir,
-    )
+    common, settings = _settings(given)
     store, registry = bootstrap.stores_of(common)
     own_token = _own_token(settings)
     _check_closed(settings, registry, own_token)
@@ -93,12 +61,24 @@ def serve(
     begin_logging()
     bootstrap.allow_open_files()
     services = bootstrap.services_of(common, store=store)
-    database = bootstrap.database_url(common.db)
-    apart = bootstrap.harness_of(common)
-    with jobs.queueing_context(services, registry, settings, database=database, works=worker, harness=apart) as context:
+    context = context_of(services, registry, settings)
+    with ExitStack() as stack:
+        stack.callback(context.planner.close)
+        if worker:
+            apart = bootstrap.harness_of(common)
+            stack.enter_context(working(context, is_shared=bootstrap.is_server(common.db), harness=apart))
         app = create_app(context, settings, schema=lambda: bootstrap.current_revision(common), own_token=own_token)
         _collect_often()
         Server(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
+
+
+def _settings(given: Given) -> tuple[Settings, ServiceSettings]:
+    """Load the settings of every command, and the service's. Raises InvalidValue."""
+    from qualab.service.settings import ServiceSettings, load_service
+
+    own = {name: value for name, value in given.items() if name in ServiceSettings.model_fields and name != "data_dir"}
+    common = load(command_line={name: value for name, value in given.items() if name not in own})
+    return common, load_service(**own, data_dir=common.data_dir)
 
 
 def _collect_often() -> None:
@@ -135,13 +115,9 @@ def _check_closed(settings: ServiceSettings, registry: Registry, own_token: Toke
         )
 
 
-@settings_options("data_dir", "db")
+@settings_options("data_dir", "db", *ALLOWED)
 def worker(
     concurrency: Annotated[int, typer.Option(help="Comparisons at once, each in a process of its own.")] = 1,
-    allow_endpoint: AllowEndpoint = None,
-    allow_path: AllowPath = None,
-    secret_env: SecretEnv = None,
-    secret_dir: SecretDir = None,
     *,
     given: Given,
 ) -> None:
@@ -151,31 +127,23 @@ def worker(
     if concurrency > 1:
         raise typer.Exit(_several(concurrency, sys.argv[1:]))
     from qualab import bootstrap
-    from qualab.service import jobs
     from qualab.service.api.server import begin_logging
-    from qualab.service.settings import load_service
+    from qualab.service.context import context_of
+    from qualab.service.worker import working
 
-    common = load(command_line=given)
-    settings = load_service(
-        allowed_endpoints=allow_endpoint or None,
-        allowed_paths=allow_path or None,
-        secret_env=secret_env or None,
-        secret_dir=secret_dir,
-        data_dir=common.data_dir,
-    )
+    common, settings = _settings(given)
     begin_logging()
     bootstrap.allow_open_files()
-    ended = _ended_by_signals()
-    database = bootstrap.database_url(common.db)
+    ended, is_shared = _ended_by_signals(), bootstrap.is_server(common.db)
 
     def work() -> None:
         store, registry = bootstrap.stores_of(common)
         services = bootstrap.services_of(common, store=store)
-        with jobs.queueing_context(services, registry, settings, database=database, works=True):
+        with working(context_of(services, registry, settings), is_shared=is_shared):
             complain(f"qualab works as {services.runner} (Ctrl-C stops it)")
             ended.wait()
 
-    _with_patience(work, ended, may_be_away=bootstrap.is_server(common.db))
+    _with_patience(work, ended, may_be_away=is_shared)
 
 
 def _with_patience(work: Callable[[], None], ended: threading.Event, *, may_be_away: bool) -> None:
@@ -206,7 +174,7 @@ def _ended_by_signals() -> threading.Event:
 
 
 def _several(count: int, arguments: list[str]) -> int:
-    """As many workers; all end when one does. Returns the first exit code that is not 0."""
+    """Start so many workers, and end all when one ends. Returns the first exit code that is not 0."""
     ended = _ended_by_signals()
     command = [sys.executable, "-m", "qualab", *arguments, "--concurrency", "1"]
     children = [subprocess.Popen(command) for _ in range(count)]

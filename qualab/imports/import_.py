@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.summaries import Summary
@@ -41,9 +41,11 @@ from qualab.model.items import Answer
 from qualab.model.logged import Log, TaskKnowledge
 from qualab.model.names import ArmName, ComparisonStatus
 from qualab.model.plan import DecisionRule, FindingCode, Imported, ImportFinding, Plan, check_names
-from qualab.model.ports import Store
 from qualab.model.reason import Reason
 from qualab.run.stored import with_rule
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 KNOWN = (
     "lm-eval's results_*.json with samples_*.jsonl, Inspect's .eval or .json, lighteval's details_*.parquet, or NeMo "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -29,8 +29,10 @@ from qualab.model.plan import (
     SamplingPlan,
     TaskSpec,
 )
-from qualab.model.ports import Store
 from qualab.model.reason import Reason, of
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 UNKNOWN = "unknown"
 CLOSE = 1e-6

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qualab.analysis.scoring import raw_value
 from qualab.model.comparison import Comparison
 from qualab.model.logged import Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
 from qualab.model.names import Api, ArmName
 from qualab.model.plan import Plan, TaskSpec
-from qualab.model.ports import Store
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 
 def stored_log(store: Store, comparison: Comparison, arm: ArmName) -> Log:

@@ -70,14 +70,31 @@ class LeakKind(StrEnum):
 
 
 class ComparisonStatus(StrEnum):
-    """Where a comparison stands. STOPPED and INTERRUPTED can be resumed."""
+    """Where a comparison stands, from its request to its end."""
 
+    QUEUED = "queued"
+    """Waits for a worker."""
     PLANNED = "planned"
+    """Stored by a command, and nothing asked yet."""
     RUNNING = "running"
-    INTERRUPTED = "interrupted"
-    STOPPED = "stopped"
     ANSWERED = "answered"
+    """Every request came back; scoring and analysing."""
+    INTERRUPTED = "interrupted"
+    """A command was ended. It can be resumed, as everything below but FINISHED."""
+    STOPPED = "stopped"
+    """Too many requests failed, or the arms cannot be compared any more."""
+    FAILED = "failed"
+    """Something kept a worker from running it."""
+    CANCELLED = "cancelled"
     FINISHED = "finished"
+
+    @property
+    def has_ended(self) -> bool:
+        """Nothing more comes, unless somebody resumes it."""
+        return self not in UNDER_WAY
+
+
+UNDER_WAY = (ComparisonStatus.QUEUED, ComparisonStatus.PLANNED, ComparisonStatus.RUNNING, ComparisonStatus.ANSWERED)
 
 
 class Verdict(StrEnum):

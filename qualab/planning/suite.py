@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from qualab.model.plan import (
     Plan,
     check_names,
 )
-from qualab.model.ports import Store
 from qualab.model.reason import Reason
 from qualab.model.wording import percent, pp, proven, share
 from qualab.planning.power import (
@@ -49,6 +49,9 @@ from qualab.stats.sizing import (
     mde_beyond_noise,
     power_for_joint,
 )
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 _NEAR = 0.025
 """Powers with looks are simulated, and sizes with looks are right to about two percentage points of them."""

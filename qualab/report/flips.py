@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qualab.model.comparison import Comparison
 from qualab.model.items import Answer, Item, ItemHead, ScoreFlip
 from qualab.model.names import ArmName, RequestKind
 from qualab.model.plan import MetricSpec, deciding_metrics
-from qualab.model.ports import Registry, Store
 from qualab.model.report import Block, Excerpt, Fact, Paragraph, Side
 from qualab.model.wording import count, visible_text
 from qualab.report.source import Flip, Flips, Source
 from qualab.report.words import Words
+
+if TYPE_CHECKING:
+    from qualab.store import Store
+    from qualab.store.registry import Registry
 
 MOST_SHOWN = 6
 BEFORE = 160

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from qualab.errors import InvalidValue
 from qualab.model.names import Language
-from qualab.model.ports import Registry, Store
 from qualab.model.report import Block, Report, Section
 from qualab.report import arms, scores, verdict
 from qualab.report.flips import find_flips, flips_blocks
@@ -14,6 +14,10 @@ from qualab.report.source import Source, under_its_plan, verdict_cell
 from qualab.report.words import Words
 from qualab.run.prune import resume_hint
 from qualab.run.sign import newest_seal
+
+if TYPE_CHECKING:
+    from qualab.store import Store
+    from qualab.store.registry import Registry
 
 SECTIONS: Mapping[str, Callable[[Source, Words], Iterator[Block]]] = {
     "verdict": verdict.verdict_blocks,

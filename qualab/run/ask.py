@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qualab.analysis.looks import LookData, take_look
 from qualab.analysis.samples import Scores, Streams, layout_of, scores_hash
@@ -25,9 +25,12 @@ from qualab.model.engine import Counters, Segment
 from qualab.model.items import Answer, Item, Reply, Request, generations, n_requests
 from qualab.model.names import AnswerStatus, ArmName, LookDecision, RequestKind
 from qualab.model.plan import RequestPolicy
-from qualab.model.ports import Endpoint, Store
+from qualab.model.ports import Endpoint
 from qualab.run.preflight import counters_of
 from qualab.run.prepare import PairServices, Run, stage_ends
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 T = TypeVar("T")
 AnswerKey = tuple[ArmName, int, int, int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
@@ -23,19 +23,20 @@ from qualab.errors import (
     error_class,
 )
 from qualab.model.names import ComparisonStatus
-from qualab.model.ports import Clock, ComparisonFilter, Registry, Store
-from qualab.model.registry import MetricsSummary, SubmissionStatus, VerdictSummary, not_found
+from qualab.model.ports import Clock, ComparisonFilter
+from qualab.model.registry import MetricsSummary, VerdictSummary, not_found
 from qualab.model.report import GateResult
-from qualab.run.prune import find
+from qualab.run.prune import runner_of
 
 if TYPE_CHECKING:
     from qualab.endpoints.remote import Service
+    from qualab.store import Store
+    from qualab.store.registry import Registry
 
 T = TypeVar("T")
 Say = Callable[[str], None]
 PASSING = (InfrastructureError, TooManyRequests, EndpointMisconfigured)
 """Of a service that has answered before: it is away, busy, or a proxy speaks in its place for a while."""
-ENDED = (ComparisonStatus.INTERRUPTED, ComparisonStatus.STOPPED, ComparisonStatus.FINISHED)
 NO_ANSWER = "The server's answer is none of a qualab service"
 NO_SERVICE = "Name a server of `qualab serve`, of this version or a newer one"
 
@@ -57,23 +58,13 @@ class StoredVerdicts:
 
     async def verdict(self, comparison_id: str) -> VerdictSummary:
         """Raises ComparisonNotFound."""
-        stored = None
-        with suppress(ComparisonNotFound):  # what was sent and has no plan yet is in the registry alone
-            stored = find(self.store, comparison_id, now=self.clock.now())
-        summary, sent = self.registry.about(stored.id if stored else comparison_id)
-        waits = sent is not None and sent.status in (SubmissionStatus.QUEUED, SubmissionStatus.RUNNING)
-        return VerdictSummary(
-            id=summary.id,
-            status=stored.status if stored else summary.status,
-            has_ended=not waits and (stored is None or stored.status in ENDED),
-            verdict=summary.verdict,
-            plan_hash=summary.plan_hash,
-            label=summary.label,
-            model=summary.model,
-            finished_at=summary.finished_at,
-            stop_reason=summary.stop_reason,
-            error=sent.error if sent else {},
-        )
+        with suppress(ComparisonNotFound):  # a beginning of its id will do, once it has a plan
+            comparison_id = self.store.get(comparison_id).id
+        summary = self.registry.summary(comparison_id)
+        is_running = summary.status is ComparisonStatus.RUNNING and not summary.is_requested
+        if is_running and runner_of(self.store, summary.id, now=self.clock.now()) is None:
+            summary = replace(summary, status=ComparisonStatus.INTERRUPTED)
+        return VerdictSummary.of(summary)
 
     async def metrics(self, comparison_id: str) -> MetricsSummary:
         """Raises ComparisonNotFound."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -30,10 +30,13 @@ from qualab.model.plan import (
     check_names,
     commit_of,
 )
-from qualab.model.ports import Clock, Endpoint, OpenEndpoint, Progress, Store, TaskOptions, Tokenize
+from qualab.model.ports import Clock, Endpoint, OpenEndpoint, Progress, TaskOptions, Tokenize
 from qualab.model.registry import Pulse
 from qualab.run.pins import LocalPins
 from qualab.settings import Settings
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from qualab.errors import ComparisonBusy, ComparisonNotFound, ComparisonSignedOff, QualabError
 from qualab.model.comparison import Comparison
 from qualab.model.names import ComparisonStatus
-from qualab.model.ports import ComparisonFilter, Registry, Store
-from qualab.model.registry import STALE_AFTER_S, AuditEntry, Claim, ComparisonSummary, SubmissionStatus, busy
+from qualab.model.ports import ComparisonFilter
+from qualab.model.registry import STALE_AFTER_S, AuditEntry, Claim, ComparisonSummary, busy
+
+if TYPE_CHECKING:
+    from qualab.store import Store
+    from qualab.store.registry import Registry
 
 _RUNNING, _INTERRUPTED = ComparisonStatus.RUNNING, ComparisonStatus.INTERRUPTED
 
@@ -73,7 +78,7 @@ def prune(
     while True:
         page = registry.page(older, cursor=cursor)
         for summary in page.entries:
-            kept = "waits to be run" if summary.status is SubmissionStatus.QUEUED else ""
+            kept = "waits to be run" if summary.status is ComparisonStatus.QUEUED else ""
             kept = "signed off" if summary.is_signed_off else kept
             if not kept and not dry_run:
                 kept = _delete(registry, summary, who=who, now=now)

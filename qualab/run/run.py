@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.scoring import score_answers
@@ -21,7 +22,7 @@ from qualab.model.engine import EngineSeen, Finding, PinsSeen, Preflight, engine
 from qualab.model.items import Item, Reply, generations, n_requests
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import PinFound, Plan
-from qualab.model.ports import Progress, Store
+from qualab.model.ports import Progress
 from qualab.run.ask import ask_all, ask_noise, in_thread, kept_alive, looked_to
 from qualab.run.pins import find_pins, pin_findings
 from qualab.run.preflight import (
@@ -55,6 +56,9 @@ from qualab.run.prepare import (
 from qualab.run.prune import check_free, resume_hint, way_on
 from qualab.run.tokens import count_tokens
 from qualab.settings import Settings, check_given
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 FINGERPRINTED = range(500)
 """Items whose answers tell an arm's fingerprints: replicas behind one URL take turns."""
@@ -206,7 +210,9 @@ async def _begun(
     asked_at: datetime | None = None,
 ) -> AsyncIterator[Run]:
     """A new comparison, stored and claimed, of arms that can be compared."""
-    async with open_arms(services, _urls(settings, arms), policy=settings.policy, keys=keys) as endpoints:
+    urls = _urls(settings, arms)
+    _check_endpoints(services, urls.values())
+    async with open_arms(services, urls, policy=settings.policy, keys=keys) as endpoints:
         prepared = await _prepared(services, settings, endpoints, progress, frozen)
         stop_at(prepared.findings)
         now = asked_at or services.clock.now()
@@ -308,6 +314,7 @@ async def _reopened(
     tasks = await _load(services, lambda: tasks_again(services, comparison, here), progress)
     items = list(services.store.items(comparison.id))
     urls = {arm: comparison.baseline_url if arm is BASELINE else comparison.candidate_url for arm in arms}
+    _check_endpoints(services, urls.values())
     async with open_arms(services, urls, policy=comparison.plan.policy, keys=keys) as endpoints:
         run = Run(
             services=services,
@@ -387,13 +394,21 @@ def _record(run: Run, checked: Checked, pins: tuple[PinFound, ...]) -> None:
 
 @contextmanager
 def claimed(services: Services, comparison_id: str) -> Iterator[None]:
-    """Holds the right to run a comparison. Raises ComparisonBusy."""
-    store, runner = services.store, services.runner
-    store.claim(comparison_id, runner=runner, now=services.clock.now(), stale_after_s=services.pulse.stale_after_s)
+    """Holds the right to run a comparison; a worker has it already, and keeps it. Raises ComparisonBusy."""
+    store, runner, stale_after_s = services.store, services.runner, services.pulse.stale_after_s
+    is_new = store.claim(comparison_id, runner=runner, now=services.clock.now(), stale_after_s=stale_after_s)
     try:
         yield
     finally:
-        store.release(comparison_id, runner=runner)
+        if is_new:
+            store.release(comparison_id, runner=runner)
+
+
+def _check_endpoints(services: Services, urls: Iterable[str]) -> None:
+    """Raises ComparisonBusy where another comparison that runs uses one of them."""
+    services.store.check_endpoints(
+        urls, runner=services.runner, now=services.clock.now(), stale_after_s=services.pulse.stale_after_s
+    )
 
 
 async def _to_the_end(run: Run) -> Analysis:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from qualab.analysis.ruling import PASSING, suspicions
 from qualab.errors import InvalidValue, NotYet, SignOffRefused
@@ -11,11 +12,14 @@ from qualab.model.canonical import canonical_json, sha256
 from qualab.model.comparison import Analysis, Comparison, SignOff
 from qualab.model.names import RequestKind
 from qualab.model.plan import FindingCode
-from qualab.model.ports import Registry, Store
 from qualab.model.reason import Reason
 from qualab.model.registry import AuditEntry
 from qualab.model.wording import storable_text
 from qualab.report.words import ENGLISH
+
+if TYPE_CHECKING:
+    from qualab.store import Store
+    from qualab.store.registry import Registry
 
 
 def signoff_line(analysis: Analysis, comparison: Comparison) -> str:

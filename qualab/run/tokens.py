@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from qualab.analysis.noise import generated_texts
 from qualab.errors import QualabError
@@ -19,10 +20,12 @@ from qualab.model.comparison import Comparison
 from qualab.model.engine import FirstTokens, FirstTokensSeen, PairKind, TokenizedBy, TokensLack, first_tokens_seen
 from qualab.model.items import Item
 from qualab.model.names import ArmName, RequestKind
-from qualab.model.ports import Store
 from qualab.run.ask import kept_alive
 from qualab.run.prepare import Run, TokenSource
 from qualab.stats.noise import first_difference
+
+if TYPE_CHECKING:
+    from qualab.store import Store
 
 MOST_PAIRS = 200
 """Pairs of a task that are tokenized, of the arms and of the noise floor each."""

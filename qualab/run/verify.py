@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.flips import outcomes_of
@@ -15,13 +16,16 @@ from qualab.model.canonical import body_hash, canonical_json, encode_body, sha25
 from qualab.model.comparison import Analysis, Comparison, SealedAnalysis, SignOff, seal_of
 from qualab.model.items import Item, Outcome, OutcomeFilter
 from qualab.model.names import ArmName, ComparisonStatus
-from qualab.model.ports import Registry, ScoredTasks
+from qualab.model.ports import ScoredTasks
 from qualab.model.registry import AuditEntry
 from qualab.model.wording import storable_text
 from qualab.run.prepare import Services
 from qualab.run.prune import check_free
 from qualab.run.sign import ACTION, details_of
 from qualab.run.stored import place_of, tasks_of
+
+if TYPE_CHECKING:
+    from qualab.store.registry import Registry
 
 MOST_SHOWN = 3
 PAGE = 5_000

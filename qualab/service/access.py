@@ -16,14 +16,17 @@ from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from anyio import to_thread
 
 from qualab.errors import Forbidden, InvalidValue, SecretForbidden, TooManyRequests, Unauthenticated
-from qualab.model.ports import Clock, Registry
+from qualab.model.ports import Clock
 from qualab.model.registry import AuditEntry, Scope, Token
 from qualab.model.wording import storable_text
+
+if TYPE_CHECKING:
+    from qualab.store.registry import Registry
 
 T = TypeVar("T")
 FORM = re.compile(r"qlb_([0-9a-f]{12})\.([A-Za-z0-9_-]{43})")

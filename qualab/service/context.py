@@ -1,21 +1,17 @@
-"""What the service's use cases share, and a request for a comparison: read, checked and queued for its hosts."""
+"""What the service's use cases share, and a request for a comparison: read and checked."""
 
 from __future__ import annotations
 
 import difflib
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qualab.endpoints.allowing import AllowedEndpoints, allowed_opening
-from qualab.errors import InvalidValue, PathForbidden, QualabError, SecretForbidden, UnknownSetting
+from qualab.errors import InvalidValue, PathForbidden, SecretForbidden, UnknownSetting
 from qualab.model.items import JsonObject
 from qualab.model.names import ArmName
-from qualab.model.ports import Jobs, Registry, Secrets
-from qualab.model.registry import HostLease, Submission, SubmissionStatus, check_slots, host_of
 from qualab.run.prepare import FrozenPlan, Services, from_document, to_document
 from qualab.service.access import ReferencedSecrets
 from qualab.service.planner import Planner
@@ -32,13 +28,16 @@ from qualab.settings import (
     load,
 )
 
+if TYPE_CHECKING:
+    from qualab.store.registry import Registry
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRequest:
     """A request for a comparison, read and allowed."""
 
     document: JsonObject
-    """What is kept of it: reading that again gives the same."""
+    """The request as it is stored; reading it again gives the same."""
     experiment: Settings
     keys: Mapping[ArmName, str]
     """References; an arm without a key is left out."""
@@ -47,7 +46,7 @@ class ComparisonRequest:
     frozen: FrozenPlan | None
     accept_underpowered: bool
     is_exclusive: bool = False
-    """Whether nothing else may be asked of its hosts meanwhile."""
+    """Whether no other comparison may use its hosts meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +55,16 @@ class Context:
 
     services: Services
     registry: Registry
-    jobs: Jobs
     settings: ServiceSettings
     allowed: AllowedEndpoints
-    secrets: Secrets
+    secrets: ReferencedSecrets
     planner: Planner
+
+    def workers(self) -> int:
+        """Count the workers that are alive."""
+        services = self.services
+        stale_after_s = services.pulse.stale_after_s
+        return len(services.store.workers(now=services.clock.now(), stale_after_s=stale_after_s))
 
     def read_document(self, body: JsonObject, *, needed: tuple[str, ...] = NEEDED_TO_RUN) -> ComparisonRequest:
         """Read an experiment's settings, or a plan file's content with the places beside it.
@@ -99,78 +103,6 @@ class Context:
 
 EXCLUSIVE = "exclusive"
 """The key of a request that keeps its hosts to itself."""
-OVERTAKEN_BY = timedelta(minutes=10)
-"""Who came later by less may have a host first."""
-
-
-def slots_of(experiment: Settings) -> Mapping[str, int]:
-    """Requests in flight at each host; both arms may be on one."""
-    noise = experiment.noise_plan.concurrency if experiment.noise_plan else 0
-    each = experiment.concurrency
-    slots = Counter({host_of(experiment.candidate): each})
-    slots[host_of(experiment.baseline)] += max(each, noise)
-    return slots
-
-
-def check_hosts(context: Context, experiment: Settings) -> None:
-    """Raises InvalidValue for what no wait would bring about."""
-    try:
-        check_slots(slots_of(experiment), context.settings.host_concurrency)
-    except InvalidValue as exc:
-        raise InvalidValue(exc.message, hint=exc.hint, fields={"concurrency": exc.message}) from exc
-
-
-def take_hosts(context: Context, submission: Submission, request: ComparisonRequest) -> bool:
-    """Takes all that it needs, or none: what is left over by those that run and those before it. Raises InvalidValue
-    for what no wait would bring about."""
-    slots = slots_of(request.experiment)
-    services = context.services
-    return context.registry.lease_hosts(
-        submission.id,
-        slots,
-        reserved=list(_reserved(context, submission, slots)),
-        runner=services.runner,
-        limit=context.settings.host_concurrency,
-        is_exclusive=request.is_exclusive,
-        now=services.clock.now(),
-        stale_after_s=services.pulse.stale_after_s,
-    )
-
-
-def _reserved(context: Context, submission: Submission, slots: Mapping[str, int]) -> Iterator[HostLease]:
-    """What those before it will need of its hosts: smaller ones that keep coming would have them wait for ever."""
-    for other in context.registry.submissions(SubmissionStatus.QUEUED):
-        if other.id == submission.id:
-            return
-        if slots.keys() & _hosts_of(other) and not _may_overtake(submission, other):
-            yield from _needed(context, other)
-
-
-def _may_overtake(later: Submission, earlier: Submission) -> bool:
-    """Who came at about the same time takes a free host at once, and does not look for who was first."""
-    return not earlier.experiment.get(EXCLUSIVE) and later.created_at - earlier.created_at < OVERTAKEN_BY
-
-
-def _needed(context: Context, waiting: Submission) -> Iterator[HostLease]:
-    try:
-        request = context.read_document(waiting.experiment)
-    except QualabError:  # it fails when its turn comes
-        return
-    for host, slots in slots_of(request.experiment).items():
-        yield HostLease(
-            host=host,
-            comparison_id=waiting.id,
-            runner="",
-            slots=slots,
-            is_exclusive=request.is_exclusive,
-            heartbeat_at=waiting.created_at,
-        )
-
-
-def _hosts_of(submission: Submission) -> set[str]:
-    return {host_of(str(submission.experiment.get(arm, ""))) for arm in ArmName}
-
-
 ACCEPT = "accept_underpowered"
 PLAN_PARTS = (PLAN_FORMAT, "hash", "frozen_at", "figures", "experiment", "plan")
 KEY_FILES = tuple(f"{name}_file" for name in KEY_FIELDS)
@@ -181,14 +113,13 @@ VERIFIED = ("pods", "containers")
 MOST_WRONG = 20
 
 
-def context_of(services: Services, registry: Registry, jobs: Jobs, settings: ServiceSettings) -> Context:
+def context_of(services: Services, registry: Registry, settings: ServiceSettings) -> Context:
     """Make the context. Endpoints are opened through the allow list from here on."""
     allowed = AllowedEndpoints(settings.endpoints)
     secrets = ReferencedSecrets(env=settings.secret_env, folder=settings.secret_dir)
     return Context(
         services=replace(services, open_endpoint=allowed_opening(allowed), pulse=settings.pulse),
         registry=registry,
-        jobs=jobs,
         settings=settings,
         allowed=allowed,
         secrets=secrets,
@@ -251,7 +182,7 @@ def _short(name: str) -> str:
     return name if len(name) <= 60 else f"{name[:60]}..."
 
 
-def _keys(content: Mapping[str, Any], secrets: Secrets) -> dict[ArmName, str]:
+def _keys(content: Mapping[str, Any], secrets: ReferencedSecrets) -> dict[ArmName, str]:
     """References by arm: its own before the common one. Raises SecretForbidden for values, without repeating them."""
     for name in KEY_FIELDS:
         if content.get(name) is not None:
@@ -268,7 +199,9 @@ def _keys(content: Mapping[str, Any], secrets: Secrets) -> dict[ArmName, str]:
 
 def _check_places(content: Mapping[str, Any], settings: ServiceSettings) -> None:
     wrong = {name: problem for name in content if (problem := _problem(name, content[name], settings))}
-    wrong |= {f"pins.{name}": problem for name, problem in _of_pins(content, settings)}
+    pins = content.get("pins")
+    if isinstance(pins, dict) and (problem := _problem("checkpoint", pins.get("checkpoint"), settings)):
+        wrong["pins.checkpoint"] = problem
     if wrong:
         name, problem = next(iter(wrong.items()))
         raise PathForbidden(f"{name} {problem}", hint="Leave it out, or ask the service's operator", fields=wrong)
@@ -282,16 +215,6 @@ def _check_places(content: Mapping[str, Any], settings: ServiceSettings) -> None
             )
 
 
-def _of_pins(content: Mapping[str, Any], settings: ServiceSettings) -> Iterator[tuple[str, str]]:
-    pins = content.get("pins")
-    if (
-        isinstance(pins, dict)
-        and pins.get("checkpoint")
-        and (problem := _problem("checkpoint", pins["checkpoint"], settings))
-    ):
-        yield "checkpoint", problem
-
-
 def _problem(name: str, value: Any, settings: ServiceSettings) -> str:
     """Why a request may not say this of the service's machine; empty where it may."""
     if not value:
@@ -302,18 +225,14 @@ def _problem(name: str, value: Any, settings: ServiceSettings) -> str:
         return "is the service's own, and may not be sent"
     if name in VERIFIED and not settings.may_verify_pins:
         return "may not be sent: the service does not look at pods and containers"
-    if name in PATHS and not all(_is_allowed(path, settings) for path in _paths(value)):
+    paths = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    if name in PATHS and not all(_is_allowed(str(path).strip(), settings) for path in paths):
         return "names a path of the service's machine that requests may not name"
     return ""
 
 
-def _paths(value: Any) -> list[str]:
-    listed = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
-    return [str(one).strip() for one in listed]
-
-
 def _is_allowed(path: str, settings: ServiceSettings) -> bool:
-    """Whether a path, links followed, lies in a folder that requests may name."""
+    """Check whether a path, links followed, lies in a folder that requests may name."""
     folders = [*settings.allowed_paths, *([settings.data_dir] if settings.data_dir else [])]
     try:
         whole = Path(path).resolve()
@@ -341,7 +260,7 @@ def _check_planned(found: Settings, frozen: FrozenPlan) -> None:
 
 
 def _document(content: Mapping[str, Any], frozen: FrozenPlan | None) -> JsonObject:
-    """What is kept: what was said, without what was only for people."""
+    """The request to store, without what is only for people."""
     if frozen is None:
         return dict(content)
     beside = {name: value for name, value in content.items() if name in PLACE_FIELDS and name not in frozen.settings}

@@ -228,7 +228,7 @@ class Planner:
 
 
 def beliefs_of(frozen: Plan) -> Given:
-    """What a frozen plan assumed, metric by metric."""
+    """Read what a frozen plan assumed, metric by metric."""
     assumed = frozen.assumptions
     if assumed is None:
         return Given()
@@ -236,7 +236,7 @@ def beliefs_of(frozen: Plan) -> Given:
 
 
 def _has_failed(future: Future[Any]) -> bool:
-    """Whether another try may do better."""
+    """Check whether another try may do better."""
     return future.done() and (future.cancelled() or not isinstance(future.exception(), ScoringTimedOut | type(None)))
 
 

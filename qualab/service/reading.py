@@ -23,8 +23,6 @@ from qualab.model.registry import (
     ComparisonSummary,
     MetricsSummary,
     Page,
-    Submission,
-    SubmissionStatus,
     VerdictSummary,
     not_found,
 )
@@ -92,15 +90,12 @@ RATE_WITHIN_S = 60.0
 """Older looks say nothing of what it is lately."""
 
 PHASES = {
-    SubmissionStatus.QUEUED: "waiting for a worker",
-    SubmissionStatus.RUNNING: "preparing",
+    ComparisonStatus.QUEUED: "waiting for a worker",
     ComparisonStatus.PLANNED: "preparing",
     ComparisonStatus.RUNNING: "asking",
     ComparisonStatus.ANSWERED: "scoring and analysing",
-    ComparisonStatus.INTERRUPTED: "interrupted",
-    ComparisonStatus.STOPPED: "stopped",
-    ComparisonStatus.FINISHED: "finished",
 }
+"""What a comparison does in a status; the others say it themselves."""
 
 COUNTED = (ComparisonStatus.RUNNING, ComparisonStatus.ANSWERED)
 """Statuses of a comparison that is asking or scoring."""
@@ -111,7 +106,7 @@ class Progress:
     """How far a comparison is."""
 
     id: str
-    status: ComparisonStatus | SubmissionStatus
+    status: ComparisonStatus
     phase: str
     answered: dict[ArmName, int]
     unanswered: dict[ArmName, int]
@@ -128,7 +123,7 @@ class Progress:
 
     @property
     def mark(self) -> str:
-        """The same for the same state, whichever process looks: the id of an event."""
+        """Id of an event: the same for the same state, whichever process reads it."""
         return sha256(canonical_json([self.status, self.answered, self.unanswered, self.verdict, self.has_ended]))[:16]
 
 
@@ -144,31 +139,34 @@ class Follower:
 
     def look(self) -> Progress:
         """Return the progress now. Raises ComparisonNotFound, StoreError."""
-        found = comparison_state(self._context, self._id)
-        if found.summary.plan_hash and self._n_requests is None:
+        summary = summary_of(self._context, self._id)
+        if summary.plan_hash and self._n_requests is None:
             store = self._context.services.store
             repeats = store.get(self._id).plan.sampling.repeats
             self._n_requests = repeats * store.n_requests(self._id)
-        came_back, unanswered = self._came_back(found)
+        came_back, unanswered = self._came_back(summary)
+        phase = PHASES.get(summary.status, summary.status.value)
+        if summary.status is ComparisonStatus.RUNNING and summary.started_at is None:
+            phase = PHASES[ComparisonStatus.PLANNED]
         with self._lock:
             rate = self._rate_with(sum(came_back.values()))
         return Progress(
             id=self._id,
-            status=found.summary.status,
-            phase=PHASES.get(found.summary.status, found.summary.status.value),
+            status=summary.status,
+            phase=phase,
             answered={arm: came_back[arm] - unanswered[arm] for arm in ArmName},
             unanswered=unanswered,
             n_requests=self._n_requests,
             rate=rate,
             eta_s=self._eta_s(came_back, rate),
-            verdict=found.summary.verdict,
-            stop_reason=found.summary.stop_reason,
-            has_ended=found.has_ended,
+            verdict=summary.verdict,
+            stop_reason=summary.stop_reason,
+            has_ended=summary.status.has_ended,
         )
 
-    def _came_back(self, found: ComparisonState) -> tuple[Mapping[ArmName, int], dict[ArmName, int]]:
+    def _came_back(self, summary: ComparisonSummary) -> tuple[Mapping[ArmName, int], dict[ArmName, int]]:
         """Requests of each arm that came back, and those of them that have no answer, which are counted first."""
-        if not found.summary.plan_hash:
+        if not summary.plan_hash:
             return dict.fromkeys(ArmName, 0), dict.fromkeys(ArmName, 0)
         store = self._context.services.store
         unanswered = dict(store.n_unanswered(self._id))
@@ -192,29 +190,6 @@ class Follower:
 ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 HASH = re.compile(r"[0-9a-f]{64}")
 MOST_POSITION = 2**31 - 1
-ENDED = frozenset(
-    {ComparisonStatus.FINISHED, SubmissionStatus.DONE, SubmissionStatus.FAILED, SubmissionStatus.CANCELLED}
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonState:
-    """A comparison with the request that it came of; None for one that was started at a command line."""
-
-    summary: ComparisonSummary
-    submission: Submission | None
-
-    @property
-    def version(self) -> int:
-        """Of what may change; 0 where nothing can be asked for."""
-        return self.submission.version if self.submission else 0
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing is under way or waits to be."""
-        if self.submission is not None:
-            return self.submission.status in ENDED
-        return self.summary.status in ENDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,10 +254,9 @@ class AnalysisSummary:
     """SHA-256 of its canonical JSON."""
 
 
-def comparison_state(context: Context, comparison_id: str) -> ComparisonState:
+def summary_of(context: Context, comparison_id: str) -> ComparisonSummary:
     """Raises ComparisonNotFound; the beginning of an id is none."""
-    summary, submission = context.registry.about(known_id(comparison_id))
-    return ComparisonState(summary=summary, submission=submission)
+    return context.registry.summary(known_id(comparison_id))
 
 
 def known_id(comparison_id: str) -> str:
@@ -294,20 +268,7 @@ def known_id(comparison_id: str) -> str:
 
 def verdict_of(context: Context, comparison_id: str) -> VerdictSummary:
     """Return the verdict, from one row, without its analysis. Raises ComparisonNotFound."""
-    state = comparison_state(context, comparison_id)
-    summary = state.summary
-    return VerdictSummary(
-        id=summary.id,
-        status=summary.status,
-        has_ended=state.has_ended,
-        verdict=summary.verdict,
-        plan_hash=summary.plan_hash,
-        label=summary.label,
-        model=summary.model,
-        finished_at=summary.finished_at,
-        stop_reason=summary.stop_reason,
-        error=state.submission.error if state.submission else {},
-    )
+    return VerdictSummary.of(summary_of(context, comparison_id))
 
 
 def comparison_of(context: Context, comparison_id: str) -> Comparison:
@@ -315,7 +276,7 @@ def comparison_of(context: Context, comparison_id: str) -> Comparison:
     try:
         found = context.services.store.get(known_id(comparison_id))
     except ComparisonNotFound:
-        status = comparison_state(context, comparison_id).summary.status
+        status = summary_of(context, comparison_id).status
         raise NotYet(
             f"Comparison {comparison_id} is {status.value}: its plan is not drawn up yet", hint="Follow its events"
         ) from None
@@ -333,7 +294,7 @@ def plan_document(context: Context, comparison_id: str) -> JsonObject:
 
 
 def analysis_of(context: Context, comparison_id: str, *, plan_hash: str | None = None) -> Analysis:
-    """Under its own plan unless another is named. Raises as `comparison_of`, NotYet."""
+    """Read an analysis, under its own plan unless another is named. Raises as `comparison_of`, NotYet."""
     found = comparison_of(context, comparison_id)
     can_be = plan_hash is None or HASH.fullmatch(plan_hash)
     analysis = context.services.store.analysis(found.id, plan_hash=plan_hash) if can_be else None
@@ -360,7 +321,7 @@ def metrics_of(context: Context, comparison_id: str) -> MetricsSummary:
 
 
 def acceptance_of(context: Context, comparison_id: str) -> Treatment:
-    """What the drafter did. Raises as `analysis_of`."""
+    """Read what the drafter did. Raises as `analysis_of`."""
     found = analysis_of(context, comparison_id).treatment
     if found is None:
         raise NotYet(f"The analysis of {comparison_id} did not look into engines", hint="Analyse it again")
@@ -385,17 +346,16 @@ def analysis_summary(analysis: Analysis, comparison: Comparison) -> AnalysisSumm
 
 
 def preflight_of(context: Context, comparison_id: str) -> PreflightDetail:
-    """As last seen. Raises ComparisonNotFound."""
-    found = comparison_state(context, comparison_id)
-    has_plan = bool(found.summary.plan_hash)
-    seen = context.services.store.observations(comparison_id) if has_plan else ()
+    """Read what was last seen of the engines. Raises ComparisonNotFound."""
+    summary = summary_of(context, comparison_id)
+    seen = context.services.store.observations(comparison_id)
     engines = engines_seen(seen)
     both = [engines[arm] for arm in ArmName if arm in engines]
     return PreflightDetail(
         engines=engines,
         differences=tuple(differences(*both)) if len(both) == len(ArmName) else (),
         pins=pins_seen(seen),
-        error=found.submission.error if found.submission else {},
+        error=summary.error,
     )
 
 
@@ -421,6 +381,12 @@ def item_of(context: Context, comparison_id: str, position: int) -> ItemDetail:
     if not 0 <= position <= MOST_POSITION:
         raise ItemNotFound(f"Comparison {found.id} has no item {position}", hint="Positions count from 0")
     item, answers, scores = context.registry.pair(found.id, position)
+    sampling = found.plan.sampling
+    bodies = [
+        (request, repeat, encode_body(request.payload, seed=sampling.seed + repeat))
+        for repeat in range(sampling.repeats)
+        for request in item.requests
+    ]
     return ItemDetail(
         position=item.position,
         task=item.task,
@@ -428,28 +394,25 @@ def item_of(context: Context, comparison_id: str, position: int) -> ItemDetail:
         kind=item.kind.value,
         doc=item.doc,
         target=item.target,
-        requests=_bodies(item, found),
-        answers=tuple(map(_answer, answers)),
+        requests=tuple(
+            RequestBody(
+                choice=request.choice,
+                repeat=repeat,
+                route=request.api.value,
+                body=body.decode(),
+                sha256_begins=body_hash(body).hex(),
+            )
+            for request, repeat, body in bodies
+        ),
+        answers=tuple(
+            AnswerDetail(
+                arm=one.arm,
+                choice=one.choice,
+                repeat=one.repeat,
+                request_hash=one.request_hash.hex(),
+                reply=one.reply,
+            )
+            for one in answers
+        ),
         scores=tuple(scores),
-    )
-
-
-def _answer(one: Answer) -> AnswerDetail:
-    return AnswerDetail(
-        arm=one.arm, choice=one.choice, repeat=one.repeat, request_hash=one.request_hash.hex(), reply=one.reply
-    )
-
-
-def _bodies(item: Item, comparison: Comparison) -> tuple[RequestBody, ...]:
-    sampling = comparison.plan.sampling
-    return tuple(
-        _body(request.choice, repeat, request.api.value, encode_body(request.payload, seed=sampling.seed + repeat))
-        for repeat in range(sampling.repeats)
-        for request in item.requests
-    )
-
-
-def _body(choice: int, repeat: int, route: str, body: bytes) -> RequestBody:
-    return RequestBody(
-        choice=choice, repeat=repeat, route=route, body=body.decode(), sha256_begins=body_hash(body).hex()
     )

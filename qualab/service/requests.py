@@ -15,34 +15,33 @@ from qualab.errors import (
     InvalidValue,
     TooManyTasks,
     Underpowered,
-    VersionConflict,
     WrongState,
 )
 from qualab.model.canonical import canonical_json, plan_hash, sha256
 from qualab.model.comparison import Analysis
 from qualab.model.items import JsonObject
-from qualab.model.names import ComparisonStatus
-from qualab.model.registry import UNDER_WAY, Scope, Submission, SubmissionStatus, signed_off
+from qualab.model.names import UNDER_WAY, ComparisonStatus
+from qualab.model.registry import ComparisonSummary, Scope, address_of, signed_off
 from qualab.model.wording import is_one_line
 from qualab.planning.suite import EVERYWHERE, Given, Planning, pilot_of
+from qualab.run.ask import looked_to
 from qualab.run.prepare import FrozenPlan, check_frozen, to_document
 from qualab.run.stored import compare_again, with_rule
 from qualab.service.access import Actor, Caller
-from qualab.service.context import ComparisonRequest, Context, check_hosts, read_rule
+from qualab.service.context import ComparisonRequest, Context, read_rule
 from qualab.service.planner import beliefs_of
 from qualab.service.reading import (
     AnalysisSummary,
-    ComparisonState,
     analysis_summary,
     comparison_of,
-    comparison_state,
     known_id,
+    summary_of,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewAnalysis:
-    """What came of it."""
+    """A comparison that was analysed again."""
 
     name: AnalysisSummary
     is_as_stored: bool
@@ -50,7 +49,7 @@ class NewAnalysis:
 
 
 def analyse_again(context: Context, comparison_id: str, changes: JsonObject, *, by: Actor) -> NewAnalysis:
-    """Under the comparison's own plan, or with parts of its rule changed: then it is marked as made after the data.
+    """Analyse under the comparison's own plan, or with another rule: then it is marked as made after the data.
 
     Raises as `compare_again`, `with_rule` and `read_rule`, NotYet.
     """
@@ -74,7 +73,7 @@ ASSUME_RULE = "a number, or an object of numbers by benchmark, task or metric"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputedPlan:
-    """What came of it."""
+    """What a plan can prove."""
 
     plan_hash: str
     document: JsonObject | None
@@ -146,8 +145,8 @@ KEY_RULE = "1 to 200 printable ASCII characters without spaces"
 MOST_CHARACTERS = 200
 
 
-def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> tuple[Submission, bool]:
-    """Stores and enqueues a comparison; False where an idempotency key was used before, with what was stored then.
+def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> str:
+    """Queue a comparison and return its id; with an idempotency key that was used before, that comparison's.
 
     Raises as `Context.read_document` and loading tasks, EndpointForbidden, Underpowered, StillLoading, KeyReused.
     """
@@ -156,19 +155,19 @@ def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> t
     request = context.read_document(body)
     check_request(context, request)
     _check_power(planned(context, request, caller=by.caller), accepted=request.accept_underpowered)
-    submission = Submission(
-        id=new_id(by.at),
-        experiment=request.document,
-        label=request.experiment.label,
-        model=request.experiment.model,
-        created_at=by.at,
-        created_by=by.who,
+    experiment, comparison_id = request.experiment, new_id(by.at)
+    return context.services.store.submit(
+        comparison_id,
+        request.document,
+        entry=by.entry("comparison.create", comparison_id, label=experiment.label, model=experiment.model),
+        baseline=experiment.baseline,
+        candidate=experiment.candidate,
+        model=experiment.model,
+        label=experiment.label,
+        is_exclusive=request.is_exclusive,
+        key=key,
+        body_hash=sha256(canonical_json(body)),
     )
-    entry = by.entry("comparison.create", submission.id, label=submission.label, model=submission.model)
-    stored, is_new = context.registry.submit(submission, entry=entry, key=key, body_hash=sha256(canonical_json(body)))
-    if stored.status is SubmissionStatus.QUEUED:
-        context.jobs.enqueue(stored.id)
-    return stored, is_new
 
 
 def check_request(context: Context, request: ComparisonRequest) -> None:
@@ -182,7 +181,12 @@ def check_request(context: Context, request: ComparisonRequest) -> None:
             )
     for name in ("baseline", "candidate"):
         _check_endpoint(context, name, getattr(experiment, name))
-    check_hosts(context, experiment)
+    each = experiment.concurrency
+    noise = experiment.noise_plan.concurrency if experiment.noise_plan else 0
+    is_one_host = address_of(experiment.baseline)[0] == address_of(experiment.candidate)[0]
+    if max(each, noise) + (each if is_one_host else 0) > context.settings.host_concurrency:
+        limit = context.settings.host_concurrency
+        raise InvalidValue.must_be("concurrency", f"so small that a host gets at most {limit} requests at once")
     if context.services.is_same_server(experiment.baseline, experiment.candidate):
         raise InvalidValue.must_be("candidate", "the URL of another server than the baseline")
 
@@ -195,7 +199,7 @@ def _check_endpoint(context: Context, name: str, url: str) -> None:
 
 
 def planned(context: Context, request: ComparisonRequest, *, caller: str) -> Planning:
-    """What the items can prove. Raises PlanChanged where a frozen plan would not be what is run."""
+    """Compute what the items can prove. Raises PlanChanged where a frozen plan would not be what is run."""
     frozen = request.frozen.plan if request.frozen else None
     given = beliefs_of(frozen) if frozen else Given()
     hashed = frozen.pins.checkpoint_hash if frozen else ""
@@ -206,7 +210,7 @@ def planned(context: Context, request: ComparisonRequest, *, caller: str) -> Pla
 
 
 def new_id(now: datetime) -> str:
-    """Of a comparison."""
+    """Make an id that sorts by time."""
     return f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
@@ -219,67 +223,65 @@ def _check_power(found: Planning, *, accepted: bool) -> None:
         )
 
 
-def cancel(context: Context, comparison_id: str, *, by: Actor, version: int | None = None) -> Submission:
-    """Ends it where it waits or runs. Raises ComparisonNotFound, WrongState, VersionConflict."""
-    found = _own(comparison_state(context, comparison_id), version)
-    if found.status is SubmissionStatus.CANCELLED:
-        return found
-    if found.status not in UNDER_WAY:
+def cancel(context: Context, comparison_id: str, *, by: Actor, seen: ComparisonSummary | None = None) -> None:
+    """End what waits or runs, as it was `seen`. Raises ComparisonNotFound, WrongState, VersionConflict."""
+    summary = _requested(context, comparison_id, seen)
+    if summary.status is ComparisonStatus.CANCELLED:
+        return
+    if summary.status not in UNDER_WAY:
         raise WrongState(
-            f"Comparison {comparison_id} is {found.status.value}: there is nothing to cancel",
+            f"Comparison {comparison_id} is {summary.status.value}: there is nothing to cancel",
             hint="Only what is queued or running can be cancelled",
         )
     entry = by.entry("comparison.cancel", comparison_id)
-    changed = context.registry.set_submission(
-        comparison_id, SubmissionStatus.CANCELLED, entry=entry, version=found.version
-    )
-    context.jobs.cancel(comparison_id)
-    return changed
+    context.services.store.cancel(comparison_id, entry=entry, version=summary.version)
 
 
 def resume(
-    context: Context, comparison_id: str, *, by: Actor, retry_failed: bool = False, version: int | None = None
-) -> Submission:
-    """Takes up again what was cancelled, stopped or failed. Raises ComparisonNotFound, WrongState, ComparisonSignedOff,
-    VersionConflict."""
-    seen = comparison_state(context, comparison_id)
-    found = _own(seen, version)
-    if found.status in UNDER_WAY:
-        raise WrongState(f"Comparison {comparison_id} is {found.status.value} already", hint="Follow its events")
-    if seen.summary.is_signed_off:
+    context: Context,
+    comparison_id: str,
+    *,
+    by: Actor,
+    retry_failed: bool = False,
+    seen: ComparisonSummary | None = None,
+) -> None:
+    """Queue what was cancelled, stopped or failed again, as it was `seen`.
+
+    Raises ComparisonNotFound, WrongState, ComparisonSignedOff, VersionConflict.
+    """
+    summary = _requested(context, comparison_id, seen)
+    if summary.status in UNDER_WAY:
+        raise WrongState(f"Comparison {comparison_id} is {summary.status.value} already", hint="Follow its events")
+    if summary.is_signed_off:
         raise signed_off(comparison_id)
-    if seen.summary.status is ComparisonStatus.FINISHED and not retry_failed:
+    if summary.status is ComparisonStatus.FINISHED and not retry_failed:
         raise WrongState(
             f"Comparison {comparison_id} is finished", hint="Only retry_failed: true takes up a finished comparison"
         )
-    entry = by.entry("comparison.resume", comparison_id, retry_failed=str(retry_failed).lower())
-    changed = context.registry.set_submission(
-        comparison_id, SubmissionStatus.QUEUED, entry=entry, error={}, version=found.version
+    store = context.services.store
+    store.requeue(
+        comparison_id,
+        entry=by.entry("comparison.resume", comparison_id, retry_failed=str(retry_failed).lower()),
+        version=summary.version,
+        drop_failures_from=looked_to(store.looks(comparison_id)) if retry_failed else None,
     )
-    context.jobs.resume(comparison_id, retry_failed=retry_failed)
-    return changed
 
 
-def delete(context: Context, comparison_id: str, *, by: Actor, seen: ComparisonState | None = None) -> None:
-    """As it was `seen`, if that is said. Raises ComparisonNotFound, ComparisonBusy, ComparisonSignedOff,
-    VersionConflict."""
-    entry = by.entry("comparison.delete", known_id(comparison_id))
-    read = None if seen is None else (seen.summary, seen.submission)
-    context.registry.delete(comparison_id, entry=entry, stale_after_s=context.services.pulse.stale_after_s, seen=read)
+def delete(context: Context, comparison_id: str, *, by: Actor, seen: ComparisonSummary | None = None) -> None:
+    """Delete it as it was `seen`. Raises ComparisonNotFound, ComparisonBusy, ComparisonSignedOff, VersionConflict."""
+    context.registry.delete(
+        comparison_id,
+        entry=by.entry("comparison.delete", known_id(comparison_id)),
+        stale_after_s=context.services.pulse.stale_after_s,
+        version=None if seen is None else seen.version,
+    )
 
 
-def _own(seen: ComparisonState, version: int | None) -> Submission:
-    if seen.submission is None:
+def _requested(context: Context, comparison_id: str, seen: ComparisonSummary | None) -> ComparisonSummary:
+    summary = seen or summary_of(context, comparison_id)
+    if not summary.is_requested:
         raise WrongState(
-            f"Comparison {seen.summary.id} was not asked for over the service",
-            hint=f"Where it was started: qualab resume {seen.summary.id}",
+            f"Comparison {comparison_id} was not asked for over the service",
+            hint=f"Where it was started: qualab resume {comparison_id}",
         )
-    _check_version(seen.submission, version)
-    return seen.submission
-
-
-def _check_version(found: Submission, version: int | None) -> None:
-    if version is not None and version != found.version:
-        raise VersionConflict(
-            f"Comparison {found.id} has changed since it was read", hint="Read it again, and send its ETag in If-Match"
-        )
+    return summary

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, ValidationError
+from pydantic.config import JsonDict
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from qualab.errors import InvalidValue
@@ -16,28 +18,41 @@ LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 LOOPBACK_ENDPOINTS = ("localhost", "127.0.0.0/8", "::1/128")
 
 
+def _repeated(option: str, description: str, default: Any = ()) -> Any:
+    """A list, whose option names one entry each time."""
+    extra: JsonDict = {"option": option}
+    return Field(default, description=f"{description} Repeat it for more.", json_schema_extra=extra)
+
+
 class ServiceSettings(BaseSettings):
-    """Seconds, bytes, fractions. What requests may reach is closed unless it is named here."""
+    """Seconds, bytes, fractions. What requests may reach is closed unless it is named here.
+
+    A field with a description is an option of the commands that take it.
+    """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
-    host: str = "127.0.0.1"
-    port: int = Field(8080, ge=0, le=65_535)
-    allowed_hosts: Names = ()
-    """Names that the Host header may hold, beside this machine's own where the service listens on loopback alone."""
-    allowed_endpoints: Names | None = None
-    """Host names (with * in them, with a port), addresses and networks that may be called."""
-    allowed_paths: Paths = ()
-    """Folders of this machine that requests may name, beside the service's own data directory."""
+    host: str = Field("127.0.0.1", description="Address to listen on; another than loopback needs a token.")
+    port: int = Field(8080, ge=0, le=65_535, description="Port; 0 takes a free one. Default: 8080.")
+    allowed_hosts: Names = _repeated("--allow-host", "A name that the Host header may hold.")
+    """Beside this machine's own where the service listens on loopback alone."""
+    allowed_endpoints: Names | None = _repeated(
+        "--allow-endpoint", "What may be called: host (with *), address or network.", default=None
+    )
+    allowed_paths: Paths = _repeated("--allow-path", "A folder of this machine that requests may name.")
+    """Beside the service's own data directory."""
     data_dir: Path | None = None
-    secret_env: Names = ("QUALAB_KEY_*",)
-    """Environment variables that "env:NAME" may lead to; * stands for anything."""
-    secret_dir: Path | None = None
-    """The folder of the files that "file:/path" may lead to."""
-    token_file: Path | None = None
-    """Holds a token with the scope admin, beside those of the database."""
+    secret_env: Names = _repeated(
+        "--secret-env",
+        "Environment variables that env:NAME may name. Default: QUALAB_KEY_*.",
+        default=("QUALAB_KEY_*",),
+    )
+    secret_dir: Path | None = Field(None, description="Folder of the files that file:/path may name.")
+    token_file: Path | None = Field(
+        None, description="File with an admin token (`qualab token generate`), beside those of the database."
+    )
     may_verify_pins: bool = False
-    """Whether requests may name pods and containers, at which kubectl and docker look with the service's rights."""
+    """Let requests name pods and containers: kubectl and docker look at them with the service's rights."""
     max_body_bytes: int = Field(2 << 20, ge=1)
     rate: float = Field(100.0, ge=0)
     """Requests a second of one token, or of one address without a token; 0 is no limit."""
@@ -55,21 +70,17 @@ class ServiceSettings(BaseSettings):
     threads: int = Field(16, ge=1)
     """Requests that may use the database at once."""
     host_concurrency: int = Field(64, ge=1)
-    """Requests in flight at one endpoint host, of all comparisons of all workers."""
+    """Requests of one comparison in flight at one endpoint host."""
     beat_s: float = Field(5.0, gt=0)
     """How often a worker sends a heartbeat."""
     stale_after_s: float = Field(30.0, gt=0)
     """How long a worker may be silent before another takes over its comparison."""
-    sweep_s: float = Field(5.0, gt=0)
-    """How often each worker looks for comparisons whose worker died."""
     queue_poll_s: float = Field(1.0, gt=0)
-    """How often an idle worker looks into the queue."""
-    host_wait_s: float = Field(3.0, gt=0)
-    """How long a comparison waits whose host is in use."""
+    """How often an idle worker looks for a comparison that is queued."""
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """True where only this machine can connect."""
         return self.host in LOOPBACK_HOSTS
 
     @property

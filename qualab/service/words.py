@@ -67,7 +67,6 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "hours left": ("about {n} h left", "약 {n}시간 남음"),
     "status queued": ("queued", "대기 중"),
     "status running": ("running", "실행 중"),
-    "status done": ("done", "처리됨"),
     "status failed": ("failed", "실패"),
     "status cancelled": ("cancelled", "취소됨"),
     "status planned": ("being prepared", "준비 중"),

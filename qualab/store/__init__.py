@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from qualab.store.schema import current, open_store, upgrade
-from qualab.store.sql import SqlStore
+from qualab.store.store import Store
 
-__all__ = ["SqlStore", "current", "open_store", "upgrade"]
+__all__ = ["Store", "current", "open_store", "upgrade"]

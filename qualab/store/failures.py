@@ -135,7 +135,7 @@ def _is_full(location: Location) -> bool:
 
 
 def _is_unwritable(location: Location) -> bool:
-    """Whether the file, or its directory, where SQLite keeps its log, may not be written."""
+    """Check whether the file may not be written, or its directory, where SQLite keeps its log."""
     if location.path is None or not location.path.parent.is_dir():
         return False
     return any(not os.access(place, os.W_OK) for place in (location.path.parent, location.path) if place.exists())

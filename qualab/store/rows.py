@@ -1,4 +1,4 @@
-"""Rows of the tables as values of the model, and back; what store and registry query alike."""
+"""Rows of the tables as values of the model, and back; what several queries share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
-from sqlalchemy import ColumnElement, Connection, Row, Table, select
+from sqlalchemy import ColumnElement, Connection, Row, Table, insert
 
 from qualab.errors import StoreError
 from qualab.model.comparison import Comparison, Look
@@ -18,8 +18,8 @@ from qualab.model.items import Answer, Drafted, Item, Outcome, Prompt, Reply, Re
 from qualab.model.names import Api
 from qualab.model.plan import Plan
 from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import Claim, Submission, impossible_outcome
-from qualab.store.tables import comparison, score, to_json
+from qualab.model.registry import AuditEntry
+from qualab.store.tables import audit, comparison, score, to_json
 
 T = TypeVar("T")
 CHUNK = 1_000
@@ -50,29 +50,26 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, An
     return connection.execute(statement, rows, execution_options={"preserve_rowcount": True}).rowcount
 
 
-def matching(wanted: ComparisonFilter, table: Table) -> Iterator[ColumnElement[bool]]:
-    """A filter's conditions on comparisons, or on submissions, which have no verdict."""
-    c = table.c
-    if wanted.status is not None:
-        yield c.status == wanted.status
-    if wanted.verdict is not None:
-        yield c.verdict == wanted.verdict
-    if wanted.label is not None:
-        yield c.label == wanted.label
-    if wanted.model is not None:
-        yield c.model == wanted.model
+def conditions_of(wanted: ComparisonFilter) -> Iterator[ColumnElement[bool]]:
+    """A filter's conditions on comparisons."""
+    c = comparison.c
+    for name in ("status", "verdict", "label", "model"):
+        if (value := getattr(wanted, name)) is not None:
+            yield c[name] == value
     if wanted.since is not None:
         yield c.created_at >= wanted.since
     if wanted.until is not None:
         yield c.created_at < wanted.until
 
 
-def read_claim(connection: Connection, key: int) -> Claim | None:
-    """Who runs the comparison. On PostgreSQL nobody else changes the row until the transaction ends."""
-    c = comparison.c
-    query = select(c.runner, c.claimed_at, c.heartbeat_at).where(c.key == key).with_for_update(key_share=True)
-    runner, claimed_at, heartbeat_at = connection.execute(query).one()
-    return None if runner is None else Claim(runner=runner, since=claimed_at, heartbeat_at=heartbeat_at)
+def add_entry(connection: Connection, entry: AuditEntry) -> None:
+    """Record who did what."""
+    connection.execute(insert(audit), fields_of(entry))
+
+
+def impossible_outcome() -> StoreError:
+    """For outcomes that cannot be stored."""
+    return StoreError("an outcome comes twice, is impossible, or belongs to an item that its comparison does not have")
 
 
 adapter: Any = cache(TypeAdapter)
@@ -99,11 +96,6 @@ def look_of(body: str) -> Look:
     """A look from its JSON."""
     look: Look = adapter(Look).validate_json(body)
     return look
-
-
-def submission_of(row: Row[Any]) -> Submission:
-    """A submission from a whole row."""
-    return value_of(Submission, row)
 
 
 def item_row(key: int, item: Item) -> dict[str, Any]:

@@ -20,11 +20,11 @@ from qualab.errors import SchemaMismatch, StoreError, StoreLocked
 from qualab.store.engine import connect, keep_log, writing
 from qualab.store.failures import full, read_only, translated, unreachable
 from qualab.store.location import Location, locate
-from qualab.store.sql import SqlStore
+from qualab.store.store import Store
 
 _REVISION = re.compile(r"^revision\b[^=]*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 _DOWN_REVISION = re.compile(r"^down_revision\b[^=]*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
-_UNRELEASED = re.compile(r"00\d\d")
+_UNRELEASED = re.compile(r"00\d\d|1")
 """Revisions of versions before the first release."""
 _VERSION_TABLE = "alembic_version"
 _UPGRADE_LOCK = 7_105_313
@@ -51,7 +51,7 @@ def read_lineage(migrations: Path) -> Lineage:
     return Lineage(head=heads.pop(), known=frozenset(revisions))
 
 
-def open_store(url: str, *, migrations: Path, create: bool = True) -> SqlStore:
+def open_store(url: str, *, migrations: Path, create: bool = True) -> Store:
     """Opens the database at a file path, sqlite:///FILE or postgresql://USER@HOST/NAME.
 
     A SQLite file that is missing or empty is made, with the newest schema, unless `create` is False. Any other database
@@ -75,7 +75,7 @@ def open_store(url: str, *, migrations: Path, create: bool = True) -> SqlStore:
                 with suppress(DBAPIError):
                     keep_log(engine, is_new=False)
         undone.pop_all()
-    store = SqlStore(engine, location)
+    store = Store(engine, location)
     weakref.finalize(store, engine.dispose)  # at the end of the process, too: SQLite then puts its log into the file
     return store
 
@@ -181,7 +181,7 @@ def _make_file(engine: Engine, path: Path, location: Location) -> None:
 
 
 def _has_log(engine: Engine, location: Location, *, is_new: bool, is_last: bool) -> bool:
-    """Of two programs that make the same file, SQLite now and then gives one an error instead of a turn."""
+    """Put the file into WAL mode; False where another program makes it at this moment."""
     try:
         with translated(location):
             keep_log(engine, is_new=is_new)

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Computed,
     DateTime,
     Dialect,
     Double,
@@ -29,7 +30,6 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
-    false,
     text,
 )
 from sqlalchemy.types import TypeEngine
@@ -38,7 +38,7 @@ from qualab.errors import StoreError
 from qualab.model.engine import ObservationKind
 from qualab.model.items import Change
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind, Verdict
-from qualab.model.registry import Scope, SubmissionStatus
+from qualab.model.registry import VERDICTS, Scope
 from qualab.model.wording import storable_text, valid_text
 
 E = TypeVar("E", bound=StrEnum)
@@ -168,39 +168,66 @@ def _item_key() -> tuple[Any, ...]:
     )
 
 
+_RANKS = " ".join(f"WHEN '{verdict}' THEN {rank}" for rank, verdict in enumerate(VERDICTS))
+
 comparison = Table(
     "comparison",
     metadata,
     Column("key", Integer, primary_key=True),
     Column("id", PlainText, nullable=False, unique=True),
-    Column("plan_hash", PlainText, nullable=False),
     Column("status", vocabulary(ComparisonStatus, "status"), nullable=False),
+    Column("version", Integer, nullable=False, default=1),
     Column("label", PlainText, nullable=False),
+    Column("model", PlainText, nullable=False),
+    Column("baseline_url", PlainText, nullable=False),
+    Column("candidate_url", PlainText, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Column("started_at", UtcTime),
     Column("finished_at", UtcTime),
     Column("verdict", vocabulary(Verdict, "verdict")),
-    Column("stop_reason", PlainText, nullable=False),
-    Column("duplicates", BigInteger, nullable=False),
+    Column("verdict_rank", Integer, Computed(f"CASE verdict {_RANKS} ELSE {len(VERDICTS)} END", persisted=True)),
+    Column("stop_reason", PlainText, nullable=False, default=""),
+    Column("duplicates", BigInteger, nullable=False, default=0),
+    Column("plan_hash", PlainText, nullable=False, default=""),
+    Column("suite", PlainText, nullable=False, default=""),
+    Column("n_items", Integer, nullable=False, default=0),
+    # who runs it
     Column("runner", PlainText),
     Column("claimed_at", UtcTime),
     Column("heartbeat_at", UtcTime),
-    Column("baseline_url", PlainText, nullable=False),
-    Column("candidate_url", PlainText, nullable=False),
-    Column("model", PlainText, nullable=False),
-    Column("suite", PlainText, nullable=False),
-    Column("n_items", Integer, nullable=False),
-    Column("local", JsonText, nullable=False),
-    Column("plan", PlainText, nullable=False),
+    # what the service was asked for
+    Column("created_by", PlainText, nullable=False, default=""),
+    Column("is_exclusive", Boolean, nullable=False, default=False),
+    Column("idempotency_key", PlainText, unique=True),
+    Column("body_hash", PlainText, nullable=False, default=""),
+    Column("error", JsonText, nullable=False, default=dict),
+    Column("takeovers", Integer, nullable=False, default=0),
+    Column("takeover_answers", Integer, nullable=False, default=0),
+    # what is long stands last: a list does not read it
+    Column("local", JsonText, nullable=False, default=dict),
+    Column("request", JsonText),
+    Column("plan", PlainText, nullable=False, default=""),
     CheckConstraint("id <> ''", name="id"),
+    CheckConstraint("version >= 1", name="version"),
     CheckConstraint("duplicates >= 0", name="duplicates"),
+    CheckConstraint("idempotency_key <> ''", name="idempotency_key"),
+    CheckConstraint("(request IS NULL) = (created_by = '')", name="request"),
     CheckConstraint(
         "(runner IS NULL) = (claimed_at IS NULL) AND (runner IS NULL) = (heartbeat_at IS NULL)", name="claim"
     ),
     Index(None, "created_at", "key"),
+    Index(None, "runner"),
     *(Index(None, name, "created_at", "key") for name in ("status", "verdict", "label", "model")),
+    *(
+        Index(f"comparison_by_{name}_index", name, text("created_at DESC"), text("key DESC"))
+        for name in ("label", "verdict_rank")
+    ),
 )
-"""One comparison. `plan` is canonical JSON. What a list shows of the plan has columns."""
+"""One comparison, from its request to its end. `plan` is canonical JSON, empty while it is not drawn up.
+
+`request` is what the service was asked for, NULL for the command line's. `takeovers` counts workers lost in a row
+without one more answer than the `takeover_answers` that were there at the last.
+"""
 
 item = Table(
     "item",
@@ -336,35 +363,6 @@ analysis = Table(
 Those of another plan than the comparison's own were made after its data. `previous` is the seal before this one's.
 """
 
-submission = Table(
-    "submission",
-    metadata,
-    Column("key", Integer, primary_key=True),
-    Column("id", PlainText, nullable=False, unique=True),
-    Column("experiment", JsonText, nullable=False),
-    Column("label", PlainText, nullable=False),
-    Column("model", PlainText, nullable=False),
-    Column("created_at", UtcTime, nullable=False),
-    Column("created_by", PlainText, nullable=False),
-    Column("status", vocabulary(SubmissionStatus, "status"), nullable=False),
-    Column("error", JsonText, nullable=False),
-    Column("version", Integer, nullable=False),
-    Column("is_planned", Boolean, nullable=False, server_default=false()),
-    Column("idempotency_key", PlainText, unique=True),
-    Column("body_hash", PlainText, nullable=False),
-    Column("takeovers", Integer, nullable=False),
-    Column("answered", Integer, nullable=False, server_default=text("0")),
-    CheckConstraint("id <> ''", name="id"),
-    CheckConstraint("version >= 1", name="version"),
-    CheckConstraint("idempotency_key <> ''", name="idempotency_key"),
-    Index(None, "status", "created_at", "key"),
-    Index(None, "is_planned", "created_at", "key"),
-)
-"""What was asked for; `is_planned` where there is a comparison of the id.
-
-`takeovers` counts those without one more answer; `answered` is how many there were at the last.
-"""
-
 token = Table(
     "token",
     metadata,
@@ -410,21 +408,6 @@ signoff = Table(
 )
 """Who accepted which verdict: added in order, never changed."""
 
-host_lease = Table(
-    "host_lease",
-    metadata,
-    Column("host", PlainText, nullable=False),
-    Column("comparison_id", PlainText, nullable=False),
-    Column("runner", PlainText, nullable=False),
-    Column("slots", Integer, nullable=False),
-    Column("is_exclusive", Boolean, nullable=False),
-    Column("heartbeat_at", UtcTime, nullable=False),
-    PrimaryKeyConstraint("host", "comparison_id"),
-    CheckConstraint("slots >= 1", name="slots"),
-    Index(None, "comparison_id"),
-)
-"""Which comparison may send to which endpoint host; it may not have been planned yet."""
-
 worker = Table(
     "worker",
     metadata,
@@ -432,4 +415,4 @@ worker = Table(
     Column("since", UtcTime, nullable=False),
     Column("heartbeat_at", UtcTime, nullable=False),
 )
-"""Workers of the service, and when each last said that it lives."""
+"""Workers of the service, and the last heartbeat of each."""

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from qualab.model.ports import Registry
-from qualab.model.registry import Scope
+from qualab.model.registry import Pulse, Scope
 from qualab.service.access import Actor, create_token
 from qualab.service.api.app import create_app
 from qualab.service.api.server import Server
 from qualab.service.context import Context, context_of
 from qualab.service.settings import ServiceSettings
+from qualab.service.worker import Worker
+from qualab.store.registry import Registry
 from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, FakeTasks
-from tests.inline_jobs import InlineJobs
 
 OFF, ON = "http://127.0.0.1:8001/v1", "http://127.0.0.1:8002/v1"
 EXPERIMENT = {
@@ -36,24 +37,15 @@ EXPERIMENT = {
 BASE_URL = "http://127.0.0.1:8080"
 
 
-@dataclass
-class IdleJobs:
-    """Remembers what it was told, and does nothing."""
-
-    calls: list[tuple[Any, ...]] = field(default_factory=list)
-    n_workers: int = 1
-
-    def enqueue(self, comparison_id: str) -> None:
-        self.calls.append(("enqueue", comparison_id))
-
-    def cancel(self, comparison_id: str) -> None:
-        self.calls.append(("cancel", comparison_id))
-
-    def resume(self, comparison_id: str, *, retry_failed: bool = False) -> None:
-        self.calls.append(("resume", comparison_id, retry_failed))
-
-    def workers(self) -> int:
-        return self.n_workers
+@contextmanager
+def at_work(context: Context) -> Iterator[Worker]:
+    """A worker in this process."""
+    worker = Worker(context, make_loop=asyncio.new_event_loop)
+    worker.begin()
+    try:
+        yield worker
+    finally:
+        worker.close()
 
 
 @dataclass
@@ -62,7 +54,6 @@ class Service:
 
     bench: Bench
     registry: Registry
-    jobs: Any
     settings: ServiceSettings
     context: Context
     app: FastAPI
@@ -102,13 +93,13 @@ def make_bench(n_items: int = 10) -> Bench:
         baseline=FakeEndpoint(OFF),
         candidate=FakeEndpoint(ON, drafts=True),
         harness=FakeHarness(FakeTasks(n_items=n_items)),
+        pulse=Pulse(every_s=0.04, stale_after_s=30.0),
     )
 
 
 def make_service(
     *,
     bench: Bench | None = None,
-    jobs: Any = None,
     registry: Registry | None = None,
     client: str = "127.0.0.1",
     schema: Any = lambda: ("1", "1"),
@@ -117,18 +108,18 @@ def make_service(
     """The client is not entered: `with service.client` runs the app's lifespan."""
     bench = bench or make_bench()
     registry = registry or bench.store.registry
-    jobs = jobs if jobs is not None else IdleJobs()
-    wanted = ServiceSettings(**{"poll_s": 0.01, "rate": 0, **settings})
+    wanted = ServiceSettings(**{"poll_s": 0.01, "queue_poll_s": 0.01, "rate": 0, **settings})
     # the endpoints are fakes: the list is asked, but nothing is looked up to be called
-    context = replace(context_of(bench.services, registry, jobs, wanted), services=bench.services)
+    context = replace(context_of(bench.services, registry, wanted), services=bench.services)
+    bench.store.see_worker(bench.runner, now=bench.clock.now())
     app = create_app(context, wanted, schema=schema)
     test_client = TestClient(app, base_url=BASE_URL, client=(client, 50_000))
-    return Service(bench, registry, jobs, wanted, context, app, test_client)
+    return Service(bench, registry, wanted, context, app, test_client)
 
 
 @pytest.fixture
 def idle() -> Iterator[Service]:
-    """A service whose jobs wait for ever."""
+    """A service without a worker."""
     service = make_service()
     with service.client:
         yield service
@@ -137,14 +128,9 @@ def idle() -> Iterator[Service]:
 @pytest.fixture
 def working() -> Iterator[Service]:
     """A service with a worker."""
-    jobs = InlineJobs()
-    service = make_service(jobs=jobs)
-    jobs.begin(service.context)
-    try:
-        with service.client:
-            yield service
-    finally:
-        jobs.close()
+    service = make_service()
+    with at_work(service.context), service.client:
+        yield service
 
 
 @pytest.fixture

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from qualab.model.names import ArmName
-from qualab.model.registry import SubmissionStatus
+from qualab.model.names import ArmName, ComparisonStatus
 from qualab.service.reading import Follower
-from tests.api.conftest import EXPERIMENT, OFF, ON, Service, make_bench
+from tests.api.conftest import EXPERIMENT, OFF, ON, Service, at_work, make_bench
 from tests.app.fakes import echo_number, failure
-from tests.inline_jobs import InlineJobs
+from tests.store.samples import put
 
 
 def test_a_comparison_runs_from_its_request_to_its_verdict(working: Service) -> None:
@@ -22,21 +21,18 @@ def test_a_comparison_runs_from_its_request_to_its_verdict(working: Service) -> 
     verdict = working.done(comparison_id)
     assert (verdict["status"], verdict["verdict"], verdict["label"]) == ("finished", "INCONCLUSIVE", "nightly")
     read = working.client.get(sent.headers["location"]).json()
-    assert read["request"]["status"] == "done"
+    assert read["request"]["created_by"] == "loopback"
     assert read["n_items"] == 10
     assert len(working.bench.baseline.bodies) == len(working.bench.candidate.bodies) == 10
 
 
 def test_failed_requests_are_no_answers_in_the_list_and_in_progress(make: Callable[..., Service]) -> None:
-    jobs, bench = InlineJobs(), make_bench(n_items=40)
+    bench = make_bench(n_items=40)
     bench.candidate.answer = lambda p, s: failure() if int(p[4:]) % 4 == 0 else echo_number(p, s)
-    service = make(jobs=jobs, bench=bench)
-    jobs.begin(service.context)
-    try:
+    service = make(bench=bench)
+    with at_work(service.context):
         comparison_id = service.create()
         assert service.done(comparison_id)["status"] == "stopped"
-    finally:
-        jobs.close()
     came_back, lost = (ask(comparison_id) for ask in (bench.store.n_answered, bench.store.n_unanswered))
     assert lost[ArmName.BASELINE] == 0 < lost[ArmName.CANDIDATE]
     answered = {arm: came_back[arm] - lost[arm] for arm in ArmName}
@@ -63,7 +59,7 @@ def test_a_request_waits_in_the_queue_until_a_worker_takes_it(idle: Service) -> 
     read = idle.client.get(f"/v1/comparisons/{comparison_id}").json()
     assert (read["status"], read["verdict"], read["plan_hash"]) == ("queued", None, "")
     assert read["request"]["created_by"] == "loopback"
-    assert idle.jobs.calls == [("enqueue", comparison_id)]
+    assert idle.registry.counts() == {"queued": 1}
 
 
 def test_the_same_key_and_body_give_the_same_comparison(idle: Service) -> None:
@@ -74,7 +70,7 @@ def test_the_same_key_and_body_give_the_same_comparison(idle: Service) -> None:
     assert (first.status_code, again.status_code) == (202, 202)
     assert first.json()["id"] == again.json()["id"]
     assert (other.status_code, other.json()["code"]) == (422, "idempotency-key-reused")
-    assert len(idle.registry.submissions(SubmissionStatus.QUEUED)) == 1
+    assert idle.registry.counts() == {"queued": 1}
     for key in ("with space", "x" * 201, "\x7f"):
         refused = send(EXPERIMENT, key)
         assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "Idempotency-Key")
@@ -87,7 +83,7 @@ def test_margins_that_the_items_cannot_prove_need_to_be_accepted(make: Callable[
     allowed = {one["field"]: one["allowed"] for one in refused.json()["errors"]}
     assert "10 items cannot prove ±2 pp" in allowed["margin"]
     assert "true" in allowed["accept_underpowered"]
-    assert service.registry.submissions(*SubmissionStatus) == []
+    assert service.registry.counts() == {}
     assert service.client.post("/v1/comparisons", json=EXPERIMENT).status_code == 202
     assert make(bench=make_bench(n_items=3_000)).client.post("/v1/comparisons", json=body).status_code == 202
 
@@ -156,7 +152,6 @@ def test_what_waits_can_be_cancelled_and_taken_up_again(idle: Service) -> None:
     assert (resumed.status_code, resumed.json()["status"]) == (202, "queued")
     again = idle.client.post(f"/v1/comparisons/{comparison_id}/resume")
     assert (again.status_code, again.json()["code"]) == (409, "wrong-state")
-    assert idle.jobs.calls[1:] == [("cancel", comparison_id), ("resume", comparison_id, True)]
 
 
 def test_a_run_that_is_cancelled_is_taken_up_where_it_ended(working: Service) -> None:
@@ -167,7 +162,8 @@ def test_a_run_that_is_cancelled_is_taken_up_where_it_ended(working: Service) ->
     assert working.client.post(f"/v1/comparisons/{comparison_id}/cancel").status_code == 200
     verdict = working.done(comparison_id)
     assert verdict["verdict"] is None
-    while working.client.get(f"/v1/comparisons/{comparison_id}").json()["status"] != "interrupted":
+    assert verdict["status"] == "cancelled"
+    while working.bench.store.runners([comparison_id], now=working.bench.clock.now(), stale_after_s=30.0):
         time.sleep(0.01)
     before = working.context.services.store.n_answered(comparison_id)[ArmName.CANDIDATE]
     assert 0 < before < 10
@@ -196,7 +192,7 @@ def test_what_waits_is_not_deleted(idle: Service) -> None:
 def test_a_change_of_what_was_not_read_is_refused(idle: Service, method: str, path: str) -> None:
     comparison_id = idle.create()
     etag = idle.client.get(f"/v1/comparisons/{comparison_id}").headers["etag"]
-    idle.registry.set_submission(comparison_id, SubmissionStatus.CANCELLED)
+    put(idle.bench.store, comparison_id, status=ComparisonStatus.CANCELLED)
     url = f"/v1/comparisons/{comparison_id}{path}"
     for stale in (etag, '"nonsense"', "nonsense", ""):
         refused = idle.client.request(method, url, headers={"If-Match": stale})
@@ -207,11 +203,11 @@ def test_a_change_of_what_was_not_read_is_refused(idle: Service, method: str, pa
 
 def test_what_changes_while_it_is_being_deleted_stays(idle: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     comparison_id = idle.create()
-    idle.registry.set_submission(comparison_id, SubmissionStatus.CANCELLED)
+    put(idle.bench.store, comparison_id, status=ComparisonStatus.CANCELLED)
     delete = idle.registry.delete
 
     def late(*given: Any, **more: Any) -> None:
-        idle.registry.set_submission(comparison_id, SubmissionStatus.FAILED)
+        put(idle.bench.store, comparison_id, status=ComparisonStatus.FAILED)
         delete(*given, **more)
 
     monkeypatch.setattr(idle.registry, "delete", late)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from qualab.store import open_store
-from tests.api.conftest import EXPERIMENT, Service, make_bench, make_service
-from tests.inline_jobs import InlineJobs
+from tests.api.conftest import EXPERIMENT, Service, at_work, make_bench, make_service
 from tests.store.conftest import (
     MIGRATIONS,
     empty_postgresql_url,
@@ -31,14 +30,12 @@ def stored(request: pytest.FixtureRequest) -> Iterator[tuple[Service, str]]:
         from qualab.store import upgrade
 
         upgrade(url, MIGRATIONS)
-    bench, jobs = make_bench(), InlineJobs()
+    bench = make_bench()
     with open_store(url, migrations=MIGRATIONS) as store:
         bench.store = store
-        service = make_service(bench=bench, jobs=jobs, registry=store.registry)
-        jobs.begin(service.context)
-        with service.client:
+        service = make_service(bench=bench, registry=store.registry)
+        with at_work(service.context), service.client:
             yield service, url
-        jobs.close()
 
 
 def test_a_session_is_the_same_on_every_database(stored: tuple[Service, str]) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from qualab.model.registry import SubmissionStatus
-from tests.api.conftest import Service, make_service, on_a_socket
-from tests.inline_jobs import InlineJobs
+from qualab.model.names import ComparisonStatus
+from tests.api.conftest import Service, at_work, make_service, on_a_socket
+from tests.store.samples import put
 
 Make = Callable[..., Service]
 N_CLIENTS = 1_000
@@ -21,12 +21,9 @@ N_CLIENTS = 1_000
 @pytest.fixture
 def served() -> Iterator[tuple[Service, str]]:
     """A service with a worker, on a socket."""
-    jobs = InlineJobs()
-    service = make_service(jobs=jobs, port=0, heartbeat_s=0.2)
-    jobs.begin(service.context)
-    with on_a_socket(service) as url:
+    service = make_service(port=0, heartbeat_s=0.2)
+    with at_work(service.context), on_a_socket(service) as url:
         yield service, url
-    jobs.close()
 
 
 def events(text: str) -> list[dict[str, str]]:
@@ -89,7 +86,7 @@ def test_streams_end_when_the_comparison_is_deleted_and_when_the_server_stops(ma
             while service.app.state.qualab.events.n_clients < len(streams):
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.1)
-            service.registry.set_submission(gone, SubmissionStatus.CANCELLED)
+            put(service.bench.store, gone, status=ComparisonStatus.CANCELLED)
             service.client.delete(f"/v1/comparisons/{gone}")
             first = await streams[0]
             service.app.state.qualab.events.close()
@@ -131,9 +128,9 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.registry, name)
 
-    def about(self, comparison_id: str) -> Any:
+    def summary(self, comparison_id: str) -> Any:
         self.n_looks += 1
-        return self.registry.about(comparison_id)
+        return self.registry.summary(comparison_id)
 
 
 @pytest.mark.slow
@@ -159,7 +156,7 @@ def test_a_thousand_clients_cost_one_reader(make: Make) -> None:
         await asyncio.sleep(1.0)
         looks = counting.n_looks - before
         assert looks <= (time.monotonic() - began) / 0.2 + 1
-        service.registry.set_submission(comparison_id, SubmissionStatus.CANCELLED)
+        put(service.bench.store, comparison_id, status=ComparisonStatus.CANCELLED)
         return await asyncio.gather(*clients)
 
     with on_a_socket(service) as url:

@@ -107,8 +107,9 @@ def away(service: Service, monkeypatch: pytest.MonkeyPatch, error: Exception) ->
     def fails(*_: Any, **__: Any) -> Any:
         raise error
 
-    for name in ("page", "about", "abouts", "counts", "audit", "submit"):
+    for name in ("page", "summary", "counts", "audit"):
         monkeypatch.setattr(service.registry, name, fails)
+    monkeypatch.setattr(service.bench.store, "submit", fails)
 
 
 def test_a_database_that_is_away_is_asked_again_later(idle: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +143,8 @@ def test_what_nobody_expected_gives_an_id_that_leads_to_the_log(
 
 
 def test_readiness_says_what_is_missing(make: Make) -> None:
-    assert make().client.get("/readyz").json() == {
+    service = make()
+    assert service.client.get("/readyz").json() == {
         "status": "ready",
         "database": "ok",
         "schema": "ok",
@@ -153,8 +155,7 @@ def test_readiness_says_what_is_missing(make: Make) -> None:
     assert (behind.status_code, behind.json()["schema"]) == (503, "other")
     assert "qualab db upgrade" in behind.json()["reasons"][0]
     assert int(behind.headers["retry-after"]) > 0
-    service = make()
-    service.jobs.n_workers = 0
+    service.bench.store.drop_worker("here:1:a")
     assert "no worker" in service.client.get("/readyz").json()["reasons"][0]
 
 

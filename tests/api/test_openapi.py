@@ -23,8 +23,7 @@ from schemathesis.specs.openapi.checks import (
 
 from qualab.service.api.openapi import EXPERIMENT as SAMPLE
 from qualab.service.api.openapi import request_schemas
-from tests.api.conftest import BASE_URL, EXPERIMENT, IdleJobs, Service, make_service
-from tests.inline_jobs import InlineJobs
+from tests.api.conftest import BASE_URL, EXPERIMENT, Service, at_work, make_service
 
 CHECKS = [
     not_a_server_error,
@@ -36,14 +35,10 @@ CHECKS = [
 
 
 def with_a_finished_comparison() -> tuple[Service, str]:
-    jobs = InlineJobs()
-    service = make_service(jobs=jobs)
-    jobs.begin(service.context)
-    with service.client:
+    service = make_service()
+    with at_work(service.context), service.client:
         comparison_id = service.finished()
-    jobs.close()
-    idle = make_service(bench=service.bench, registry=service.registry, jobs=IdleJobs())
-    return idle, comparison_id
+    return make_service(bench=service.bench, registry=service.registry), comparison_id
 
 
 SERVICE, FINISHED = with_a_finished_comparison()

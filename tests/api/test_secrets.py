@@ -11,9 +11,7 @@ import pytest
 from qualab.errors import SecretForbidden
 from qualab.model.names import ArmName
 from qualab.service.access import ReferencedSecrets
-from qualab.service.worker import keys_of
-from tests.api.conftest import EXPERIMENT, OFF, ON, Service, make_bench, make_service
-from tests.inline_jobs import InlineJobs
+from tests.api.conftest import EXPERIMENT, OFF, ON, Service, at_work, make_bench, make_service
 
 CANARY = "sk-canary-9c4e1f"
 
@@ -86,20 +84,16 @@ def test_a_referenced_key_reaches_the_endpoint_and_nothing_else(
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("QUALAB_KEY_OFF", f"{CANARY}-off")
     (tmp_path / "on").write_text(f"{CANARY}-on\n")
-    bench, jobs = make_bench(), InlineJobs()
-    service = make_service(bench=bench, jobs=jobs, secret_dir=tmp_path)
-    jobs.begin(service.context)
+    bench = make_bench()
+    service = make_service(bench=bench, secret_dir=tmp_path)
     references = {"baseline_api_key": "env:QUALAB_KEY_OFF", "candidate_api_key": f"file:{tmp_path}/on"}
-    with service.client:
+    with at_work(service.context), service.client:
         comparison_id = service.finished(**references)
         paths = ["", "/verdict", "/metrics", "/plan", "/preflight", "/analyses", "/items/0"]
         seen = [service.client.get(f"/v1/comparisons/{comparison_id}{path}").text for path in paths]
         wanted = service.context.read_document(EXPERIMENT | references)
-    jobs.close()
-    assert keys_of(service.context, wanted) == {
-        ArmName.BASELINE: f"{CANARY}-off",
-        ArmName.CANDIDATE: f"{CANARY}-on",
-    }
+    keys = {arm: service.context.secrets.read(reference) for arm, reference in wanted.keys.items()}
+    assert keys == {ArmName.BASELINE: f"{CANARY}-off", ArmName.CANDIDATE: f"{CANARY}-on"}
     assert "env:QUALAB_KEY_OFF" in seen[0]
     assert CANARY not in "".join(seen)
     assert CANARY not in caplog.text

@@ -19,7 +19,7 @@ from qualab.model.plan import MetricSpec, RequestPolicy, TaskSpec
 from qualab.model.ports import ComparisonFilter
 from qualab.run.prepare import Services
 from qualab.run.run import look_before, resume, start
-from qualab.store import SqlStore
+from qualab.store import Store
 from tests.app.fakes import FakeHarness, FakePins, FakeTasks, QuietProgress, experiment, metric_spec, task_spec
 from tests.fresh_store import fresh_store
 from tests.said import english
@@ -91,7 +91,7 @@ class Pair:
     off: ScriptedServer
     on: ScriptedServer
     tasks: MadeUpTasks = field(default_factory=MadeUpTasks)
-    store: SqlStore = field(default_factory=fresh_store)
+    store: Store = field(default_factory=fresh_store)
     later: list[ScriptedServer] = field(default_factory=list)
     """Servers that took the place of the first two."""
 

@@ -19,12 +19,12 @@ from qualab.errors import (
     error_class,
 )
 from qualab.model.names import ComparisonStatus, Verdict
-from qualab.model.registry import MetricsSummary, SubmissionStatus, VerdictSummary
+from qualab.model.registry import MetricsSummary, VerdictSummary
 from qualab.run.gate import ServedVerdicts, gate
 
 WAITING = VerdictSummary(
     id="c-1",
-    status=SubmissionStatus.QUEUED,
+    status=ComparisonStatus.QUEUED,
     has_ended=False,
     verdict=None,
     plan_hash="",
@@ -141,7 +141,7 @@ async def test_the_wait_ends() -> None:
 
 async def test_what_kept_a_comparison_from_running_is_the_gates_error() -> None:
     error = {"code": "pair-differs", "message": "the candidate has no drafter", "hint": "turn it on"}
-    failed = replace(WAITING, status=SubmissionStatus.FAILED, has_ended=True, error=error)
+    failed = replace(WAITING, status=ComparisonStatus.FAILED, has_ended=True, error=error)
     with pytest.raises(PairDiffers, match="did not run: the candidate has no drafter"):
         await waited(failed)
 

@@ -16,7 +16,7 @@ from qualab.model.names import AnswerStatus, ArmName, MetricKind, RequestKind
 from qualab.model.plan import MetricSpec, deciding_metrics
 from qualab.model.ports import ComparisonFilter
 from qualab.report.flips import find_flips
-from qualab.store.registry import SqlRegistry
+from qualab.store.registry import Registry
 from tests.app.fakes import (
     Bench,
     FakeHarness,
@@ -36,7 +36,7 @@ def score(position: int, arm: ArmName, value: float, **changes: object) -> Score
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-async def finished() -> tuple[Bench, Comparison, SqlRegistry]:
+async def finished() -> tuple[Bench, Comparison, Registry]:
     """Right in both arms but for 3 (lost), 5 (won), 7 (wrong in both, in other words) and 8 (no answer)."""
     bench = Bench.of(10)
     says = {3: reply("three"), 7: reply("seven!"), 8: failure()}
@@ -46,7 +46,7 @@ async def finished() -> tuple[Bench, Comparison, SqlRegistry]:
     return bench, bench.store.get(analysis.comparison_id), bench.store.registry
 
 
-def by_doc(registry: SqlRegistry, comparison_id: str, **wanted: object) -> dict[int, Outcome]:
+def by_doc(registry: Registry, comparison_id: str, **wanted: object) -> dict[int, Outcome]:
     found = registry.outcomes(comparison_id, OutcomeFilter(**wanted)).entries  # type: ignore[arg-type]
     return {one.doc_id: one for one in found}
 

@@ -15,7 +15,7 @@ from qualab.model.names import Language, Verdict
 from qualab.report.words import REASONS
 from qualab.run.sign import sign_off
 from qualab.run.verify import Verification, verify
-from qualab.store import SqlStore, open_store
+from qualab.store import Store, open_store
 from tests.app.fakes import START, Bench, FakeTasks
 from tests.said import english
 from tests.store.samples import make_comparison, make_items
@@ -28,7 +28,7 @@ class Done:
     """A finished comparison in a database."""
 
     bench: Bench
-    store: SqlStore
+    store: Store
     id: str
 
     def sign(self, **changes: Any) -> Any:
@@ -46,7 +46,7 @@ class Done:
 Finish = Callable[..., Any]
 
 
-def open_at(folder: Path) -> SqlStore:
+def open_at(folder: Path) -> Store:
     return open_store(f"sqlite:///{folder}/q.db", migrations=share("migrations"))
 
 

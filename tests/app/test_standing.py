@@ -22,8 +22,9 @@ SOON, LATE = START + timedelta(seconds=STALE_AFTER_S), START + timedelta(seconds
 async def left_running(bench: Bench, runner: str = "elsewhere:5:b") -> str:
     """A comparison as a runner leaves it that is killed."""
     analysis = await bench.run()
-    bench.store.set_status(analysis.comparison_id, RUNNING, now=START)
-    bench.store.claim(analysis.comparison_id, runner=runner, now=START, stale_after_s=STALE_AFTER_S)
+    now = bench.clock.now()
+    bench.store.set_status(analysis.comparison_id, RUNNING, now=now)
+    bench.store.claim(analysis.comparison_id, runner=runner, now=now, stale_after_s=STALE_AFTER_S)
     return analysis.comparison_id
 
 
@@ -47,11 +48,9 @@ async def test_a_comparison_without_a_runner_is_not_running() -> None:
 async def test_a_list_of_one_status_goes_by_how_comparisons_stand() -> None:
     bench = Bench()
     dead = await left_running(bench)
-    bench.clock.instant = SOON
-    ended = (await bench.run()).comparison_id
     bench.clock.instant = LATE
+    ended = (await bench.run()).comparison_id
     alive = await left_running(bench)
-    bench.store.heartbeat(alive, runner="elsewhere:5:b", now=LATE)
 
     def listed(status: ComparisonStatus | None, limit: int = 50) -> list[str]:
         wanted = ComparisonFilter(status=status, limit=limit)
@@ -74,3 +73,14 @@ async def test_what_another_runs_is_refused_before_tasks_are_loaded_or_an_endpoi
     bench.clock.instant = LATE
     await resume(replace(bench.services, runner="here:2:c"), id_, keys={}, progress=QuietProgress())
     assert standing.find(bench.store, id_, now=LATE).status is FINISHED
+
+
+async def test_an_endpoint_in_use_is_sent_nothing() -> None:
+    bench = Bench()
+    id_ = await left_running(bench)
+    n_asked = bench.candidate.generated
+    with pytest.raises(ComparisonBusy, match=f"{id_} is being run on the same endpoints by elsewhere:5:b"):
+        await bench.run()
+    assert (bench.candidate.generated, len(bench.store.list(ComparisonFilter()))) == (n_asked, 1)
+    bench.clock.instant = LATE
+    await bench.run()

@@ -24,7 +24,7 @@ from qualab.cli.run import print_next
 from qualab.errors import StoreFull
 from qualab.model.items import Answer
 from qualab.model.names import ArmName
-from qualab.store import SqlStore
+from qualab.store import Store
 from tests.app.scripted_pair import Talker
 from tests.cli.conftest import Command
 from tests.said import english
@@ -281,15 +281,15 @@ def test_ctrl_c_before_anything_is_stored_says_so(tmp_path: Path) -> None:
 def test_a_database_that_fails_in_the_middle_loses_nothing_and_names_the_way_on(
     qualab: Command, arms: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    add_answers, calls = SqlStore.add_answers, iter(range(100))
+    add_answers, calls = Store.add_answers, iter(range(100))
 
-    def fill_up(store: SqlStore, comparison_id: str, answers: list[Answer]) -> int:
+    def fill_up(store: Store, comparison_id: str, answers: list[Answer]) -> int:
         if next(calls) == 1:
             raise StoreFull("no room is left", hint="free some space, then try again")
         return add_answers(store, comparison_id, answers[:7])
 
     with monkeypatch.context() as patched:
-        patched.setattr(SqlStore, "add_answers", fill_up)
+        patched.setattr(Store, "add_answers", fill_up)
         done = qualab("run", *arms, "--tasks", "demo", "--limit", 10)
     assert done.code == 5
     assert f"free some space, then try again. Go on with: qualab resume {done.comparison_id}" in done.err

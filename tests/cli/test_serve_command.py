@@ -19,7 +19,6 @@ import pytest
 
 from qualab import store
 from qualab.errors import StoreError
-from qualab.service import jobs as queueing
 from tests.cli.conftest import Command
 from tests.scripted_server import MODEL, Script, ScriptedServer
 
@@ -104,7 +103,7 @@ def test_a_command_opens_its_database_once(
     opened: list[str] = []
     open_store = store.open_store
 
-    def counted(url: str, **given: Any) -> store.SqlStore:
+    def counted(url: str, **given: Any) -> store.Store:
         opened.append(url)
         return open_store(url, **given)
 
@@ -112,7 +111,7 @@ def test_a_command_opens_its_database_once(
         raise StoreError("this is far enough")
 
     monkeypatch.setattr(store, "open_store", counted)
-    monkeypatch.setattr(queueing, "queueing_context", no_queue)
+    monkeypatch.setattr("qualab.service.worker.working", no_queue)
     monkeypatch.setattr("qualab.service.api.server.begin_logging", lambda: None)
     monkeypatch.setattr("qualab.cli.service._ended_by_signals", lambda: None)
     assert qualab(*command).code != 0

@@ -12,17 +12,17 @@ import pytest
 
 from qualab.bootstrap import share
 from qualab.model.names import ComparisonStatus, Verdict
-from qualab.model.registry import SubmissionStatus
-from qualab.store import SqlStore, open_store
+from qualab.store import Store, open_store
 from tests.cli.conftest import Command
 from tests.store.samples import (
+    ask_for,
     make_answer,
     make_comparison,
     make_entry,
     make_items,
     make_plan,
     make_signoff,
-    make_submission,
+    put,
 )
 
 NOW = datetime.now(UTC)
@@ -30,7 +30,7 @@ OLD = timedelta(days=100)
 
 
 @pytest.fixture
-def store(qualab: Command) -> Iterator[SqlStore]:
+def store(qualab: Command) -> Iterator[Store]:
     """The commands' database."""
     with open_store(os.environ["QUALAB_DB"], migrations=share("migrations")) as opened:
         yield opened
@@ -40,7 +40,7 @@ def listed(qualab: Command, *options: str) -> list[str]:
     return [entry["id"] for entry in json.loads(qualab("list", *options, "--format", "json").out)]
 
 
-def test_list_filters_by_verdict_model_and_time(qualab: Command, store: SqlStore) -> None:
+def test_list_filters_by_verdict_model_and_time(qualab: Command, store: Store) -> None:
     other = make_plan()
     other = replace(other, sampling=replace(other.sampling, model="other"))
     finished = ComparisonStatus.FINISHED
@@ -63,7 +63,7 @@ def test_a_time_that_is_none_is_refused(qualab: Command, since: str) -> None:
     assert "2026-03-04" in refused.err
 
 
-def test_prune_deletes_what_is_old_and_says_so(qualab: Command, store: SqlStore) -> None:
+def test_prune_deletes_what_is_old_and_says_so(qualab: Command, store: Store) -> None:
     for comparison_id, age, label in (("old", OLD, "nightly"), ("other", OLD, ""), ("new", timedelta(), "nightly")):
         store.create(make_comparison(comparison_id, created_at=NOW - age, label=label), make_items(3))
         store.add_answers(comparison_id, [make_answer(1)])
@@ -82,22 +82,21 @@ def test_prune_deletes_what_is_old_and_says_so(qualab: Command, store: SqlStore)
     assert "@" in entry.who
 
 
-def test_prune_keeps_what_is_signed_off_what_runs_and_what_waits(qualab: Command, store: SqlStore) -> None:
-    store.registry.submit(make_submission("given-back"), entry=make_entry())
+def test_prune_keeps_what_is_signed_off_what_runs_and_what_waits(qualab: Command, store: Store) -> None:
+    ask_for(store, "given-back", at=NOW - OLD)
     for comparison_id in ("signed", "running", "dead", "given-back"):
         store.create(make_comparison(comparison_id, created_at=NOW - OLD), [])
     store.registry.sign_off(make_signoff(comparison_id="signed"), entry=make_entry())
-    store.claim("running", runner="elsewhere:1:a", now=datetime.now(UTC), stale_after_s=30)
     store.claim("dead", runner="elsewhere:1:b", now=NOW - OLD, stale_after_s=30)
-    for comparison_id, status in {"queued": SubmissionStatus.QUEUED, "failed": SubmissionStatus.FAILED}.items():
-        submission = make_submission(comparison_id, created_at=NOW - OLD, status=status)
-        store.registry.submit(submission, entry=make_entry())
-    store.set_status("given-back", ComparisonStatus.INTERRUPTED, now=NOW - OLD)
+    store.claim("running", runner="elsewhere:1:a", now=datetime.now(UTC), stale_after_s=30)
+    for comparison_id in ("queued", "failed"):
+        ask_for(store, comparison_id, at=NOW - OLD)
+    put(store, "failed", status=ComparisonStatus.FAILED)
     done = json.loads(qualab("prune", "--older-than", "2w", "--format", "json").out)
     assert {one["id"]: one["kept"] for one in done} == {
         "signed": "signed off",
         "running": "runs, or waits to be run",
-        "given-back": "runs, or waits to be run",
+        "given-back": "waits to be run",
         "queued": "waits to be run",
         "dead": "",
         "failed": "",
@@ -105,7 +104,7 @@ def test_prune_keeps_what_is_signed_off_what_runs_and_what_waits(qualab: Command
     assert sorted(listed(qualab)) == ["given-back", "running", "signed"]
 
 
-def test_more_than_a_page_is_pruned(qualab: Command, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_a_page_is_pruned(qualab: Command, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qualab.run.prune.PAGE", 2)
     for number in range(5):
         store.create(make_comparison(f"c-{number}", created_at=NOW - OLD), [])
@@ -120,6 +119,6 @@ def test_an_age_that_is_none_is_refused(qualab: Command, age: str) -> None:
     assert "90d" in refused.err
 
 
-def test_an_age_before_all_times_finds_nothing(qualab: Command, store: SqlStore) -> None:
+def test_an_age_before_all_times_finds_nothing(qualab: Command, store: Store) -> None:
     store.create(make_comparison(created_at=NOW - OLD), [])
     assert qualab("prune", "--older-than", "999999w").out == "deleted 0, kept 0\n"

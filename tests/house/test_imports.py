@@ -23,8 +23,8 @@ ALLOWED = {
     "harness": BELOW,
     "endpoints": BELOW,
     "store": BELOW,
-    "analysis": BELOW,
-    "planning": {*BELOW, "analysis"},
+    "analysis": {*BELOW, "store"},
+    "planning": {*BELOW, "analysis", "store"},
     "words": BELOW,
     "run": {*ROOMS, "settings", "words"},
     "report": {*ROOMS, "run", "words"},
@@ -41,7 +41,7 @@ NOT_YET = {("analysis", "imports"), ("run", "imports"), ("run", "service")}
 """Arrows of single modules that still point the wrong way."""
 
 HEAVY = {"alembic", "datasets", "gguf", "lm_eval", "nltk", "pandas", "pyreqwest", "scipy", "sqlalchemy"}
-HEAVY |= {"dbos", "fastapi", "tokenizers", "transformers", "uvicorn", "xllamacpp"}
+HEAVY |= {"fastapi", "tokenizers", "transformers", "uvicorn", "xllamacpp"}
 
 
 def layer(name: str) -> str:

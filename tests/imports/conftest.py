@@ -14,7 +14,7 @@ from qualab.model.comparison import Analysis, Comparison
 from qualab.model.names import ArmName
 from qualab.model.plan import Imported, TaskJoin
 from qualab.model.ports import ComparisonFilter
-from qualab.store import SqlStore
+from qualab.store import Store
 from tests.app.fakes import Clock
 from tests.fresh_store import fresh_store
 from tests.imports.lm_eval_files import Row, Run
@@ -27,7 +27,7 @@ class Importer:
     """Imports two folders; keeps what is stored."""
 
     folder: Path
-    store: SqlStore = field(default_factory=fresh_store)
+    store: Store = field(default_factory=fresh_store)
 
     def __call__(self, baseline: Path, candidate: Path, **wanted: Any) -> Analysis:
         return self.take(ImportRequest(paths={BASELINE: baseline, CANDIDATE: candidate}, **wanted))

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,19 @@ import pytest
 from sqlalchemy import text
 
 from qualab.model.canonical import encode_body
-from qualab.model.names import ArmName
-from qualab.model.ports import Registry, Store
-from qualab.model.registry import AuditEntry, Submission, SubmissionStatus
-from qualab.store import SqlStore, open_store, upgrade
+from qualab.model.names import ArmName, ComparisonStatus
+from qualab.store import Store, open_store, upgrade
+from qualab.store.registry import Registry
 from tests.scripted_server import MODEL, Script, ScriptedServer
 from tests.store import postgresql
 from tests.store.conftest import MIGRATIONS, execute, url_of
+from tests.store.samples import ask_for
 
 ROOT = Path(__file__).parents[2]
 QUICK = {
     "QUALAB_SERVE_BEAT_S": "0.5",
     "QUALAB_SERVE_STALE_AFTER_S": "3",
-    "QUALAB_SERVE_SWEEP_S": "0.5",
     "QUALAB_SERVE_QUEUE_POLL_S": "0.2",
-    "QUALAB_SERVE_HOST_WAIT_S": "0.3",
 }
 """A tenth of the times that hold in earnest."""
 
@@ -134,7 +133,7 @@ class Site:
     url: str
     folder: Path
     stack: ExitStack
-    store: SqlStore
+    store: Store
     registry: Registry
     n_started: int = 0
     submitted: list[str] = field(default_factory=list)
@@ -146,19 +145,16 @@ class Site:
 
     def submit(self, comparison_id: str, experiment: dict[str, Any]) -> None:
         """As the service does; workers find it in the database."""
-        from datetime import UTC, datetime
+        urls = {arm.value: experiment[arm.value] for arm in ArmName}
+        ask_for(self.store, comparison_id, at=datetime.now(UTC), request=experiment, **urls)
 
-        now = datetime.now(UTC)
-        submission = Submission(
-            id=comparison_id, experiment=experiment, label="", model=MODEL, created_at=now, created_by="me"
-        )
-        entry = AuditEntry(at=now, who="me", action="comparison.create", subject=comparison_id, details={})
-        self.registry.submit(submission, entry=entry)
+    def status(self, comparison_id: str) -> ComparisonStatus:
+        return self.registry.summary(comparison_id).status
 
-    def status(self, comparison_id: str) -> SubmissionStatus:
-        found = self.registry.submission(comparison_id)
-        assert found is not None
-        return found.status
+    def takeovers(self, comparison_id: str) -> int:
+        with self.store.engine.connect() as connection:
+            query = text("SELECT takeovers FROM comparison WHERE id = :id")
+            return int(connection.execute(query, {"id": comparison_id}).scalar_one())
 
     def runner(self, comparison_id: str) -> str:
         """Who has claimed it."""

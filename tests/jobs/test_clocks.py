@@ -11,8 +11,9 @@ from qualab import bootstrap
 from qualab.clock import SharedClock, SystemClock
 from qualab.errors import StoreError
 from qualab.model.ports import Clock
-from qualab.service import jobs as queueing
+from qualab.service.context import context_of
 from qualab.service.settings import load_service
+from qualab.service.worker import working
 from qualab.settings import load
 from tests.store.conftest import url_of
 
@@ -54,10 +55,10 @@ def clock_of_worker(database: str) -> tuple[Clock, list[str]]:
     settings = load(content={"db": database}, environment=False)
     store, registry = bootstrap.stores_of(settings)
     services = replace(bootstrap.services_of(settings, store=store), clock=Ahead(), runner="elsewhere:1:a")
-    service = load_service(beat_s=0.1, sweep_s=0.1, queue_poll_s=0.1)
-    with queueing.queueing_context(services, registry, service, database=database, works=True) as context:
-        living = registry.workers(now=datetime.now(UTC), stale_after_s=30.0)
-        return context.services.clock, list(living)
+    context = context_of(services, registry, load_service(beat_s=0.1, queue_poll_s=0.1))
+    with working(context, is_shared=True) as own:
+        living = store.workers(now=datetime.now(UTC), stale_after_s=30.0)
+        return own.services.clock, list(living)
 
 
 def test_a_worker_on_postgresql_goes_by_the_clock_of_its_database(restartable: str) -> None:

@@ -13,7 +13,6 @@ import pytest
 from qualab import bootstrap
 from qualab.model.comparison import Analysis
 from qualab.model.names import ArmName, ComparisonStatus
-from qualab.model.registry import SubmissionStatus
 from qualab.run.run import start
 from qualab.service.worker import NullProgress
 from qualab.settings import load
@@ -88,7 +87,7 @@ def test_whatever_happens_to_workers_each_comparison_ends_with_its_verdict(site:
         print(f"SECOND: stopped {stopped.pid}, taken over by {third.pid} after {time.monotonic() - began:.1f} s")
         stopped.send(signal.SIGCONT)
         wait_for(lambda: "taken over" in stopped.said, within_s=10.0, or_say=lambda: stopped.said)
-        assert site.status(SECOND) is SubmissionStatus.RUNNING
+        assert site.status(SECOND) is ComparisonStatus.RUNNING
         assert site.store.get(SECOND).status is ComparisonStatus.RUNNING
         assert str(third.pid) in site.runner(SECOND)
 
@@ -109,7 +108,7 @@ def test_whatever_happens_to_workers_each_comparison_ends_with_its_verdict(site:
             servers.slow_down(0.0)
         for comparison_id in (FIRST, SECOND):
             wait_for(
-                lambda: site.status(comparison_id) is SubmissionStatus.DONE,  # noqa: B023
+                lambda: site.status(comparison_id) is ComparisonStatus.FINISHED,  # noqa: B023
                 or_say=lambda: third.said[-3000:] + stopped.said[-3000:],
             )
         assert (stopped.process.poll(), third.process.poll()) == (None, None)
@@ -136,15 +135,13 @@ def test_what_kills_its_workers_is_given_up(site: Site) -> None:
                 killed.append(f"{worker.pid} at {time.monotonic() - began:.1f} s")
                 living.remove(worker)
                 living.append(site.start("worker"))
-            return site.status(POISON) is SubmissionStatus.FAILED
+            return site.status(POISON) is ComparisonStatus.FAILED
 
         wait_for(is_over, or_say=lambda: "\n".join(one.said[-1000:] for one in living))
         print(f"POISON: killed {', '.join(killed)}; given up at {time.monotonic() - began:.1f} s")
         assert len(killed) == 4
-        found = site.registry.submission(POISON)
-        assert found is not None
-        assert (found.error["code"], found.takeovers) == ("workers-lost", 0)
-        wait_for(lambda: site.store.get(POISON).status is ComparisonStatus.STOPPED, within_s=20.0)
+        assert site.registry.summary(POISON).error["code"] == "workers-lost"
+        assert (site.takeovers(POISON), site.runner(POISON)) == (0, "")
         assert site.n_answered(POISON) == 0
         assert [worker.process.poll() for worker in living] == [None, None]
 
@@ -162,4 +159,4 @@ def test_a_worker_that_finds_no_database_at_its_start_waits(site: Site, restarta
     wait_for(lambda: "qualab works as " in worker.said, or_say=lambda: worker.said)
     with pair_of_servers() as servers:
         site.submit(LATE, servers.experiment(limit=3))
-        wait_for(lambda: site.status(LATE) is SubmissionStatus.DONE, or_say=lambda: worker.said)
+        wait_for(lambda: site.status(LATE) is ComparisonStatus.FINISHED, or_say=lambda: worker.said)

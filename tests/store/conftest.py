@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from qualab.model.ports import Registry, Store
-from qualab.store import SqlStore, open_store, upgrade
+from qualab.store import Store, open_store, upgrade
+from qualab.store.registry import Registry
 from qualab.store.tables import metadata
 from tests.store import postgresql
 
@@ -88,7 +88,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 @pytest.fixture
 def registry(store: Store) -> Registry:
     """The one beside the store."""
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, Store)
     return store.registry
 
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from sqlalchemy import update
+
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import (
     Analysis,
@@ -46,8 +48,9 @@ from qualab.model.names import (
     Verdict,
 )
 from qualab.model.plan import DecisionRule, MetricSpec, Plan, RequestPolicy, SamplingPlan, TaskSpec
-from qualab.model.reason import Reason, of
-from qualab.model.registry import AuditEntry, Scope, Submission, Token
+from qualab.model.registry import AuditEntry, Scope, Token
+from qualab.store import Store
+from qualab.store.tables import comparison
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 123_457, tzinfo=UTC)
 BASELINE, CANDIDATE = ArmName.BASELINE, ArmName.CANDIDATE
@@ -250,7 +253,7 @@ def make_noise() -> NoiseFloor:
         candidate=replace(texts, first_difference=None),
         odd_texts=odd,
         metrics=(metric, replace(metric, odd=None)),
-        note=None,
+        note="",
     )
 
 
@@ -294,7 +297,7 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
         provable_margin=0.4,
         items_needed=None,
         n_resamples=9_999,
-        note=None,
+        note="",
     )
     policy = PolicyResult(policy=MissingPolicy.WRONG, difference=0.0, interval=None, is_equivalent=False)
     result = MetricResult(
@@ -311,7 +314,7 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
         n_missing_baseline=0,
         n_missing_candidate=0,
         verdict=verdict,
-        reason=of("gsm8k", Reason("proven.inside", {"bounds": Reason("margin.both", {"margin": 0.02})})),
+        reason="두 팔이 같다",
         evidence=evidence,
         equals="gsm8k/exact_match,flexible-extract",
         policies=(policy,),
@@ -321,7 +324,7 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
         plan_hash=plan_hash(make_plan()),
         input_hash="i" * 64,
         verdict=verdict,
-        reasons=(Reason.text("because"), Reason("arm-silent", {"arm": "candidate"})),
+        reasons=("because",),
         caveats=(),
         metrics=(result, replace(result, id="other", evidence=None)),
         suite=SuiteEvidence(
@@ -331,7 +334,7 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
             global_test=GlobalTest(n_metrics=1, difference=-1 / 3, pvalue=0.1, n_resamples=0),
             missing=MissingSummary(n_asked=3, baseline_only=1, candidate_only=0, both=1, pvalue=1.0),
             joint_power=None,
-            joint_power_reason=Reason("no-assumption"),
+            joint_power_reason="none",
             seed=2**48 - 1,
         ),
         arms=(_summary(BASELINE), _summary(CANDIDATE)),
@@ -369,16 +372,22 @@ def _summary(arm: ArmName) -> ArmSummary:
     )
 
 
-def make_submission(comparison_id: str = "c-1", **changes: Any) -> Submission:
-    submission = Submission(
-        id=comparison_id,
-        experiment={"model": "모델/7b", "limit": 0.5, "tasks": ["gsm8k", None], "nested": {"a": 2**60}},
-        label="nightly",
-        model="모델/7b",
-        created_at=NOW,
-        created_by="ci",
-    )
-    return replace(submission, **changes)
+REQUEST = {"model": "모델/7b", "limit": 0.5, "tasks": ["gsm8k", None], "nested": {"a": 2**60}}
+
+
+def ask_for(store: Store, comparison_id: str = "c-1", *, at: datetime = NOW, who: str = "ci", **changes: Any) -> str:
+    """Queues a comparison of endpoints of its own."""
+    urls = {arm.value: f"http://{comparison_id}:{port}/v1" for port, arm in enumerate(ArmName, 8001)}
+    given = {"request": REQUEST, "model": "모델/7b", "label": "nightly", **urls, **changes}
+    entry = make_entry(at=at, who=who, subject=comparison_id)
+    return store.submit(comparison_id, given.pop("request"), entry=entry, **given)
+
+
+def put(store: Store, comparison_id: str, **values: Any) -> None:
+    """Changes a comparison's row, as no method of the store does at once."""
+    change = update(comparison).where(comparison.c.id == comparison_id)
+    with store._sessions.writing() as connection:
+        connection.execute(change.values(version=comparison.c.version + 1, **values))
 
 
 def make_entry(action: str = "comparison.create", *, at: datetime = NOW, **changes: Any) -> AuditEntry:

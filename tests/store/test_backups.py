@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qualab.model.ports import Store
-from qualab.store import open_store
+from qualab.store import Store, open_store
 from qualab.store.engine import writing
 from tests.store import postgresql
 from tests.store.conftest import MIGRATIONS

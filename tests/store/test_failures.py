@@ -20,19 +20,18 @@ from qualab.errors import ComparisonNotFound, StoreError, StoreFull, StoreLocked
 from qualab.model.items import Item
 from qualab.model.names import ComparisonStatus
 from qualab.model.ports import ComparisonFilter
-from qualab.store import SqlStore, open_store, upgrade
+from qualab.store import Store, open_store, upgrade
 from tests.store import postgresql
 from tests.store.conftest import DATABASE, MIGRATIONS, execute, url_of
 from tests.store.samples import (
     BASELINE,
     NOW,
+    ask_for,
     make_answer,
     make_comparison,
-    make_entry,
     make_item,
     make_items,
     make_score,
-    make_submission,
 )
 
 MEGABYTE = 1 << 20
@@ -61,7 +60,7 @@ def mount(folder: Path, *arguments: str) -> None:
         pytest.skip(f"cannot mount a file system here: {mounted.stderr.decode().strip()}")
 
 
-def fill(store: SqlStore, first: int = 0) -> int:
+def fill(store: Store, first: int = 0) -> int:
     """Adds answers until something stops it; returns how many it was told are stored."""
     for number in range(first, 10_000):
         try:
@@ -323,7 +322,7 @@ def test_a_server_that_is_away_is_named_by_everything_and_work_goes_on_when_it_i
             lambda: store.heartbeat("away", runner="r", now=NOW),
             lambda: registry.page(ComparisonFilter()),
             lambda: registry.pair("away", 0),
-            lambda: registry.submit(make_submission("new"), entry=make_entry()),
+            lambda: ask_for(store, "new"),
         )
         with ThreadPoolExecutor(4) as threads:  # so that several connections wait in the pool
             list(threads.map(lambda _: store.get("away"), range(16)))
@@ -336,7 +335,7 @@ def test_a_server_that_is_away_is_named_by_everything_and_work_goes_on_when_it_i
         with ThreadPoolExecutor(4) as threads:
             assert {found.id for found in threads.map(lambda _: store.get("away"), range(16))} == {"away"}
         assert store.add_answers("away", [make_answer(0)]) == 0
-        assert registry.submit(make_submission("new"), entry=make_entry())[1]
+        assert ask_for(store, "new") == "new"
 
 
 def test_a_server_that_goes_away_half_way_leaves_nothing(own_server: str) -> None:

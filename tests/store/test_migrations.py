@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 
 from qualab.errors import SchemaMismatch
-from qualab.store import SqlStore, current, open_store, upgrade
+from qualab.store import Store, current, open_store, upgrade
 from qualab.store.engine import connect, writing
 from qualab.store.location import locate
 from qualab.store.schema import read_lineage
@@ -23,6 +23,7 @@ from tests.store.conftest import MIGRATIONS
 from tests.store.samples import (
     CANDIDATE,
     NOW,
+    ask_for,
     make_analysis,
     make_answer,
     make_comparison,
@@ -33,10 +34,9 @@ from tests.store.samples import (
     make_outcome,
     make_score,
     make_signoff,
-    make_submission,
     make_token,
 )
-from tests.store.test_contract_observations import ENGINE
+from tests.store.test_observations import ENGINE
 
 HEAD = read_lineage(MIGRATIONS).head
 LATER = "9999"
@@ -51,7 +51,7 @@ def test_the_first_schema_has_every_table(empty_url: str) -> None:
     assert current(empty_url, MIGRATIONS) == (HEAD, HEAD)
 
 
-@pytest.mark.parametrize("revision", ["0001", "0017"])
+@pytest.mark.parametrize("revision", ["0001", "0017", "1"])
 def test_a_database_of_before_the_first_release_says_how_to_carry_it_over(url: str, revision: str) -> None:
     stamp(url, revision)
     try:
@@ -92,10 +92,10 @@ def test_what_belongs_to_a_comparison_goes_with_it(url: str) -> None:
             connection.execute(text("DELETE FROM comparison"))
         with store.engine.connect() as connection:
             left = {name for name in metadata.tables if connection.scalar(text(f"SELECT count(*) FROM {name}"))}
-    assert left == {"submission", "token", "audit", "host_lease", "worker"}
+    assert left == {"token", "audit", "worker"}
 
 
-def fill(store: SqlStore) -> None:
+def fill(store: Store) -> None:
     """A row in every table."""
     registry, entry = store.registry, make_entry()
     store.create(make_comparison(), [make_item(number, target="the same, or nearly " * 90) for number in range(200)])
@@ -106,11 +106,9 @@ def fill(store: SqlStore) -> None:
     store.put_analysis(make_analysis(), now=NOW)
     store.put_outcomes("c-1", [make_outcome(0)])
     registry.sign_off(make_signoff(), entry=entry)
-    registry.submit(make_submission("c-2"), entry=entry)
+    ask_for(store, "c-2")
     registry.add_token(make_token(), entry=entry)
-    registry.see_worker("r", now=NOW)
-    hosts = {"h": 1}
-    registry.lease_hosts("c-1", hosts, runner="r", limit=1, is_exclusive=True, now=NOW, stale_after_s=60)
+    store.see_worker("r", now=NOW)
     with store.engine.connect() as connection:
         empty = [name for name in metadata.tables if not connection.scalar(text(f"SELECT count(*) FROM {name}"))]
     assert empty == []
@@ -119,9 +117,15 @@ def fill(store: SqlStore) -> None:
 def test_the_migrations_make_what_the_tables_describe(url: str) -> None:
     engine = connect(locate(url))
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        opts = {"compare_type": True, "compare_server_default": True, "include_object": is_compared}
+        context = MigrationContext.configure(connection, opts=opts)
         assert compare_metadata(context, metadata) == []
     engine.dispose()
+
+
+def is_compared(_: object, name: str, kind: str, *__: object) -> bool:
+    """Without the indexes that have a direction, of which SQLite tells too little: see test_lists."""
+    return not (kind == "index" and name.startswith("comparison_by_"))
 
 
 def test_the_migrations_make_the_checks_that_the_tables_describe(url: str) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from qualab.errors import ComparisonNotFound, InvalidValue, StoreError, TokenNotFound
 from qualab.model.names import Verdict
-from qualab.model.ports import Registry, Store
-from qualab.model.reason import Reason
 from qualab.model.registry import Scope, encode_cursor
+from qualab.store import Store
+from qualab.store.registry import Registry
 from tests.store.samples import after, make_comparison, make_entry, make_signoff, make_token
 
 
@@ -81,10 +81,7 @@ def test_sign_offs_are_added_in_their_order(store: Store, registry: Registry) ->
         store.create(make_comparison(comparison_id), [])
     assert list(registry.signoffs("c-1")) == []
     overridden = make_signoff(
-        verdict=Verdict.INVALID,
-        obstacles=(Reason("limited-items", {"limit": 3}), Reason.text("고정되지 않음")),
-        override="urgent",
-        signed_at=after(-5),
+        verdict=Verdict.INVALID, obstacles=("limited", "고정되지 않음"), override="urgent", signed_at=after(-5)
     )
     for signoff in (make_signoff(), overridden):
         registry.sign_off(signoff, entry=make_entry("comparison.sign_off"))

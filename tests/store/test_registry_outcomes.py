@@ -9,8 +9,9 @@ import pytest
 from qualab.errors import ComparisonNotFound, InvalidValue, ItemNotFound, StoreError
 from qualab.model.items import Change, Outcome, OutcomeFilter
 from qualab.model.names import RequestKind
-from qualab.model.ports import Registry, Store
 from qualab.model.registry import encode_cursor
+from qualab.store import Store
+from qualab.store.registry import Registry
 from tests.store.samples import (
     BASELINE,
     CANDIDATE,

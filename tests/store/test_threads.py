@@ -13,21 +13,21 @@ from qualab.errors import ComparisonBusy, ComparisonNotFound, VersionConflict
 from qualab.model.items import Score
 from qualab.model.names import ArmName
 from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import SubmissionStatus
-from qualab.store import SqlStore, open_store
+from qualab.store import Store, open_store
 from qualab.store.engine import writing
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import (
     BASELINE,
     CANDIDATE,
     NOW,
+    after,
+    ask_for,
     make_answer,
     make_comparison,
     make_entry,
     make_items,
     make_score,
     make_signoff,
-    make_submission,
 )
 
 ROUNDS = 40
@@ -37,7 +37,7 @@ def text_of(position: int, arm: ArmName) -> str:
     return f"answer to {position}, " + ("in both arms the same, as far as here" if arm is BASELINE else "in both arms")
 
 
-def write(store: SqlStore, first: int) -> int:
+def write(store: Store, first: int) -> int:
     """Adds answers to every second position from `first`, and to one place that everybody wants."""
     duplicates = 0
     for position in range(first, 2 * ROUNDS, 2):
@@ -48,7 +48,7 @@ def write(store: SqlStore, first: int) -> int:
     return duplicates
 
 
-def check(store: SqlStore, duplicates: int) -> None:
+def check(store: Store, duplicates: int) -> None:
     for arm in ArmName:
         answers = [answer for answer in store.answers("c-1", arm=arm) if answer.repeat == 0]
         assert [answer.position for answer in answers] == list(range(2 * ROUNDS))
@@ -104,54 +104,64 @@ def test_the_arms_answers_may_come_from_two_threads(url: str) -> None:
             assert {answer.reply.text for answer in store.answers("c-1", arm=arm)} == {said}
 
 
-def test_of_several_comparisons_that_want_a_host_at_once_as_many_as_fit_get_it(url: str) -> None:
+def test_of_several_workers_that_take_at_once_each_gets_what_no_other_uses(url: str) -> None:
     with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
+        for number in range(6):
+            ask_for(one, f"c-{number}", at=after(number), baseline=f"http://h:{8000 + number // 2}/v1")
 
-        def lease(number: int) -> bool:
-            registry = (one, other)[number % 2].registry
-            return registry.lease_hosts(
-                f"c-{number}",
-                {"h": 2, "i": 2},
-                runner="r",
-                limit=5,
-                is_exclusive=False,
-                now=NOW,
-                stale_after_s=60,
-            )
+        def take(number: int) -> str | None:
+            return (one, other)[number % 2].take(runner=f"w{number}:1:x", now=after(9), stale_after_s=60)
 
         with ThreadPoolExecutor(4) as threads:
-            assert sum(threads.map(lease, range(12))) == 2
+            taken = list(threads.map(take, range(12)))
+        assert sorted(filter(None, taken)) == ["c-0", "c-2", "c-4"]
 
 
 def test_of_several_requests_with_one_key_one_is_stored(url: str) -> None:
     with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
 
-        def submit(number: int) -> tuple[str, bool]:
-            registry = (one, other)[number % 2].registry
-            submission = make_submission(f"c-{number}")
-            stored, is_new = registry.submit(submission, entry=make_entry(), key="k", body_hash="b")
-            return stored.id, is_new
+        def submit(number: int) -> str:
+            return ask_for((one, other)[number % 2], f"c-{number}", key="k", body_hash="b")
 
         with ThreadPoolExecutor(4) as threads:
-            found = list(threads.map(submit, range(8)))
-        assert len({comparison_id for comparison_id, _ in found}) == 1
-        assert sum(is_new for _, is_new in found) == 1
+            assert len(set(threads.map(submit, range(8)))) == 1
+        assert one.registry.counts() == {"queued": 1}
         assert len(one.registry.audit().entries) == 1
 
 
 def test_of_several_changes_of_one_version_one_is_made(url: str) -> None:
     with open_store(url, migrations=MIGRATIONS) as store:
-        store.registry.submit(make_submission(), entry=make_entry())
+        ask_for(store)
 
-        def take(_: int) -> bool:
+        def cancel(_: int) -> bool:
             try:
-                store.registry.set_submission("c-1", SubmissionStatus.RUNNING, version=1)
+                store.cancel("c-1", entry=make_entry(), version=1)
             except VersionConflict:
                 return False
             return True
 
         with ThreadPoolExecutor(4) as threads:
-            assert sum(threads.map(take, range(8))) == 1
+            assert sum(threads.map(cancel, range(8))) == 1
+
+
+def test_what_is_cancelled_while_it_is_taken_stays_cancelled(url: str) -> None:
+    with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
+        ids = [ask_for(one, f"c-{number:02}", at=after(number)) for number in range(20)]
+
+        def take(_: int) -> None:
+            for number in range(40):
+                one.take(runner=f"w{number}:1:x", now=after(99), stale_after_s=60)
+
+        def cancel(_: int) -> None:
+            for comparison_id in reversed(ids):
+                for version in (1, 2):
+                    with suppress(VersionConflict):
+                        other.cancel(comparison_id, entry=make_entry(), version=version)
+
+        with ThreadPoolExecutor(2) as threads:
+            for job in [threads.submit(take, 0), threads.submit(cancel, 0)]:
+                job.result()
+        assert one.registry.counts() == {"cancelled": 20}
 
 
 def test_sign_offs_at_once_are_all_kept(url: str) -> None:

@@ -16,7 +16,6 @@ from sqlalchemy.exc import OperationalError
 
 from qualab.bootstrap import database_shown
 from qualab.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
-from qualab.model.registry import process_on
 from qualab.model.wording import storable_text
 from qualab.store import failures
 from qualab.store.failures import translated
@@ -81,14 +80,6 @@ def test_an_error_code_of_sqlite_means_the_same_everywhere(
 def test_a_password_that_a_driver_quotes_is_blotted_out(url: str) -> None:
     assert locate(url).without_secrets('no such thing as "s3cret"') == 'no such thing as "***"'
     assert "s3cret" not in str(locate(url))
-
-
-@pytest.mark.parametrize(
-    ("runner", "process"),
-    [("host:12:x", 12), ("ho:st:12:x", None), ("host:12", None), ("host:²:x", None), ("host:-1:x", None), ("", None)],
-)
-def test_a_runner_says_its_process_on_its_own_host_alone(runner: str, process: int | None) -> None:
-    assert process_on("host", runner) == process
 
 
 @pytest.mark.parametrize(("text", "stored"), [("a\x00b", "a\ufffdb"), ("\ud800", "\ufffd"), ("정답 🧪", "정답 🧪")])

@@ -13,10 +13,9 @@ import pytest
 
 from qualab.bootstrap import share
 from qualab.model.items import Reply
-from qualab.store import SqlStore, open_store, upgrade
-from tests.api.conftest import IdleJobs, Service, make_service, on_a_socket
+from qualab.store import Store, open_store, upgrade
+from tests.api.conftest import Service, at_work, make_service, on_a_socket
 from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, FakeTasks, failure, reply
-from tests.inline_jobs import InlineJobs
 from tests.web.made import OFF, ON, hostile_texts, publish
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -75,13 +74,13 @@ def candidate(prompt: str, seed: int) -> Reply:
     return reply(str(number))
 
 
-def open_database(folder: Path) -> SqlStore:
+def open_database(folder: Path) -> Store:
     url = str(folder / "qualab.db")
     upgrade(url, share("migrations"))
     return open_store(url, migrations=share("migrations"))
 
 
-def make_site_bench(store: SqlStore) -> Bench:
+def make_site_bench(store: Store) -> Bench:
     return Bench(
         baseline=FakeEndpoint(OFF, answer=baseline),
         candidate=FakeEndpoint(ON, answer=candidate, drafts=True),
@@ -95,14 +94,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Two finished comparisons, one that waits, and one that failed."""
     with ExitStack() as stack:
         store = stack.enter_context(open_database(tmp_path_factory.mktemp("web")))
-        jobs = InlineJobs()
-        working = make_service(bench=make_site_bench(store), registry=store.registry, jobs=jobs)
-        jobs.begin(working.context)
-        with working.client:
+        working = make_service(bench=make_site_bench(store), registry=store.registry)
+        with at_work(working.context), working.client:
             small = working.finished(label="nightly", max_missing_share=0.1)
-        jobs.close()
         large = publish(store, "20260301-214000-5ca1ab1e", scale=0.12, label="release 12", missing=0.004, loss=0.02)
-        idle = make_service(bench=working.bench, registry=store.registry, jobs=IdleJobs(), port=0)
+        idle = make_service(bench=working.bench, registry=store.registry, port=0)
         with idle.client:
             idle.create(label="waits")
         items = {item.doc_id: item.position for item in store.items(small)}

@@ -15,7 +15,7 @@ from qualab.model.engine import TaskDrafting, Treatment
 from qualab.model.items import Answer, Drafted, Item, Prompt, Reply, Request, Score
 from qualab.model.names import AnswerStatus, Api, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import MetricSpec, deciding_metrics
-from qualab.model.ports import Store
+from qualab.store import Store
 
 OFF, ON = "http://127.0.0.1:8001/v1", "http://127.0.0.1:8002/v1"
 AT = datetime(2026, 3, 1, 21, 40, tzinfo=UTC)

@@ -11,12 +11,13 @@ import pytest
 
 from qualab import errors
 from qualab.errors import QualabError
-from qualab.model.names import Language
-from qualab.model.registry import Scope, SubmissionStatus
+from qualab.model.names import ComparisonStatus, Language
+from qualab.model.registry import Scope
 from qualab.service.api.pages import safe_path
 from qualab.service.words import ERRORS, TEXTS, Wording
 from tests.api.conftest import EXPERIMENT, Service, make_service
 from tests.api.test_front import away
+from tests.store.samples import put
 from tests.web.conftest import Site
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -251,7 +252,7 @@ def test_what_stopped_a_comparison_has_a_korean_title_above_its_own_words() -> N
     with service.client:
         failed = service.create(label="x")
         error = {"code": "endpoint-unreachable", "message": "http://h/v1 cannot be reached", "hint": "Start the server"}
-        service.registry.set_submission(failed, SubmissionStatus.FAILED, error=error)
+        put(service.bench.store, failed, status=ComparisonStatus.FAILED, error=error)
         korean = service.client.get(f"/comparisons/{failed}?lang=ko").text
         assert "<strong>엔드포인트에 연결할 수 없습니다</strong>" in korean
         assert '<span lang="en">http://h/v1 cannot be reached</span>' in korean

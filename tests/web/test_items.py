@@ -18,9 +18,8 @@ import pytest
 from qualab.errors import DatasetUnavailable, StillLoading
 from qualab.model.names import ArmName
 from qualab.service.api.item_page import command
-from tests.api.conftest import Service, make_service
+from tests.api.conftest import Service, at_work, make_service
 from tests.fresh_store import fresh_store
-from tests.inline_jobs import InlineJobs
 from tests.web.conftest import GAINS, LOSSES, MISSING, N_ITEMS, OTHER, Site, Watched, make_site_bench
 from tests.web.made import hostile_texts
 from tests.web.test_pages import names
@@ -161,12 +160,9 @@ def test_extracted_answers_of_both_arms_are_shown(looked: Watched, site: Site) -
 
 @pytest.fixture
 def finished() -> Iterator[tuple[Service, str]]:
-    jobs = InlineJobs()
-    service = make_service(bench=make_site_bench(fresh_store()), jobs=jobs)  # type: ignore[arg-type]
-    jobs.begin(service.context)
-    with service.client:
+    service = make_service(bench=make_site_bench(fresh_store()))
+    with at_work(service.context), service.client:
         yield service, service.finished(max_missing_share=0.1)
-    jobs.close()
 
 
 def extracted(service: Service, comparison_id: str, language: str = "en") -> str:

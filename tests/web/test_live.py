@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from qualab.model.registry import Scope
-from tests.api.conftest import make_service, on_a_socket
-from tests.inline_jobs import InlineJobs
+from tests.api.conftest import at_work, make_service, on_a_socket
 from tests.web.conftest import Site, make_site_bench, open_database
 
 
@@ -21,12 +20,9 @@ def running(tmp_path: Path) -> Iterator[Site]:
     with open_database(tmp_path) as store:
         bench = make_site_bench(store)
         bench.baseline.delay_s = bench.candidate.delay_s = 0.04
-        jobs = InlineJobs()
-        service = make_service(bench=bench, registry=store.registry, jobs=jobs, poll_s=0.05, port=0)
-        jobs.begin(service.context)
-        with service.client, on_a_socket(service) as address:
+        service = make_service(bench=bench, registry=store.registry, poll_s=0.05, port=0)
+        with at_work(service.context), service.client, on_a_socket(service) as address:
             yield Site(address, service)
-        jobs.close()
 
 
 def start(site: Site, *, concurrency: int) -> str:

@@ -8,9 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from qualab.model.registry import AuditEntry, Submission, SubmissionStatus
+from qualab.model.names import ComparisonStatus
 from tests.api.conftest import make_service, on_a_socket
 from tests.app.fakes import START
+from tests.store.samples import ask_for, put
 from tests.web.conftest import LOSSES, Site, Watched
 
 Make = Callable[..., Watched]
@@ -117,18 +118,11 @@ def long() -> Iterator[Site]:
     """Sixty requests that failed or wait; the labels' order is not that of time."""
     service = make_service(port=0)
     for number in range(N_LINES):
-        one = Submission(
-            id=f"s-{number}",
-            experiment={},
-            label=f"branch {number * 7 % N_LINES:02}",
-            model=f"model-{number % 2}",
-            created_at=START + timedelta(seconds=number),
-            created_by="me",
-        )
-        service.registry.submit(one, entry=AuditEntry(at=START, who="me", action="x", subject=one.id, details={}))
+        at, label = START + timedelta(seconds=number), f"branch {number * 7 % N_LINES:02}"
+        ask_for(service.bench.store, f"s-{number}", at=at, label=label, model=f"model-{number % 2}")
         if number % 3 == 0:
             error = {"code": "usage", "message": "No such task", "hint": ""}
-            service.registry.set_submission(one.id, SubmissionStatus.FAILED, error=error)
+            put(service.bench.store, f"s-{number}", status=ComparisonStatus.FAILED, error=error)
     with service.client, on_a_socket(service) as address:
         yield Site(address, service)
 

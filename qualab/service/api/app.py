@@ -18,7 +18,8 @@ from prometheus_client.metrics_core import Metric
 
 from qualab import __version__
 from qualab.errors import QualabError, StoreError
-from qualab.model.registry import SubmissionStatus, Token
+from qualab.model.names import ComparisonStatus
+from qualab.model.registry import Token
 from qualab.service.access import Authenticator, RateLimit
 from qualab.service.api import pages, routes
 from qualab.service.api.answers import RETRY_AFTER_S, install_handlers
@@ -49,17 +50,18 @@ class StateCollector:
         """Read comparisons by status, the queue, workers and streams."""
         context = self._state.context
         try:
-            counts, workers = context.registry.counts(), context.jobs.workers()
-            n_queued = len(context.registry.submissions(SubmissionStatus.QUEUED))
+            counts, workers = context.registry.counts(), context.workers()
         except StoreError:
             yield GaugeMetricFamily("qualab_database_up", "Whether the database answers", 0)
             return
         yield GaugeMetricFamily("qualab_database_up", "Whether the database answers", 1)
         by_status = GaugeMetricFamily("qualab_comparisons", "Comparisons by status", labels=("status",))
-        for status in routes.STATUSES:
+        for status in ComparisonStatus:
             by_status.add_metric([status], counts.get(status, 0))
         yield by_status
-        yield GaugeMetricFamily("qualab_queue_length", "Comparisons that wait for a worker", n_queued)
+        yield GaugeMetricFamily(
+            "qualab_queue_length", "Comparisons that wait for a worker", counts.get(ComparisonStatus.QUEUED, 0)
+        )
         yield GaugeMetricFamily("qualab_workers", "Workers that were seen alive lately", workers)
         n_clients = self._state.events.n_clients
         yield GaugeMetricFamily("qualab_event_streams", "Clients that follow events", n_clients)
@@ -105,7 +107,7 @@ def readyz(request: Request) -> Response:
         if current != head:
             found["schema"] = "other"
             reasons.append("the database has another schema than this version: qualab db upgrade")
-        found["workers"] = state.context.jobs.workers()
+        found["workers"] = state.context.workers()
         if not found["workers"]:
             reasons.append("no worker was seen lately")
     except QualabError:

@@ -34,7 +34,7 @@ from qualab.model.items import Change, OutcomeFilter
 from qualab.model.names import ArmName, ComparisonStatus, Language, Objective, RequestKind, Verdict
 from qualab.model.plan import DecisionRule
 from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import ORDERS, Scope, encode_cursor
+from qualab.model.registry import ListOrder, Scope, encode_cursor
 from qualab.model.report import Cell, Tone
 from qualab.model.wording import count, seconds, visible_text
 from qualab.report.html import render_page, static_file
@@ -43,18 +43,17 @@ from qualab.report.source import verdict_cell
 from qualab.service.api import item_page
 from qualab.service.api.answers import RETRY_AFTER_S, problem_of, retry_after, tagged
 from qualab.service.api.power_page import power_figures
-from qualab.service.api.routes import STATUSES, Length, Sort, Status, Text
+from qualab.service.api.routes import Length, Sort, Status, Text
 from qualab.service.api.state import COOKIE, Call, Reader, State, address_of
 from qualab.service.context import Context
 from qualab.service.reading import (
     COUNTED,
-    ENDED,
     MOST_POSITION,
     Progress,
     comparison_of,
-    comparison_state,
     extracted_of,
     outcomes_of,
+    summary_of,
 )
 from qualab.service.words import Wording
 
@@ -215,8 +214,13 @@ class ListForm(Form):
     cursor: str | None = Field(None, max_length=2_000)
 
 
-ASKED = (*COUNTED, ComparisonStatus.STOPPED, ComparisonStatus.INTERRUPTED)
-"""Statuses in which some answers are there, and some perhaps not."""
+BROKEN_OFF = (
+    ComparisonStatus.STOPPED,
+    ComparisonStatus.INTERRUPTED,
+    ComparisonStatus.CANCELLED,
+    ComparisonStatus.FAILED,
+)
+"""Statuses in which some answers may be there, and some are not."""
 
 
 @router.get("/")
@@ -225,10 +229,10 @@ def listing(call: Reader, form: Annotated[ListForm, Query()]) -> Response:
     wanted = ComparisonFilter(
         status=form.status, verdict=form.verdict, label=form.label or None, model=form.model or None, limit=50
     )
-    found = call.context.registry.page(wanted, order=ORDERS[form.sort], cursor=form.cursor)
+    found = call.context.registry.page(wanted, order=ListOrder(form.sort), cursor=form.cursor)
     words, progress = words_of(call.request), {}
     for one in found.entries:
-        if one.status in ASKED:
+        if one.status in COUNTED or (one.status in BROKEN_OFF and one.plan_hash):
             with suppress(ComparisonNotFound):  # it was deleted just now
                 looked = call.state.follower(one.id).look()
                 progress[one.id] = (looked, answered_text(looked, words), pace_text(looked, words))
@@ -239,9 +243,9 @@ def listing(call: Reader, form: Annotated[ListForm, Query()]) -> Response:
         next_cursor=found.next_cursor,
         progress=progress,
         moving=COUNTED,
-        is_live=any(one.status not in ENDED for one in found.entries),
+        is_live=not all(one.status.has_ended for one in found.entries),
         form=form,
-        statuses=STATUSES,
+        statuses=tuple(ComparisonStatus),
         verdicts=[verdict for verdict in Verdict if verdict is not Verdict.NOT_TESTED],
     )
 
@@ -277,9 +281,8 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
 
     def job() -> Response:
         words, registry = words_of(call.request), call.context.registry
-        state = comparison_state(call.context, comparison_id)
-        summary, error = state.summary, state.submission.error if state.submission else {}
-        trouble = report = None
+        summary = summary_of(call.context, comparison_id)
+        error, trouble, report = summary.error, None, None
         if error.get("message"):
             trouble = words.notice(error.get("code", ""), error["message"], error.get("hint", ""))
         elif summary.stop_reason:
@@ -292,12 +295,12 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
             call.request,
             "comparison",
             summary=summary,
-            is_live=not state.has_ended,
+            is_live=not summary.status.has_ended,
             trouble=trouble,
             report=report,
             has_items=summary.status is ComparisonStatus.FINISHED,
             signoffs=registry.signoffs(summary.id) if summary.plan_hash else (),
-            statuses={status: words(f"status {status}") for status in STATUSES},
+            statuses={status: words(f"status {status}") for status in ComparisonStatus},
         )
 
     return await call.slowly(job)

@@ -22,12 +22,11 @@ from qualab.model.items import Change, JsonObject, Outcome, OutcomeFilter
 from qualab.model.names import ComparisonStatus, Language, ReportFormat, Verdict
 from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import (
-    ORDERS,
     AuditEntry,
     ComparisonSummary,
+    ListOrder,
     MetricsSummary,
     Page,
-    SubmissionStatus,
     VerdictSummary,
 )
 from qualab.model.wording import storable_text
@@ -48,19 +47,18 @@ from qualab.service.api.openapi import (
     shows,
 )
 from qualab.service.api.state import Admin, Body, BodyOrNothing, Call, Reader, Runner, validated
+from qualab.service.context import Context
 
 router = APIRouter(prefix="/v1")
 COMPARISON = "/comparisons/{comparison_id}"
 T = TypeVar("T")
 IfMatch = Annotated[str | None, Header(description="The ETag of what was read: a change of anything newer is refused")]
-STATUSES = tuple(dict.fromkeys([*map(str, SubmissionStatus), *map(str, ComparisonStatus)]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOut:
     """The request that a comparison came from."""
 
-    status: SubmissionStatus
     version: int
     created_by: str
     error: dict[str, str]
@@ -69,19 +67,25 @@ class RequestOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonOut(ComparisonSummary):
-    """A comparison, or a request that has not become one."""
+    """A comparison with the request that it came from."""
 
     has_ended: bool
     request: RequestOut | None
     """None for a comparison that was started at a command line."""
 
     @classmethod
-    def of(cls, state: reading.ComparisonState) -> ComparisonOut:
+    def of(cls, context: Context, summary: ComparisonSummary) -> ComparisonOut:
         """Join a summary with its request."""
-        summary, sent = state.summary, state.submission
-        request = RequestOut(**{one.name: getattr(sent, one.name) for one in fields(RequestOut)}) if sent else None
+        experiment, request = context.services.store.request(summary.id), None
+        if experiment is not None:
+            request = RequestOut(
+                version=summary.version,
+                created_by=summary.created_by,
+                error=dict(summary.error),
+                experiment=experiment,
+            )
         values = {one.name: getattr(summary, one.name) for one in fields(ComparisonSummary)}
-        return cls(**values, has_ended=state.has_ended, request=request)
+        return cls(**values, has_ended=summary.status.has_ended, request=request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +117,12 @@ class PlanComputed:
 
 
 def _known_status(text: object) -> object:
-    if text not in STATUSES:
-        raise PydanticCustomError("enum", "must be one of {expected}", {"expected": ", ".join(STATUSES)})
+    if text not in tuple(ComparisonStatus):
+        raise PydanticCustomError("enum", "must be one of {expected}", {"expected": ", ".join(ComparisonStatus)})
     return text
 
 
-Status = Annotated[ComparisonStatus | SubmissionStatus, BeforeValidator(_known_status)]
+Status = Annotated[ComparisonStatus, BeforeValidator(_known_status)]
 Sort = Literal["-created", "label", "verdict"]
 Text = Annotated[str, BeforeValidator(lambda text: storable_text(text) if isinstance(text, str) else text)]
 Length = Annotated[int, Field(ge=0, lt=2**31)]
@@ -204,17 +208,17 @@ async def create(
     """Ask for a comparison. Its plan is computed first: a margin that it cannot prove needs accept_underpowered."""
 
     def job() -> Response:
-        stored, _ = requests.submit(call.context, document, by=call.by, key=idempotency_key)
-        return changed(_comparison(call, stored.id), 202, Location=f"/v1/comparisons/{stored.id}")
+        created = requests.submit(call.context, document, by=call.by, key=idempotency_key)
+        return changed(_comparison(call, created), 202, Location=f"/v1/comparisons/{created}")
 
     return await call.slowly(job)
 
 
 @router.get("/comparisons", tags=["comparisons"], **shows(Page[ComparisonSummary]))
 def list_comparisons(call: Reader, query: Annotated[ComparisonQuery, Query()]) -> Response:
-    """List comparisons and requests that have not become one; newest first among equals."""
+    """List comparisons; newest first among equals."""
     wanted = ComparisonFilter(**query.model_dump(exclude={"sort", "cursor"}))
-    return answer(call.request, call.context.registry.page(wanted, order=ORDERS[query.sort], cursor=query.cursor))
+    return answer(call.request, call.context.registry.page(wanted, order=ListOrder(query.sort), cursor=query.cursor))
 
 
 @router.get(COMPARISON, tags=["comparisons"], **shows(ComparisonOut, 404))
@@ -231,14 +235,14 @@ def read(call: Reader, comparison_id: str) -> Response:
 )
 def delete(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Response:
     """Delete a comparison and everything of it. What is under way is cancelled first; what is signed off stays."""
-    requests.delete(call.context, comparison_id, by=call.by, seen=_state_matched(call, comparison_id, if_match))
+    requests.delete(call.context, comparison_id, by=call.by, seen=_seen(call, comparison_id, if_match))
     return Response(status_code=204)
 
 
 @router.post(COMPARISON + "/cancel", tags=["comparisons"], **answers(ComparisonOut, "Cancelled", 404, 409, 412))
 def cancel(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Response:
     """Cancel what is queued or running. Everything answered stays, and it can be resumed."""
-    requests.cancel(call.context, comparison_id, by=call.by, version=_version(call, comparison_id, if_match))
+    requests.cancel(call.context, comparison_id, by=call.by, seen=_seen(call, comparison_id, if_match))
     return changed(_comparison(call, comparison_id))
 
 
@@ -251,31 +255,26 @@ def cancel(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Respon
 def resume(call: Runner, comparison_id: str, document: BodyOrNothing, if_match: IfMatch = None) -> Response:
     """Resume what was cancelled, stopped or failed; only what is missing is asked."""
     how = validated(ResumeRequest, document)
-    version = _version(call, comparison_id, if_match)
-    requests.resume(call.context, comparison_id, by=call.by, retry_failed=how.retry_failed, version=version)
+    seen = _seen(call, comparison_id, if_match)
+    requests.resume(call.context, comparison_id, by=call.by, retry_failed=how.retry_failed, seen=seen)
     return changed(_comparison(call, comparison_id), 202)
 
 
 def _comparison(call: Call, comparison_id: str) -> ComparisonOut:
-    return ComparisonOut.of(reading.comparison_state(call.context, comparison_id))
+    return ComparisonOut.of(call.context, reading.summary_of(call.context, comparison_id))
 
 
-def _state_matched(call: Call, comparison_id: str, if_match: str | None) -> reading.ComparisonState | None:
-    """The state that If-Match stands for; None where any will do. Raises VersionConflict."""
+def _seen(call: Call, comparison_id: str, if_match: str | None) -> ComparisonSummary | None:
+    """The comparison that If-Match stands for; None where any will do. Raises VersionConflict."""
     if if_match is None or if_match.strip() == "*":
         return None
-    state = reading.comparison_state(call.context, comparison_id)
-    if etag_of(encoded(ComparisonOut.of(state))) not in TAG.findall(if_match):
+    summary = reading.summary_of(call.context, comparison_id)
+    if etag_of(encoded(ComparisonOut.of(call.context, summary))) not in TAG.findall(if_match):
         raise VersionConflict(
             f"Comparison {comparison_id} has changed since it was read",
             hint="Read it again, and send its ETag in If-Match",
         )
-    return state
-
-
-def _version(call: Call, comparison_id: str, if_match: str | None) -> int | None:
-    state = _state_matched(call, comparison_id, if_match)
-    return state.submission.version if state and state.submission else None
+    return summary
 
 
 # what came of it

@@ -1,18 +1,21 @@
-"""What every store does with comparisons: create, get, list, status, verdict."""
+"""Comparisons: create, get, list, status, verdict, and those that are finished when they come."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
 from qualab.errors import ComparisonNotFound, StoreError
 from qualab.model.canonical import canonical_json, plan_hash
-from qualab.model.items import Item
-from qualab.model.names import ComparisonStatus, Verdict
-from qualab.model.ports import ComparisonFilter, Store
+from qualab.model.comparison import Analysis
+from qualab.model.items import Answer, Item
+from qualab.model.names import ArmName, ComparisonStatus, Verdict
+from qualab.model.ports import ComparisonFilter
+from qualab.store import Store
 from tests.store.samples import (
     NOW,
     after,
@@ -24,6 +27,8 @@ from tests.store.samples import (
     make_items,
     make_look,
     make_plan,
+    make_score,
+    put,
 )
 
 EVERYTHING = ComparisonFilter()
@@ -86,16 +91,10 @@ def test_a_label_loses_only_what_no_database_can_hold(store: Store) -> None:
 def test_an_id_can_be_shortened_while_it_is_unambiguous(store: Store) -> None:
     for comparison_id in ("abc-1", "abc-2", "abd", "ab"):
         store.create(make_comparison(comparison_id), [])
-    assert store.get("abd").id == "abd"
+    assert [store.get(id_).id for id_ in ("ab", "abd")] == ["ab", "abd"]
     assert store.get("abc-2").id == "abc-2"
     with pytest.raises(ComparisonNotFound, match=r"begins several comparisons: .*abc"):
         store.get("abc")
-
-
-def test_an_id_that_others_begin_with_is_found_by_itself(store: Store) -> None:
-    for comparison_id in ("ab", "abc"):
-        store.create(make_comparison(comparison_id), [])
-    assert store.get("ab").id == "ab"
 
 
 @pytest.mark.parametrize("wanted", ["", "x", "C-1", "c_", "c%", "c-1 ", "\u0661"])
@@ -118,22 +117,11 @@ def test_the_list_is_newest_first_and_for_equal_times_last_made_first(store: Sto
     assert [found.id for found in store.list(EVERYTHING)] == ["a", "c", "b", "d"]
 
 
-def test_the_list_is_empty_at_first(store: Store) -> None:
+def test_a_list_is_as_long_as_wanted(store: Store) -> None:
     assert store.list(EVERYTHING) == []
-
-
-def test_the_list_can_be_narrowed(store: Store) -> None:
-    for number in range(6):
-        status = ComparisonStatus.STOPPED if number % 2 else ComparisonStatus.PLANNED
-        store.create(
-            make_comparison(f"c-{number}", status=status, label="x" if number < 4 else "", created_at=after(number)), []
-        )
-    found = store.list(ComparisonFilter(status=ComparisonStatus.STOPPED, label="x"))
-    assert [comparison.id for comparison in found] == ["c-3", "c-1"]
-    assert [comparison.id for comparison in store.list(ComparisonFilter(label=""))] == ["c-5", "c-4"]
-    assert [comparison.id for comparison in store.list(ComparisonFilter(limit=2))] == ["c-5", "c-4"]
-    assert store.list(ComparisonFilter(limit=0)) == []
-    assert store.list(ComparisonFilter(label="y")) == []
+    for number in range(3):
+        store.create(make_comparison(f"c-{number}", created_at=after(number)), [])
+    assert [[one.id for one in store.list(ComparisonFilter(limit=limit))] for limit in (2, 0)] == [["c-2", "c-1"], []]
 
 
 def test_an_id_is_taken_once(store: Store) -> None:
@@ -203,13 +191,6 @@ def test_a_create_that_breaks_off_leaves_nothing(store: Store) -> None:
     assert len(list(store.items("c-1"))) == 1
 
 
-def test_items_of_another_comparison_are_not_touched(store: Store) -> None:
-    store.create(make_comparison("a"), make_items(3))
-    store.create(make_comparison("b"), make_items(1))
-    assert [item.position for item in store.items("a")] == [0, 1, 2]
-    assert [item.position for item in store.items("b")] == [0]
-
-
 def test_running_starts_a_comparison_once(store: Store) -> None:
     store.create(make_comparison(), [])
     store.set_status("c-1", ComparisonStatus.RUNNING, now=after(1))
@@ -256,17 +237,10 @@ def test_a_comparison_that_goes_on_has_no_verdict_any_more(store: Store) -> None
     assert store.analysis("c-1") == make_analysis()
 
 
-def test_finished_can_be_set_and_ends_once(store: Store) -> None:
-    store.create(make_comparison(), [])
-    store.set_status("c-1", ComparisonStatus.FINISHED, now=after(1))
-    store.set_status("c-1", ComparisonStatus.FINISHED, now=after(2))
-    assert (store.get("c-1").finished_at, store.get("c-1").verdict) == (after(1), None)
-
-
 def test_every_status_and_verdict_can_be_stored(store: Store) -> None:
     store.create(make_comparison(), [])
     for status in ComparisonStatus:
-        store.set_status("c-1", status, now=NOW)
+        put(store, "c-1", status=status)
         assert store.get("c-1").status is status
     for verdict in Verdict:
         store.put_analysis(make_analysis(verdict=verdict), now=NOW)
@@ -309,3 +283,53 @@ def test_times_without_a_zone_are_refused(store: Store) -> None:
         store.put_analysis(make_analysis(), now=naive)
     with pytest.raises(StoreError, match="has no time zone"):
         store.add_look("c-1", make_look(), now=naive)
+
+
+def answers() -> list[Answer]:
+    return [make_answer(position, arm) for arm in ArmName for position in range(3)]
+
+
+def put_whole(store: Store, analysis: Callable[[], Analysis] = make_analysis, **changes: object) -> Analysis:
+    scores = [make_score(0), make_score(1, ArmName.CANDIDATE)]
+    parts = {"items": make_items(3), "answers": answers(), "scores": scores, **changes}
+    return store.put_whole(make_comparison(), *parts.values(), analysis, now=NOW)  # type: ignore[arg-type]
+
+
+def test_a_whole_comparison_is_stored_finished_and_its_analysis_made_after_everything_was_read(store: Store) -> None:
+    read: list[Answer] = []
+
+    def seen() -> Iterator[Answer]:
+        for answer in answers():
+            read.append(answer)
+            yield answer
+
+    def analyse() -> Analysis:
+        assert len(read) == 6
+        return make_analysis()
+
+    analysis, comparison = put_whole(store, analyse, answers=seen()), store.get("c-1")
+    assert comparison.status is ComparisonStatus.FINISHED
+    assert (comparison.verdict, comparison.finished_at) == (analysis.verdict, NOW)
+    assert list(store.items("c-1")) == list(make_items(3))
+    assert [answer for arm in ArmName for answer in store.answers("c-1", arm=arm)] == answers()
+    assert list(store.scores("c-1")) == [make_score(0), make_score(1, ArmName.CANDIDATE)]
+    assert store.analysis("c-1") == analysis == make_analysis()
+    with pytest.raises(StoreError, match="exists already"):
+        put_whole(store)
+
+
+def fails() -> Analysis:
+    raise RuntimeError
+
+
+def breaks() -> Iterator[Answer]:
+    yield from answers()
+    raise RuntimeError
+
+
+@pytest.mark.parametrize("parts", [{"analysis": fails}, {"answers": None}, {"answers": [make_answer(99)]}])
+def test_where_a_part_fails_nothing_is_there(store: Store, parts: dict[str, Any]) -> None:
+    with pytest.raises((RuntimeError, StoreError)):
+        put_whole(store, **{name: part or breaks() for name, part in parts.items()})
+    assert store.list(EVERYTHING) == []
+    put_whole(store)

@@ -1,4 +1,4 @@
-"""The store over a database: each method of the port is one transaction."""
+"""Comparisons with their items, answers, scores and analyses."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from qualab.errors import StoreError
+from qualab.errors import ComparisonNotFound, StoreError
 from qualab.model.canonical import canonical_json
 from qualab.model.comparison import Analysis, Comparison, Look, SealedAnalysis, seal_of
 from qualab.model.engine import EngineSeen, FirstTokensSeen, Observation, ObservationKind, PinsSeen, Segment
 from qualab.model.items import Answer, Item, ItemHead, Outcome, Score, ScoreFlip
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus
 from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import Claim, ambiguous, busy, impossible_outcome, not_found, not_next
+from qualab.model.registry import not_found
 from qualab.model.wording import valid_text
 from qualab.store.engine import Sessions, take_turn
 from qualab.store.location import Location
+from qualab.store.queue import Queue, drop_failures
 from qualab.store.rows import (
     SCORE_ORDER,
     adapter,
@@ -41,34 +42,22 @@ from qualab.store.rows import (
     answer_row,
     chunks,
     comparison_of,
+    conditions_of,
     fields_of,
+    impossible_outcome,
     insert_new,
     item_of,
     item_row,
     look_of,
-    matching,
     outcome_row,
-    read_claim,
     score_of,
     score_row,
     value_of,
 )
-from qualab.store.runners import lives, may_take
-from qualab.store.tables import (
-    UtcTime,
-    analysis,
-    answer,
-    comparison,
-    item,
-    look,
-    observation,
-    outcome,
-    score,
-    submission,
-)
+from qualab.store.tables import UtcTime, analysis, answer, comparison, item, look, observation, outcome, score
 
 if TYPE_CHECKING:
-    from qualab.store.registry import SqlRegistry
+    from qualab.store.registry import Registry
 
 T = TypeVar("T")
 _C = comparison.c
@@ -81,13 +70,13 @@ _OBSERVED: dict[ObservationKind, type[Observation]] = {
 }
 
 
-class SqlStore:
-    """`qualab.model.ports.Store` in SQLite or PostgreSQL. Threads may share it. Made by `open_store`."""
+class Store(Queue):
+    """A database's comparisons. Each method is one transaction; threads may share it. Made by `open_store`."""
 
     def __init__(self, engine: Engine, location: Location) -> None:
+        super().__init__(Sessions(engine, location))
         self.engine = engine
         self.location = location
-        self._sessions = Sessions(engine, location)
 
     def __enter__(self) -> Self:
         return self
@@ -100,11 +89,11 @@ class SqlStore:
         self.engine.dispose()
 
     @cached_property
-    def registry(self) -> SqlRegistry:
-        """What the service keeps in the same database."""
-        from qualab.store.registry import SqlRegistry  # noqa: PLC0415  most commands do without it
+    def registry(self) -> Registry:
+        """What the service keeps and shows, in the same database."""
+        from qualab.store.registry import Registry  # noqa: PLC0415  most commands do without it
 
-        return SqlRegistry(self._sessions)
+        return Registry(self._sessions)
 
     # comparisons
 
@@ -134,23 +123,25 @@ class SqlStore:
         return result
 
     def get(self, comparison_id: str) -> Comparison:
-        """By id or by an unambiguous beginning of one. Raises ComparisonNotFound."""
+        """By id or by an unambiguous beginning of one. Raises ComparisonNotFound, also where it has no plan yet."""
         with self._sessions.reading() as connection:
-            rows = connection.execute(select(comparison).where(_C.id == comparison_id)).all()
+            planned = select(comparison).where(_C.plan != "")
+            rows = connection.execute(planned.where(_C.id == comparison_id)).all()
             if not rows and comparison_id:
                 begins = func.substr(_C.id, 1, len(comparison_id)) == comparison_id
-                rows = connection.execute(select(comparison).where(begins).order_by(*_NEWEST_FIRST).limit(6)).all()
+                rows = connection.execute(planned.where(begins).order_by(*_NEWEST_FIRST).limit(6)).all()
             if len(rows) > 1:
-                raise ambiguous(comparison_id, [row.id for row in rows])
+                shown = ", ".join(row.id for row in rows[:5]) + (", ..." if len(rows) > 5 else "")
+                raise ComparisonNotFound(
+                    f"'{comparison_id}' begins several comparisons: {shown}", hint="Give more of the id"
+                )
             if not rows:
                 raise not_found(comparison_id)
             return comparison_of(rows[0])
 
     def list(self, wanted: ComparisonFilter) -> list[Comparison]:
-        """Newest first."""
-        query = (
-            select(comparison).where(*matching(wanted, comparison)).order_by(*_NEWEST_FIRST).limit(max(wanted.limit, 0))
-        )
+        """Newest first, without those that have no plan yet."""
+        query = select(comparison).where(_C.plan != "", *conditions_of(wanted)).order_by(*_NEWEST_FIRST)
         with self._sessions.reading() as connection:
             return [comparison_of(row) for row in connection.execute(query.limit(max(wanted.limit, 0)))]
 
@@ -161,47 +152,12 @@ class SqlStore:
             return plan
 
     def set_status(self, comparison_id: str, status: ComparisonStatus, *, now: datetime, stop_reason: str = "") -> None:
-        """Keeps the times: RUNNING starts once, FINISHED ends; every other status takes a former verdict away."""
+        """Any status but FINISHED takes the verdict and the time of finishing away; the first start stays.
+
+        Nothing happens to what was cancelled, failed or queued meanwhile.
+        """
         with self._sessions.writing_to(comparison_id) as (connection, key):
             _set_status(connection, key, status, now=now, stop_reason=stop_reason)
-
-    # who runs them
-
-    def claim(self, comparison_id: str, *, runner: str, now: datetime, stale_after_s: float) -> None:
-        """Takes the right to run; a runner with a stale heartbeat, or whose process on this host is gone, loses it."""
-        with self._sessions.writing_to(comparison_id) as (connection, key):
-            held = read_claim(connection, key)
-            if not may_take(held, runner=runner, now=now, stale_after_s=stale_after_s):
-                raise busy(comparison_id, held)
-            still = _C.runner.is_(None) if held is None else _C.runner == held.runner
-            values = {"runner": runner, "claimed_at": now, "heartbeat_at": now}
-            if not connection.execute(update(comparison).where(_C.key == key, still).values(values)).rowcount:
-                raise busy(comparison_id, read_claim(connection, key))
-
-    def heartbeat(self, comparison_id: str, *, runner: str, now: datetime) -> None:
-        """Raises ComparisonBusy when another runner has taken over, or had."""
-        with self._sessions.writing_to(comparison_id) as (connection, key):
-            mine = update(comparison).where(_C.key == key, _C.runner == runner)
-            if not connection.execute(mine.values(heartbeat_at=now)).rowcount:
-                raise busy(comparison_id, read_claim(connection, key))
-
-    def release(self, comparison_id: str, *, runner: str) -> None:
-        """Gives the right to run back; nothing happens where another runner has it."""
-        with self._sessions.writing_to(comparison_id) as (connection, key):
-            mine = update(comparison).where(_C.key == key, _C.runner == runner)
-            connection.execute(mine.values(runner=None, claimed_at=None, heartbeat_at=None))
-
-    def runners(self, comparison_ids: Sequence[str], *, now: datetime, stale_after_s: float) -> dict[str, Claim]:
-        """The claims of living runners, by the id of the comparison."""
-        query = select(_C.id, _C.runner, _C.claimed_at, _C.heartbeat_at).where(
-            _C.runner.is_not(None), _C.id.in_(comparison_ids)
-        )
-        with self._sessions.reading() as connection:
-            claims = {
-                id_: Claim(runner=runner, since=since, heartbeat_at=at)
-                for id_, runner, since, at in connection.execute(query)
-            }
-        return {id_: claim for id_, claim in claims.items() if lives(claim, now=now, stale_after_s=stale_after_s)}
 
     # items
 
@@ -219,7 +175,7 @@ class SqlStore:
         return self._stream(comparison_id, query, head_of, item.c.position, positions=positions)
 
     def n_requests(self, comparison_id: str) -> int:
-        """How many requests its items have, each counted once."""
+        """Count the requests of its items."""
         with self._sessions.reading_of(comparison_id) as (connection, key):
             return connection.scalar(select(func.sum(item.c.n_requests)).where(item.c.comparison_key == key)) or 0
 
@@ -243,11 +199,11 @@ class SqlStore:
             return {(arm, position, choice, repeat) for arm, position, choice, repeat in rows}
 
     def n_answered(self, comparison_id: str) -> Mapping[ArmName, int]:
-        """How many requests of each arm came back, the noise floor's not counted."""
+        """Count the requests of each arm that came back, without the noise floor's."""
         return self._count(comparison_id)
 
     def n_unanswered(self, comparison_id: str) -> Mapping[ArmName, int]:
-        """How many of these came back without an answer."""
+        """Count those that came back without an answer."""
         unanswered = [status for status in AnswerStatus if not status.is_answer]
         return self._count(comparison_id, answer.c.status.in_(unanswered))
 
@@ -268,11 +224,8 @@ class SqlStore:
 
     def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:
         """Deletes answers that are failures of the endpoint and returns how many."""
-        c = answer.c
-        failed = c.status.in_([status for status in AnswerStatus if status.is_failure])
         with self._sessions.writing_to(comparison_id) as (connection, key):
-            late_or_noise = (c.position >= from_position) | (c.run > 0)
-            return connection.execute(delete(answer).where(c.comparison_key == key, failed, late_or_noise)).rowcount
+            return drop_failures(connection, key, from_position)
 
     # scores and outcomes
 
@@ -323,7 +276,9 @@ class SqlStore:
         with self._sessions.writing_to(comparison_id) as (connection, key):
             n_taken = connection.scalar(select(func.count()).where(look.c.comparison_key == key)) or 0
             if n_taken != value.number - 1:
-                raise not_next(comparison_id, value.number, n_taken)
+                raise StoreError(
+                    f"look {value.number} of {comparison_id} does not follow the {n_taken} that were taken"
+                )
             row = {"comparison_key": key, "number": value.number, "created_at": now, "body": canonical_json(value)}
             connection.execute(insert(look), row)
 
@@ -374,7 +329,7 @@ class SqlStore:
             return [SealedAnalysis(**row._mapping) for row in rows]
 
     def plan_hashes(self, comparison_id: str) -> Sequence[str]:
-        """Of every analysis, each once, the oldest first."""
+        """Plan hashes of all analyses, each once, the oldest first."""
         c = analysis.c
         with self._sessions.reading_of(comparison_id) as (connection, key):
             query = select(c.plan_hash).where(c.comparison_key == key).order_by(c.id)
@@ -398,21 +353,23 @@ class SqlStore:
 
 
 list_of = list
-"""The built-in, which methods of SqlStore would find hidden by `SqlStore.list`."""
+"""The built-in, which `Store.list` hides from methods of Store."""
 
 
 def _insert_comparison(connection: Connection, value: Comparison, items: Iterable[Item]) -> int:
-    """Stores it with its items and returns its key. Its submission is planned now."""
-    if connection.scalar(select(_C.key).where(_C.id == value.id)) is not None:
-        raise StoreError(f"comparison {value.id} exists already")
-    row = fields_of(value) | {
+    """Store it with its items, or the plan of what was asked for, and return its key."""
+    planned = {name: getattr(value, name) for name in ("plan_hash", "baseline_url", "candidate_url", "local")} | {
         "plan": canonical_json(value.plan),
         "model": value.plan.sampling.model,
         "suite": value.plan.suite,
         "n_items": sum(task.n_items for task in value.plan.tasks),
     }
-    key: int = connection.execute(insert(comparison).returning(_C.key), row).scalar_one()
-    connection.execute(update(submission).where(submission.c.id == value.id).values(is_planned=True))
+    requested = update(comparison).where(_C.id == value.id, _C.created_by != "", _C.plan == "").values(planned)
+    key: int | None = connection.execute(requested.returning(_C.key)).scalar_one_or_none()
+    if key is None:
+        if connection.scalar(select(_C.key).where(_C.id == value.id)) is not None:
+            raise StoreError(f"comparison {value.id} exists already")
+        key = connection.execute(insert(comparison).returning(_C.key), fields_of(value) | planned).scalar_one()
     for chunk in chunks(items):
         try:
             connection.execute(insert(item), [item_row(key, one) for one in chunk])
@@ -421,13 +378,8 @@ def _insert_comparison(connection: Connection, value: Comparison, items: Iterabl
     return key
 
 
-def _set_status(
-    connection: Connection, key: int, status: ComparisonStatus, *, now: datetime, stop_reason: str | None
-) -> None:
-    """Sets it and what follows from it; a `stop_reason` of None leaves the former one."""
-    values: dict[str, Any] = {"status": status}
-    if stop_reason is not None:
-        values["stop_reason"] = stop_reason
+def _set_status(connection: Connection, key: int, status: ComparisonStatus, *, now: datetime, stop_reason: str) -> None:
+    values: dict[str, Any] = {"status": status, "stop_reason": stop_reason, "version": _C.version + 1}
     moment = literal(now, UtcTime)
     if status is ComparisonStatus.FINISHED:
         values["finished_at"] = func.coalesce(_C.finished_at, moment)
@@ -435,7 +387,8 @@ def _set_status(
         values |= {"finished_at": None, "verdict": None}
     if status is ComparisonStatus.RUNNING:
         values["started_at"] = func.coalesce(_C.started_at, moment)
-    connection.execute(update(comparison).where(_C.key == key).values(values))
+    is_run = _C.status.not_in((ComparisonStatus.QUEUED, ComparisonStatus.CANCELLED, ComparisonStatus.FAILED))
+    connection.execute(update(comparison).where(_C.key == key, is_run).values(values))
 
 
 def _insert_answers(connection: Connection, key: int, answers: Sequence[Answer]) -> int:
@@ -476,5 +429,11 @@ def _insert_analysis(connection: Connection, key: int, value: Analysis, *, now: 
     }
     connection.execute(insert(analysis), row)
     if value.plan_hash == own:
-        _set_status(connection, key, ComparisonStatus.FINISHED, now=now, stop_reason=None)
-        connection.execute(update(comparison).where(_C.key == key).values(verdict=value.verdict))
+        finished_at = func.coalesce(_C.finished_at, literal(now, UtcTime))
+        values: dict[str, Any] = {
+            "status": ComparisonStatus.FINISHED,
+            "verdict": value.verdict,
+            "finished_at": finished_at,
+        }
+        values |= {"error": {}, "takeovers": 0, "version": _C.version + 1}
+        connection.execute(update(comparison).where(_C.key == key).values(values))

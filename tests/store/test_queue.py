@@ -1,0 +1,465 @@
+"""The queue: what is asked for, who takes it, what happens when a worker is lost, and endpoints in use."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from qualab.errors import (
+    ComparisonBusy,
+    ComparisonNotFound,
+    ComparisonSignedOff,
+    KeyReused,
+    StoreError,
+    VersionConflict,
+)
+from qualab.model.names import UNDER_WAY, AnswerStatus, ComparisonStatus
+from qualab.store import Store
+from qualab.store.registry import Registry
+from tests.store.samples import (
+    NOW,
+    REQUEST,
+    after,
+    ask_for,
+    failed,
+    make_analysis,
+    make_answer,
+    make_comparison,
+    make_entry,
+    make_items,
+    make_look,
+    make_outcome,
+    make_score,
+    make_signoff,
+    put,
+)
+
+QUEUED, RUNNING, FAILED = ComparisonStatus.QUEUED, ComparisonStatus.RUNNING, ComparisonStatus.FAILED
+CANCELLED, FINISHED = ComparisonStatus.CANCELLED, ComparisonStatus.FINISHED
+ONE, OTHER = "one:1:a", "other:2:b"
+SHARED = {"baseline": "http://gpu:8001/v1", "candidate": "http://gpu:8002/v1"}
+
+
+def take(store: Store, runner: str = ONE, at: float = 0) -> str | None:
+    return store.take(runner=runner, now=after(at), stale_after_s=60)
+
+
+def status(registry: Registry, comparison_id: str = "c-1") -> ComparisonStatus:
+    return registry.summary(comparison_id).status
+
+
+def actions(registry: Registry) -> list[str]:
+    return [entry.action for entry in registry.audit().entries]
+
+
+def claim(store: Store, runner: str = ONE, comparison_id: str = "c-1", at: float = 0) -> bool:
+    return store.claim(comparison_id, runner=runner, now=after(at), stale_after_s=60)
+
+
+# claims
+
+
+def test_a_living_runner_keeps_its_claim_and_is_named(store: Store) -> None:
+    store.create(make_comparison(), [])
+    assert claim(store)
+    store.heartbeat("c-1", runner=ONE, now=after(50))
+    with pytest.raises(ComparisonBusy) as caught:
+        claim(store, OTHER, at=110)
+    assert (ONE in str(caught.value), "since 2026-03-04 05:06:07 UTC" in str(caught.value)) == (True, True)
+    assert caught.value.details == {"holder": ONE, "since": after(0)}
+    store.release("c-1", runner=OTHER)
+    assert store.runners(["c-1", "c-2"], now=after(110), stale_after_s=60)["c-1"].runner == ONE
+    assert not claim(store, at=110), "it may claim again"
+    assert claim(store, OTHER, at=171), "silent for too long"
+    assert store.runners(["c-1"], now=after(232), stale_after_s=60) == {}
+    with pytest.raises(ComparisonBusy, match=OTHER):
+        store.heartbeat("c-1", runner=ONE, now=after(172))
+    store.release("c-1", runner=OTHER)
+    with pytest.raises(ComparisonBusy, match="taken over by another runner, which has ended"):
+        store.heartbeat("c-1", runner=ONE, now=after(173))
+    assert claim(store, at=173)
+
+
+HOST = socket.gethostname()
+DEAD = 2**22 + 1
+"""No process has this number."""
+
+
+@pytest.mark.parametrize(
+    ("runner", "is_free"),
+    [
+        (f"{HOST}:{DEAD}:x", True),
+        (f"{HOST}:{os.getpid()}:x", False),
+        (f"not-{HOST}:{DEAD}:x", False),
+        ("", False),
+        ("odd", False),
+        (":::", False),
+        (f"{HOST}:²:x", False),
+        (f"{HOST}:-1:x", False),
+        (f"{HOST}:{2**200}:x", False),
+    ],
+)
+def test_a_dead_process_of_this_host_is_not_waited_for(store: Store, runner: str, is_free: bool) -> None:
+    store.create(make_comparison(), [])
+    claim(store, runner)
+    assert (store.runners(["c-1"], now=after(1), stale_after_s=60) == {}) is is_free
+    if not is_free:
+        with pytest.raises(ComparisonBusy):
+            claim(store, at=1)
+    assert claim(store, at=1 if is_free else 61)
+
+
+# what is asked for
+
+
+def test_a_request_comes_back_as_it_went_in(store: Store, registry: Registry) -> None:
+    assert ask_for(store) == "c-1"
+    assert (store.request("c-1"), actions(registry)) == (REQUEST, ["comparison.create"])
+    store.create(make_comparison("c-2"), [])
+    assert store.request("c-2") is None
+    with pytest.raises(ComparisonNotFound):
+        store.request("c")
+    for taken in ("c-1", "c-2"):
+        with pytest.raises(StoreError, match=f"{taken} exists already"):
+            ask_for(store, taken)
+    with pytest.raises(StoreError, match="JSON"):
+        ask_for(store, "c-3", request={"path": object()})
+    assert actions(registry) == ["comparison.create"]
+
+
+def test_a_key_stands_for_one_request_of_one_token(store: Store, registry: Registry) -> None:
+    assert [ask_for(store, id_, key="k", body_hash="b") for id_ in ("c-1", "c-2")] == ["c-1", "c-1"]
+    for changes in ({"body_hash": "other"}, {"body_hash": "b", "who": "another token"}):
+        with pytest.raises(KeyReused, match="'k'"):
+            ask_for(store, "c-2", key="k", **changes)
+    assert (registry.counts(), actions(registry)) == ({"queued": 1}, ["comparison.create"])
+    assert [ask_for(store, id_, body_hash="b") for id_ in ("c-3", "c-4")] == ["c-3", "c-4"], "without a key"
+    store.cancel("c-1", entry=make_entry(), version=1)
+    registry.delete("c-1", entry=make_entry(), stale_after_s=60)
+    assert ask_for(store, "c-5", key="k", body_hash="other") == "c-5", "it went with its comparison"
+
+
+def test_what_is_cancelled_and_queued_again_is_changed_as_it_was_read(store: Store, registry: Registry) -> None:
+    ask_for(store)
+    store.create(make_comparison(), make_items(3))
+    store.add_answers("c-1", [make_answer(0), *(failed(position, AnswerStatus.TIMEOUT) for position in (1, 2))])
+    store.cancel("c-1", entry=make_entry("comparison.cancel"), version=1)
+    for change in (store.cancel, lambda *a, **k: store.requeue(*a, drop_failures_from=None, **k)):
+        with pytest.raises(VersionConflict, match="has changed"):
+            change("c-1", entry=make_entry("again"), version=1)
+        with pytest.raises(ComparisonNotFound):
+            change("c", entry=make_entry("again"), version=1)
+    put(store, "c-1", error={"code": "usage"}, stop_reason="too many", takeovers=3)
+    store.requeue("c-1", entry=make_entry("comparison.resume"), version=3, drop_failures_from=2)
+    summary = registry.summary("c-1")
+    assert (summary.status, summary.error, summary.stop_reason, summary.version) == (QUEUED, {}, "", 4)
+    assert store.answered("c-1") == {(make_answer(0).arm, position, 0, 0) for position in (0, 1)}
+    assert actions(registry) == ["comparison.resume", "comparison.cancel", "comparison.create"]
+
+
+# who takes it
+
+
+def test_the_oldest_is_taken_first_and_what_was_begun_before_what_is_new(store: Store, registry: Registry) -> None:
+    assert take(store) is None
+    for number, at in enumerate((3, 1, 2, 4)):
+        ask_for(store, f"c-{number}", at=after(at))
+    put(store, "c-3", started_at=NOW)
+    assert [take(store, f"w{number}:1:a", 5) for number in range(5)] == ["c-3", "c-1", "c-2", "c-0", None]
+    assert registry.counts() == {"running": 4}
+
+
+def test_a_worker_keeps_what_it_took_until_it_ends(store: Store, registry: Registry) -> None:
+    ask_for(store)
+    assert take(store) == "c-1"
+    assert store.hold("c-1", runner=ONE, now=after(50))
+    assert not store.hold("c-1", runner=OTHER, now=after(50))
+    assert take(store, OTHER, 100) is None
+    assert not claim(store, at=101), "it has it already"
+    with pytest.raises(ComparisonBusy, match=ONE):
+        claim(store, OTHER, at=101)
+    store.fail("c-1", runner=OTHER, error={"code": "not-mine"})
+    store.give_back("c-1", runner=OTHER)
+    assert status(registry) is RUNNING
+    store.fail("c-1", runner=ONE, error={"code": "usage", "message": "이유"})
+    store.release("c-1", runner=ONE)
+    summary = registry.summary("c-1")
+    assert (summary.status, summary.error) == (FAILED, {"code": "usage", "message": "이유"})
+    assert take(store, at=200) is None
+
+
+def test_what_was_stopped_stays_so_and_says_why(store: Store, registry: Registry) -> None:
+    ask_for(store)
+    take(store)
+    store.create(make_comparison(), [])
+    store.set_status("c-1", ComparisonStatus.STOPPED, now=NOW, stop_reason="too many errors")
+    store.fail("c-1", runner=ONE, error={"code": "run-stopped"})
+    summary = registry.summary("c-1")
+    assert (summary.status, summary.error) == (ComparisonStatus.STOPPED, {"code": "run-stopped"})
+
+
+def test_what_is_given_back_waits_until_it_is_released(store: Store, registry: Registry) -> None:
+    ask_for(store)
+    take(store)
+    store.give_back("c-1", runner=ONE)
+    assert not store.hold("c-1", runner=ONE, now=NOW)
+    store.set_status("c-1", ComparisonStatus.INTERRUPTED, now=NOW)
+    assert (status(registry), take(store, OTHER, 1)) == (QUEUED, None)
+    store.release("c-1", runner=ONE)
+    assert take(store, OTHER, 1) == "c-1"
+
+
+def test_a_run_that_was_cancelled_changes_nothing_any_more(store: Store, registry: Registry) -> None:
+    ask_for(store)
+    take(store)
+    store.create(make_comparison(), [])
+    store.cancel("c-1", entry=make_entry(), version=registry.summary("c-1").version)
+    assert not store.hold("c-1", runner=ONE, now=NOW)
+    for late in (RUNNING, ComparisonStatus.ANSWERED, ComparisonStatus.INTERRUPTED, ComparisonStatus.STOPPED):
+        store.set_status("c-1", late, now=NOW)
+    store.fail("c-1", runner=ONE, error={"code": "usage"})
+    assert (status(registry), registry.summary("c-1").error) == (CANCELLED, {})
+    with pytest.raises(ComparisonBusy, match=ONE):
+        registry.delete("c-1", entry=make_entry(at=after(60)), stale_after_s=60)
+    store.requeue("c-1", entry=make_entry(), version=registry.summary("c-1").version, drop_failures_from=None)
+    assert take(store, OTHER, 1) is None, "its worker has not let go"
+    store.release("c-1", runner=ONE)
+    assert take(store, OTHER, 1) == "c-1"
+
+
+def test_a_command_takes_what_waits_out_of_the_queue(store: Store, registry: Registry) -> None:
+    ask_for(store)
+    store.create(make_comparison(), [])
+    assert claim(store, OTHER)
+    assert (status(registry), take(store)) == (ComparisonStatus.INTERRUPTED, None)
+    store.release("c-1", runner=OTHER)
+    assert take(store) is None
+
+
+# lost workers
+
+
+@pytest.mark.parametrize("stands", [RUNNING, ComparisonStatus.ANSWERED, ComparisonStatus.PLANNED])
+def test_what_a_silent_worker_had_is_taken_over(store: Store, registry: Registry, stands: ComparisonStatus) -> None:
+    ask_for(store)
+    ask_for(store, "older", at=after(-9))
+    put(store, "c-1", status=stands, runner=ONE, claimed_at=NOW, heartbeat_at=NOW)
+    put(store, "older", status=CANCELLED)
+    assert take(store, OTHER, 60) is None
+    assert take(store, OTHER, 61) == "c-1"
+    with pytest.raises(ComparisonBusy, match=OTHER):
+        store.heartbeat("c-1", runner=ONE, now=after(62))
+    assert not store.hold("c-1", runner=ONE, now=after(62))
+    store.release("c-1", runner=ONE)
+    assert store.hold("c-1", runner=OTHER, now=after(62))
+
+
+def test_a_dead_process_of_this_host_is_not_waited_for_and_what_it_had_goes_first(store: Store) -> None:
+    dead = f"{socket.gethostname()}:{2**22 + 1}:x"
+    ask_for(store)
+    assert take(store, dead) == "c-1"
+    ask_for(store, "older", at=after(-9))
+    assert take(store, OTHER, 1) == "c-1"
+    here = f"{socket.gethostname()}:{os.getpid()}:x"
+    assert take(store, here, 1) == "older"
+    assert take(store, "third:1:a", 1) is None
+
+
+def test_what_a_worker_left_behind_it_takes_again(store: Store) -> None:
+    """The database was away when it wanted to end the run."""
+    ask_for(store)
+    assert [take(store), take(store, at=1), take(store, OTHER, 2)] == ["c-1", "c-1", None]
+
+
+def lose(store: Store, times: int = 1) -> list[str | None]:
+    """One worker after another takes it, and is lost."""
+    return [store.take(runner=f"lost-{n}:1:a", now=after(n), stale_after_s=-1) for n in range(times)]
+
+
+def test_what_loses_one_worker_after_another_fails(store: Store, registry: Registry) -> None:
+    ask_for(store)
+    assert lose(store, 6) == ["c-1", "c-1", "c-1", "c-1", None, None]
+    summary = registry.summary("c-1")
+    assert (summary.status, summary.error["code"]) == (FAILED, "workers-lost")
+    assert "lost-3:1:a" in summary.error["message"]
+    assert "/v1/comparisons/c-1/resume" in summary.error["hint"]
+    assert store.runners(["c-1"], now=NOW, stale_after_s=60) == {}
+    store.requeue("c-1", entry=make_entry(), version=summary.version, drop_failures_from=None)
+    assert lose(store, 5) == ["c-1", "c-1", "c-1", "c-1", None], "counted anew"
+
+
+def test_a_run_that_comes_further_is_taken_over_without_end(store: Store, registry: Registry) -> None:
+    ask_for(store)
+    store.create(make_comparison(), make_items(10))
+    for position in range(9):
+        assert lose(store) == ["c-1"]
+        store.add_answers("c-1", [make_answer(position, run=position % 2)])
+    assert status(registry) is RUNNING
+
+
+# endpoints in use
+
+
+@pytest.mark.parametrize(
+    ("urls", "is_exclusive", "waits"),
+    [
+        (("http://gpu:8001", "http://else:1/v1"), False, True),
+        (("http://else:1/v1", "http://gpu:8002/v1/"), False, True),
+        (("http://gpu:8003/v1", "http://gpu:8004/v1"), False, False),
+        (("http://gpu:8001/two/v1", "http://gpu:8002/two/v1"), False, False),
+        (("http://gpu:8003/v1", "http://else:1/v1"), True, True),
+        (("http://else:1/v1", "http://else:2/v1"), True, False),
+    ],
+)
+def test_a_second_comparison_never_disturbs_an_endpoint_in_use(
+    store: Store, urls: tuple[str, str], is_exclusive: bool, waits: bool
+) -> None:
+    store.create(make_comparison(baseline_url=SHARED["baseline"], candidate_url=SHARED["candidate"]), [])
+    claim(store)
+    ask_for(store, "c-2", baseline=urls[0], candidate=urls[1], is_exclusive=is_exclusive)
+    assert take(store, OTHER, 1) == (None if waits else "c-2")
+    store.release("c-1", runner=ONE)
+    if waits:
+        assert take(store, OTHER, 1) == "c-2"
+        with pytest.raises(ComparisonBusy, match=f"c-2 is being run on the same endpoints by {OTHER}"):
+            claim(store, at=1)
+    assert claim(store, at=62), "a silent runner keeps nobody off"
+
+
+def test_a_command_is_refused_before_it_sends_anything(store: Store) -> None:
+    ask_for(store, **SHARED)
+    take(store)
+
+    def check(url: str, runner: str = OTHER, at: float = 0) -> None:
+        store.check_endpoints([url], runner=runner, now=after(at), stale_after_s=60)
+
+    for used in ("http://gpu:8001/v1", "http://gpu:8002"):
+        with pytest.raises(ComparisonBusy, match="c-1 is being run on the same endpoints"):
+            check(used)
+    check("http://gpu:8003/v1")
+    check("http://gpu:8001/v1", runner=ONE)
+    check("http://gpu:8001/v1", at=61)
+
+
+def test_localhost_is_one_host_however_it_is_written(store: Store) -> None:
+    ask_for(store, baseline="http://localhost:8001/v1", candidate="http://127.0.0.1:8002/v1")
+    take(store)
+    ask_for(store, "c-2", baseline="http://[::1]:8002/v1", candidate="http://other:1/v1")
+    assert take(store, OTHER) is None
+
+
+def test_who_waits_for_an_endpoint_is_not_overtaken_on_it(store: Store) -> None:
+    ask_for(store, **SHARED)
+    take(store)
+    free, used = "http://free:1/v1", SHARED["baseline"]
+    ask_for(store, "waits", at=after(1), baseline=used, candidate=free)
+    ask_for(store, "later", at=after(2), baseline=free, candidate="http://third:1/v1")
+    ask_for(store, "elsewhere", at=after(3))
+    assert take(store, OTHER, 4) == "elsewhere"
+    store.release("c-1", runner=ONE)
+    put(store, "c-1", status=FINISHED)
+    assert [take(store, f"w{n}:1:a", 4) for n in range(2)] == ["waits", None]
+
+
+# workers
+
+
+def test_workers_come_and_go(store: Store) -> None:
+    here, dead = f"{socket.gethostname()}:{os.getpid()}:a", f"{socket.gethostname()}:{2**22 + 1}:b"
+
+    def living(at: float) -> list[str]:
+        return list(store.workers(now=after(at), stale_after_s=30))
+
+    store.see_worker(OTHER, now=NOW)
+    store.see_worker(ONE, now=after(1))
+    store.see_worker(OTHER, now=after(20))
+    assert (living(31), living(32), living(51)) == ([OTHER, ONE], [OTHER], [])
+    for runner in (here, dead):
+        store.see_worker(runner, now=after(60))
+    assert living(61) == [here]
+    store.drop_worker(here)
+    store.drop_worker(here)
+    assert living(61) == []
+    store.see_worker(here, now=NOW + timedelta(days=2))
+    store.see_worker(OTHER, now=NOW + timedelta(days=2))
+    assert store.workers(now=after(31), stale_after_s=1e9) == [OTHER, here], "the others were swept out"
+
+
+def test_every_store_tells_the_time(store: Store) -> None:
+    found = store.now()
+    assert found.tzinfo is UTC
+    assert abs(found - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+# deletion
+
+
+def fill(store: Store, comparison_id: str) -> None:
+    store.create(make_comparison(comparison_id), make_items(3))
+    store.add_answers(comparison_id, [make_answer(1), make_answer(2), make_answer(1, run=1)])
+    store.put_scores(comparison_id, [make_score(1), make_score(2)])
+    store.add_look(comparison_id, make_look(), now=NOW)
+    store.put_analysis(make_analysis(comparison_id), now=NOW)
+    store.put_outcomes(comparison_id, [make_outcome(0)])
+
+
+def delete(registry: Registry, comparison_id: str = "c-1", at: float = 0, version: int | None = None) -> None:
+    entry = make_entry("comparison.delete", at=after(at))
+    registry.delete(comparison_id, entry=entry, stale_after_s=60, version=version)
+
+
+def test_what_is_deleted_is_gone_and_nothing_else(store: Store, registry: Registry) -> None:
+    for comparison_id in ("c-1", "c-2"):
+        fill(store, comparison_id)
+    delete(registry)
+    for look in (store.get, registry.summary, store.looks, registry.has_outcomes, store.answered, store.plan_hashes):
+        with pytest.raises(ComparisonNotFound):
+            look("c-1")
+    assert actions(registry) == ["comparison.delete"]
+    assert len(list(store.items("c-2"))) == 3
+    assert len(store.answered("c-2")) == len(list(store.scores("c-2"))) == 2
+    store.create(make_comparison("c-1"), make_items(2))
+    assert (len(list(store.items("c-1"))), store.answered("c-1"), store.analysis("c-1")) == (2, set(), None)
+    with pytest.raises(ComparisonNotFound):
+        delete(registry, "c")
+
+
+def test_what_has_changed_since_it_was_seen_is_kept(store: Store, registry: Registry) -> None:
+    fill(store, "c-1")
+    seen = registry.summary("c-1").version
+    store.set_status("c-1", ComparisonStatus.INTERRUPTED, now=NOW)
+    with pytest.raises(VersionConflict, match="c-1 has changed"):
+        delete(registry, version=seen)
+    assert len(list(store.scores("c-1"))) == 2
+    delete(registry, version=registry.summary("c-1").version)
+
+
+def test_what_was_signed_off_is_kept(store: Store, registry: Registry) -> None:
+    fill(store, "c-1")
+    registry.sign_off(make_signoff(), entry=make_entry("comparison.sign_off"))
+    with pytest.raises(ComparisonSignedOff, match="c-1"):
+        delete(registry)
+    assert len(list(store.scores("c-1"))) == 2
+
+
+def test_what_runs_is_not_deleted_until_its_runner_is_silent(store: Store, registry: Registry) -> None:
+    fill(store, "c-1")
+    claim(store)
+    with pytest.raises(ComparisonBusy, match=ONE):
+        delete(registry, at=60)
+    delete(registry, at=61)
+
+
+@pytest.mark.parametrize("stands", UNDER_WAY)
+def test_what_waits_or_runs_is_cancelled_before_it_is_deleted(
+    store: Store, registry: Registry, stands: ComparisonStatus
+) -> None:
+    ask_for(store)
+    put(store, "c-1", status=stands)
+    with pytest.raises(ComparisonBusy, match=f"c-1 is {stands.value}. Cancel it first"):
+        delete(registry)
+    store.cancel("c-1", entry=make_entry(), version=2)
+    delete(registry)
