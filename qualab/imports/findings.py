@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from qualab.errors import PairDiffers
-from qualab.imports.join import ALLOWABLE, ArmLog, Match, settings_text
+from qualab.imports.join import ArmLog, Match, settings_text
 from qualab.model.logged import LoggedRun, LoggedTask
 from qualab.model.names import ArmName
-from qualab.model.plan import FindingCode, Imported, ImportFinding, TaskJoin
+from qualab.model.plan import FindingCode, ImportFinding
 from qualab.model.reason import Reason, of
 from qualab.report.words import ENGLISH
 
@@ -155,38 +155,3 @@ def settle(findings: Sequence[ImportFinding], allowed: Sequence[FindingCode]) ->
             hint=f"Compare runs that differ in the drafter alone, or let it stand with --allow {codes}",
         )
     return tuple(settled)
-
-
-def import_caveats(imported: Imported) -> Iterator[Reason]:
-    """List notes for readers of the result, first those that may void it."""
-    first = [one for one in imported.findings if one.code is FindingCode.SAME_RUN]
-    yield from (Reason("finding", {"what": one.what}) for one in first)
-    yield Reason("runs-unchecked" if imported.is_of_store else "logs-unchecked")
-    if imported.plan_hash:
-        yield Reason("plan-adopted.changed" if imported.is_rule_changed else "plan-adopted")
-    if not imported.plan_hash or imported.is_rule_changed:
-        yield Reason("margin-chosen-after-data")
-    if imported.leaves_unasked and any(join.only_baseline or join.only_candidate for join in imported.joins):
-        yield Reason("unasked-left-out")
-    for join in imported.joins:
-        if parts := tuple(left_over(join)):
-            allowed = tuple(
-                code.value for kind, code in ALLOWABLE.items() if getattr(join, kind.value) and code in imported.allowed
-            )
-            values = {"task": join.task, "n": join.paired, "parts": parts}
-            yield Reason("joined.allowed", {**values, "allowed": allowed}) if allowed else Reason("joined", values)
-    for finding in (one for one in imported.findings if one not in first):
-        yield Reason("finding.allowed" if finding.is_allowed else "finding", {"what": finding.what})
-
-
-def left_over(join: TaskJoin) -> Iterator[Reason]:
-    """Count which of a task's answers are no pair."""
-    counts = {
-        "only-baseline": join.only_baseline,
-        "only-candidate": join.only_candidate,
-        "prompts-differ": join.prompt_differs,
-        "targets-differ": join.target_differs,
-        "duplicated": join.duplicated,
-        "lost-rows": join.lost,
-    }
-    yield from (Reason(code, {"n": count}) for code, count in counts.items() if count)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qualab.analysis.analyse import analyse
+from qualab.analysis.imported import ALLOWABLE, ImportedTasks, ScoresAlone
 from qualab.analysis.summaries import Summary
 from qualab.errors import BadLog, InvalidValue, UsageError
 from qualab.imports.findings import run_findings, settle
 from qualab.imports.inspect_logs import open_inspect
 from qualab.imports.join import (
-    ALLOWABLE,
     ArmLog,
     Kind,
     Match,
@@ -32,7 +32,7 @@ from qualab.imports.join import (
 from qualab.imports.lighteval import open_lighteval
 from qualab.imports.lm_eval import open_lm_eval
 from qualab.imports.nemo import open_nemo
-from qualab.imports.plan import ImportedTasks, ScoresAlone, adopted, exported_plan, made_plan, value_findings
+from qualab.imports.plan import adopted, exported_plan, made_plan, value_findings
 from qualab.imports.store_source import stored_log
 from qualab.imports.tables import open_table
 from qualab.model.canonical import plan_hash

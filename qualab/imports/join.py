@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from qualab.analysis.imported import ALLOWABLE
 from qualab.errors import InvalidValue
 from qualab.model.canonical import canonical_json
 from qualab.model.items import Answer, Item, JsonObject, Prompt, Reply, Score, cluster_of
@@ -203,15 +204,6 @@ class Kind(StrEnum):
     TARGET = "target_differs"
     DUPLICATED = "duplicated"
     LOST = "lost"
-
-
-ALLOWABLE = {
-    Kind.PROMPT: FindingCode.PROMPTS,
-    Kind.TARGET: FindingCode.TARGETS,
-    Kind.DUPLICATED: FindingCode.DUPLICATES,
-    Kind.LOST: FindingCode.ROWS,
-}
-"""What makes a pair all the same where a user allows it."""
 
 
 @dataclass(slots=True, kw_only=True)

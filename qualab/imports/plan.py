@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from qualab.errors import UsageError
+from qualab.analysis.imported import aggregate_of, group_mean
 from qualab.imports.join import ArmLog, Match
 from qualab.model.canonical import canonical_json, plan_hash, sha256
-from qualab.model.comparison import Look
-from qualab.model.engine import Observation
-from qualab.model.items import Answer, Score
 from qualab.model.logged import LoggedRun, TaskKnowledge
 from qualab.model.names import Api, ArmName, MetricKind, RequestKind
 from qualab.model.plan import (
@@ -30,9 +25,6 @@ from qualab.model.plan import (
     TaskSpec,
 )
 from qualab.model.reason import Reason, of
-
-if TYPE_CHECKING:
-    from qualab.store import Store
 
 UNKNOWN = "unknown"
 CLOSE = 1e-6
@@ -55,31 +47,6 @@ def guessed_kind(values: Sequence[Any]) -> MetricKind:
     if all(isinstance(part, bool) for value in values for part in value):
         return MetricKind.LIST_MEAN
     return MetricKind.MACRO_F1 if all(len(value) == 2 for value in values) else MetricKind.OTHER
-
-
-def aggregate_of(kind: MetricKind, values: Sequence[Any]) -> float | None:
-    """Add up scores in the order of their documents, as lm-eval does; None without a way to."""
-    if kind is MetricKind.LIST_MEAN:
-        values = [part for value in values for part in value]
-    if kind is MetricKind.OTHER or not values:
-        return None
-    return _macro_f1(values) if kind is MetricKind.MACRO_F1 else float(sum(values) / len(values))
-
-
-def _macro_f1(pairs: Sequence[Any]) -> float:
-    """Bit by bit what scikit-learn gives lm-eval; `qualab.stats.f1` may differ in the last one."""
-    right = Counter(truth for truth, answer in pairs if truth == answer)
-    true, given = Counter(truth for truth, _ in pairs), Counter(answer for _, answer in pairs)
-    numbers_first = sorted(
-        true.keys() | given.keys(), key=lambda label: (True, label) if isinstance(label, str) else (False, label or 0)
-    )
-    return float(np.mean([2 * right[one] / (true[one] + given[one]) for one in numbers_first]))
-
-
-def weighted(values: Mapping[str, float], sizes: Mapping[str, int], *, by_size: bool) -> float:
-    """Add up a group's members, as lm-eval does."""
-    weights = {name: sizes[name] if by_size else 1 for name in values}
-    return sum([value * weights[name] for name, value in values.items()]) / sum(weights.values())
 
 
 def _is_close(one: float, other: float) -> bool:
@@ -109,7 +76,7 @@ class _Columns:
         """A group's aggregate, from its members' metrics."""
         values = {spec.task: value for spec in members if (value := self.value(spec)) is not None}
         sizes = {spec.task: len(self.column(spec.task, spec.key)) for spec in members}
-        return weighted(values, sizes, by_size=by_size) if values and len(values) == len(members) else None
+        return group_mean(values, sizes, by_size=by_size) if values and len(values) == len(members) else None
 
 
 Logs = tuple[ArmLog, ArmLog]
@@ -327,52 +294,3 @@ def _largest_group(task: str, run: LoggedRun) -> str:
     """The largest group that a task belongs to, else the task."""
     groups = [name for name, members in run.groups.items() if task in members]
     return max(groups, key=lambda name: (len(run.groups[name]), name), default=task)
-
-
-class ImportedTasks:
-    """`qualab.model.ports.ScoredTasks` of an imported comparison."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-
-    def aggregate(self, values: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, dict[str, float]]:
-        """Add means, lists, macro-F1 and groups up, bit by bit as lm-eval does; other metrics are left out."""
-        totals: dict[str, dict[str, float]] = {}
-        for spec in self._plan.metrics:
-            if not spec.members:
-                value = aggregate_of(spec.kind, values.get(spec.task, {}).get(spec.key, ()))
-                if value is not None:
-                    totals.setdefault(spec.task, {})[spec.key] = value
-        sizes = {task: max((len(column) for column in columns.values()), default=0) for task, columns in values.items()}
-        for spec in self._plan.metrics:
-            known = {task: totals[task][spec.key] for task in spec.members if spec.key in totals.get(task, {})}
-            if known:
-                by_size = spec.kind is MetricKind.GROUP_MEAN
-                totals.setdefault(spec.task, {})[spec.key] = weighted(known, sizes, by_size=by_size)
-        return totals
-
-    def score(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: answers of an imported comparison are scored by its logs; `qualab rescore` loads the tasks."""
-        raise UsageError("This comparison was imported: its tasks are not loaded", hint="Use qualab rescore")
-
-
-class ScoresAlone:
-    """`qualab.model.ports.Stored`: these scores, and the rest from a store where there is one."""
-
-    def __init__(self, scores: Sequence[Score], store: Store | None = None) -> None:
-        """`scores` in order of arm, position, repeat and metric."""
-        self._scores = scores
-        self._store = store
-
-    def scores(self, comparison_id: str) -> Iterator[Score]:
-        del comparison_id
-        return iter(self._scores)
-
-    def answers(self, comparison_id: str, *, arm: ArmName, run: int = 0) -> Iterator[Answer]:
-        return self._store.answers(comparison_id, arm=arm, run=run) if self._store else iter(())
-
-    def looks(self, comparison_id: str) -> Sequence[Look]:
-        return self._store.looks(comparison_id) if self._store else ()
-
-    def observations(self, comparison_id: str) -> Sequence[Observation]:
-        return self._store.observations(comparison_id) if self._store else ()
