@@ -460,7 +460,6 @@ REASONS = {
     "metrics-closed": "/metrics is closed, and answers do not tell",
     "metrics-silent": "/metrics is open but tells nothing of drafting, and answers do not tell",
     "baseline-has-drafter": "the baseline is configured with a drafter ({drafter})",
-    "no-rounds-counted": "The candidate's engine counts no rounds: rounds, draft tokens and accepted tokens are estimated from its mean acceptance lengths.",
     "iterations-told-once": "The candidate's engine tells its iterations once: those that another reader took, or that were too many to be kept, are missing here.",
     "no-drafter": "the candidate's engine counts no drafts in {tasks:list}: it has no drafter",
     "baseline-drafted": "the baseline drafted {n} tokens: a drafter is on there",

@@ -460,7 +460,6 @@ REASONS = {
     "metrics-closed": "/metrics가 공개되어 있지 않고 응답에도 나오지 않음",
     "metrics-silent": "/metrics는 공개되어 있지만 드래프트에 관한 내용이 없고 응답에도 나오지 않음",
     "baseline-has-drafter": "기준 서버에 드래프터가 설정되어 있음 ({drafter})",
-    "no-rounds-counted": "후보 엔진이 라운드를 세지 않아 라운드, 드래프트 토큰, 수용 토큰을 평균 수용 길이로 추정했습니다.",
     "iterations-told-once": "후보 엔진의 반복 통계는 한 번만 읽을 수 있습니다. 다른 곳에서 먼저 읽었거나 보관 한도를 넘은 것은 여기에 빠져 있습니다.",
     "no-drafter": "후보 엔진의 {tasks:list}에 드래프트 카운터가 없음: 드래프터가 없음",
     "baseline-drafted": "기준 서버가 {n}토큰을 드래프트함: 드래프터가 켜져 있음",
