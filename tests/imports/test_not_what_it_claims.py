@@ -56,6 +56,7 @@ WRONG: list[tuple[Callable[[Path], object], str, str]] = [
     (broken_results, r"results_.*\.json, line 3: is no JSON object", "results"),
     (two_files_of_one_task, "both of task sums", "Keep one"),
     (run_with(lambda row: row.pop("doc")), "line 2: is no sample of lm-eval, it has no doc", "resps"),
+    (run_with(lambda row: row.pop("filter")), "line 2: is no sample of lm-eval, it has no filter", "0.4.7 or newer"),
     (run_with(lambda row: row.update(resps="x")), "line 2: has resps that are no list of lists", "resps"),
     (run_with(lambda row: row.update(resps=[[["x", "True"]]])), "line 2: has the log-likelihood 'x'", "resps"),
     (run_with(lambda row: row.update(metrics=["bypass"], bypass=999)), "line 2: has no score", "--predict_only"),

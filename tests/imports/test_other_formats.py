@@ -225,7 +225,7 @@ def test_a_large_table_of_scores_alone_has_a_verdict(importer: Importer) -> None
             '{"item": 1, "baseline": 1, "candidate": 1}\n{"item": 2}\n',
             r"x\.jsonl, line 2: there is no column",
         ),
-        ("x.jsonl", "[1]\n{}\n", r"x\.jsonl, line 1: is no JSON array of objects"),
+        ("x.jsonl", "[1]\n{}\n", r"x\.jsonl, line 1: is no JSON object"),
         ("x.parquet", "PAR1 not really", r"x\.parquet cannot be read as Parquet"),
         ("x.xlsx", "", r"x\.xlsx is no table that is known"),
     ],
