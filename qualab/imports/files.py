@@ -10,8 +10,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 
@@ -67,7 +68,7 @@ def wrong(path: Path, line: int, what: str, expected: str) -> BadLog:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[BufferedReader]:
     """Open a file that is what its name says. Raises BadLog, for errors of the system inside, too."""
     try:
         with path.open("rb") as file:

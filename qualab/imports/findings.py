@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from qualab.errors import PairDiffers
 from qualab.imports.join import ArmLog, Match, settings_text
-from qualab.model.logged import LoggedRun, LoggedTask
+from qualab.model.logged import LoggedRun
 from qualab.model.names import ArmName
 from qualab.model.plan import FindingCode, ImportFinding
 from qualab.model.reason import Reason, of
@@ -61,27 +61,27 @@ def _same_run(off: LoggedRun, on: LoggedRun) -> Iterator[ImportFinding]:
         yield ImportFinding(code=FindingCode.SAME_RUN, what=what)
 
 
-def _tell(tell: Callable[[LoggedTask], object]) -> Callable[[LoggedRun, Sequence[str]], bool]:
-    """Whether a run tells something of all of its tasks."""
-    return lambda run, tasks: all(tell(run.task(name)) not in ("", None) for name in tasks)
+def _told(run: LoggedRun, names: Sequence[str]) -> dict[str, bool]:
+    """Whether a run tells each part of its settings, those of tasks for all of them."""
+    tasks = [run.task(name) for name in names]
+    return {
+        "part.tool-version": bool(run.harness_version),
+        "part.task-versions": all(task.version for task in tasks),
+        "part.few-shot": all(task.num_fewshot is not None for task in tasks),
+        "part.scoring": all(task.scoring for task in tasks),
+        "part.chat-template": "chat template" in run.settings,
+        "part.system-instruction": "system instruction" in run.settings,
+    }
 
 
-_TOLD: Mapping[str, Callable[[LoggedRun, Sequence[str]], bool]] = {
-    "part.tool-version": lambda run, _: bool(run.harness_version),
-    "part.task-versions": _tell(lambda task: task.version),
-    "part.few-shot": _tell(lambda task: task.num_fewshot),
-    "part.scoring": _tell(lambda task: task.scoring),
-    "part.chat-template": lambda run, _: "chat template" in run.settings,
-    "part.system-instruction": lambda run, _: "system instruction" in run.settings,
-}
-
-
-def _unchecked(off: LoggedRun, on: LoggedRun, tasks: Sequence[str]) -> Iterator[ImportFinding]:
+def _unchecked(off: LoggedRun, on: LoggedRun, names: Sequence[str]) -> Iterator[ImportFinding]:
     """What could not be compared, since a log does not tell it. A table of scores tells nothing at all."""
+    if off.format == "table":
+        return
+    told = {arm: _told(run, names) for arm, run in zip(ArmName, (off, on), strict=True)}
     silent: dict[tuple[ArmName, ...], list[Reason]] = {}
-    for part, tells in _TOLD.items():
-        arms = tuple(arm for arm, run in zip(ArmName, (off, on), strict=True) if not tells(run, tasks))
-        if arms and off.format != "table":
+    for part in told[ArmName.BASELINE]:
+        if arms := tuple(arm for arm in ArmName if not told[arm][part]):
             silent.setdefault(arms, []).append(Reason(part))
     for arms, parts in silent.items():
         what = Reason("not-compared", {"arms": arms, "parts": tuple(parts)})

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from qualab.model.items import JsonObject, Prompt
-from qualab.model.names import AnswerStatus, MetricKind, RequestKind
+from qualab.model.names import AnswerStatus, RequestKind
 from qualab.model.plan import MetricSpec
 
 
@@ -132,25 +132,3 @@ class Log:
     run: LoggedRun
     rows: Callable[[], Iterator[LoggedRow | CutLine]]
     """Every row in the order of the files: the same each time. Raises BadLog with file and line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFacts:
-    """What is known of a task beyond its log."""
-
-    benchmark: str
-    kinds: Mapping[str, MetricKind]
-    """By metric, or by "metric,filter"."""
-    cluster: tuple[str, ...]
-    """Fields of a document that the items of one cluster share."""
-    primary: tuple[str, ...]
-    """Ids of the benchmark's deciding metrics, the preferred first."""
-    n_choices: int | None = None
-
-    def kind(self, key: str) -> MetricKind | None:
-        """Look up a metric by its full key ("exact_match,none"), or by its name alone."""
-        return self.kinds.get(key, self.kinds.get(key.partition(",")[0]))
-
-
-TaskKnowledge = Callable[[str], TaskFacts | None]
-"""What is known of a task or group by its name; None where it is not known."""
