@@ -19,7 +19,7 @@ KEY = "mykey-7f3a/9c+Q=="
 
 
 @pytest.mark.parametrize(("key", "sent"), [(f"{KEY}\n", f"Bearer {KEY}"), (None, None), ("", None), ("  \n", None)])
-async def test_the_key_is_sent_with_every_request(
+async def test_every_request_has_the_key(
     server: ScriptedServer, opened: Open, key: str | None, sent: str | None
 ) -> None:
     server.script(reply(models("m")), reply({"tokens": [1]}), reply({}), reply({}), reply(completion("a")))
@@ -112,9 +112,7 @@ async def test_the_environments_proxy_is_used(proxied: ScriptedServer, opened: O
         assert seen.headers["Authorization"] == f"Bearer {KEY}"
 
 
-async def test_a_proxy_before_tls_never_sees_the_key(
-    proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_tls_proxy_sees_no_key(proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     heads = []
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -135,9 +133,7 @@ async def test_a_proxy_before_tls_never_sees_the_key(
     assert KEY not in head
 
 
-async def test_no_proxy_and_loopback_go_directly(
-    proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_proxy_and_loopback(proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     proxied.script(reply(completion("direct")))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     async with opened() as endpoint:

@@ -108,9 +108,7 @@ def test_an_unknown_name_names_the_nearest(harness: LmEvalHarness, tiny_data: Pa
     assert "release" in caught.value.hint
 
 
-def test_an_unknown_name_is_found_out_without_lm_eval_s_full_index(
-    harness: LmEvalHarness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_names_need_no_index(harness: LmEvalHarness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import lm_eval.tasks
 
     real = lm_eval.tasks.TaskManager
@@ -148,9 +146,7 @@ def test_specs_say_what_was_loaded(published: LoadedTasks) -> None:
 
 
 @pytest.mark.parametrize(("limit", "n_items"), [(3, 3), (3.9, 3), (0.5, 4), (0.51, 5), (1, 1), (100, 8), (None, 8)])
-def test_limit_counts_as_lm_eval_s_does(
-    harness: LmEvalHarness, tiny_data: Path, limit: float | None, n_items: int
-) -> None:
+def test_limit_is_lm_eval_s(harness: LmEvalHarness, tiny_data: Path, limit: float | None, n_items: int) -> None:
     (task,) = load(harness, tiny_data, "gsm8k", limit=limit).tasks
     assert (task.n_items, task.n_available) == (n_items, 8)
 
@@ -170,9 +166,7 @@ def test_a_limit_that_leaves_nothing_is_an_invalid_value(harness: LmEvalHarness,
         ((), {}, "No task is named"),
     ],
 )
-def test_options_that_cannot_be_are_invalid_values(
-    harness: LmEvalHarness, names: tuple[str, ...], options: dict[str, Any], named: str
-) -> None:
+def test_invalid_options(harness: LmEvalHarness, names: tuple[str, ...], options: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidValue, match=named) as caught:
         harness.load(TaskOptions(names=names, **options))
     assert names or caught.value.details["fields"] == {"tasks": "must name tasks or a suite"}
@@ -208,9 +202,7 @@ def test_the_sample_of_haerae_serves_where_the_whole_is_missing(harness: LmEvalH
     assert load(harness, tmp_path, "haerae_history").tasks[0].n_items == 4
 
 
-def test_without_a_data_directory_the_hub_is_read_at_the_pinned_revision(
-    harness: LmEvalHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hub_is_read_at_the_pinned_revision(harness: LmEvalHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     from qualab.harness import sources

@@ -64,9 +64,7 @@ WRONG: list[tuple[Callable[[Path], object], str, str]] = [
 
 
 @pytest.mark.parametrize(("write", "message", "hint"), WRONG)
-def test_it_is_said_in_one_sentence(
-    importer: Importer, write: Callable[[Path], object], message: str, hint: str
-) -> None:
+def test_what_is_wrong_is_said(importer: Importer, write: Callable[[Path], object], message: str, hint: str) -> None:
     good = Run(samples={"sums": binary_rows([1, 0, 1])}).write(importer.folder / "good")
     bad = importer.folder / "bad"
     write(bad)

@@ -267,9 +267,7 @@ def test_scores_outside_their_bounds_stop_an_import(importer: Importer) -> None:
         ([(0.5, 0.4), *[(0.5, 0.5)] * 1499], Verdict.EQUIVALENT),
     ],
 )
-def test_means_of_scores_take_as_many_items_as_counts_do(
-    importer: Importer, scores: list[tuple[float, float]], verdict: Verdict
-) -> None:
+def test_means_of_scores_have_verdicts(importer: Importer, scores: list[tuple[float, float]], verdict: Verdict) -> None:
     lines = "".join(f"{n},{off},{on}\n" for n, (off, on) in enumerate(scores))
     assert table(importer, "item,baseline,candidate\n" + lines).verdict is verdict
 
