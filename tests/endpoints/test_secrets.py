@@ -147,19 +147,18 @@ async def test_no_proxy_and_loopback(proxied: ScriptedServer, opened: Open, monk
 @pytest.mark.parametrize(
     ("no_proxy", "url"),
     [
-        ("far.invalid:8000", "http://far.invalid:8000"),
         ("here.example, 192.0.2.0/24", "http://192.0.2.7:8000"),
         ("2001:db8::/32", "http://[2001:db8::7]:8000"),
     ],
 )
-async def test_no_proxy_knows_ports_and_networks(
+async def test_no_proxy_knows_networks(
     proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch, no_proxy: str, url: str
 ) -> None:
     proxied.script(reply(completion("through")))
     monkeypatch.setenv("no_proxy", no_proxy)
     async with opened(url=url, max_attempts=1, timeout_s=0.2) as endpoint:
         assert (await endpoint.ask(COMPLETION, b"{}")).status is not AnswerStatus.OK
-    monkeypatch.setenv("no_proxy", "192.0.3.0/24,192.0.2.0/99,far.invalid:8001")
+    monkeypatch.setenv("no_proxy", "192.0.3.0/24,far.invalid")
     async with opened(url=url, max_attempts=1) as endpoint:
         assert (await endpoint.ask(COMPLETION, b"{}")).text == "through"
 
@@ -172,18 +171,6 @@ async def test_a_dead_proxy_is_named_without_its_password(
         with pytest.raises(QualabError) as caught:
             await endpoint.inspect(model="m")
     shown = "".join(traceback.format_exception(caught.value))
-    assert "the proxy cannot be reached" in shown
+    assert "the proxy that the environment names, cannot be reached" in shown
     assert "NO_PROXY" in shown
     assert "sesame" not in shown
-
-
-@pytest.mark.parametrize("proxy", ["socks5://worker:sesame@127.0.0.1:9", "http://[::1:sesame", "http://worker:sesame@"])
-async def test_a_proxy_of_another_kind_is_refused(
-    proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch, proxy: str
-) -> None:
-    monkeypatch.setenv("http_proxy", proxy)
-    with pytest.raises(InvalidValue, match="proxy") as caught:
-        async with opened(url="http://far.example:8000"):
-            pass
-    assert "NO_PROXY" in caught.value.hint
-    assert "sesame" not in "".join(traceback.format_exception(caught.value))
