@@ -18,7 +18,7 @@ import orjson
 
 from qualab.errors import BadLog
 from qualab.model.items import JsonObject
-from qualab.model.logged import CutLine, LoggedRow
+from qualab.model.logged import LoggedRow
 
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
@@ -35,7 +35,7 @@ DATE = r"(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)"
 PARQUET_ROWS = 500
 """In memory at a time."""
 
-Objects = Iterator[tuple[int, JsonObject] | CutLine]
+Objects = Iterator[tuple[int, JsonObject]]
 """Objects with the line on which each begins, from 1."""
 
 
@@ -49,16 +49,13 @@ class BadRow(Exception):
 
 def read_rows(
     path: Path, objects: Objects, make: Callable[[int, JsonObject], LoggedRow], *, expected: str
-) -> Iterator[LoggedRow | CutLine]:
+) -> Iterator[LoggedRow]:
     """Make a row of each object and its line. Raises BadLog."""
-    for one in objects:
-        if isinstance(one, CutLine):
-            yield one
-            continue
+    for line, values in objects:
         try:
-            row = make(*one)
+            row = make(line, values)
         except BadRow as bad:
-            raise BadLog(f"{path}, line {one[0]}: {bad}", hint=bad.hint or f"Expected {expected}") from bad
+            raise BadLog(f"{path}, line {line}: {bad}", hint=bad.hint or f"Expected {expected}") from bad
         yield row
 
 
@@ -94,19 +91,14 @@ def file_hashes(paths: Iterable[Path]) -> dict[str, str]:
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Read lines with their numbers, from 1, without a byte order mark. Raises BadLog.
-
-    The last line of a gzip file that was cut is lost with the block that held it: "{" with number -1 stands for it.
-    """
+    """Read lines with their numbers, from 1, without a byte order mark. Raises BadLog."""
     with opened(path) as raw:
         is_gzip = raw.read(2) == GZIP
         raw.seek(0)
         try:
             for number, line in enumerate(gzip.GzipFile(fileobj=raw) if is_gzip else raw, 1):
                 yield number, line.removeprefix(BOM) if number == 1 else line
-        except EOFError:
-            yield -1, b"{"
-        except (gzip.BadGzipFile, zlib.error) as exc:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as exc:
             raise BadLog(f"{path} is damaged: {exc}", hint="Copy it again") from exc
 
 
@@ -123,16 +115,11 @@ def read_document(path: Path, *, expected: str) -> JsonObject:
 def json_objects(path: Path, *, expected: str) -> Objects:
     """Read one JSON object a line, one in memory at a time. Raises BadLog."""
     for number, line in lines(path):
-        if not line.strip():
-            continue
-        value = parsed(line)
-        if isinstance(value, dict):
+        if line.strip():
+            value = parsed(line)
+            if not isinstance(value, dict):
+                raise wrong(path, number, "is no JSON object", expected)
             yield number, value
-        elif value is None and not line.endswith(b"\n"):
-            yield CutLine(file=path.name, line=number)
-            return
-        else:
-            raise wrong(path, number, "is no JSON object", expected)
 
 
 def parquet_rows(path: Path, *, expected: str) -> Objects:

@@ -89,9 +89,6 @@ def _unchecked(off: LoggedRun, on: LoggedRun, names: Sequence[str]) -> Iterator[
 
 
 def _of_arm(arm: ArmName, log: ArmLog) -> Iterator[ImportFinding]:
-    for cut in log.cut:
-        what = Reason("log-cut", {"arm": arm, "file": cut.file, "line": cut.line})
-        yield ImportFinding(code=FindingCode.CUT, what=what)
     if log.run.others:
         what = Reason("other-runs", {"arm": arm, "n": log.run.others, "run": log.run.name})
         yield ImportFinding(code=FindingCode.RUNS, what=what)

@@ -19,7 +19,7 @@ import zstandard
 from qualab.errors import BadLog
 from qualab.imports.files import file_hashes, mapping, moment, number, opened, parsed, read_document
 from qualab.model.items import JsonObject, Prompt
-from qualab.model.logged import CutLine, Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
+from qualab.model.logged import Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
 from qualab.model.names import AnswerStatus
 
 EXPECTED = "an Inspect log (.eval): a zip file with header.json and samples/"
@@ -172,7 +172,7 @@ def _run_of(header: JsonObject, path: Path) -> LoggedRun:
     )
 
 
-def _rows(task: str, path: Path) -> Iterator[LoggedRow | CutLine]:
+def _rows(task: str, path: Path) -> Iterator[LoggedRow]:
     is_scored = False
     for name, sample in _samples(path):
         if missing := [key for key in ("id", "input") if key not in sample]:

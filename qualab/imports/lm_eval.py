@@ -26,7 +26,7 @@ from qualab.imports.files import (
 )
 from qualab.model.canonical import canonical_json
 from qualab.model.items import JsonObject, Prompt
-from qualab.model.logged import CutLine, Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
+from qualab.model.logged import Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
 from qualab.model.names import AnswerStatus, RequestKind
 
 RESULTS = "lm-eval's results: one object with results, configs and versions"
@@ -75,7 +75,7 @@ def open_lm_eval(path: Path, *, run: str = "") -> Log | None:
     described = _run_of(document, files, others=len(whole) - 1)
     samples = _by_task(files.samples, described)
 
-    def rows() -> Iterator[LoggedRow | CutLine]:
+    def rows() -> Iterator[LoggedRow]:
         for task, file in samples.items():
             objects = json_objects(file, expected=SAMPLE)
             yield from read_rows(file, objects, partial(_row, described.task(task)), expected=SAMPLE)
@@ -219,7 +219,6 @@ def _row(task: LoggedTask, _: int, row: JsonObject) -> LoggedRow:
         doc=doc if isinstance(doc, dict) else {"doc": doc},
         target=row["target"] if isinstance(row["target"], str) else str(row["target"]),
         prompts=prompts if len(prompts) == len(replies) else (),
-        prompt_hash=str(row.get("prompt_hash") or ""),
         replies=replies,
         has_more_answers=any(len(one) > 1 for one in responses),  # of a task that repeats its requests
         scores={name: row[name] for name in row["metrics"] if name in row},

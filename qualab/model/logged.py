@@ -44,8 +44,6 @@ class LoggedRow:
     target: str
     prompts: tuple[Prompt, ...]
     """Empty where the log does not have them."""
-    prompt_hash: str = ""
-    """From the log; counts where there are no prompts."""
     replies: tuple[LoggedReply, ...]
     has_more_answers: bool = False
     """The scores come from more than `replies`: from several answers to one request, or tool calls."""
@@ -54,14 +52,6 @@ class LoggedRow:
     repeat: int = 0
     cluster: str = ""
     """Where the log names it; otherwise fields of the document do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutLine:
-    """A file that ends in the middle of a line: its writer was killed."""
-
-    file: str
-    line: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,5 +120,5 @@ class Log:
     """One run, open to be read: what every format's reader gives."""
 
     run: LoggedRun
-    rows: Callable[[], Iterator[LoggedRow | CutLine]]
+    rows: Callable[[], Iterator[LoggedRow]]
     """Every row in the order of the files: the same each time. Raises BadLog with file and line."""

@@ -540,7 +540,6 @@ REASONS = {
     "differ.generation": "the generation settings differ in {n} of {total} answers: {baseline} and {candidate}",
     "differ.scoring": "filters or metrics: {baseline} and {candidate}",
     "one-arm-has": "only the {arm:name} has {tasks:list}: left out",
-    "log-cut": "the {arm:name}'s {file} ends in the middle of line {line}: that item is left out",
     "other-runs": "the {arm:name}'s folder has {n:plural:1 other run|% other runs}; this is {run}",
     "more-answers": "the {arm:name}'s scores come from more answers an item than the one that is kept",
     "no-numbers": "scores of {metrics:list} are no numbers: left out",

@@ -540,7 +540,6 @@ REASONS = {
     "differ.generation": "답변 {total}개 중 {n}개의 생성 설정이 다름: {baseline} / {candidate}",
     "differ.scoring": "필터 또는 지표: {baseline} / {candidate}",
     "one-arm-has": "{arm:name} 쪽에만 있어 제외함: {tasks:list}",
-    "log-cut": "{arm:name} 쪽 {file} 파일이 {line}번째 줄 중간에서 끝나 그 문항을 제외함",
     "other-runs": "{arm:name} 폴더에 다른 실행이 {n:count}개 더 있음. 사용한 것: {run}",
     "more-answers": "{arm:name} 쪽 점수는 문항마다 저장된 답변 하나가 아니라 여러 답변에서 나옴",
     "no-numbers": "{metrics:list} 점수가 숫자가 아니어서 제외함",
