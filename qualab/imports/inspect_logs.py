@@ -72,7 +72,7 @@ def _header(path: Path) -> JsonObject:
         document = read_document(path, expected=EXPECTED_JSON)
         return {name: value for name, value in document.items() if name != "samples"}
     with _open_archive(path) as archive:
-        return read_part(path, archive, "header.json")
+        return _read_part(path, archive, "header.json")
 
 
 def _samples(path: Path) -> Iterator[tuple[str, JsonObject]]:
@@ -89,7 +89,7 @@ def _samples(path: Path) -> Iterator[tuple[str, JsonObject]]:
         if not names:
             raise none
         for name in names:
-            yield name, read_part(path, archive, name)
+            yield name, _read_part(path, archive, name)
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         raise BadLog(f"{path} is no zip file, or a damaged one: {exc}", hint=f"Expected {EXPECTED}") from exc
 
 
-def read_part(path: Path, archive: zipfile.ZipFile, name: str) -> JsonObject:
+def _read_part(path: Path, archive: zipfile.ZipFile, name: str) -> JsonObject:
     """Read one JSON file of an open log. Raises BadLog."""
     try:
         info = archive.getinfo(name)

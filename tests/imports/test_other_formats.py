@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import zipfile
 from pathlib import Path
@@ -13,7 +12,6 @@ import pyarrow.parquet
 import pytest
 
 from qualab.errors import BadLog, InvalidValue
-from qualab.imports.inspect_logs import read_part
 from qualab.model.names import MetricKind, RequestKind, Verdict
 from qualab.model.plan import DecisionRule
 from tests.imports.conftest import BASELINE, CANDIDATE, Importer
@@ -50,22 +48,6 @@ def test_inspect_s_logs_are_read_with_their_epochs_as_repeats(importer: Importer
     assert answer.reply.completion_tokens
     (item, *_) = importer.store.items(found.comparison_id)
     assert item.prompts[0].text == "What is 0 + 0?"
-
-
-def test_an_older_inspect_log_is_packed_otherwise(importer: Importer) -> None:
-    """Until 2026 parts were deflated; the same content either way."""
-    folder = importer.folder / "old"
-    folder.mkdir()
-    (path,) = arms("inspect")[0].glob("*.eval")
-    with (
-        zipfile.ZipFile(path) as packed,
-        zipfile.ZipFile(folder / path.name, "w", zipfile.ZIP_DEFLATED) as plain,
-    ):
-        for name in (name for name in packed.namelist() if name.startswith(("header", "samples/"))):
-            plain.writestr(name, json.dumps(read_part(path, packed, name)))
-    found = importer(folder, arms("inspect")[1])
-    assert importer.join.paired == 16
-    assert found.metrics[0].baseline == 1.0
 
 
 def test_the_newest_inspect_log_of_each_task_is_taken(importer: Importer) -> None:
