@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from qualab.errors import BadLog
 from qualab.imports.files import (
@@ -33,39 +34,36 @@ RESULTS = "lm-eval's results: one object with results, configs and versions"
 SAMPLE = "a row that lm_eval --log_samples writes (0.4.7 or newer): doc, target, resps, filter, metrics"
 NEEDED = ("doc", "target", "resps", "filter", "metrics")
 _RESULTS = re.compile(rf".+_{DATE}\.json(\.gz)?")
-_SAMPLES = re.compile(rf"samples_(?P<task>.+)_{DATE}\.jsonl(\.gz)?")
+_SAMPLES = re.compile(rf"samples_.+_{DATE}\.jsonl(\.gz)?")
 _LOGLIKELIHOODS = ("multiple_choice", "loglikelihood", "loglikelihood_rolling")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-@dataclass(slots=True, kw_only=True)
-class _Files:
-    """The files of one run."""
+class _Files(NamedTuple):
+    """The files of one run, and the date in their names."""
 
-    folder: Path
     date: str
-    """As in the files' names."""
-    results: Path | None = None
-    samples: list[Path] = field(default_factory=list)
+    results: Path | None
+    samples: list[Path]
 
     @property
-    def name(self) -> str:
-        return self.results.name if self.results else self.samples[0].name
+    def first(self) -> Path:
+        return self.results or self.samples[0]
 
 
 def open_lm_eval(path: Path, *, run: str = "") -> Log | None:
     """Open the newest run with samples whose name has `run` in it. None for other formats. Raises BadLog."""
     runs = _runs(path)
-    whole = sorted((one for one in runs if one.samples), key=lambda one: one.date, reverse=True)
+    whole = [one for one in runs if one.samples]
     if not whole:
-        if any(one.results for one in runs):
+        if runs:
             raise BadLog(
                 f"{path} holds lm-eval's results, but no samples_*.jsonl",
                 hint="Scores item by item are needed: run lm_eval with --log_samples",
             )
         return None
     base = path if path.is_dir() else path.parent
-    names = {str((one.folder / one.name).relative_to(base)): one for one in whole}
+    names = {str(one.first.relative_to(base)): one for one in whole}
     files = next((one for name, one in names.items() if run in name), None)
     if files is None:
         raise BadLog(f"{path} has no run named {run}", hint=f"It has: {', '.join(list(names)[:5])}")
@@ -84,40 +82,32 @@ def open_lm_eval(path: Path, *, run: str = "") -> Log | None:
 
 
 def _runs(path: Path) -> list[_Files]:
-    """The runs of a folder; of a results file its own, of a sample file its own with these samples alone."""
-    runs: dict[tuple[Path, str], _Files] = {}
-    for file in sorted(one for one in (path.rglob("*") if path.is_dir() else path.parent.iterdir()) if one.is_file()):
-        sample = _SAMPLES.fullmatch(file.name)
-        if named := sample or _RESULTS.fullmatch(file.name):
-            run = runs.setdefault((file.parent, named["date"]), _Files(folder=file.parent, date=named["date"]))
-            if sample:
-                run.samples.append(file)
-            else:
-                run.results = file
-    if path.is_dir():
-        return list(runs.values())
-    own = [run for run in runs.values() if path in (run.results, *run.samples)]
-    return [replace(run, samples=[path]) if path in run.samples else run for run in own]
+    """The runs of a folder, the newest first; of a results file its own, of a sample file its own with it alone."""
+    files: defaultdict[tuple[Path, str], list[Path]] = defaultdict(list)
+    for file in sorted(path.rglob("*") if path.is_dir() else path.parent.iterdir()):
+        if (named := _SAMPLES.fullmatch(file.name) or _RESULTS.fullmatch(file.name)) and file.is_file():
+            files[file.parent, named["date"]].append(file)
+    runs = []
+    for (_, date), own in sorted(files.items(), key=lambda pair: pair[0][1], reverse=True):
+        if path.is_dir() or path in own:
+            samples = [file for file in own if _SAMPLES.fullmatch(file.name)]
+            results = next((file for file in own if file not in samples), None)
+            runs.append(_Files(date, results, [path] if path in samples else samples))
+    return runs
 
 
 def _by_task(samples: Sequence[Path], run: LoggedRun) -> dict[str, Path]:
     """Sample files by the task that they are of, in the order of the results. Raises BadLog where two are of one."""
     by_task: dict[str, Path] = {}
+    spelled = {re.sub(r"[^\w.-]", "_", task): task for task in run.tasks} | {task: task for task in run.tasks}
     for path in samples:
-        task = _task_of(path, run)
+        written = path.name.removeprefix("samples_").rpartition("_")[0]
+        task = spelled.get(written, written)  # file names may have lost characters
         if task in by_task:
             raise BadLog(f"{path} and {by_task[task].name} are both of task {task}", hint="Keep one of them")
         by_task[task] = path
     order = {task: place for place, task in enumerate(run.tasks)}
     return {task: by_task[task] for task in sorted(by_task, key=lambda task: (order.get(task, len(order)), task))}
-
-
-def _task_of(path: Path, run: LoggedRun) -> str:
-    """The task as the results spell it: file names may have lost characters."""
-    named = _SAMPLES.fullmatch(path.name)
-    assert named is not None
-    alike = (task for task in run.tasks if re.sub(r"[^\w.-]", "_", task) == named["task"])
-    return named["task"] if named["task"] in run.tasks else next(alike, named["task"])
 
 
 def _run_of(document: JsonObject, files: _Files, *, others: int) -> LoggedRun:
@@ -130,7 +120,7 @@ def _run_of(document: JsonObject, files: _Files, *, others: int) -> LoggedRun:
         settings["few-shot examples as turns"] = str(bool(document["fewshot_as_multiturn"]))
     return LoggedRun(
         format="lm-eval",
-        name=files.name,
+        name=files.first.name,
         others=others,
         harness_version=str(document.get("lm_eval_version") or ""),
         date=moment(number(document.get("date")) or files.date),
