@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qualab.analysis.analyse import analyse
+from qualab.analysis.imported import aggregate_of
 from qualab.analysis.summaries import Summary
-from qualab.imports.plan import aggregate_of
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Answer, Item, Reply, Request, Score

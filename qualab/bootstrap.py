@@ -19,8 +19,8 @@ from qualab.model.names import ArmName
 from qualab.model.ports import Renderer
 
 if TYPE_CHECKING:
+    from qualab.harness.catalog import Catalog
     from qualab.harness.process import Harness
-    from qualab.model.logged import TaskKnowledge
     from qualab.run.prepare import PairServices, Services
     from qualab.settings import Settings
     from qualab.store import Store
@@ -148,11 +148,11 @@ def renderer(name: str) -> Renderer:
     return {"md": render_markdown, "json": render_json}[name]
 
 
-def task_facts() -> TaskKnowledge:
-    """What the catalog knows of tasks; lm-eval is not loaded."""
+def task_catalog() -> Catalog:
+    """Read the installed task catalog; lm-eval is not loaded."""
     from qualab.harness.catalog import read_catalog
 
-    return read_catalog(share("tasks")).facts
+    return read_catalog(share("tasks"))
 
 
 def keys_of(settings: Settings, *, managed: bool = False) -> dict[ArmName, str | None]:

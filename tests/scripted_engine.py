@@ -25,10 +25,8 @@ class EngineScript:
 
     kind: str = "vllm"
     """Or "llama", "sglang", "tensorrt_llm", "tgi"."""
-    counts_rounds: bool = True
-    """Older versions of SGLang tell mean acceptance lengths alone."""
-    mean_length_from: int = 0
-    """Generations from which on SGLang shows mean lengths, as it does every now and then alone."""
+    counts_from: int = 0
+    """Generations from which on SGLang counts rounds."""
     has_iterations: bool = True
     """TensorRT-LLM's enable_iter_perf_stats."""
     has_prometheus: bool = False
@@ -200,17 +198,14 @@ class ScriptedEngine:
 
     def _sglang_metrics(self) -> list[str]:
         labels, rounds = f'model_name="{self.model}"', self.rounds
-        is_shown = rounds.drafts and self.n_generated >= self.script.mean_length_from
         # a request's first token is the prompt's, and every round yields one of the model's own
         generated = self.finished + rounds.drafts + rounds.accepted if self.drafts else self.generated_tokens
         values = {
-            "spec_accept_length": 1.0 + rounds.accepted / rounds.drafts if is_shown else 0.0,
-            "spec_accept_rate": rounds.accepted / rounds.draft_tokens if rounds.drafts else 0.0,
             "prompt_tokens_total": self.prompt_tokens,
             "generation_tokens_total": generated,
             "num_requests_total": self.finished,
         }
-        if self.script.counts_rounds and rounds.drafts:
+        if rounds.drafts and self.n_generated >= self.script.counts_from:
             values["spec_verify_calls_total"] = rounds.drafts
         return [f"sglang:{name}{{{labels}}} {value}" for name, value in values.items()]
 

@@ -10,6 +10,7 @@ from typing import Any
 from qualab.analysis.drafter import lost_interleaving, treatment_of
 from qualab.analysis.endings import leak_reasons, odd_endings, thought_caveats
 from qualab.analysis.evidence import FamilyMember, Pairs, adjusted, evidence_of, global_test, pairs_of, twins
+from qualab.analysis.imported import import_caveats
 from qualab.analysis.judge import WORST_CASES, conclude, is_equivalent, judge, policy_results
 from qualab.analysis.looks import judge_at, levels_at, looks_taken, pvalue_at
 from qualab.analysis.missing import lost_pairs, missing_caveats, missing_cost, missing_summary, remedy_of, tipping_point
@@ -29,7 +30,6 @@ from qualab.analysis.samples import (
     sample_of,
 )
 from qualab.analysis.summaries import Summary
-from qualab.imports.findings import import_caveats
 from qualab.model.comparison import (
     Analysis,
     Comparison,

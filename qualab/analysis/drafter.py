@@ -446,8 +446,6 @@ def _drafter_notes(seen: EngineHistory, tasks: Sequence[TaskDrafting], bins: Seq
     for one in tasks:
         yield from (of(one.task, note) for note in _task_notes(seen, one))
     sources = {one.after.source for one in seen.segments if one.arm is CANDIDATE and one.after}
-    if DraftSource.GAUGES in sources:
-        yield Reason("no-rounds-counted")
     if DraftSource.STATISTICS in sources:
         yield Reason("iterations-told-once")
     if not bins and any(one.least_drafted for one in tasks):

@@ -58,7 +58,7 @@ def compare(
             raise UsageError("A plan judges one comparison", hint="Give --margin and the like for two runs")
         store = bootstrap.store_of(settings)
         request = ImportRequest(rule=settings.rule, allowed=finding_codes(allow))
-        joined = compare_runs(store, bootstrap.task_facts(), comparison, other, request, now=bootstrap.now())
+        joined = compare_runs(store, bootstrap.task_catalog(), comparison, other, request, now=bootstrap.now())
         with output_may_fail():
             print_result(store, joined.comparison_id, output_format)
         raise typer.Exit(exit_code(joined.verdict))
@@ -123,7 +123,7 @@ def import_(
         label=settings.label,
     )
     store = bootstrap.store_of(settings)
-    analysis = import_logs(store, bootstrap.task_facts(), request, now=bootstrap.now())
+    analysis = import_logs(store, bootstrap.task_catalog(), request, now=bootstrap.now())
     with output_may_fail():
         print_result(store, analysis.comparison_id, output_format)
     raise typer.Exit(exit_code(analysis.verdict))

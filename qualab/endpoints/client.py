@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
@@ -231,8 +230,8 @@ class HttpEndpoint:
             raise await self._refusal(url, exchange)
         cards = _cards(exchange)
         if cards is None:
-            kind = self._kind_of(exchange)
-            raise EndpointMisconfigured(f"{url} answers with {kind}, not a list of models", hint=NOT_OPENAI)
+            shown = self._redact.excerpt(exchange.body, limit=60)
+            raise EndpointMisconfigured(f"{url} answers with no list of models: '{shown}'", hint=NOT_OPENAI)
         for card in cards:
             told = card.get("aliases")
             aliases = told if isinstance(told, list) else []
@@ -285,18 +284,6 @@ class HttpEndpoint:
             return EndpointUnreachable(f"{url} fails: {shown}", hint="Look into the server's log")
         return EndpointMisconfigured(f"{url} refuses: {shown}", hint=NOT_OPENAI)
 
-    def _kind_of(self, exchange: Exchange) -> str:
-        """What kind of thing an answer is, for a person."""
-        title = re.search(rb"<title[^>]*>(.*?)</title>", exchange.body[:65_536], re.IGNORECASE | re.DOTALL)
-        if title:
-            return f"an HTML page titled '{self._redact.excerpt(title[1])}'"
-        if exchange.body.lstrip()[:1] == b"<" or "html" in (exchange.header("Content-Type") or ""):
-            return "an HTML page"
-        if not exchange.body:
-            return "nothing"
-        kind = "text that is not JSON" if exchange.json() is None else "other JSON"
-        return f"{kind} ('{self._redact.excerpt(exchange.body, limit=60)}')"
-
 
 def pause_s(failure: Failure, *, attempt: int, policy: RequestPolicy, timing: Timing) -> float:
     """Seconds to wait after the given attempt (from 1): exponential backoff with full jitter.
@@ -344,27 +331,14 @@ def _served(models: Sequence[str], model: str) -> str:
 
 
 def named_tokenizer(name: str) -> Tokenize:
-    """A tokenizer from a tokenizer.json, a directory that holds one, or a model name in the local hub cache.
-
-    Nothing is downloaded. Raises ScoringUnavailable where there is none, InvalidValue where it cannot be read.
-    """
-    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - only runs that need token ids pay for these
-    from huggingface_hub.errors import HFValidationError  # noqa: PLC0415
-    from tokenizers import Tokenizer  # noqa: PLC0415
+    """Open a tokenizer.json, or the one in a directory. Raises ScoringUnavailable, InvalidValue."""
+    from tokenizers import Tokenizer  # noqa: PLC0415 - only runs that need token ids pay for it
 
     given = Path(name).expanduser()
     path = given / "tokenizer.json" if given.is_dir() else given
     if not path.is_file():
-        try:
-            cached = try_to_load_from_cache(name, "tokenizer.json")
-        except HFValidationError:
-            cached = None
-        if not isinstance(cached, str):
-            raise ScoringUnavailable(
-                f"No tokenizer at {path}, and none of that name in the local hub cache",
-                hint="Give a tokenizer.json, or the directory that holds it",
-            )
-        path = Path(cached)
+        hint = "Give a tokenizer.json, or the directory that holds it"
+        raise ScoringUnavailable(f"No tokenizer at {path}", hint=hint)
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as exc:  # tokenizers raises bare Exception

@@ -7,8 +7,8 @@ time_per_output_token. llama.cpp's server has all series always, at 0.
 
 SGLang (observability/metrics_collector.py) counts rounds (`spec_verify_calls_total`, from the first one on), tokens and
 requests when a request ends. A request's first token is the prompt's and every round yields one that was not drafted:
-accepted tokens are the generated ones less requests and rounds. Older versions count no rounds: they are estimated from
-the mean acceptance length, a gauge. Its time between tokens is that of a stream, and is not read.
+accepted tokens are the generated ones less requests and rounds. Its time between tokens is that of a stream, and is not
+read.
 
 TensorRT-LLM's /metrics is JSON, a list of iterations since somebody read it last (`enable_iter_perf_stats`); their
 `specDecodingStats` are there with a drafter alone. Newer versions count in Prometheus' format beside it
@@ -129,21 +129,17 @@ class CounterReader:
         self.speculation: Speculation | None = None
         """As the configuration has it; None where it does not tell, or was not asked."""
         self._added: Drafting | None = None
-        """Drafting of SGLang and of TensorRT-LLM's iterations, added up from one look to the next."""
-        self._n_decoded = self._n_verified = 0
-        self._mean_length = self._estimated_rounds = 0.0
+        """Drafting of TensorRT-LLM's iterations, added up from one look to the next."""
 
     def counters(self, metrics: Metrics) -> Counters | None:
         """None where no engine that is known wrote these. Raises ValueError, OverflowError: no counter's numbers."""
         kind = metrics.kind
         if kind is EngineKind.UNKNOWN:
             return None
-        if kind is EngineKind.SGLANG:
-            source, drafting = self._sglang(metrics)
-        elif kind is EngineKind.TENSORRT_LLM:
+        if kind is EngineKind.TENSORRT_LLM:
             source, drafting = self._tensorrt_llm(metrics)
-        elif kind is EngineKind.TGI:
-            drafting = _tgi_drafting(metrics)
+        elif kind in (EngineKind.SGLANG, EngineKind.TGI):
+            drafting = self._sglang(metrics) if kind is EngineKind.SGLANG else _tgi_drafting(metrics)
             source = DraftSource.COUNTERS if drafting else DraftSource.NOTHING
         else:
             source, drafting = DraftSource.COUNTERS, _counted(metrics)
@@ -161,31 +157,17 @@ class CounterReader:
             started_at_s=started[0] if started else None,
         )
 
-    def _sglang(self, metrics: Metrics) -> tuple[DraftSource, Drafting | None]:
-        """Where counts come from, and those since the server started (estimates: since the first look that told)."""
-        n_decoded = max(0, (metrics.count(*GENERATED_TOKENS) or 0) - (metrics.count(*FINISHED) or 0))
-        if n_decoded < self._n_decoded:  # the process started anew
-            self._added, self._n_decoded, self._n_verified, self._estimated_rounds = None, 0, 0, 0.0
-        n_tokens, self._n_decoded = n_decoded - self._n_decoded, n_decoded
-        n_verified = metrics.count("spec_verify_calls_total")
-        if n_verified is not None:
-            source, n_rounds, self._n_verified = DraftSource.COUNTERS, n_verified - self._n_verified, n_verified
-        else:
-            gauges = metrics.samples.get("spec_accept_length", {}).values()
-            lengths = [length for values in gauges for length in values if length > 0]
-            self._mean_length = sum(lengths) / len(lengths) if lengths else self._mean_length
-            if not self._mean_length:
-                return DraftSource.NOTHING, None
-            before = round(self._estimated_rounds)
-            self._estimated_rounds += n_tokens / max(1.0, self._mean_length)
-            source, n_rounds = DraftSource.GAUGES, round(self._estimated_rounds) - before
+    def _sglang(self, metrics: Metrics) -> Drafting | None:
+        n_rounds = metrics.count("spec_verify_calls_total")
+        if n_rounds is None:
+            return None
         each = self.speculation.draft_tokens if self.speculation else None
-        self._added = (self._added or Drafting()) + Drafting(
+        n_decoded = (metrics.count(*GENERATED_TOKENS) or 0) - (metrics.count(*FINISHED) or 0)
+        return Drafting(
             drafts=n_rounds,
             draft_tokens=None if each is None else each * n_rounds,
-            accepted_tokens=max(0, n_tokens - n_rounds),
+            accepted_tokens=max(0, n_decoded - n_rounds),
         )
-        return source, self._added
 
     def _tensorrt_llm(self, metrics: Metrics) -> tuple[DraftSource, Drafting | None]:
         """As counted over finished requests, else over iterations; else as the statistics of iterations say."""

@@ -13,16 +13,14 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address, ip_network
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.request import getproxies
 
 import orjson
 from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import BodyDecodeError, DecodeError, PyreqwestError, RequestTimeoutError
 from pyreqwest.http import Url
-from pyreqwest.proxy import ProxyBuilder
 from pyreqwest.response import Response
 
 from qualab import __version__
@@ -114,7 +112,8 @@ class Transport:
 
     def __init__(self, base: str, *, key: str, timeout_s: float, address: str = "") -> None:
         """`address` is the host's, where it has been looked up already."""
-        proxy = _proxy(base)
+        parts = urlsplit(base)
+        is_local = is_loopback(parts.hostname)
         # the number of connections is bounded by the requests in flight
         builder = (
             ClientBuilder()
@@ -123,13 +122,11 @@ class Transport:
             .connect_timeout(timedelta(seconds=min(timeout_s, CONNECT_TIMEOUT_S)))
             .pool_idle_timeout(timedelta(seconds=KEEPALIVE_S))
             .follow_redirects(False)
-            .no_proxy()
         )
         if address:
-            parts = urlsplit(base)
             builder = builder.resolve(parts.hostname or "", address, port_of(parts))
-        self._is_proxied = proxy is not None
-        self._client: Client = (builder.proxy(proxy) if proxy else builder).build()
+        self._may_be_proxied = not is_local and not {parts.scheme, "all"}.isdisjoint(getproxies())
+        self._client: Client = (builder.no_proxy() if is_local else builder).build()
         self._parsed = functools.cache(Url)
 
     async def close(self) -> None:
@@ -150,7 +147,7 @@ class Transport:
             content = (await response.bytes()).to_bytes()
         except PyreqwestError as exc:
             _raise_if_cancelled()
-            raise failure_of(exc, is_proxied=self._is_proxied) from None
+            raise failure_of(exc, may_be_proxied=self._may_be_proxied) from None
         _raise_if_cancelled()
         return Exchange(response.status, content, functools.partial(_header, response))
 
@@ -174,33 +171,6 @@ def _header(response: Response, name: str) -> str | None:
         return response.get_header(name)
     except ValueError:  # bytes beyond ASCII
         return None
-
-
-def _proxy(base: str) -> ProxyBuilder | None:
-    """The environment's proxy for a server, unless NO_PROXY excepts its host, host and port, domain or network."""
-    server = urlsplit(base)
-    host, named = server.hostname or "", getproxies().get(server.scheme)
-    excepted = getproxies().get("no", "").split(",")
-    if not named or is_loopback(host) or proxy_bypass(host) or proxy_bypass(server.netloc):
-        return None
-    if any(_lies_in(host, network) for network in excepted):
-        return None
-    try:
-        if named.partition("://")[0] not in ("http", "https") and "://" in named:
-            raise ValueError
-        return ProxyBuilder.all(named if "://" in named else f"http://{named}")
-    except ValueError:
-        raise InvalidValue(
-            f"The proxy that the environment names for {server.scheme} is not an http:// URL",
-            hint="Correct HTTP_PROXY or HTTPS_PROXY, or except the endpoint with NO_PROXY",
-        ) from None
-
-
-def _lies_in(host: str, network: str) -> bool:
-    try:
-        return ip_address(host) in ip_network(network.strip(), strict=False)
-    except ValueError:
-        return False
 
 
 FIREWALL = "Check the address, and that no firewall lies between"
@@ -235,7 +205,7 @@ CAUSES = (
 """Pattern among the causes, reason (with what the pattern caught), hint. The first match counts."""
 
 
-def failure_of(exc: PyreqwestError, *, is_proxied: bool) -> Failure:
+def failure_of(exc: PyreqwestError, *, may_be_proxied: bool) -> Failure:
     """The failure that the client's exception means. The text is ours: nothing of the request is repeated in it."""
     causes = [cause["message"].lower() for cause in (getattr(exc, "details", None) or {}).get("causes") or ()]
     joined = "; ".join(causes)
@@ -253,8 +223,8 @@ def failure_of(exc: PyreqwestError, *, is_proxied: bool) -> Failure:
     for pattern, reason, hint in CAUSES:
         if match := re.search(pattern, joined):
             return broken(reason.format(*match.groups()), hint=hint)
-    if is_proxied and is_connecting:
-        return broken("the proxy cannot be reached", hint=PROXY)
+    if may_be_proxied and is_connecting:
+        return broken("the server, or the proxy that the environment names, cannot be reached", hint=PROXY)
     number = int(found[1]) if (found := re.search(r"\(os error (\d+)\)", joined)) else 0
     if number == errno.ECONNREFUSED:
         hint = "Start the server, or correct host and port"

@@ -11,7 +11,6 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qualab.errors import BrokenTask
-from qualab.model.logged import TaskFacts
 from qualab.model.names import MetricKind
 
 CATALOG_FILE = "catalog.yaml"
@@ -59,16 +58,13 @@ class TaskHints(Entry):
         )
 
 
-class BenchmarkEntry(Entry):
+class BenchmarkEntry(TaskHints):
     """The tasks and groups that measure one thing, and which metric decides."""
 
     title: str = ""
     lm_eval_folders: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     tasks: dict[str, TaskHints] = {}
-    metrics: dict[str, MetricKind] = {}
-    cluster: tuple[str, ...] = ()
-    choices: Annotated[int, Field(ge=2)] | None = None
     primary: tuple[str, ...] = ()
 
 
@@ -98,21 +94,7 @@ class Catalog(Entry):
             return TaskHints()
         benchmark = self.owners[name]
         entry = self.benchmarks[benchmark]
-        common = TaskHints(benchmark=benchmark, metrics=entry.metrics, cluster=entry.cluster, choices=entry.choices)
-        return entry.tasks.get(name, TaskHints()).over(common)
-
-    def facts(self, name: str) -> TaskFacts | None:
-        """What is known of a task or group for logs that others wrote; None where it is not known."""
-        hints = self.hints(name)
-        if hints.benchmark is None:
-            return None
-        return TaskFacts(
-            benchmark=hints.benchmark,
-            kinds=hints.metrics,
-            cluster=hints.cluster or (),
-            primary=self.benchmarks[hints.benchmark].primary,
-            n_choices=hints.choices,
-        )
+        return entry.tasks.get(name, TaskHints()).over(entry.model_copy(update={"benchmark": benchmark}))
 
     def expand(self, names: Iterable[str]) -> tuple[str, ...]:
         """Suites replaced by their tasks; each name once, in the order of its first mention."""

@@ -38,7 +38,7 @@ ZERO_OR_ONE: Mapping[str, frozenset[str]] = {
 """Metrics that lm-eval's own process_results can only score 0 or 1, by output type."""
 
 
-def load_tasks(options: TaskOptions, *, tasks_dir: Path, note: Note | None = None) -> LmEvalTasks:
+def load_tasks(options: TaskOptions, *, tasks_dir: Path, note: Note = lambda _item, _step: None) -> LmEvalTasks:
     """Reads data, and touches no network where a data directory is given. `note` is told what is being scored.
 
     Raises InvalidValue, UnknownTask, BrokenTask, DatasetUnavailable, BadDataFile, EmptyDataset, ScoringUnavailable,
@@ -75,7 +75,7 @@ def load_tasks(options: TaskOptions, *, tasks_dir: Path, note: Note | None = Non
         applies_chat_template=by_suite if options.apply_chat_template is None else options.apply_chat_template,
         seed=options.seed,
         system_instruction=options.system_instruction,
-        note=note or (lambda _item, _step: None),
+        note=note,
     )
 
 

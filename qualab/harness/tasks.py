@@ -69,31 +69,23 @@ class _Instance:
         self.filtered_resps: dict[str, Any] = {}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LmEvalTasks:
     """Tasks with their documents, ready to render and to score."""
 
-    def __init__(
-        self,
-        *,
-        suite: str,
-        loaded: Mapping[str, LoadedTask],
-        groups: Mapping[str, Any],
-        metrics: tuple[MetricSpec, ...],
-        applies_chat_template: bool,
-        seed: int,
-        system_instruction: str,
-        note: Note,
-    ) -> None:
-        self.suite = suite
-        self.tasks = tuple(task.spec for task in loaded.values())
-        self.metrics = metrics
-        self.applies_chat_template = applies_chat_template
-        self.harness_version = version("lm_eval")
-        self._loaded = dict(loaded)
-        self._groups = groups
-        self._seed = seed
-        self._system_instruction = system_instruction
-        self._note = note
+    suite: str
+    loaded: Mapping[str, LoadedTask]
+    groups: Mapping[str, Any]
+    metrics: tuple[MetricSpec, ...]
+    applies_chat_template: bool
+    seed: int
+    system_instruction: str
+    note: Note
+    harness_version: str = version("lm_eval")
+
+    @property
+    def tasks(self) -> tuple[TaskSpec, ...]:
+        return tuple(task.spec for task in self.loaded.values())
 
     def render(self) -> Iterator[Item]:
         """Every item with its prompts, in task and document order. The same seed draws the same examples.
@@ -101,8 +93,8 @@ class LmEvalTasks:
         Log-likelihood prompts are never in chat form. Raises BrokenTask.
         """
         start = 0
-        for one in self._loaded.values():
-            one.task.set_fewshot_seed(self._seed)
+        for one in self.loaded.values():
+            one.task.set_fewshot_seed(self.seed)
             is_chat = self.applies_chat_template and one.spec.kind is RequestKind.GENERATION
             for doc_id, doc in enumerate(one.docs):
                 try:
@@ -130,7 +122,7 @@ class LmEvalTasks:
         context = task.fewshot_context(
             doc,
             num_fewshot=task.config.num_fewshot or 0,
-            system_instruction=self._system_instruction or None,
+            system_instruction=self.system_instruction or None,
             fewshot_as_multiturn=is_chat,
             gen_prefix=task.doc_to_prefix(doc),
             **template,
@@ -157,7 +149,7 @@ class LmEvalTasks:
         values: list[dict[str, Any]] = [{} for _ in answered]
         for name, groups in self.extracted(task, answered):
             for (item, _), results, row in zip(answered, groups, values, strict=True):
-                self._note(item.id, f"the metrics of task {task}, after filter {name}")
+                self.note(item.id, f"the metrics of task {task}, after filter {name}")
                 try:
                     if is_custom:
                         reseed(item.id)
@@ -174,7 +166,7 @@ class LmEvalTasks:
         for ensemble in one.task._filters:
             groups: list[list[Any]] = []
             for (item, _), group in zip(answered, made, strict=True):  # each by itself: one may never end
-                self._note(item.id, f"filter {ensemble.name} of task {task}")
+                self.note(item.id, f"filter {ensemble.name} of task {task}")
                 try:
                     ensemble.apply(group)
                 except Exception as exc:  # whatever a task's filters raise
@@ -195,7 +187,7 @@ class LmEvalTasks:
                     if column
                 },
             }
-        everything = {**rows, **{name: group.aggregate(rows) for name, group in self._groups.items()}}
+        everything = {**rows, **{name: group.aggregate(rows) for name, group in self.groups.items()}}
         aggregated = {}
         for name in (row.task for row in self.metrics):
             row = everything.get(name, {})
@@ -240,13 +232,13 @@ class LmEvalTasks:
                     metric, _, name = key.partition(",")
                     columns.setdefault((metric, name), []).append(value)
             accumulated[task] = {"task": self._one(task).task, "raw_metrics": columns, "logged_samples": []}
-        document = _process_results(accumulated, self._groups, bootstrap_iters=0)._to_eval_results()
+        document = _process_results(accumulated, self.groups, bootstrap_iters=0)._to_eval_results()
         return json.loads(json.dumps(document, default=str))  # type: ignore[no-any-return]
 
     def _one(self, task: str) -> LoadedTask:
-        if task not in self._loaded:
+        if task not in self.loaded:
             raise HarnessError(f"Task {task} is not loaded")
-        return self._loaded[task]
+        return self.loaded[task]
 
 
 def as_json(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:

@@ -8,8 +8,9 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import orjson
 
 from qualab.errors import BadLog
 from qualab.model.items import JsonObject
-from qualab.model.logged import CutLine, LoggedRow
+from qualab.model.logged import LoggedRow
 
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
@@ -34,7 +35,7 @@ DATE = r"(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)"
 PARQUET_ROWS = 500
 """In memory at a time."""
 
-Objects = Iterator[tuple[int, JsonObject] | CutLine]
+Objects = Iterator[tuple[int, JsonObject]]
 """Objects with the line on which each begins, from 1."""
 
 
@@ -48,16 +49,13 @@ class BadRow(Exception):
 
 def read_rows(
     path: Path, objects: Objects, make: Callable[[int, JsonObject], LoggedRow], *, expected: str
-) -> Iterator[LoggedRow | CutLine]:
+) -> Iterator[LoggedRow]:
     """Make a row of each object and its line. Raises BadLog."""
-    for one in objects:
-        if isinstance(one, CutLine):
-            yield one
-            continue
+    for line, values in objects:
         try:
-            row = make(*one)
+            row = make(line, values)
         except BadRow as bad:
-            raise BadLog(f"{path}, line {one[0]}: {bad}", hint=bad.hint or f"Expected {expected}") from bad
+            raise BadLog(f"{path}, line {line}: {bad}", hint=bad.hint or f"Expected {expected}") from bad
         yield row
 
 
@@ -66,58 +64,42 @@ def wrong(path: Path, line: int, what: str, expected: str) -> BadLog:
     return BadLog(f"{path}, line {line}: {what}", hint=f"Expected {expected}")
 
 
-def unreadable(path: Path, error: OSError) -> BadLog:
-    """Make the error of a file that the system does not give."""
-    return BadLog(f"{path} cannot be read: {error.strerror or error}", hint="Check the file and its permissions")
-
-
-def check_begin(path: Path, begin: bytes) -> None:
-    """Raise BadLog where a file is something else than its name says."""
-    for start, what, hint in NOT_LOGS:
-        if begin.lstrip().lower().startswith(start):
-            raise BadLog(f"{path} {what}", hint=hint)
+@contextmanager
+def opened(path: Path) -> Iterator[BufferedReader]:
+    """Open a file that is what its name says. Raises BadLog, for errors of the system inside, too."""
+    try:
+        with path.open("rb") as file:
+            begin = file.read(64).lstrip().lower()
+            for start, what, hint in NOT_LOGS:
+                if begin.startswith(start):
+                    raise BadLog(f"{path} {what}", hint=hint)
+            file.seek(0)
+            yield file
+    except OSError as exc:
+        raise BadLog(
+            f"{path} cannot be read: {exc.strerror or exc}", hint="Check the file and its permissions"
+        ) from exc
 
 
 def file_hashes(paths: Iterable[Path]) -> dict[str, str]:
     """Hash each file (SHA-256), by its absolute path. Raises BadLog."""
     hashes = {}
     for path in paths:
-        try:
-            with path.open("rb") as file:
-                check_begin(path, file.read(64))
-                file.seek(0)
-                hashes[str(path.resolve())] = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as exc:
-            raise unreadable(path, exc) from exc
+        with opened(path) as file:
+            hashes[str(path.resolve())] = hashlib.file_digest(file, "sha256").hexdigest()
     return hashes
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Read lines with their numbers, from 1, without a byte order mark. Raises BadLog.
-
-    The last line of a gzip file that was cut is lost with the block that held it: "{" with number -1 stands for it.
-    """
-    try:
-        with path.open("rb") as raw:
-            is_gzip = raw.read(2) == GZIP
-            raw.seek(0)
-            with gzip.GzipFile(fileobj=raw) if is_gzip else nullcontext(raw) as file:
-                yield from _numbered(path, file)
-    except EOFError:
-        yield -1, b"{"
-    except (gzip.BadGzipFile, zlib.error) as exc:
-        raise BadLog(f"{path} is damaged: {exc}", hint="Copy it again") from exc
-    except OSError as exc:
-        raise unreadable(path, exc) from exc
-
-
-def _numbered(path: Path, file: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    is_begun = False
-    for number, line in enumerate(file, 1):
-        if not is_begun and line.strip():
-            check_begin(path, line[:64])
-            is_begun = True
-        yield number, line.removeprefix(BOM) if number == 1 else line
+    """Read lines with their numbers, from 1, without a byte order mark. Raises BadLog."""
+    with opened(path) as raw:
+        is_gzip = raw.read(2) == GZIP
+        raw.seek(0)
+        try:
+            for number, line in enumerate(gzip.GzipFile(fileobj=raw) if is_gzip else raw, 1):
+                yield number, line.removeprefix(BOM) if number == 1 else line
+        except (EOFError, gzip.BadGzipFile, zlib.error) as exc:
+            raise BadLog(f"{path} is damaged: {exc}", hint="Copy it again") from exc
 
 
 def read_document(path: Path, *, expected: str) -> JsonObject:
@@ -131,24 +113,13 @@ def read_document(path: Path, *, expected: str) -> JsonObject:
 
 
 def json_objects(path: Path, *, expected: str) -> Objects:
-    """Read one JSON object a line, one in memory at a time; or a JSON array of objects. Raises BadLog."""
+    """Read one JSON object a line, one in memory at a time. Raises BadLog."""
     for number, line in lines(path):
-        if not line.strip():
-            continue
-        if number == 1 and line.lstrip()[:1] == b"[":
-            values = parsed(b"".join(line for _, line in lines(path)))
-            if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-                raise wrong(path, 1, "is no JSON array of objects", expected)
-            yield from ((1, value) for value in values)
-            return
-        value = parsed(line)
-        if isinstance(value, dict):
+        if line.strip():
+            value = parsed(line)
+            if not isinstance(value, dict):
+                raise wrong(path, number, "is no JSON object", expected)
             yield number, value
-        elif value is None and not line.endswith(b"\n"):
-            yield CutLine(file=path.name, line=number)
-            return
-        else:
-            raise wrong(path, number, "is no JSON object", expected)
 
 
 def parquet_rows(path: Path, *, expected: str) -> Objects:
@@ -157,13 +128,10 @@ def parquet_rows(path: Path, *, expected: str) -> Objects:
     import pyarrow.parquet  # noqa: PLC0415
 
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with opened(path) as raw, pyarrow.parquet.ParquetFile(raw) as file:
             batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=PARQUET_ROWS))
             yield from enumerate((row for batch in batches for row in batch), 1)
-    except (pyarrow.ArrowException, OSError) as exc:
-        if path.is_file():
-            with path.open("rb") as raw:
-                check_begin(path, raw.read(64))
+    except pyarrow.ArrowException as exc:
         reason = " ".join(str(exc).split())[:200]
         raise BadLog(f"{path} cannot be read as Parquet: {reason}", hint=f"Expected {expected}") from exc
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from qualab.errors import PairDiffers
-from qualab.imports.join import ALLOWABLE, ArmLog, Match, settings_text
-from qualab.model.logged import LoggedRun, LoggedTask
+from qualab.imports.join import ArmLog, Match, settings_text
+from qualab.model.logged import LoggedRun
 from qualab.model.names import ArmName
-from qualab.model.plan import FindingCode, Imported, ImportFinding, TaskJoin
+from qualab.model.plan import FindingCode, ImportFinding
 from qualab.model.reason import Reason, of
 from qualab.report.words import ENGLISH
 
@@ -61,27 +61,27 @@ def _same_run(off: LoggedRun, on: LoggedRun) -> Iterator[ImportFinding]:
         yield ImportFinding(code=FindingCode.SAME_RUN, what=what)
 
 
-def _tell(tell: Callable[[LoggedTask], object]) -> Callable[[LoggedRun, Sequence[str]], bool]:
-    """Whether a run tells something of all of its tasks."""
-    return lambda run, tasks: all(tell(run.task(name)) not in ("", None) for name in tasks)
+def _told(run: LoggedRun, names: Sequence[str]) -> dict[str, bool]:
+    """Whether a run tells each part of its settings, those of tasks for all of them."""
+    tasks = [run.task(name) for name in names]
+    return {
+        "part.tool-version": bool(run.harness_version),
+        "part.task-versions": all(task.version for task in tasks),
+        "part.few-shot": all(task.num_fewshot is not None for task in tasks),
+        "part.scoring": all(task.scoring for task in tasks),
+        "part.chat-template": "chat template" in run.settings,
+        "part.system-instruction": "system instruction" in run.settings,
+    }
 
 
-_TOLD: Mapping[str, Callable[[LoggedRun, Sequence[str]], bool]] = {
-    "part.tool-version": lambda run, _: bool(run.harness_version),
-    "part.task-versions": _tell(lambda task: task.version),
-    "part.few-shot": _tell(lambda task: task.num_fewshot),
-    "part.scoring": _tell(lambda task: task.scoring),
-    "part.chat-template": lambda run, _: "chat template" in run.settings,
-    "part.system-instruction": lambda run, _: "system instruction" in run.settings,
-}
-
-
-def _unchecked(off: LoggedRun, on: LoggedRun, tasks: Sequence[str]) -> Iterator[ImportFinding]:
+def _unchecked(off: LoggedRun, on: LoggedRun, names: Sequence[str]) -> Iterator[ImportFinding]:
     """What could not be compared, since a log does not tell it. A table of scores tells nothing at all."""
+    if off.format == "table":
+        return
+    told = {arm: _told(run, names) for arm, run in zip(ArmName, (off, on), strict=True)}
     silent: dict[tuple[ArmName, ...], list[Reason]] = {}
-    for part, tells in _TOLD.items():
-        arms = tuple(arm for arm, run in zip(ArmName, (off, on), strict=True) if not tells(run, tasks))
-        if arms and off.format != "table":
+    for part in told[ArmName.BASELINE]:
+        if arms := tuple(arm for arm in ArmName if not told[arm][part]):
             silent.setdefault(arms, []).append(Reason(part))
     for arms, parts in silent.items():
         what = Reason("not-compared", {"arms": arms, "parts": tuple(parts)})
@@ -89,9 +89,6 @@ def _unchecked(off: LoggedRun, on: LoggedRun, tasks: Sequence[str]) -> Iterator[
 
 
 def _of_arm(arm: ArmName, log: ArmLog) -> Iterator[ImportFinding]:
-    for cut in log.cut:
-        what = Reason("log-cut", {"arm": arm, "file": cut.file, "line": cut.line})
-        yield ImportFinding(code=FindingCode.CUT, what=what)
     if log.run.others:
         what = Reason("other-runs", {"arm": arm, "n": log.run.others, "run": log.run.name})
         yield ImportFinding(code=FindingCode.RUNS, what=what)
@@ -155,38 +152,3 @@ def settle(findings: Sequence[ImportFinding], allowed: Sequence[FindingCode]) ->
             hint=f"Compare runs that differ in the drafter alone, or let it stand with --allow {codes}",
         )
     return tuple(settled)
-
-
-def import_caveats(imported: Imported) -> Iterator[Reason]:
-    """List notes for readers of the result, first those that may void it."""
-    first = [one for one in imported.findings if one.code is FindingCode.SAME_RUN]
-    yield from (Reason("finding", {"what": one.what}) for one in first)
-    yield Reason("runs-unchecked" if imported.is_of_store else "logs-unchecked")
-    if imported.plan_hash:
-        yield Reason("plan-adopted.changed" if imported.is_rule_changed else "plan-adopted")
-    if not imported.plan_hash or imported.is_rule_changed:
-        yield Reason("margin-chosen-after-data")
-    if imported.leaves_unasked and any(join.only_baseline or join.only_candidate for join in imported.joins):
-        yield Reason("unasked-left-out")
-    for join in imported.joins:
-        if parts := tuple(left_over(join)):
-            allowed = tuple(
-                code.value for kind, code in ALLOWABLE.items() if getattr(join, kind.value) and code in imported.allowed
-            )
-            values = {"task": join.task, "n": join.paired, "parts": parts}
-            yield Reason("joined.allowed", {**values, "allowed": allowed}) if allowed else Reason("joined", values)
-    for finding in (one for one in imported.findings if one not in first):
-        yield Reason("finding.allowed" if finding.is_allowed else "finding", {"what": finding.what})
-
-
-def left_over(join: TaskJoin) -> Iterator[Reason]:
-    """Count which of a task's answers are no pair."""
-    counts = {
-        "only-baseline": join.only_baseline,
-        "only-candidate": join.only_candidate,
-        "prompts-differ": join.prompt_differs,
-        "targets-differ": join.target_differs,
-        "duplicated": join.duplicated,
-        "lost-rows": join.lost,
-    }
-    yield from (Reason(code, {"n": count}) for code, count in counts.items() if count)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qualab.analysis.analyse import analyse
+from qualab.analysis.imported import ALLOWABLE, ImportedTasks, ScoresAlone
 from qualab.analysis.summaries import Summary
 from qualab.errors import BadLog, InvalidValue, UsageError
 from qualab.imports.findings import run_findings, settle
 from qualab.imports.inspect_logs import open_inspect
 from qualab.imports.join import (
-    ALLOWABLE,
     ArmLog,
     Kind,
     Match,
@@ -32,19 +32,20 @@ from qualab.imports.join import (
 from qualab.imports.lighteval import open_lighteval
 from qualab.imports.lm_eval import open_lm_eval
 from qualab.imports.nemo import open_nemo
-from qualab.imports.plan import ImportedTasks, ScoresAlone, adopted, exported_plan, made_plan, value_findings
+from qualab.imports.plan import adopted, exported_plan, made_plan, value_findings
 from qualab.imports.store_source import stored_log
 from qualab.imports.tables import open_table
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Answer
-from qualab.model.logged import Log, TaskKnowledge
+from qualab.model.logged import Log
 from qualab.model.names import ArmName, ComparisonStatus
 from qualab.model.plan import DecisionRule, FindingCode, Imported, ImportFinding, Plan, check_names
 from qualab.model.reason import Reason
 from qualab.run.stored import with_rule
 
 if TYPE_CHECKING:
+    from qualab.harness.catalog import Catalog
     from qualab.store import Store
 
 KNOWN = (
@@ -72,7 +73,7 @@ class ImportRequest:
     label: str = ""
 
 
-def import_logs(store: Store, knows: TaskKnowledge, request: ImportRequest, *, now: datetime) -> Analysis:
+def import_logs(store: Store, catalog: Catalog, request: ImportRequest, *, now: datetime) -> Analysis:
     """Analyse two logs, and store the result; nothing is stored on an error.
 
     Raises:
@@ -92,11 +93,11 @@ def import_logs(store: Store, knows: TaskKnowledge, request: ImportRequest, *, n
                 f"Both arms are one file, {twice[0]}",
                 hint="Name the run of each arm by a part of its file's name: --run baseline=TEXT,candidate=TEXT",
             )
-    return _join_and_store(store, knows, logs, request, now=now)
+    return _join_and_store(store, catalog, logs, request, now=now)
 
 
 def compare_runs(
-    store: Store, knows: TaskKnowledge, baseline: str, candidate: str, request: ImportRequest, *, now: datetime
+    store: Store, catalog: Catalog, baseline: str, candidate: str, request: ImportRequest, *, now: datetime
 ) -> Analysis:
     """Analyse two runs in the store, as "ID/candidate", also of different comparisons. Raises as `import_logs`."""
     logs, are_asked = {}, True
@@ -107,7 +108,7 @@ def compare_runs(
     names = [log.run.name for log in logs.values()]
     if names[0] == names[1]:
         raise UsageError(f"Both arms are one run, {names[0]}", hint="Name two runs, as ID/baseline and ID/candidate")
-    return _join_and_store(store, knows, logs, request, now=now, is_of_store=True, leaves_unasked=are_asked)
+    return _join_and_store(store, catalog, logs, request, now=now, is_of_store=True, leaves_unasked=are_asked)
 
 
 def _check_exists(path: Path) -> None:
@@ -147,7 +148,7 @@ def _stored_run(store: Store, name: str) -> tuple[Comparison, ArmName]:
 
 def _join_and_store(
     store: Store,
-    knows: TaskKnowledge,
+    catalog: Catalog,
     logs: Mapping[ArmName, Log],
     request: ImportRequest,
     *,
@@ -162,8 +163,7 @@ def _join_and_store(
     def cluster_fields(task: str) -> tuple[str, ...]:
         if task in planned:
             return tuple(planned[task].split("+")) if planned[task] else ()
-        facts = knows(task)
-        return facts.cluster if facts else ()
+        return catalog.hints(task).cluster or ()
 
     baseline, candidate = arms = tuple(read_arm(log, cluster_fields) for log in logs.values())
     joined = _joined(baseline, candidate)
@@ -180,7 +180,7 @@ def _join_and_store(
     else:
         if any(run.plan for run in runs):
             assumed.append(ImportFinding(code=FindingCode.ASSUMED, what=Reason("plans-untaken")))
-        plan, more = made_plan((baseline, candidate), joined, knows, request.rule)
+        plan, more = made_plan((baseline, candidate), joined, catalog, request.rule)
         assumed += more
     findings = [*run_findings(baseline, candidate, joined), *assumed, *value_findings((baseline, candidate), plan)]
     settled = settle(findings, request.allowed)

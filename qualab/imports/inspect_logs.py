@@ -17,9 +17,9 @@ from typing import Any
 import zstandard
 
 from qualab.errors import BadLog
-from qualab.imports.files import check_begin, file_hashes, mapping, moment, number, parsed, read_document, unreadable
+from qualab.imports.files import file_hashes, mapping, moment, number, opened, parsed, read_document
 from qualab.model.items import JsonObject, Prompt
-from qualab.model.logged import CutLine, Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
+from qualab.model.logged import Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
 from qualab.model.names import AnswerStatus
 
 EXPECTED = "an Inspect log (.eval): a zip file with header.json and samples/"
@@ -72,7 +72,7 @@ def _header(path: Path) -> JsonObject:
         document = read_document(path, expected=EXPECTED_JSON)
         return {name: value for name, value in document.items() if name != "samples"}
     with _open_archive(path) as archive:
-        return read_part(path, archive, "header.json")
+        return _read_part(path, archive, "header.json")
 
 
 def _samples(path: Path) -> Iterator[tuple[str, JsonObject]]:
@@ -89,23 +89,19 @@ def _samples(path: Path) -> Iterator[tuple[str, JsonObject]]:
         if not names:
             raise none
         for name in names:
-            yield name, read_part(path, archive, name)
+            yield name, _read_part(path, archive, name)
 
 
 @contextmanager
 def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with opened(path) as file, zipfile.ZipFile(file) as archive:
             yield archive
     except (zipfile.BadZipFile, zstandard.ZstdError, EOFError) as exc:
-        with path.open("rb") as file:
-            check_begin(path, file.read(64))
         raise BadLog(f"{path} is no zip file, or a damaged one: {exc}", hint=f"Expected {EXPECTED}") from exc
-    except OSError as exc:
-        raise unreadable(path, exc) from exc
 
 
-def read_part(path: Path, archive: zipfile.ZipFile, name: str) -> JsonObject:
+def _read_part(path: Path, archive: zipfile.ZipFile, name: str) -> JsonObject:
     """Read one JSON file of an open log. Raises BadLog."""
     try:
         info = archive.getinfo(name)
@@ -176,7 +172,7 @@ def _run_of(header: JsonObject, path: Path) -> LoggedRun:
     )
 
 
-def _rows(task: str, path: Path) -> Iterator[LoggedRow | CutLine]:
+def _rows(task: str, path: Path) -> Iterator[LoggedRow]:
     is_scored = False
     for name, sample in _samples(path):
         if missing := [key for key in ("id", "input") if key not in sample]:
@@ -212,9 +208,9 @@ def _reply(sample: JsonObject, output: JsonObject) -> LoggedReply:
         message = " ".join(str(error.get("message")).split())[:500]
         return LoggedReply(status=AnswerStatus.HTTP_ERROR, error=message, finish_reason=stop)
     text = output.get("completion")
-    if not isinstance(text, str):  # in logs up to 0.3.95
+    if not isinstance(text, str):  # some logs tell it in the message alone, where reasoning stands apart
         text = mapping(choice.get("message")).get("content")
-        if isinstance(text, list):  # reasoning stands apart
+        if isinstance(text, list):
             parts = [part for part in map(mapping, text) if part.get("type") == "text"]
             text = "".join(str(part.get("text") or "") for part in parts)
     if not isinstance(text, str):

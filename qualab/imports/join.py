@@ -17,10 +17,11 @@ from typing import Any
 
 import orjson
 
+from qualab.analysis.imported import ALLOWABLE
 from qualab.errors import InvalidValue
 from qualab.model.canonical import canonical_json
 from qualab.model.items import Answer, Item, JsonObject, Prompt, Reply, Score, cluster_of
-from qualab.model.logged import CutLine, Log, LoggedRow, LoggedRun
+from qualab.model.logged import Log, LoggedRow, LoggedRun
 from qualab.model.names import ArmName, MetricKind, RequestKind
 from qualab.model.plan import FindingCode, Plan, TaskJoin
 
@@ -72,7 +73,6 @@ class ArmLog:
 
     run: LoggedRun
     tasks: dict[str, TaskEntries] = field(default_factory=dict)
-    cut: list[CutLine] = field(default_factory=list)
 
     def n_evaluated(self, task: str) -> int:
         """Count the items behind the run's own values, as far as they tell; 0 otherwise."""
@@ -88,9 +88,6 @@ def read_arm(log: Log, cluster_fields: Callable[[str], tuple[str, ...]]) -> ArmL
     arm = ArmLog(run=log.run)
     known: defaultdict[Hashable, list[Entry]] = defaultdict(list)
     for number, row in enumerate(log.rows()):
-        if isinstance(row, CutLine):
-            arm.cut.append(row)
-            continue
         task = arm.tasks.get(row.task)
         if task is None:
             is_scored_text = any(reply.loglikelihood is not None for reply in row.replies)
@@ -123,10 +120,11 @@ def _add(task: TaskEntries, row: LoggedRow, number: int, known: Mapping[Hashable
     cluster = row.cluster
     if not cluster and all(name in row.doc for name in task.cluster):
         cluster = sys.intern(cluster_of(row.doc, task.cluster))
+    prompts = [part for prompt in row.prompts for part in (prompt.text, prompt.continuation)]
     entry = Entry(
         row=number,
         key=key,
-        prompt=_prompts(row),
+        prompt=_digest("\0".join(prompts)) if prompts else b"",
         target=_digest(row.target),
         doc_id=row.doc_id,
         repeat=row.repeat,
@@ -182,12 +180,6 @@ def _without_empty(value: Any) -> Any:
     return value
 
 
-def _prompts(row: LoggedRow) -> bytes:
-    if row.prompts:
-        return _digest("\0".join(part for prompt in row.prompts for part in (prompt.text, prompt.continuation)))
-    return _digest(row.prompt_hash) if row.prompt_hash else b""
-
-
 def _digest(content: str | bytes, size: int = 8) -> bytes:
     content = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     return blake2b(content, digest_size=size).digest()
@@ -203,15 +195,6 @@ class Kind(StrEnum):
     TARGET = "target_differs"
     DUPLICATED = "duplicated"
     LOST = "lost"
-
-
-ALLOWABLE = {
-    Kind.PROMPT: FindingCode.PROMPTS,
-    Kind.TARGET: FindingCode.TARGETS,
-    Kind.DUPLICATED: FindingCode.DUPLICATES,
-    Kind.LOST: FindingCode.ROWS,
-}
-"""What makes a pair all the same where a user allows it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -449,5 +432,5 @@ def answers(logs: Mapping[ArmName, Log], places: Sequence[Place], *, now: dateti
 
 def _rows(log: Log, needed: Mapping[int, object]) -> Iterator[tuple[int, LoggedRow]]:
     for number, row in enumerate(log.rows()) if needed else ():
-        if number in needed and isinstance(row, LoggedRow):
+        if number in needed:
             yield number, row

@@ -21,7 +21,7 @@ from qualab.imports.files import (
 )
 from qualab.model.canonical import canonical_json
 from qualab.model.items import JsonObject, Prompt
-from qualab.model.logged import CutLine, Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
+from qualab.model.logged import Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
 
 EXPECTED = "lighteval's details: columns doc, model_response and metric (lighteval 0.11 or newer, --save-details)"
 RESULTS = "lighteval's results: one object with config_general, results and versions"
@@ -43,7 +43,7 @@ def open_lighteval(path: Path, *, run: str = "") -> Log | None:
     document = read_document(results[0], expected=RESULTS) if results else {}
     details = [(one, _task_name(match["task"], document)) for one, match in named if match["date"] == newest]
 
-    def rows() -> Iterator[LoggedRow | CutLine]:
+    def rows() -> Iterator[LoggedRow]:
         for file, task in details:
             objects = parquet_rows(file, expected=EXPECTED)
             yield from read_rows(file, objects, partial(_row, task), expected=EXPECTED)

@@ -1,15 +1,16 @@
-"""lm-eval's results_*.json with samples_*.jsonl, as 0.4.0 and newer write them, and as qualab exports them."""
+"""lm-eval's results_*.json with samples_*.jsonl, as 0.4.7 and newer write them, and as qualab exports them."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from qualab.errors import BadLog
 from qualab.imports.files import (
@@ -26,59 +27,43 @@ from qualab.imports.files import (
 )
 from qualab.model.canonical import canonical_json
 from qualab.model.items import JsonObject, Prompt
-from qualab.model.logged import CutLine, Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
+from qualab.model.logged import Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
 from qualab.model.names import AnswerStatus, RequestKind
 
 RESULTS = "lm-eval's results: one object with results, configs and versions"
-SAMPLE = "a row that lm_eval --log_samples writes: doc, target, resps and a score"
+SAMPLE = "a row that lm_eval --log_samples writes (0.4.7 or newer): doc, target, resps, filter, metrics"
+NEEDED = ("doc", "target", "resps", "filter", "metrics")
 _RESULTS = re.compile(rf".+_{DATE}\.json(\.gz)?")
-_SAMPLES = re.compile(rf"samples_(?P<task>.+)_{DATE}\.jsonl(\.gz)?")
-_UNDATED_RESULTS = re.compile(r"results\.json(\.gz)?")
-_JSONL = re.compile(r".+\.jsonl(\.gz)?")
-_MODEL_KEYS = ("peft", "delta", "pretrained", "model", "path", "engine")
+_SAMPLES = re.compile(rf"samples_.+_{DATE}\.jsonl(\.gz)?")
 _LOGLIKELIHOODS = ("multiple_choice", "loglikelihood", "loglikelihood_rolling")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_NO_METRICS = frozenset(
-    {
-        *("doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics"),
-        *("doc_hash", "prompt_hash", "target_hash"),
-    }
-)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Files:
-    """The files of one run."""
+class _Files(NamedTuple):
+    """The files of one run, and the date in their names."""
 
-    folder: Path
     date: str
-    """As in the files' names; empty for lm-eval before 0.4.3, which wrote none."""
-    results: Path | None = None
-    samples: list[Path] = field(default_factory=list)
+    results: Path | None
+    samples: list[Path]
 
     @property
-    def name(self) -> str:
-        return self.results.name if self.results else self.samples[0].name
-
-    @property
-    def age(self) -> tuple[str, float]:
-        """Sorts runs; those without a date by when their file was written."""
-        return self.date, 0.0 if self.date else (self.results or self.samples[0]).stat().st_mtime
+    def first(self) -> Path:
+        return self.results or self.samples[0]
 
 
 def open_lm_eval(path: Path, *, run: str = "") -> Log | None:
     """Open the newest run with samples whose name has `run` in it. None for other formats. Raises BadLog."""
     runs = _runs(path)
-    whole = sorted((one for one in runs if one.samples), key=lambda one: one.age, reverse=True)
+    whole = [one for one in runs if one.samples]
     if not whole:
-        if any(one.results and one.date for one in runs):
+        if runs:
             raise BadLog(
                 f"{path} holds lm-eval's results, but no samples_*.jsonl",
                 hint="Scores item by item are needed: run lm_eval with --log_samples",
             )
         return None
     base = path if path.is_dir() else path.parent
-    names = {str((one.folder / one.name).relative_to(base)): one for one in whole}
+    names = {str(one.first.relative_to(base)): one for one in whole}
     files = next((one for name, one in names.items() if run in name), None)
     if files is None:
         raise BadLog(f"{path} has no run named {run}", hint=f"It has: {', '.join(list(names)[:5])}")
@@ -88,39 +73,36 @@ def open_lm_eval(path: Path, *, run: str = "") -> Log | None:
     described = _run_of(document, files, others=len(whole) - 1)
     samples = _by_task(files.samples, described)
 
-    def rows() -> Iterator[LoggedRow | CutLine]:
+    def rows() -> Iterator[LoggedRow]:
         for task, file in samples.items():
-            yield from _rows(file, described.task(task))
+            objects = json_objects(file, expected=SAMPLE)
+            yield from read_rows(file, objects, partial(_row, described.task(task)), expected=SAMPLE)
 
     return Log(run=replace(described, files=file_hashes(samples.values())), rows=rows)
 
 
 def _runs(path: Path) -> list[_Files]:
-    """The runs of a folder; of a results file its own, of a sample file its own with these samples alone."""
-    runs: dict[tuple[Path, str], _Files] = {}
-    for file in sorted(one for one in (path.rglob("*") if path.is_dir() else path.parent.iterdir()) if one.is_file()):
-        sample = _SAMPLES.fullmatch(file.name)
-        if named := sample or _RESULTS.fullmatch(file.name):
-            run = runs.setdefault((file.parent, named["date"]), _Files(folder=file.parent, date=named["date"]))
-            if sample:
-                run.samples.append(file)
-            else:
-                run.results = file
-        elif _UNDATED_RESULTS.fullmatch(file.name):  # a task's file is named by the model's arguments and the task
-            siblings = sorted(file.parent.iterdir())
-            samples = [one for one in siblings if _JSONL.fullmatch(one.name) and not _SAMPLES.fullmatch(one.name)]
-            runs[file.parent, ""] = _Files(folder=file.parent, date="", results=file, samples=samples)
-    if path.is_dir():
-        return list(runs.values())
-    own = [run for run in runs.values() if path in (run.results, *run.samples)]
-    return [replace(run, samples=[path]) if path in run.samples else run for run in own]
+    """The runs of a folder, the newest first; of a results file its own, of a sample file its own with it alone."""
+    files: defaultdict[tuple[Path, str], list[Path]] = defaultdict(list)
+    for file in sorted(path.rglob("*") if path.is_dir() else path.parent.iterdir()):
+        if (named := _SAMPLES.fullmatch(file.name) or _RESULTS.fullmatch(file.name)) and file.is_file():
+            files[file.parent, named["date"]].append(file)
+    runs = []
+    for (_, date), own in sorted(files.items(), key=lambda pair: pair[0][1], reverse=True):
+        if path.is_dir() or path in own:
+            samples = [file for file in own if _SAMPLES.fullmatch(file.name)]
+            results = next((file for file in own if file not in samples), None)
+            runs.append(_Files(date, results, [path] if path in samples else samples))
+    return runs
 
 
 def _by_task(samples: Sequence[Path], run: LoggedRun) -> dict[str, Path]:
     """Sample files by the task that they are of, in the order of the results. Raises BadLog where two are of one."""
     by_task: dict[str, Path] = {}
+    spelled = {re.sub(r"[^\w.-]", "_", task): task for task in run.tasks} | {task: task for task in run.tasks}
     for path in samples:
-        task = _task_of(path, run)
+        written = path.name.removeprefix("samples_").rpartition("_")[0]
+        task = spelled.get(written, written)  # file names may have lost characters
         if task in by_task:
             raise BadLog(f"{path} and {by_task[task].name} are both of task {task}", hint="Keep one of them")
         by_task[task] = path
@@ -128,40 +110,25 @@ def _by_task(samples: Sequence[Path], run: LoggedRun) -> dict[str, Path]:
     return {task: by_task[task] for task in sorted(by_task, key=lambda task: (order.get(task, len(order)), task))}
 
 
-def _task_of(path: Path, run: LoggedRun) -> str:
-    """The task as the results spell it: file names may have lost characters, or begin with the model's arguments."""
-    named = _SAMPLES.fullmatch(path.name)
-    written = named["task"] if named else re.sub(r"\.jsonl(\.gz)?$", "", path.name)
-    if written in run.tasks:
-        return written
-    alike = [task for task in run.tasks if re.sub(r"[^\w.-]", "_", task) == written]
-    ends = sorted((task for task in run.tasks if written.endswith(f"_{task}")), key=len)
-    return (alike or ends[-1:] or [written])[0]
-
-
 def _run_of(document: JsonObject, files: _Files, *, others: int) -> LoggedRun:
     """The run that a results document describes; an empty one says nothing."""
     config, own = mapping(document.get("config")), mapping(document.get("qualab"))
     aggregates = {**mapping(document.get("results")), **mapping(document.get("groups"))}
-    settings = {}  # only those that the document tells: without one, or before 0.4.3, nothing is known of them
-    if "chat_template_sha" in document:
-        settings["chat template"] = str(document["chat_template_sha"] or "")
-    if "system_instruction" in document:
-        settings["system instruction"] = str(document["system_instruction"] or "")
+    names = {"chat_template_sha": "chat template", "system_instruction": "system instruction"}
+    settings = {name: str(document[key] or "") for key, name in names.items() if key in document}
     if "fewshot_as_multiturn" in document:
         settings["few-shot examples as turns"] = str(bool(document["fewshot_as_multiturn"]))
-    gen_kwargs = config.get("gen_kwargs")
     return LoggedRun(
         format="lm-eval",
-        name=files.name,
+        name=files.first.name,
         others=others,
         harness_version=str(document.get("lm_eval_version") or ""),
-        date=moment(document["date"]) if number(document.get("date")) is not None else moment(files.date),
-        model=str(document.get("model_name") or _model(config.get("model_args"))),
+        date=moment(number(document.get("date")) or files.date),
+        model=str(document.get("model_name") or ""),
         is_chat="chat" in str(document.get("model_source") or "") or bool(document.get("chat_template")),
         limit=number(config.get("limit")),
         seed=_whole(config.get("random_seed")),
-        gen_kwargs=_pairs(gen_kwargs) if isinstance(gen_kwargs, str) else mapping(gen_kwargs),
+        gen_kwargs=mapping(config.get("gen_kwargs")),
         settings=settings,
         tasks={task: _task(task, document) for task in mapping(document.get("configs"))},
         groups=_groups(document),
@@ -219,56 +186,32 @@ def _values(row: Any) -> dict[str, float]:
     }
 
 
-def _model(arguments: Any) -> str:
-    known = _pairs(arguments) if isinstance(arguments, str) else mapping(arguments)
-    return next((str(known[key]) for key in _MODEL_KEYS if known.get(key)), "")
-
-
-def _pairs(text: str) -> dict[str, str]:
-    """Of "a=1,b=2"; lm-eval before 0.4.9 kept settings as it was given them."""
-    return {name: value for name, _, value in (part.partition("=") for part in text.split(",")) if name}
-
-
 def _whole(value: Any) -> int | None:
     """An integer, also where a tool wrote 5 as 5.0."""
     size = number(value)
     return int(size) if size is not None and size.is_integer() else None
 
 
-def _rows(path: Path, task: LoggedTask) -> Iterator[LoggedRow | CutLine]:
-    listed = task.config.get("filter_list") or ()
-    filters = [str(one.get("name")) for one in listed if isinstance(one, Mapping)] or ["none"]
-    n_seen: Counter[Any] = Counter()
-
-    def make(_: int, row: JsonObject) -> LoggedRow:
-        if "filter" in row:
-            return _row(row, task, str(row["filter"]))
-        place = n_seen[row.get("doc_id")]  # before 0.4.7 each filter in turn has every document once
-        n_seen[row.get("doc_id")] += 1
-        return _row(row, task, filters[min(place, len(filters) - 1)])
-
-    yield from read_rows(path, json_objects(path, expected=SAMPLE), make, expected=SAMPLE)
-
-
-def _row(row: JsonObject, task: LoggedTask, ensemble: str) -> LoggedRow:
-    if missing := [key for key in ("doc", "target", "resps") if key not in row]:
+def _row(task: LoggedTask, _: int, row: JsonObject) -> LoggedRow:
+    if missing := [key for key in NEEDED if key not in row]:
         raise BadRow(f"is no sample of lm-eval, it has no {missing[0]}")
     doc, responses, doc_id = row["doc"], row["resps"], row.get("doc_id")
+    if row["metrics"] == ["bypass"]:
+        raise BadRow("has no score (--predict_only)", "Score it: run lm_eval without --predict_only")
     if not isinstance(responses, list) or not all(isinstance(one, list) and one for one in responses):
         raise BadRow("has resps that are no list of lists")
     replies = tuple(_reply(one[0], task.kind) for one in responses)
     prompts = tuple(_prompts(row.get("arguments")))
     return LoggedRow(
         task=task.name,
-        filter=ensemble,
+        filter=str(row["filter"]),
         doc_id=doc_id if isinstance(doc_id, int) else None,
         doc=doc if isinstance(doc, dict) else {"doc": doc},
         target=row["target"] if isinstance(row["target"], str) else str(row["target"]),
         prompts=prompts if len(prompts) == len(replies) else (),
-        prompt_hash=str(row.get("prompt_hash") or ""),
         replies=replies,
         has_more_answers=any(len(one) > 1 for one in responses),  # of a task that repeats its requests
-        scores=_scores(row),
+        scores={name: row[name] for name in row["metrics"] if name in row},
     )
 
 
@@ -280,7 +223,7 @@ def _reply(response: Any, kind: RequestKind | None) -> LoggedReply:
         return LoggedReply(text=response if isinstance(response, str) else str(response))
     value, is_greedy = response if is_pair else (response, None)
     try:
-        loglikelihood = float(value)  # since 0.4.3 both are texts, as "-12.5" and "False"
+        loglikelihood = float(value)  # a text, as "-12.5"
     except (TypeError, ValueError) as exc:
         raise BadRow(f"has the log-likelihood {str(value)[:40]!r}, which is no number") from exc
     if math.isnan(loglikelihood):
@@ -288,22 +231,10 @@ def _reply(response: Any, kind: RequestKind | None) -> LoggedReply:
     return LoggedReply(loglikelihood=loglikelihood, is_greedy=None if is_greedy is None else str(is_greedy) == "True")
 
 
-def _scores(row: JsonObject) -> dict[str, Any]:
-    names = row.get("metrics")
-    named = names if isinstance(names, list) else [key for key in row if key not in _NO_METRICS]
-    if named == ["bypass"]:
-        raise BadRow("has no score (--predict_only)", "Score it: run lm_eval without --predict_only")
-    return {name: row[name] for name in named if name in row}
-
-
 def _prompts(arguments: Any) -> Iterator[Prompt]:
-    """Since 0.4.3 {"gen_args_0": {"arg_0": ...}}, before that a list of lists."""
-    requests = list(arguments.values()) if isinstance(arguments, dict) else arguments
-    for request in requests if isinstance(requests, list) else ():
-        parts = list(request.values()) if isinstance(request, dict) else request
-        if not isinstance(parts, list) or not parts:
-            continue
-        first, second = parts[0], parts[1] if len(parts) > 1 else None
+    """Of {"gen_args_0": {"arg_0": ...}}."""
+    for request in mapping(arguments).values():
+        first, second, *_ = (*mapping(request).values(), None, None)
         is_chat = isinstance(first, list)
         text = first[0] if is_chat and first else first
         yield Prompt(

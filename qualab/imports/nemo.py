@@ -21,7 +21,7 @@ from qualab.imports.files import (
     wrong,
 )
 from qualab.model.items import JsonObject, Prompt
-from qualab.model.logged import CutLine, Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
+from qualab.model.logged import Log, LoggedReply, LoggedRow, LoggedRun, LoggedTask
 
 RESULTS = "results.jsonl"
 EXPECTED = "a line of NeMo Evaluator's results.jsonl: problem_idx and reward"
@@ -46,7 +46,7 @@ def open_nemo(path: Path, *, run: str = "") -> Log | None:
         newest[name] = (file, document)
     results = {name: file.parent / RESULTS for name, (file, _) in newest.items()}
 
-    def rows() -> Iterator[LoggedRow | CutLine]:
+    def rows() -> Iterator[LoggedRow]:
         for name, file in results.items():
             objects = json_objects(file, expected=EXPECTED)
             yield from read_rows(file, objects, partial(_row, name), expected=EXPECTED)

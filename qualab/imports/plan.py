@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from qualab.errors import UsageError
+from qualab.analysis.imported import aggregate_of, group_mean
 from qualab.imports.join import ArmLog, Match
 from qualab.model.canonical import canonical_json, plan_hash, sha256
-from qualab.model.comparison import Look
-from qualab.model.engine import Observation
-from qualab.model.items import Answer, Score
-from qualab.model.logged import LoggedRun, TaskKnowledge
+from qualab.model.logged import LoggedRun
 from qualab.model.names import Api, ArmName, MetricKind, RequestKind
 from qualab.model.plan import (
     DecisionRule,
@@ -32,7 +28,7 @@ from qualab.model.plan import (
 from qualab.model.reason import Reason, of
 
 if TYPE_CHECKING:
-    from qualab.store import Store
+    from qualab.harness.catalog import Catalog
 
 UNKNOWN = "unknown"
 CLOSE = 1e-6
@@ -57,59 +53,21 @@ def guessed_kind(values: Sequence[Any]) -> MetricKind:
     return MetricKind.MACRO_F1 if all(len(value) == 2 for value in values) else MetricKind.OTHER
 
 
-def aggregate_of(kind: MetricKind, values: Sequence[Any]) -> float | None:
-    """Add up scores in the order of their documents, as lm-eval does; None without a way to."""
-    if kind is MetricKind.LIST_MEAN:
-        values = [part for value in values for part in value]
-    if kind is MetricKind.OTHER or not values:
-        return None
-    return _macro_f1(values) if kind is MetricKind.MACRO_F1 else float(sum(values) / len(values))
-
-
-def _macro_f1(pairs: Sequence[Any]) -> float:
-    """Bit by bit what scikit-learn gives lm-eval; `qualab.stats.f1` may differ in the last one."""
-    right = Counter(truth for truth, answer in pairs if truth == answer)
-    true, given = Counter(truth for truth, _ in pairs), Counter(answer for _, answer in pairs)
-    numbers_first = sorted(
-        true.keys() | given.keys(), key=lambda label: (True, label) if isinstance(label, str) else (False, label or 0)
-    )
-    return float(np.mean([2 * right[one] / (true[one] + given[one]) for one in numbers_first]))
-
-
-def weighted(values: Mapping[str, float], sizes: Mapping[str, int], *, by_size: bool) -> float:
-    """Add up a group's members, as lm-eval does."""
-    weights = {name: sizes[name] if by_size else 1 for name in values}
-    return sum([value * weights[name] for name, value in values.items()]) / sum(weights.values())
-
-
 def _is_close(one: float, other: float) -> bool:
     return abs(one - other) <= CLOSE * max(1.0, abs(one), abs(other))
 
 
-class _Columns:
-    """One arm's scores, a column a metric."""
+Columns = Mapping[tuple[str, str], Sequence[Any]]
+"""A metric's scores by task and "metric,filter", in the order of the documents."""
 
-    def __init__(self, log: ArmLog) -> None:
-        self._log = log
-        self._columns: dict[tuple[str, str], list[Any]] = {}
 
-    def column(self, task: str, key: str) -> list[Any]:
-        """A metric's scores in the order of the documents."""
-        if (task, key) not in self._columns:
-            entries = self._log.tasks[task].entries if task in self._log.tasks else []
-            ordered = sorted(entries, key=lambda entry: -1 if entry.doc_id is None else entry.doc_id)
-            self._columns[task, key] = [entry.scores[key] for entry in ordered if key in entry.scores]
-        return self._columns[task, key]
-
-    def value(self, spec: MetricSpec) -> float | None:
-        """A task's own aggregate; None of a group."""
-        return None if spec.members else aggregate_of(spec.kind, self.column(spec.task, spec.key))
-
-    def group(self, members: Sequence[MetricSpec], *, by_size: bool) -> float | None:
-        """A group's aggregate, from its members' metrics."""
-        values = {spec.task: value for spec in members if (value := self.value(spec)) is not None}
-        sizes = {spec.task: len(self.column(spec.task, spec.key)) for spec in members}
-        return weighted(values, sizes, by_size=by_size) if values and len(values) == len(members) else None
+def _columns(log: ArmLog) -> Columns:
+    columns: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
+    for name, task in log.tasks.items():
+        for entry in sorted(task.entries, key=lambda entry: -1 if entry.doc_id is None else entry.doc_id):
+            for key, value in entry.scores.items():
+                columns[name, key].append(value)
+    return columns
 
 
 Logs = tuple[ArmLog, ArmLog]
@@ -118,11 +76,11 @@ Logs = tuple[ArmLog, ArmLog]
 class _MetricTable:
     """Every metric in the order of lm-eval's table, with one primary a benchmark; and what was assumed of them."""
 
-    def __init__(self, logs: Logs, tasks: Sequence[TaskSpec], knows: TaskKnowledge) -> None:
+    def __init__(self, logs: Logs, tasks: Sequence[TaskSpec], catalog: Catalog) -> None:
         self.findings: list[ImportFinding] = []
-        self._logs, self._knows = logs, knows
+        self._logs, self._catalog = logs, catalog
         self._tasks = {task.name: task for task in tasks}
-        self._columns = _Columns(logs[0]), _Columns(logs[1])
+        self._columns = tuple(map(_columns, logs))
         self._of_task = {name: self._task_rows(name) for name in self._tasks}
         groups = logs[0].run.groups.items()
         self._groups = {name: members for name, members in groups if set(members) <= set(self._tasks)}
@@ -157,9 +115,8 @@ class _MetricTable:
     def _kind(self, task: str, key: str) -> MetricKind:
         if spec := self._told(f"{task}/{key}"):
             return spec.kind
-        both = [value for columns in self._columns for value in columns.column(task, key)]
-        facts = self._knows(task)
-        known = facts.kind(key) if facts else None
+        both = [value for columns in self._columns for value in columns[task, key]]
+        known = self._catalog.hints(task).kind(key)
         if known is not None and fits(known, both):
             return known
         kind = guessed_kind(both)
@@ -167,7 +124,7 @@ class _MetricTable:
             (reported, computed)
             for log, columns in zip(self._logs, self._columns, strict=True)
             if (reported := log.run.reported.get(task, {}).get(key)) is not None
-            and (computed := aggregate_of(kind, columns.column(task, key))) is not None
+            and (computed := aggregate_of(kind, columns[task, key])) is not None
             and not log.has_lost(task)
         ]
         if not all(_is_close(*pair) for pair in checked):
@@ -211,13 +168,17 @@ class _MetricTable:
         if spec := self._told(f"{name}/{key}"):
             return spec.kind
         reported = self._logs[0].run.reported[name][key]
-        by_size, plain = (self._columns[0].group(members, by_size=one) for one in (True, False))
-        if by_size is not None and _is_close(by_size, reported):
-            return MetricKind.GROUP_MEAN
-        if plain is not None and _is_close(plain, reported):
-            self._assume(f"{name}/{key}", Reason("mean-of-tasks"))
-            return MetricKind.OTHER
-        if self._knows(name) is not None:
+        columns = {spec.task: self._columns[0][spec.task, key] for spec in members}
+        totals = {spec.task: aggregate_of(spec.kind, columns[spec.task]) for spec in members}
+        values = {task: value for task, value in totals.items() if value is not None}
+        if len(values) == len(members):
+            sizes = {task: len(column) for task, column in columns.items()}
+            if _is_close(group_mean(values, sizes, by_size=True), reported):
+                return MetricKind.GROUP_MEAN
+            if _is_close(group_mean(values, sizes, by_size=False), reported):
+                self._assume(f"{name}/{key}", Reason("mean-of-tasks"))
+                return MetricKind.OTHER
+        if name in self._catalog.owners:
             return MetricKind.GROUP_MEAN
         self._assume(f"{name}/{key}", Reason("tasks-do-not-add-up"))
         return MetricKind.OTHER
@@ -231,8 +192,8 @@ class _MetricTable:
         for task in self._tasks.values():
             by_benchmark.setdefault(task.benchmark, []).append(task.name)
         for benchmark, tasks in by_benchmark.items():
-            facts = self._knows(tasks[0])
-            preferred = [one for one in (facts.primary if facts else ()) if one in rows]
+            owner = self._catalog.owners.get(tasks[0])
+            preferred = [one for one in (self._catalog.benchmarks[owner].primary if owner else ()) if one in rows]
             in_own_order = (
                 row
                 for name in (benchmark, *tasks)
@@ -263,13 +224,13 @@ def adopted(plan: Plan) -> Plan:
 
 
 def made_plan(
-    logs: Logs, joined: Mapping[str, Sequence[Match]], knows: TaskKnowledge, rule: DecisionRule
+    logs: Logs, joined: Mapping[str, Sequence[Match]], catalog: Catalog, rule: DecisionRule
 ) -> tuple[Plan, list[ImportFinding]]:
     """Make a plan from the logs; also what had to be assumed for it."""
     baseline, candidate = logs
     run = baseline.run
-    tasks = tuple(_task_spec(name, baseline, matches, knows) for name, matches in joined.items())
-    table = _MetricTable(logs, tasks, knows)
+    tasks = tuple(_task_spec(name, baseline, matches, catalog) for name, matches in joined.items())
+    table = _MetricTable(logs, tasks, catalog)
     plan = Plan(
         suite="imported",
         requested=tuple(dict.fromkeys(_largest_group(task.name, run) for task in tasks)),
@@ -295,20 +256,21 @@ def made_plan(
 def value_findings(logs: Logs, plan: Plan) -> Iterator[ImportFinding]:
     """Find where a log's own aggregates are not those of its rows."""
     for arm, log in zip(ArmName, logs, strict=True):
-        columns = _Columns(log)
+        columns = _columns(log)
         for spec in plan.metrics:
-            reported, computed = log.run.reported.get(spec.task, {}).get(spec.key), columns.value(spec)
+            reported = log.run.reported.get(spec.task, {}).get(spec.key)
+            computed = None if spec.members else aggregate_of(spec.kind, columns[spec.task, spec.key])
             if reported is not None and computed is not None and not _is_close(computed, reported):
                 both = {"arm": arm, "reported": reported, "computed": computed}
                 yield ImportFinding(code=FindingCode.VALUES, what=of(spec.id, Reason("values-differ", both)))
 
 
-def _task_spec(name: str, log: ArmLog, matches: Sequence[Match], knows: TaskKnowledge) -> TaskSpec:
-    entries, logged, facts = log.tasks[name], log.run.task(name), knows(name)
+def _task_spec(name: str, log: ArmLog, matches: Sequence[Match], catalog: Catalog) -> TaskSpec:
+    entries, logged, hints = log.tasks[name], log.run.task(name), catalog.hints(name)
     n_items = len({(match.content.key, match.content.doc_id) for match in matches})
     return TaskSpec(
         name=name,
-        benchmark=facts.benchmark if facts else _largest_group(name, log.run),
+        benchmark=hints.benchmark or _largest_group(name, log.run),
         kind=entries.kind,
         version=logged.version,
         config_hash=sha256(canonical_json(logged.config)) if logged.config else "",
@@ -319,7 +281,7 @@ def _task_spec(name: str, log: ArmLog, matches: Sequence[Match], knows: TaskKnow
         n_items=n_items,
         n_available=max(logged.n_available or 0, n_items),
         cluster_field="+".join(entries.cluster),
-        n_choices=facts.n_choices if facts else None,
+        n_choices=hints.choices,
     )
 
 
@@ -327,52 +289,3 @@ def _largest_group(task: str, run: LoggedRun) -> str:
     """The largest group that a task belongs to, else the task."""
     groups = [name for name, members in run.groups.items() if task in members]
     return max(groups, key=lambda name: (len(run.groups[name]), name), default=task)
-
-
-class ImportedTasks:
-    """`qualab.model.ports.ScoredTasks` of an imported comparison."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-
-    def aggregate(self, values: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, dict[str, float]]:
-        """Add means, lists, macro-F1 and groups up, bit by bit as lm-eval does; other metrics are left out."""
-        totals: dict[str, dict[str, float]] = {}
-        for spec in self._plan.metrics:
-            if not spec.members:
-                value = aggregate_of(spec.kind, values.get(spec.task, {}).get(spec.key, ()))
-                if value is not None:
-                    totals.setdefault(spec.task, {})[spec.key] = value
-        sizes = {task: max((len(column) for column in columns.values()), default=0) for task, columns in values.items()}
-        for spec in self._plan.metrics:
-            known = {task: totals[task][spec.key] for task in spec.members if spec.key in totals.get(task, {})}
-            if known:
-                by_size = spec.kind is MetricKind.GROUP_MEAN
-                totals.setdefault(spec.task, {})[spec.key] = weighted(known, sizes, by_size=by_size)
-        return totals
-
-    def score(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: answers of an imported comparison are scored by its logs; `qualab rescore` loads the tasks."""
-        raise UsageError("This comparison was imported: its tasks are not loaded", hint="Use qualab rescore")
-
-
-class ScoresAlone:
-    """`qualab.model.ports.Stored`: these scores, and the rest from a store where there is one."""
-
-    def __init__(self, scores: Sequence[Score], store: Store | None = None) -> None:
-        """`scores` in order of arm, position, repeat and metric."""
-        self._scores = scores
-        self._store = store
-
-    def scores(self, comparison_id: str) -> Iterator[Score]:
-        del comparison_id
-        return iter(self._scores)
-
-    def answers(self, comparison_id: str, *, arm: ArmName, run: int = 0) -> Iterator[Answer]:
-        return self._store.answers(comparison_id, arm=arm, run=run) if self._store else iter(())
-
-    def looks(self, comparison_id: str) -> Sequence[Look]:
-        return self._store.looks(comparison_id) if self._store else ()
-
-    def observations(self, comparison_id: str) -> Sequence[Observation]:
-        return self._store.observations(comparison_id) if self._store else ()

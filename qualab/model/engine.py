@@ -33,8 +33,6 @@ class DraftSource(StrEnum):
     """Where an engine's counts of drafting come from."""
 
     COUNTERS = "counters"
-    GAUGES = "gauges"
-    """Estimated from mean acceptance lengths, as of an SGLang that counts no rounds."""
     STATISTICS = "statistics"
     """Added up since the first look, from statistics that can be read once (TensorRT-LLM)."""
     NOTHING = "nothing"

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from qualab.model.items import JsonObject, Prompt
-from qualab.model.names import AnswerStatus, MetricKind, RequestKind
+from qualab.model.names import AnswerStatus, RequestKind
 from qualab.model.plan import MetricSpec
 
 
@@ -44,8 +44,6 @@ class LoggedRow:
     target: str
     prompts: tuple[Prompt, ...]
     """Empty where the log does not have them."""
-    prompt_hash: str = ""
-    """From the log; counts where there are no prompts."""
     replies: tuple[LoggedReply, ...]
     has_more_answers: bool = False
     """The scores come from more than `replies`: from several answers to one request, or tool calls."""
@@ -54,14 +52,6 @@ class LoggedRow:
     repeat: int = 0
     cluster: str = ""
     """Where the log names it; otherwise fields of the document do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutLine:
-    """A file that ends in the middle of a line: its writer was killed."""
-
-    file: str
-    line: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,27 +120,5 @@ class Log:
     """One run, open to be read: what every format's reader gives."""
 
     run: LoggedRun
-    rows: Callable[[], Iterator[LoggedRow | CutLine]]
+    rows: Callable[[], Iterator[LoggedRow]]
     """Every row in the order of the files: the same each time. Raises BadLog with file and line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFacts:
-    """What is known of a task beyond its log."""
-
-    benchmark: str
-    kinds: Mapping[str, MetricKind]
-    """By metric, or by "metric,filter"."""
-    cluster: tuple[str, ...]
-    """Fields of a document that the items of one cluster share."""
-    primary: tuple[str, ...]
-    """Ids of the benchmark's deciding metrics, the preferred first."""
-    n_choices: int | None = None
-
-    def kind(self, key: str) -> MetricKind | None:
-        """Look up a metric by its full key ("exact_match,none"), or by its name alone."""
-        return self.kinds.get(key, self.kinds.get(key.partition(",")[0]))
-
-
-TaskKnowledge = Callable[[str], TaskFacts | None]
-"""What is known of a task or group by its name; None where it is not known."""

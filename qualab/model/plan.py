@@ -143,7 +143,6 @@ class FindingCode(StrEnum):
     SEED = "seed"
     LIMIT = "limit"
     TASKS = "tasks"
-    CUT = "cut-file"
     VALUES = "reported-values"
     ASSUMED = "assumed"
     RUNS = "runs"

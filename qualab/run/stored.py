@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from qualab.analysis.analyse import analyse
+from qualab.analysis.imported import ImportedTasks, ScoresAlone
 from qualab.analysis.scoring import Answered, answered_items, raw_value, scores_of, summary_of
 from qualab.errors import InfrastructureError, InvalidValue, PlanChanged, UsageError
-from qualab.imports.plan import ImportedTasks, ScoresAlone
 from qualab.model.canonical import canonical_json, plain, plan_hash
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import Item, JsonObject, Reply, Score

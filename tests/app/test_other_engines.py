@@ -20,7 +20,6 @@ from tests.said import CLOSED, UNTOLD, english
 from tests.scripted_engine import SPEC_TOKENS, EngineScript
 
 SGLANG = EngineScript(kind="sglang")
-OLD_SGLANG = EngineScript(kind="sglang", counts_rounds=False)
 CLOSED_SGLANG = EngineScript(kind="sglang", has_metrics=False)
 TENSORRT_LLM = EngineScript(kind="tensorrt_llm")
 PROMETHEUS = EngineScript(kind="tensorrt_llm", has_prometheus=True)
@@ -28,7 +27,6 @@ SILENT = EngineScript(kind="tensorrt_llm", has_iterations=False)
 TGI = EngineScript(kind="tgi")
 PAIRS: Mapping[str, EngineScript] = {
     "sglang": SGLANG,
-    "old sglang": OLD_SGLANG,
     "iterations": TENSORRT_LLM,
     "prometheus": PROMETHEUS,
     "tgi": TGI,
@@ -64,7 +62,6 @@ def test_a_pair_in_which_the_drafter_alone_differs_gets_a_verdict(script: Engine
     ("script", "draft_tokens", "rounds"),
     [
         (SGLANG, 40 * ROUNDS * 3, 40 * ROUNDS),
-        (OLD_SGLANG, 40 * ROUNDS * 3, 40 * ROUNDS),
         (TENSORRT_LLM, 40 * ROUNDS * SPEC_TOKENS, 40 * ROUNDS),
         (PROMETHEUS, 40 * ROUNDS * SPEC_TOKENS, None),
         (TGI, None, 40 * ROUNDS),
@@ -81,8 +78,8 @@ def test_what_a_drafter_did_is_told_as_far_as_the_engine_counts(
 
 
 def test_a_configured_drafter_that_metrics_do_not_show_yet_is_left_to_the_run() -> None:
-    on = replace(OLD_SGLANG, mean_length_from=12)
-    with pair(off=OLD_SGLANG, on=on) as both:
+    on = replace(SGLANG, counts_from=12)
+    with pair(off=SGLANG, on=on) as both:
         before = both.preflight()
         found = both.compared()
     note = f"the candidate is configured with a drafter ({DRAFTER}), which its metrics do not show yet"
@@ -92,8 +89,8 @@ def test_a_configured_drafter_that_metrics_do_not_show_yet_is_left_to_the_run() 
 
 
 def test_a_configured_drafter_that_metrics_never_show_is_not_taken_for_one_that_ran() -> None:
-    on = replace(OLD_SGLANG, mean_length_from=1_000)
-    with pair(off=OLD_SGLANG, on=on) as both:
+    on = replace(SGLANG, counts_from=1_000)
+    with pair(off=SGLANG, on=on) as both:
         found = both.compared()
     assert found.verdict is Verdict.INVALID
     (trouble,) = english(treatment(found).troubles)
@@ -197,7 +194,6 @@ def test_open_metrics_that_tell_nothing_of_drafting_are_called_so() -> None:
 @pytest.mark.parametrize(
     ("script", "note"),
     [
-        (OLD_SGLANG, "The candidate's engine counts no rounds: "),
         (TENSORRT_LLM, "The candidate's engine tells its iterations once: "),
         (TENSORRT_LLM, "TensorRT-LLM tells a part of its configuration: "),
         (TGI, "TGI tells a part of its configuration: "),

@@ -124,9 +124,7 @@ def shared_data() -> Path:
     return Path(folder) / "data"
 
 
-def test_so_it_does_for_lists_labels_clusters_and_groups(
-    qualab: Command, arms: list[str], shared_data: Path, tmp_path: Path
-) -> None:
+def test_parity_for_every_kind_of_metric(qualab: Command, arms: list[str], shared_data: Path, tmp_path: Path) -> None:
     options = ["--tasks", "kobest,belebele_kor_Hang,ifeval", "--limit", "20", "--data-dir", shared_data]
     outcome = qualab("run", *arms, *options, "--output_path", tmp_path / "out")
     first = analysis_of(qualab, outcome.comparison_id)
@@ -134,9 +132,7 @@ def test_so_it_does_for_lists_labels_clusters_and_groups(
     check_parity(qualab, tmp_path / "out", first)
 
 
-def test_the_exported_plan_judges_its_own_two_arms_unless_it_was_changed(
-    qualab: Command, arms: list[str], tmp_path: Path
-) -> None:
+def test_an_exported_plan_judges_its_own_arms_alone(qualab: Command, arms: list[str], tmp_path: Path) -> None:
     late, out = "the margin was chosen after the data", tmp_path / "out"
     done = qualab("run", *arms, "--tasks", "demo_arithmetic", "--limit", "10", "--output_path", out)
     _, same = imported(qualab, out)

@@ -35,9 +35,7 @@ def prepare(cache: Path) -> tuple[Path, list[str]]:
 
 
 @pytest.mark.parametrize(("name", "most_off"), [("Q8_0", 0.02), ("Q4_0", 0.3)])
-def test_quantized_matrices_change_their_format_and_hardly_their_values(
-    tmp_path: Path, name: str, most_off: float
-) -> None:
+def test_quantized_matrices_hardly_change_their_values(tmp_path: Path, name: str, most_off: float) -> None:
     tiny.write_gguf(tmp_path / "source.gguf")
     requantize(tmp_path / "source.gguf", tmp_path / "target.gguf", matrix_format=name)
     source, target = (gguf.GGUFReader(tmp_path / file) for file in ("source.gguf", "target.gguf"))
@@ -71,7 +69,7 @@ def test_the_model_is_made_once(weights: Path, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["a byte", "half a manifest", "no manifest", "another recipe"])
-def test_a_model_that_is_not_what_was_written_is_made_again(
+def test_an_altered_model_is_made_again(
     weights: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     made, _ = prepare(cache)
@@ -113,9 +111,7 @@ def test_a_directory_that_cannot_be_written_is_named(weights: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("missing", embedded.PACKAGES)
-def test_a_missing_package_is_named_with_what_to_install(
-    missing: str, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named(missing: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "find_spec", lambda name: None if name == missing else object())
     with pytest.raises(UsageError, match=missing) as caught:
         prepare(cache)

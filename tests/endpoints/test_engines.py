@@ -128,40 +128,25 @@ def test_sglang_accepted_what_neither_requests_nor_rounds_account_for() -> None:
     assert (found.decode_s, found.decode_steps, found.started_at_s) == (None, None, None)
 
 
-def sglang(*, generated: int, requests: int, mean_length: float, rounds: int | None = None) -> str:
-    values = {"generation_tokens_total": generated, "num_requests_total": requests, "spec_accept_length": mean_length}
+def sglang(*, generated: int, requests: int, rounds: int | None = None) -> str:
+    values = {"generation_tokens_total": generated, "num_requests_total": requests}
     values |= {} if rounds is None else {"spec_verify_calls_total": rounds}
     return "".join(f'sglang:{name}{{tp_rank="0"}} {value}\n' for name, value in values.items())
-
-
-def test_an_sglang_that_counts_no_rounds_is_estimated_from_the_first_mean_length_on() -> None:
-    reader = CounterReader()
-    reader.speculation = ON
-    looks = [(0, 0, 0.0), (50, 10, 0.0), (190, 20, 2.6), (320, 30, 2.0), (450, 40, 2.0)]
-    found = [look(reader, sglang(generated=n, requests=requests, mean_length=m)) for n, requests, m in looks]
-    assert [one.source for one in found] == [DraftSource.NOTHING] * 2 + [DraftSource.GAUGES] * 3
-    assert [one.drafting for one in found] == [
-        None,
-        None,
-        Drafting(drafts=50, draft_tokens=150, accepted_tokens=80),
-        Drafting(drafts=110, draft_tokens=330, accepted_tokens=140),
-        Drafting(drafts=170, draft_tokens=510, accepted_tokens=200),
-    ]
 
 
 def test_the_first_round_of_an_sglang_begins_its_series_and_a_new_process_a_new_one() -> None:
     reader = CounterReader()
     reader.speculation = ON
-    before = look(reader, sglang(generated=0, requests=0, mean_length=0.0))
-    after = look(reader, sglang(generated=31, requests=1, mean_length=0.0, rounds=10))
+    before = look(reader, sglang(generated=0, requests=0))
+    after = look(reader, sglang(generated=31, requests=1, rounds=10))
     assert not after.has_restarted_since(before)
     assert after.drafting_since(before) == Drafting(drafts=10, draft_tokens=30, accepted_tokens=20)
-    anew = look(reader, sglang(generated=4, requests=1, mean_length=3.0, rounds=1))
+    anew = look(reader, sglang(generated=4, requests=1, rounds=1))
     assert anew.has_restarted_since(after)
 
 
 def test_a_configuration_without_a_drafter_says_so_for_silent_metrics() -> None:
-    silent = sglang(generated=31, requests=1, mean_length=0.0)
+    silent = sglang(generated=31, requests=1)
     off, unknown = read_counters(silent, Speculation(is_on=False)), read_counters(silent)
     assert (off.drafting, off.tells_drafting) == (None, True)
     assert (unknown.drafting, unknown.tells_drafting) == (None, False)

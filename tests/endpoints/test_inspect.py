@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import shutil
 import socket
 import ssl
@@ -82,9 +81,7 @@ async def test_a_wrong_model_name_shows_the_served_ones_nearest_first(refused: R
 @pytest.mark.parametrize(
     ("prefix", "given"), [("", "/v1/v1"), ("", "/wrong/v1"), ("", "/wrong"), ("/v2/team", "/v2/team")]
 )
-async def test_a_wrong_path_names_the_right_url(
-    server: ScriptedServer, refused: Refused, prefix: str, given: str
-) -> None:
+async def test_the_right_url_is_named(server: ScriptedServer, refused: Refused, prefix: str, given: str) -> None:
     vllm(server, prefix=prefix)
     error = await refused(EndpointMisconfigured, r"/models does not exist: HTTP 404", url=server.url + given)
     assert error.hint == f"Use {server.url}{prefix}/v1, which answers"
@@ -103,23 +100,11 @@ async def test_a_missing_key_names_where_keys_come_from(refused: Refused, status
         assert name in error.hint
 
 
-@pytest.mark.parametrize(
-    ("body", "headers", "found"),
-    [
-        ("<html><head><title>Sign  in\n</title></head></html>", {}, "an HTML page titled 'Sign in'"),
-        ("<!doctype html><p>hello", {}, "an HTML page"),
-        ("hello", {"Content-Type": "text/html"}, "an HTML page"),
-        ("hello", {}, "text that is not JSON ('hello')"),
-        ("", {}, "nothing"),
-        ({"status": "ok"}, {}, "other JSON"),
-        ([1], {}, "other JSON"),
-        ({"data": None}, {}, "other JSON"),
-    ],
-)
-async def test_what_is_no_list_of_models_is_described(
-    refused: Refused, body: Any, headers: dict[str, str], found: str
-) -> None:
-    await refused(EndpointMisconfigured, f"answers with {re.escape(found)}", reply(body, headers=headers))
+@pytest.mark.parametrize("body", ["<title>Sign  in\n</title>", "hello", "", {"status": "ok"}, [1], {"data": None}])
+async def test_what_is_no_list_of_models_is_shown(refused: Refused, body: Any) -> None:
+    said = "<title>Sign in </title>" if "Sign" in str(body) else body if isinstance(body, str) else json.dumps(body)
+    error = await refused(EndpointMisconfigured, "answers with no list of models", reply(body))
+    assert f"'{said}'" in error.message
 
 
 async def test_a_redirect_is_not_followed_but_named(server: ScriptedServer, refused: Refused) -> None:
@@ -150,9 +135,7 @@ async def test_a_failing_server_is_tried_a_few_times(server: ScriptedServer, ref
     assert len(server.seen) == 3
 
 
-async def test_what_cannot_be_reached_says_what_to_check(
-    server: ScriptedServer, refused: Refused, unused_tcp_port: int
-) -> None:
+async def test_an_unreachable_server_has_a_hint(server: ScriptedServer, refused: Refused, unused_tcp_port: int) -> None:
     server.script(wire(b""))
     cases = {
         f"http://127.0.0.1:{unused_tcp_port}": (
@@ -167,9 +150,7 @@ async def test_what_cannot_be_reached_says_what_to_check(
         assert hint in (await refused(EndpointUnreachable, reason, url=url)).hint
 
 
-async def test_a_server_that_says_nothing_is_given_up_within_seconds(
-    refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_silent_server_is_given_up(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     assert PROBE_TIMEOUT_S <= 5.0
     monkeypatch.setattr("qualab.endpoints.client.PROBE_TIMEOUT_S", 0.2)
     await refused(EndpointUnreachable, "in the time allowed", after(30.0, NOT_FOUND), timeout_s=300.0)
@@ -229,9 +210,7 @@ async def test_a_certificate_that_ssl_cert_file_names_is_trusted_and_a_break_is_
         await refused(EndpointUnreachable, "closed the connection without an answer", url=f"https://localhost:{port}")
 
 
-async def test_a_models_names_are_its_aliases_its_root_and_what_else_is_served_from_that(
-    server: ScriptedServer, opened: Open
-) -> None:
+async def test_a_model_has_the_names_of_all_that_share_its_root(server: ScriptedServer, opened: Open) -> None:
     cards = [
         {"id": "short", "root": "/models/a"},
         {"id": "long/name", "root": "/models/a", "aliases": ["other"]},
@@ -245,9 +224,7 @@ async def test_a_models_names_are_its_aliases_its_root_and_what_else_is_served_f
         assert (await endpoint.engine(model="MODEL-C")).names == ("MODEL-C",)
 
 
-async def test_the_settings_that_a_route_takes_are_read_from_its_openapi_document(
-    server: ScriptedServer, opened: Open
-) -> None:
+async def test_settings_are_read_from_the_openapi_document(server: ScriptedServer, opened: Open) -> None:
     def body(schema: dict[str, Any]) -> dict[str, Any]:
         return {"post": {"requestBody": {"content": {"application/json": {"schema": schema}}}}}
 

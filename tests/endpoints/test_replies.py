@@ -167,9 +167,7 @@ def predicted(accepted: int, rejected: int) -> dict[str, Any]:
         ),
     ],
 )
-def test_what_an_answer_says_of_drafting(
-    answer: dict[str, Any], choice: dict[str, Any], drafted: Drafted | None
-) -> None:
+def test_drafting_told_by_an_answer(answer: dict[str, Any], choice: dict[str, Any], drafted: Drafted | None) -> None:
     assert read({**completion("42", **choice), **answer}).drafted == drafted
 
 

@@ -19,7 +19,7 @@ KEY = "mykey-7f3a/9c+Q=="
 
 
 @pytest.mark.parametrize(("key", "sent"), [(f"{KEY}\n", f"Bearer {KEY}"), (None, None), ("", None), ("  \n", None)])
-async def test_the_key_is_sent_with_every_request(
+async def test_every_request_has_the_key(
     server: ScriptedServer, opened: Open, key: str | None, sent: str | None
 ) -> None:
     server.script(reply(models("m")), reply({"tokens": [1]}), reply({}), reply({}), reply(completion("a")))
@@ -112,9 +112,7 @@ async def test_the_environments_proxy_is_used(proxied: ScriptedServer, opened: O
         assert seen.headers["Authorization"] == f"Bearer {KEY}"
 
 
-async def test_a_proxy_before_tls_never_sees_the_key(
-    proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_tls_proxy_sees_no_key(proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     heads = []
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -135,9 +133,7 @@ async def test_a_proxy_before_tls_never_sees_the_key(
     assert KEY not in head
 
 
-async def test_no_proxy_and_loopback_go_directly(
-    proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_proxy_and_loopback(proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     proxied.script(reply(completion("direct")))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     async with opened() as endpoint:
@@ -151,19 +147,18 @@ async def test_no_proxy_and_loopback_go_directly(
 @pytest.mark.parametrize(
     ("no_proxy", "url"),
     [
-        ("far.invalid:8000", "http://far.invalid:8000"),
         ("here.example, 192.0.2.0/24", "http://192.0.2.7:8000"),
         ("2001:db8::/32", "http://[2001:db8::7]:8000"),
     ],
 )
-async def test_no_proxy_knows_ports_and_networks(
+async def test_no_proxy_knows_networks(
     proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch, no_proxy: str, url: str
 ) -> None:
     proxied.script(reply(completion("through")))
     monkeypatch.setenv("no_proxy", no_proxy)
     async with opened(url=url, max_attempts=1, timeout_s=0.2) as endpoint:
         assert (await endpoint.ask(COMPLETION, b"{}")).status is not AnswerStatus.OK
-    monkeypatch.setenv("no_proxy", "192.0.3.0/24,192.0.2.0/99,far.invalid:8001")
+    monkeypatch.setenv("no_proxy", "192.0.3.0/24,far.invalid")
     async with opened(url=url, max_attempts=1) as endpoint:
         assert (await endpoint.ask(COMPLETION, b"{}")).text == "through"
 
@@ -176,18 +171,6 @@ async def test_a_dead_proxy_is_named_without_its_password(
         with pytest.raises(QualabError) as caught:
             await endpoint.inspect(model="m")
     shown = "".join(traceback.format_exception(caught.value))
-    assert "the proxy cannot be reached" in shown
+    assert "the proxy that the environment names, cannot be reached" in shown
     assert "NO_PROXY" in shown
     assert "sesame" not in shown
-
-
-@pytest.mark.parametrize("proxy", ["socks5://worker:sesame@127.0.0.1:9", "http://[::1:sesame", "http://worker:sesame@"])
-async def test_a_proxy_of_another_kind_is_refused(
-    proxied: ScriptedServer, opened: Open, monkeypatch: pytest.MonkeyPatch, proxy: str
-) -> None:
-    monkeypatch.setenv("http_proxy", proxy)
-    with pytest.raises(InvalidValue, match="proxy") as caught:
-        async with opened(url="http://far.example:8000"):
-            pass
-    assert "NO_PROXY" in caught.value.hint
-    assert "sesame" not in "".join(traceback.format_exception(caught.value))

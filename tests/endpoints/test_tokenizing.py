@@ -97,22 +97,6 @@ def test_a_tokenizer_by_file_and_by_directory(tokenizer_file: Path) -> None:
         assert named_tokenizer(str(name))(["a b c a", "", "b x"]) == [[2, 3, 4, 2], [], [3, 1]]
 
 
-def test_a_tokenizer_of_the_local_hub_cache(
-    tokenizer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import huggingface_hub
-
-    asked = []
-
-    def cached(name: str, file: str) -> str:
-        asked.append((name, file))
-        return str(tokenizer_file)
-
-    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", cached)
-    assert named_tokenizer("maker/model")(["c"]) == [[4]]
-    assert asked == [("maker/model", "tokenizer.json")]
-
-
 @pytest.mark.parametrize("name", ["nowhere/at-all", "/no/such/dir/tokenizer.json", "a/b/c d", "."])
 def test_no_tokenizer_of_that_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

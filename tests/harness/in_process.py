@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from qualab.harness.loading import load_tasks
-from qualab.harness.tasks import LmEvalTasks
+from qualab.harness.tasks import LmEvalTasks, Note
 from qualab.model.items import Item, Reply
 from qualab.model.names import AnswerStatus
 from qualab.model.ports import TaskOptions
@@ -19,7 +18,7 @@ LoadedTasks = LmEvalTasks
 @dataclass(frozen=True, kw_only=True)
 class LmEvalHarness:
     tasks_dir: Path
-    note: Callable[[str, str], None] | None = None
+    note: Note = lambda _item, _step: None
 
     def load(self, options: TaskOptions) -> LmEvalTasks:
         return load_tasks(options, tasks_dir=self.tasks_dir, note=self.note)

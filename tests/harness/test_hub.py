@@ -15,9 +15,10 @@ import huggingface_hub
 import pytest
 
 from qualab.harness import sources
+from qualab.harness.catalog import read_catalog
 from tests.harness.conftest import TASKS_DIR
 from tests.harness.scripted_hub import ScriptedHub
-from tests.harness.tiny_data import haerae
+from tests.harness.tiny_data import gsm8k, haerae
 
 LOADS = """
 import json, sys
@@ -131,6 +132,16 @@ def test_the_catalogs_unpinned_data_set_is_recorded_at_its_commit(hub: ScriptedH
     path = "HAERAE-HUB/HAE_RAE_BENCH"
     commit = hub.push(path, {"README.md": card, "history/test.jsonl": jsonl(3)})
     assert load("haerae_history") == [[commit, 3]]
+
+
+def test_a_pin_of_the_catalog_is_read(hub: ScriptedHub, load: Loader) -> None:
+    pin = str(read_catalog(TASKS_DIR).datasets["openai/gsm8k"].revision)
+    splits = "".join(f"  - {{split: {split}, path: {split}.jsonl}}\n" for split in ("train", "test"))
+    card = f"---\nconfigs:\n- config_name: main\n  data_files:\n{splits}---\n"
+    train, test = ("\n".join(map(json.dumps, gsm8k(n))).encode() for n in (9, 2))
+    hub.repositories["openai/gsm8k"] = {pin: {"README.md": card.encode(), "train.jsonl": train, "test.jsonl": test}}
+    hub.push("openai/gsm8k", {})
+    assert load("gsm8k") == [[pin, 2]]
 
 
 def test_a_branch_or_data_set_that_is_not_there_is_said(hub: ScriptedHub, load: Loader) -> None:

@@ -33,9 +33,7 @@ def test_only_a_line_feed_ends_a_line_and_a_byte_order_mark_is_skipped(tmp_path:
         (b'{"question": "\xff", "answer": "a"}\n', 1, "not JSON"),
     ],
 )
-def test_a_bad_line_is_named_with_file_line_and_what_was_expected(
-    tmp_path: Path, content: str | bytes, line: int, what: str
-) -> None:
+def test_a_bad_line_is_named(tmp_path: Path, content: str | bytes, line: int, what: str) -> None:
     with pytest.raises(BadDataFile, match=rf"data\.jsonl, line {line}: {what}") as caught:
         read_table(file_of(tmp_path, content), required=["question", "answer"])
     assert "question, answer" in caught.value.hint

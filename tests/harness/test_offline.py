@@ -87,9 +87,7 @@ def check_unavailable(said: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("port", ["closed_port", "silent_port"])
-def test_a_hub_that_does_not_answer_is_said_within_10_s(
-    tmp_path: Path, request: pytest.FixtureRequest, port: str
-) -> None:
+def test_a_silent_hub_is_given_up_within_10_s(tmp_path: Path, request: pytest.FixtureRequest, port: str) -> None:
     endpoint = f"http://127.0.0.1:{request.getfixturevalue(port)}"
     check_unavailable(*load_in_process(tmp_path, None, "gsm8k", HF_ENDPOINT=endpoint))
 
@@ -150,9 +148,7 @@ def test_no_other_check_of_ifeval_reads_sentence_data(monkeypatch: pytest.Monkey
     assert needing == NEEDS_SENTENCES
 
 
-def test_a_missing_language_detector_is_named(
-    harness: LmEvalHarness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_language_detector(harness: LmEvalHarness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("lm_eval.tasks.ifeval")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "langdetect", None)

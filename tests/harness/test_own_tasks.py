@@ -54,7 +54,7 @@ def test_a_task_of_ones_own_has_its_data_beside_its_yaml(harness: LmEvalHarness,
     assert (metric.kind, metric.is_primary, metric.exercises_drafter) == (MetricKind.BINARY_MEAN, True, True)
 
 
-def test_a_relative_file_in_the_working_directory_comes_first(
+def test_the_working_directory_is_first(
     harness: LmEvalHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_jsonl(tmp_path / "cwd/items.jsonl", ROWS[:2])
@@ -155,9 +155,7 @@ def test_a_tag_stands_for_its_tasks_and_a_yaml_may_be_named_by_its_path(harness:
         ("filter_list: [{name: f, filter: [{function: regexx}]}]", "regexx"),
     ],
 )
-def test_a_broken_task_is_named_with_the_reason(
-    harness: LmEvalHarness, tmp_path: Path, change: str, reason: str
-) -> None:
+def test_a_broken_task_has_a_reason(harness: LmEvalHarness, tmp_path: Path, change: str, reason: str) -> None:
     folder = own(tmp_path, dedent(PLAIN) + change + "\n", code="def here(): ...\n")
     with pytest.raises(BrokenTask, match=reason) as caught:
         load(harness, folder)
@@ -185,9 +183,7 @@ def test_the_configuration_s_hash_follows_the_source_of_functions(harness: LmEva
     assert first != changed
 
 
-def test_the_configuration_s_hash_does_not_know_where_qualab_is_installed(
-    harness: LmEvalHarness, tmp_path: Path, tiny_data: Path
-) -> None:
+def test_hashes_do_not_depend_on_the_installation(harness: LmEvalHarness, tmp_path: Path, tiny_data: Path) -> None:
     elsewhere = LmEvalHarness(tasks_dir=Path(shutil.copytree(TASKS_DIR, tmp_path / "tasks")))
     options = TaskOptions(names=("release", "published-34"), data_dir=tiny_data)
     assert elsewhere.load(options).tasks == harness.load(options).tasks

@@ -78,9 +78,7 @@ def is_there(pid: int) -> bool:
     return True
 
 
-def test_everything_is_as_in_this_process(
-    harness: LmEvalHarness, separate: Harness, tiny_data: Path, tmp_path: Path
-) -> None:
+def test_a_process_changes_nothing(harness: LmEvalHarness, separate: Harness, tiny_data: Path, tmp_path: Path) -> None:
     own(tmp_path, f"{PLAIN.rstrip()}{HANGING}")
     names = ("mine", "kobest_copa", "ifeval", "gsm8k")
     options = TaskOptions(names=names, data_dir=tiny_data, include_paths=(tmp_path,), seed=3)
@@ -103,9 +101,7 @@ def test_everything_is_as_in_this_process(
     assert there.aggregate(columns) == here.aggregate(columns)
 
 
-def test_an_answer_on_which_a_filter_hangs_is_named_and_its_process_killed(
-    hanging: LoadedTasks, separate: Harness, tmp_path: Path
-) -> None:
+def test_a_hanging_filter_is_named_and_killed(hanging: LoadedTasks, separate: Harness, tmp_path: Path) -> None:
     items = list(hanging.render())
     answered = [*entries(items[:3], "#### 1"), *entries(items[3:4], ENDLESS), *entries(items[4:], "#### 1")]
     pid = hanging._process._process.pid
@@ -120,9 +116,7 @@ def test_an_answer_on_which_a_filter_hangs_is_named_and_its_process_killed(
     assert len(again.score("mine", answered[:3])) == 3
 
 
-def test_a_load_that_does_not_end_is_given_up(
-    separate: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_load_is_given_up(separate: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "CALL_TIMEOUT_S", 12.0)
     own(tmp_path, PLAIN + "    process_docs: !function helpers.wait\n", code="while True: pass\n")
     with pytest.raises(HarnessError, match="lm-eval took more than 12 s to load tasks"):
@@ -193,9 +187,7 @@ def test_who_is_stopped_ends_no_process_that_it_gave_back(separate: Harness, tin
     assert len(list(tasks.render())) == tasks.tasks[0].n_items
 
 
-def test_a_process_that_waited_for_long_is_not_used(
-    separate: Harness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_process_is_not_used_again(separate: Harness, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = TaskOptions(names=("gsm8k",), data_dir=tiny_data)
     pid = separate.load(options)._process._process.pid
     monkeypatch.setattr(process, "IDLE_S", 0.0)

@@ -26,7 +26,7 @@ def built_by_lm_eval(
     loaded: LoadedTasks, name: str, *, seed: int, **options: Any
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """Document and arguments of every request, from lm-eval's build_all_requests itself."""
-    task = loaded._loaded[name].task
+    task = loaded.loaded[name].task
     task.set_fewshot_seed(seed=seed)
     task.build_all_requests(**options)
     for instance in task.instances:

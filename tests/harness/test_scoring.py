@@ -73,9 +73,7 @@ def test_scores_come_in_the_order_of_the_answers(loaded: LoadedTasks, items: dic
     assert [row["exact_match,strict-match"] for row in backwards] == [1.0, 0.0] * 4
 
 
-def test_a_text_that_a_random_letter_decides_always_scores_the_same(
-    harness: LmEvalHarness, tiny_data: Path, items: dict[str, list[Item]]
-) -> None:
+def test_random_letters_score_the_same(harness: LmEvalHarness, tiny_data: Path, items: dict[str, list[Item]]) -> None:
     item = items["ifeval"][2]
     assert item.doc["key"] == 1122
     texts = [letter * 4 for letter in "abcdefghijklmnopqrstuvwxyz"]
@@ -91,9 +89,7 @@ def test_a_text_that_a_random_letter_decides_always_scores_the_same(
     assert scores(texts[13:] + texts[:13]) == first
 
 
-def test_language_detection_draws_the_same_every_time(
-    harness: LmEvalHarness, tiny_data: Path, items: dict[str, list[Item]]
-) -> None:
+def test_language_detection_is_seeded(harness: LmEvalHarness, tiny_data: Path, items: dict[str, list[Item]]) -> None:
 
     item = items["ifeval"][3]
     text = "an mir is das in on no"  # short, and of several languages: unseeded, it comes out this way and that
@@ -136,9 +132,7 @@ def test_a_group_is_the_size_weighted_mean_of_its_members(loaded: LoadedTasks) -
     assert list(found) == ["kobest", "kobest_boolq", "kobest_wic"]
 
 
-def test_instruction_level_values_are_over_all_instructions_and_a_metric_without_items_is_left_out(
-    loaded: LoadedTasks,
-) -> None:
+def test_instruction_level_means_and_metrics_without_items(loaded: LoadedTasks) -> None:
     found = loaded.aggregate({"ifeval": {"inst_level_strict_acc,none": [[True], [False, False, True]]}})
     assert found == {"ifeval": {"inst_level_strict_acc,none": 0.5}}
     found = loaded.aggregate({"gsm8k": {"exact_match,strict-match": [], "exact_match,flexible-extract": [1.0]}})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qualab.bootstrap import task_facts
+from qualab.bootstrap import task_catalog
 from qualab.imports.import_ import ImportRequest, import_logs
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.names import ArmName
@@ -36,7 +36,7 @@ class Importer:
         return self.take(ImportRequest(table=path, **wanted))
 
     def take(self, request: ImportRequest) -> Analysis:
-        return import_logs(self.store, task_facts(), request, now=Clock().now())
+        return import_logs(self.store, task_catalog(), request, now=Clock().now())
 
     def runs(self, baseline: Run, candidate: Run, **wanted: Any) -> Analysis:
         """Imports two runs that are written first."""

@@ -1,4 +1,4 @@
-"""Writes runs as lm-eval's versions wrote them, so that tests need not run each of them."""
+"""Writes runs as lm-eval writes them."""
 
 from __future__ import annotations
 
@@ -57,8 +57,6 @@ def binary_rows(scores: Iterable[float], *, key: str = "exact_match") -> list[Ro
 
 @dataclass(kw_only=True)
 class Run:
-    """One run; `version` decides the files' format."""
-
     samples: dict[str, list[Row]]
     version: str = "0.4.13"
     date: str = DATE
@@ -77,48 +75,27 @@ class Run:
             "config": {"model": "local-completions", "model_args": "model=m,base_url=http://x", "limit": None},
             "git_hash": "0",
         }
-        if self.is_dated:
-            base |= {"date": 1.7e9, "lm_eval_version": self.version, "model_name": "m", "chat_template_sha": None}
-            base |= {"system_instruction": None}
-            base |= {"higher_is_better": {name: {} for name in self.samples}, "fewshot_as_multiturn": False}
+        base |= {"date": 1.7e9, "lm_eval_version": self.version, "model_name": "m", "chat_template_sha": None}
+        base |= {"system_instruction": None}
+        base |= {"higher_is_better": {name: {} for name in self.samples}, "fewshot_as_multiturn": False}
         return {**base, **self.more}
-
-    @property
-    def number(self) -> tuple[int, ...]:
-        return tuple(int(part) for part in self.version.split("."))
-
-    @property
-    def is_dated(self) -> bool:
-        return self.number >= (0, 4, 3)
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"results_{self.date}.json" if self.is_dated else "results.json"
-        (folder / name).write_text(json.dumps(self.document(), indent=2), encoding="utf-8")
+        (folder / f"results_{self.date}.json").write_text(json.dumps(self.document(), indent=2), encoding="utf-8")
         for task, rows in self.samples.items():
-            if self.is_dated:
-                text = "".join(json.dumps(self._new(one), ensure_ascii=False) + "\n" for one in rows)
-                (folder / f"samples_{task}_{self.date}.jsonl").write_text(text, encoding="utf-8")
-            else:
-                text = json.dumps([self._old(one) for one in rows], indent=2)
-                (folder / f"model=m,base_url=http:____x_{task}.jsonl").write_text(text, encoding="utf-8")
+            text = "".join(json.dumps(self._written(one), ensure_ascii=False) + "\n" for one in rows)
+            (folder / f"samples_{task}_{self.date}.jsonl").write_text(text, encoding="utf-8")
         return folder
 
-    def _new(self, one: Row) -> Row:
-        """Since 0.4.3: arguments by name, responses as texts; since 0.4.7 with the filter's name."""
+    def _written(self, one: Row) -> Row:
+        """Name arguments, and make texts of responses."""
         arguments = {
             f"gen_args_{i}": {f"arg_{j}": part for j, part in enumerate(parts)}
             for i, parts in enumerate(one["arguments"])
         }
         more = {"arguments": arguments, "resps": texts(one["resps"]), "filtered_resps": texts(one["filtered_resps"])}
-        left_out = () if self.number >= (0, 4, 7) else ("filter", "metrics")
-        return {
-            key: value for key, value in {**one, **more, "target": str(one["target"])}.items() if key not in left_out
-        }
-
-    def _old(self, one: Row) -> Row:
-        left_out = ("filter", "metrics", "doc_hash", "prompt_hash", "target_hash")
-        return {key: value for key, value in one.items() if key not in left_out}
+        return {**one, **more, "target": str(one["target"])}
 
 
 def texts(value: Any) -> Any:

@@ -105,9 +105,7 @@ STOPPING: list[tuple[FindingCode, Row, Row]] = [
 
 
 @pytest.mark.parametrize(("code", "off", "on"), STOPPING)
-def test_what_makes_it_meaningless_stops_and_may_be_allowed(
-    importer: Importer, code: FindingCode, off: Row, on: Row
-) -> None:
+def test_settings_that_differ_stop_unless_allowed(importer: Importer, code: FindingCode, off: Row, on: Row) -> None:
     rows = {"sums": binary_rows([1, 0, 1])}
     runs = Run(samples=rows, more=off), Run(samples=rows, more=on)
     with pytest.raises(PairDiffers, match="do not ask the same") as caught:

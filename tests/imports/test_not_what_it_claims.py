@@ -56,6 +56,7 @@ WRONG: list[tuple[Callable[[Path], object], str, str]] = [
     (broken_results, r"results_.*\.json, line 3: is no JSON object", "results"),
     (two_files_of_one_task, "both of task sums", "Keep one"),
     (run_with(lambda row: row.pop("doc")), "line 2: is no sample of lm-eval, it has no doc", "resps"),
+    (run_with(lambda row: row.pop("filter")), "line 2: is no sample of lm-eval, it has no filter", "0.4.7 or newer"),
     (run_with(lambda row: row.update(resps="x")), "line 2: has resps that are no list of lists", "resps"),
     (run_with(lambda row: row.update(resps=[[["x", "True"]]])), "line 2: has the log-likelihood 'x'", "resps"),
     (run_with(lambda row: row.update(metrics=["bypass"], bypass=999)), "line 2: has no score", "--predict_only"),
@@ -63,9 +64,7 @@ WRONG: list[tuple[Callable[[Path], object], str, str]] = [
 
 
 @pytest.mark.parametrize(("write", "message", "hint"), WRONG)
-def test_it_is_said_in_one_sentence(
-    importer: Importer, write: Callable[[Path], object], message: str, hint: str
-) -> None:
+def test_what_is_wrong_is_said(importer: Importer, write: Callable[[Path], object], message: str, hint: str) -> None:
     good = Run(samples={"sums": binary_rows([1, 0, 1])}).write(importer.folder / "good")
     bad = importer.folder / "bad"
     write(bad)

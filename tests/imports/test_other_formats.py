@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import zipfile
 from pathlib import Path
@@ -13,7 +12,6 @@ import pyarrow.parquet
 import pytest
 
 from qualab.errors import BadLog, InvalidValue
-from qualab.imports.inspect_logs import read_part
 from qualab.model.names import MetricKind, RequestKind, Verdict
 from qualab.model.plan import DecisionRule
 from tests.imports.conftest import BASELINE, CANDIDATE, Importer
@@ -50,22 +48,6 @@ def test_inspect_s_logs_are_read_with_their_epochs_as_repeats(importer: Importer
     assert answer.reply.completion_tokens
     (item, *_) = importer.store.items(found.comparison_id)
     assert item.prompts[0].text == "What is 0 + 0?"
-
-
-def test_an_older_inspect_log_is_packed_otherwise(importer: Importer) -> None:
-    """Until 2026 parts were deflated; the same content either way."""
-    folder = importer.folder / "old"
-    folder.mkdir()
-    (path,) = arms("inspect")[0].glob("*.eval")
-    with (
-        zipfile.ZipFile(path) as packed,
-        zipfile.ZipFile(folder / path.name, "w", zipfile.ZIP_DEFLATED) as plain,
-    ):
-        for name in (name for name in packed.namelist() if name.startswith(("header", "samples/"))):
-            plain.writestr(name, json.dumps(read_part(path, packed, name)))
-    found = importer(folder, arms("inspect")[1])
-    assert importer.join.paired == 16
-    assert found.metrics[0].baseline == 1.0
 
 
 def test_the_newest_inspect_log_of_each_task_is_taken(importer: Importer) -> None:
@@ -225,7 +207,7 @@ def test_a_large_table_of_scores_alone_has_a_verdict(importer: Importer) -> None
             '{"item": 1, "baseline": 1, "candidate": 1}\n{"item": 2}\n',
             r"x\.jsonl, line 2: there is no column",
         ),
-        ("x.jsonl", "[1]\n{}\n", r"x\.jsonl, line 1: is no JSON array of objects"),
+        ("x.jsonl", "[1]\n{}\n", r"x\.jsonl, line 1: is no JSON object"),
         ("x.parquet", "PAR1 not really", r"x\.parquet cannot be read as Parquet"),
         ("x.xlsx", "", r"x\.xlsx is no table that is known"),
     ],
@@ -267,9 +249,7 @@ def test_scores_outside_their_bounds_stop_an_import(importer: Importer) -> None:
         ([(0.5, 0.4), *[(0.5, 0.5)] * 1499], Verdict.EQUIVALENT),
     ],
 )
-def test_means_of_scores_take_as_many_items_as_counts_do(
-    importer: Importer, scores: list[tuple[float, float]], verdict: Verdict
-) -> None:
+def test_means_of_scores_have_verdicts(importer: Importer, scores: list[tuple[float, float]], verdict: Verdict) -> None:
     lines = "".join(f"{n},{off},{on}\n" for n, (off, on) in enumerate(scores))
     assert table(importer, "item,baseline,candidate\n" + lines).verdict is verdict
 

@@ -58,9 +58,7 @@ def test_a_server_that_does_not_end_when_asked_is_killed(fake: FakePair, monkeyp
     assert fake.living == []
 
 
-def test_a_server_that_is_never_ready_is_told_with_the_end_of_its_log_and_stopped(
-    fake: FakePair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_never_ready_is_stopped(fake: FakePair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_DELAY_S", "600")
     pair = read_pair(fake.write(ready_timeout=1))
     with pytest.raises(InfrastructureError, match="baseline server was not ready after 1 s") as caught, serve(pair):
@@ -70,9 +68,7 @@ def test_a_server_that_is_never_ready_is_told_with_the_end_of_its_log_and_stoppe
     assert fake.living == []
 
 
-def test_when_the_second_fails_its_log_is_shown_and_the_first_is_stopped(
-    fake: FakePair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_the_second_fails_the_first_is_stopped(fake: FakePair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_FAIL", "candidate")
     with (
         pytest.raises(InfrastructureError, match="The candidate server ended with code 3") as caught,
@@ -85,7 +81,7 @@ def test_when_the_second_fails_its_log_is_shown_and_the_first_is_stopped(
 
 
 @pytest.mark.parametrize(("device", "in_turn"), [("0", True), ("1", False)])
-def test_on_one_device_the_second_starts_when_the_first_is_ready(
+def test_one_device_is_filled_in_turn(
     fake: FakePair, monkeypatch: pytest.MonkeyPatch, device: str, in_turn: bool
 ) -> None:
     monkeypatch.setenv("FAKE_DELAY_S", "1.5")

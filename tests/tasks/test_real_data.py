@@ -22,17 +22,6 @@ def items(loaded: LoadedTasks) -> Any:
     return by_task(loaded)
 
 
-def test_every_item_is_asked(loaded: LoadedTasks) -> None:
-    assert {task.name: task.n_items for task in loaded.tasks if "haerae" not in task.name} == {
-        "kobest_boolq_gen": 1404,
-        "kobest_copa_gen": 1000,
-        "kobest_hellaswag_gen": 500,
-        "kobest_sentineg_gen": 397,
-        "kobest_wic_gen": 1260,
-        "belebele_kor_Hang_gen": 900,
-    }
-
-
 def test_targets_are_the_labels(items: Any) -> None:
     def targets(task: str) -> Counter[str]:
         return Counter(item.target for item in items[task])
