@@ -1,8 +1,9 @@
-"""Logs that once got a wrong verdict or none."""
+"""Logs that once got a wrong verdict or none: small ones made here, and the handed ones of QUALAB_SHARED."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import zipfile
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from qualab.errors import BadLog, UsageError
+from qualab.errors import BadLog, PairDiffers, UsageError
 from qualab.model.names import AnswerStatus, ArmName, Verdict
 from qualab.model.plan import FindingCode
 from qualab.run.sign import signoff_obstacles
@@ -19,6 +20,7 @@ from tests.imports.conftest import BASELINE, CANDIDATE, Importer
 from tests.imports.lm_eval_files import DATE, Row, Run, binary_rows, row
 from tests.said import english
 
+SHARED = os.environ.get("QUALAB_SHARED")
 FIXTURES = Path(__file__).parent / "fixtures"
 EARLIER, LATER = "2026-01-01T00-00-00.1", "2026-02-01T00-00-00.1"
 
@@ -295,7 +297,9 @@ WRONG = [
 @pytest.mark.parametrize(
     "name", [f"samples_sums_{DATE}.jsonl", f"results_{DATE}.json", "x.eval", f"details_sums|0_{DATE}.parquet"]
 )
-def test_a_file_of_another_kind_is_named(importer: Importer, name: str, content: bytes, said: str, hint: str) -> None:
+def test_a_file_that_is_something_else_is_named(
+    importer: Importer, name: str, content: bytes, said: str, hint: str
+) -> None:
     off = dated(EARLIER, binary_rows([1])).write(importer.folder / "off")
     folder = importer.folder / "on"
     if name.startswith(("samples", "results")):
@@ -310,7 +314,9 @@ def test_a_file_of_another_kind_is_named(importer: Importer, name: str, content:
 
 @pytest.mark.parametrize(("content", "said", "hint"), WRONG)
 @pytest.mark.parametrize("name", ["x.csv", "x.jsonl", "x.parquet"])
-def test_a_table_of_another_kind(importer: Importer, name: str, content: bytes, said: str, hint: str) -> None:
+def test_a_table_that_is_something_else_is_named(
+    importer: Importer, name: str, content: bytes, said: str, hint: str
+) -> None:
     (importer.folder / name).write_bytes(content)
     with pytest.raises(BadLog, match=said) as caught:
         importer.table(importer.folder / name)
@@ -343,3 +349,88 @@ def test_a_score_that_is_no_finite_number_is_an_error_with_its_line(importer: Im
     path.write_text("\n".join(lines) if name == "x.jsonl" else f"item,baseline,candidate\n1,1,{value}\n")
     with pytest.raises(BadLog, match=rf"{name}, line 2: the candidate is '{value}', which is no finite number"):
         importer.table(path)
+
+
+# the handed cases
+
+
+def arms(folder: Path) -> tuple[Path, Path]:
+    return folder / "off", folder / "on"
+
+
+REFUSED: list[tuple[str, str, str, type[Exception], str]] = [
+    # the baseline, the candidate, and the error
+    ("01", "01-one-folder-two-runs", "01-one-folder-two-runs", UsageError, "Both arms are one file"),
+    ("06", "06-later-rows-other-settings/off", "06-later-rows-other-settings/on", PairDiffers, "1318 of 1319 answers"),
+    ("08", "08-inspect-unscored/off.eval", "08-inspect-unscored/on.eval", BadLog, r"off\.eval has no scores"),
+    ("08b", "08-inspect-failed-run/off", "08-inspect-failed-run/on", BadLog, "error after 30 of 40 samples"),
+    ("12", "07-no-results-in-one-arm/off", "12-lfs-pointer", BadLog, r"samples_gsm8k.*\.jsonl is a Git LFS pointer"),
+]
+COMPARED: list[tuple[str, str, Verdict, dict[str, object]]] = [
+    # the arms, the verdict, and figures of the analysis by their path
+    ("02-rows-lost/off", "02-rows-lost/on", Verdict.INVALID, {"metrics.0.n_items": 1319, "metrics.0.n_missing": 419}),
+    (
+        *("03-same-text-other-score/off", "03-same-text-other-score/on", Verdict.INVALID),
+        {"pairs.same_text_other_score": 48},
+    ),
+    (
+        *("05-inspect-no-completion/off.eval", "05-inspect-no-completion/on.eval", Verdict.INCONCLUSIVE),
+        {"pairs.n_pairs": 12, "pairs.same_text": 0},
+    ),
+    (
+        *("10-lower-is-better/off", "10-lower-is-better/on", Verdict.INVALID),  # its texts are all the same
+        {"metrics.0.verdict": Verdict.REGRESSION, "metrics.0.evidence.gains": 0, "metrics.0.evidence.losses": 120},
+    ),
+    ("11-version-3-and-3.0/off", "11-version-3-and-3.0/on", Verdict.EQUIVALENT, {}),
+    ("15-inspect-json", "08-inspect-failed-run/off", Verdict.INCONCLUSIVE, {"pairs.n_pairs": 40}),
+    ("16-null-answers/off", "16-null-answers/on", Verdict.INVALID, {"metrics.0.n_missing_candidate": 40}),
+]
+
+
+@pytest.fixture
+def cases() -> Path:
+    if not SHARED:
+        pytest.skip("needs QUALAB_SHARED, the directory with cases/import")
+    return Path(SHARED) / "cases" / "import"
+
+
+@pytest.mark.parametrize(("name", "off", "on", "error", "said"), REFUSED)
+def test_a_handed_case_that_is_no_pair_is_refused(  # noqa: PLR0917
+    importer: Importer, cases: Path, name: str, off: str, on: str, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        importer(cases / off, cases / on)
+    assert not importer.comparisons
+
+
+@pytest.mark.parametrize(("off", "on", "verdict", "figures"), COMPARED)
+def test_a_handed_case_gets_its_verdict(  # noqa: PLR0917
+    importer: Importer, cases: Path, off: str, on: str, verdict: Verdict, figures: dict[str, object]
+) -> None:
+    found = importer(cases / off, cases / on)
+    assert found.verdict is verdict
+    for path, figure in figures.items():
+        value: Any = found
+        for part in path.split("."):
+            value = value[int(part)] if part.isdigit() else getattr(value, part)
+        assert value == figure, path
+
+
+def test_handed_runs_of_one_folder_are_told_apart_by_name(importer: Importer, cases: Path) -> None:
+    folder = cases / "01-one-folder-two-runs"
+    found = importer(folder, folder, runs={BASELINE: "T10", CANDIDATE: "T12"})
+    assert found.verdict is Verdict.REGRESSION
+    assert found.metrics[0].evidence is not None
+    assert round(found.metrics[0].evidence.difference, 4) == -0.069
+
+
+def test_a_handed_log_without_results_is_named(importer: Importer, cases: Path) -> None:
+    found = english(importer(*arms(cases / "07-no-results-in-one-arm")).caveats)
+    assert any("since the log of the candidate does not tell: the tool's version" in one for one in found)
+
+
+def test_handed_file_names_with_underscores_are_lighteval_s_tasks(importer: Importer, cases: Path) -> None:
+    folder = cases / "09-lighteval-double-underscore"
+    importer(folder / "baseline", folder / "candidate")
+    tasks = {task.name: (task.version, task.num_fewshot) for task in importer.comparison.plan.tasks}
+    assert tasks == {"capitals|5": ("0", 5), "sums|0": ("1", 0)}
