@@ -27,7 +27,6 @@ class Prompt:
     """Prompt text, or the JSON of the chat messages where `is_chat`."""
     is_chat: bool = False
     continuation: str = ""
-    """Log-likelihood requests only: the text whose log-likelihood is asked."""
     gen_kwargs: dict[str, Any] | None = None
     """Generations only: resolved generation settings in lm-eval's names (until, max_gen_toks, temperature ...)."""
 
@@ -40,7 +39,6 @@ class Request:
     """0 for a generation; the index of the choice for a log-likelihood."""
     api: Api
     payload: JsonObject
-    """The JSON body without its seed. Both arms get the same bytes."""
     context_tokens: int | None = None
     """Log-likelihood requests only: tokens of the prompt that are context."""
 
@@ -55,7 +53,6 @@ class Item:
     kind: RequestKind
     doc: JsonObject
     target: str
-    """str() of lm-eval's doc_to_target."""
     prompts: tuple[Prompt, ...]
     requests: tuple[Request, ...] = ()
     """Empty until the prompts have been turned into bodies."""
@@ -85,7 +82,6 @@ class Drafted:
     """None where the engine says what was accepted alone."""
     accepted_tokens: int
     rounds: tuple[int, ...] = ()
-    """Rounds with 0, 1, ... accepted tokens; empty where the engine does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,15 +94,12 @@ class Reply:
     loglikelihood: float | None
     is_greedy: bool | None
     finish_reason: str
-    """As the server says it; empty where it says none."""
     prompt_tokens: int | None
     completion_tokens: int | None
     attempts: int
-    """Requests sent, 1 or more."""
     latency_s: float
     """Of the last attempt, from sending to the whole body."""
     sent_at: datetime
-    """When the last attempt was sent, UTC."""
     system_fingerprint: str
     error: str
     """What went wrong, for a person; empty for an answer. Never holds a key."""
@@ -114,7 +107,6 @@ class Reply:
     drafted: Drafted | None = None
     """None where the engine says nothing of drafting in its answers."""
     model: str = ""
-    """The model that the answer says it comes from; empty where it does not say."""
     reasoning: str = ""
     """What the model thought before its answer, where the server tells it apart; empty in answers of versions that
     kept its length alone."""
@@ -126,11 +118,9 @@ class Answer:
 
     arm: ArmName
     position: int
-    """The item's position."""
     choice: int
     repeat: int
     request_hash: bytes
-    """First 16 bytes of the SHA-256 of the body that was sent."""
     reply: Reply
     run: int = 0
     """0 is the comparison itself; 1 and up are the noise floor's runs, of the baseline alone."""
@@ -148,7 +138,6 @@ class Score:
     value: float
     """The number itself; for a list its mean; for (target, prediction) whether they agree."""
     detail: tuple[Any, ...] | None = None
-    """The list, or the pair, where the score is not one number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +172,6 @@ class Outcome:
     kind: RequestKind
     change: Change
     baseline: float | None
-    """Its score; None where it is missing."""
     candidate: float | None
     different_text: bool
     """Whether both arms answered, and not with the same bytes. Always False for log-likelihoods."""

@@ -35,7 +35,6 @@ class Pins:
     revision: str = ""
     """The checkpoint's commit. A branch or a tag may move."""
     checkpoint_hash: str = ""
-    """Of the checkpoint's folder, as "sha256:..."."""
 
     def fixed(self, part: PinPart) -> str:
         """The digest, commit or hash that the plan names; empty where it names none, or something that may move."""
@@ -83,9 +82,7 @@ class Pinning:
 
     is_pinned: bool
     unpinned: tuple[Reason, ...]
-    """What may be something else tomorrow."""
     found: tuple[PinFound, ...]
-    """By arm, as last found."""
 
     @classmethod
     def of(cls, pins: Pins, found: tuple[PinFound, ...]) -> Pinning:
@@ -158,9 +155,7 @@ class ImportFinding:
     code: FindingCode
     what: Reason
     stops: bool = False
-    """It makes the comparison meaningless, unless it is allowed."""
     is_allowed: bool = False
-    """It would have stopped the import, and was allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +169,6 @@ class TaskJoin:
     prompt_differs: int
     """The same document, asked otherwise: no pair, unless that is allowed."""
     target_differs: int
-    """Likewise with another right answer."""
     duplicated: int
     """Logged more than once in one arm: no pair either, unless that is allowed: then the first counts."""
     lost: int = 0
@@ -191,7 +185,6 @@ class Imported:
     joins: tuple[TaskJoin, ...]
     findings: tuple[ImportFinding, ...]
     baseline_model: str = ""
-    """As the log names it; empty where it does not."""
     candidate_model: str = ""
     allowed: tuple[FindingCode, ...] = ()
     """Items that were taken for pairs all the same: those whose prompts or right answers differ, or that come twice."""
@@ -217,7 +210,6 @@ class MetricSpec:
     """One row of a report: a metric of a task, or of a group of tasks."""
 
     task: str
-    """Task or group name."""
     name: str
     """lm-eval's metric name, as "exact_match"."""
     filter: str
@@ -228,7 +220,6 @@ class MetricSpec:
     """False where the scores come from log-likelihoods: no token is drafted there."""
     higher_is_better: bool = True
     members: tuple[str, ...] = ()
-    """For a group: the tasks whose values are averaged."""
 
     @property
     def key(self) -> str:
@@ -276,9 +267,7 @@ class TaskSpec:
     """The hub commit that the documents were read at, or "local" where they came from a data directory."""
     num_fewshot: int
     n_items: int
-    """Items that are asked."""
     n_available: int
-    """Items that the data set holds."""
     cluster_field: str = ""
     """Document field that items of one cluster share; empty where items are independent."""
     n_choices: int | None = None
@@ -295,7 +284,6 @@ class SamplingPlan:
     gen_kwargs: dict[str, object] = field(default_factory=dict)
     """Overrides of the tasks' own generation settings, in lm-eval's names."""
     allow_extra: bool = False
-    """Whether settings may be sent that qualab, or an engine, does not know."""
     seed: int = 1234
     """Seed of few-shot draws, item order and sampling (repeat r samples with seed + r)."""
     repeats: int = 1
@@ -414,9 +402,7 @@ class Plan:
     """A comparison's plan. Its canonical JSON is hashed and stored before the first request."""
 
     suite: str
-    """Suite name, or "custom"."""
     requested: tuple[str, ...]
-    """Task, group or suite names as the user gave them."""
     tasks: tuple[TaskSpec, ...]
     metrics: tuple[MetricSpec, ...]
     sampling: SamplingPlan
@@ -429,12 +415,9 @@ class Plan:
     assumptions: Assumptions | None = None
     """Only where `qualab plan` made the plan."""
     looks: LookPlan | None = None
-    """None asks everything."""
     noise_floor: NoisePlan | None = None
-    """None leaves unknown how much two runs of the baseline differ."""
     pins: Pins = field(default_factory=Pins)
     drafter_costs: DrafterCosts | None = None
-    """None leaves unknown from which acceptance length on drafting pays."""
     imported: Imported | None = None
     """None where qualab asked the endpoints itself: the plan was made before the data."""
     sequential: bool = False

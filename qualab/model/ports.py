@@ -22,7 +22,6 @@ class TaskOptions:
     """What a user may set about tasks; lm-eval's names and meanings."""
 
     names: tuple[str, ...]
-    """Task, group and suite names."""
     num_fewshot: int | None = None
     limit: float | None = None
     gen_kwargs: Mapping[str, Any] | None = None
@@ -61,7 +60,6 @@ class EndpointInfo:
 
     url: str
     tokenizes: bool
-    """Whether it offers a /tokenize route."""
 
 
 class Endpoint(Protocol):

@@ -39,7 +39,6 @@ class Token:
     id: str
     """Public; the part of the token before the dot."""
     name: str
-    """For people and for the record of who did what."""
     digest: bytes
     """SHA-256 of the secret, 32 bytes."""
     scope: Scope
@@ -61,7 +60,6 @@ class AuditEntry:
     action: str
     """As "comparison.create", "comparison.delete", "token.revoke"."""
     subject: str
-    """What it was done to: an id."""
     details: dict[str, str] = field(default_factory=dict)
 
 
@@ -110,7 +108,6 @@ class ComparisonSummary:
     created_by: str = ""
     """Who asked the service for it; empty for a comparison of the command line."""
     version: int = 1
-    """Grows with every change of the status."""
     error: Mapping[str, str] = field(default_factory=dict)
     """What kept a worker from running it: code, message, hint; empty otherwise."""
     n_items_asked: int | None = None
@@ -196,7 +193,6 @@ def page_of(entries: Sequence[T], limit: int, cursor_of: Callable[[T], str]) -> 
 
 
 _LARGEST = 2**63
-"""Beyond what databases count to."""
 
 
 def encode_cursor(name: str, *place: int | str) -> str:

@@ -55,12 +55,9 @@ NOTHING = Cell(text="–")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     id: str
-    """The same in every language."""
     title: str
     is_number: bool = True
-    """Set to the right."""
     note: str = ""
-    """Explains the column, under the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +71,6 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
-    """Under the table, after those of its columns."""
     is_wide: bool = False
     """Set small on paper, scrolls on a narrow screen."""
     is_form: bool = False
@@ -93,7 +89,6 @@ class Table:
 class Paragraph:
     text: str
     is_muted: bool = False
-    """Of less weight, as a note is."""
     kind: Literal["paragraph"] = "paragraph"
 
 
@@ -141,7 +136,6 @@ class Forest:
     rows: tuple[ForestRow, ...]
     axis: str
     left: str
-    """What lies to the left of 0, as "candidate worse"."""
     right: str
     band: str
     description: str
@@ -176,7 +170,6 @@ class Curve:
     """Power by number of items, with one place marked."""
 
     points: tuple[tuple[float, float], ...]
-    """(items, power), by items."""
     here: tuple[float, float]
     target: float
     axis: str
@@ -193,7 +186,6 @@ class Side:
     title: str
     text: str
     is_cut: bool
-    """Whether more follows."""
     facts: str = ""
 
 
@@ -206,7 +198,6 @@ class Excerpt:
     shared: str
     """The end of what both texts begin with."""
     is_cut: bool
-    """Whether more comes before."""
     sides: tuple[Side, ...]
     """The baseline's and the candidate's; none where the texts are the same."""
     kind: Literal["excerpt"] = "excerpt"
@@ -219,7 +210,6 @@ Block = Paragraph | Bullets | Facts | Table | Forest | Histogram | Excerpt
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     id: str
-    """The same in every language, as "metrics"."""
     title: str
     blocks: tuple[Block, ...]
 
@@ -235,13 +225,11 @@ class Report:
     subtitle: str
     verdict: Cell
     headline: str
-    """The verdict in one sentence."""
     sections: tuple[Section, ...]
     written_at: datetime
     """When the comparison ended, so that the same data make the same bytes."""
     footer: str
     labels: dict[str, str] = field(default_factory=dict)
-    """Words that renderers need, as "page"."""
 
     def section(self, section_id: str) -> Section:
         """Return a section by its id. Raises KeyError."""
