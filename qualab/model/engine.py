@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from itertools import zip_longest
@@ -123,8 +123,8 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """An engine's identity and configuration. Empty or None where it does not say."""
+class EngineIdentity:
+    """What an engine is. Empty or None where it does not say."""
 
     kind: EngineKind
     version: str = ""
@@ -133,6 +133,12 @@ class Engine:
     kv_cache_tokens: int | None = None
     drafter: str = ""
     """The drafter as configured, as "ngram, 4 tokens"; empty where none is configured or the engine does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine(EngineIdentity):
+    """An engine's identity and configuration."""
+
     config: Mapping[str, str] = field(default_factory=dict)
     """The engine's configuration, flat: "scheduler_config.max_num_seqs" -> "8"."""
     counters: Counters | None = None
@@ -392,20 +398,15 @@ class LengthBin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSummary:
+class EngineSummary(EngineIdentity):
     """An arm's engine, as last seen."""
 
     arm: ArmName
-    kind: EngineKind
-    version: str
-    model_root: str
-    max_model_len: int | None
-    kv_cache_tokens: int | None
-    drafter: str
 
     @classmethod
     def of(cls, arm: ArmName, engine: Engine) -> EngineSummary:
-        return cls(arm=arm, **{name: getattr(engine, name) for name in cls.__slots__ if name != "arm"})
+        """Leave the configuration out."""
+        return cls(arm=arm, **{one.name: getattr(engine, one.name) for one in fields(EngineIdentity)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
