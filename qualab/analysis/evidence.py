@@ -47,17 +47,17 @@ _HAIR = 1e-9
 AnyInterval = TypeVar("AnyInterval", IntervalOf, ConfidenceInterval)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Bounds:
     """How far the difference of one sample without a missing score may be from 0."""
 
     difference: float
     intervals: tuple[IntervalOf | None, ...]
     """At 1 − 2 alpha; then at each further one-sided level that was asked for."""
-    pvalue: float | None = None
+    pvalue_equivalence: float | None = None
     """Of the tests at the margin that the objective takes, like the next two."""
-    pvalue_exact: float | None = None
-    pvalue_bounded: float | None = None
+    pvalue_equivalence_exact: float | None = None
+    pvalue_equivalence_bounded: float | None = None
     """Of Gaffke's bound: means of scores that are not 0/1, and 0/1 scores in clusters."""
     standard_error: float | None = None
     degrees_of_freedom: float | None = None
@@ -66,12 +66,12 @@ class Bounds:
 
     def prove(self, rule: MetricRule) -> bool:
         """Tell whether the interval and the tests at the margin prove the objective."""
-        return rule.is_proven_by(self.intervals[0], self.pvalue, self.pvalue_exact)
+        return rule.is_proven_by(self.intervals[0], self.pvalue_equivalence, self.pvalue_equivalence_exact)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DifferenceTest:
-    """A two-sided test of no difference."""
+    """A two-sided test of no difference, in the names of Evidence."""
 
     pvalue: float
     pvalue_exact: float | None
@@ -148,8 +148,8 @@ class Counts(MeanPairs):
         return Bounds(
             difference=self.counts.difference,
             intervals=_intervals(found.interval, *more),
-            pvalue=rule.larger(found.pvalue_lower, found.pvalue_upper),
-            pvalue_exact=exact,
+            pvalue_equivalence=rule.larger(found.pvalue_lower, found.pvalue_upper),
+            pvalue_equivalence_exact=exact,
         )
 
     def test(self, _: np.random.Generator) -> DifferenceTest:
@@ -180,8 +180,8 @@ class Clusters(MeanPairs):
         )
         return Bounds(
             intervals=_intervals(found.interval, *(one.interval for one in more)),
-            pvalue=rule.larger(found.pvalue_lower, found.pvalue_upper),
-            pvalue_bounded=rule.larger(found.pvalue_bounded_lower, found.pvalue_bounded_upper),
+            pvalue_equivalence=rule.larger(found.pvalue_lower, found.pvalue_upper),
+            pvalue_equivalence_bounded=rule.larger(found.pvalue_bounded_lower, found.pvalue_bounded_upper),
             design_effect=found.design_effect,
             **self.estimates(),
         )
@@ -216,8 +216,8 @@ class Scores(MeanPairs):
         found = (self.bounded.interval(confidence_level=1.0 - 2.0 * alpha) for alpha in (rule.alpha, *levels))
         return Bounds(
             intervals=_intervals(*found),
-            pvalue=pvalue,
-            pvalue_bounded=pvalue,
+            pvalue_equivalence=pvalue,
+            pvalue_equivalence_bounded=pvalue,
             design_effect=max(1.0, self.spread.design_effect) if self.spread else 1.0,
             **self.estimates(),
         )
@@ -362,25 +362,14 @@ def evidence_of(
         gains=gains,
         losses=losses,
         n_changed=n_changed,
-        difference=bounds.difference,
         interval=intervals[1],
         equivalence_interval=intervals[0],
-        pvalue=test.pvalue,
-        pvalue_exact=test.pvalue_exact,
         pvalue_adjusted=test.pvalue,
         pvalue_holm=test.pvalue,
-        pvalue_unpaired=test.pvalue_unpaired,
-        pvalue_clustered_mcnemar=test.pvalue_clustered_mcnemar,
-        pvalue_equivalence=bounds.pvalue,
-        pvalue_equivalence_exact=bounds.pvalue_exact,
-        pvalue_equivalence_bounded=bounds.pvalue_bounded,
-        standard_error=bounds.standard_error,
-        degrees_of_freedom=bounds.degrees_of_freedom,
-        design_effect=bounds.design_effect,
         provable_margin=margin,
         items_needed=None,
-        n_resamples=test.n_resamples,
-        note=bounds.note,
+        **vars(test),
+        **{name: value for name, value in vars(bounds).items() if name != "intervals"},
     )
 
 

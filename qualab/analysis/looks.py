@@ -102,14 +102,6 @@ def _look_at(spec: MetricSpec, data: LookData) -> MetricLook:
         metric=spec.id,
         n_pairs=n_pairs,
         fraction=fraction,
-        difference=None,
-        interval=None,
-        statistic=None,
-        boundary=None,
-        pvalue_loss=None,
-        pvalue_gain=None,
-        harm_boundary=None,
-        pvalue_adjusted=None,
         decision=last.decision if last else LookDecision.CONTINUE,
         decided_at=last.decided_at if last else None,
     )
@@ -172,7 +164,7 @@ def _all_agree(spec: MetricSpec, sample: Sample, rule: MetricRule, data: LookDat
 
 def _statistic(bounds: Bounds) -> float | None:
     """The weaker test as a standard normal quantile; None where there is no p-value to make one of."""
-    pvalues = [p for p in (bounds.pvalue, bounds.pvalue_exact) if p is not None]
+    pvalues = [p for p in (bounds.pvalue_equivalence, bounds.pvalue_equivalence_exact) if p is not None]
     return -normal_quantile(min(max(*pvalues, 1e-300), 1.0 - 1e-15)) if pvalues else None
 
 

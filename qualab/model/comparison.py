@@ -175,18 +175,18 @@ class MetricLook:
     n_pairs: int
     fraction: float
     """Information so far: pairs over those that are planned; 1 at the last look."""
-    difference: float | None
-    interval: IntervalOf | None
+    difference: float | None = None
+    interval: IntervalOf | None = None
     """At the level of the boundary: a repeated confidence interval."""
-    statistic: float | None
+    statistic: float | None = None
     """Of the weaker test against ±margin, exact guard included, as a standard normal quantile."""
-    boundary: float | None
+    boundary: float | None = None
     """What the statistic must reach; None where there is nothing new to look at, or no level to spend yet."""
-    pvalue_loss: float | None
+    pvalue_loss: float | None = None
     """One-sided: small where the candidate is worse."""
-    pvalue_gain: float | None
-    harm_boundary: float | None
-    pvalue_adjusted: float | None
+    pvalue_gain: float | None = None
+    harm_boundary: float | None = None
+    pvalue_adjusted: float | None = None
     """Two-sided, for all looks and all primary metrics."""
     decision: LookDecision
     """What holds from this look on; what an earlier look proved stays proven, and harm goes before it."""
@@ -486,10 +486,6 @@ class SealedAnalysis:
     previous: str
     """The seal before it, or the hash of the comparison's plan."""
     seal: str
-
-    @property
-    def is_sealed(self) -> bool:
-        return bool(self.seal)
 
 
 def seal_of(body: str, *, previous: str) -> str:
