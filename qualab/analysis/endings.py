@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qualab.model.comparison import ArmSummary, LeakSummary, ReasoningSummary, Thoughts
-from qualab.model.items import Answer, Item, Reply
+from qualab.model.items import Answer, Item, Place, Reply
 from qualab.model.names import AnswerStatus, ArmName, LeakKind
 from qualab.model.plan import OTHERS_CAP, Plan
 from qualab.model.reason import Reason
@@ -30,16 +30,12 @@ OPENS = re.compile(r"<think(?:ing)?>|<reasoning>|<thought>|\[THINK\]|◁think▷
 CLOSES = re.compile(r"</think(?:ing)?>|</reasoning>|</thought>|\[/THINK\]|◁/think▷|<\|channel\|>final", re.IGNORECASE)
 """The marks of models around what they think, where no reasoning parser takes it out of the text."""
 
-Place = tuple[int, int]
-"""Position and repeat."""
-
 
 @dataclass(slots=True)
 class _ArmThoughts:
     n_tagged: int = 0
     n_apart: int = 0
     characters: dict[Place, int] = field(default_factory=dict)
-    """Of every generation that came back, with thoughts or without."""
     cut: set[Place] = field(default_factory=set)
 
     def add(self, reply: Reply, place: Place) -> None:

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from qualab.analysis.ruling import MAX_ITEMS, MetricRule, is_one_sided, is_out_of_reach
+from qualab.analysis.ruling import MAX_ITEMS, is_one_sided, is_out_of_reach, proves_margin
 from qualab.analysis.samples import LabelSample, MeanSample, Sample, Streams
 from qualab.errors import InsufficientData
 from qualab.model.comparison import Evidence, GlobalTest, IntervalOf, ItemsRange
 from qualab.model.names import EvidenceKind, MetricKind
-from qualab.model.plan import MetricSpec
+from qualab.model.plan import MetricRule, MetricSpec
 from qualab.model.reason import Reason
 from qualab.stats.bounded import BoundedMean
 from qualab.stats.checks import FloatArray, IntArray
@@ -66,7 +66,7 @@ class Bounds:
 
     def prove(self, rule: MetricRule) -> bool:
         """Tell whether the interval and the tests at the margin prove the objective."""
-        return rule.is_proven_by(self.intervals[0], self.pvalue_equivalence, self.pvalue_equivalence_exact)
+        return proves_margin(rule, self.intervals[0], self.pvalue_equivalence, self.pvalue_equivalence_exact)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,11 +158,6 @@ class Counts(MeanPairs):
 
     def sides(self, _: np.random.Generator) -> tuple[float, float]:
         return mcnemar_sides(self.counts.gains, self.counts.losses)
-
-    def guarded_margin(self, limit: float, rule: MetricRule) -> float:
-        """Return the smallest margin that the exact guard accepts as well."""
-        counts = self.counts if rule.higher_is_better else self.counts.swapped()
-        return max(limit, provable_margin(counts, alpha=rule.alpha, is_one_sided=is_one_sided(rule)))
 
 
 class Clusters(MeanPairs):
@@ -349,8 +344,9 @@ def evidence_of(
     gains, losses, n_changed = pairs.changes(rule)
     limits = bounds.intervals[0]
     margin = None if limits is None else min(1.0, max(0.0, rule.larger(-limits.low, limits.high)))
-    if margin is not None and isinstance(pairs, Counts):
-        margin = pairs.guarded_margin(margin, at_level)
+    if margin is not None and isinstance(pairs, Counts):  # the exact guard has to accept it as well
+        counts = pairs.counts if rule.higher_is_better else pairs.counts.swapped()
+        margin = max(margin, provable_margin(counts, alpha=inner, is_one_sided=is_one_sided(rule)))
     intervals = [
         None if found is None else replace(with_zero(found, test.pvalue, level), confidence_level=1.0 - shown)
         for found, level, shown in ((limits, inner, 2.0 * rule.alpha), (bounds.intervals[1], outer, rule.alpha))
@@ -436,7 +432,7 @@ def with_items_needed(evidence: Evidence, rule: MetricRule, pairs: Pairs | None 
         return low, least and max(at, least), high and least and max(high, least)
 
     (low, at, high), (low_seen, at_seen, high_seen) = sizes(0.0), sizes(seen)
-    is_reached = not is_out_of_reach(evidence, rule, higher_is_better=rule.higher_is_better)
+    is_reached = not is_out_of_reach(evidence, rule)
     return replace(
         evidence,
         items_needed=at,
@@ -592,7 +588,6 @@ def _means(family: Sequence[FamilyMember]) -> list[FamilyMember]:
 
 
 def _table(means: Sequence[FamilyMember], n_units: int) -> FloatArray:
-    """Sums of differences, units × metrics."""
     columns = [
         np.bincount(one.sample.unit, weights=one.sample.differences, minlength=n_units).astype(np.float64)
         for one in means

@@ -18,12 +18,12 @@ from functools import lru_cache
 from qualab.analysis.evidence import Bounds, Pairs, pairs_of, with_zero
 from qualab.analysis.judge import NO_PAIRS, Judgement, change_inside, leave_open, policy_results
 from qualab.analysis.missing import lost_pairs, missing_summary
-from qualab.analysis.ruling import PROVEN, MetricRule, bounds_of, is_changed, is_one_sided
+from qualab.analysis.ruling import PROVEN, bounds_of, is_changed, is_one_sided
 from qualab.analysis.samples import Layout, Sample, Scores, Streams, missing_of, sample_of
 from qualab.model.comparison import Evidence, Look, LooksTaken, MetricLook, PolicyResult
 from qualab.model.items import Item
 from qualab.model.names import ArmName, LookDecision, MissingPolicy, Verdict
-from qualab.model.plan import LookPlan, MetricSpec, Plan
+from qualab.model.plan import LookPlan, MetricRule, MetricSpec, Plan
 from qualab.model.reason import Reason
 from qualab.stats.distributions import normal_quantile, normal_sf
 from qualab.stats.looks import sequential_pvalue, spending_boundaries
@@ -63,7 +63,6 @@ def take_look(data: LookData, *, n_items: int, input_hash: str) -> Look:
 
 
 def _history(metric: str, looks: Sequence[Look]) -> tuple[float, ...]:
-    """The fractions of the information at which a metric was looked at: those that brought something new."""
     return tuple(sorted({one.fraction for one in _looks_at(metric, looks) if one.fraction > 0.0}))
 
 
@@ -115,7 +114,7 @@ def _tested(
     spec: MetricSpec, sample: Sample, fractions: tuple[float, ...], data: LookData, unchanged: MetricLook
 ) -> MetricLook:
     """The tests at this look's boundaries. A small loss or gain goes on, so that it can be proven inside the margin."""
-    rule, name = MetricRule.of(data.plan, spec), f"look {data.number} {spec.id}"
+    rule, name = data.plan.rule_for(spec), f"look {data.number} {spec.id}"
     level, of_harm = level_of(fractions, rule.alpha), harm_alpha(data.plan, data.looks)
     at_level = replace(rule, alpha=max(level, LEAST_SHOWN))
     pairs = pairs_of(sample.under(MissingPolicy.COMPLETE, right=1.0))
@@ -151,7 +150,6 @@ def _tested(
 
 
 def _all_agree(spec: MetricSpec, sample: Sample, rule: MetricRule, data: LookData) -> bool:
-    """Whether every way of treating the answers that are missing so far proves the objective."""
     missing = missing_of(data.plan.members_of(spec), data.scores, data.layout)
     if not missing.either:
         return True

@@ -11,7 +11,7 @@ from statistics import median
 
 import numpy as np
 
-from qualab.analysis.samples import Column, Key, Layout, Scores, read_scores
+from qualab.analysis.samples import Column, Layout, Scores, read_scores
 from qualab.analysis.scoring import scores_of
 from qualab.model.comparison import (
     Comparison,
@@ -31,7 +31,7 @@ from qualab.model.engine import (
     TokensCompared,
     first_tokens_seen,
 )
-from qualab.model.items import Item, generations, n_requests
+from qualab.model.items import Item, Place, generations, n_requests
 from qualab.model.names import ArmName, MetricKind, RequestKind
 from qualab.model.plan import MetricSpec, Plan
 from qualab.model.ports import ScoredTasks, Stored
@@ -45,7 +45,7 @@ from qualab.stats.noise import (
     weighted_median,
 )
 
-Texts = Mapping[Key, str]
+Texts = Mapping[Place, str]
 """Generated texts by position and repeat."""
 
 
@@ -98,7 +98,7 @@ def differing(
     return floor, repeats
 
 
-def _compared(one: Texts, other: Texts, keys: Sequence[Key]) -> TextsCompared | None:
+def _compared(one: Texts, other: Texts, keys: Sequence[Place]) -> TextsCompared | None:
     if not keys:
         return None
     pairs = [(one[key], other[key]) for key in keys]
@@ -113,7 +113,7 @@ def _compared(one: Texts, other: Texts, keys: Sequence[Key]) -> TextsCompared | 
 
 
 def _odd(
-    one: Mapping[Key, object], again: Mapping[Key, object], candidate: Mapping[Key, object], keys: Sequence[Key]
+    one: Mapping[Place, object], again: Mapping[Place, object], candidate: Mapping[Place, object], keys: Sequence[Place]
 ) -> OddOneOut | None:
     """Items are independent of each other, their repeats are not: the first repeat stands for its item."""
     firsts = [key for key in keys if key[1] == 0]
@@ -150,7 +150,6 @@ def _column(members: Sequence[MetricSpec], scores: Scores, arm: ArmName) -> Colu
 
 
 def _repeat_summary(plan: Plan, scores: Scores, layout: Layout) -> RepeatSummary | None:
-    """None where every item is asked once."""
     k = plan.sampling.repeats
     if k == 1:
         return None

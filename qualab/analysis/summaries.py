@@ -11,11 +11,8 @@ from typing import Any, NamedTuple
 from qualab.analysis.drafter import DraftedAnswers
 from qualab.analysis.endings import LeakCount, LeakTrace, ThoughtCount, leaks_in
 from qualab.model.comparison import ArmSummary, PairSummary
-from qualab.model.items import Answer, Item
+from qualab.model.items import Answer, Item, Place
 from qualab.model.names import AnswerStatus, ArmName, LeakKind, RequestKind
-
-Key = tuple[int, int]
-"""Position and repeat."""
 
 
 @dataclass(slots=True)
@@ -68,7 +65,7 @@ class Unanswered:
     """Collects which answers (by position and repeat) an arm lacks, and why."""
 
     def __init__(self) -> None:
-        self._reasons: defaultdict[Key, dict[ArmName, set[tuple[AnswerStatus, int, str, str]]]]
+        self._reasons: defaultdict[Place, dict[ArmName, set[tuple[AnswerStatus, int, str, str]]]]
         self._reasons = defaultdict(lambda: {arm: set() for arm in ArmName})
 
     def add(self, answer: Answer) -> None:
@@ -79,7 +76,7 @@ class Unanswered:
             self._reasons[answer.position, answer.repeat][answer.arm].add(reason)
 
     @property
-    def same_in_both(self) -> frozenset[Key]:
+    def same_in_both(self) -> frozenset[Place]:
         """Answers that both arms lack with the same status and reason, where asking again does not help."""
         return frozenset(
             key
@@ -118,7 +115,7 @@ class Summary:
         self._arms = {arm: _ArmCount() for arm in ArmName}
         self._pairs = Counter[str]()
         self._waiting: dict[tuple[int, int, int], _Trace] = {}
-        self._is_same: dict[Key, bool] = {}
+        self._is_same: dict[Place, bool] = {}
         self.drafted = DraftedAnswers()
         self.thoughts = ThoughtCount()
         self.unanswered = Unanswered()
@@ -159,7 +156,7 @@ class Summary:
         self._is_same[key] = is_same and self._is_same.get(key, True)
 
     @property
-    def same_texts(self) -> set[Key]:
+    def same_texts(self) -> set[Place]:
         """Where both arms generated the same texts."""
         return {key for key, is_same in self._is_same.items() if is_same}
 
@@ -186,7 +183,6 @@ _CONTENT = ("text", "loglikelihood", "is_greedy", "finish_reason", "system_finge
 
 
 def _content(answer: Answer) -> bytes:
-    """Everything of an answer, in a spelling that stays."""
     reply = answer.reply
     place = (answer.arm.value, answer.position, answer.choice, answer.repeat, answer.request_hash, reply.status.value)
     said = tuple(getattr(reply, name) for name in _CONTENT)

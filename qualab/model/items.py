@@ -17,6 +17,8 @@ from qualab.model.names import AnswerStatus, Api, ArmName, RequestKind
 from qualab.model.plan import SamplingPlan
 
 JsonObject = dict[str, Any]
+Place = tuple[int, int]
+"""An item's position, and a repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,17 +362,7 @@ def _question(prompt: Prompt, api: Api) -> JsonObject:
             f"A prompt of {form} cannot go to the {api} route",
             hint="Apply the chat template for the chat route, and only there",
         )
-    return {"messages": _messages(prompt.text)} if prompt.is_chat else {"prompt": prompt.text}
-
-
-def _messages(text: str) -> list[JsonObject]:
-    try:
-        messages = json.loads(text)
-    except ValueError as exc:
-        raise BrokenTask("The chat messages of a prompt are not JSON", hint="Check the task's template") from exc
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise BrokenTask("The chat messages of a prompt are not a list of objects", hint="Check the task's template")
-    return messages
+    return {"messages": json.loads(prompt.text)} if prompt.is_chat else {"prompt": prompt.text}
 
 
 def loglikelihood_parts(prompt: Prompt) -> tuple[str, str]:

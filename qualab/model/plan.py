@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import ClassVar, TypeVar
 
@@ -83,10 +83,6 @@ class Pinning:
     is_pinned: bool
     unpinned: tuple[Reason, ...]
     found: tuple[PinFound, ...]
-
-    @classmethod
-    def of(cls, pins: Pins, found: tuple[PinFound, ...]) -> Pinning:
-        return cls(is_pinned=not pins.unpinned, unpinned=pins.unpinned, found=found)
 
 
 def digest_of(image: str) -> str:
@@ -198,11 +194,6 @@ class Imported:
     """Both are runs of this store, of comparisons of their own."""
     leaves_unasked: bool = False
     """What only one of two runs asked is no item of this comparison, and not missing."""
-
-    @property
-    def is_of_drafter(self) -> bool:
-        """Whether the logs tell that the candidate has a drafter and the baseline has none."""
-        return bool(self.plan_hash)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,6 +338,24 @@ class DecisionRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRule(DecisionRule):
+    """The plan's rule for one metric: with its own margin, and which way is better."""
+
+    higher_is_better: bool = True
+
+    @property
+    def sides(self) -> tuple[bool, bool]:
+        """Whether the tests against −margin, and against +margin, have to reject."""
+        if self.objective is Objective.EQUIVALENCE:
+            return True, True
+        return self.higher_is_better, not self.higher_is_better
+
+    def larger(self, lower: float, upper: float) -> float:
+        """The larger value of those sides of the margin that the objective takes."""
+        return max(value for value, is_taken in zip((lower, upper), self.sides, strict=True) if is_taken)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
     """What was taken as true when the plan was made. Primary metrics by id; a fraction each."""
 
@@ -445,10 +454,12 @@ class Plan:
         names = (metric.id, metric.task, *(benchmarks if len(benchmarks) == 1 else ()))
         return next((values[name] for name in names if name in values), None)
 
-    def rule_for(self, metric: MetricSpec) -> DecisionRule:
+    def rule_for(self, metric: MetricSpec) -> MetricRule:
         """The rule with this metric's own margin."""
+        values = {one.name: getattr(self.rule, one.name) for one in fields(self.rule)}
         margin = self.named(metric, self.rule.margins)
-        return replace(self.rule, margin=self.rule.margin if margin is None else margin, margins={})
+        own = {"margin": self.rule.margin if margin is None else margin, "margins": {}}
+        return MetricRule(**{**values, **own}, higher_is_better=metric.higher_is_better)
 
     def score_bounds_of(self, metric: MetricSpec) -> tuple[float, float]:
         """The lowest and the highest score that the metric can have."""

@@ -116,12 +116,6 @@ def test_stop_strings_of_another_type_are_a_broken_task(until: object) -> None:
         generation_request(Prompt(text="q", gen_kwargs={"until": until}), sampling=COMPLETIONS)
 
 
-@pytest.mark.parametrize("text", ["not json", '{"role": "user"}', '["hi"]'])
-def test_malformed_messages_are_a_broken_task(text: str) -> None:
-    with pytest.raises(BrokenTask, match="messages"):
-        generation_request(Prompt(text=text, is_chat=True), sampling=CHAT)
-
-
 def test_a_prompt_must_fit_its_route() -> None:
     with pytest.raises(InvalidValue, match="chat"):
         generation_request(Prompt(text="plain"), sampling=CHAT)
