@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
@@ -31,7 +32,7 @@ from qualab.stats.equivalence import equivalence, forget_guard, provable_margin
 from qualab.stats.f1 import JoinedAnswers, LabelledAnswers, bound_macro_f1
 from qualab.stats.interval import ConfidenceInterval, clopper_pearson, tango
 from qualab.stats.mean import MeanDifference, cluster_codes, mean_difference
-from qualab.stats.resampling import global_sign_flip, holm, max_t, sign_flip
+from qualab.stats.resampling import ResamplingResult, global_sign_flip, holm, max_t, sign_flip
 from qualab.stats.sizing import items_needed, items_wald_equivalence
 
 N_RESAMPLES = 9_999
@@ -81,6 +82,11 @@ class DifferenceTest:
     n_resamples: int = 0
 
 
+def _resampled(found: ResamplingResult) -> DifferenceTest:
+    exact = found.pvalue_whole if found.is_exact else None
+    return DifferenceTest(pvalue=found.pvalue, pvalue_exact=exact, n_resamples=found.n_resamples)
+
+
 class MeanPairs:
     """Pairs of scores whose mean is the metric, none missing."""
 
@@ -122,9 +128,7 @@ class MeanPairs:
         }
 
     def _flips(self, rng: np.random.Generator) -> DifferenceTest:
-        found = sign_flip(self.differences, cluster=self.codes, rng=rng)
-        exact = found.pvalue_whole if found.is_exact else None
-        return DifferenceTest(pvalue=found.pvalue, pvalue_exact=exact, n_resamples=found.n_resamples)
+        return _resampled(sign_flip(self.differences, cluster=self.codes, rng=rng))
 
     def _unpaired(self) -> float:
         baseline, candidate = self.counts.accuracies
@@ -267,7 +271,7 @@ class LabelPairs:
         alphas = (rule.alpha, *levels)
         enough = self.n_changed_units >= ENOUGH_CHANGES
         drawn = [alpha for alpha in alphas if enough and alpha >= LEAST_RESAMPLED]
-        intervals: dict[float, ConfidenceInterval | None] = {}
+        intervals: dict[float, ConfidenceInterval] = {}
         standard_error = note = None
         if drawn:
             try:
@@ -279,28 +283,21 @@ class LabelPairs:
             except InsufficientData:
                 drawn = []
         for alpha in {*alphas} - {*drawn}:
-            intervals[alpha] = self._counted(1.0 - 2.0 * alpha)
+            with suppress(InsufficientData):
+                intervals[alpha] = bound_macro_f1(self.tasks, confidence_level=1.0 - 2.0 * alpha)
         if rule.alpha not in drawn:
-            note = Reason("counted" if intervals[rule.alpha] else "no-bound", {"n": self.n_changed})
+            note = Reason("counted" if intervals.get(rule.alpha) else "no-bound", {"n": self.n_changed})
             standard_error = None
         baseline, candidate = self.joined.scores
         return Bounds(
             difference=candidate - baseline,
-            intervals=_intervals(*(intervals[alpha] for alpha in alphas)),
+            intervals=_intervals(*map(intervals.get, alphas)),
             standard_error=standard_error,
             note=note,
         )
 
-    def _counted(self, confidence_level: float) -> ConfidenceInterval | None:
-        try:
-            return bound_macro_f1(self.tasks, confidence_level=confidence_level)
-        except InsufficientData:
-            return None
-
     def test(self, rng: np.random.Generator) -> DifferenceTest:
-        found = self.joined.swap_test(n_resamples=N_RESAMPLES, rng=rng)
-        exact = found.pvalue_whole if found.is_exact else None
-        return DifferenceTest(pvalue=found.pvalue, pvalue_exact=exact, n_resamples=found.n_resamples)
+        return _resampled(self.joined.swap_test(n_resamples=N_RESAMPLES, rng=rng))
 
     def sides(self, rng: np.random.Generator) -> tuple[float, float]:
         # half of the swaps' p-value, which is no smaller than 1 in 10,000

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from qualab.analysis.evidence import Bounds, Pairs, pairs_of, with_zero
+from qualab.analysis.evidence import Pairs, pairs_of, with_zero
 from qualab.analysis.judge import NO_PAIRS, Judgement, change_inside, leave_open, policy_results
 from qualab.analysis.missing import lost_pairs, missing_summary
 from qualab.analysis.ruling import PROVEN, bounds_of, is_changed, is_one_sided
 from qualab.analysis.samples import Layout, Sample, Scores, Streams, missing_of, sample_of
 from qualab.model.comparison import Evidence, Look, LooksTaken, MetricLook, PolicyResult
-from qualab.model.items import Item
+from qualab.model.items import Item, n_requests
 from qualab.model.names import ArmName, LookDecision, MissingPolicy, Verdict
 from qualab.model.plan import LookPlan, MetricRule, MetricSpec, Plan
 from qualab.model.reason import Reason
@@ -133,12 +133,13 @@ def _tested(
     decided_at = None if decision is LookDecision.CONTINUE else data.number
     if was_proven and decision is not LookDecision.HARM:
         decision, decided_at = unchanged.decision, unchanged.decided_at
+    pvalues = [p for p in (bounds.pvalue_equivalence, bounds.pvalue_equivalence_exact) if p is not None]
     one_sided, interval = sequential_pvalue(min(loss, gain, 1.0), fractions), bounds.intervals[0]
     return replace(
         unchanged,
         difference=bounds.difference,
         interval=interval and with_zero(interval, 2.0 * min(loss, gain), at_level.alpha),
-        statistic=_statistic(bounds),
+        statistic=-normal_quantile(min(max(*pvalues, 1e-300), 1.0 - 1e-15)) if pvalues else None,
         boundary=boundary_of(fractions, rule.alpha),
         pvalue_loss=loss,
         pvalue_gain=gain,
@@ -160,12 +161,6 @@ def _all_agree(spec: MetricSpec, sample: Sample, rule: MetricRule, data: LookDat
     return all(one.is_equivalent for one in results)
 
 
-def _statistic(bounds: Bounds) -> float | None:
-    """The weaker test as a standard normal quantile; None where there is no p-value to make one of."""
-    pvalues = [p for p in (bounds.pvalue_equivalence, bounds.pvalue_equivalence_exact) if p is not None]
-    return -normal_quantile(min(max(*pvalues, 1e-300), 1.0 - 1e-15)) if pvalues else None
-
-
 def looks_taken(plan: Plan, looks: Sequence[Look], items: Sequence[Item]) -> LooksTaken | None:
     """Summarize a run with looks; None where the plan has none.
 
@@ -175,13 +170,12 @@ def looks_taken(plan: Plan, looks: Sequence[Look], items: Sequence[Item]) -> Loo
     if plan.looks is None:
         return None
     n_asked = looks[-1].n_items if looks else len(items)
-    saved = sum(len(item.requests) for item in items[n_asked:])
     return LooksTaken(
         n_planned=plan.looks.n_looks,
         looks=tuple(looks),
         n_items=n_asked,
         n_items_planned=len(items),
-        n_requests_saved=saved * plan.sampling.repeats * len(ArmName),
+        n_requests_saved=n_requests(items[n_asked:], plan.sampling) * len(ArmName),
     )
 
 

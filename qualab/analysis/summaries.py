@@ -46,7 +46,8 @@ class _ArmCount:
     def summary(self, arm: ArmName) -> ArmSummary:
         totals = ("retries", "prompt_tokens", "completion_tokens", "empty_answers", "stop_string_answers")
         names = ("statuses", "finish_reasons", "fingerprints", "models")
-        counts: Any = {name: {key: n for key, n in sorted(getattr(self, name).items()) if key} for name in names}
+        fields: dict[str, Any] = {name: self.totals[name] for name in totals}
+        fields |= {name: {key: n for key, n in sorted(getattr(self, name).items()) if key} for name in names}
         ordered = sorted(self.latencies)
         p50, p99 = (ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else None for q in (0.5, 0.99))
         return ArmSummary(
@@ -56,8 +57,7 @@ class _ArmCount:
             truncated_share=self.truncated / self.generations if self.generations else None,
             latency_p50_s=p50,
             latency_p99_s=p99,
-            **{name: self.totals[name] for name in totals},
-            **counts,
+            **fields,
         )
 
 

@@ -126,7 +126,6 @@ class PolicyResult:
     interval: IntervalOf | None
     """At 1 - 2 alpha."""
     is_equivalent: bool
-    """Or non-inferior, as planned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +188,6 @@ class MetricLook:
     pvalue_adjusted: float | None = None
     """Two-sided, for all looks and all primary metrics."""
     decision: LookDecision
-    """What holds from this look on; what an earlier look proved stays proven, and harm goes before it."""
     decided_at: int | None
 
 
@@ -250,7 +248,6 @@ class PairSummary:
     """How the two arms' answers to the same requests compare, before any scoring."""
 
     n_pairs: int
-    """Generations that both arms answered."""
     same_text: int
     finish_reasons_differ: int
     prompt_tokens_differ: int
@@ -467,7 +464,6 @@ class SignOff:
     comparison_id: str
     plan_hash: str
     analysis_hash: str
-    """Of the analysis that was accepted (its seal)."""
     verdict: Verdict
     signed_by: str
     note: str

@@ -285,7 +285,6 @@ class Segment:
     after: Counters | None
     """None where the engine's metrics are closed."""
     attempts: int
-    """Requests that this run sent to the arm meanwhile, repeated attempts included."""
     prompt_tokens: int
 
     @property

@@ -315,8 +315,7 @@ def sent_name(name: str) -> str:
 def generation_request(prompt: Prompt, *, sampling: SamplingPlan) -> Request:
     """The request of one generation. `prompt.gen_kwargs` are the resolved settings, overrides applied.
 
-    Raises InvalidValue where the prompt does not fit the route or a setting is reserved, BrokenTask where the
-    settings or the messages are malformed.
+    Raises InvalidValue where a setting is reserved, BrokenTask where one is malformed.
     """
     settings = dict(prompt.gen_kwargs or {})
     _check_settings(settings)
@@ -327,11 +326,10 @@ def generation_request(prompt: Prompt, *, sampling: SamplingPlan) -> Request:
         "temperature": settings.pop("temperature", 0),
     }
     settings.pop("do_sample", None)
-    stop = _stop_strings(settings.pop("until", None))
-    if sampling.api is Api.CHAT:
-        stop = stop[:MAX_CHAT_STOPS]
+    stop = _stop_strings(settings.pop("until", None))[: MAX_CHAT_STOPS if sampling.api is Api.CHAT else None]
     rest = {name: settings[name] for name in sorted(settings)}
-    payload = {**_question(prompt, sampling.api), **limits, **({"stop": stop} if stop else {}), **rest}
+    question = {"messages": json.loads(prompt.text)} if prompt.is_chat else {"prompt": prompt.text}
+    payload = {**question, **limits, **({"stop": stop} if stop else {}), **rest}
     return Request(choice=0, api=sampling.api, payload=payload)
 
 
@@ -355,32 +353,15 @@ def _stop_strings(until: object) -> list[str]:
     raise BrokenTask(f"Generation setting 'until' is {until!r}", hint="It must be a string or a list of strings")
 
 
-def _question(prompt: Prompt, api: Api) -> JsonObject:
-    if prompt.is_chat is not (api is Api.CHAT):
-        form = "chat messages" if prompt.is_chat else "plain text"
-        raise InvalidValue(
-            f"A prompt of {form} cannot go to the {api} route",
-            hint="Apply the chat template for the chat route, and only there",
-        )
-    return {"messages": json.loads(prompt.text)} if prompt.is_chat else {"prompt": prompt.text}
-
-
 def loglikelihood_parts(prompt: Prompt) -> tuple[str, str]:
     """The two texts whose token ids a log-likelihood request needs: the context, and context and continuation together.
 
     As in lm-eval, white space at the end of the context belongs to the continuation. Raises BrokenTask for an empty
     context, which leaves nothing to condition on.
     """
-    if prompt.is_chat:
-        raise BrokenTask(
-            "A log-likelihood request cannot be made of chat messages",
-            hint="Run this task without the chat template, or its generative form",
-        )
     context = prompt.text.rstrip()
     if not context:
-        raise BrokenTask(
-            "The context of a log-likelihood request is empty", hint="Check the task's doc_to_text and description"
-        )
+        raise BrokenTask("The context of a log-likelihood request is empty", hint="Check the task's doc_to_text")
     return context, prompt.text + prompt.continuation
 
 

@@ -76,7 +76,6 @@ class LoggedTask:
     config: JsonObject = field(default_factory=dict)
     generation: JsonObject = field(default_factory=dict)
     scoring: str = ""
-    """Filters and metrics, as text that can be compared."""
     kind: RequestKind | None = None
     higher_is_better: Mapping[str, bool] = field(default_factory=dict)
 
@@ -106,7 +105,6 @@ class LoggedRun:
     """The run's own aggregates: by task or group, then by "metric,filter"."""
     metrics: Mapping[str, MetricSpec] = field(default_factory=dict)
     plan: JsonObject | None = None
-    """The plan of the comparison that these files were exported from."""
     plan_hash: str = ""
     exported_from: str = ""
     """As "ID/baseline": which run of which comparison this is."""

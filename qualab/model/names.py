@@ -121,9 +121,7 @@ class LookDecision(StrEnum):
     CONTINUE = "continue"
     PROVEN = "proven"
     IMPROVEMENT = "improvement"
-    """The candidate is plainly better: no equivalence either."""
     HARM = "harm"
-    """The candidate is plainly worse: go no further."""
 
 
 class MetricKind(StrEnum):

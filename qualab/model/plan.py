@@ -191,7 +191,6 @@ class Imported:
     tasks_with_more_answers: tuple[str, ...] = ()
     """Tasks whose scores come from more than the stored texts: the same text may well have another score."""
     is_of_store: bool = False
-    """Both are runs of this store, of comparisons of their own."""
     leaves_unasked: bool = False
     """What only one of two runs asked is no item of this comparison, and not missing."""
 

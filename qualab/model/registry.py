@@ -126,7 +126,6 @@ class VerdictSummary:
     id: str
     status: ComparisonStatus
     has_ended: bool
-    """Nothing more comes, unless it is resumed."""
     verdict: Verdict | None
     plan_hash: str
     label: str
@@ -134,7 +133,6 @@ class VerdictSummary:
     finished_at: datetime | None
     stop_reason: str
     error: Mapping[str, str]
-    """What kept it from running: code, message, hint; empty otherwise."""
 
     @classmethod
     def of(cls, summary: ComparisonSummary) -> VerdictSummary:

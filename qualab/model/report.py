@@ -72,7 +72,6 @@ class Table:
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     is_wide: bool = False
-    """Set small on paper, scrolls on a narrow screen."""
     is_form: bool = False
     """Empty cells are filled in with a pen."""
     dispensable: tuple[str, ...] = ()
@@ -252,12 +251,6 @@ class GateResult:
     @property
     def primaries(self) -> tuple[MetricResult, ...]:
         return tuple(metric for metric in self.metrics if metric.is_primary)
-
-    @property
-    def confidence_level(self) -> float | None:
-        """Of the intervals that decide; None where there is none."""
-        found = (metric.evidence.equivalence_interval for metric in self.metrics if metric.evidence)
-        return next((one.confidence_level for one in found if one), None)
 
     @property
     def alarms(self) -> tuple[MetricResult, ...]:
