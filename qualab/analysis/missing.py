@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 
@@ -33,11 +34,7 @@ def lost_pairs(rule: DecisionRule, missing: MissingCount, summary: MissingSummar
 
 def tipping_point(proves: Callable[[int], bool], most: int) -> int:
     """The most pairs of `most` that may be lost with the objective still proven, where all of them may not."""
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if proves(middle) else (low, middle)
-    return low
+    return bisect_left(range(1, most), True, key=lambda n_lost: not proves(n_lost))
 
 
 def remedy_of(comparison: Comparison, arms: Sequence[ArmSummary]) -> str:
