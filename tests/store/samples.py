@@ -254,7 +254,7 @@ def make_noise() -> NoiseFloor:
         candidate=replace(texts, first_difference=None),
         odd_texts=odd,
         metrics=(metric, replace(metric, odd=None)),
-        note="",
+        note=None,
     )
 
 
@@ -298,7 +298,7 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
         provable_margin=0.4,
         items_needed=None,
         n_resamples=9_999,
-        note="",
+        note=None,
     )
     policy = PolicyResult(policy=MissingPolicy.WRONG, difference=0.0, interval=None, is_equivalent=False)
     result = MetricResult(
