@@ -15,7 +15,7 @@ from qualab.analysis.judge import WORST_CASES, conclude, is_equivalent, judge, p
 from qualab.analysis.looks import judge_at, levels_at, looks_taken, pvalue_at
 from qualab.analysis.missing import lost_pairs, missing_caveats, missing_cost, missing_summary, remedy_of, tipping_point
 from qualab.analysis.noise import differing, first_token_summary
-from qualab.analysis.ruling import MetricRule, suspicions
+from qualab.analysis.ruling import suspicions
 from qualab.analysis.samples import (
     Layout,
     MeanSample,
@@ -42,7 +42,7 @@ from qualab.model.comparison import (
 from qualab.model.engine import Observation, pins_seen
 from qualab.model.items import Item
 from qualab.model.names import ArmName, MetricKind, MissingPolicy, RequestKind, Verdict
-from qualab.model.plan import MetricSpec, Pinning, Plan
+from qualab.model.plan import MetricRule, MetricSpec, Pinning, Plan
 from qualab.model.ports import ScoredTasks, Stored
 from qualab.model.reason import Reason
 
@@ -57,11 +57,8 @@ class Metric:
     n_left_out: int
     missing: MissingCount
     sample: Sample | Reason
-    """Or why there is none."""
     complete: Sample | None
-    """None where no pair is complete."""
     pairs: Pairs | None
-    """What tests the complete pairs."""
     looks: LooksTaken | None
     """None where they do not decide this metric."""
 
@@ -135,7 +132,6 @@ def analyse(
 def _values(
     scores: Scores, plan: Plan, tasks: ScoredTasks, layout: Layout, arm: ArmName
 ) -> dict[str, dict[str, float]]:
-    """The arm's aggregates over complete pairs, by the harness's own aggregation."""
     columns: dict[str, dict[str, list[Any]]] = {}
     for spec in plan.metrics:
         if spec.kind is MetricKind.GROUP_MEAN or spec.task not in layout.tasks:
@@ -256,7 +252,7 @@ class MetricTable:
         complete = complete if complete and complete.n_items else None
         return Metric(
             spec=spec,
-            rule=MetricRule.of(self.plan, spec),
+            rule=self.plan.rule_for(spec),
             n_items=n_answers // self.plan.sampling.repeats,
             n_left_out=n_answers - n_kept,
             missing=missing_of(members, self.scores, self.layout),
@@ -267,7 +263,6 @@ class MetricTable:
         )
 
     def _row(self, metric: Metric, evidence: Evidence | None, *, equals: str = "") -> MetricResult:
-        """The row of a metric that has this adjusted evidence."""
         row = MetricResult(
             **self._names(metric.spec),
             n_items=metric.n_items,
@@ -296,7 +291,6 @@ class MetricTable:
         return replace(row, verdict=judgement.verdict, reason=judgement.reason, evidence=judgement.evidence)
 
     def _names(self, spec: MetricSpec) -> dict[str, Any]:
-        """What a row has of its own that shares the evidence of another."""
         baseline, candidate = (self.values[arm].get(spec.task, {}).get(spec.key) for arm in ArmName)
         return {
             "id": spec.id,

@@ -61,16 +61,11 @@ class DraftingCount:
 
     n_answers: int = 0
     n_told: int = 0
-    """Those of them that say what was drafted."""
     draft_tokens: int | None = 0
-    """None where an answer tells accepted tokens alone."""
     accepted_tokens: int = 0
     room: int = 0
-    """Tokens that could have been drafted."""
     rounds: list[int] = field(default_factory=list)
-    """Rounds with 0, 1, ... accepted tokens."""
     lengths: list[float] = field(default_factory=list)
-    """Mean length of each answer that says its rounds."""
 
     def add(self, reply: Reply) -> None:
         """Count one answer."""
@@ -331,7 +326,6 @@ def _baseline_troubles(seen: EngineHistory) -> Iterator[Reason]:
 
 
 def _is_baseline_known(seen: EngineHistory, engine: Engine | None) -> bool:
-    """Whether anything tells that the baseline drafts, or does not."""
     counters = {arm: [one.after for one in seen.segments if one.arm is arm and one.after] for arm in ArmName}
     if seen.answers.tell(BASELINE) or any(one.tells_drafting for one in counters[BASELINE]):
         return True
@@ -361,7 +355,6 @@ def unread(engine: Engine | None) -> Reason:
 
 
 def _idle_troubles(seen: EngineHistory, tasks: Sequence[TaskDrafting]) -> Iterator[Reason]:
-    """Tasks, and parts of them, that drafted nothing; or nothing that tells."""
     uncounted = tuple(
         name
         for name in seen.tasks
@@ -396,7 +389,6 @@ def _is_mostly_observed(seen: EngineHistory, one: TaskDrafting) -> bool:
 
 
 def _idle_parts(seen: EngineHistory, task: str) -> Iterator[Reason]:
-    """Parts of a task without a round, where the rest of it lets many be expected."""
     # accepted tokens where every step may be a round
     rounds = [
         (one, drafting.accepted_tokens if drafting.draft_tokens is None else drafting.drafts)
@@ -421,7 +413,6 @@ def _accepting_troubles(tasks: Sequence[TaskDrafting], floor: float) -> Iterator
 
 
 def _length_troubles(bins: Sequence[LengthBin]) -> Iterator[Reason]:
-    """Prompt lengths from which on nothing was drafted any more, where shorter ones had drafts."""
     alive = [number for number, one in enumerate(bins) if one.draft_tokens or one.accepted_tokens]
     beyond = bins[alive[-1] + 1 :] if alive else ()
     n_answers = sum(one.n_answers for one in beyond)
@@ -469,7 +460,6 @@ def _task_notes(seen: EngineHistory, one: TaskDrafting) -> Iterator[Reason]:
 
 
 def _traffic_notes(seen: EngineHistory) -> Iterator[Reason]:
-    """Restarts between stretches, and requests that nobody here sent."""
     for one in _restarted(seen.observations):
         if isinstance(one, EngineSeen):
             yield Reason("restarted-between", {"arm": one.arm, "time": f"{one.seen_at:%Y-%m-%d %H:%M}"})

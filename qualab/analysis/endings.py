@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from qualab.model.comparison import ArmSummary, LeakSummary, ReasoningSummary, Thoughts
-from qualab.model.items import Answer, Item, Reply
+from qualab.model.items import Answer, Item, Place, Reply
 from qualab.model.names import AnswerStatus, ArmName, LeakKind
 from qualab.model.plan import OTHERS_CAP, Plan
 from qualab.model.reason import Reason
@@ -28,16 +30,12 @@ OPENS = re.compile(r"<think(?:ing)?>|<reasoning>|<thought>|\[THINK\]|◁think▷
 CLOSES = re.compile(r"</think(?:ing)?>|</reasoning>|</thought>|\[/THINK\]|◁/think▷|<\|channel\|>final", re.IGNORECASE)
 """The marks of models around what they think, where no reasoning parser takes it out of the text."""
 
-Place = tuple[int, int]
-"""Position and repeat."""
-
 
 @dataclass(slots=True)
 class _ArmThoughts:
     n_tagged: int = 0
     n_apart: int = 0
     characters: dict[Place, int] = field(default_factory=dict)
-    """Of every generation that came back, with thoughts or without."""
     cut: set[Place] = field(default_factory=set)
 
     def add(self, reply: Reply, place: Place) -> None:
@@ -81,24 +79,38 @@ class ThoughtCount:
         if not any(one.n_tagged or one.n_apart or one.cut for one in (baseline, candidate)):
             return None
         places = baseline.characters.keys() & candidate.characters.keys()
-        lengths = [(place[0], candidate.characters[place] - baseline.characters[place]) for place in places]
-        cuts = [(place[0], (place in candidate.cut) - (place in baseline.cut)) for place in places]
+
+        def sign_test(changes: Iterable[tuple[int, int]]) -> float:
+            of_items = Counter[int]()  # repeats of an item are summed
+            for position, change in changes:
+                of_items[position] += change
+            return paired_pvalue(*(sum(sign * change > 0 for change in of_items.values()) for sign in (1, -1)))
+
         return ReasoningSummary(
             baseline=baseline.told,
             candidate=candidate.told,
             n_pairs=len(places),
-            pvalue_length=_sign_test(lengths),
-            pvalue_cut=_sign_test(cuts),
+            pvalue_length=sign_test((key[0], candidate.characters[key] - baseline.characters[key]) for key in places),
+            pvalue_cut=sign_test((key[0], (key in candidate.cut) - (key in baseline.cut)) for key in places),
         )
 
 
-def _sign_test(changes: Sequence[tuple[int, int]]) -> float:
-    """Two-sided mid-p of as many items with more as with less; repeats of an item are summed. 1 without any."""
-    of_items: dict[int, int] = {}
-    for position, change in changes:
-        of_items[position] = of_items.get(position, 0) + change
-    more, less = (sum(sign * change > 0 for change in of_items.values()) for sign in (1, -1))
-    return mcnemar(PairedCounts(n_items=len(of_items), gains=more, losses=less)).pvalue if more + less else 1.0
+def paired_pvalue(gains: int, losses: int) -> float:
+    """Test whether as many pairs changed one way as the other: two-sided, mid-p; 1 where none did."""
+    return mcnemar(PairedCounts(n_items=max(1, gains + losses), gains=gains, losses=losses)).pvalue
+
+
+def rate_pvalue(changes: npt.ArrayLike, items: npt.ArrayLike, *, repeats: int, rng: np.random.Generator) -> float:
+    """Compare both arms' rates of something that an answer shows or does not, two-sided.
+
+    Args:
+        changes: 1 where the candidate's answer alone shows it, -1 where the baseline's alone does.
+        items: the item of each answer; its repeats are no items of their own, and flip together.
+    """
+    signs = np.asarray(changes, dtype=np.float64)
+    if repeats == 1 or not signs.any():
+        return paired_pvalue(int(np.sum(signs > 0.0)), int(np.sum(signs < 0.0)))
+    return sign_flip(signs, cluster=np.asarray(items), rng=rng).pvalue
 
 
 def thought_caveats(found: ReasoningSummary | None, plan: Plan) -> Iterator[Reason]:
@@ -142,30 +154,24 @@ def odd_endings(arms: Sequence[ArmSummary], plan: Plan, *, beyond: bool) -> Iter
 
 
 Leaks = frozenset[LeakKind]
-NO_LEAK: Leaks = frozenset()
 SPECIAL_TOKEN = re.compile(
     r"<[|｜][^\s<>]{1,40}[|｜]>|\[\|[a-z]{2,20}\|\]|\[/?INST\]|</?s>"
     r"|<(?:pad|unk|bos|eos|(?:start|end)_of_turn|unused\d+|extra_id_\d+|0x[0-9A-F]{2})>"
 )
 """Control tokens of chat templates and tokenizers, as they look where an engine writes them out."""
-BROKEN = "\N{REPLACEMENT CHARACTER}"
-
-
-def stop_strings(item: Item) -> tuple[str, ...]:
-    """The stop strings of a generation's request; empty where there is no request, as in imported comparisons."""
-    return tuple(item.requests[0].payload.get("stop") or ()) if item.requests else ()
 
 
 def leaks_in(reply: Reply, item: Item) -> Leaks:
     """What one answer shows by itself."""
     text = reply.text or ""
+    stops = item.requests[0].payload.get("stop") or () if item.requests else ()  # imported items have no request
     found = {
-        LeakKind.STOP_STRING: any(stop in text for stop in stop_strings(item)),
+        LeakKind.STOP_STRING: any(stop in text for stop in stops),
         LeakKind.SPECIAL_TOKEN: SPECIAL_TOKEN.search(text) is not None,
-        LeakKind.BROKEN_CHARACTER: BROKEN in text,
+        LeakKind.BROKEN_CHARACTER: "\N{REPLACEMENT CHARACTER}" in text,
         LeakKind.LENGTH_LIMIT: reply.status is AnswerStatus.TRUNCATED,
     }
-    return frozenset(kind for kind, holds in found.items() if holds) if any(found.values()) else NO_LEAK
+    return frozenset(kind for kind, holds in found.items() if holds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,38 +194,37 @@ class LeakCount:
     """Counts kinds of leaks over pairs as they go by."""
 
     n_pairs: int = 0
-    n: dict[tuple[ArmName, LeakKind], int] = field(default_factory=dict)
-    in_one_arm: dict[LeakKind, list[tuple[int, int]]] = field(default_factory=dict)
+    n: Counter[tuple[ArmName, LeakKind]] = field(default_factory=Counter)
+    in_one_arm: defaultdict[LeakKind, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     """Position, and +1 where the candidate alone leaks, -1 where the baseline alone does."""
 
     def add(self, position: int, baseline: LeakTrace, candidate: LeakTrace) -> None:
+        """Count one pair."""
         self.n_pairs += 1
         off, on = baseline.beside(candidate), candidate.beside(baseline)
         for arm, leaks in zip(ArmName, (off, on), strict=True):
-            for kind in leaks:
-                self.n[arm, kind] = self.n.get((arm, kind), 0) + 1
+            self.n.update((arm, kind) for kind in leaks)
         for kind in off ^ on:
-            self.in_one_arm.setdefault(kind, []).append((position, 1 if kind in on else -1))
+            self.in_one_arm[kind].append((position, 1 if kind in on else -1))
 
     def summaries(self, rng: np.random.Generator, *, repeats: int) -> tuple[LeakSummary, ...]:
-        """Of each kind that there is: its numbers, and a paired test of the arms' rates."""
-        return tuple(self._summary(kind, rng, repeats) for kind in LeakKind if any(kind is one for _, one in self.n))
-
-    def _summary(self, kind: LeakKind, rng: np.random.Generator, repeats: int) -> LeakSummary:
-        signs = sorted(self.in_one_arm.get(kind, ()))
-        candidate_only = sum(sign > 0 for _, sign in signs)
-        if not signs:
-            pvalue = 1.0
-        elif repeats == 1:
-            losses = len(signs) - candidate_only
-            pvalue = mcnemar(PairedCounts(n_items=self.n_pairs, gains=candidate_only, losses=losses)).pvalue
-        else:  # repeats of an item are no items of their own
-            positions, values = np.array(signs).T
-            pvalue = sign_flip(values, cluster=positions, rng=rng).pvalue
-        off, on = (self.n.get((arm, kind), 0) for arm in ArmName)
-        return LeakSummary(
-            kind=kind, n_pairs=self.n_pairs, n_baseline=off, n_candidate=on, n_both=on - candidate_only, pvalue=pvalue
-        )
+        """Summarize each kind that there is."""
+        found = []
+        for kind in LeakKind:
+            off, on = (self.n[arm, kind] for arm in ArmName)
+            if off or on:
+                positions, signs = np.array(sorted(self.in_one_arm[kind]), dtype=np.int64).reshape(-1, 2).T
+                found.append(
+                    LeakSummary(
+                        kind=kind,
+                        n_pairs=self.n_pairs,
+                        n_baseline=off,
+                        n_candidate=on,
+                        n_both=on - int(np.sum(signs > 0)),
+                        pvalue=rate_pvalue(signs, positions, repeats=repeats, rng=rng),
+                    )
+                )
+        return tuple(found)
 
 
 def leak_reasons(found: tuple[LeakSummary, ...], alpha: float) -> Iterator[Reason]:

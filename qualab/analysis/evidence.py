@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 
-from qualab.analysis.ruling import MAX_ITEMS, MetricRule, is_one_sided, is_out_of_reach
+from qualab.analysis.ruling import MAX_ITEMS, is_one_sided, is_out_of_reach, proves_margin
 from qualab.analysis.samples import LabelSample, MeanSample, Sample, Streams
 from qualab.errors import InsufficientData
 from qualab.model.comparison import Evidence, GlobalTest, IntervalOf, ItemsRange
 from qualab.model.names import EvidenceKind, MetricKind
-from qualab.model.plan import MetricSpec
+from qualab.model.plan import MetricRule, MetricSpec
 from qualab.model.reason import Reason
 from qualab.stats.bounded import BoundedMean
 from qualab.stats.checks import FloatArray, IntArray
@@ -31,7 +32,7 @@ from qualab.stats.equivalence import equivalence, forget_guard, provable_margin
 from qualab.stats.f1 import JoinedAnswers, LabelledAnswers, bound_macro_f1
 from qualab.stats.interval import ConfidenceInterval, clopper_pearson, tango
 from qualab.stats.mean import MeanDifference, cluster_codes, mean_difference
-from qualab.stats.resampling import global_sign_flip, holm, max_t, sign_flip
+from qualab.stats.resampling import ResamplingResult, global_sign_flip, holm, max_t, sign_flip
 from qualab.stats.sizing import items_needed, items_wald_equivalence
 
 N_RESAMPLES = 9_999
@@ -47,17 +48,17 @@ _HAIR = 1e-9
 AnyInterval = TypeVar("AnyInterval", IntervalOf, ConfidenceInterval)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Bounds:
     """How far the difference of one sample without a missing score may be from 0."""
 
     difference: float
     intervals: tuple[IntervalOf | None, ...]
     """At 1 − 2 alpha; then at each further one-sided level that was asked for."""
-    pvalue: float | None = None
+    pvalue_equivalence: float | None = None
     """Of the tests at the margin that the objective takes, like the next two."""
-    pvalue_exact: float | None = None
-    pvalue_bounded: float | None = None
+    pvalue_equivalence_exact: float | None = None
+    pvalue_equivalence_bounded: float | None = None
     """Of Gaffke's bound: means of scores that are not 0/1, and 0/1 scores in clusters."""
     standard_error: float | None = None
     degrees_of_freedom: float | None = None
@@ -66,12 +67,12 @@ class Bounds:
 
     def prove(self, rule: MetricRule) -> bool:
         """Tell whether the interval and the tests at the margin prove the objective."""
-        return rule.is_proven_by(self.intervals[0], self.pvalue, self.pvalue_exact)
+        return proves_margin(rule, self.intervals[0], self.pvalue_equivalence, self.pvalue_equivalence_exact)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DifferenceTest:
-    """A two-sided test of no difference."""
+    """A two-sided test of no difference, in the names of Evidence."""
 
     pvalue: float
     pvalue_exact: float | None
@@ -79,6 +80,11 @@ class DifferenceTest:
     """Only beside the others; so is the next."""
     pvalue_clustered_mcnemar: float | None = None
     n_resamples: int = 0
+
+
+def _resampled(found: ResamplingResult) -> DifferenceTest:
+    exact = found.pvalue_whole if found.is_exact else None
+    return DifferenceTest(pvalue=found.pvalue, pvalue_exact=exact, n_resamples=found.n_resamples)
 
 
 class MeanPairs:
@@ -122,9 +128,7 @@ class MeanPairs:
         }
 
     def _flips(self, rng: np.random.Generator) -> DifferenceTest:
-        found = sign_flip(self.differences, cluster=self.codes, rng=rng)
-        exact = found.pvalue_whole if found.is_exact else None
-        return DifferenceTest(pvalue=found.pvalue, pvalue_exact=exact, n_resamples=found.n_resamples)
+        return _resampled(sign_flip(self.differences, cluster=self.codes, rng=rng))
 
     def _unpaired(self) -> float:
         baseline, candidate = self.counts.accuracies
@@ -148,8 +152,8 @@ class Counts(MeanPairs):
         return Bounds(
             difference=self.counts.difference,
             intervals=_intervals(found.interval, *more),
-            pvalue=rule.larger(found.pvalue_lower, found.pvalue_upper),
-            pvalue_exact=exact,
+            pvalue_equivalence=rule.larger(found.pvalue_lower, found.pvalue_upper),
+            pvalue_equivalence_exact=exact,
         )
 
     def test(self, _: np.random.Generator) -> DifferenceTest:
@@ -158,11 +162,6 @@ class Counts(MeanPairs):
 
     def sides(self, _: np.random.Generator) -> tuple[float, float]:
         return mcnemar_sides(self.counts.gains, self.counts.losses)
-
-    def guarded_margin(self, limit: float, rule: MetricRule) -> float:
-        """Return the smallest margin that the exact guard accepts as well."""
-        counts = self.counts if rule.higher_is_better else self.counts.swapped()
-        return max(limit, provable_margin(counts, alpha=rule.alpha, is_one_sided=is_one_sided(rule)))
 
 
 class Clusters(MeanPairs):
@@ -180,8 +179,8 @@ class Clusters(MeanPairs):
         )
         return Bounds(
             intervals=_intervals(found.interval, *(one.interval for one in more)),
-            pvalue=rule.larger(found.pvalue_lower, found.pvalue_upper),
-            pvalue_bounded=rule.larger(found.pvalue_bounded_lower, found.pvalue_bounded_upper),
+            pvalue_equivalence=rule.larger(found.pvalue_lower, found.pvalue_upper),
+            pvalue_equivalence_bounded=rule.larger(found.pvalue_bounded_lower, found.pvalue_bounded_upper),
             design_effect=found.design_effect,
             **self.estimates(),
         )
@@ -216,8 +215,8 @@ class Scores(MeanPairs):
         found = (self.bounded.interval(confidence_level=1.0 - 2.0 * alpha) for alpha in (rule.alpha, *levels))
         return Bounds(
             intervals=_intervals(*found),
-            pvalue=pvalue,
-            pvalue_bounded=pvalue,
+            pvalue_equivalence=pvalue,
+            pvalue_equivalence_bounded=pvalue,
             design_effect=max(1.0, self.spread.design_effect) if self.spread else 1.0,
             **self.estimates(),
         )
@@ -272,7 +271,7 @@ class LabelPairs:
         alphas = (rule.alpha, *levels)
         enough = self.n_changed_units >= ENOUGH_CHANGES
         drawn = [alpha for alpha in alphas if enough and alpha >= LEAST_RESAMPLED]
-        intervals: dict[float, ConfidenceInterval | None] = {}
+        intervals: dict[float, ConfidenceInterval] = {}
         standard_error = note = None
         if drawn:
             try:
@@ -284,28 +283,21 @@ class LabelPairs:
             except InsufficientData:
                 drawn = []
         for alpha in {*alphas} - {*drawn}:
-            intervals[alpha] = self._counted(1.0 - 2.0 * alpha)
+            with suppress(InsufficientData):
+                intervals[alpha] = bound_macro_f1(self.tasks, confidence_level=1.0 - 2.0 * alpha)
         if rule.alpha not in drawn:
-            note = Reason("counted" if intervals[rule.alpha] else "no-bound", {"n": self.n_changed})
+            note = Reason("counted" if intervals.get(rule.alpha) else "no-bound", {"n": self.n_changed})
             standard_error = None
         baseline, candidate = self.joined.scores
         return Bounds(
             difference=candidate - baseline,
-            intervals=_intervals(*(intervals[alpha] for alpha in alphas)),
+            intervals=_intervals(*map(intervals.get, alphas)),
             standard_error=standard_error,
             note=note,
         )
 
-    def _counted(self, confidence_level: float) -> ConfidenceInterval | None:
-        try:
-            return bound_macro_f1(self.tasks, confidence_level=confidence_level)
-        except InsufficientData:
-            return None
-
     def test(self, rng: np.random.Generator) -> DifferenceTest:
-        found = self.joined.swap_test(n_resamples=N_RESAMPLES, rng=rng)
-        exact = found.pvalue_whole if found.is_exact else None
-        return DifferenceTest(pvalue=found.pvalue, pvalue_exact=exact, n_resamples=found.n_resamples)
+        return _resampled(self.joined.swap_test(n_resamples=N_RESAMPLES, rng=rng))
 
     def sides(self, rng: np.random.Generator) -> tuple[float, float]:
         # half of the swaps' p-value, which is no smaller than 1 in 10,000
@@ -349,8 +341,9 @@ def evidence_of(
     gains, losses, n_changed = pairs.changes(rule)
     limits = bounds.intervals[0]
     margin = None if limits is None else min(1.0, max(0.0, rule.larger(-limits.low, limits.high)))
-    if margin is not None and isinstance(pairs, Counts):
-        margin = pairs.guarded_margin(margin, at_level)
+    if margin is not None and isinstance(pairs, Counts):  # the exact guard has to accept it as well
+        counts = pairs.counts if rule.higher_is_better else pairs.counts.swapped()
+        margin = max(margin, provable_margin(counts, alpha=inner, is_one_sided=is_one_sided(rule)))
     intervals = [
         None if found is None else replace(with_zero(found, test.pvalue, level), confidence_level=1.0 - shown)
         for found, level, shown in ((limits, inner, 2.0 * rule.alpha), (bounds.intervals[1], outer, rule.alpha))
@@ -362,25 +355,14 @@ def evidence_of(
         gains=gains,
         losses=losses,
         n_changed=n_changed,
-        difference=bounds.difference,
         interval=intervals[1],
         equivalence_interval=intervals[0],
-        pvalue=test.pvalue,
-        pvalue_exact=test.pvalue_exact,
         pvalue_adjusted=test.pvalue,
         pvalue_holm=test.pvalue,
-        pvalue_unpaired=test.pvalue_unpaired,
-        pvalue_clustered_mcnemar=test.pvalue_clustered_mcnemar,
-        pvalue_equivalence=bounds.pvalue,
-        pvalue_equivalence_exact=bounds.pvalue_exact,
-        pvalue_equivalence_bounded=bounds.pvalue_bounded,
-        standard_error=bounds.standard_error,
-        degrees_of_freedom=bounds.degrees_of_freedom,
-        design_effect=bounds.design_effect,
         provable_margin=margin,
         items_needed=None,
-        n_resamples=test.n_resamples,
-        note=bounds.note,
+        **vars(test),
+        **{name: value for name, value in vars(bounds).items() if name != "intervals"},
     )
 
 
@@ -447,7 +429,7 @@ def with_items_needed(evidence: Evidence, rule: MetricRule, pairs: Pairs | None 
         return low, least and max(at, least), high and least and max(high, least)
 
     (low, at, high), (low_seen, at_seen, high_seen) = sizes(0.0), sizes(seen)
-    is_reached = not is_out_of_reach(evidence, rule, higher_is_better=rule.higher_is_better)
+    is_reached = not is_out_of_reach(evidence, rule)
     return replace(
         evidence,
         items_needed=at,
@@ -603,7 +585,6 @@ def _means(family: Sequence[FamilyMember]) -> list[FamilyMember]:
 
 
 def _table(means: Sequence[FamilyMember], n_units: int) -> FloatArray:
-    """Sums of differences, units × metrics."""
     columns = [
         np.bincount(one.sample.unit, weights=one.sample.differences, minlength=n_units).astype(np.float64)
         for one in means

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qualab.analysis.endings import LeakTrace, leaks_in
 from qualab.errors import InvalidValue
 from qualab.model.comparison import Comparison
 from qualab.model.engine import PairKind, first_tokens_seen
-from qualab.model.items import Answer, Change, Item, Outcome, Score
+from qualab.model.items import Answer, Change, Item, Outcome, Place, Score
 from qualab.model.names import ArmName, ComparisonStatus, LeakKind, RequestKind
 from qualab.model.plan import MetricSpec, Plan, deciding_metrics
 from qualab.stats.noise import first_difference
@@ -20,19 +20,14 @@ if TYPE_CHECKING:
     from qualab.store import Store
     from qualab.store.registry import Registry
 
-Place = tuple[int, int]
-"""Position and repeat."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """Both arms' answers to one item."""
 
     item: str
-    """As "gsm8k/17"."""
     repeat: int
     target: str
-    """The right answer, as the task has it."""
     answers: tuple[str, str]
     """Texts; of a log-likelihood item its choices with their log-likelihoods."""
     first_difference: int | None
@@ -48,7 +43,6 @@ class Flip(Pair):
     metric: str
     is_loss: bool
     scores: tuple[float, float]
-    """The baseline's, the candidate's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +50,6 @@ class TextPair(Pair):
     """Two generated texts, with how each of them leaks."""
 
     leaks: tuple[tuple[LeakKind, ...], tuple[LeakKind, ...]]
-    """The baseline's, the candidate's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +109,7 @@ def text_pairs(store: Store, comparison_id: str, *, leaks: bool = False, task: s
     tokens = _first_tokens(store, comparison.id)
     shown = (
         TextPair(
-            item=items[place[0]].id,
-            repeat=place[1],
-            target=items[place[0]].target,
-            answers=texts,
-            first_difference=first_difference(*texts),
-            first_token=tokens.get(place),
+            **_pair_facts(items[place[0]], place[1], texts, tokens),
             leaks=(tuple(sorted(both[0])), tuple(sorted(both[1]))),
         )
         for _, place, texts, both in listed[:limit]
@@ -155,27 +143,28 @@ def flips(store: Store, comparison_id: str, *, task: str = "", limit: int = 20) 
             answers.setdefault((arm, (answer.position, answer.repeat)), []).append(answer)
     tokens, found = _first_tokens(store, comparison.id), []
     for rank, one, item, spec in shown:
-        place = one.position, one.repeat
-        off, on = (_text(item, answers.get((arm, place), ())) for arm in ArmName)
-        found.append(
-            Flip(
-                item=item.id,
-                repeat=one.repeat,
-                metric=spec.id,
-                is_loss=not rank[0],
-                scores=(one.baseline, one.candidate),
-                target=item.target,
-                answers=(off, on),
-                first_difference=first_difference(off, on),
-                first_token=tokens.get(place),
-            )
-        )
+        off, on = (_text(item, answers.get((arm, (one.position, one.repeat)), ())) for arm in ArmName)
+        facts = _pair_facts(item, one.repeat, (off, on), tokens)
+        scores = one.baseline, one.candidate
+        found.append(Flip(metric=spec.id, is_loss=not rank[0], scores=scores, **facts))
     n_losses = sum(not rank[0] for rank, *_ in flipped)
     return Flips(n_losses=n_losses, n_gains=len(flipped) - n_losses, shown=tuple(found))
 
 
+def _pair_facts(
+    item: Item, repeat: int, answers: tuple[str, str], tokens: Mapping[Place, int | None]
+) -> dict[str, Any]:
+    return {
+        "item": item.id,
+        "repeat": repeat,
+        "target": item.target,
+        "answers": answers,
+        "first_difference": first_difference(*answers),
+        "first_token": tokens.get((item.position, repeat)),
+    }
+
+
 def _deciding(plan: Plan, name: str) -> dict[str, MetricSpec]:
-    """The deciding metric of every task, or of those that are named."""
     groups = {spec.task: spec.members for spec in plan.metrics if spec.members}
     tasks = [task.name for task in plan.tasks]
     named = [task for task in tasks if not name or task == name or task in groups.get(name, ())]
@@ -186,7 +175,6 @@ def _deciding(plan: Plan, name: str) -> dict[str, MetricSpec]:
 
 
 def _first_tokens(store: Store, comparison_id: str) -> dict[Place, int | None]:
-    """Empty where texts were not tokenized."""
     seen = first_tokens_seen(store.observations(comparison_id))
     return dict(seen.places(PairKind.ARMS)) if seen else {}
 

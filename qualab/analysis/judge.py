@@ -14,12 +14,12 @@ from qualab.analysis.ruling import (
     MAX_ITEMS,
     PASSING,
     PROVEN,
-    MetricRule,
     bounds_of,
     changes_inside,
     is_changed,
     is_one_sided,
     is_out_of_reach,
+    proves_margin,
     ruling,
 )
 from qualab.analysis.samples import Sample
@@ -34,7 +34,7 @@ from qualab.model.comparison import (
 )
 from qualab.model.engine import Treatment
 from qualab.model.names import EvidenceKind, MissingPolicy, Objective, Verdict
-from qualab.model.plan import DecisionRule, Plan
+from qualab.model.plan import DecisionRule, MetricRule, Plan
 from qualab.model.reason import Reason, of
 
 
@@ -112,7 +112,7 @@ def change_inside(evidence: Evidence, rule: MetricRule) -> Reason:
 def is_equivalent(evidence: Evidence, rule: MetricRule) -> bool:
     """Tell whether the complete pairs prove the objective: the interval and the exact guard agree."""
     pvalues = evidence.pvalue_equivalence, evidence.pvalue_equivalence_exact
-    return rule.is_proven_by(evidence.equivalence_interval, *pvalues)
+    return proves_margin(rule, evidence.equivalence_interval, *pvalues)
 
 
 def policy_results(
@@ -175,7 +175,7 @@ def _still_needed(evidence: Evidence, rule: MetricRule) -> Reason:
     if evidence.difference == 0.0:
         return Reason("needs", values)
     values["difference"] = evidence.difference
-    if is_out_of_reach(evidence, rule, higher_is_better=rule.higher_is_better):
+    if is_out_of_reach(evidence, rule):
         return Reason("needs.out-of-reach", values)
     observed = items_about(evidence.items_needed_observed, evidence.items_needed_observed_range)
     return Reason("needs.observed", {**values, "observed": observed})

@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from qualab.analysis.evidence import Bounds, Pairs, pairs_of, with_zero
+from qualab.analysis.evidence import Pairs, pairs_of, with_zero
 from qualab.analysis.judge import NO_PAIRS, Judgement, change_inside, leave_open, policy_results
 from qualab.analysis.missing import lost_pairs, missing_summary
-from qualab.analysis.ruling import PROVEN, MetricRule, bounds_of, is_changed, is_one_sided
+from qualab.analysis.ruling import PROVEN, bounds_of, is_changed, is_one_sided
 from qualab.analysis.samples import Layout, Sample, Scores, Streams, missing_of, sample_of
 from qualab.model.comparison import Evidence, Look, LooksTaken, MetricLook, PolicyResult
-from qualab.model.items import Item
+from qualab.model.items import Item, n_requests
 from qualab.model.names import ArmName, LookDecision, MissingPolicy, Verdict
-from qualab.model.plan import LookPlan, MetricSpec, Plan
+from qualab.model.plan import LookPlan, MetricRule, MetricSpec, Plan
 from qualab.model.reason import Reason
 from qualab.stats.distributions import normal_quantile, normal_sf
 from qualab.stats.looks import sequential_pvalue, spending_boundaries
@@ -63,7 +63,6 @@ def take_look(data: LookData, *, n_items: int, input_hash: str) -> Look:
 
 
 def _history(metric: str, looks: Sequence[Look]) -> tuple[float, ...]:
-    """The fractions of the information at which a metric was looked at: those that brought something new."""
     return tuple(sorted({one.fraction for one in _looks_at(metric, looks) if one.fraction > 0.0}))
 
 
@@ -102,14 +101,6 @@ def _look_at(spec: MetricSpec, data: LookData) -> MetricLook:
         metric=spec.id,
         n_pairs=n_pairs,
         fraction=fraction,
-        difference=None,
-        interval=None,
-        statistic=None,
-        boundary=None,
-        pvalue_loss=None,
-        pvalue_gain=None,
-        harm_boundary=None,
-        pvalue_adjusted=None,
         decision=last.decision if last else LookDecision.CONTINUE,
         decided_at=last.decided_at if last else None,
     )
@@ -123,7 +114,7 @@ def _tested(
     spec: MetricSpec, sample: Sample, fractions: tuple[float, ...], data: LookData, unchanged: MetricLook
 ) -> MetricLook:
     """The tests at this look's boundaries. A small loss or gain goes on, so that it can be proven inside the margin."""
-    rule, name = MetricRule.of(data.plan, spec), f"look {data.number} {spec.id}"
+    rule, name = data.plan.rule_for(spec), f"look {data.number} {spec.id}"
     level, of_harm = level_of(fractions, rule.alpha), harm_alpha(data.plan, data.looks)
     at_level = replace(rule, alpha=max(level, LEAST_SHOWN))
     pairs = pairs_of(sample.under(MissingPolicy.COMPLETE, right=1.0))
@@ -142,12 +133,13 @@ def _tested(
     decided_at = None if decision is LookDecision.CONTINUE else data.number
     if was_proven and decision is not LookDecision.HARM:
         decision, decided_at = unchanged.decision, unchanged.decided_at
+    pvalues = [p for p in (bounds.pvalue_equivalence, bounds.pvalue_equivalence_exact) if p is not None]
     one_sided, interval = sequential_pvalue(min(loss, gain, 1.0), fractions), bounds.intervals[0]
     return replace(
         unchanged,
         difference=bounds.difference,
         interval=interval and with_zero(interval, 2.0 * min(loss, gain), at_level.alpha),
-        statistic=_statistic(bounds),
+        statistic=-normal_quantile(min(max(*pvalues, 1e-300), 1.0 - 1e-15)) if pvalues else None,
         boundary=boundary_of(fractions, rule.alpha),
         pvalue_loss=loss,
         pvalue_gain=gain,
@@ -159,7 +151,6 @@ def _tested(
 
 
 def _all_agree(spec: MetricSpec, sample: Sample, rule: MetricRule, data: LookData) -> bool:
-    """Whether every way of treating the answers that are missing so far proves the objective."""
     missing = missing_of(data.plan.members_of(spec), data.scores, data.layout)
     if not missing.either:
         return True
@@ -168,12 +159,6 @@ def _all_agree(spec: MetricSpec, sample: Sample, rule: MetricRule, data: LookDat
     n_lost = lost_pairs(data.plan.rule, missing, summary)
     results = policy_results(sample, rule, lambda policy: data.streams.rng(f"{name} {spec.id} {policy}"), n_lost=n_lost)
     return all(one.is_equivalent for one in results)
-
-
-def _statistic(bounds: Bounds) -> float | None:
-    """The weaker test as a standard normal quantile; None where there is no p-value to make one of."""
-    pvalues = [p for p in (bounds.pvalue, bounds.pvalue_exact) if p is not None]
-    return -normal_quantile(min(max(*pvalues, 1e-300), 1.0 - 1e-15)) if pvalues else None
 
 
 def looks_taken(plan: Plan, looks: Sequence[Look], items: Sequence[Item]) -> LooksTaken | None:
@@ -185,13 +170,12 @@ def looks_taken(plan: Plan, looks: Sequence[Look], items: Sequence[Item]) -> Loo
     if plan.looks is None:
         return None
     n_asked = looks[-1].n_items if looks else len(items)
-    saved = sum(len(item.requests) for item in items[n_asked:])
     return LooksTaken(
         n_planned=plan.looks.n_looks,
         looks=tuple(looks),
         n_items=n_asked,
         n_items_planned=len(items),
-        n_requests_saved=saved * plan.sampling.repeats * len(ArmName),
+        n_requests_saved=n_requests(items[n_asked:], plan.sampling) * len(ArmName),
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
 
+from qualab.analysis.endings import paired_pvalue, rate_pvalue
 from qualab.analysis.ruling import bounds_of
 from qualab.analysis.samples import Layout, MissingCount, Scores
 from qualab.analysis.summaries import Unanswered
@@ -15,9 +17,6 @@ from qualab.model.comparison import ArmSummary, Comparison, MetricResult, Missin
 from qualab.model.names import AnswerStatus, ArmName
 from qualab.model.plan import DecisionRule, Plan
 from qualab.model.reason import Reason, of
-from qualab.stats.counts import PairedCounts
-from qualab.stats.difference import mcnemar
-from qualab.stats.resampling import sign_flip
 
 _HAIR = 1e-9
 
@@ -28,22 +27,14 @@ def lost_pairs(rule: DecisionRule, missing: MissingCount, summary: MissingSummar
     All where the arms' missing shares differ, in this metric or over all: these answers are not missing at random.
     """
     off, on = missing.either - missing.candidate, missing.either - missing.baseline
-    if (
-        rule.missing_lost is None
-        or summary.pvalue <= rule.alpha
-        or mcnemar(PairedCounts(n_items=max(1, off + on), gains=off, losses=on)).pvalue <= rule.alpha
-    ):
+    if rule.missing_lost is None or min(summary.pvalue, paired_pvalue(off, on)) <= rule.alpha:
         return None
     return math.ceil(rule.missing_lost * missing.either - _HAIR)
 
 
 def tipping_point(proves: Callable[[int], bool], most: int) -> int:
     """The most pairs of `most` that may be lost with the objective still proven, where all of them may not."""
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if proves(middle) else (low, middle)
-    return low
+    return bisect_left(range(1, most), True, key=lambda n_lost: not proves(n_lost))
 
 
 def remedy_of(comparison: Comparison, arms: Sequence[ArmSummary]) -> str:
@@ -96,20 +87,13 @@ def missing_summary(
         )
         for arm in ArmName
     )
-    only_off, only_on = int(np.sum(off & ~on)), int(np.sum(on & ~off))
-    if not only_off + only_on:
-        pvalue = 1.0
-    elif plan.sampling.repeats == 1:
-        pvalue = mcnemar(PairedCounts(n_items=off.size, gains=only_off, losses=only_on)).pvalue
-    else:
-        items = np.concatenate([places.numbers for places in layout.tasks.values()]) // plan.sampling.repeats
-        pvalue = sign_flip(on.astype(np.float64) - off, cluster=items, rng=rng).pvalue
+    items = np.concatenate([places.numbers for places in layout.tasks.values()]) // plan.sampling.repeats
     return MissingSummary(
         n_asked=off.size,
-        baseline_only=only_off,
-        candidate_only=only_on,
+        baseline_only=int(np.sum(off & ~on)),
+        candidate_only=int(np.sum(on & ~off)),
         both=int(np.sum(off & on)),
-        pvalue=pvalue,
+        pvalue=rate_pvalue(on.astype(np.float64) - off, items, repeats=plan.sampling.repeats, rng=rng),
         left_out=len(left_out),
         by_status=tuple(_by_status(unanswered)) if unanswered else (),
     )
@@ -118,13 +102,13 @@ def missing_summary(
 def _by_status(unanswered: Unanswered) -> Iterator[StatusMissing]:
     for status, places in unanswered.by_status.items():
         off, on = places[ArmName.BASELINE], places[ArmName.CANDIDATE]
-        gains, losses = len(off - on), len(on - off)
+        only_off, only_on = len(off - on), len(on - off)
         yield StatusMissing(
             status=status.value,
-            baseline_only=gains,
-            candidate_only=losses,
+            baseline_only=only_off,
+            candidate_only=only_on,
             both=len(off & on),
-            pvalue=mcnemar(PairedCounts(n_items=len(off | on), gains=gains, losses=losses)).pvalue,
+            pvalue=paired_pvalue(only_off, only_on),
         )
 
 

@@ -6,13 +6,12 @@ The first of its runs makes the triples of the excess-discordance test and the p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from statistics import median
 
 import numpy as np
 
-from qualab.analysis.samples import Column, Key, Layout, Scores, read_scores
+from qualab.analysis.samples import Column, Layout, Scores, read_scores
 from qualab.analysis.scoring import scores_of
 from qualab.model.comparison import (
     Comparison,
@@ -32,12 +31,11 @@ from qualab.model.engine import (
     TokensCompared,
     first_tokens_seen,
 )
-from qualab.model.items import Item
+from qualab.model.items import Item, Place, generations, n_requests
 from qualab.model.names import ArmName, MetricKind, RequestKind
-from qualab.model.plan import MetricSpec, NoisePlan, Plan
+from qualab.model.plan import MetricSpec, Plan
 from qualab.model.ports import ScoredTasks, Stored
 from qualab.model.reason import Reason
-from qualab.stats.checks import FloatArray
 from qualab.stats.noise import (
     disagreement,
     first_difference,
@@ -47,17 +45,8 @@ from qualab.stats.noise import (
     weighted_median,
 )
 
-Texts = Mapping[Key, str]
+Texts = Mapping[Place, str]
 """Generated texts by position and repeat."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseRun:
-    """One further run of the baseline."""
-
-    scores: Scores
-    texts: Texts
-    n_answered: int
 
 
 def differing(
@@ -74,55 +63,42 @@ def differing(
     Args:
         items: those that were asked, by position.
     """
-    plan, comparison_id = comparison.plan, comparison.id
+    plan, noise = comparison.plan, comparison.plan.noise_floor
     repeats = _repeat_summary(plan, scores, layout)
-    if plan.noise_floor is None:
+    if noise is None:
         return None, repeats
-    runs = []
-    for number in range(1, plan.noise_floor.runs + 1):
-        texts, n_answered = generated_texts(store, comparison_id, items, ArmName.BASELINE, run=number)
-        answers = store.answers(comparison_id, arm=ArmName.BASELINE, run=number)
-        own = read_scores(scores_of(answers, tasks, items), items)
-        runs.append(NoiseRun(scores=own, texts=texts, n_answered=n_answered))
-    arms = {arm: generated_texts(store, comparison_id, items, arm)[0] for arm in ArmName}
-    n_asked = sum(len(item.requests) for item in items if item.kind is RequestKind.GENERATION)
-    n_asked *= plan.sampling.repeats * plan.noise_floor.runs
-    floor = _noise_floor(plan, plan.noise_floor, texts=arms, runs=runs, scores=scores, layout=layout, n_asked=n_asked)
-    return floor, repeats
-
-
-def _noise_floor(
-    plan: Plan,
-    noise: NoisePlan,
-    *,
-    texts: Mapping[ArmName, Texts],
-    runs: Sequence[NoiseRun],
-    scores: Scores,
-    layout: Layout,
-    n_asked: int,
-) -> NoiseFloor:
-    baseline, candidate, again = texts[ArmName.BASELINE], texts[ArmName.CANDIDATE], runs[0].texts
-    shared = sorted(baseline.keys() & candidate.keys() & again.keys())
-    kinds = {task.name: task.kind for task in plan.tasks}
-    members = {spec.id: plan.members_of(spec) for spec in plan.metrics}
-    return NoiseFloor(
+    runs: list[Scores] = []
+    texts: list[Texts] = []
+    n_answered = 0
+    for number in range(1, noise.runs + 1):
+        own, n_own = generated_texts(store, comparison.id, items, ArmName.BASELINE, run=number)
+        answers = store.answers(comparison.id, arm=ArmName.BASELINE, run=number)
+        runs.append(read_scores(scores_of(answers, tasks, items), items))
+        texts.append(own)
+        n_answered += n_own
+    baseline, candidate = (generated_texts(store, comparison.id, items, arm)[0] for arm in ArmName)
+    shared = sorted(baseline.keys() & candidate.keys() & texts[0].keys())
+    generating = {task.name for task in plan.tasks if task.kind is RequestKind.GENERATION}
+    pooled = ((spec.id, plan.members_of(spec)) for spec in plan.metrics)
+    floor = NoiseFloor(
         n_runs=noise.runs,
         concurrency=noise.concurrency,
-        n_asked=n_asked,
-        n_answered=sum(run.n_answered for run in runs),
-        baseline=_compared(baseline, again, shared),
+        n_asked=n_requests(generations(items), plan.sampling) * noise.runs,
+        n_answered=n_answered,
+        baseline=_compared(baseline, texts[0], shared),
         candidate=_compared(baseline, candidate, shared),
-        odd_texts=_odd(baseline, again, candidate, shared),
+        odd_texts=_odd(baseline, texts[0], candidate, shared),
         metrics=tuple(
-            _of_metric(name, pooled, runs, scores, layout)
-            for name, pooled in members.items()
-            if pooled and all(kinds[member.task] is RequestKind.GENERATION for member in pooled)
+            _of_metric(name, members, runs, scores, layout)
+            for name, members in pooled
+            if members and all(member.task in generating for member in members)
         ),
         note=None if shared else Reason("noise-incomparable"),
     )
+    return floor, repeats
 
 
-def _compared(one: Texts, other: Texts, keys: Sequence[Key]) -> TextsCompared | None:
+def _compared(one: Texts, other: Texts, keys: Sequence[Place]) -> TextsCompared | None:
     if not keys:
         return None
     pairs = [(one[key], other[key]) for key in keys]
@@ -137,7 +113,7 @@ def _compared(one: Texts, other: Texts, keys: Sequence[Key]) -> TextsCompared | 
 
 
 def _odd(
-    one: Mapping[Key, object], again: Mapping[Key, object], candidate: Mapping[Key, object], keys: Sequence[Key]
+    one: Mapping[Place, object], again: Mapping[Place, object], candidate: Mapping[Place, object], keys: Sequence[Place]
 ) -> OddOneOut | None:
     """Items are independent of each other, their repeats are not: the first repeat stands for its item."""
     firsts = [key for key in keys if key[1] == 0]
@@ -148,10 +124,10 @@ def _odd(
 
 
 def _of_metric(
-    name: str, members: Sequence[MetricSpec], runs: Sequence[NoiseRun], scores: Scores, layout: Layout
+    name: str, members: Sequence[MetricSpec], runs: Sequence[Scores], scores: Scores, layout: Layout
 ) -> MetricNoise:
     baseline, candidate = (_column(members, scores, arm) for arm in (ArmName.BASELINE, ArmName.CANDIDATE))
-    again = [_column(members, run.scores, ArmName.BASELINE) for run in runs]
+    again = [_column(members, run, ArmName.BASELINE) for run in runs]
     keys = [
         key
         for member in members
@@ -174,7 +150,6 @@ def _column(members: Sequence[MetricSpec], scores: Scores, arm: ArmName) -> Colu
 
 
 def _repeat_summary(plan: Plan, scores: Scores, layout: Layout) -> RepeatSummary | None:
-    """None where every item is asked once."""
     k = plan.sampling.repeats
     if k == 1:
         return None
@@ -188,25 +163,23 @@ def _repeat_summary(plan: Plan, scores: Scores, layout: Layout) -> RepeatSummary
             keys = [key for member in members for key in layout.tasks[member.task].keys]
             items = [keys[start : start + k] for start in range(0, len(keys), k)]
             values = [[float(column[key]) for key in item] for item in items if all(key in column for key in item)]
-            rows.append(_noise_of(spec, arm, np.array(values, dtype=np.float64).reshape(len(values), k), k))
+            table = np.array(values, dtype=np.float64).reshape(len(values), k)
+            is_binary = bool(np.all((table == 0.0) | (table == 1.0)))
+            found = variance_components(table) if len(table) > 1 else None
+            rows.append(
+                RepeatNoise(
+                    metric=spec.id,
+                    arm=arm,
+                    n_items=len(table),
+                    n_repeats=k,
+                    flip_rate=flip_rate(table) if values and is_binary else None,
+                    variance_between=found.variance_between if found else None,
+                    variance_within=found.variance_within if found else None,
+                    icc=found.icc if found else None,
+                    icc_mean=found.icc_mean if found else None,
+                )
+            )
     return RepeatSummary(metrics=tuple(rows))
-
-
-def _noise_of(spec: MetricSpec, arm: ArmName, table: FloatArray, repeats: int) -> RepeatNoise:
-    n_items = len(table)
-    is_binary = bool(np.all((table == 0.0) | (table == 1.0)))
-    found = variance_components(table) if n_items > 1 else None
-    return RepeatNoise(
-        metric=spec.id,
-        arm=arm,
-        n_items=n_items,
-        n_repeats=repeats,
-        flip_rate=flip_rate(table) if n_items and is_binary else None,
-        variance_between=found.variance_between if found else None,
-        variance_within=found.variance_within if found else None,
-        icc=found.icc if found else None,
-        icc_mean=found.icc_mean if found else None,
-    )
 
 
 def generated_texts(

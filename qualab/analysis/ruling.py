@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
 
 from qualab.model.comparison import Evidence, IntervalOf, MetricResult
 from qualab.model.names import Objective, Verdict
-from qualab.model.plan import DecisionRule, MetricSpec, Plan
+from qualab.model.plan import DecisionRule, MetricRule
 from qualab.model.reason import Reason, of
 
 PROVEN = {Objective.EQUIVALENCE: Verdict.EQUIVALENT, Objective.NON_INFERIORITY: Verdict.NON_INFERIOR}
@@ -22,42 +21,6 @@ MAX_ITEMS = 200_000
 """No number of items beyond is looked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricRule(DecisionRule):
-    """The plan's rule for one metric: with its own margin, and which way is better."""
-
-    higher_is_better: bool = True
-
-    @classmethod
-    def of(cls, plan: Plan, spec: MetricSpec) -> MetricRule:
-        """Build the rule of a plan's metric."""
-        rule = plan.rule_for(spec)
-        values = {field.name: getattr(rule, field.name) for field in fields(rule)}
-        return cls(**values, higher_is_better=spec.higher_is_better)
-
-    @property
-    def sides(self) -> tuple[bool, bool]:
-        """Whether the tests against −margin, and against +margin, have to reject."""
-        return sides(self.objective, higher_is_better=self.higher_is_better)
-
-    def larger(self, lower: float, upper: float) -> float:
-        """Return the larger value of those sides of the margin that the objective takes."""
-        return max(value for value, is_taken in zip((lower, upper), self.sides, strict=True) if is_taken)
-
-    def is_proven_by(self, interval: IntervalOf | None, *pvalues: float | None) -> bool:
-        """Tell whether the 1 − 2 alpha interval keeps within the margin, and the tests at the margin agree."""
-        return (
-            interval is not None
-            and self.larger(-interval.low, interval.high) < self.margin
-            and all(p is None or p <= self.alpha for p in pvalues)
-        )
-
-
-def sides(objective: Objective, *, higher_is_better: bool = True) -> tuple[bool, bool]:
-    """Tell whether the tests against −margin, and against +margin, have to reject."""
-    return (True, True) if objective is Objective.EQUIVALENCE else (higher_is_better, not higher_is_better)
-
-
 def is_one_sided(rule: DecisionRule) -> bool:
     """Tell whether a loss alone has to be ruled out."""
     return rule.objective is Objective.NON_INFERIORITY
@@ -69,10 +32,19 @@ def bounds_of(rule: DecisionRule, margin: float | None = None) -> Reason:
     return Reason(code, {"margin": rule.margin}) if margin is None else Reason(f"{code}.proven", {"margin": margin})
 
 
-def is_out_of_reach(evidence: Evidence, rule: DecisionRule, *, higher_is_better: bool = True) -> bool:
+def is_out_of_reach(evidence: Evidence, rule: MetricRule) -> bool:
     """Tell whether no number of items proves the margin at the observed difference."""
-    lower, upper = sides(rule.objective, higher_is_better=higher_is_better)
+    lower, upper = rule.sides
     return (lower and evidence.difference <= -rule.margin) or (upper and evidence.difference >= rule.margin)
+
+
+def proves_margin(rule: MetricRule, interval: IntervalOf | None, *pvalues: float | None) -> bool:
+    """Tell whether the 1 − 2 alpha interval keeps within the margin, and the tests at the margin agree."""
+    return (
+        interval is not None
+        and rule.larger(-interval.low, interval.high) < rule.margin
+        and all(p is None or p <= rule.alpha for p in pvalues)
+    )
 
 
 def is_changed(evidence: Evidence, rule: DecisionRule) -> bool:

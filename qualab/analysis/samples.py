@@ -13,7 +13,7 @@ import numpy as np
 from qualab.analysis.scoring import raw_value
 from qualab.model.canonical import canonical_json, sha256
 from qualab.model.comparison import ArmSummary, PairSummary
-from qualab.model.items import Item, Score
+from qualab.model.items import Item, Place, Score
 from qualab.model.names import ArmName, MetricKind, MissingPolicy
 from qualab.model.plan import MetricSpec, Plan
 from qualab.model.reason import Reason
@@ -34,10 +34,7 @@ class Streams:
         return np.random.default_rng([self.seed, int(sha256(name)[:12], 16)])
 
 
-Key = tuple[int, int]
-"""Position and repeat."""
-
-Column = dict[Key, Any]
+Column = dict[Place, Any]
 """One metric's scores in one arm, as the harness gave them."""
 
 
@@ -46,8 +43,7 @@ class Scores:
     """All scores of a comparison, by task and metric, and the hash of what was read."""
 
     columns: dict[tuple[str, str, ArmName], Column] = field(default_factory=dict)
-    answered: dict[ArmName, set[Key]] = field(default_factory=lambda: {arm: set() for arm in ArmName})
-    """Where an arm has any score."""
+    answered: dict[ArmName, set[Place]] = field(default_factory=lambda: {arm: set() for arm in ArmName})
     digest: Any = field(default_factory=hashlib.sha256)
 
     def add(self, score: Score, task: str) -> None:
@@ -61,7 +57,7 @@ class Scores:
     def column(self, task: str, metric: str, arm: ArmName) -> Column:
         return self.columns.get((task, metric, arm), {})
 
-    def n_changed(self, places: Set[Key]) -> int:
+    def n_changed(self, places: Set[Place]) -> int:
         """Items at these places with another score in the candidate, in whatever metric."""
         changed: set[int] = set()
         for (task, metric, arm), own in self.columns.items():
@@ -83,7 +79,7 @@ def read_scores(stored: Iterable[Score], items: Sequence[Item]) -> Scores:
 class Places:
     """One task's expected answers, in the order of its documents: the random order of asking leaves no trace."""
 
-    keys: list[Key]
+    keys: list[Place]
     numbers: IntArray
     """Unique within the comparison."""
     units: IntArray
@@ -98,7 +94,7 @@ class Layout:
     n_units: int
 
 
-def layout_of(plan: Plan, items: Sequence[Item], *, left_out: Set[Key] = frozenset()) -> Layout:
+def layout_of(plan: Plan, items: Sequence[Item], *, left_out: Set[Place] = frozenset()) -> Layout:
     """Where the plan expects answers, from the items' clusters; without those that are left out."""
     by_task: dict[str, list[Item]] = {task.name: [] for task in plan.tasks}
     for item in items:
@@ -319,8 +315,6 @@ def missing_of(members: Sequence[MetricSpec], scores: Scores, layout: Layout) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _TaskScores:
-    """One task's scores of one metric in both arms, None where missing."""
-
     places: Places
     baseline: list[Any]
     candidate: list[Any]

@@ -99,7 +99,6 @@ def answered_items(answers: Iterator[Answer], items: Sequence[Item]) -> Iterator
 
 
 def _split(raw: Any) -> tuple[float, tuple[Any, ...] | None]:
-    """A harness score as one number, and as what it is made of where it is not one."""
     if isinstance(raw, Real) or hasattr(raw, "item"):
         return float(raw), None
     parts = tuple(part.item() if hasattr(part, "item") else part for part in raw)

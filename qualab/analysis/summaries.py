@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from qualab.analysis.drafter import DraftedAnswers
 from qualab.analysis.endings import LeakCount, LeakTrace, ThoughtCount, leaks_in
 from qualab.model.comparison import ArmSummary, PairSummary
-from qualab.model.items import Answer, Item
+from qualab.model.items import Answer, Item, Place
 from qualab.model.names import AnswerStatus, ArmName, LeakKind, RequestKind
 
 
@@ -21,52 +21,43 @@ class _ArmCount:
     finish_reasons: Counter[str] = field(default_factory=Counter)
     fingerprints: Counter[str] = field(default_factory=Counter)
     models: Counter[str] = field(default_factory=Counter)
+    totals: Counter[str] = field(default_factory=Counter)
     generations: int = 0
     truncated: int = 0
-    empty: int = 0
-    with_stop_string: int = 0
-    retries: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
     latencies: list[float] = field(default_factory=list)
 
     def add(self, answer: Answer, text: LeakTrace | None) -> None:
         reply = answer.reply
         self.statuses[reply.status.value] += 1
-        self.retries += reply.attempts - 1
-        self.prompt_tokens += reply.prompt_tokens or 0
-        self.completion_tokens += reply.completion_tokens or 0
-        if reply.finish_reason:
-            self.finish_reasons[reply.finish_reason] += 1
-        if reply.system_fingerprint:
-            self.fingerprints[reply.system_fingerprint] += 1
+        self.totals["retries"] += reply.attempts - 1
+        self.totals["prompt_tokens"] += reply.prompt_tokens or 0
+        self.totals["completion_tokens"] += reply.completion_tokens or 0
+        self.finish_reasons[reply.finish_reason] += 1
+        self.fingerprints[reply.system_fingerprint] += 1
         if reply.status.is_answer:
-            self.models.update([reply.model] if reply.model else ())
+            self.models[reply.model] += 1
             self.latencies.append(reply.latency_s)
             if text is not None:
                 self.generations += 1
                 self.truncated += LeakKind.LENGTH_LIMIT in text.leaks
-                self.empty += not text.text.strip()
-                self.with_stop_string += LeakKind.STOP_STRING in text.leaks
+                self.totals["empty_answers"] += not text.text.strip()
+                self.totals["stop_string_answers"] += LeakKind.STOP_STRING in text.leaks
 
     def summary(self, arm: ArmName) -> ArmSummary:
+        totals = ("retries", "prompt_tokens", "completion_tokens", "empty_answers", "stop_string_answers")
+        names = ("statuses", "finish_reasons", "fingerprints", "models")
+        fields: dict[str, Any] = {name: self.totals[name] for name in totals}
+        fields |= {name: {key: n for key, n in sorted(getattr(self, name).items()) if key} for name in names}
         ordered = sorted(self.latencies)
+        p50, p99 = (ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else None for q in (0.5, 0.99))
         return ArmSummary(
             arm=arm,
             n_requests=self.statuses.total(),
             n_answers=len(ordered),
-            statuses=dict(sorted(self.statuses.items())),
-            finish_reasons=dict(sorted(self.finish_reasons.items())),
             truncated_share=self.truncated / self.generations if self.generations else None,
-            empty_answers=self.empty,
-            stop_string_answers=self.with_stop_string,
-            retries=self.retries,
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            latency_p50_s=_quantile(ordered, 0.5),
-            latency_p99_s=_quantile(ordered, 0.99),
-            fingerprints=dict(sorted(self.fingerprints.items())),
-            models=dict(sorted(self.models.items())),
+            latency_p50_s=p50,
+            latency_p99_s=p99,
+            **fields,
         )
 
 
@@ -74,44 +65,35 @@ class Unanswered:
     """Collects which answers (by position and repeat) an arm lacks, and why."""
 
     def __init__(self) -> None:
-        self._reasons: dict[tuple[int, int], dict[ArmName, set[_Reason]]] = {}
+        self._reasons: defaultdict[Place, dict[ArmName, set[tuple[AnswerStatus, int, str, str]]]]
+        self._reasons = defaultdict(lambda: {arm: set() for arm in ArmName})
 
     def add(self, answer: Answer) -> None:
+        """Take note of an answer, where there is none to score."""
         reply = answer.reply
         if not reply.status.is_answer:
-            arms = self._reasons.setdefault((answer.position, answer.repeat), {})
-            arms.setdefault(answer.arm, set()).add(
-                _Reason(answer.choice, reply.status, reply.finish_reason, reply.error)
-            )
+            reason = (reply.status, answer.choice, reply.finish_reason, reply.error)
+            self._reasons[answer.position, answer.repeat][answer.arm].add(reason)
 
     @property
-    def same_in_both(self) -> frozenset[tuple[int, int]]:
+    def same_in_both(self) -> frozenset[Place]:
         """Answers that both arms lack with the same status and reason, where asking again does not help."""
         return frozenset(
             key
             for key, arms in self._reasons.items()
-            if len(arms) == len(ArmName)
-            and arms[ArmName.BASELINE] == arms[ArmName.CANDIDATE]
-            and not any(reason.status.is_failure for reason in arms[ArmName.BASELINE])
+            if arms[ArmName.BASELINE] == arms[ArmName.CANDIDATE]
+            and not any(status.is_failure for status, *_ in arms[ArmName.BASELINE])
         )
 
     @property
     def by_status(self) -> dict[AnswerStatus, dict[ArmName, set[int]]]:
         """Positions of the items that an arm lacks, in whole or in part."""
-        found: dict[AnswerStatus, dict[ArmName, set[int]]] = {}
+        places: dict[AnswerStatus, dict[ArmName, set[int]]] = {}
         for (position, _), arms in self._reasons.items():
             for arm, reasons in arms.items():
-                for reason in reasons:
-                    places = found.setdefault(reason.status, {arm: set() for arm in ArmName})
-                    places[arm].add(position)
-        return {status: found[status] for status in AnswerStatus if status in found}
-
-
-class _Reason(NamedTuple):
-    choice: int
-    status: AnswerStatus
-    finish_reason: str
-    error: str
+                for status, *_ in reasons:
+                    places.setdefault(status, {arm: set() for arm in ArmName})[arm].add(position)
+        return {status: places[status] for status in AnswerStatus if status in places}
 
 
 class _Trace(NamedTuple):
@@ -124,10 +106,6 @@ class _Trace(NamedTuple):
     """None where there is no generated text."""
 
 
-Key = tuple[int, int]
-"""Position and repeat."""
-
-
 class Summary:
     """Counts both arms' answers as they go by, in any order; answers whose pair is missing stay unpaired."""
 
@@ -137,7 +115,7 @@ class Summary:
         self._arms = {arm: _ArmCount() for arm in ArmName}
         self._pairs = Counter[str]()
         self._waiting: dict[tuple[int, int, int], _Trace] = {}
-        self._is_same: dict[Key, bool] = {}
+        self._is_same: dict[Place, bool] = {}
         self.drafted = DraftedAnswers()
         self.thoughts = ThoughtCount()
         self.unanswered = Unanswered()
@@ -178,7 +156,7 @@ class Summary:
         self._is_same[key] = is_same and self._is_same.get(key, True)
 
     @property
-    def same_texts(self) -> set[Key]:
+    def same_texts(self) -> set[Place]:
         """Where both arms generated the same texts."""
         return {key for key, is_same in self._is_same.items() if is_same}
 
@@ -201,28 +179,15 @@ class Summary:
         self._hashes = (self._hashes + int.from_bytes(sha256(content).digest())) % 2**256
 
 
+_CONTENT = ("text", "loglikelihood", "is_greedy", "finish_reason", "system_fingerprint", "error")
+
+
 def _content(answer: Answer) -> bytes:
-    """Everything of an answer, in a spelling that stays."""
     reply = answer.reply
     place = (answer.arm.value, answer.position, answer.choice, answer.repeat, answer.request_hash, reply.status.value)
-    said = (
-        reply.text,
-        reply.loglikelihood,
-        reply.is_greedy,
-        reply.finish_reason,
-        reply.system_fingerprint,
-        reply.error,
-    )
+    said = tuple(getattr(reply, name) for name in _CONTENT)
     counts = (reply.prompt_tokens, reply.completion_tokens, reply.reasoning_characters, reply.attempts)
     seen = (reply.latency_s, reply.sent_at.timestamp(), reply.system_fingerprint)
     drafted = reply.drafted and (reply.drafted.draft_tokens, reply.drafted.accepted_tokens, reply.drafted.rounds)
-    more = [
-        (name, text) for name in ("model", "reasoning") if (text := getattr(reply, name))
-    ]  # not kept by version 0.1.0
+    more = [(name, text) for name in ("model", "reasoning") if (text := getattr(reply, name))]
     return repr((place, said, counts, seen, drafted, *more)).encode(errors="surrogatepass")
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float | None:
-    if not ordered:
-        return None
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

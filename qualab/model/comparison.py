@@ -35,7 +35,6 @@ class Comparison:
     finished_at: datetime | None
     verdict: Verdict | None
     stop_reason: str
-    """Why a run stopped early; empty otherwise."""
     duplicates: int
     """Late answers that were counted and not stored."""
     baseline_url: str = ""
@@ -76,7 +75,6 @@ class Evidence:
     n_changed: int
     """Pairs that differ; more than gains + losses where a wrong label became another wrong one."""
     difference: float
-    """Candidate - baseline."""
     interval: IntervalOf | None
     """At 95 % (1 - alpha)."""
     equivalence_interval: IntervalOf | None
@@ -90,7 +88,6 @@ class Evidence:
     pvalue_holm: float
     """The same family by Holm, as a cross-check."""
     pvalue_unpaired: float | None
-    """Only for comparison with older reports."""
     pvalue_clustered_mcnemar: float | None
     """Yang, Sun & Hardin (2010), beside the sign flips."""
     pvalue_equivalence: float | None
@@ -100,7 +97,6 @@ class Evidence:
     standard_error: float | None
     """CR2 where there are clusters; of the bootstrap for labels."""
     degrees_of_freedom: float | None
-    """Satterthwaite's."""
     design_effect: float
     """Variance over that of independent items, at least 1."""
     provable_margin: float | None
@@ -111,7 +107,6 @@ class Evidence:
     n_resamples: int
     """Random sign patterns or swaps behind the p-value; 0 where it is exact."""
     note: Reason | None
-    """What a person must know of how the bounds came about; None otherwise."""
     pvalue_equivalence_bounded: float | None = None
     """Of Gaffke's bound for means of bounded scores, likewise: it decides alone where scores are not 0/1, and has to
     agree where 0/1 scores stand in clusters. None for other kinds."""
@@ -131,7 +126,6 @@ class PolicyResult:
     interval: IntervalOf | None
     """At 1 - 2 alpha."""
     is_equivalent: bool
-    """Or non-inferior, as planned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +142,6 @@ class MetricResult:
     """The arm's value over complete pairs; None where no pair is complete."""
     candidate: float | None
     n_items: int
-    """Items that were asked."""
     n_missing: int
     """Answers (items times repeats) that at least one arm lacks."""
     n_missing_baseline: int
@@ -162,7 +155,6 @@ class MetricResult:
     policies: tuple[PolicyResult, ...] = ()
     """Filled where answers are missing and the complete pairs prove the objective."""
     margin: float | None = None
-    """The metric's own margin in the plan."""
     n_left_out: int = 0
     """Answers that both arms lack for the same reason: in neither `n_missing` nor any test."""
     n_lost: int | None = None
@@ -179,29 +171,24 @@ class MetricLook:
     """One primary metric at one look."""
 
     metric: str
-    """The metric's id."""
     n_pairs: int
-    """Answers (items times repeats) that both arms have."""
     fraction: float
     """Information so far: pairs over those that are planned; 1 at the last look."""
-    difference: float | None
-    interval: IntervalOf | None
+    difference: float | None = None
+    interval: IntervalOf | None = None
     """At the level of the boundary: a repeated confidence interval."""
-    statistic: float | None
+    statistic: float | None = None
     """Of the weaker test against ±margin, exact guard included, as a standard normal quantile."""
-    boundary: float | None
+    boundary: float | None = None
     """What the statistic must reach; None where there is nothing new to look at, or no level to spend yet."""
-    pvalue_loss: float | None
+    pvalue_loss: float | None = None
     """One-sided: small where the candidate is worse."""
-    pvalue_gain: float | None
-    harm_boundary: float | None
-    """The standard normal quantile that `pvalue_loss` must reach."""
-    pvalue_adjusted: float | None
+    pvalue_gain: float | None = None
+    harm_boundary: float | None = None
+    pvalue_adjusted: float | None = None
     """Two-sided, for all looks and all primary metrics."""
     decision: LookDecision
-    """What holds from this look on; what an earlier look proved stays proven, and harm goes before it."""
     decided_at: int | None
-    """The look that decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,14 +196,10 @@ class Look:
     """What was decided when every request up to some position had come back."""
 
     number: int
-    """From 1."""
     n_items: int
-    """Items asked so far, of all tasks."""
     input_hash: str
-    """SHA-256 over the scores that were looked at."""
     metrics: tuple[MetricLook, ...]
     decision: LookDecision
-    """CONTINUE goes on, where there are items left."""
 
     def ended_at(self, n_items: int) -> int | None:
         """Items that were asked where this look ended a run of `n_items` early; None where it did not."""
@@ -230,10 +213,8 @@ class LooksTaken:
     n_planned: int
     looks: tuple[Look, ...]
     n_items: int
-    """Items asked."""
     n_items_planned: int
     n_requests_saved: int
-    """Requests of both arms, over all repeats, that were not needed."""
 
     @property
     def stopped_early(self) -> bool:
@@ -253,7 +234,6 @@ class ArmSummary:
     """Of generations that were answered."""
     empty_answers: int
     stop_string_answers: int
-    """Answers that hold one of their own stop strings."""
     retries: int
     prompt_tokens: int
     completion_tokens: int
@@ -261,7 +241,6 @@ class ArmSummary:
     latency_p99_s: float | None
     fingerprints: dict[str, int]
     models: dict[str, int] = field(default_factory=dict)
-    """Answers by the model that they say they come from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +248,6 @@ class PairSummary:
     """How the two arms' answers to the same requests compare, before any scoring."""
 
     n_pairs: int
-    """Generations that both arms answered."""
     same_text: int
     finish_reasons_differ: int
     prompt_tokens_differ: int
@@ -288,11 +266,9 @@ class Thoughts:
     in_text: int
     """Answers whose text holds the marks of thinking, as <think>."""
     apart: int
-    """Those that came with reasoning beside the text."""
     mean_characters: float | None
     """Of the thoughts, over those that thought; None where none did."""
     cut: int
-    """Thoughts that the limit on tokens ended before any answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,7 +281,6 @@ class ReasoningSummary:
     pvalue_length: float
     """Sign test over items: which arm's thoughts are longer. Two-sided, mid-p; 1 where none differs."""
     pvalue_cut: float
-    """The same: which arm's thoughts are cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,9 +292,7 @@ class LeakSummary:
     n_baseline: int
     n_candidate: int
     n_both: int
-    """Pairs in which both answers do."""
     pvalue: float
-    """Two-sided: mid-p McNemar; sign flips of items where they were asked repeatedly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +301,6 @@ class TextsCompared:
 
     n_pairs: int
     same_text: int
-    """Byte by byte."""
     changed: int
     """Different in more than white space."""
     first_difference: float | None
@@ -340,7 +312,6 @@ class OddOneOut:
     """Items on which exactly one of three runs stands out: two of the baseline, one of the candidate."""
 
     n_items: int
-    """Items that all three runs have."""
     n_odd: int
     n_candidate_odd: int
     """Expected to be a third of `n_odd` where the drafter adds nothing."""
@@ -354,11 +325,9 @@ class MetricNoise:
 
     metric: str
     n_answers: int
-    """Answers (items times repeats) that both arms and all runs have."""
     flip_rate_baseline: float | None
     """Share of pairs of the baseline's runs in which a score changes; None where there is no answer to compare."""
     flip_rate_candidate: float | None
-    """Share of the same answers whose score differs between the arms."""
     odd: OddOneOut | None
     """Of scores; of each item its first repeat."""
 
@@ -370,18 +339,13 @@ class NoiseFloor:
     n_runs: int
     concurrency: int
     n_asked: int
-    """Requests of all these runs."""
     n_answered: int
     baseline: TextsCompared | None
     """The baseline's own run against the first of these; None where no answer can be compared."""
     candidate: TextsCompared | None
-    """The two arms, on the same answers."""
     odd_texts: OddOneOut | None
-    """Of texts; of each item its first repeat."""
     metrics: tuple[MetricNoise, ...]
-    """Metrics whose tasks generate."""
     note: Reason | None
-    """What could not be compared; None otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,14 +355,12 @@ class RepeatNoise:
     metric: str
     arm: ArmName
     n_items: int
-    """Items with all their repeats."""
     n_repeats: int
     flip_rate: float | None
     """Probability that two repeats of an item disagree; None where no item has all its repeats."""
     variance_between: float | None
     """Between items; None with fewer than two of them."""
     variance_within: float | None
-    """Between repeats of one item."""
     icc: float | None
     """ICC(1), the share of a score's variance that is between items; None where scores do not vary."""
     icc_mean: float | None
@@ -433,7 +395,6 @@ class MissingSummary:
     candidate_only: int
     both: int
     pvalue: float
-    """Two-sided: mid-p McNemar on "is missing"; sign flips of items where they were asked repeatedly."""
     left_out: int = 0
     """Answers that both arms lack for the same reason, as a prompt longer than the context; not counted above."""
     by_status: tuple[StatusMissing, ...] = ()
@@ -445,7 +406,6 @@ class GlobalTest:
 
     n_metrics: int
     difference: float
-    """The mean difference; negative where the candidate is worse."""
     pvalue: float
     n_resamples: int
     """0 where every sign pattern was counted."""
@@ -456,17 +416,14 @@ class SuiteEvidence:
     """What all metrics say together."""
 
     n_family: int
-    """Different metrics that were tested."""
     n_max_t: int
     """Those of them whose p-values max-T adjusts; the others are not means over items."""
     n_resamples: int
-    """Sign patterns behind max-T."""
     global_test: GlobalTest | None
     """None where no metric is a mean over items."""
     missing: MissingSummary
     joint_power: float | None
     joint_power_reason: Reason | None
-    """Why there is no joint power; None otherwise."""
     seed: int
     """Every random stream of the analysis derives from it; it derives from the plan's hash."""
 
@@ -482,31 +439,22 @@ class Analysis:
     seen of engines, so that resuming leaves no trace in it."""
     verdict: Verdict
     reasons: tuple[Reason, ...]
-    """In order of weight."""
     caveats: tuple[Reason, ...]
-    """What the verdict does not prove, or was not checked."""
     metrics: tuple[MetricResult, ...]
     suite: SuiteEvidence
     arms: tuple[ArmSummary, ...]
     pairs: PairSummary
     versions: dict[str, str]
     looks: LooksTaken | None = None
-    """None where the plan has no looks."""
     treatment: Treatment | None = None
     """None in imported comparisons."""
     pinning: Pinning | None = None
     noise: NoiseFloor | None = None
-    """None where no noise floor was measured."""
     repeats: RepeatSummary | None = None
-    """None where every item was asked once."""
     data_hash: str = ""
-    """Of the items and every stored answer."""
     tokens: FirstTokenSummary | None = None
-    """Where texts that differ begin to; None in imported comparisons, and where nothing generates."""
     reasoning: ReasoningSummary | None = None
-    """None where no answer holds any reasoning."""
     leaks: tuple[LeakSummary, ...] = ()
-    """Kinds of leaks that there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -516,7 +464,6 @@ class SignOff:
     comparison_id: str
     plan_hash: str
     analysis_hash: str
-    """Of the analysis that was accepted (its seal)."""
     verdict: Verdict
     signed_by: str
     note: str
@@ -532,14 +479,9 @@ class SealedAnalysis:
 
     plan_hash: str
     body: str
-    """Its canonical JSON."""
     previous: str
     """The seal before it, or the hash of the comparison's plan."""
     seal: str
-
-    @property
-    def is_sealed(self) -> bool:
-        return bool(self.seal)
 
 
 def seal_of(body: str, *, previous: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from itertools import zip_longest
@@ -121,23 +121,27 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """An engine's identity and configuration. Empty or None where it does not say."""
+class EngineIdentity:
+    """What an engine is. Empty or None where it does not say."""
 
     kind: EngineKind
     version: str = ""
     model_root: str = ""
-    """The checkpoint as the engine names it: a path or a hub name."""
     max_model_len: int | None = None
     kv_cache_tokens: int | None = None
     drafter: str = ""
     """The drafter as configured, as "ngram, 4 tokens"; empty where none is configured or the engine does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine(EngineIdentity):
+    """An engine's identity and configuration."""
+
     config: Mapping[str, str] = field(default_factory=dict)
     """The engine's configuration, flat: "scheduler_config.max_num_seqs" -> "8"."""
     counters: Counters | None = None
     """At the time of asking; None where the metrics are closed, or no known engine's."""
     has_metrics: bool = False
-    """Whether /metrics answers, whatever it tells."""
     names: tuple[str, ...] = ()
     """What its answers may call the model: as it was asked for, as the engine lists it, as it answered trials."""
 
@@ -162,7 +166,6 @@ class Finding:
     stops: bool
     what: Reason
     hint: str
-    """What to do about it; empty for what is only said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +174,6 @@ class Preflight:
 
     engines: dict[ArmName, Engine]
     findings: tuple[Finding, ...]
-    """Those that stop first."""
     pins: tuple[PinFound, ...] = ()
 
     @property
@@ -194,16 +196,13 @@ class TokenizedBy(StrEnum):
     CANDIDATE = "candidate"
     """The candidate's engine, where the baseline's was not there any more."""
     NAMED = "named"
-    """The one that `--tokenizer` names."""
 
 
 class TokensLack(StrEnum):
     """Why texts were left without tokens."""
 
     FAILED = "failed"
-    """Nothing tokenizes, or it refused a text or did not answer."""
     TIME = "time"
-    """It would have taken too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,11 +222,8 @@ class TokensCompared:
     """Texts of two runs."""
 
     n_differ: int
-    """Pairs whose texts differ."""
     n_tokenized: int
-    """Those of them that were tokenized."""
     n_same_tokens: int
-    """Those of these whose tokens are the same."""
     first_difference: float | None
     """Median token (from 0) that is another; None where none is known."""
 
@@ -240,7 +236,6 @@ class TaskTokens:
     baseline: TokensCompared | None
     """The baseline's own run against the noise floor's first; None where there is none."""
     candidate: TokensCompared
-    """The two arms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,9 +283,7 @@ class Segment:
     after: Counters | None
     """None where the engine's metrics are closed."""
     attempts: int
-    """Requests that this run sent to the arm meanwhile, repeated attempts included."""
     prompt_tokens: int
-    """Prompt tokens of the answers that came meanwhile, as far as the engine counts them."""
 
     @property
     def has_restarted(self) -> bool:
@@ -323,7 +316,6 @@ class FirstTokensSeen:
     by: TokenizedBy
     tasks: tuple[FirstTokens, ...]
     lack: TokensLack | None
-    """Why some of the texts that should have been tokenized were not."""
 
     def places(self, pairs: PairKind) -> dict[tuple[int, int], int | None]:
         """The first token that is another, by position and repeat."""
@@ -365,27 +357,20 @@ class TaskDrafting:
 
     task: str
     n_answers: int
-    """Generations that were answered."""
     rounds: int | None
     draft_tokens: int | None
     """None also where the engine counts accepted tokens alone."""
     accepted_tokens: int | None
     accepted_share: float | None
-    """Of the draft tokens."""
     mean_length: float | None
     """Tokens a round yields: 1 + accepted tokens / rounds. Over all rounds, so that long answers weigh more."""
     median_length: float | None
     p10_length: float | None
     zero_share: float | None
-    """Of the rounds: no draft token was accepted."""
     histogram: tuple[int, ...]
-    """Rounds with 0, 1, ... accepted tokens."""
     request_mean_length: float | None
-    """The mean over answers of each answer's own mean length."""
     first_third: float | None
-    """Mean length in the first third of the task's items ..."""
     last_third: float | None
-    """... and in the last."""
     break_even_margin: float | None = None
     """Mean length minus break-even length: drafting pays above 0. By the plan's costs, else by `round_cost`."""
     round_cost: float | None = None
@@ -406,25 +391,19 @@ class LengthBin:
     to_tokens: int
     n_answers: int
     draft_tokens: int | None
-    """None where answers tell accepted tokens alone."""
     accepted_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSummary:
+class EngineSummary(EngineIdentity):
     """An arm's engine, as last seen."""
 
     arm: ArmName
-    kind: EngineKind
-    version: str
-    model_root: str
-    max_model_len: int | None
-    kv_cache_tokens: int | None
-    drafter: str
 
     @classmethod
     def of(cls, arm: ArmName, engine: Engine) -> EngineSummary:
-        return cls(arm=arm, **{name: getattr(engine, name) for name in cls.__slots__ if name != "arm"})
+        """Leave the configuration out."""
+        return cls(arm=arm, **{one.name: getattr(engine, one.name) for one in fields(EngineIdentity)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,14 +411,12 @@ class Treatment:
     """The drafter's part in a comparison."""
 
     is_observed: bool
-    """Whether counters or answers tell what the candidate drafted."""
     engines: tuple[EngineSummary, ...]
     tasks: tuple[TaskDrafting, ...]
     bins: tuple[LengthBin, ...]
     troubles: tuple[Reason, ...]
     """What makes the comparison INVALID."""
     notes: tuple[Reason, ...]
-    """What a person should know."""
     break_even_length: float | None = None
     """Tokens a round must yield for drafting to pay: 1 + draft cost + overhead, where the plan names them. Else each
     task's 1 + `round_cost` is taken."""

@@ -17,6 +17,8 @@ from qualab.model.names import AnswerStatus, Api, ArmName, RequestKind
 from qualab.model.plan import SamplingPlan
 
 JsonObject = dict[str, Any]
+Place = tuple[int, int]
+"""An item's position, and a repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +29,6 @@ class Prompt:
     """Prompt text, or the JSON of the chat messages where `is_chat`."""
     is_chat: bool = False
     continuation: str = ""
-    """Log-likelihood requests only: the text whose log-likelihood is asked."""
     gen_kwargs: dict[str, Any] | None = None
     """Generations only: resolved generation settings in lm-eval's names (until, max_gen_toks, temperature ...)."""
 
@@ -40,7 +41,6 @@ class Request:
     """0 for a generation; the index of the choice for a log-likelihood."""
     api: Api
     payload: JsonObject
-    """The JSON body without its seed. Both arms get the same bytes."""
     context_tokens: int | None = None
     """Log-likelihood requests only: tokens of the prompt that are context."""
 
@@ -55,7 +55,6 @@ class Item:
     kind: RequestKind
     doc: JsonObject
     target: str
-    """str() of lm-eval's doc_to_target."""
     prompts: tuple[Prompt, ...]
     requests: tuple[Request, ...] = ()
     """Empty until the prompts have been turned into bodies."""
@@ -85,7 +84,6 @@ class Drafted:
     """None where the engine says what was accepted alone."""
     accepted_tokens: int
     rounds: tuple[int, ...] = ()
-    """Rounds with 0, 1, ... accepted tokens; empty where the engine does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,15 +96,12 @@ class Reply:
     loglikelihood: float | None
     is_greedy: bool | None
     finish_reason: str
-    """As the server says it; empty where it says none."""
     prompt_tokens: int | None
     completion_tokens: int | None
     attempts: int
-    """Requests sent, 1 or more."""
     latency_s: float
     """Of the last attempt, from sending to the whole body."""
     sent_at: datetime
-    """When the last attempt was sent, UTC."""
     system_fingerprint: str
     error: str
     """What went wrong, for a person; empty for an answer. Never holds a key."""
@@ -114,7 +109,6 @@ class Reply:
     drafted: Drafted | None = None
     """None where the engine says nothing of drafting in its answers."""
     model: str = ""
-    """The model that the answer says it comes from; empty where it does not say."""
     reasoning: str = ""
     """What the model thought before its answer, where the server tells it apart; empty in answers of versions that
     kept its length alone."""
@@ -126,11 +120,9 @@ class Answer:
 
     arm: ArmName
     position: int
-    """The item's position."""
     choice: int
     repeat: int
     request_hash: bytes
-    """First 16 bytes of the SHA-256 of the body that was sent."""
     reply: Reply
     run: int = 0
     """0 is the comparison itself; 1 and up are the noise floor's runs, of the baseline alone."""
@@ -148,7 +140,6 @@ class Score:
     value: float
     """The number itself; for a list its mean; for (target, prediction) whether they agree."""
     detail: tuple[Any, ...] | None = None
-    """The list, or the pair, where the score is not one number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +174,6 @@ class Outcome:
     kind: RequestKind
     change: Change
     baseline: float | None
-    """Its score; None where it is missing."""
     candidate: float | None
     different_text: bool
     """Whether both arms answered, and not with the same bytes. Always False for log-likelihoods."""
@@ -325,8 +315,7 @@ def sent_name(name: str) -> str:
 def generation_request(prompt: Prompt, *, sampling: SamplingPlan) -> Request:
     """The request of one generation. `prompt.gen_kwargs` are the resolved settings, overrides applied.
 
-    Raises InvalidValue where the prompt does not fit the route or a setting is reserved, BrokenTask where the
-    settings or the messages are malformed.
+    Raises InvalidValue where a setting is reserved, BrokenTask where one is malformed.
     """
     settings = dict(prompt.gen_kwargs or {})
     _check_settings(settings)
@@ -337,11 +326,10 @@ def generation_request(prompt: Prompt, *, sampling: SamplingPlan) -> Request:
         "temperature": settings.pop("temperature", 0),
     }
     settings.pop("do_sample", None)
-    stop = _stop_strings(settings.pop("until", None))
-    if sampling.api is Api.CHAT:
-        stop = stop[:MAX_CHAT_STOPS]
+    stop = _stop_strings(settings.pop("until", None))[: MAX_CHAT_STOPS if sampling.api is Api.CHAT else None]
     rest = {name: settings[name] for name in sorted(settings)}
-    payload = {**_question(prompt, sampling.api), **limits, **({"stop": stop} if stop else {}), **rest}
+    question = {"messages": json.loads(prompt.text)} if prompt.is_chat else {"prompt": prompt.text}
+    payload = {**question, **limits, **({"stop": stop} if stop else {}), **rest}
     return Request(choice=0, api=sampling.api, payload=payload)
 
 
@@ -365,42 +353,15 @@ def _stop_strings(until: object) -> list[str]:
     raise BrokenTask(f"Generation setting 'until' is {until!r}", hint="It must be a string or a list of strings")
 
 
-def _question(prompt: Prompt, api: Api) -> JsonObject:
-    if prompt.is_chat is not (api is Api.CHAT):
-        form = "chat messages" if prompt.is_chat else "plain text"
-        raise InvalidValue(
-            f"A prompt of {form} cannot go to the {api} route",
-            hint="Apply the chat template for the chat route, and only there",
-        )
-    return {"messages": _messages(prompt.text)} if prompt.is_chat else {"prompt": prompt.text}
-
-
-def _messages(text: str) -> list[JsonObject]:
-    try:
-        messages = json.loads(text)
-    except ValueError as exc:
-        raise BrokenTask("The chat messages of a prompt are not JSON", hint="Check the task's template") from exc
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise BrokenTask("The chat messages of a prompt are not a list of objects", hint="Check the task's template")
-    return messages
-
-
 def loglikelihood_parts(prompt: Prompt) -> tuple[str, str]:
     """The two texts whose token ids a log-likelihood request needs: the context, and context and continuation together.
 
     As in lm-eval, white space at the end of the context belongs to the continuation. Raises BrokenTask for an empty
     context, which leaves nothing to condition on.
     """
-    if prompt.is_chat:
-        raise BrokenTask(
-            "A log-likelihood request cannot be made of chat messages",
-            hint="Run this task without the chat template, or its generative form",
-        )
     context = prompt.text.rstrip()
     if not context:
-        raise BrokenTask(
-            "The context of a log-likelihood request is empty", hint="Check the task's doc_to_text and description"
-        )
+        raise BrokenTask("The context of a log-likelihood request is empty", hint="Check the task's doc_to_text")
     return context, prompt.text + prompt.continuation
 
 

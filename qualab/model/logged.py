@@ -51,7 +51,6 @@ class LoggedRow:
     """By metric: a number, a list of numbers (IFEval) or a pair (f1). Empty where the item was not scored."""
     repeat: int = 0
     cluster: str = ""
-    """Where the log names it; otherwise fields of the document do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +65,10 @@ class LoggedTask:
     """Items behind the run's own aggregates."""
     dataset: str = ""
     config: JsonObject = field(default_factory=dict)
-    """As the tool wrote it."""
     generation: JsonObject = field(default_factory=dict)
-    """Generation settings of its requests."""
     scoring: str = ""
-    """Filters and metrics, as text that can be compared."""
     kind: RequestKind | None = None
     higher_is_better: Mapping[str, bool] = field(default_factory=dict)
-    """By metric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +76,11 @@ class LoggedRun:
     """One run of an evaluation tool."""
 
     format: str
-    """For a person, as "lm-eval"."""
     name: str
     """Tells it from the other runs of its folder."""
     files: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file with rows of this arm alone, by its absolute path."""
     others: int = 0
-    """Older runs in the same folder."""
     harness_version: str = ""
     date: datetime | None = None
     model: str = ""
@@ -96,16 +89,13 @@ class LoggedRun:
     seed: int | None = None
     gen_kwargs: JsonObject = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Other settings of the whole run, as "chat template"."""
     tasks: Mapping[str, LoggedTask] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Tasks (not groups) of each group."""
     reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The run's own aggregates: by task or group, then by "metric,filter"."""
     metrics: Mapping[str, MetricSpec] = field(default_factory=dict)
-    """By id, where it is known how they come about."""
     plan: JsonObject | None = None
-    """The plan of the comparison that these files were exported from."""
     plan_hash: str = ""
     exported_from: str = ""
     """As "ID/baseline": which run of which comparison this is."""

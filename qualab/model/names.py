@@ -58,7 +58,6 @@ class LeakKind(StrEnum):
     """What an answer holds that it should not, or lacks."""
 
     STOP_STRING = "stop_string"
-    """Text beyond one of its own stop strings."""
     SPECIAL_TOKEN = "special_token"
     """A control token written out, as <|im_end|>."""
     BROKEN_CHARACTER = "broken_character"
@@ -66,14 +65,12 @@ class LeakKind(StrEnum):
     CUT_SHORT = "cut_short"
     """It ended by itself, and is the beginning of what the other arm said."""
     LENGTH_LIMIT = "length_limit"
-    """It was cut at the limit of tokens."""
 
 
 class ComparisonStatus(StrEnum):
     """Where a comparison stands, from its request to its end."""
 
     QUEUED = "queued"
-    """Waits for a worker."""
     PLANNED = "planned"
     """Stored by a command, and nothing asked yet."""
     RUNNING = "running"
@@ -123,20 +120,15 @@ class LookDecision(StrEnum):
 
     CONTINUE = "continue"
     PROVEN = "proven"
-    """What the objective asks for."""
     IMPROVEMENT = "improvement"
-    """The candidate is plainly better: no equivalence either."""
     HARM = "harm"
-    """The candidate is plainly worse: go no further."""
 
 
 class MetricKind(StrEnum):
     """How a metric comes from its items' scores, which decides how it may be tested."""
 
     BINARY_MEAN = "binary_mean"
-    """The mean of 0/1 scores, one an item."""
     MEAN = "mean"
-    """The mean of other scores, one an item."""
     LIST_MEAN = "list_mean"
     """The mean over all entries of the items' lists of 0/1 (IFEval's instruction level)."""
     MACRO_F1 = "macro_f1"
@@ -154,9 +146,7 @@ class EvidenceKind(StrEnum):
     CLUSTERS = "clusters"
     """0/1 scores in clusters: items that share a passage, entries of one list, repeats of one item."""
     SCORES = "scores"
-    """Other scores whose mean is the metric."""
     LABELS = "labels"
-    """Macro-F1 of labels: no mean over items."""
 
 
 class MissingPolicy(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import ClassVar, TypeVar
 
@@ -35,7 +35,6 @@ class Pins:
     revision: str = ""
     """The checkpoint's commit. A branch or a tag may move."""
     checkpoint_hash: str = ""
-    """Of the checkpoint's folder, as "sha256:..."."""
 
     def fixed(self, part: PinPart) -> str:
         """The digest, commit or hash that the plan names; empty where it names none, or something that may move."""
@@ -83,13 +82,7 @@ class Pinning:
 
     is_pinned: bool
     unpinned: tuple[Reason, ...]
-    """What may be something else tomorrow."""
     found: tuple[PinFound, ...]
-    """By arm, as last found."""
-
-    @classmethod
-    def of(cls, pins: Pins, found: tuple[PinFound, ...]) -> Pinning:
-        return cls(is_pinned=not pins.unpinned, unpinned=pins.unpinned, found=found)
 
 
 def digest_of(image: str) -> str:
@@ -157,9 +150,7 @@ class ImportFinding:
     code: FindingCode
     what: Reason
     stops: bool = False
-    """It makes the comparison meaningless, unless it is allowed."""
     is_allowed: bool = False
-    """It would have stopped the import, and was allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +164,6 @@ class TaskJoin:
     prompt_differs: int
     """The same document, asked otherwise: no pair, unless that is allowed."""
     target_differs: int
-    """Likewise with another right answer."""
     duplicated: int
     """Logged more than once in one arm: no pair either, unless that is allowed: then the first counts."""
     lost: int = 0
@@ -190,7 +180,6 @@ class Imported:
     joins: tuple[TaskJoin, ...]
     findings: tuple[ImportFinding, ...]
     baseline_model: str = ""
-    """As the log names it; empty where it does not."""
     candidate_model: str = ""
     allowed: tuple[FindingCode, ...] = ()
     """Items that were taken for pairs all the same: those whose prompts or right answers differ, or that come twice."""
@@ -201,14 +190,8 @@ class Imported:
     tasks_with_more_answers: tuple[str, ...] = ()
     """Tasks whose scores come from more than the stored texts: the same text may well have another score."""
     is_of_store: bool = False
-    """Both are runs of this store, of comparisons of their own."""
     leaves_unasked: bool = False
     """What only one of two runs asked is no item of this comparison, and not missing."""
-
-    @property
-    def is_of_drafter(self) -> bool:
-        """Whether the logs tell that the candidate has a drafter and the baseline has none."""
-        return bool(self.plan_hash)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +199,6 @@ class MetricSpec:
     """One row of a report: a metric of a task, or of a group of tasks."""
 
     task: str
-    """Task or group name."""
     name: str
     """lm-eval's metric name, as "exact_match"."""
     filter: str
@@ -227,7 +209,6 @@ class MetricSpec:
     """False where the scores come from log-likelihoods: no token is drafted there."""
     higher_is_better: bool = True
     members: tuple[str, ...] = ()
-    """For a group: the tasks whose values are averaged."""
 
     @property
     def key(self) -> str:
@@ -275,9 +256,7 @@ class TaskSpec:
     """The hub commit that the documents were read at, or "local" where they came from a data directory."""
     num_fewshot: int
     n_items: int
-    """Items that are asked."""
     n_available: int
-    """Items that the data set holds."""
     cluster_field: str = ""
     """Document field that items of one cluster share; empty where items are independent."""
     n_choices: int | None = None
@@ -294,7 +273,6 @@ class SamplingPlan:
     gen_kwargs: dict[str, object] = field(default_factory=dict)
     """Overrides of the tasks' own generation settings, in lm-eval's names."""
     allow_extra: bool = False
-    """Whether settings may be sent that qualab, or an engine, does not know."""
     seed: int = 1234
     """Seed of few-shot draws, item order and sampling (repeat r samples with seed + r)."""
     repeats: int = 1
@@ -358,6 +336,24 @@ class DecisionRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRule(DecisionRule):
+    """The plan's rule for one metric: with its own margin, and which way is better."""
+
+    higher_is_better: bool = True
+
+    @property
+    def sides(self) -> tuple[bool, bool]:
+        """Whether the tests against −margin, and against +margin, have to reject."""
+        if self.objective is Objective.EQUIVALENCE:
+            return True, True
+        return self.higher_is_better, not self.higher_is_better
+
+    def larger(self, lower: float, upper: float) -> float:
+        """The larger value of those sides of the margin that the objective takes."""
+        return max(value for value, is_taken in zip((lower, upper), self.sides, strict=True) if is_taken)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
     """What was taken as true when the plan was made. Primary metrics by id; a fraction each."""
 
@@ -413,9 +409,7 @@ class Plan:
     """A comparison's plan. Its canonical JSON is hashed and stored before the first request."""
 
     suite: str
-    """Suite name, or "custom"."""
     requested: tuple[str, ...]
-    """Task, group or suite names as the user gave them."""
     tasks: tuple[TaskSpec, ...]
     metrics: tuple[MetricSpec, ...]
     sampling: SamplingPlan
@@ -428,12 +422,9 @@ class Plan:
     assumptions: Assumptions | None = None
     """Only where `qualab plan` made the plan."""
     looks: LookPlan | None = None
-    """None asks everything."""
     noise_floor: NoisePlan | None = None
-    """None leaves unknown how much two runs of the baseline differ."""
     pins: Pins = field(default_factory=Pins)
     drafter_costs: DrafterCosts | None = None
-    """None leaves unknown from which acceptance length on drafting pays."""
     imported: Imported | None = None
     """None where qualab asked the endpoints itself: the plan was made before the data."""
     sequential: bool = False
@@ -461,10 +452,12 @@ class Plan:
         names = (metric.id, metric.task, *(benchmarks if len(benchmarks) == 1 else ()))
         return next((values[name] for name in names if name in values), None)
 
-    def rule_for(self, metric: MetricSpec) -> DecisionRule:
+    def rule_for(self, metric: MetricSpec) -> MetricRule:
         """The rule with this metric's own margin."""
+        values = {one.name: getattr(self.rule, one.name) for one in fields(self.rule)}
         margin = self.named(metric, self.rule.margins)
-        return replace(self.rule, margin=self.rule.margin if margin is None else margin, margins={})
+        own = {"margin": self.rule.margin if margin is None else margin, "margins": {}}
+        return MetricRule(**{**values, **own}, higher_is_better=metric.higher_is_better)
 
     def score_bounds_of(self, metric: MetricSpec) -> tuple[float, float]:
         """The lowest and the highest score that the metric can have."""

@@ -22,7 +22,6 @@ class TaskOptions:
     """What a user may set about tasks; lm-eval's names and meanings."""
 
     names: tuple[str, ...]
-    """Task, group and suite names."""
     num_fewshot: int | None = None
     limit: float | None = None
     gen_kwargs: Mapping[str, Any] | None = None
@@ -47,12 +46,10 @@ class ScoredTasks(Protocol):
         Each entry is an item and its replies in the order of its choices. The values are lm-eval's own: a number,
         a list (IFEval) or a pair (f1). The same answer always scores the same.
         """
-        ...
 
     def aggregate(self, values: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, dict[str, float]]:
         """Task and group values by lm-eval's aggregation: {task: {"metric,filter": per-item values}} in,
         {task or group: {"metric,filter": value}} out. A metric without items is left out."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +58,6 @@ class EndpointInfo:
 
     url: str
     tokenizes: bool
-    """Whether it offers a /tokenize route."""
 
 
 class Endpoint(Protocol):
@@ -72,33 +68,27 @@ class Endpoint(Protocol):
 
     async def inspect(self, *, model: str) -> EndpointInfo:
         """Raises EndpointUnreachable, EndpointMisconfigured (path, key, model name)."""
-        ...
 
     async def engine(self, *, model: str) -> Engine:
         """What the engine says of its configuration, and its counters; what is closed stays empty.
 
         Raises EndpointUnreachable where that cannot be told from a server that is too busy to answer.
         """
-        ...
 
     async def counters(self) -> Counters | None:
         """The engine's counters now; None where they are closed."""
-        ...
 
     async def settings(self, api: Api) -> frozenset[str] | None:
         """Names that a request on this route may have, as the server tells; None where it does not."""
-        ...
 
     async def ask(self, request: Request, body: bytes, *, on_wait: Callable[[float], None] | None = None) -> Reply:
         """One request with its attempts. Never raises for what the server does: that is a Reply's status.
 
         `on_wait` is told each pause, in seconds, that the server asks for.
         """
-        ...
 
     async def tokenize(self, texts: Sequence[str], *, model: str) -> list[list[int]]:
         """Token ids by the server's own tokenizer, without special tokens. Raises EndpointMisconfigured."""
-        ...
 
 
 class OpenEndpoint(Protocol):
@@ -140,10 +130,8 @@ class Stored(Protocol):
     def observations(self, comparison_id: str) -> Sequence[Observation]: ...
 
 
-class Renderer(Protocol):
-    """Draws a report: the same report gives the same bytes."""
-
-    def __call__(self, report: Report) -> bytes: ...
+Renderer = Callable[[Report], bytes]
+"""Draws a report: the same report gives the same bytes."""
 
 
 class Clock(Protocol):
@@ -151,7 +139,6 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """Aware UTC."""
-        ...
 
     def monotonic_s(self) -> float: ...
 
@@ -167,10 +154,8 @@ class Progress(Protocol):
 
     def waiting(self, arm: ArmName, seconds: float) -> None:
         """An arm's server asks to wait before one of its requests is sent again."""
-        ...
 
     def phase(self, text: str) -> None:
         """A step that is not counted, as "scoring"."""
-        ...
 
     def finished(self) -> None: ...

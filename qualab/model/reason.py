@@ -15,16 +15,11 @@ from pydantic_core import core_schema
 class Reason:
     """A reason, caveat, note or finding: a stable code with values.
 
-    Values are fractions, counts, names, further reasons, or tuples of these. A sentence that was stored as text is the
-    reason `text`, and is stored as that text again.
+    Values are fractions, counts, names, further reasons, or tuples of these.
     """
 
     code: str
     values: Mapping[str, Any] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        """False for an empty text: what old analyses hold where there is no note."""
-        return self.code != "text" or bool(self.values["text"])
 
     @classmethod
     def text(cls, text: str) -> Reason:
@@ -41,7 +36,7 @@ class Reason:
     def __get_pydantic_json_schema__(cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
         return {
             "title": "Reason",
-            "description": "A code with values, and an English sentence made of them; a text alone in old analyses.",
+            "description": "A code with values, and an English sentence made of them.",
             "anyOf": [
                 {
                     "type": "object",

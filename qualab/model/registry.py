@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from qualab.errors import ComparisonBusy, ComparisonNotFound, ComparisonSignedOff, InvalidValue
-from qualab.model.comparison import MetricResult
+from qualab.model.comparison import Analysis, MetricResult
 from qualab.model.names import ComparisonStatus, Verdict
 from qualab.model.reason import Reason
 from qualab.model.wording import storable_text
@@ -39,7 +39,6 @@ class Token:
     id: str
     """Public; the part of the token before the dot."""
     name: str
-    """For people and for the record of who did what."""
     digest: bytes
     """SHA-256 of the secret, 32 bytes."""
     scope: Scope
@@ -61,7 +60,6 @@ class AuditEntry:
     action: str
     """As "comparison.create", "comparison.delete", "token.revoke"."""
     subject: str
-    """What it was done to: an id."""
     details: dict[str, str] = field(default_factory=dict)
 
 
@@ -110,7 +108,6 @@ class ComparisonSummary:
     created_by: str = ""
     """Who asked the service for it; empty for a comparison of the command line."""
     version: int = 1
-    """Grows with every change of the status."""
     error: Mapping[str, str] = field(default_factory=dict)
     """What kept a worker from running it: code, message, hint; empty otherwise."""
     n_items_asked: int | None = None
@@ -129,7 +126,6 @@ class VerdictSummary:
     id: str
     status: ComparisonStatus
     has_ended: bool
-    """Nothing more comes, unless it is resumed."""
     verdict: Verdict | None
     plan_hash: str
     label: str
@@ -137,7 +133,6 @@ class VerdictSummary:
     finished_at: datetime | None
     stop_reason: str
     error: Mapping[str, str]
-    """What kept it from running: code, message, hint; empty otherwise."""
 
     @classmethod
     def of(cls, summary: ComparisonSummary) -> VerdictSummary:
@@ -156,6 +151,11 @@ class MetricsSummary:
     reasons: tuple[Reason, ...]
     caveats: tuple[Reason, ...]
     metrics: tuple[MetricResult, ...]
+
+    @classmethod
+    def of(cls, analysis: Analysis) -> MetricsSummary:
+        """Shorten an analysis."""
+        return cls(**{field.name: getattr(analysis, field.name) for field in fields(cls)})
 
 
 class ListOrder(StrEnum):
@@ -196,7 +196,6 @@ def page_of(entries: Sequence[T], limit: int, cursor_of: Callable[[T], str]) -> 
 
 
 _LARGEST = 2**63
-"""Beyond what databases count to."""
 
 
 def encode_cursor(name: str, *place: int | str) -> str:

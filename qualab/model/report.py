@@ -55,12 +55,9 @@ NOTHING = Cell(text="–")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     id: str
-    """The same in every language."""
     title: str
     is_number: bool = True
-    """Set to the right."""
     note: str = ""
-    """Explains the column, under the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +71,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
-    """Under the table, after those of its columns."""
     is_wide: bool = False
-    """Set small on paper, scrolls on a narrow screen."""
     is_form: bool = False
     """Empty cells are filled in with a pen."""
     dispensable: tuple[str, ...] = ()
@@ -93,7 +88,6 @@ class Table:
 class Paragraph:
     text: str
     is_muted: bool = False
-    """Of less weight, as a note is."""
     kind: Literal["paragraph"] = "paragraph"
 
 
@@ -141,7 +135,6 @@ class Forest:
     rows: tuple[ForestRow, ...]
     axis: str
     left: str
-    """What lies to the left of 0, as "candidate worse"."""
     right: str
     band: str
     description: str
@@ -176,7 +169,6 @@ class Curve:
     """Power by number of items, with one place marked."""
 
     points: tuple[tuple[float, float], ...]
-    """(items, power), by items."""
     here: tuple[float, float]
     target: float
     axis: str
@@ -193,7 +185,6 @@ class Side:
     title: str
     text: str
     is_cut: bool
-    """Whether more follows."""
     facts: str = ""
 
 
@@ -206,7 +197,6 @@ class Excerpt:
     shared: str
     """The end of what both texts begin with."""
     is_cut: bool
-    """Whether more comes before."""
     sides: tuple[Side, ...]
     """The baseline's and the candidate's; none where the texts are the same."""
     kind: Literal["excerpt"] = "excerpt"
@@ -219,7 +209,6 @@ Block = Paragraph | Bullets | Facts | Table | Forest | Histogram | Excerpt
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     id: str
-    """The same in every language, as "metrics"."""
     title: str
     blocks: tuple[Block, ...]
 
@@ -235,13 +224,11 @@ class Report:
     subtitle: str
     verdict: Cell
     headline: str
-    """The verdict in one sentence."""
     sections: tuple[Section, ...]
     written_at: datetime
     """When the comparison ended, so that the same data make the same bytes."""
     footer: str
     labels: dict[str, str] = field(default_factory=dict)
-    """Words that renderers need, as "page"."""
 
     def section(self, section_id: str) -> Section:
         """Return a section by its id. Raises KeyError."""
@@ -264,12 +251,6 @@ class GateResult:
     @property
     def primaries(self) -> tuple[MetricResult, ...]:
         return tuple(metric for metric in self.metrics if metric.is_primary)
-
-    @property
-    def confidence_level(self) -> float | None:
-        """Of the intervals that decide; None where there is none."""
-        found = (metric.evidence.equivalence_interval for metric in self.metrics if metric.evidence)
-        return next((one.confidence_level for one in found if one), None)
 
     @property
     def alarms(self) -> tuple[MetricResult, ...]:

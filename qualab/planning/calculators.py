@@ -12,11 +12,11 @@ from typing import Any
 
 from qualab.analysis.evidence import evidence_of, pairs_of_counts, with_zero
 from qualab.analysis.judge import is_equivalent, judge
-from qualab.analysis.ruling import MetricRule
 from qualab.analysis.samples import Streams
 from qualab.errors import InvalidValue
 from qualab.model.comparison import ItemsRange
 from qualab.model.names import Verdict
+from qualab.model.plan import MetricRule
 from qualab.model.reason import Reason
 from qualab.planning.power import SEED, EarlyLooks, early_looks, if_any
 from qualab.stats.checks import check_alpha, check_items, check_power, check_rates

@@ -17,7 +17,7 @@ from qualab.model.comparison import (
     StatusMissing,
 )
 from qualab.model.names import AnswerStatus, EvidenceKind, MetricKind, MissingPolicy, Verdict
-from qualab.model.plan import DecisionRule, MetricSpec
+from qualab.model.plan import DecisionRule, MetricRule, MetricSpec
 from qualab.model.report import Block, Bullets, Cell, Paragraph, Row, Table, Tone
 from qualab.model.wording import count, signed
 from qualab.report.source import Cells, Source, number, table, verdict_cell
@@ -142,7 +142,7 @@ def _power_cells(row: MetricResult, spec: MetricSpec, source: Source, words: Wor
         cells["seen discordance"] = number(discordance, "share.2", words)
         cells["seen effect"] = number(evidence.design_effect, "tokens", words)
     if row.verdict is Verdict.INCONCLUSIVE:
-        cells |= _needed(evidence, rule, words, higher_is_better=spec.higher_is_better)
+        cells |= _needed(evidence, rule, words)
     return cells
 
 
@@ -177,13 +177,13 @@ def _planned(row: MetricResult, spec: MetricSpec, source: Source, words: Words) 
     return cells
 
 
-def _needed(evidence: Evidence, rule: DecisionRule, words: Words, *, higher_is_better: bool) -> Cells:
+def _needed(evidence: Evidence, rule: MetricRule, words: Words) -> Cells:
     """Items to prove the margin: at no true difference, and at the observed one."""
     if evidence.provable_margin is None:
         return {"items needed": words("no bound")}
     observed, over = evidence.items_needed_observed, evidence.items_needed_observed_range
     cells: Cells = {"items needed": _items(evidence.items_needed, evidence.items_needed_range, words)}
-    if is_out_of_reach(evidence, rule, higher_is_better=higher_is_better):
+    if is_out_of_reach(evidence, rule):
         cells["needed observed"] = words("out of reach")
     elif observed is not None or over is not None:  # neither is known of an earlier version's analysis
         cells["needed observed"] = _items(observed, over, words)

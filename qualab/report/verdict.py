@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qualab.analysis.ruling import PASSING, PROVEN, bounds_of, changes_inside, is_one_sided, sides, suspicions
+from qualab.analysis.ruling import PASSING, PROVEN, bounds_of, changes_inside, is_one_sided, suspicions
 from qualab.model.names import EvidenceKind, Verdict
 from qualab.model.plan import DecisionRule, Plan
 from qualab.model.reason import of
@@ -123,7 +123,7 @@ def _forest_rows(source: Source, words: Words) -> Iterator[ForestRow]:
         if row.evidence is None:
             continue
         margin = source.plan.rule.margin if row.margin is None else row.margin
-        lower, upper = sides(source.plan.rule.objective, higher_is_better=specs[row.id].higher_is_better)
+        lower, upper = source.plan.rule_for(specs[row.id]).sides
         interval, difference = row.evidence.equivalence_interval, signed(row.evidence.difference)
         limits = f" ({words.interval(interval.low, interval.high)})" if interval else ""
         yield ForestRow(

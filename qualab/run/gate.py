@@ -71,14 +71,7 @@ class StoredVerdicts:
         analysis = self.store.analysis(comparison_id)
         if analysis is None:
             raise not_found(comparison_id)
-        return MetricsSummary(
-            comparison_id=analysis.comparison_id,
-            plan_hash=analysis.plan_hash,
-            verdict=analysis.verdict,
-            reasons=analysis.reasons,
-            caveats=analysis.caveats,
-            metrics=analysis.metrics,
-        )
+        return MetricsSummary.of(analysis)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,16 +126,9 @@ async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: 
             f"Comparison {comparison_id} had no verdict after {timeout_s:g} s",
             hint="Give it longer with --timeout; the comparison itself goes on",
         ) from exc
-    return GateResult(
-        id=state.id,
-        label=state.label,
-        model=state.model,
-        plan_hash=found.plan_hash,
-        verdict=found.verdict,
-        reasons=found.reasons,
-        caveats=found.caveats,
-        metrics=found.metrics,
-    )
+    names = ("plan_hash", "verdict", "reasons", "caveats", "metrics")
+    judged = {name: getattr(found, name) for name in names}
+    return GateResult(id=state.id, label=state.label, model=state.model, **judged)
 
 
 async def _ended(source: Source, comparison_id: str, *, poll_s: float, say: Say) -> VerdictSummary:

@@ -309,15 +309,7 @@ def analysis_of(context: Context, comparison_id: str, *, plan_hash: str | None =
 
 def metrics_of(context: Context, comparison_id: str) -> MetricsSummary:
     """Raises as `analysis_of`."""
-    found = analysis_of(context, comparison_id)
-    return MetricsSummary(
-        comparison_id=found.comparison_id,
-        plan_hash=found.plan_hash,
-        verdict=found.verdict,
-        reasons=found.reasons,
-        caveats=found.caveats,
-        metrics=found.metrics,
-    )
+    return MetricsSummary.of(analysis_of(context, comparison_id))
 
 
 def acceptance_of(context: Context, comparison_id: str) -> Treatment:

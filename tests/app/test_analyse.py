@@ -10,7 +10,7 @@ import pytest
 from qualab.analysis.evidence import FamilyMember, adjusted, evidence_of, pairs_of
 from qualab.analysis.judge import Judgement, conclude, is_equivalent, judge, policy_results
 from qualab.analysis.missing import lost_pairs, tipping_point
-from qualab.analysis.ruling import MetricRule, is_changed
+from qualab.analysis.ruling import is_changed
 from qualab.analysis.samples import MeanSample, MissingCount, Streams
 from qualab.model.comparison import (
     ArmSummary,
@@ -23,6 +23,7 @@ from qualab.model.comparison import (
     SuiteEvidence,
 )
 from qualab.model.names import ArmName, MetricKind, MissingPolicy, Verdict
+from qualab.model.plan import MetricRule
 from qualab.model.reason import Reason
 from qualab.run.prepare import make_plan
 from qualab.stats.counts import tally

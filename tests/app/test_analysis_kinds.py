@@ -13,13 +13,12 @@ import pytest
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.evidence import with_items_needed
-from qualab.analysis.ruling import MetricRule
 from qualab.analysis.summaries import Summary
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis, MetricResult
 from qualab.model.items import Score
 from qualab.model.names import ArmName, EvidenceKind, MetricKind, MissingPolicy, Objective, Verdict
-from qualab.model.plan import DecisionRule, MetricSpec, Plan
+from qualab.model.plan import DecisionRule, MetricRule, MetricSpec, Plan
 from qualab.stats.bounded import BoundedMean
 from qualab.stats.clustered import clustered_equivalence
 from qualab.stats.counts import PairedCounts

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from qualab.analysis.judge import conclude, judge
-from qualab.analysis.ruling import MetricRule
 from qualab.model.names import ArmName, MissingPolicy, Objective, Verdict
-from qualab.model.plan import DecisionRule
+from qualab.model.plan import DecisionRule, MetricRule
 from qualab.planning.calculators import paired_test
 from qualab.run.prepare import make_plan
 from qualab.stats.counts import PairedCounts

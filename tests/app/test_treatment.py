@@ -181,8 +181,8 @@ def test_rounds_that_cost_more_than_they_yield_are_said_and_decide_nothing() -> 
     found = treated([STEPS, segment(*decoded(HUNDREDS, decode_s=4.5, decode_steps=150))])
     assert found.tasks[0].break_even_margin == pytest.approx(3.0 - 4.0)
     assert (
-        "sums: a round yields 3.00 tokens, no more than the 4.00 at which drafting begins to pay "
-        "(by this run's step times)." in english(found.notes)
+        "sums: 3.00 tokens per round, below the break-even of 4.00 by this run's step times: "
+        "the drafter costs time here." in english(found.notes)
     )
     assert english(found.troubles) == ()
 
@@ -301,8 +301,7 @@ ALLOWS = "(a plan may allow that with allow_unobserved)"
             None,
             {"drafter_costs": DrafterCosts(draft=2.5)},
             "",
-            "sums: a round yields 3.00 tokens, no more than the 3.50 at which drafting begins to pay "
-            "(by the plan's costs).",
+            "sums: 3.00 tokens per round, below the plan's break-even of 3.50: the drafter costs time here.",
         ),
     ],
 )

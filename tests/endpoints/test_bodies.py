@@ -116,19 +116,6 @@ def test_stop_strings_of_another_type_are_a_broken_task(until: object) -> None:
         generation_request(Prompt(text="q", gen_kwargs={"until": until}), sampling=COMPLETIONS)
 
 
-@pytest.mark.parametrize("text", ["not json", '{"role": "user"}', '["hi"]'])
-def test_malformed_messages_are_a_broken_task(text: str) -> None:
-    with pytest.raises(BrokenTask, match="messages"):
-        generation_request(Prompt(text=text, is_chat=True), sampling=CHAT)
-
-
-def test_a_prompt_must_fit_its_route() -> None:
-    with pytest.raises(InvalidValue, match="chat"):
-        generation_request(Prompt(text="plain"), sampling=CHAT)
-    with pytest.raises(InvalidValue, match="completions"):
-        generation_request(Prompt(text=MESSAGES, is_chat=True), sampling=COMPLETIONS)
-
-
 def words(text: str) -> list[int]:
     """A tokenizer that joins characters across a seam: a token for each pair of characters."""
     return [ord(text[i]) * 65_536 + ord(text[i + 1 : i + 2] or "\0") for i in range(0, len(text), 2)]
@@ -166,7 +153,6 @@ def test_a_loglikelihood_asks_what_lm_eval_asks(context: str, continuation: str)
     [
         (Prompt(text="", continuation="x"), "empty"),
         (Prompt(text="  \n ", continuation="x"), "empty"),
-        (Prompt(text=MESSAGES, is_chat=True, continuation="x"), "chat"),
     ],
 )
 def test_what_has_no_loglikelihood_is_a_broken_task(prompt: Prompt, reason: str) -> None:
