@@ -386,7 +386,7 @@ def ask_for(store: Store, comparison_id: str = "c-1", *, at: datetime = NOW, who
 def put(store: Store, comparison_id: str, **values: Any) -> None:
     """Changes a comparison's row, as no method of the store does at once."""
     change = update(comparison).where(comparison.c.id == comparison_id)
-    with store._sessions.writing() as connection:
+    with store.writing() as connection:
         connection.execute(change.values(version=comparison.c.version + 1, **values))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from qualab.errors import ComparisonNotFound, InvalidValue, StoreError, TokenNotFound
 from qualab.model.names import Verdict
+from qualab.model.reason import Reason
 from qualab.model.registry import Scope, encode_cursor
 from qualab.store import Store
 from qualab.store.registry import Registry
@@ -81,7 +82,7 @@ def test_sign_offs_are_added_in_their_order(store: Store, registry: Registry) ->
         store.create(make_comparison(comparison_id), [])
     assert list(registry.signoffs("c-1")) == []
     overridden = make_signoff(
-        verdict=Verdict.INVALID, obstacles=("limited", "고정되지 않음"), override="urgent", signed_at=after(-5)
+        verdict=Verdict.INVALID, obstacles=(Reason(code="limited", values={"이유": "고정되지 않음"}),), override="urgent", signed_at=after(-5)
     )
     for signoff in (make_signoff(), overridden):
         registry.sign_off(signoff, entry=make_entry("comparison.sign_off"))
