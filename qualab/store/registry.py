@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     Connection,
     Row,
@@ -63,6 +62,7 @@ from qualab.store.rows import (
 from qualab.store.tables import UtcTime, answer, audit, comparison, item, look, outcome, score, signoff, token
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_POSITIONS = range(2**31)
 _C, _O = comparison.c, outcome.c
 _LAST_LOOK = select(look.c.body).where(look.c.comparison_key == _C.key).order_by(look.c.number.desc()).limit(1)
 _SUMMARIES: Select[Any] = select(
@@ -174,14 +174,15 @@ class Registry(Sessions):
     def pair(self, comparison_id: str, position: int) -> tuple[Item, Sequence[Answer], Sequence[Score]]:
         """One item with both arms' answers and scores. Raises ItemNotFound."""
         with self.reading_of(comparison_id) as (connection, key):
-            row = connection.execute(
-                select(item).where(item.c.comparison_key == key, item.c.position == literal(position, BigInteger))
-            ).one_or_none()
+            mine = item.c.comparison_key == key, item.c.position == position
+            row = connection.execute(select(item).where(*mine)).one_or_none() if position in _POSITIONS else None
             if row is None:
-                raise ItemNotFound(f"comparison {comparison_id} has no item at position {position}")
+                raise ItemNotFound(
+                    f"Comparison {comparison_id} has no item at position {position}", hint="Positions count from 0"
+                )
             c = answer.c
-            mine = select(answer).where(c.comparison_key == key, c.position == position, c.run == 0)
-            answers = connection.execute(mine.order_by(c.arm, c.choice, c.repeat))
+            of_arms = select(answer).where(c.comparison_key == key, c.position == position, c.run == 0)
+            answers = connection.execute(of_arms.order_by(c.arm, c.choice, c.repeat))
             scores = connection.execute(
                 SCORES.where(score.c.comparison_key == key, score.c.position == position).order_by(*SCORE_ORDER)
             )

@@ -21,18 +21,12 @@ from qualab.model.comparison import (
     Look,
     LooksTaken,
     MetricLook,
-    MetricNoise,
     MetricResult,
     MissingSummary,
-    NoiseFloor,
-    OddOneOut,
     PairSummary,
     PolicyResult,
-    RepeatNoise,
-    RepeatSummary,
     SignOff,
     SuiteEvidence,
-    TextsCompared,
 )
 from qualab.model.items import Answer, Change, Item, Outcome, Prompt, Reply, Request, Score
 from qualab.model.names import (
@@ -48,6 +42,7 @@ from qualab.model.names import (
     Verdict,
 )
 from qualab.model.plan import DecisionRule, MetricSpec, Plan, RequestPolicy, SamplingPlan, TaskSpec
+from qualab.model.reason import Reason
 from qualab.model.registry import AuditEntry, Scope, Token
 from qualab.store import Store
 from qualab.store.tables import comparison
@@ -240,37 +235,6 @@ def make_look(number: int = 1, **changes: Any) -> Look:
     return replace(look, **changes)
 
 
-def make_noise() -> NoiseFloor:
-    texts = TextsCompared(n_pairs=3, same_text=2, changed=1, first_difference=83.5)
-    odd = OddOneOut(n_items=3, n_odd=1, n_candidate_odd=1, pvalue=1 / 3)
-    metric = MetricNoise(metric="정확도", n_answers=3, flip_rate_baseline=0.1 + 0.2, flip_rate_candidate=None, odd=odd)
-    return NoiseFloor(
-        n_runs=1,
-        concurrency=16,
-        n_asked=3,
-        n_answered=3,
-        baseline=texts,
-        candidate=replace(texts, first_difference=None),
-        odd_texts=odd,
-        metrics=(metric, replace(metric, odd=None)),
-        note="",
-    )
-
-
-def _repeats() -> RepeatNoise:
-    return RepeatNoise(
-        metric="정확도",
-        arm=BASELINE,
-        n_items=3,
-        n_repeats=4,
-        flip_rate=1 / 3,
-        variance_between=0.0,
-        variance_within=1 / 7,
-        icc=None,
-        icc_mean=None,
-    )
-
-
 def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVALENT, **changes: Any) -> Analysis:
     interval = IntervalOf(low=-0.1, high=1 / 3, confidence_level=0.95)
     evidence = Evidence(
@@ -297,7 +261,7 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
         provable_margin=0.4,
         items_needed=None,
         n_resamples=9_999,
-        note="",
+        note=None,
     )
     policy = PolicyResult(policy=MissingPolicy.WRONG, difference=0.0, interval=None, is_equivalent=False)
     result = MetricResult(
@@ -314,7 +278,7 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
         n_missing_baseline=0,
         n_missing_candidate=0,
         verdict=verdict,
-        reason="두 팔이 같다",
+        reason=Reason.text("두 팔이 같다"),
         evidence=evidence,
         equals="gsm8k/exact_match,flexible-extract",
         policies=(policy,),
@@ -324,7 +288,7 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
         plan_hash=plan_hash(make_plan()),
         input_hash="i" * 64,
         verdict=verdict,
-        reasons=("because",),
+        reasons=(Reason.text("because"),),
         caveats=(),
         metrics=(result, replace(result, id="other", evidence=None)),
         suite=SuiteEvidence(
@@ -334,7 +298,7 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
             global_test=GlobalTest(n_metrics=1, difference=-1 / 3, pvalue=0.1, n_resamples=0),
             missing=MissingSummary(n_asked=3, baseline_only=1, candidate_only=0, both=1, pvalue=1.0),
             joint_power=None,
-            joint_power_reason="none",
+            joint_power_reason=Reason.text("none"),
             seed=2**48 - 1,
         ),
         arms=(_summary(BASELINE), _summary(CANDIDATE)),
@@ -343,8 +307,6 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
         ),
         versions={"qualab": "0.1", "lm_eval": "0.4.13"},
         looks=LooksTaken(n_planned=5, looks=(make_look(),), n_items=9, n_items_planned=45, n_requests_saved=72),
-        noise=make_noise(),
-        repeats=RepeatSummary(metrics=(_repeats(),)),
     )
     return replace(analysis, **changes)
 
