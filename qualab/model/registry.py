@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from qualab.errors import ComparisonBusy, ComparisonNotFound, ComparisonSignedOff, InvalidValue
-from qualab.model.comparison import MetricResult
+from qualab.model.comparison import Analysis, MetricResult
 from qualab.model.names import ComparisonStatus, Verdict
 from qualab.model.reason import Reason
 from qualab.model.wording import storable_text
@@ -156,6 +156,11 @@ class MetricsSummary:
     reasons: tuple[Reason, ...]
     caveats: tuple[Reason, ...]
     metrics: tuple[MetricResult, ...]
+
+    @classmethod
+    def of(cls, analysis: Analysis) -> MetricsSummary:
+        """Shorten an analysis."""
+        return cls(**{one.name: getattr(analysis, one.name) for one in fields(cls)})
 
 
 class ListOrder(StrEnum):

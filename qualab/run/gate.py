@@ -71,14 +71,7 @@ class StoredVerdicts:
         analysis = self.store.analysis(comparison_id)
         if analysis is None:
             raise not_found(comparison_id)
-        return MetricsSummary(
-            comparison_id=analysis.comparison_id,
-            plan_hash=analysis.plan_hash,
-            verdict=analysis.verdict,
-            reasons=analysis.reasons,
-            caveats=analysis.caveats,
-            metrics=analysis.metrics,
-        )
+        return MetricsSummary.of(analysis)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

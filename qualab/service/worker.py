@@ -91,10 +91,10 @@ async def carry_out(context: Context, comparison_id: str, *, progress: Progress)
 
 
 async def _run(context: Context, comparison_id: str, progress: Progress) -> None:
-    services, store = context.services, context.services.store
+    services, store = context.services, context.store
     if not store.hold(comparison_id, runner=services.runner, now=services.clock.now()):
         raise ComparisonBusy("it is another worker's, or was cancelled")
-    summary, document = context.registry.summary(comparison_id), store.request(comparison_id)
+    summary, document = context.store.summary(comparison_id), store.request(comparison_id)
     if summary.status is ComparisonStatus.FINISHED or document is None:
         return
     request = context.read_document(document)
@@ -205,7 +205,7 @@ class Worker:
         with self._lock:
             self._running = (comparison_id, asyncio.get_running_loop(), task)
         if self._ended.is_set():
-            self._context.services.store.give_back(comparison_id, runner=self._context.services.runner)
+            self._context.store.give_back(comparison_id, runner=self._context.services.runner)
             return
         await carry_out(self._context, comparison_id, progress=NullProgress())
 

@@ -21,7 +21,7 @@ def test_a_comparison_runs_from_its_request_to_its_verdict(working: Service) -> 
     verdict = working.done(comparison_id)
     assert (verdict["status"], verdict["verdict"], verdict["label"]) == ("finished", "INCONCLUSIVE", "nightly")
     read = working.client.get(sent.headers["location"]).json()
-    assert read["request"]["created_by"] == "loopback"
+    assert read["created_by"] == "loopback"
     assert read["n_items"] == 10
     assert len(working.bench.baseline.bodies) == len(working.bench.candidate.bodies) == 10
 
@@ -58,8 +58,8 @@ def test_a_request_waits_in_the_queue_until_a_worker_takes_it(idle: Service) -> 
     comparison_id = idle.create()
     read = idle.client.get(f"/v1/comparisons/{comparison_id}").json()
     assert (read["status"], read["verdict"], read["plan_hash"]) == ("queued", None, "")
-    assert read["request"]["created_by"] == "loopback"
-    assert idle.registry.counts() == {"queued": 1}
+    assert read["created_by"] == "loopback"
+    assert idle.store.counts() == {"queued": 1}
 
 
 def test_the_same_key_and_body_give_the_same_comparison(idle: Service) -> None:
@@ -70,7 +70,7 @@ def test_the_same_key_and_body_give_the_same_comparison(idle: Service) -> None:
     assert (first.status_code, again.status_code) == (202, 202)
     assert first.json()["id"] == again.json()["id"]
     assert (other.status_code, other.json()["code"]) == (422, "idempotency-key-reused")
-    assert idle.registry.counts() == {"queued": 1}
+    assert idle.store.counts() == {"queued": 1}
     for key in ("with space", "x" * 201, "\x7f"):
         refused = send(EXPERIMENT, key)
         assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "Idempotency-Key")
@@ -83,7 +83,7 @@ def test_margins_that_the_items_cannot_prove_need_to_be_accepted(make: Callable[
     allowed = {one["field"]: one["allowed"] for one in refused.json()["errors"]}
     assert "10 items cannot prove ±2 pp" in allowed["margin"]
     assert "true" in allowed["accept_underpowered"]
-    assert service.registry.counts() == {}
+    assert service.store.counts() == {}
     assert service.client.post("/v1/comparisons", json=EXPERIMENT).status_code == 202
     assert make(bench=make_bench(n_items=3_000)).client.post("/v1/comparisons", json=body).status_code == 202
 
@@ -204,13 +204,13 @@ def test_a_change_of_what_was_not_read_is_refused(idle: Service, method: str, pa
 def test_what_changes_while_it_is_being_deleted_stays(idle: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     comparison_id = idle.create()
     put(idle.bench.store, comparison_id, status=ComparisonStatus.CANCELLED)
-    delete = idle.registry.delete
+    delete = idle.store.delete
 
     def late(*given: Any, **more: Any) -> None:
         put(idle.bench.store, comparison_id, status=ComparisonStatus.FAILED)
         delete(*given, **more)
 
-    monkeypatch.setattr(idle.registry, "delete", late)
+    monkeypatch.setattr(idle.store, "delete", late)
     url = f"/v1/comparisons/{comparison_id}"
     refused = idle.client.delete(url, headers={"If-Match": idle.client.get(url).headers["etag"]})
     assert (refused.status_code, refused.json()["code"]) == (412, "version-conflict")

@@ -38,7 +38,7 @@ def with_a_finished_comparison() -> tuple[Service, str]:
     service = make_service()
     with at_work(service.context), service.client:
         comparison_id = service.finished()
-    return make_service(bench=service.bench, registry=service.registry), comparison_id
+    return make_service(bench=service.bench), comparison_id
 
 
 SERVICE, FINISHED = with_a_finished_comparison()

@@ -89,7 +89,7 @@ def test_an_item_shows_both_answers_and_where_they_part(looked: Watched, site: S
 
 def test_choices_show_both_arms_likelihoods(looked: Watched, site: Site) -> None:
     looked.open(f"/comparisons/{site.large}/items/{site.choices}")
-    _, answers, _ = site.service.registry.pair(site.large, site.choices)
+    _, answers, _ = site.service.store.pair(site.large, site.choices)
     table = looked.page.locator("table").first
     for answer in answers:
         assert f"{answer.reply.loglikelihood:.4f}".replace("-", "−") in table.inner_text()
@@ -240,7 +240,7 @@ def test_copied_requests_send_the_same_bytes(make_page: Make, site: Site, noting
     looked = make_page(permissions=["clipboard-read", "clipboard-write"])
     position = site.positions[LOSSES[1]]
     looked.open(f"/comparisons/{site.small}/items/{position}")
-    hashes = {one.arm: one.request_hash.hex() for one in site.service.registry.pair(site.small, position)[1]}
+    hashes = {one.arm: one.request_hash.hex() for one in site.service.store.pair(site.small, position)[1]}
     for place, (arm, port) in enumerate(((ArmName.BASELINE, 8001), (ArmName.CANDIDATE, 8002))):
         looked.page.get_by_role("button", name="Copy", exact=True).first.click()
         looked.page.get_by_role("button", name="Copied").wait_for()

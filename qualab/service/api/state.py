@@ -18,7 +18,6 @@ from anyio import CapacityLimiter, Semaphore, to_thread
 from fastapi import Depends, Request, Security
 from fastapi.security import SecurityScopes
 from fastapi.sse import EventSourceResponse, format_sse_event
-from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -28,12 +27,11 @@ from qualab.model.items import JsonObject
 from qualab.model.registry import Scope
 from qualab.service.access import Actor, Authenticator, Caller, RateLimit
 from qualab.service.api.answers import encoded
-from qualab.service.context import Context
+from qualab.service.context import LONGEST_NAME, Context
 from qualab.service.reading import Follower, Progress
 from qualab.service.settings import ServiceSettings
 
 T = TypeVar("T")
-M = TypeVar("M", bound=BaseModel)
 log = logging.getLogger("qualab.service.api")
 
 
@@ -218,7 +216,6 @@ Reader = Annotated[Call, Security(recognize, scopes=[Scope.READ])]
 Runner = Annotated[Call, Security(recognize, scopes=[Scope.RUN])]
 Admin = Annotated[Call, Security(recognize, scopes=[Scope.ADMIN])]
 
-LONGEST_NAME = 60
 MOST_LEVELS = 50
 """Of a body, in which nothing needs ten: what is checked and hashed goes through it by recursion."""
 
@@ -261,15 +258,6 @@ def _children(value: object) -> Iterable[object]:
 async def json_object_or_nothing(request: Request) -> JsonObject:
     """Read the body as `json_object` does; no body is an empty object."""
     return await json_object(request) if await request.body() else {}
-
-
-def validated(model: type[M], document: JsonObject) -> M:
-    """Validate a body. Raises InvalidValue, which names every field that is wrong."""
-    try:
-        return model.model_validate(document)
-    except ValidationError as exc:
-        fields = {".".join(map(str, one["loc"]))[:LONGEST_NAME]: str(one["msg"]) for one in exc.errors()}
-        raise InvalidValue("The body has invalid fields", hint="Change what `errors` names", fields=fields) from None
 
 
 Body = Annotated[JsonObject, Depends(json_object)]
