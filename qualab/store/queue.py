@@ -28,24 +28,12 @@ _LOCK = 7_105_314
 _C = comparison.c
 _QUEUED, _RUNNING, _CANCELLED = ComparisonStatus.QUEUED, ComparisonStatus.RUNNING, ComparisonStatus.CANCELLED
 _IN_HAND = tuple(status for status in UNDER_WAY if status is not _QUEUED)
+_CLAIM = ("runner", "claimed_at", "heartbeat_at")
+_READ = ("key", "id", "status", "version", *_CLAIM, "baseline_url", "candidate_url", "is_exclusive", "created_by")
 _ENTRIES: Select[Any] = select(
-    _C.key,
-    _C.id,
-    _C.status,
-    _C.version,
-    _C.runner,
-    _C.claimed_at,
-    _C.heartbeat_at,
-    _C.baseline_url,
-    _C.candidate_url,
-    _C.is_exclusive,
-    _C.created_by,
-    _C.created_at,
-    _C.started_at,
-    _C.takeovers,
-    _C.takeover_answers,
+    *(_C[name] for name in (*_READ, "created_at", "started_at", "takeovers", "takeover_answers"))
 )
-_FREE: dict[str, Any] = {"runner": None, "claimed_at": None, "heartbeat_at": None}
+_FREE: dict[str, Any] = dict.fromkeys(_CLAIM)
 
 
 class Queue(Sessions):

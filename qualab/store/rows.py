@@ -139,7 +139,7 @@ def score_row(key: int, score: Score) -> dict[str, Any]:
     return fields_of(score) | {"comparison_key": key, "value": float(score.value)}
 
 
-def score_of(row: Row[Any]) -> Score:
+def score_of(row: Any) -> Score:
     """A score from a row of `SCORES`: there are tens of thousands."""
     arm, position, repeat, metric, value, detail = row
     detail = None if detail is None else tuple(detail)

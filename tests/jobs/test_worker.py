@@ -211,15 +211,6 @@ def test_a_worker_survives_a_database_that_is_away(idle: Service, monkeypatch: p
         assert idle.done(idle.create())["status"] == "finished"
 
 
-def test_comparisons_of_the_same_endpoints_wait_for_each_other(slow: Service) -> None:
-    first, second = slow.create(concurrency=1), slow.create(concurrency=1)
-    worker = make_worker(slow)
-    with running(slow, worker):
-        assert take(slow, OTHER) is None
-        assert [status(slow, one) for one in (first, second)] == [RUNNING, QUEUED]
-    assert take(slow, OTHER) == second
-
-
 def test_who_measures_speed_has_its_hosts_alone(idle: Service) -> None:
     first = idle.create(exclusive=True)
     idle.create(baseline="http://127.0.0.1:9001/v1", candidate="http://127.0.0.1:9002/v1")

@@ -12,7 +12,7 @@ import pytest
 from qualab.errors import ComparisonNotFound, StoreError
 from qualab.model.canonical import plan_hash
 from qualab.model.comparison import Analysis
-from qualab.model.items import Answer, Item
+from qualab.model.items import Answer, Item, OutcomeFilter
 from qualab.model.names import ArmName, ComparisonStatus, Verdict
 from qualab.model.ports import ComparisonFilter
 from qualab.store import Store
@@ -215,6 +215,11 @@ def test_an_unknown_id_is_refused_everywhere_at_the_call(store: Store) -> None:
         lambda: store.scores("abc"),
         lambda: store.put_analysis(make_analysis("abc"), now=NOW),
         lambda: store.analysis("abc"),
+        lambda: store.put_outcomes("abc", []),
+        lambda: store.has_outcomes("abc"),
+        lambda: store.outcomes("abc", OutcomeFilter()),
+        lambda: store.summary("abc"),
+        lambda: store.verdict("abc"),
     ]
     for call in calls:
         with pytest.raises(ComparisonNotFound, match="no comparison 'abc'"):

@@ -102,11 +102,6 @@ def test_what_is_not_there_is_not_signed_off(store: Store) -> None:
     assert store.audit().entries == ()
 
 
-def test_an_entry_is_noted_by_itself(store: Store) -> None:
-    store.note(make_entry("comparison.analyse"))
-    assert store.audit().entries == (make_entry("comparison.analyse"),)
-
-
 def test_the_record_of_one_action_on_one_subject_is_told_oldest_first(store: Store) -> None:
     for at, action, subject in (
         (5, "token.create", "a"),

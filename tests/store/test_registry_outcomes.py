@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qualab.errors import ComparisonNotFound, InvalidValue, ItemNotFound, StoreError
+from qualab.errors import InvalidValue, ItemNotFound, StoreError
 from qualab.model.items import Change, Outcome, OutcomeFilter
 from qualab.model.names import RequestKind
 from qualab.model.registry import encode_cursor
@@ -45,18 +45,11 @@ def test_outcomes_come_back_as_they_went_in_by_position_and_repeat(store: Store)
         make_outcome(2, UNKNOWN, repeat=1, baseline=None, candidate=None),
     ]
     assert not store.has_outcomes("c-1")
-    store.put_outcomes("c-1", reversed(wanted))
+    store.put_outcomes("c-1", [make_outcome(5), make_outcome(6)])
+    store.put_outcomes("c-1", reversed(wanted))  # in the place of the former ones
     assert list(store.outcomes("c-1", OutcomeFilter()).entries) == wanted
     assert (store.has_outcomes("c-1"), store.has_outcomes("c-2")) == (True, False)
     assert store.outcomes("c-2", OutcomeFilter()).entries == ()
-
-
-def test_outcomes_replace_the_former_ones(store: Store) -> None:
-    store.put_outcomes("c-2", [make_outcome(1)])
-    store.put_outcomes("c-1", [make_outcome(0), make_outcome(1)])
-    store.put_outcomes("c-1", [make_outcome(5, GAIN)])
-    assert list(store.outcomes("c-1", OutcomeFilter()).entries) == [make_outcome(5, GAIN)]
-    assert store.has_outcomes("c-2")
 
 
 def test_new_scores_take_outcomes_away(store: Store) -> None:
@@ -148,15 +141,6 @@ def test_pages_hold_everything_once(store: Store, limit: int) -> None:
 def test_a_cursor_of_another_list_is_refused(store: Store) -> None:
     with pytest.raises(InvalidValue, match="cursor"):
         store.outcomes("c-1", OutcomeFilter(), cursor=encode_cursor("audit", 1))
-
-
-def test_an_unknown_comparison_has_no_outcomes(store: Store) -> None:
-    with pytest.raises(ComparisonNotFound):
-        store.put_outcomes("none", [])
-    with pytest.raises(ComparisonNotFound):
-        store.has_outcomes("none")
-    with pytest.raises(ComparisonNotFound):
-        store.outcomes("none", OutcomeFilter())
 
 
 def test_an_item_comes_with_its_answers_and_scores(store: Store) -> None:

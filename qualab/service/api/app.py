@@ -151,10 +151,7 @@ def create_app(
         authenticator=Authenticator(context.store, context.services.clock, own=own_token),
         limit=RateLimit(rate=settings.rate, burst=settings.burst),
         failures=RateLimit(rate=FAILURES_A_SECOND, burst=FAILURES_AT_ONCE),
-        follower=follower,
-        events=EventStreams(
-            follower, poll_s=settings.poll_s, heartbeat_s=settings.heartbeat_s, limit=settings.max_streams
-        ),
+        events=EventStreams(follower, settings),
         schema=schema,
         heavy=CapacityLimiter(HEAVY_AT_ONCE),
         heavy_by_caller=WeakValueDictionary(),

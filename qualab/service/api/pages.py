@@ -234,7 +234,7 @@ def listing(call: Reader, form: Annotated[ListForm, Query()]) -> Response:
     for one in found.entries:
         if one.status in COUNTED or (one.status in BROKEN_OFF and one.plan_hash):
             with suppress(ComparisonNotFound):  # it was deleted just now
-                looked = call.state.follower(one.id).look()
+                looked = call.state.events.follower(one.id).look()
                 progress[one.id] = (looked, answered_text(looked, words), pace_text(looked, words))
     return page(
         call.request,

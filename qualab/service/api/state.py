@@ -38,11 +38,10 @@ log = logging.getLogger("qualab.service.api")
 class EventStreams:
     """Progress as server-sent events to many clients; each comparison is read once an interval, whoever follows it."""
 
-    def __init__(self, follower: Callable[[str], Follower], *, poll_s: float, heartbeat_s: float, limit: int) -> None:
-        self._follower = follower
-        self._poll_s = poll_s
-        self._heartbeat_s = heartbeat_s
-        self._limit = limit
+    def __init__(self, follower: Callable[[str], Follower], settings: ServiceSettings) -> None:
+        self.follower = follower
+        """Of a comparison that somebody follows."""
+        self._settings = settings
         self._feeds: WeakValueDictionary[str, _Feed] = WeakValueDictionary()
         self._is_closed = False
         self.n_clients = 0
@@ -52,11 +51,12 @@ class EventStreams:
 
         Raises ComparisonNotFound, StoreError, TooManyRequests.
         """
-        if self.n_clients >= self._limit:
-            raise TooManyRequests(f"{self._limit} clients follow events already", hint="Ask for the verdict instead")
+        if self.n_clients >= self._settings.max_streams:
+            message = f"{self._settings.max_streams} clients follow events already"
+            raise TooManyRequests(message, hint="Ask for the verdict instead")
         feed = self._feeds.get(comparison_id)
         if feed is None:
-            feed = self._feeds[comparison_id] = _Feed(self._follower(comparison_id), interval_s=self._poll_s)
+            feed = self._feeds[comparison_id] = _Feed(self.follower(comparison_id), interval_s=self._settings.poll_s)
         progress = await feed.latest()
         if progress and progress.has_ended and progress.mark == last_event_id:  # otherwise an EventSource asks for ever
             return Response(status_code=204)
@@ -81,12 +81,12 @@ class EventStreams:
                     seen, sent_at_s = progress.mark, time.monotonic()
                     name = "end" if progress.has_ended else "progress"
                     yield format_sse_event(id=seen, event=name, data_str=encoded(progress).decode())
-                elif time.monotonic() - sent_at_s >= self._heartbeat_s:
+                elif time.monotonic() - sent_at_s >= self._settings.heartbeat_s:
                     sent_at_s = time.monotonic()
                     yield format_sse_event(comment="still here")
                 if progress.has_ended:
                     return
-                await asyncio.sleep(min(self._poll_s, self._heartbeat_s))
+                await asyncio.sleep(min(self._settings.poll_s, self._settings.heartbeat_s))
         finally:
             self.n_clients -= 1
 
@@ -136,8 +136,6 @@ class State:
     failures: RateLimit
     """Of callers that are not recognized, by address."""
     events: EventStreams
-    follower: Callable[[str], Follower]
-    """Of a comparison that somebody follows."""
     schema: Callable[[], tuple[str | None, str]]
     """The database's schema, and this version's."""
     heavy: CapacityLimiter
