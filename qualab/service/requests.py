@@ -100,7 +100,7 @@ class Assumptions(BaseModel):
     discordance: Numbers = {}
     design_effect: Numbers = {}
     noise: Numbers = {}
-    rate: float | None = Field(None, description="Requests a second")
+    rate: float | None = Field(default=None, description="Requests a second")
 
 
 class PlanRequest(BaseModel):
@@ -109,7 +109,7 @@ class PlanRequest(BaseModel):
     model_config = ConfigDict(strict=True)
 
     assume: Assumptions | None = None
-    pilot: str | None = Field(None, description="A comparison that has run: what is not assumed comes from it")
+    pilot: str | None = Field(default=None, description="A comparison that has run: what is not assumed comes from it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -434,7 +434,7 @@ def sign(call: Admin, comparison_id: str, document: Body) -> Response:
     given = validated(SignOffRequest, document).model_dump()
     comparison, store = reading.comparison_of(call.context, comparison_id), call.context.store
     by = call.by
-    signed = sign_off(store, call.context.store, comparison.id, who=by.who, at=by.at, details=by.details, **given)
+    signed = sign_off(store, store, comparison.id, who=by.who, at=by.at, details=by.details, **given)
     return changed(signed, 201)
 
 
