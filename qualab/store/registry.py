@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -100,8 +101,7 @@ class Registry(Sessions):
             own = [] if rank is None else [row._mapping[rank.name]]
             return encode_cursor(name, *own, (row.created_at - _EPOCH) // timedelta(microseconds=1), row.key)
 
-        page = page_of(rows, limit, cursor_of)
-        return Page(entries=tuple(map(_summary_of, page.entries)), next_cursor=page.next_cursor)
+        return page_of(rows, limit, cursor_of, _summary_of)
 
     def summary(self, comparison_id: str) -> ComparisonSummary:
         """Raises ComparisonNotFound."""
@@ -167,9 +167,8 @@ class Registry(Sessions):
             query = query.where(here < there if is_backward else here > there)
         with self.reading_of(comparison_id) as (connection, key):
             rows = connection.execute(query.where(_O.comparison_key == key)).all()
-        page = page_of(rows, limit, lambda row: encode_cursor("items", row.position, row.repeat))
-        entries = tuple(value_of(Outcome, row) for row in page.entries)
-        return Page(entries=entries, next_cursor=page.next_cursor)
+        convert = partial(value_of, Outcome)
+        return page_of(rows, limit, lambda row: encode_cursor("items", row.position, row.repeat), convert)
 
     def pair(self, comparison_id: str, position: int) -> tuple[Item, Sequence[Answer], Sequence[Score]]:
         """One item with both arms' answers and scores. Raises ItemNotFound."""
@@ -230,8 +229,8 @@ class Registry(Sessions):
         if cursor is not None:
             query = query.where(audit.c.key < decode_cursor(cursor, "audit", int)[0])
         with self.reading() as connection:
-            page = page_of(connection.execute(query).all(), limit, lambda row: encode_cursor("audit", row.key))
-        return Page(entries=tuple(value_of(AuditEntry, row) for row in page.entries), next_cursor=page.next_cursor)
+            rows = connection.execute(query).all()
+        return page_of(rows, limit, lambda row: encode_cursor("audit", row.key), partial(value_of, AuditEntry))
 
     def recorded(self, subject: str, action: str) -> Sequence[AuditEntry]:
         """The oldest first."""

@@ -14,7 +14,7 @@ import pytest
 
 from qualab.errors import PairDiffers, StoreError, StoreFull
 from qualab.model.names import ArmName, ComparisonStatus
-from qualab.service.worker import NullProgress, Worker, carry_out
+from qualab.service.worker import Worker, carry_out
 from tests.api.conftest import Service, at_work, idle, make_bench, make_service
 from tests.store.samples import put
 
@@ -75,9 +75,9 @@ def test_what_is_not_this_workers_is_left_alone(idle: Service) -> None:
         comparison_id, now = idle.create(), idle.bench.clock.now()
         put(idle.bench.store, comparison_id, **({"claimed_at": now, "heartbeat_at": now} if change else {}), **change)
         before = idle.store.summary(comparison_id)
-        asyncio.run(carry_out(idle.context, comparison_id, progress=NullProgress()))
+        asyncio.run(carry_out(idle.context, comparison_id))
         assert idle.store.summary(comparison_id) == before
-    asyncio.run(carry_out(idle.context, "nothing", progress=NullProgress()))
+    asyncio.run(carry_out(idle.context, "nothing"))
     assert idle.bench.baseline.bodies == []
 
 
@@ -86,7 +86,7 @@ def test_what_has_finished_is_not_run_again(idle: Service) -> None:
     worker = make_worker(idle)
     worker.work()
     put(idle.bench.store, comparison_id, runner=ME, claimed_at=now, heartbeat_at=now)
-    asyncio.run(carry_out(idle.context, comparison_id, progress=NullProgress()))
+    asyncio.run(carry_out(idle.context, comparison_id))
     assert (status(idle, comparison_id), len(idle.bench.baseline.bodies)) == (FINISHED, 10)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -49,18 +50,13 @@ def test_a_relative_path_and_the_home_directory(tmp_path: Path, monkeypatch: pyt
     assert {path.name for path in tmp_path.glob("*.db")} == {"here.db", "home.db"}
 
 
-def test_an_empty_file_is_a_new_database(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_cut_off", [False, True])
+def test_an_empty_file_is_a_new_database_and_one_whose_making_was_cut_off(tmp_path: Path, is_cut_off: bool) -> None:
     path = tmp_path / "q.db"
     path.touch()
-    with open_store(str(path), migrations=MIGRATIONS) as store:
-        assert store.list(ComparisonFilter()) == []
-
-
-def test_a_database_whose_making_was_cut_off_is_made_again(tmp_path: Path) -> None:
-    path = tmp_path / "q.db"
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-    connection.close()
+    if is_cut_off:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
     with open_store(str(path), migrations=MIGRATIONS) as store:
         assert store.list(ComparisonFilter()) == []
 

@@ -179,16 +179,16 @@ def test_what_cannot_be_extracted_is_said(finished: tuple[Service, str], monkeyp
     with monkeypatch.context() as patched:
         patched.setattr(store, "get", lambda _: elsewhere)
         assert "no page loads their code" in extracted(service, comparison_id)
-        assert "no page loads their code" in extracted(service, comparison_id, "ko")
+        assert "페이지에서는 그 코드를 불러오지 않습니다" in extracted(service, comparison_id, "ko")
     service.bench.harness.tasks.config_hash = "another"
-    service.context.planner._single.clear()
+    service.context.planner._tasks.clear()
     assert "are not those of the plan any more" in extracted(service, comparison_id)
 
     def gone(*_: Any) -> Any:
         raise DatasetUnavailable("Data set x, split y, is not in z: looked for w", hint="")
 
     monkeypatch.setattr(service.bench.harness, "load", gone)
-    service.context.planner._single.clear()
+    service.context.planner._tasks.clear()
     service.context.planner._plans.clear()
     assert "looked for w" in extracted(service, comparison_id)
     assert "데이터셋이 없습니다" in extracted(service, comparison_id, "ko")

@@ -51,7 +51,6 @@ from qualab.service.reading import (
     COUNTED,
     Progress,
     comparison_of,
-    extracted_of,
     outcomes_of,
 )
 from qualab.service.words import Wording
@@ -373,8 +372,7 @@ def _item(call: Call, comparison_id: str, position: int, form: ItemForm) -> Resp
     extracted, trouble = None, None
     if is_generation and form.extract:
         try:
-            lines = extracted_of(context, found, item, stored)
-            extracted = list(item_page.extracted_lines(lines, answers, words))
+            extracted = item_page.extracted_lines(context, found, item, answers, words)
         except (StillLoading, TooManyRequests):
             pass  # the page asks again
         except QualabError as error:
