@@ -52,16 +52,16 @@ def serve(
     from qualab.service.worker import working
 
     common, settings = _settings(given)
-    store, registry = bootstrap.stores_of(common)
+    store, _ = bootstrap.stores_of(common)
     own_token = _own_token(settings)
-    _check_closed(settings, registry, own_token)
+    _check_closed(settings, store, own_token)
     from qualab.service.api.app import create_app
     from qualab.service.api.server import Server, begin_logging
 
     begin_logging()
     bootstrap.allow_open_files()
     services = bootstrap.services_of(common, store=store)
-    context = context_of(services, registry, settings)
+    context = context_of(services, settings)
     with ExitStack() as stack:
         stack.callback(context.planner.close)
         if worker:
@@ -137,9 +137,9 @@ def worker(
     ended, is_shared = _ended_by_signals(), bootstrap.is_server(common.db)
 
     def work() -> None:
-        store, registry = bootstrap.stores_of(common)
+        store, _ = bootstrap.stores_of(common)
         services = bootstrap.services_of(common, store=store)
-        with working(context_of(services, registry, settings), is_shared=is_shared):
+        with working(context_of(services, settings), is_shared=is_shared):
             complain(f"qualab works as {services.runner} (Ctrl-C stops it)")
             ended.wait()
 

@@ -17,6 +17,7 @@ from qualab.model.names import ComparisonStatus, Verdict
 from qualab.model.reason import Reason
 from qualab.model.wording import storable_text
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -189,10 +190,10 @@ class Page(Generic[T]):
     """Opaque; None where this page is the last."""
 
 
-def page_of(entries: Sequence[T], limit: int, cursor_of: Callable[[T], str]) -> Page[T]:
-    """Cut the page of `limit` entries from `entries`, which hold one more where there is a next page."""
-    shown = tuple(entries[:limit])
-    return Page(entries=shown, next_cursor=cursor_of(shown[-1]) if len(entries) > limit else None)
+def page_of(rows: Sequence[R], limit: int, cursor_of: Callable[[R], str], convert: Callable[[R], T]) -> Page[T]:
+    """Make the page of `limit` entries from `rows`, of which there is one more where there is a next page."""
+    cursor = cursor_of(rows[limit - 1]) if len(rows) > limit else None
+    return Page(entries=tuple(map(convert, rows[:limit])), next_cursor=cursor)
 
 
 _LARGEST = 2**63

@@ -10,7 +10,7 @@ import re
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
@@ -172,14 +172,14 @@ class ReferencedSecrets:
 
     def __init__(self, *, env: Sequence[str] = (), folder: Path | None = None) -> None:
         self._env = tuple(env)
-        self._folder = folder
+        self._folders = () if folder is None else (folder,)
 
     def check(self, reference: str) -> None:
         """Raises SecretForbidden."""
         kind, _, name = reference.partition(":")
         if kind not in ("env", "file") or not name:
             raise SecretForbidden("A key is given as a value: only a reference to it may be sent", hint=HINT)
-        if not (any(fnmatchcase(name, one) for one in self._env) if kind == "env" else self._is_inside(name)):
+        if not (any(fnmatchcase(name, one) for one in self._env) if kind == "env" else lies_in(name, self._folders)):
             what = "variable" if kind == "env" else "file"
             raise SecretForbidden(f"A key refers to a {what} that requests may not name", hint=HINT)
 
@@ -195,12 +195,14 @@ class ReferencedSecrets:
             raise SecretForbidden(f"The {kind} reference of a key leads to nothing here", hint=HINT)
         return secret.strip()
 
-    def _is_inside(self, name: str) -> bool:
-        """Tell whether the file, links followed, lies in the folder."""
-        try:
-            return self._folder is not None and Path(name).resolve().is_relative_to(self._folder.resolve())
-        except (OSError, ValueError, RuntimeError):
-            return False
+
+def lies_in(path: str, folders: Iterable[Path]) -> bool:
+    """Tell whether a path, links followed, lies in one of the folders."""
+    try:
+        whole = Path(path).resolve()
+        return any(whole.is_relative_to(folder.resolve()) for folder in folders)
+    except (OSError, ValueError, RuntimeError):
+        return False
 
 
 MAX_CALLERS = 10_000

@@ -5,15 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from qualab.endpoints.allowing import AllowedEndpoints, allowed_opening
 from qualab.errors import InvalidValue, PathForbidden, SecretForbidden, UnknownSetting
 from qualab.model.items import JsonObject
 from qualab.model.names import ArmName
 from qualab.run.prepare import FrozenPlan, Services, from_document, to_document
-from qualab.service.access import ReferencedSecrets
+from qualab.service.access import ReferencedSecrets, lies_in
 from qualab.service.planner import Planner
 from qualab.service.settings import ServiceSettings
 from qualab.settings import (
@@ -29,7 +30,7 @@ from qualab.settings import (
 )
 
 if TYPE_CHECKING:
-    from qualab.store.registry import Registry
+    from qualab.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,6 @@ class ComparisonRequest:
     experiment: Settings
     keys: Mapping[ArmName, str]
     """References; an arm without a key is left out."""
-    settings: JsonObject
-    """Everything that makes the plan, as a plan file keeps it."""
     frozen: FrozenPlan | None
     accept_underpowered: bool
     is_exclusive: bool = False
@@ -54,17 +53,19 @@ class Context:
     """What every use case of the service needs."""
 
     services: Services
-    registry: Registry
     settings: ServiceSettings
     allowed: AllowedEndpoints
     secrets: ReferencedSecrets
     planner: Planner
 
+    @property
+    def store(self) -> Store:
+        return self.services.store
+
     def workers(self) -> int:
         """Count the workers that are alive."""
         services = self.services
-        stale_after_s = services.pulse.stale_after_s
-        return len(services.store.workers(now=services.clock.now(), stale_after_s=stale_after_s))
+        return len(self.store.workers(now=services.clock.now(), stale_after_s=services.pulse.stale_after_s))
 
     def read_document(self, body: JsonObject, *, needed: tuple[str, ...] = NEEDED_TO_RUN) -> ComparisonRequest:
         """Read an experiment's settings, or a plan file's content with the places beside it.
@@ -84,17 +85,19 @@ class Context:
         has_data = self.settings.data_dir is None or "data_dir" in content
         found = _loaded(content if has_data else {**content, "data_dir": str(self.settings.data_dir)})
         if frozen:
-            _check_planned(found, frozen)
+            planned = load(content=frozen.settings, environment=False)
+            if changed := [name for name in PLAN_FIELDS if getattr(found, name) != getattr(planned, name)]:
+                raise InvalidValue(
+                    f"{changed[0]} would change the frozen plan", hint="Leave it out, or make another plan"
+                )
         marks = {name: True for name, is_set in ((ACCEPT, accepted), (EXCLUSIVE, is_exclusive)) if is_set}
         missing = {name: "is needed" for name in needed if not getattr(found, name)}
         if missing:
             raise InvalidValue(f"{' and '.join(missing)} must be given", hint="Add what is missing", fields=missing)
-        everything = found.model_dump(mode="json", include=set(PLAN_FIELDS))
         return ComparisonRequest(
             document=_document(content, frozen) | references | marks,
             experiment=found,
             keys=keys,
-            settings={name: everything[name] for name in PLAN_FIELDS if everything[name] is not None},
             frozen=frozen,
             accept_underpowered=accepted,
             is_exclusive=is_exclusive,
@@ -111,15 +114,25 @@ NEVER = ("db", "output_path", "scoring_timeout", *KEY_FILES)
 PATHS = ("data_dir", "include_path", "tokenizer", "checkpoint")
 VERIFIED = ("pods", "containers")
 MOST_WRONG = 20
+LONGEST_NAME = 60
+M = TypeVar("M", bound=BaseModel)
 
 
-def context_of(services: Services, registry: Registry, settings: ServiceSettings) -> Context:
+def validated(model: type[M], document: JsonObject) -> M:
+    """Validate a body. Raises InvalidValue, which names every field that is wrong."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as exc:
+        fields = {".".join(map(str, one["loc"]))[:LONGEST_NAME]: str(one["msg"]) for one in exc.errors()}
+        raise InvalidValue("The body has invalid fields", hint="Change what `errors` names", fields=fields) from None
+
+
+def context_of(services: Services, settings: ServiceSettings) -> Context:
     """Make the context. Endpoints are opened through the allow list from here on."""
     allowed = AllowedEndpoints(settings.endpoints)
     secrets = ReferencedSecrets(env=settings.secret_env, folder=settings.secret_dir)
     return Context(
         services=replace(services, open_endpoint=allowed_opening(allowed), pulse=settings.pulse),
-        registry=registry,
         settings=settings,
         allowed=allowed,
         secrets=secrets,
@@ -162,24 +175,14 @@ def _plan_in(content: JsonObject, settings: ServiceSettings) -> tuple[FrozenPlan
 
 def _check_known(content: Mapping[str, Any], known: tuple[str, ...]) -> None:
     """Raises UnknownSetting with every unknown key, and the right one that is nearest to each."""
-    unknown = [name for name in content if name not in known]
-    if not unknown:
-        return
-    fields = {_short(name): _nearest(name, known) for name in unknown[:MOST_WRONG]}
-    raise UnknownSetting(
-        f"Unknown setting {_short(unknown[0])}",
-        hint=fields[_short(unknown[0])].removeprefix("is not a setting. "),
-        fields=fields,
-    )
-
-
-def _nearest(name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name[:100].replace("-", "_"), known, n=1, cutoff=0.5)
-    return f"is not a setting. Did you mean {near[0]}?" if near else f"is not a setting. Known: {', '.join(known)}"
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 60 else f"{name[:60]}..."
+    fields = {}
+    for name in [name for name in content if name not in known][:MOST_WRONG]:
+        near = difflib.get_close_matches(name[:100].replace("-", "_"), known, n=1, cutoff=0.5)
+        fields[name[:LONGEST_NAME]] = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}"
+    if fields:
+        name, hint = next(iter(fields.items()))
+        fields = {name: f"is not a setting. {hint}" for name, hint in fields.items()}
+        raise UnknownSetting(f"Unknown setting {name}", hint=hint, fields=fields)
 
 
 def _keys(content: Mapping[str, Any], secrets: ReferencedSecrets) -> dict[ArmName, str]:
@@ -226,19 +229,10 @@ def _problem(name: str, value: Any, settings: ServiceSettings) -> str:
     if name in VERIFIED and not settings.may_verify_pins:
         return "may not be sent: the service does not look at pods and containers"
     paths = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
-    if name in PATHS and not all(_is_allowed(str(path).strip(), settings) for path in paths):
+    folders = [*settings.allowed_paths, *([settings.data_dir] if settings.data_dir else [])]
+    if name in PATHS and not all(lies_in(str(path).strip(), folders) for path in paths):
         return "names a path of the service's machine that requests may not name"
     return ""
-
-
-def _is_allowed(path: str, settings: ServiceSettings) -> bool:
-    """Check whether a path, links followed, lies in a folder that requests may name."""
-    folders = [*settings.allowed_paths, *([settings.data_dir] if settings.data_dir else [])]
-    try:
-        whole = Path(path).resolve()
-        return any(whole.is_relative_to(folder.resolve()) for folder in folders)
-    except (OSError, ValueError, RuntimeError):
-        return False
 
 
 def _loaded(content: Mapping[str, Any]) -> Settings:
@@ -250,13 +244,6 @@ def _loaded(content: Mapping[str, Any]) -> Settings:
         wrong = fields if isinstance(fields, dict) else {}
         said = "; ".join(f"{name}: {allowed}" for name, allowed in wrong.items())
         raise InvalidValue(said or exc.message, hint="Change what is named", fields=wrong) from None
-
-
-def _check_planned(found: Settings, frozen: FrozenPlan) -> None:
-    planned = load(content=frozen.settings, environment=False)
-    for name in PLAN_FIELDS:
-        if getattr(found, name) != getattr(planned, name):
-            raise InvalidValue(f"{name} would change the frozen plan", hint="Leave it out, or make another plan")
 
 
 def _document(content: Mapping[str, Any], frozen: FrozenPlan | None) -> JsonObject:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from qualab.errors import ScoringTimedOut, StillLoading, TooManyRequests, UsageError
+from qualab.errors import ScoringTimedOut, StillLoading, TooManyRequests
 from qualab.harness.process import Harness, LoadedTasks
 from qualab.model.canonical import canonical_json
-from qualab.model.plan import Plan
 from qualab.model.ports import TaskOptions
 from qualab.planning.suite import Given, Pilot, Planning, plan_comparison
 from qualab.run.prepare import make_plan, task_options
@@ -24,9 +23,7 @@ KEPT_S = 300.0
 """Data of the service's machine may change: then a plan is computed anew."""
 TASKS_KEPT_S = 60.0
 """Loaded tasks are most of the memory."""
-KEPT_TASKS = 2
-KEPT_SINGLE = 2
-"""Tasks that are loaded one by one, for pages of items."""
+KEPT_TASKS = 3
 KEPT_PLANS = 256
 AT_ONCE = 2
 MOST_WAITING = 4
@@ -41,70 +38,9 @@ NO_PLACES: Mapping[str, Any] = {
 }
 """What decides nothing in a plan."""
 RETRY_AFTER_S = 5
-MAX_TASKS = 250
 PAGES = "pages"
 """The caller who stands for all pages of items."""
 T = TypeVar("T")
-Shelf = OrderedDict[str, tuple[float, LoadedTasks]]
-"""Tasks by their options, and when they were loaded; not those that are in use."""
-
-
-class Turns:
-    """Run jobs in a few threads: callers in turn, and of each caller one at a time."""
-
-    def __init__(self, *, n_threads: int, most_waiting: int, name: str) -> None:
-        self._executor = ThreadPoolExecutor(n_threads, thread_name_prefix=name)
-        self._n_free = n_threads
-        self._most_waiting = most_waiting
-        self._lock = threading.Lock()
-        self._waiting: OrderedDict[str, deque[tuple[Future[Any], Callable[[], Any]]]] = OrderedDict()
-        """By caller; whose turn is next stands first."""
-        self._running: set[str] = set()
-
-    def submit(self, caller: str, job: Callable[[], T]) -> Future[T]:
-        """Raises TooManyRequests where the caller has too many waiting, with `retry_after_s`."""
-        future = Future[T]()
-        with self._lock:
-            waiting = self._waiting.setdefault(caller, deque())
-            if len(waiting) >= self._most_waiting:
-                raise TooManyRequests(
-                    f"{self._most_waiting} plans are waiting already", hint="Try again", retry_after_s=RETRY_AFTER_S
-                )
-            waiting.append((future, job))
-            self._begin()
-        return future
-
-    def close(self) -> None:
-        """Begins nothing more."""
-        with self._lock:
-            for waiting in self._waiting.values():
-                for future, _ in waiting:
-                    future.cancel()
-            self._waiting.clear()
-            self._n_free = 0
-        self._executor.shutdown(wait=False, cancel_futures=True)
-
-    def _begin(self) -> None:
-        for caller in [caller for caller in self._waiting if caller not in self._running][: self._n_free]:
-            waiting = self._waiting.pop(caller)
-            future, job = waiting.popleft()
-            if waiting:
-                self._waiting[caller] = waiting  # behind the others
-            self._running.add(caller)
-            self._n_free -= 1
-            self._executor.submit(self._run, caller, future, job)
-
-    def _run(self, caller: str, future: Future[Any], job: Callable[[], Any]) -> None:
-        try:
-            result = job()
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-        with self._lock:
-            self._running.discard(caller)
-            self._n_free += 1
-            self._begin()
 
 
 class Planner:
@@ -115,18 +51,21 @@ class Planner:
         harness: Harness,
         *,
         timeout_s: float = 30.0,
-        max_tasks: int = MAX_TASKS,
+        max_tasks: int = 250,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._harness = harness
         self._timeout_s = timeout_s
         self._max_tasks = max_tasks
         self._monotonic_s = monotonic_s
-        self._turns = Turns(n_threads=AT_ONCE, most_waiting=MOST_WAITING, name="planning")
         self._lock = threading.RLock()
+        self._at_once = threading.Semaphore(AT_ONCE)
+        self._threads: dict[str, ThreadPoolExecutor] = {}
+        """One of each caller who waits, so that none keeps another waiting."""
+        self._n_waiting: Counter[str] = Counter()
         self._plans: OrderedDict[str, tuple[float, Future[Any]]] = OrderedDict()
-        self._tasks: Shelf = OrderedDict()
-        self._single: Shelf = OrderedDict()
+        self._tasks: OrderedDict[str, tuple[float, LoadedTasks]] = OrderedDict()
+        """By their options, with the time of loading; not those that are in use."""
 
     def planned(
         self,
@@ -145,18 +84,11 @@ class Planner:
         key = canonical_json([plain, options, given, pilot, checkpoint_hash])
 
         def plan() -> Planning:
-            with self._loaded(options, self._tasks, KEPT_TASKS) as tasks:
+            with self._loaded(options) as tasks:
                 frozen = make_plan(plain, tasks, checkpoint_hash=checkpoint_hash)
                 return plan_comparison(frozen, tasks.render(), given, pilot, missing=plain.expected_missing)
 
-        future = self._begun(key, caller, plan)
-        try:
-            return future.result(self._timeout_s)
-        except TimeoutError as exc:
-            raise _still_loading(experiment.tasks) from exc
-        except UsageError:  # what was missing may be there the next time
-            self._forget(key, future)
-            raise
+        return self._result(key, caller, plan, names=experiment.tasks, timeout_s=self._timeout_s)
 
     def with_tasks(self, options: TaskOptions, job: Callable[[LoadedTasks], T], *, name: str, timeout_s: float) -> T:
         """What `job`, which `name` tells from others, makes of these tasks. Raises what loading and the job raise;
@@ -164,25 +96,29 @@ class Planner:
         key = canonical_json(["tasks", options, name])
 
         def with_loaded() -> T:
-            with self._loaded(options, self._single, KEPT_SINGLE) as tasks:
+            with self._loaded(options) as tasks:
                 return job(tasks)
 
-        future = self._begun(key, PAGES, with_loaded)
-        try:
-            found = future.result(timeout_s)
-        except TimeoutError as exc:
-            raise _still_loading(options.names) from exc
-        except ScoringTimedOut:  # is not tried again for a while
-            raise
-        except Exception:
-            self._forget(key, future)
-            raise
-        self._forget(key, future)
+        found = self._result(key, PAGES, with_loaded, names=options.names, timeout_s=timeout_s)
+        with self._lock:
+            self._plans.pop(key, None)  # a page is shown once
         return found
 
     def close(self) -> None:
         """Begins nothing more."""
-        self._turns.close()
+        with self._lock:
+            for thread in self._threads.values():
+                thread.shutdown(wait=False, cancel_futures=True)
+
+    def _result(self, key: str, caller: str, job: Callable[[], T], *, names: tuple[str, ...], timeout_s: float) -> T:
+        try:
+            return self._begun(key, caller, job).result(timeout_s)
+        except TimeoutError as exc:
+            raise StillLoading(
+                f"The tasks {', '.join(names)} are still being loaded",
+                hint="The same request succeeds in a moment",
+                retry_after_s=RETRY_AFTER_S,
+            ) from exc
 
     def _begun(self, key: str, caller: str, job: Callable[[], T]) -> Future[T]:
         with self._lock:
@@ -190,59 +126,55 @@ class Planner:
             kept = self._plans.get(key)
             if kept is not None and now - kept[0] < KEPT_S and not _has_failed(kept[1]):
                 return kept[1]
-            future = self._turns.submit(caller, job)
+            if self._n_waiting[caller] > MOST_WAITING:
+                raise TooManyRequests(
+                    f"{MOST_WAITING} plans are waiting already", hint="Try again", retry_after_s=RETRY_AFTER_S
+                )
+            if caller not in self._threads:
+                self._threads[caller] = ThreadPoolExecutor(1, thread_name_prefix="planning")
+            self._n_waiting[caller] += 1
+            future = self._threads[caller].submit(self._run, caller, job)
             self._plans[key] = (now, future)
             self._plans.move_to_end(key)
             while len(self._plans) > KEPT_PLANS:
                 self._plans.popitem(last=False)
             return future
 
-    def _forget(self, key: str, future: Future[Any]) -> None:
-        with self._lock:
-            if key in self._plans and self._plans[key][1] is future:
-                del self._plans[key]
+    def _run(self, caller: str, job: Callable[[], T]) -> T:
+        try:
+            with self._at_once:
+                return job()
+        finally:
+            with self._lock:
+                self._n_waiting[caller] -= 1
+                if not self._n_waiting[caller]:
+                    del self._n_waiting[caller]
+                    self._threads.pop(caller).shutdown(wait=False)
 
     @contextmanager
-    def _loaded(self, options: TaskOptions, shelf: Shelf, most: int) -> Iterator[LoadedTasks]:
+    def _loaded(self, options: TaskOptions) -> Iterator[LoadedTasks]:
         """Tasks that nobody else uses meanwhile. Those of a job that failed are not kept."""
         key = canonical_json(options)
         with self._lock:
-            loaded_at, tasks = shelf.pop(key, (0.0, None))
+            loaded_at, tasks = self._tasks.pop(key, (0.0, None))
         if tasks is None or self._monotonic_s() - loaded_at >= TASKS_KEPT_S:
             loaded_at, tasks = self._monotonic_s(), self._harness.load(options)
         yield tasks
         with self._lock:
-            shelf[key] = (loaded_at, tasks)
-            while len(shelf) > most:
-                shelf.popitem(last=False)
+            self._tasks[key] = (loaded_at, tasks)
+            while len(self._tasks) > KEPT_TASKS:
+                self._tasks.popitem(last=False)
         timer = threading.Timer(TASKS_KEPT_S, self._drop_old)
         timer.daemon = True
         timer.start()
 
     def _drop_old(self) -> None:
         with self._lock:
-            for shelf in (self._tasks, self._single):
-                for key, (loaded_at, _) in list(shelf.items()):
-                    if self._monotonic_s() - loaded_at >= TASKS_KEPT_S:
-                        del shelf[key]
-
-
-def beliefs_of(frozen: Plan) -> Given:
-    """Read what a frozen plan assumed, metric by metric."""
-    assumed = frozen.assumptions
-    if assumed is None:
-        return Given()
-    return Given(discordance=assumed.discordance, design_effect=assumed.design_effect, noise=assumed.noise)
+            for key, (loaded_at, _) in list(self._tasks.items()):
+                if self._monotonic_s() - loaded_at >= TASKS_KEPT_S:
+                    del self._tasks[key]
 
 
 def _has_failed(future: Future[Any]) -> bool:
     """Check whether another try may do better."""
     return future.done() and (future.cancelled() or not isinstance(future.exception(), ScoringTimedOut | type(None)))
-
-
-def _still_loading(names: tuple[str, ...]) -> StillLoading:
-    return StillLoading(
-        f"The tasks {', '.join(names)} are still being loaded",
-        hint="The same request succeeds in a moment",
-        retry_after_s=RETRY_AFTER_S,
-    )

@@ -2,87 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 
-from qualab.analysis.drafter import Difference, differences
 from qualab.analysis.flips import have_outcomes
-from qualab.errors import ComparisonNotFound, ItemNotFound, NotYet, PathForbidden
-from qualab.harness.process import LoadedTasks
+from qualab.errors import ComparisonNotFound, NotYet
 from qualab.model.canonical import body_hash, canonical_json, encode_body, sha256
 from qualab.model.comparison import Analysis, Comparison
-from qualab.model.engine import Engine, Treatment, engines_seen, pins_seen
-from qualab.model.items import Answer, Item, JsonObject, Outcome, OutcomeFilter, Reply, Score
+from qualab.model.items import JsonObject, Outcome, OutcomeFilter, Reply, Score
 from qualab.model.names import ArmName, ComparisonStatus, Verdict
-from qualab.model.plan import PinFound
 from qualab.model.registry import (
-    ComparisonSummary,
-    MetricsSummary,
     Page,
-    VerdictSummary,
-    not_found,
 )
-from qualab.run.prepare import FrozenPlan, check_unchanged, planned_options, refuse_imported, to_document
 from qualab.service.context import Context
-
-WAIT_S = 2.0
-"""How long a page waits for a task to be loaded, which is begun by then."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtractedAnswers:
-    """What one filter makes of both answers of one repeat."""
-
-    filter: str
-    repeat: int
-    texts: dict[ArmName, str]
-    """Without an arm that did not answer."""
-
-
-def extracted_of(
-    context: Context, comparison: Comparison, item: Item, answers: Sequence[Answer]
-) -> tuple[ExtractedAnswers, ...]:
-    """Filter by filter. The item's task alone is loaded, as it was planned; no code of the one who ran it is.
-
-    Raises InvalidValue for what was imported, PathForbidden where the tasks came from a folder of their own,
-    PlanChanged where the task is not what it was, StillLoading, and what loading and filtering raise.
-    """
-    refuse_imported(comparison, "filtered again")
-    if comparison.local.get("include_path"):
-        raise PathForbidden(
-            "The tasks came from a folder of whoever ran them: no page loads their code",
-            hint="qualab rescore scores the answers anew",
-        )
-    options = replace(planned_options(comparison.plan, comparison.local), names=(item.task,))
-    plan = replace(comparison.plan, tasks=tuple(one for one in comparison.plan.tasks if one.name == item.task))
-
-    def job(tasks: LoadedTasks) -> tuple[ExtractedAnswers, ...]:
-        check_unchanged(plan, tasks)
-        return tuple(_by_filter(tasks, item, answers))
-
-    return context.planner.with_tasks(options, job, name=f"{comparison.id}/{item.id}", timeout_s=WAIT_S)
-
-
-def _by_filter(tasks: LoadedTasks, item: Item, answers: Sequence[Answer]) -> Iterator[ExtractedAnswers]:
-    found: dict[tuple[int, str], dict[ArmName, str]] = {}
-    for answer in answers:
-        if answer.reply.status.is_answer:
-            for name, (results,) in tasks.extracted(item.task, [(item, [answer.reply])]):
-                found.setdefault((answer.repeat, name), {})[answer.arm] = _text(results)
-    for (repeat, name), texts in sorted(found.items(), key=lambda entry: entry[0][0]):
-        yield ExtractedAnswers(filter=name, repeat=repeat, texts=texts)
-
-
-def _text(filtered: object) -> str:
-    """The one text there mostly is; several, line by line."""
-    if isinstance(filtered, list | tuple):
-        return "\n".join(map(_text, filtered))
-    return str(filtered)
-
 
 RATE_OVER = 10
 """Looks that the rate is taken over."""
@@ -139,38 +74,36 @@ class Follower:
 
     def look(self) -> Progress:
         """Return the progress now. Raises ComparisonNotFound, StoreError."""
-        summary = summary_of(self._context, self._id)
-        if summary.plan_hash and self._n_requests is None:
-            store = self._context.services.store
-            repeats = store.get(self._id).plan.sampling.repeats
-            self._n_requests = repeats * store.n_requests(self._id)
-        came_back, unanswered = self._came_back(summary)
+        store, summary = self._context.store, self._context.store.summary(self._id)
+        came_back: Mapping[ArmName, int] = dict.fromkeys(ArmName, 0)
+        unanswered = came_back
+        if summary.plan_hash:
+            if self._n_requests is None:
+                self._n_requests = store.get(self._id).plan.sampling.repeats * store.n_requests(self._id)
+            unanswered = store.n_unanswered(self._id)  # before the others, of which they are a part
+            came_back = store.n_answered(self._id)
         phase = PHASES.get(summary.status, summary.status.value)
         if summary.status is ComparisonStatus.RUNNING and summary.started_at is None:
             phase = PHASES[ComparisonStatus.PLANNED]
         with self._lock:
             rate = self._rate_with(sum(came_back.values()))
+        eta_s = None
+        if self._n_requests is not None and rate and rate > 0.0:
+            left = len(ArmName) * self._n_requests - sum(came_back.values())
+            eta_s = round(left / rate, 1) if left > 0 else None
         return Progress(
             id=self._id,
             status=summary.status,
             phase=phase,
             answered={arm: came_back[arm] - unanswered[arm] for arm in ArmName},
-            unanswered=unanswered,
+            unanswered=dict(unanswered),
             n_requests=self._n_requests,
             rate=rate,
-            eta_s=self._eta_s(came_back, rate),
+            eta_s=eta_s,
             verdict=summary.verdict,
             stop_reason=summary.stop_reason,
             has_ended=summary.status.has_ended,
         )
-
-    def _came_back(self, summary: ComparisonSummary) -> tuple[Mapping[ArmName, int], dict[ArmName, int]]:
-        """Requests of each arm that came back, and those of them that have no answer, which are counted first."""
-        if not summary.plan_hash:
-            return dict.fromkeys(ArmName, 0), dict.fromkeys(ArmName, 0)
-        store = self._context.services.store
-        unanswered = dict(store.n_unanswered(self._id))
-        return store.n_answered(self._id), unanswered
 
     def _rate_with(self, n_came_back: int) -> float | None:
         now = self._context.services.clock.monotonic_s()
@@ -179,17 +112,6 @@ class Follower:
         self._looks.append((now, n_came_back))
         then, before = self._looks[0]
         return round((n_came_back - before) / (now - then), 2) if now > then else None
-
-    def _eta_s(self, came_back: Mapping[ArmName, int], rate: float | None) -> float | None:
-        if self._n_requests is None or not rate or rate < 0.0:
-            return None
-        left = sum(self._n_requests - n for n in came_back.values())
-        return round(left / rate, 1) if left > 0 else None
-
-
-ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
-HASH = re.compile(r"[0-9a-f]{64}")
-MOST_POSITION = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,73 +153,21 @@ class ItemDetail:
     scores: tuple[Score, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreflightDetail:
-    """What both arms said of themselves before the first item."""
-
-    engines: dict[ArmName, Engine]
-    differences: tuple[Difference, ...]
-    pins: tuple[PinFound, ...]
-    error: Mapping[str, str]
-    """What stopped the comparison there, or later; empty otherwise."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysisSummary:
-    """One stored analysis."""
-
-    plan_hash: str
-    is_own_plan: bool
-    """False: its plan was made after the data."""
-    verdict: Verdict
-    hash: str
-    """SHA-256 of its canonical JSON."""
-
-
-def summary_of(context: Context, comparison_id: str) -> ComparisonSummary:
-    """Raises ComparisonNotFound; the beginning of an id is none."""
-    return context.registry.summary(known_id(comparison_id))
-
-
-def known_id(comparison_id: str) -> str:
-    """The id, if it can be one. Raises ComparisonNotFound: what no id looks like is not looked for."""
-    if not ID.fullmatch(comparison_id):
-        raise not_found(comparison_id[:50])
-    return comparison_id
-
-
-def verdict_of(context: Context, comparison_id: str) -> VerdictSummary:
-    """Return the verdict, from one row, without its analysis. Raises ComparisonNotFound."""
-    return VerdictSummary.of(summary_of(context, comparison_id))
-
-
 def comparison_of(context: Context, comparison_id: str) -> Comparison:
-    """Raises ComparisonNotFound, NotYet where it has no plan yet."""
-    try:
-        found = context.services.store.get(known_id(comparison_id))
-    except ComparisonNotFound:
-        status = summary_of(context, comparison_id).status
+    """Raises ComparisonNotFound, NotYet where it has no plan yet; the beginning of an id is none."""
+    summary = context.store.summary(comparison_id)
+    if not summary.plan_hash:
         raise NotYet(
-            f"Comparison {comparison_id} is {status.value}: its plan is not drawn up yet", hint="Follow its events"
-        ) from None
-    if found.id != comparison_id:
-        raise not_found(comparison_id)
-    return found
-
-
-def plan_document(context: Context, comparison_id: str) -> JsonObject:
-    """The plan, as in a plan file. Raises as `comparison_of`."""
-    found = comparison_of(context, comparison_id)
-    frozen = FrozenPlan(plan=found.plan, plan_hash=found.plan_hash, frozen_at=found.created_at, settings={})
-    document = to_document(frozen, {})
-    return {name: document[name] for name in ("qualab_plan", "hash", "frozen_at", "plan")}
+            f"Comparison {comparison_id} is {summary.status.value}: its plan is not drawn up yet",
+            hint="Follow its events",
+        )
+    return context.store.get(comparison_id)
 
 
 def analysis_of(context: Context, comparison_id: str, *, plan_hash: str | None = None) -> Analysis:
     """Read an analysis, under its own plan unless another is named. Raises as `comparison_of`, NotYet."""
     found = comparison_of(context, comparison_id)
-    can_be = plan_hash is None or HASH.fullmatch(plan_hash)
-    analysis = context.services.store.analysis(found.id, plan_hash=plan_hash) if can_be else None
+    analysis = context.store.analysis(found.id, plan_hash=plan_hash)
     if analysis is None and plan_hash is not None:
         raise ComparisonNotFound(
             f"Comparison {comparison_id} has no analysis under that plan", hint="List its analyses for their hashes"
@@ -307,78 +177,39 @@ def analysis_of(context: Context, comparison_id: str, *, plan_hash: str | None =
     return analysis
 
 
-def metrics_of(context: Context, comparison_id: str) -> MetricsSummary:
-    """Raises as `analysis_of`."""
-    return MetricsSummary.of(analysis_of(context, comparison_id))
-
-
-def acceptance_of(context: Context, comparison_id: str) -> Treatment:
-    """Read what the drafter did. Raises as `analysis_of`."""
-    found = analysis_of(context, comparison_id).treatment
-    if found is None:
-        raise NotYet(f"The analysis of {comparison_id} did not look into engines", hint="Analyse it again")
-    return found
-
-
-def analyses_of(context: Context, comparison_id: str) -> tuple[AnalysisSummary, ...]:
-    """The oldest first. Raises as `comparison_of`."""
-    found, store = comparison_of(context, comparison_id), context.services.store
-    kept = (store.analysis(found.id, plan_hash=one) for one in store.plan_hashes(found.id))
-    return tuple(analysis_summary(one, found) for one in kept if one is not None)
-
-
-def analysis_summary(analysis: Analysis, comparison: Comparison) -> AnalysisSummary:
-    """An analysis by what tells it from others."""
-    return AnalysisSummary(
-        plan_hash=analysis.plan_hash,
-        is_own_plan=analysis.plan_hash == comparison.plan_hash,
-        verdict=analysis.verdict,
-        hash=sha256(canonical_json(analysis)),
-    )
-
-
-def preflight_of(context: Context, comparison_id: str) -> PreflightDetail:
-    """Read what was last seen of the engines. Raises ComparisonNotFound."""
-    summary = summary_of(context, comparison_id)
-    seen = context.services.store.observations(comparison_id)
-    engines = engines_seen(seen)
-    both = [engines[arm] for arm in ArmName if arm in engines]
-    return PreflightDetail(
-        engines=engines,
-        differences=tuple(differences(*both)) if len(both) == len(ArmName) else (),
-        pins=pins_seen(seen),
-        error=summary.error,
-    )
-
-
 def outcomes_of(
     context: Context, comparison_id: str, request: OutcomeFilter, *, cursor: str | None, limit: int
 ) -> Page[Outcome]:
     """Raises as `comparison_of`, NotYet where nothing is scored, InvalidValue for a cursor that is none."""
     with suppress(ComparisonNotFound):  # one transaction, where there is something to show
-        page = context.registry.outcomes(known_id(comparison_id), request, cursor=cursor, limit=limit)
+        page = context.store.outcomes(comparison_id, request, cursor=cursor, limit=limit)
         if page.entries:
             return page
     found = comparison_of(context, comparison_id)
-    if not have_outcomes(context.services.store, context.registry, found):
+    if not have_outcomes(context.store, context.store, found):
         raise NotYet(
             f"Comparison {found.id} is {found.status.value}: its items are not scored yet", hint="Follow its events"
         )
-    return context.registry.outcomes(found.id, request, cursor=cursor, limit=limit)
+    return context.store.outcomes(found.id, request, cursor=cursor, limit=limit)
 
 
 def item_of(context: Context, comparison_id: str, position: int) -> ItemDetail:
     """Raises as `comparison_of`, ItemNotFound."""
     found = comparison_of(context, comparison_id)
-    if not 0 <= position <= MOST_POSITION:
-        raise ItemNotFound(f"Comparison {found.id} has no item {position}", hint="Positions count from 0")
-    item, answers, scores = context.registry.pair(found.id, position)
-    sampling = found.plan.sampling
-    bodies = [
-        (request, repeat, encode_body(request.payload, seed=sampling.seed + repeat))
-        for repeat in range(sampling.repeats)
-        for request in item.requests
-    ]
+    item, answers, scores = context.store.pair(found.id, position)
+    requests = []
+    for repeat in range(found.plan.sampling.repeats):
+        for request in item.requests:
+            body = encode_body(request.payload, seed=found.plan.sampling.seed + repeat)
+            requests.append(
+                RequestBody(
+                    choice=request.choice,
+                    repeat=repeat,
+                    route=request.api.value,
+                    body=body.decode(),
+                    sha256_begins=body_hash(body).hex(),
+                )
+            )
     return ItemDetail(
         position=item.position,
         task=item.task,
@@ -386,16 +217,7 @@ def item_of(context: Context, comparison_id: str, position: int) -> ItemDetail:
         kind=item.kind.value,
         doc=item.doc,
         target=item.target,
-        requests=tuple(
-            RequestBody(
-                choice=request.choice,
-                repeat=repeat,
-                route=request.api.value,
-                body=body.decode(),
-                sha256_begins=body_hash(body).hex(),
-            )
-            for request, repeat, body in bodies
-        ),
+        requests=tuple(requests),
         answers=tuple(
             AnswerDetail(
                 arm=one.arm,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qualab.errors import (
     EndpointForbidden,
@@ -17,26 +17,43 @@ from qualab.errors import (
     Underpowered,
     WrongState,
 )
-from qualab.model.canonical import canonical_json, plan_hash, sha256
-from qualab.model.comparison import Analysis
+from qualab.model.canonical import canonical_json, plain, plan_hash, sha256
+from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import JsonObject
-from qualab.model.names import UNDER_WAY, ComparisonStatus
+from qualab.model.names import UNDER_WAY, ComparisonStatus, Verdict
 from qualab.model.registry import ComparisonSummary, Scope, address_of, signed_off
 from qualab.model.wording import is_one_line
 from qualab.planning.suite import EVERYWHERE, Given, Planning, pilot_of
+from qualab.report.words import ENGLISH
 from qualab.run.ask import looked_to
 from qualab.run.prepare import FrozenPlan, check_frozen, to_document
 from qualab.run.stored import compare_again, with_rule
 from qualab.service.access import Actor, Caller
-from qualab.service.context import ComparisonRequest, Context, read_rule
-from qualab.service.planner import beliefs_of
-from qualab.service.reading import (
-    AnalysisSummary,
-    analysis_summary,
-    comparison_of,
-    known_id,
-    summary_of,
-)
+from qualab.service.context import ComparisonRequest, Context, read_rule, validated
+from qualab.service.reading import comparison_of
+from qualab.settings import PLAN_FIELDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisSummary:
+    """One stored analysis."""
+
+    plan_hash: str
+    is_own_plan: bool
+    """False: its plan was made after the data."""
+    verdict: Verdict
+    hash: str
+    """SHA-256 of its canonical JSON."""
+
+    @classmethod
+    def of(cls, analysis: Analysis, comparison: Comparison) -> AnalysisSummary:
+        """Sum up an analysis of a comparison."""
+        return cls(
+            plan_hash=analysis.plan_hash,
+            is_own_plan=analysis.plan_hash == comparison.plan_hash,
+            verdict=analysis.verdict,
+            hash=sha256(canonical_json(analysis)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,37 +76,61 @@ def analyse_again(context: Context, comparison_id: str, changes: JsonObject, *, 
     found = compare_again(context.services, comparison.id, other=other)
     if not found.is_own_plan:
         said = {name: str(value) for name, value in rule.items()}
-        context.registry.note(by.entry("analysis.create", comparison.id, plan_hash=found.analysis.plan_hash, **said))
-    return NewAnalysis(
-        name=analysis_summary(found.analysis, comparison), is_as_stored=found.is_as_stored, analysis=found.analysis
-    )
+        context.store.note(by.entry("analysis.create", comparison.id, plan_hash=found.analysis.plan_hash, **said))
+    name = AnalysisSummary.of(found.analysis, comparison)
+    return NewAnalysis(name=name, is_as_stored=found.is_as_stored, analysis=found.analysis)
 
 
 MOST_TO_READ = 50
 """Tasks of a plan whose caller may only read: every suite has fewer."""
-ASSUMED = ("discordance", "design_effect", "noise")
-ASSUME_RULE = "a number, or an object of numbers by benchmark, task or metric"
+
+
+def _by_name(value: object) -> object:
+    return {EVERYWHERE: value} if type(value) in (int, float) else {} if value is None else value
+
+
+Numbers = Annotated[dict[str, float], BeforeValidator(_by_name, json_schema_input_type=float | dict[str, float])]
+
+
+class Assumptions(BaseModel):
+    """What is assumed of the items: a number for all, or numbers by benchmark, task or metric."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    discordance: Numbers = {}
+    design_effect: Numbers = {}
+    noise: Numbers = {}
+    rate: float | None = Field(default=None, description="Requests a second")
+
+
+class PlanRequest(BaseModel):
+    """What stands beside the experiment's settings where a plan is asked for."""
+
+    model_config = ConfigDict(strict=True)
+
+    assume: Assumptions | None = None
+    pilot: str | None = Field(default=None, description="A comparison that has run: what is not assumed comes from it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComputedPlan:
-    """What a plan can prove."""
+class PlanComputed:
+    """What items can prove, and the plan frozen."""
 
     plan_hash: str
     document: JsonObject | None
-    """None where no model is named: such a plan cannot be run."""
-    planning: Planning
+    """The content of a plan file, to run; None where no model is named."""
+    planning: JsonObject
+    """As `qualab plan --format json`."""
 
 
-def compute_plan(context: Context, body: JsonObject, *, caller: Caller) -> ComputedPlan:
+def compute_plan(context: Context, body: JsonObject, *, caller: Caller) -> PlanComputed:
     """Of an experiment's settings, with `assume` and `pilot` beside them. Raises as `submit` without its endpoints, and
     Forbidden for many tasks where the caller may only read."""
-    said = dict(body)
-    given, pilot_id = _given(said.pop("assume", None)), said.pop("pilot", None)
-    if pilot_id is not None and not isinstance(pilot_id, str):
-        raise InvalidValue.must_be("pilot", "the id of a comparison")
-    request = context.read_document(said, needed=())
-    pilot = pilot_of(context.services.store, comparison_of(context, pilot_id).id) if pilot_id else None
+    beside = validated(PlanRequest, body)
+    given = Given(**(beside.assume or Assumptions()).model_dump())
+    settings = {name: value for name, value in body.items() if name not in PlanRequest.model_fields}
+    request = context.read_document(settings, needed=())
+    pilot = pilot_of(context.store, comparison_of(context, beside.pilot).id) if beside.pilot else None
     may_run = caller.scope.allows(Scope.RUN)
     try:
         found = context.planner.planned(
@@ -107,37 +148,12 @@ def compute_plan(context: Context, body: JsonObject, *, caller: Caller) -> Compu
             hint="Name fewer tasks, or send a token with the scope run",
         ) from exc
     digest = plan_hash(found.plan)
-    frozen = FrozenPlan(
-        plan=found.plan, plan_hash=digest, frozen_at=context.services.clock.now(), settings=dict(request.settings)
-    )
+    everything = request.experiment.model_dump(mode="json", include=set(PLAN_FIELDS))
+    settings = {name: value for name, value in everything.items() if value is not None}
+    frozen = FrozenPlan(plan=found.plan, plan_hash=digest, frozen_at=context.services.clock.now(), settings=settings)
     document = to_document(frozen, {"joint_power": found.joint_power}) if request.experiment.model else None
-    return ComputedPlan(plan_hash=digest, document=document, planning=found)
-
-
-def _given(assume: Any) -> Given:
-    if assume is None:
-        return Given()
-    if not isinstance(assume, dict):
-        raise InvalidValue.must_be("assume", f"an object of {', '.join(ASSUMED)} and rate")
-    if unknown := [name for name in assume if name not in (*ASSUMED, "rate")]:
-        raise InvalidValue.must_be(f"assume.{unknown[0][:60]}", f"one of {', '.join(ASSUMED)} and rate")
-    rate = assume.get("rate")
-    if rate is not None and not _is_number(rate):
-        raise InvalidValue.must_be("assume.rate", "a number of requests a second")
-    shares = {name: _shares(name, assume[name]) for name in ASSUMED if assume.get(name) is not None}
-    return Given(**shares, rate=rate)
-
-
-def _shares(name: str, value: Any) -> Mapping[str, float]:
-    if _is_number(value):
-        return {EVERYWHERE: float(value)}
-    if isinstance(value, dict) and all(_is_number(one) for one in value.values()):
-        return {str(key): float(one) for key, one in value.items()}
-    raise InvalidValue.must_be(f"assume.{name}", ASSUME_RULE)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    planning = plain(found) | {"caveats": ENGLISH.reasons(found.caveats)}
+    return PlanComputed(plan_hash=digest, document=document, planning=planning)
 
 
 KEY = re.compile(r"[\x21-\x7e]{1,200}")
@@ -154,9 +170,15 @@ def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> s
         raise InvalidValue.must_be("Idempotency-Key", KEY_RULE)
     request = context.read_document(body)
     check_request(context, request)
-    _check_power(planned(context, request, caller=by.caller), accepted=request.accept_underpowered)
-    experiment, comparison_id = request.experiment, new_id(by.at)
-    return context.services.store.submit(
+    unproven = planned(context, request, caller=by.caller).unproven
+    if unproven and not request.accept_underpowered:
+        raise Underpowered(
+            "These items cannot prove the plan's margins",
+            hint="Ask more items, widen the margin, or send accept_underpowered: true",
+            fields={"margin": " ".join(unproven), "accept_underpowered": "must be true for such a plan"},
+        )
+    experiment, comparison_id = request.experiment, f"{by.at:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+    return context.store.submit(
         comparison_id,
         request.document,
         entry=by.entry("comparison.create", comparison_id, label=experiment.label, model=experiment.model),
@@ -180,7 +202,10 @@ def check_request(context: Context, request: ComparisonRequest) -> None:
                 name, f"text of at most {MOST_CHARACTERS} characters, on one line, without control characters"
             )
     for name in ("baseline", "candidate"):
-        _check_endpoint(context, name, getattr(experiment, name))
+        try:
+            context.allowed.check(getattr(experiment, name))
+        except (EndpointForbidden, InvalidValue) as exc:
+            raise type(exc)(exc.message, hint=exc.hint, fields={name: exc.message}) from exc
     each = experiment.concurrency
     noise = experiment.noise_plan.concurrency if experiment.noise_plan else 0
     is_one_host = address_of(experiment.baseline)[0] == address_of(experiment.candidate)[0]
@@ -191,36 +216,18 @@ def check_request(context: Context, request: ComparisonRequest) -> None:
         raise InvalidValue.must_be("candidate", "the URL of another server than the baseline")
 
 
-def _check_endpoint(context: Context, name: str, url: str) -> None:
-    try:
-        context.allowed.check(url)
-    except (EndpointForbidden, InvalidValue) as exc:
-        raise type(exc)(exc.message, hint=exc.hint, fields={name: exc.message}) from exc
-
-
 def planned(context: Context, request: ComparisonRequest, *, caller: str) -> Planning:
     """Compute what the items can prove. Raises PlanChanged where a frozen plan would not be what is run."""
     frozen = request.frozen.plan if request.frozen else None
-    given = beliefs_of(frozen) if frozen else Given()
-    hashed = frozen.pins.checkpoint_hash if frozen else ""
+    given, hashed = Given(), ""
+    if frozen:
+        hashed, assumed = frozen.pins.checkpoint_hash, frozen.assumptions
+        if assumed:
+            given = Given(discordance=assumed.discordance, design_effect=assumed.design_effect, noise=assumed.noise)
     found = context.planner.planned(request.experiment, given, checkpoint_hash=hashed, caller=caller)
     if frozen:
         check_frozen(frozen, replace(found.plan, assumptions=frozen.assumptions))
     return found
-
-
-def new_id(now: datetime) -> str:
-    """Make an id that sorts by time."""
-    return f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
-
-
-def _check_power(found: Planning, *, accepted: bool) -> None:
-    if found.unproven and not accepted:
-        raise Underpowered(
-            "These items cannot prove the plan's margins",
-            hint="Ask more items, widen the margin, or send accept_underpowered: true",
-            fields={"margin": " ".join(found.unproven), "accept_underpowered": "must be true for such a plan"},
-        )
 
 
 def cancel(context: Context, comparison_id: str, *, by: Actor, seen: ComparisonSummary | None = None) -> None:
@@ -234,7 +241,7 @@ def cancel(context: Context, comparison_id: str, *, by: Actor, seen: ComparisonS
             hint="Only what is queued or running can be cancelled",
         )
     entry = by.entry("comparison.cancel", comparison_id)
-    context.services.store.cancel(comparison_id, entry=entry, version=summary.version)
+    context.store.cancel(comparison_id, entry=entry, version=summary.version)
 
 
 def resume(
@@ -258,7 +265,7 @@ def resume(
         raise WrongState(
             f"Comparison {comparison_id} is finished", hint="Only retry_failed: true takes up a finished comparison"
         )
-    store = context.services.store
+    store = context.store
     store.requeue(
         comparison_id,
         entry=by.entry("comparison.resume", comparison_id, retry_failed=str(retry_failed).lower()),
@@ -269,16 +276,16 @@ def resume(
 
 def delete(context: Context, comparison_id: str, *, by: Actor, seen: ComparisonSummary | None = None) -> None:
     """Delete it as it was `seen`. Raises ComparisonNotFound, ComparisonBusy, ComparisonSignedOff, VersionConflict."""
-    context.registry.delete(
+    context.store.delete(
         comparison_id,
-        entry=by.entry("comparison.delete", known_id(comparison_id)),
+        entry=by.entry("comparison.delete", comparison_id),
         stale_after_s=context.services.pulse.stale_after_s,
         version=None if seen is None else seen.version,
     )
 
 
 def _requested(context: Context, comparison_id: str, seen: ComparisonSummary | None) -> ComparisonSummary:
-    summary = seen or summary_of(context, comparison_id)
+    summary = seen or context.store.summary(comparison_id)
     if not summary.is_requested:
         raise WrongState(
             f"Comparison {comparison_id} was not asked for over the service",

@@ -28,7 +28,6 @@ from qualab.harness.process import Harness
 from qualab.model.comparison import Comparison
 from qualab.model.items import Reply
 from qualab.model.names import ArmName, ComparisonStatus
-from qualab.model.ports import Progress
 from qualab.run.run import resume, start
 from qualab.service.context import Context
 
@@ -60,7 +59,7 @@ class NullProgress:
     def finished(self) -> None: ...
 
 
-async def carry_out(context: Context, comparison_id: str, *, progress: Progress) -> None:
+async def carry_out(context: Context, comparison_id: str) -> None:
     """Run a comparison that this runner has taken; what kept it from its end is stored as its error.
 
     While the database is away it waits. It stops without a trace where another runner has taken over.
@@ -68,7 +67,7 @@ async def carry_out(context: Context, comparison_id: str, *, progress: Progress)
     services, pauses = context.services, _Pauses()
     while True:
         try:
-            await _run(context, comparison_id, progress)
+            await _run(context, comparison_id)
             return
         except ComparisonBusy as busy:
             log.warning("comparison %s was taken over: %s", comparison_id, busy.message)
@@ -90,23 +89,23 @@ async def carry_out(context: Context, comparison_id: str, *, progress: Progress)
     await _persistently(lambda: services.store.fail(comparison_id, runner=services.runner, error=document))
 
 
-async def _run(context: Context, comparison_id: str, progress: Progress) -> None:
-    services, store = context.services, context.services.store
+async def _run(context: Context, comparison_id: str) -> None:
+    services, store = context.services, context.store
     if not store.hold(comparison_id, runner=services.runner, now=services.clock.now()):
         raise ComparisonBusy("it is another worker's, or was cancelled")
-    summary, document = context.registry.summary(comparison_id), store.request(comparison_id)
+    summary, document = context.store.summary(comparison_id), store.request(comparison_id)
     if summary.status is ComparisonStatus.FINISHED or document is None:
         return
     request = context.read_document(document)
     keys = {arm: context.secrets.read(request.keys[arm]) if arm in request.keys else None for arm in ArmName}
     if summary.plan_hash:
-        await resume(services, comparison_id, keys=keys, progress=progress)
+        await resume(services, comparison_id, keys=keys, progress=NullProgress())
         return
     await start(
         services,
         request.experiment,
         keys=keys,
-        progress=progress,
+        progress=NullProgress(),
         frozen=request.frozen.plan if request.frozen else None,
         comparison_id=comparison_id,
         asked_at=summary.created_at,
@@ -205,9 +204,9 @@ class Worker:
         with self._lock:
             self._running = (comparison_id, asyncio.get_running_loop(), task)
         if self._ended.is_set():
-            self._context.services.store.give_back(comparison_id, runner=self._context.services.runner)
+            self._context.store.give_back(comparison_id, runner=self._context.services.runner)
             return
-        await carry_out(self._context, comparison_id, progress=NullProgress())
+        await carry_out(self._context, comparison_id)
 
     def _work(self) -> None:
         while not self._ended.is_set():

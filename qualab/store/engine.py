@@ -60,7 +60,8 @@ class Sessions:
     def streamed(self, query: Select[Any], convert: Callable[[Row[Any]], T]) -> Iterator[T]:
         """Yields the values of rows in a transaction of their own, a chunk in memory at a time."""
         with translated(self.location), self.engine.connect() as connection:
-            yield from map(convert, connection.execution_options(yield_per=CHUNK).execute(query))
+            for rows in connection.execution_options(yield_per=CHUNK).execute(query).partitions():
+                yield from map(convert, rows)
 
 
 def key_of(connection: Connection, comparison_id: str, *, is_kept: bool = False) -> int:

@@ -45,35 +45,22 @@ def locate(where: str) -> Location:
     if "://" not in where:
         path = Path(where).expanduser()
         return Location(url=URL.create("sqlite", database=str(path)), path=path)
-    url = _parse(where)
-    match url.get_backend_name():
-        case "sqlite":
-            return _sqlite(url)
-        case "postgresql" | "postgres":
-            return _postgresql(url)
-        case other:
-            raise InvalidValue(f"'{other}' databases are not supported", hint=_FORMS)
-
-
-def _parse(where: str) -> URL:
     try:
-        return make_url(where)
+        url = make_url(where)
     except (ArgumentError, ValueError):  # ValueError: a port that is no number, which may be half a password
         raise InvalidValue(
             "the database URL cannot be read", hint=f"{_FORMS}; a password's special characters as %40 and so on"
         ) from None
-
-
-def _sqlite(url: URL) -> Location:
-    name = url.database or ""
-    if name.startswith("file:"):
-        name = name.removeprefix("file:").split("?")[0]
-    if name in ("", ":memory:"):
-        raise InvalidValue("a database in memory would be lost", hint="give a file: sqlite:///FILE")
-    return Location(url=url.set(drivername="sqlite"), path=Path(name))
-
-
-def _postgresql(url: URL) -> Location:
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        name = url.database or ""
+        if name.startswith("file:"):
+            name = name.removeprefix("file:").partition("?")[0]
+        if name in ("", ":memory:"):
+            raise InvalidValue("a database in memory would be lost", hint="give a file: sqlite:///FILE")
+        return Location(url=url.set(drivername="sqlite"), path=Path(name))
+    if backend not in ("postgresql", "postgres"):
+        raise InvalidValue(f"'{backend}' databases are not supported", hint=_FORMS)
     if "@" in (url.host or ""):
         raise InvalidValue(
             "the database URL has more than one @", hint="write an @ in the user name or password as %40"

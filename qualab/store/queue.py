@@ -28,31 +28,16 @@ _LOCK = 7_105_314
 _C = comparison.c
 _QUEUED, _RUNNING, _CANCELLED = ComparisonStatus.QUEUED, ComparisonStatus.RUNNING, ComparisonStatus.CANCELLED
 _IN_HAND = tuple(status for status in UNDER_WAY if status is not _QUEUED)
+_CLAIM = ("runner", "claimed_at", "heartbeat_at")
+_READ = ("key", "id", "status", "version", *_CLAIM, "baseline_url", "candidate_url", "is_exclusive", "created_by")
 _ENTRIES: Select[Any] = select(
-    _C.key,
-    _C.id,
-    _C.status,
-    _C.version,
-    _C.runner,
-    _C.claimed_at,
-    _C.heartbeat_at,
-    _C.baseline_url,
-    _C.candidate_url,
-    _C.is_exclusive,
-    _C.created_by,
-    _C.created_at,
-    _C.started_at,
-    _C.takeovers,
-    _C.takeover_answers,
+    *(_C[name] for name in (*_READ, "created_at", "started_at", "takeovers", "takeover_answers"))
 )
-_FREE: dict[str, Any] = {"runner": None, "claimed_at": None, "heartbeat_at": None}
+_FREE: dict[str, Any] = dict.fromkeys(_CLAIM)
 
 
-class Queue:
+class Queue(Sessions):
     """Claims, requests and workers. Each method is one transaction."""
-
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
 
     # claims
 
@@ -81,12 +66,12 @@ class Queue:
 
     def check_endpoints(self, urls: Iterable[str], *, runner: str, now: datetime, stale_after_s: float) -> None:
         """Raises ComparisonBusy where a comparison that another runs uses one of these endpoints."""
-        with self._sessions.reading() as connection:
+        with self.reading() as connection:
             _check_endpoints(connection, urls, runner, now, stale_after_s)
 
     def heartbeat(self, comparison_id: str, *, runner: str, now: datetime) -> None:
         """Raises ComparisonBusy when another runner has taken over, or had."""
-        with self._sessions.writing_to(comparison_id) as (connection, key):
+        with self.writing_to(comparison_id) as (connection, key):
             mine = update(comparison).where(_C.key == key, _C.runner == runner)
             if not connection.execute(mine.values(heartbeat_at=now)).rowcount:
                 row = connection.execute(_ENTRIES.where(_C.key == key)).one()
@@ -94,13 +79,13 @@ class Queue:
 
     def release(self, comparison_id: str, *, runner: str) -> None:
         """Give the right to run back; nothing happens where another runner has it."""
-        with self._sessions.writing_to(comparison_id) as (connection, key):
+        with self.writing_to(comparison_id) as (connection, key):
             connection.execute(update(comparison).where(_C.key == key, _C.runner == runner).values(_FREE))
 
     def runners(self, comparison_ids: Sequence[str], *, now: datetime, stale_after_s: float) -> dict[str, Claim]:
         """The claims of living runners, by the id of the comparison; nothing is claimed."""
         query = _ENTRIES.where(_C.runner.is_not(None), _C.id.in_(comparison_ids))
-        with self._sessions.reading() as connection:
+        with self.reading() as connection:
             return {row.id: _claim_of(row) for row in connection.execute(query) if _lives(row, now, stale_after_s)}
 
     # requests
@@ -137,7 +122,7 @@ class Queue:
             "idempotency_key": key or None,
             "body_hash": body_hash,
         }
-        with self._sessions.writing() as connection:
+        with self.writing() as connection:
             if key and (known := _submitted_with(connection, key, body_hash, entry.who)):
                 return known
             if not insert_new(connection, comparison, [row]):
@@ -150,7 +135,7 @@ class Queue:
 
     def request(self, comparison_id: str) -> JsonObject | None:
         """What the service was asked for; None for a comparison of the command line. Raises ComparisonNotFound."""
-        with self._sessions.reading_of(comparison_id) as (connection, key):
+        with self.reading_of(comparison_id) as (connection, key):
             request: JsonObject | None = connection.scalar(select(_C.request).where(_C.key == key))
             return request
 
@@ -186,7 +171,7 @@ class Queue:
         or one before it, uses one of its endpoints (where either is exclusive: one of its hosts). What lost one worker
         after another, without one more answer, fails.
         """
-        with self._sessions.reading() as connection:
+        with self.reading() as connection:
             if _next(connection, runner, now, stale_after_s) is None:
                 return None
         with self._deciding() as connection:
@@ -210,13 +195,13 @@ class Queue:
     def hold(self, comparison_id: str, *, runner: str, now: datetime) -> bool:
         """Send a worker's heartbeat; False where the comparison was cancelled, or another worker has it."""
         mine = update(comparison).where(_C.id == comparison_id, _C.runner == runner).values(heartbeat_at=now)
-        with self._sessions.writing() as connection:
+        with self.writing() as connection:
             status = connection.scalar(mine.returning(_C.status))
         return status not in (None, _QUEUED, _CANCELLED)
 
     def give_back(self, comparison_id: str, *, runner: str) -> None:
         """Queue what a worker has, which ends; it is taken by another once this one releases it."""
-        with self._sessions.writing() as connection:
+        with self.writing() as connection:
             own = _change(status=_QUEUED).where(_C.id == comparison_id, _C.runner == runner)
             connection.execute(own.where(_C.status.in_(_IN_HAND)))
 
@@ -225,31 +210,31 @@ class Queue:
         stopped, failed = ComparisonStatus.STOPPED, ComparisonStatus.FAILED
         status = case((_C.status == stopped, literal(stopped, _C.status.type)), else_=literal(failed, _C.status.type))
         own = _change(error=dict(error), takeovers=0, status=status).where(_C.id == comparison_id, _C.runner == runner)
-        with self._sessions.writing() as connection:
+        with self.writing() as connection:
             connection.execute(own.where(_C.status.in_((*_IN_HAND, stopped, ComparisonStatus.INTERRUPTED))))
 
     def see_worker(self, runner: str, *, now: datetime) -> None:
         """Send a worker's heartbeat. A new one sweeps out those that have had none for long."""
         beat = update(worker).where(worker.c.runner == runner).values(heartbeat_at=now)
-        with self._sessions.writing() as connection:
+        with self.writing() as connection:
             if connection.execute(beat).rowcount == 0:
                 connection.execute(delete(worker).where(worker.c.heartbeat_at < now - FORGOTTEN_AFTER))
                 connection.execute(insert(worker), {"runner": runner, "since": now, "heartbeat_at": now})
 
     def drop_worker(self, runner: str) -> None:
         """A worker has ended."""
-        with self._sessions.writing() as connection:
+        with self.writing() as connection:
             connection.execute(delete(worker).where(worker.c.runner == runner))
 
     def workers(self, *, now: datetime, stale_after_s: float) -> Sequence[str]:
         """Runners of the living workers, the oldest first."""
         query = select(worker).order_by(worker.c.since, worker.c.runner)
-        with self._sessions.reading() as connection:
+        with self.reading() as connection:
             return [row.runner for row in connection.execute(query) if _lives(row, now, stale_after_s)]
 
     def now(self) -> datetime:
         """The time of the database's machine, which all that share it can go by: a file is on this one."""
-        with self._sessions.reading() as connection:
+        with self.reading() as connection:
             if connection.dialect.name != "postgresql":
                 return datetime.now(UTC)
             moment: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
@@ -258,7 +243,7 @@ class Queue:
     @contextmanager
     def _deciding(self) -> Iterator[Connection]:
         """Begin a transaction in which nobody else claims anything."""
-        with self._sessions.writing() as connection:
+        with self.writing() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
             yield connection
@@ -266,7 +251,7 @@ class Queue:
     @contextmanager
     def _changing(self, comparison_id: str, entry: AuditEntry, version: int) -> Iterator[tuple[Connection, int]]:
         """Begin a change of what is as it was read. Raises ComparisonNotFound, VersionConflict."""
-        with self._sessions.writing() as connection:
+        with self.writing() as connection:
             query = select(_C.key, _C.version).where(_C.id == comparison_id).with_for_update()
             row = connection.execute(query).one_or_none()
             if row is None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     Connection,
     Row,
+    Select,
+    bindparam,
     delete,
     exists,
     func,
     insert,
     literal,
+    or_,
     select,
     tuple_,
     update,
@@ -33,35 +37,51 @@ from qualab.model.registry import (
     ListOrder,
     Page,
     Token,
+    VerdictSummary,
     decode_cursor,
     encode_cursor,
+    not_found,
     page_of,
     signed_off,
 )
-from qualab.store import listing
 from qualab.store.engine import Sessions, take_turn
 from qualab.store.queue import changed, check_deletable
 from qualab.store.rows import (
     SCORE_ORDER,
+    SCORES,
     adapter,
     add_entry,
     answer_of,
+    conditions_of,
     fields_of,
     insert_new,
     item_of,
+    look_of,
     score_of,
     value_of,
 )
-from qualab.store.tables import answer, audit, comparison, item, outcome, score, signoff, token
+from qualab.store.tables import UtcTime, answer, audit, comparison, item, look, outcome, score, signoff, token
 
-_O = outcome.c
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_POSITIONS = range(2**31)
+_C, _O = comparison.c, outcome.c
+_LAST_LOOK = select(look.c.body).where(look.c.comparison_key == _C.key).order_by(look.c.number.desc()).limit(1)
+_SUMMARIES: Select[Any] = select(
+    *(_C[name] for name in ("key", "verdict_rank")),
+    *(_C[name] for name in ComparisonSummary.__dataclass_fields__ if name in _C),
+    exists().where(signoff.c.comparison_key == _C.key).label("is_signed_off"),
+    _LAST_LOOK.scalar_subquery().label("last_look"),
+)
+_BY_ID = _C.id == bindparam("id")
+# made once: SQLAlchemy finds how it compiled them by their identity
+_SUMMARY = _SUMMARIES.where(_BY_ID)
+_VERDICT = select(*(_C[name] for name in VerdictSummary.__dataclass_fields__ if name in _C)).where(_BY_ID)
+_RANKS: dict[ListOrder, Any] = {ListOrder.LABEL: _C.label, ListOrder.VERDICT: _C.verdict_rank}
+"""The column that an order sorts by before the time."""
 
 
-class Registry:
+class Registry(Sessions):
     """Each method is one transaction, its audit entry in it; threads may share it. Ids are whole ones."""
-
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
 
     # comparisons
 
@@ -69,23 +89,38 @@ class Registry:
         self, wanted: ComparisonFilter, *, order: ListOrder = NEWEST_FIRST, cursor: str | None = None
     ) -> Page[ComparisonSummary]:
         """A page of `wanted.limit`, at least one. Raises InvalidValue for a cursor of another list."""
-        with self._sessions.reading() as connection:
-            return listing.read_page(connection, wanted, order, cursor)
+        limit, rank, name = max(wanted.limit, 1), _RANKS.get(order), f"comparisons {order}"
+        query = _SUMMARIES.where(*conditions_of(wanted)).limit(limit + 1)
+        query = query.order_by(*([] if rank is None else [rank]), _C.created_at.desc(), _C.key.desc())
+        if cursor is not None:
+            query = query.where(_is_behind(cursor, name, order, rank))
+        with self.reading() as connection:
+            rows = connection.execute(query).all()
+
+        def cursor_of(row: Row[Any]) -> str:
+            own = [] if rank is None else [row._mapping[rank.name]]
+            return encode_cursor(name, *own, (row.created_at - _EPOCH) // timedelta(microseconds=1), row.key)
+
+        return page_of(rows, limit, cursor_of, _summary_of)
 
     def summary(self, comparison_id: str) -> ComparisonSummary:
         """Raises ComparisonNotFound."""
-        with self._sessions.reading() as connection:
-            return listing.read_summary(connection, comparison_id)
+        with self.reading() as connection:
+            return _read_summary(connection, comparison_id)
 
-    def summaries(self, comparison_ids: Sequence[str]) -> Mapping[str, ComparisonSummary]:
-        """By id, without those that are not there."""
-        with self._sessions.reading() as connection:
-            return listing.read_summaries(connection, comparison_ids)
+    def verdict(self, comparison_id: str) -> VerdictSummary:
+        """Reads what is polled, from one row. Raises ComparisonNotFound."""
+        with self.reading() as connection:
+            row = connection.execute(_VERDICT, {"id": comparison_id}).one_or_none()
+        if row is None:
+            raise not_found(comparison_id)
+        return VerdictSummary(has_ended=row.status.has_ended, **row._mapping)
 
     def counts(self) -> Mapping[str, int]:
-        """Count comparisons by status."""
-        with self._sessions.reading() as connection:
-            return listing.count_statuses(connection)
+        """Count comparisons by status; a status that none has is left out."""
+        with self.reading() as connection:
+            rows = connection.execute(select(_C.status, func.count()).group_by(_C.status))
+            return {status.value: n for status, n in rows}
 
     def delete(
         self, comparison_id: str, *, entry: AuditEntry, stale_after_s: float, version: int | None = None
@@ -95,23 +130,23 @@ class Registry:
         Raises ComparisonNotFound; VersionConflict where it is not at `version` any more; ComparisonSignedOff;
         ComparisonBusy for one that waits for a worker, or that a living runner has.
         """
-        with self._sessions.writing() as connection:
+        with self.writing() as connection:
             # nobody changes it until the transaction ends
-            connection.execute(select(comparison.c.key).where(comparison.c.id == comparison_id).with_for_update())
-            summary = listing.read_summary(connection, comparison_id)
+            connection.execute(select(_C.key).where(_C.id == comparison_id).with_for_update())
+            summary = _read_summary(connection, comparison_id)
             if version is not None and version != summary.version:
                 raise changed(comparison_id)
             if summary.is_signed_off:
                 raise signed_off(comparison_id)
             check_deletable(connection, comparison_id, now=entry.at, stale_after_s=stale_after_s)
-            connection.execute(delete(comparison).where(comparison.c.id == comparison_id))
+            connection.execute(delete(comparison).where(_C.id == comparison_id))
             add_entry(connection, entry)
 
     # outcomes and items
 
     def has_outcomes(self, comparison_id: str) -> bool:
         """Check whether any outcomes are stored. Raises ComparisonNotFound."""
-        with self._sessions.reading_of(comparison_id) as (connection, key):
+        with self.reading_of(comparison_id) as (connection, key):
             return bool(connection.scalar(select(exists().where(_O.comparison_key == key))))
 
     def outcomes(
@@ -130,25 +165,25 @@ class Registry:
         if cursor is not None:
             here, there = tuple_(*place), tuple_(*decode_cursor(cursor, "items", int, int))
             query = query.where(here < there if is_backward else here > there)
-        with self._sessions.reading_of(comparison_id) as (connection, key):
+        with self.reading_of(comparison_id) as (connection, key):
             rows = connection.execute(query.where(_O.comparison_key == key)).all()
-        page = page_of(rows, limit, lambda row: encode_cursor("items", row.position, row.repeat))
-        entries = tuple(value_of(Outcome, row) for row in page.entries)
-        return Page(entries=entries, next_cursor=page.next_cursor)
+        convert = partial(value_of, Outcome)
+        return page_of(rows, limit, lambda row: encode_cursor("items", row.position, row.repeat), convert)
 
     def pair(self, comparison_id: str, position: int) -> tuple[Item, Sequence[Answer], Sequence[Score]]:
         """One item with both arms' answers and scores. Raises ItemNotFound."""
-        with self._sessions.reading_of(comparison_id) as (connection, key):
-            row = connection.execute(
-                select(item).where(item.c.comparison_key == key, item.c.position == literal(position, BigInteger))
-            ).one_or_none()
+        with self.reading_of(comparison_id) as (connection, key):
+            mine = item.c.comparison_key == key, item.c.position == position
+            row = connection.execute(select(item).where(*mine)).one_or_none() if position in _POSITIONS else None
             if row is None:
-                raise ItemNotFound(f"comparison {comparison_id} has no item at position {position}")
+                raise ItemNotFound(
+                    f"Comparison {comparison_id} has no item at position {position}", hint="Positions count from 0"
+                )
             c = answer.c
-            mine = select(answer).where(c.comparison_key == key, c.position == position, c.run == 0)
-            answers = connection.execute(mine.order_by(c.arm, c.choice, c.repeat))
+            of_arms = select(answer).where(c.comparison_key == key, c.position == position, c.run == 0)
+            answers = connection.execute(of_arms.order_by(c.arm, c.choice, c.repeat))
             scores = connection.execute(
-                select(score).where(score.c.comparison_key == key, score.c.position == position).order_by(*SCORE_ORDER)
+                SCORES.where(score.c.comparison_key == key, score.c.position == position).order_by(*SCORE_ORDER)
             )
             return item_of(row), [answer_of(one) for one in answers], [score_of(one) for one in scores]
 
@@ -158,25 +193,25 @@ class Registry:
         """Raises StoreError where the id is taken."""
         if len(value.digest) != 32:
             raise StoreError("a token's digest has 32 bytes")
-        with self._sessions.writing() as connection:
+        with self.writing() as connection:
             if not insert_new(connection, token, [fields_of(value)]):
                 raise StoreError(f"token {value.id} exists already")
             add_entry(connection, entry)
 
     def token(self, token_id: str) -> Token | None:
         """None where no token has this id."""
-        with self._sessions.reading() as connection:
+        with self.reading() as connection:
             return _read_token(connection, token_id)
 
     def tokens(self) -> Sequence[Token]:
         """Newest first."""
-        with self._sessions.reading() as connection:
+        with self.reading() as connection:
             return [value_of(Token, row) for row in connection.execute(select(token).order_by(token.c.key.desc()))]
 
     def revoke_token(self, token_id: str, *, entry: AuditEntry) -> None:
         """Revoke a token from the entry's time on, unless it is revoked already. Raises TokenNotFound."""
         living = update(token).where(token.c.id == token_id, token.c.revoked_at.is_(None))
-        with self._sessions.writing() as connection:
+        with self.writing() as connection:
             if connection.execute(living.values(revoked_at=entry.at)).rowcount:
                 add_entry(connection, entry)
             elif _read_token(connection, token_id) is None:
@@ -184,7 +219,7 @@ class Registry:
 
     def note(self, entry: AuditEntry) -> None:
         """An entry by itself."""
-        with self._sessions.writing() as connection:
+        with self.writing() as connection:
             add_entry(connection, entry)
 
     def audit(self, *, cursor: str | None = None, limit: int = 50) -> Page[AuditEntry]:
@@ -193,20 +228,20 @@ class Registry:
         query = select(audit).order_by(audit.c.key.desc()).limit(limit + 1)
         if cursor is not None:
             query = query.where(audit.c.key < decode_cursor(cursor, "audit", int)[0])
-        with self._sessions.reading() as connection:
-            page = page_of(connection.execute(query).all(), limit, lambda row: encode_cursor("audit", row.key))
-        return Page(entries=tuple(value_of(AuditEntry, row) for row in page.entries), next_cursor=page.next_cursor)
+        with self.reading() as connection:
+            rows = connection.execute(query).all()
+        return page_of(rows, limit, lambda row: encode_cursor("audit", row.key), partial(value_of, AuditEntry))
 
     def recorded(self, subject: str, action: str) -> Sequence[AuditEntry]:
         """The oldest first."""
         query = select(audit).where(audit.c.subject == subject, audit.c.action == action).order_by(audit.c.key)
-        with self._sessions.reading() as connection:
+        with self.reading() as connection:
             return [value_of(AuditEntry, row) for row in connection.execute(query)]
 
     def sign_off(self, value: SignOff, *, entry: AuditEntry) -> None:
         """Adds it. Raises ComparisonNotFound."""
         c = signoff.c
-        with self._sessions.writing_to(value.comparison_id) as (connection, key):
+        with self.writing_to(value.comparison_id) as (connection, key):
             take_turn(connection, key)
             last = connection.scalar(select(func.max(c.number)).where(c.comparison_key == key)) or 0
             obstacles = list(map(plain, value.obstacles))
@@ -218,9 +253,33 @@ class Registry:
     def signoffs(self, comparison_id: str) -> Sequence[SignOff]:
         """In the order in which they were made."""
         c = signoff.c
-        with self._sessions.reading_of(comparison_id) as (connection, key):
+        with self.reading_of(comparison_id) as (connection, key):
             rows = connection.execute(select(signoff).where(c.comparison_key == key).order_by(c.number))
             return [value_of(SignOff, row, comparison_id=comparison_id, obstacles=_obstacles(row)) for row in rows]
+
+
+def _read_summary(connection: Connection, comparison_id: str) -> ComparisonSummary:
+    row = connection.execute(_SUMMARY, {"id": comparison_id}).one_or_none()
+    if row is None:
+        raise not_found(comparison_id)
+    return _summary_of(row)
+
+
+def _summary_of(row: Row[Any]) -> ComparisonSummary:
+    n_asked = None if row.last_look is None else look_of(row.last_look).ended_at(row.n_items)
+    return value_of(ComparisonSummary, row, is_signed_off=bool(row.is_signed_off), n_items_asked=n_asked)
+
+
+def _is_behind(cursor: str, name: str, order: ListOrder, rank: Any) -> ColumnElement[bool]:
+    kinds = [] if rank is None else [str if order is ListOrder.LABEL else int]
+    *own, created_us, key = decode_cursor(cursor, name, *kinds, int, int)
+    try:
+        created_at = _EPOCH + timedelta(microseconds=created_us)
+    except OverflowError:  # a place beyond all times
+        created_at = (datetime.min if created_us < 0 else datetime.max).replace(tzinfo=UTC)
+    later: ColumnElement[bool] = tuple_(_C.created_at, _C.key) < tuple_(literal(created_at, UtcTime), literal(key))
+    # the first condition follows from the second, and lets an index begin there
+    return later if rank is None else (rank >= own[0]) & or_(rank > own[0], later)
 
 
 def _obstacles(row: Row[Any]) -> tuple[Reason, ...]:

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
-from sqlalchemy import ColumnElement, Connection, Row, Table, insert
+from sqlalchemy import ColumnElement, Connection, Row, Table, insert, select
 
 from qualab.errors import StoreError
 from qualab.model.comparison import Comparison, Look
@@ -24,6 +24,7 @@ from qualab.store.tables import audit, comparison, score, to_json
 T = TypeVar("T")
 CHUNK = 1_000
 """Rows in memory at a time."""
+SCORES = select(*(score.c[name] for name in Score.__dataclass_fields__))
 SCORE_ORDER = (score.c.arm, score.c.position, score.c.repeat, score.c.metric)
 
 
@@ -138,9 +139,11 @@ def score_row(key: int, score: Score) -> dict[str, Any]:
     return fields_of(score) | {"comparison_key": key, "value": float(score.value)}
 
 
-def score_of(row: Row[Any]) -> Score:
-    """A score from a whole row."""
-    return value_of(Score, row, detail=None if row.detail is None else tuple(row.detail))
+def score_of(row: Any) -> Score:
+    """A score from a row of `SCORES`: there are tens of thousands."""
+    arm, position, repeat, metric, value, detail = row
+    detail = None if detail is None else tuple(detail)
+    return Score(arm=arm, position=position, repeat=repeat, metric=metric, value=value, detail=detail)
 
 
 def outcome_row(key: int, outcome: Outcome) -> dict[str, Any]:

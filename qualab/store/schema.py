@@ -10,15 +10,14 @@ import re
 import time
 import weakref
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 
-from qualab.errors import SchemaMismatch, StoreError, StoreLocked
+from qualab.errors import SchemaMismatch, StoreError, StoreFull, StoreLocked, StoreReadOnly
 from qualab.store.engine import connect, keep_log, writing
-from qualab.store.failures import full, read_only, translated, unreachable
+from qualab.store.failures import failed, translated, unreachable
 from qualab.store.location import Location, locate
 from qualab.store.store import Store
 
@@ -30,25 +29,22 @@ _VERSION_TABLE = "alembic_version"
 _UPGRADE_LOCK = 7_105_313
 """PostgreSQL's advisory lock that upgrades take turns with; an arbitrary number."""
 _TURN_S = 5.0
+_KINDS: dict[int, type[StoreError]] = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), StoreReadOnly),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), StoreFull),
+}
+"""What the operating system says of a file that cannot be made."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lineage:
-    """The revisions that this version of qualab knows."""
-
-    head: str
-    known: frozenset[str]
-
-
-def read_lineage(migrations: Path) -> Lineage:
-    """Reads the migrations' revisions without running them."""
+def read_lineage(migrations: Path) -> tuple[str, set[str]]:
+    """Reads the newest revision and all of them, without running the migrations."""
     sources = [path.read_text(encoding="utf-8") for path in sorted((migrations / "versions").glob("*.py"))]
     revisions = {found[1] for source in sources if (found := _REVISION.search(source))}
     followed = {found[1] for source in sources if (found := _DOWN_REVISION.search(source))}
     heads = revisions - followed
     if len(heads) != 1:
         raise StoreError(f"{migrations} holds {len(heads)} newest migrations, not one", hint="reinstall qualab")
-    return Lineage(head=heads.pop(), known=frozenset(revisions))
+    return heads.pop(), revisions
 
 
 def open_store(url: str, *, migrations: Path, create: bool = True) -> Store:
@@ -63,13 +59,13 @@ def open_store(url: str, *, migrations: Path, create: bool = True) -> Store:
     engine = connect(location)
     with ExitStack() as undone:
         undone.callback(engine.dispose)
-        lineage, revision = read_lineage(migrations), None
+        revision: str | None = None
         if location.path is None or location.path.exists():
             revision = read_revision(engine, location)
         if revision is None and create and location.path is not None:
             migrate(engine, location, migrations)
         else:
-            refuse_other(revision, lineage, location)
+            _refuse_other(revision, migrations, location)
             if location.path is not None:
                 # a copy may have lost WAL mode; one that is read-only or locked is read as it is
                 with suppress(DBAPIError):
@@ -96,7 +92,7 @@ def current(url: str, migrations: Path) -> tuple[str | None, str]:
     refuse_missing(location)
     engine = connect(location)
     try:
-        return read_revision(engine, location), read_lineage(migrations).head
+        return read_revision(engine, location), read_lineage(migrations)[0]
     finally:
         engine.dispose()
 
@@ -106,17 +102,16 @@ def migrate(engine: Engine, location: Location, migrations: Path) -> None:
     from alembic import command  # noqa: PLC0415  costs 0.1 s, and opening an existing database does without it
     from alembic.config import Config  # noqa: PLC0415
 
-    lineage = read_lineage(migrations)
     config = Config()
     config.set_main_option("script_location", str(migrations).replace("%", "%%"))
     if location.path is not None:
         if location.path.exists():
-            refuse_newer(read_revision(engine, location), lineage, location)
+            _refuse_newer(read_revision(engine, location), migrations, location)
         _make_file(engine, location.path, location)
     with translated(location), writing(engine).begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _UPGRADE_LOCK})
-        refuse_newer(_revision(connection, location), lineage, location)  # another may have upgraded meanwhile
+        _refuse_newer(_revision(connection, location), migrations, location)  # another may have upgraded meanwhile
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
@@ -133,30 +128,30 @@ def refuse_missing(location: Location) -> None:
         raise StoreError(f"there is no database at {location}", hint="check the path given with --db")
 
 
-def refuse_other(revision: str | None, lineage: Lineage, location: Location) -> None:
-    """Raises SchemaMismatch unless the database has this version's schema."""
-    refuse_newer(revision, lineage, location)
+def _refuse_other(revision: str | None, migrations: Path, location: Location) -> None:
+    head = _refuse_newer(revision, migrations, location)
     if revision is None:
         raise SchemaMismatch(f"the database at {location} has no tables yet", hint="run: qualab db upgrade")
-    if revision != lineage.head:
+    if revision != head:
         raise SchemaMismatch(
-            f"the database at {location} has the older schema {revision}, this version of qualab needs {lineage.head}",
+            f"the database at {location} has the older schema {revision}, this version of qualab needs {head}",
             hint="run: qualab db upgrade",
         )
 
 
-def refuse_newer(revision: str | None, lineage: Lineage, location: Location) -> None:
-    """Raises SchemaMismatch for a revision that this version does not know."""
+def _refuse_newer(revision: str | None, migrations: Path, location: Location) -> str:
+    head, known = read_lineage(migrations)
     if revision is not None and _UNRELEASED.fullmatch(revision):
         raise SchemaMismatch(
             f"the database at {location} was written before the first release (its schema is {revision})",
             hint="run `qualab export` with the version that wrote it, then `qualab import` into a new database",
         )
-    if revision is not None and revision not in lineage.known:
+    if revision is not None and revision not in known:
         raise SchemaMismatch(
             f"the database at {location} was written by a newer version of qualab (its schema is {revision})",
             hint="update qualab, or choose another database with --db",
         )
+    return head
 
 
 def _revision(connection: Connection, location: Location) -> str | None:
@@ -174,27 +169,15 @@ def _make_file(engine: Engine, path: Path, location: Location) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists() or path.stat().st_size == 0
     except OSError as exc:
-        raise _unmade(exc, location) from exc
+        kind = _KINDS.get(exc.errno or 0)
+        raise (failed(kind, location) if kind else unreachable(location, exc.strerror or str(exc))) from exc
     deadline_s = time.monotonic() + _TURN_S
-    while not _has_log(engine, location, is_new=is_new, is_last=time.monotonic() > deadline_s):
+    while True:
+        try:
+            with translated(location):
+                keep_log(engine, is_new=is_new)
+            return
+        except StoreLocked:  # another program makes it at this moment
+            if time.monotonic() > deadline_s:
+                raise
         time.sleep(0.05)
-
-
-def _has_log(engine: Engine, location: Location, *, is_new: bool, is_last: bool) -> bool:
-    """Put the file into WAL mode; False where another program makes it at this moment."""
-    try:
-        with translated(location):
-            keep_log(engine, is_new=is_new)
-    except StoreLocked:
-        if is_last:
-            raise
-        return False
-    return True
-
-
-def _unmade(exc: OSError, location: Location) -> StoreError:
-    if exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return read_only(location)
-    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-        return full(location)
-    return unreachable(location, exc.strerror or str(exc))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Engine,
     Row,
     Select,
     and_,
@@ -32,11 +30,12 @@ from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus
 from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import not_found
 from qualab.model.wording import valid_text
-from qualab.store.engine import Sessions, take_turn
-from qualab.store.location import Location
+from qualab.store.engine import take_turn
 from qualab.store.queue import Queue, drop_failures
+from qualab.store.registry import Registry
 from qualab.store.rows import (
     SCORE_ORDER,
+    SCORES,
     adapter,
     answer_of,
     answer_row,
@@ -56,9 +55,6 @@ from qualab.store.rows import (
 )
 from qualab.store.tables import UtcTime, analysis, answer, comparison, item, look, observation, outcome, score
 
-if TYPE_CHECKING:
-    from qualab.store.registry import Registry
-
 T = TypeVar("T")
 _C = comparison.c
 _NEWEST_FIRST = (_C.created_at.desc(), _C.key.desc())
@@ -70,13 +66,8 @@ _OBSERVED: dict[ObservationKind, type[Observation]] = {
 }
 
 
-class Store(Queue):
+class Store(Queue, Registry):
     """A database's comparisons. Each method is one transaction; threads may share it. Made by `open_store`."""
-
-    def __init__(self, engine: Engine, location: Location) -> None:
-        super().__init__(Sessions(engine, location))
-        self.engine = engine
-        self.location = location
 
     def __enter__(self) -> Self:
         return self
@@ -88,18 +79,15 @@ class Store(Queue):
         """Closes the connections; the store may be used again."""
         self.engine.dispose()
 
-    @cached_property
-    def registry(self) -> Registry:
-        """What the service keeps and shows, in the same database."""
-        from qualab.store.registry import Registry  # noqa: PLC0415  most commands do without it
-
-        return Registry(self._sessions)
+    @property
+    def registry(self) -> Self:
+        return self
 
     # comparisons
 
     def create(self, comparison: Comparison, items: Iterable[Item]) -> None:
         """Stores the plan and every item, or nothing. Raises StoreError where the id or an item is there already."""
-        with self._sessions.writing() as connection:
+        with self.writing() as connection:
             _insert_comparison(connection, comparison, items)
 
     def put_whole(
@@ -113,7 +101,7 @@ class Store(Queue):
         now: datetime,
     ) -> Analysis:
         """Stores a finished comparison in one transaction. Raises StoreError for what cannot be stored."""
-        with self._sessions.writing() as connection:
+        with self.writing() as connection:
             key = _insert_comparison(connection, comparison, items)
             for chunk in chunks(answers):
                 _insert_answers(connection, key, chunk)
@@ -124,7 +112,7 @@ class Store(Queue):
 
     def get(self, comparison_id: str) -> Comparison:
         """By id or by an unambiguous beginning of one. Raises ComparisonNotFound, also where it has no plan yet."""
-        with self._sessions.reading() as connection:
+        with self.reading() as connection:
             planned = select(comparison).where(_C.plan != "")
             rows = connection.execute(planned.where(_C.id == comparison_id)).all()
             if not rows and comparison_id:
@@ -142,12 +130,12 @@ class Store(Queue):
     def list(self, wanted: ComparisonFilter) -> list[Comparison]:
         """Newest first, without those that have no plan yet."""
         query = select(comparison).where(_C.plan != "", *conditions_of(wanted)).order_by(*_NEWEST_FIRST)
-        with self._sessions.reading() as connection:
+        with self.reading() as connection:
             return [comparison_of(row) for row in connection.execute(query.limit(max(wanted.limit, 0)))]
 
     def plan_text(self, comparison_id: str) -> str:
         """The plan's canonical JSON as it was stored."""
-        with self._sessions.reading_of(comparison_id) as (connection, key):
+        with self.reading_of(comparison_id) as (connection, key):
             plan: str = connection.execute(select(_C.plan).where(_C.key == key)).scalar_one()
             return plan
 
@@ -156,7 +144,7 @@ class Store(Queue):
 
         Nothing happens to what was cancelled, failed or queued meanwhile.
         """
-        with self._sessions.writing_to(comparison_id) as (connection, key):
+        with self.writing_to(comparison_id) as (connection, key):
             _set_status(connection, key, status, now=now, stop_reason=stop_reason)
 
     # items
@@ -176,14 +164,14 @@ class Store(Queue):
 
     def n_requests(self, comparison_id: str) -> int:
         """Count the requests of its items."""
-        with self._sessions.reading_of(comparison_id) as (connection, key):
+        with self.reading_of(comparison_id) as (connection, key):
             return connection.scalar(select(func.sum(item.c.n_requests)).where(item.c.comparison_key == key)) or 0
 
     # answers
 
     def add_answers(self, comparison_id: str, answers: Sequence[Answer]) -> int:
         """Commits new answers and returns how many were there already."""
-        with self._sessions.writing_to(comparison_id) as (connection, key):
+        with self.writing_to(comparison_id) as (connection, key):
             duplicates = len(answers) - _insert_answers(connection, key, answers)
             if duplicates:
                 more = update(comparison).where(_C.key == key).values(duplicates=_C.duplicates + duplicates)
@@ -194,7 +182,7 @@ class Store(Queue):
         """(arm, position, choice, repeat) of every stored answer of a run."""
         c = answer.c
         query = select(c.arm, c.position, c.choice, c.repeat)
-        with self._sessions.reading_of(comparison_id) as (connection, key):
+        with self.reading_of(comparison_id) as (connection, key):
             rows = connection.execute(query.where(c.comparison_key == key, c.run == run))
             return {(arm, position, choice, repeat) for arm, position, choice, repeat in rows}
 
@@ -210,7 +198,7 @@ class Store(Queue):
     def _count(self, comparison_id: str, *conditions: ColumnElement[bool]) -> Mapping[ArmName, int]:
         c = answer.c
         query = select(c.arm, func.count()).where(c.run == 0, *conditions).group_by(c.arm)
-        with self._sessions.reading_of(comparison_id) as (connection, key):
+        with self.reading_of(comparison_id) as (connection, key):
             return dict.fromkeys(ArmName, 0) | dict(connection.execute(query.where(c.comparison_key == key)).all())
 
     def answers(
@@ -224,21 +212,21 @@ class Store(Queue):
 
     def drop_failures(self, comparison_id: str, *, from_position: int = 0) -> int:
         """Deletes answers that are failures of the endpoint and returns how many."""
-        with self._sessions.writing_to(comparison_id) as (connection, key):
+        with self.writing_to(comparison_id) as (connection, key):
             return drop_failures(connection, key, from_position)
 
     # scores and outcomes
 
     def put_scores(self, comparison_id: str, scores: Iterable[Score]) -> None:
         """Replaces the comparison's scores; outcomes that came of the former ones go."""
-        made = list_of(scores)  # scoring may take minutes, in which others want to write
-        with self._sessions.writing_to(comparison_id) as (connection, key):
+        made = list(scores)  # scoring may take minutes, in which others want to write
+        with self.writing_to(comparison_id) as (connection, key):
             _replace_scores(connection, key, made)
             connection.execute(delete(outcome).where(outcome.c.comparison_key == key))
 
     def scores(self, comparison_id: str) -> Iterator[Score]:
         """In order of (arm, position, repeat, metric)."""
-        return self._stream(comparison_id, select(score), score_of, *SCORE_ORDER)
+        return self._stream(comparison_id, SCORES, score_of, *SCORE_ORDER)
 
     def flips(self, comparison_id: str, *, metrics: Collection[str]) -> Iterator[ScoreFlip]:
         """Scores of these metrics that differ between the arms, in order of (position, repeat, metric)."""
@@ -259,8 +247,8 @@ class Store(Queue):
 
     def put_outcomes(self, comparison_id: str, outcomes: Iterable[Outcome]) -> None:
         """Replaces the comparison's outcomes."""
-        made = list_of(outcomes)
-        with self._sessions.writing_to(comparison_id) as (connection, key):
+        made = list(outcomes)
+        with self.writing_to(comparison_id) as (connection, key):
             take_turn(connection, key)
             connection.execute(delete(outcome).where(outcome.c.comparison_key == key))
             for chunk in chunks(made):
@@ -273,7 +261,7 @@ class Store(Queue):
 
     def add_look(self, comparison_id: str, value: Look, *, now: datetime) -> None:
         """Stores the next look. Raises StoreError where its number is not the one after the last."""
-        with self._sessions.writing_to(comparison_id) as (connection, key):
+        with self.writing_to(comparison_id) as (connection, key):
             n_taken = connection.scalar(select(func.count()).where(look.c.comparison_key == key)) or 0
             if n_taken != value.number - 1:
                 raise StoreError(
@@ -284,14 +272,14 @@ class Store(Queue):
 
     def looks(self, comparison_id: str) -> Sequence[Look]:
         """In order of their numbers."""
-        with self._sessions.reading_of(comparison_id) as (connection, key):
+        with self.reading_of(comparison_id) as (connection, key):
             query = select(look.c.body).where(look.c.comparison_key == key).order_by(look.c.number)
             return [look_of(body) for body in connection.scalars(query)]
 
     def add_observation(self, comparison_id: str, value: Observation) -> None:
         """Stores what was seen of an engine."""
         c = observation.c
-        with self._sessions.writing_to(comparison_id) as (connection, key):
+        with self.writing_to(comparison_id) as (connection, key):
             last = connection.scalar(select(func.max(c.number)).where(c.comparison_key == key)) or 0
             row = {"comparison_key": key, "number": last + 1, "kind": value.kind, "body": canonical_json(value)}
             connection.execute(insert(observation), row)
@@ -299,7 +287,7 @@ class Store(Queue):
     def observations(self, comparison_id: str) -> Sequence[Observation]:
         """In the order in which they were made."""
         c = observation.c
-        with self._sessions.reading_of(comparison_id) as (connection, key):
+        with self.reading_of(comparison_id) as (connection, key):
             rows = connection.execute(select(c.kind, c.body).where(c.comparison_key == key).order_by(c.number))
             return [adapter(_OBSERVED[kind]).validate_json(body) for kind, body in rows]
 
@@ -307,13 +295,13 @@ class Store(Queue):
 
     def put_analysis(self, analysis: Analysis, *, now: datetime) -> None:
         """Adds an analysis. Under the comparison's own plan it marks it FINISHED and gives it the verdict."""
-        with self._sessions.writing_to(analysis.comparison_id) as (connection, key):
+        with self.writing_to(analysis.comparison_id) as (connection, key):
             _insert_analysis(connection, key, analysis, now=now)
 
     def analysis(self, comparison_id: str, *, plan_hash: str | None = None) -> Analysis | None:
         """The newest analysis under a plan, the comparison's own by default."""
         c = analysis.c
-        with self._sessions.reading_of(comparison_id) as (connection, key):
+        with self.reading_of(comparison_id) as (connection, key):
             own = select(_C.plan_hash).where(_C.key == key).scalar_subquery()
             of_plan = c.plan_hash == (own if plan_hash is None else plan_hash)
             query = select(c.body).where(c.comparison_key == key, of_plan).order_by(c.id.desc()).limit(1)
@@ -324,16 +312,16 @@ class Store(Queue):
         """Every stored analysis with its seal, the oldest first."""
         c = analysis.c
         query = select(c.plan_hash, c.body, c.previous, c.seal).order_by(c.id)
-        with self._sessions.reading_of(comparison_id) as (connection, key):
+        with self.reading_of(comparison_id) as (connection, key):
             rows = connection.execute(query.where(c.comparison_key == key))
             return [SealedAnalysis(**row._mapping) for row in rows]
 
     def plan_hashes(self, comparison_id: str) -> Sequence[str]:
         """Plan hashes of all analyses, each once, the oldest first."""
         c = analysis.c
-        with self._sessions.reading_of(comparison_id) as (connection, key):
+        with self.reading_of(comparison_id) as (connection, key):
             query = select(c.plan_hash).where(c.comparison_key == key).order_by(c.id)
-            return list_of(dict.fromkeys(connection.scalars(query)))
+            return list(dict.fromkeys(connection.scalars(query)))
 
     def _stream(
         self,
@@ -345,15 +333,11 @@ class Store(Queue):
     ) -> Iterator[T]:
         """Yields a comparison's rows as values. Raises ComparisonNotFound at once."""
         c = order[0].table.c
-        with self._sessions.reading_of(comparison_id) as (_, key):
+        with self.reading_of(comparison_id) as (_, key):
             query = query.where(c.comparison_key == key).order_by(*order)
         if positions is not None:
-            query = query.where(c.position.in_(list_of(positions)))
-        return self._sessions.streamed(query, convert)
-
-
-list_of = list
-"""The built-in, which `Store.list` hides from methods of Store."""
+            query = query.where(c.position.in_(list(positions)))
+        return self.streamed(query, convert)
 
 
 def _insert_comparison(connection: Connection, value: Comparison, items: Iterable[Item]) -> int:

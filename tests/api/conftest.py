@@ -22,7 +22,7 @@ from qualab.service.api.server import Server
 from qualab.service.context import Context, context_of
 from qualab.service.settings import ServiceSettings
 from qualab.service.worker import Worker
-from qualab.store.registry import Registry
+from qualab.store import Store
 from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, FakeTasks
 
 OFF, ON = "http://127.0.0.1:8001/v1", "http://127.0.0.1:8002/v1"
@@ -53,16 +53,19 @@ class Service:
     """An app with everything behind it."""
 
     bench: Bench
-    registry: Registry
     settings: ServiceSettings
     context: Context
     app: FastAPI
     client: TestClient
 
+    @property
+    def store(self) -> Store:
+        return self.bench.store
+
     def token(self, scope: Scope = Scope.ADMIN, *, name: str = "ci", **changes: Any) -> dict[str, str]:
         """The header of a new token."""
         by = Actor(who="me@here", at=self.bench.clock.now())
-        _, text = create_token(self.registry, name=name, scope=scope, lifetime=None, by=by, **changes)
+        _, text = create_token(self.store, name=name, scope=scope, lifetime=None, by=by, **changes)
         return {"Authorization": f"Bearer {text}"}
 
     def create(self, **changes: Any) -> str:
@@ -100,21 +103,19 @@ def make_bench(n_items: int = 10) -> Bench:
 def make_service(
     *,
     bench: Bench | None = None,
-    registry: Registry | None = None,
     client: str = "127.0.0.1",
     schema: Any = lambda: ("1", "1"),
     **settings: Any,
 ) -> Service:
     """The client is not entered: `with service.client` runs the app's lifespan."""
     bench = bench or make_bench()
-    registry = registry or bench.store.registry
     wanted = ServiceSettings(**{"poll_s": 0.01, "queue_poll_s": 0.01, "rate": 0, **settings})
     # the endpoints are fakes: the list is asked, but nothing is looked up to be called
-    context = replace(context_of(bench.services, registry, wanted), services=bench.services)
+    context = replace(context_of(bench.services, wanted), services=bench.services)
     bench.store.see_worker(bench.runner, now=bench.clock.now())
     app = create_app(context, wanted, schema=schema)
     test_client = TestClient(app, base_url=BASE_URL, client=(client, 50_000))
-    return Service(bench, registry, wanted, context, app, test_client)
+    return Service(bench, wanted, context, app, test_client)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def test_nothing_is_needed_on_this_machine_until_there_has_been_a_token(make: Ma
     assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
     assert refused.headers["www-authenticate"] == "Bearer"
     assert service.client.get("/v1/comparisons", headers=header).status_code == 200
-    revoke_token(service.registry, service.registry.tokens()[0].id, by=BY)
+    revoke_token(service.store, service.store.tokens()[0].id, by=BY)
     assert service.client.get("/v1/comparisons").status_code == 401
 
 
@@ -133,15 +133,15 @@ def test_what_is_no_token_is_refused_and_not_repeated(guarded: Any, presented: s
 
 def test_expired_and_revoked_tokens_are_refused(make: Make) -> None:
     service, seconds = make(), [0.0]
-    _, text = create_token(service.registry, name="ci", scope=Scope.READ, lifetime=timedelta(hours=1), by=BY)
+    _, text = create_token(service.store, name="ci", scope=Scope.READ, lifetime=timedelta(hours=1), by=BY)
     header = {"Authorization": f"Bearer {text}"}
     assert service.client.get("/v1/comparisons", headers=header).status_code == 200
     service.bench.clock.instant = START + timedelta(minutes=61)
     assert service.client.get("/v1/comparisons", headers=header).status_code == 401
-    authenticator = Authenticator(service.registry, service.bench.clock, monotonic_s=lambda: seconds[0])
-    token, text = create_token(service.registry, name="ci", scope=Scope.READ, lifetime=None, by=BY)
+    authenticator = Authenticator(service.store, service.bench.clock, monotonic_s=lambda: seconds[0])
+    token, text = create_token(service.store, name="ci", scope=Scope.READ, lifetime=None, by=BY)
     assert asyncio.run(authenticator.caller(text, is_local=False)).name == "ci"
-    revoke_token(service.registry, token.id, by=BY)
+    revoke_token(service.store, token.id, by=BY)
     assert asyncio.run(authenticator.caller(text, is_local=False)).name == "ci"
     seconds[0] = FRESH_S
     with pytest.raises(Unauthenticated):
@@ -152,14 +152,14 @@ def test_of_a_secret_only_its_hash_is_kept(make: Make) -> None:
     service = make()
     for name in ("", "  ", "x" * 101, "a\nb", "a\x00b"):
         with pytest.raises(InvalidValue):
-            create_token(service.registry, name=name, scope=Scope.READ, lifetime=None, by=BY)
-    token, text = create_token(service.registry, name="ci", scope=Scope.READ, lifetime=None, by=BY)
-    kept = service.registry.token(token.id)
+            create_token(service.store, name=name, scope=Scope.READ, lifetime=None, by=BY)
+    token, text = create_token(service.store, name="ci", scope=Scope.READ, lifetime=None, by=BY)
+    kept = service.store.token(token.id)
     secret = text.partition(".")[2]
     assert kept is not None
     assert kept.digest == digest_of(secret)
     assert secret not in repr(kept)
-    assert secret not in repr(service.registry.audit())
+    assert secret not in repr(service.store.audit())
 
 
 def test_the_record_names_the_token(make: Make) -> None:

@@ -33,7 +33,7 @@ def stored(request: pytest.FixtureRequest) -> Iterator[tuple[Service, str]]:
     bench = make_bench()
     with open_store(url, migrations=MIGRATIONS) as store:
         bench.store = store
-        service = make_service(bench=bench, registry=store.registry)
+        service = make_service(bench=bench)
         with at_work(service.context), service.client:
             yield service, url
 
@@ -89,7 +89,7 @@ def test_a_database_that_goes_away_and_comes_back(server: str) -> None:
     bench = make_bench()
     with open_store(url, migrations=MIGRATIONS) as store:
         bench.store = store
-        service = make_service(bench=bench, registry=store.registry)
+        service = make_service(bench=bench)
         with service.client:
             comparison_id = service.create()
             execute(server, "ALTER DATABASE away WITH ALLOW_CONNECTIONS false")

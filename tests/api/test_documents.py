@@ -177,7 +177,7 @@ def test_paths_of_the_machine_that_made_a_plan_are_left_out(make: Make, tmp_path
     sent = service.client.post("/v1/comparisons", json=plan | around)
     assert sent.status_code == 202, sent.text
     assert "/elsewhere" not in sent.text
-    assert service.context.read_document(sent.json()["request"]["experiment"]).experiment.data_dir == tmp_path
+    assert service.context.read_document(sent.json()["experiment"]).experiment.data_dir == tmp_path
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_a_plan_is_made_from_a_pilot(working: Service) -> None:
         ({"assume": {"luck": 1}}, "assume.luck"),
         ({"assume": {"discordance": "x"}}, "assume.discordance"),
         ({"assume": {"discordance": True}}, "assume.discordance"),
-        ({"assume": {"noise": {"sums": "x"}}}, "assume.noise"),
+        ({"assume": {"noise": {"sums": "x"}}}, "assume.noise.sums"),
         ({"assume": {"rate": "fast"}}, "assume.rate"),
         ({"assume": {"rate": 0}}, "rate"),
         ({"assume": {"discordance": 7}}, "discordance"),
@@ -355,7 +355,7 @@ def test_a_plan_of_many_tasks_needs_the_scope_run(make: Make) -> None:
     assert "more than 50 tasks needs the scope run" in refused.json()["detail"]
     assert service.client.post("/v1/plans", json=body, headers=service.token(Scope.RUN)).status_code == 200
     assert [one.most_tasks for one in seen] == [50, 60]
-    few = make(max_tasks=20, bench=service.bench, registry=service.registry)
+    few = make(max_tasks=20, bench=service.bench)
     refused = few.client.post("/v1/plans", json=body, headers=service.token(Scope.RUN))
     assert (refused.status_code, refused.json()["code"]) == (422, "too-many-tasks")
 

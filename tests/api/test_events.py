@@ -119,26 +119,26 @@ def test_no_more_clients_follow_than_allowed(make: Make) -> None:
 
 
 class Counting:
-    """Counts what is asked of a registry."""
+    """Counts what is asked of a store."""
 
-    def __init__(self, registry: Any) -> None:
-        self.registry = registry
+    def __init__(self, store: Any) -> None:
+        self.store = store
         self.n_looks = 0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.registry, name)
+        return getattr(self.store, name)
 
     def summary(self, comparison_id: str) -> Any:
         self.n_looks += 1
-        return self.registry.summary(comparison_id)
+        return self.store.summary(comparison_id)
 
 
 @pytest.mark.slow
 def test_a_thousand_clients_cost_one_reader(make: Make) -> None:
     service = make(port=0, poll_s=0.2, max_streams=N_CLIENTS + 10)
     comparison_id = service.create()
-    counting = Counting(service.registry)
-    object.__setattr__(service.context, "registry", counting)
+    counting = Counting(service.store)
+    object.__setattr__(service.context.services, "store", counting)
     request = f"GET /v1/comparisons/{comparison_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 
     async def client(port: int) -> str:

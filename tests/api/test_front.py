@@ -107,8 +107,8 @@ def away(service: Service, monkeypatch: pytest.MonkeyPatch, error: Exception) ->
     def fails(*_: Any, **__: Any) -> Any:
         raise error
 
-    for name in ("page", "summary", "counts", "audit"):
-        monkeypatch.setattr(service.registry, name, fails)
+    for name in ("page", "summary", "verdict", "counts", "audit"):
+        monkeypatch.setattr(service.store, name, fails)
     monkeypatch.setattr(service.bench.store, "submit", fails)
 
 

@@ -48,7 +48,7 @@ def test_a_key_in_a_wrong_place_is_refused_and_not_repeated(
         assert CANARY not in answer.text
         assert CANARY not in str(answer.headers)
     assert CANARY not in caplog.text
-    assert CANARY not in repr(idle.registry.audit())
+    assert CANARY not in repr(idle.store.audit())
     assert idle.client.get("/v1/comparisons").json()["entries"] == []
 
 
@@ -97,7 +97,7 @@ def test_a_referenced_key_reaches_the_endpoint_and_nothing_else(
     assert "env:QUALAB_KEY_OFF" in seen[0]
     assert CANARY not in "".join(seen)
     assert CANARY not in caplog.text
-    assert CANARY not in repr(vars(bench.store)) + repr(vars(service.registry))
+    assert CANARY not in repr(vars(bench.store)) + repr(vars(service.store))
 
 
 def test_a_reference_that_leads_to_nothing_fails_the_comparison(working: Service) -> None:

@@ -12,7 +12,7 @@ from qualab.model.plan import DecisionRule
 from qualab.planning.calculators import powers
 from qualab.report.charts import draw
 from qualab.service.api.item_page import Pair, pair
-from qualab.service.api.power_page import power_figures
+from qualab.service.api.pages import power_figures
 from qualab.service.words import Wording
 from qualab.stats.sizing import items_needed
 from tests.app.fakes import failure, reply

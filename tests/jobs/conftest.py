@@ -21,7 +21,6 @@ from sqlalchemy import text
 from qualab.model.canonical import encode_body
 from qualab.model.names import ArmName, ComparisonStatus
 from qualab.store import Store, open_store, upgrade
-from qualab.store.registry import Registry
 from tests.scripted_server import MODEL, Script, ScriptedServer
 from tests.store import postgresql
 from tests.store.conftest import MIGRATIONS, execute, url_of
@@ -134,7 +133,6 @@ class Site:
     folder: Path
     stack: ExitStack
     store: Store
-    registry: Registry
     n_started: int = 0
     submitted: list[str] = field(default_factory=list)
 
@@ -149,7 +147,7 @@ class Site:
         ask_for(self.store, comparison_id, at=datetime.now(UTC), request=experiment, **urls)
 
     def status(self, comparison_id: str) -> ComparisonStatus:
-        return self.registry.summary(comparison_id).status
+        return self.store.summary(comparison_id).status
 
     def takeovers(self, comparison_id: str) -> int:
         with self.store.engine.connect() as connection:
@@ -164,7 +162,7 @@ class Site:
 
     def n_answered(self, comparison_id: str) -> int:
         """Of the arm that has fewer."""
-        if self.registry.summary(comparison_id).plan_hash == "":
+        if self.store.summary(comparison_id).plan_hash == "":
             return 0
         return min(self.store.n_answered(comparison_id).values())
 
@@ -184,4 +182,4 @@ def restartable() -> Iterator[str]:
 @contextmanager
 def site_at(url: str, folder: Path) -> Iterator[Site]:
     with ExitStack() as stack, open_store(url, migrations=MIGRATIONS) as store:
-        yield Site(url, folder, stack, store, store.registry)
+        yield Site(url, folder, stack, store)

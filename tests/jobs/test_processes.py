@@ -140,7 +140,7 @@ def test_what_kills_its_workers_is_given_up(site: Site) -> None:
         wait_for(is_over, or_say=lambda: "\n".join(one.said[-1000:] for one in living))
         print(f"POISON: killed {', '.join(killed)}; given up at {time.monotonic() - began:.1f} s")
         assert len(killed) == 4
-        assert site.registry.summary(POISON).error["code"] == "workers-lost"
+        assert site.store.summary(POISON).error["code"] == "workers-lost"
         assert (site.takeovers(POISON), site.runner(POISON)) == (0, "")
         assert site.n_answered(POISON) == 0
         assert [worker.process.poll() for worker in living] == [None, None]

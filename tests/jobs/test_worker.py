@@ -14,7 +14,7 @@ import pytest
 
 from qualab.errors import PairDiffers, StoreError, StoreFull
 from qualab.model.names import ArmName, ComparisonStatus
-from qualab.service.worker import NullProgress, Worker, carry_out
+from qualab.service.worker import Worker, carry_out
 from tests.api.conftest import Service, at_work, idle, make_bench, make_service
 from tests.store.samples import put
 
@@ -28,7 +28,7 @@ def make_worker(service: Service) -> Worker:
 
 
 def status(service: Service, comparison_id: str) -> ComparisonStatus:
-    return service.registry.summary(comparison_id).status
+    return service.store.summary(comparison_id).status
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_what_is_asked_for_is_run_once_and_was_created_when_it_was_asked_for(idl
     idle.bench.clock.instant += timedelta(seconds=60)
     worker = make_worker(idle)
     assert [worker.work(), worker.work()] == [True, False]
-    summary = idle.registry.summary(comparison_id)
+    summary = idle.store.summary(comparison_id)
     assert (summary.status, summary.created_at) == (FINISHED, asked_at)
     assert summary.started_at == asked_at + timedelta(seconds=60)
     assert len(idle.bench.baseline.bodies) == 10
@@ -74,10 +74,10 @@ def test_what_is_not_this_workers_is_left_alone(idle: Service) -> None:
     for change in ({}, {"status": ComparisonStatus.CANCELLED, "runner": ME}, {"status": RUNNING, "runner": OTHER}):
         comparison_id, now = idle.create(), idle.bench.clock.now()
         put(idle.bench.store, comparison_id, **({"claimed_at": now, "heartbeat_at": now} if change else {}), **change)
-        before = idle.registry.summary(comparison_id)
-        asyncio.run(carry_out(idle.context, comparison_id, progress=NullProgress()))
-        assert idle.registry.summary(comparison_id) == before
-    asyncio.run(carry_out(idle.context, "nothing", progress=NullProgress()))
+        before = idle.store.summary(comparison_id)
+        asyncio.run(carry_out(idle.context, comparison_id))
+        assert idle.store.summary(comparison_id) == before
+    asyncio.run(carry_out(idle.context, "nothing"))
     assert idle.bench.baseline.bodies == []
 
 
@@ -86,7 +86,7 @@ def test_what_has_finished_is_not_run_again(idle: Service) -> None:
     worker = make_worker(idle)
     worker.work()
     put(idle.bench.store, comparison_id, runner=ME, claimed_at=now, heartbeat_at=now)
-    asyncio.run(carry_out(idle.context, comparison_id, progress=NullProgress()))
+    asyncio.run(carry_out(idle.context, comparison_id))
     assert (status(idle, comparison_id), len(idle.bench.baseline.bodies)) == (FINISHED, 10)
 
 
@@ -135,9 +135,9 @@ def test_a_worker_whose_comparison_was_taken_over_changes_nothing(slow: Service)
     with running(slow, worker):
         late = slow.bench.clock.now() + timedelta(seconds=31)
         assert slow.bench.store.take(runner=OTHER, now=late, stale_after_s=30.0) == comparison_id
-        taken = slow.registry.summary(comparison_id)
+        taken = slow.store.summary(comparison_id)
         worker.check()
-    assert slow.registry.summary(comparison_id) == taken
+    assert slow.store.summary(comparison_id) == taken
     slow.bench.store.heartbeat(comparison_id, runner=OTHER, now=late)
 
 
@@ -199,7 +199,7 @@ def test_a_full_database_is_not_waited_for(idle: Service, monkeypatch: pytest.Mo
     monkeypatch.setattr(idle.bench.store, "add_answers", failing(9, lambda: 0, StoreFull("no room is left")))
     comparison_id = idle.create()
     make_worker(idle).work()
-    summary = idle.registry.summary(comparison_id)
+    summary = idle.store.summary(comparison_id)
     assert (summary.status, summary.error["code"]) == (ComparisonStatus.FAILED, "store-full")
 
 
@@ -209,15 +209,6 @@ def test_a_worker_survives_a_database_that_is_away(idle: Service, monkeypatch: p
         for method in ("take", "see_worker", "hold"):
             monkeypatch.setattr(store, method, failing(3, getattr(store, method), StoreError("away")))
         assert idle.done(idle.create())["status"] == "finished"
-
-
-def test_comparisons_of_the_same_endpoints_wait_for_each_other(slow: Service) -> None:
-    first, second = slow.create(concurrency=1), slow.create(concurrency=1)
-    worker = make_worker(slow)
-    with running(slow, worker):
-        assert take(slow, OTHER) is None
-        assert [status(slow, one) for one in (first, second)] == [RUNNING, QUEUED]
-    assert take(slow, OTHER) == second
 
 
 def test_who_measures_speed_has_its_hosts_alone(idle: Service) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from qualab.store import Store, open_store, upgrade
-from qualab.store.registry import Registry
 from qualab.store.tables import metadata
 from tests.store import postgresql
 
@@ -83,13 +82,6 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """Every store that there is."""
     with open_store(request.getfixturevalue(f"{request.param}_url"), migrations=MIGRATIONS) as opened:
         yield opened
-
-
-@pytest.fixture
-def registry(store: Store) -> Registry:
-    """The one beside the store."""
-    assert isinstance(store, Store)
-    return store.registry
 
 
 def url_of(folder: str, name: str) -> str:

@@ -21,18 +21,12 @@ from qualab.model.comparison import (
     Look,
     LooksTaken,
     MetricLook,
-    MetricNoise,
     MetricResult,
     MissingSummary,
-    NoiseFloor,
-    OddOneOut,
     PairSummary,
     PolicyResult,
-    RepeatNoise,
-    RepeatSummary,
     SignOff,
     SuiteEvidence,
-    TextsCompared,
 )
 from qualab.model.items import Answer, Change, Item, Outcome, Prompt, Reply, Request, Score
 from qualab.model.names import (
@@ -241,37 +235,6 @@ def make_look(number: int = 1, **changes: Any) -> Look:
     return replace(look, **changes)
 
 
-def make_noise() -> NoiseFloor:
-    texts = TextsCompared(n_pairs=3, same_text=2, changed=1, first_difference=83.5)
-    odd = OddOneOut(n_items=3, n_odd=1, n_candidate_odd=1, pvalue=1 / 3)
-    metric = MetricNoise(metric="정확도", n_answers=3, flip_rate_baseline=0.1 + 0.2, flip_rate_candidate=None, odd=odd)
-    return NoiseFloor(
-        n_runs=1,
-        concurrency=16,
-        n_asked=3,
-        n_answered=3,
-        baseline=texts,
-        candidate=replace(texts, first_difference=None),
-        odd_texts=odd,
-        metrics=(metric, replace(metric, odd=None)),
-        note=None,
-    )
-
-
-def _repeats() -> RepeatNoise:
-    return RepeatNoise(
-        metric="정확도",
-        arm=BASELINE,
-        n_items=3,
-        n_repeats=4,
-        flip_rate=1 / 3,
-        variance_between=0.0,
-        variance_within=1 / 7,
-        icc=None,
-        icc_mean=None,
-    )
-
-
 def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVALENT, **changes: Any) -> Analysis:
     interval = IntervalOf(low=-0.1, high=1 / 3, confidence_level=0.95)
     evidence = Evidence(
@@ -344,8 +307,6 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
         ),
         versions={"qualab": "0.1", "lm_eval": "0.4.13"},
         looks=LooksTaken(n_planned=5, looks=(make_look(),), n_items=9, n_items_planned=45, n_requests_saved=72),
-        noise=make_noise(),
-        repeats=RepeatSummary(metrics=(_repeats(),)),
     )
     return replace(analysis, **changes)
 
@@ -387,7 +348,7 @@ def ask_for(store: Store, comparison_id: str = "c-1", *, at: datetime = NOW, who
 def put(store: Store, comparison_id: str, **values: Any) -> None:
     """Changes a comparison's row, as no method of the store does at once."""
     change = update(comparison).where(comparison.c.id == comparison_id)
-    with store._sessions.writing() as connection:
+    with store.writing() as connection:
         connection.execute(change.values(version=comparison.c.version + 1, **values))
 
 

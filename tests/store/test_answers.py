@@ -235,13 +235,6 @@ def test_new_scores_take_the_place_of_all_the_old(store: Store) -> None:
     assert list(store.scores("c-2")) == [make_score(0)]
 
 
-def test_scores_can_be_made_while_answers_are_read(store: Store) -> None:
-    store.add_answers("c-1", [make_answer(position, text=str(position)) for position in range(12)])
-    answers = store.answers("c-1", arm=BASELINE)
-    store.put_scores("c-1", (make_score(one.position, value=float(one.reply.text or "nan")) for one in answers))
-    assert [score.value for score in store.scores("c-1")] == [float(position) for position in range(12)]
-
-
 @pytest.mark.parametrize(
     "wrong",
     [make_score(1, value=float("nan")), make_score(99), make_score(0), make_score(1, detail=(object(),)), None],

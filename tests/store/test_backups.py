@@ -22,7 +22,7 @@ DOCS = (Path(__file__).parents[2] / "docs" / "storage.md").read_text(encoding="u
 def check(where: str, wanted: list[object]) -> None:
     with open_store(where, migrations=MIGRATIONS) as store:
         assert answers(store) == wanted
-        assert len(store.registry.tokens()) == 1
+        assert len(store.tokens()) == 1
 
 
 def answers(store: Store) -> list[object]:
@@ -66,7 +66,7 @@ def test_a_postgresql_database_is_dumped_and_restored(
     run(programs, [*restore, f"--dbname={empty_postgresql_url}", "qualab.dump"], tmp_path)
     check(empty_postgresql_url, before)
     with open_store(empty_postgresql_url, migrations=MIGRATIONS) as store:  # sequences go on
-        store.registry.note(store.registry.audit().entries[0])
+        store.note(store.audit().entries[0])
 
 
 def run(programs: Path, command: list[str], folder: Path) -> None:

@@ -38,7 +38,7 @@ from tests.store.samples import (
 )
 from tests.store.test_observations import ENGINE
 
-HEAD = read_lineage(MIGRATIONS).head
+HEAD = read_lineage(MIGRATIONS)[0]
 LATER = "9999"
 
 
@@ -97,7 +97,7 @@ def test_what_belongs_to_a_comparison_goes_with_it(url: str) -> None:
 
 def fill(store: Store) -> None:
     """A row in every table."""
-    registry, entry = store.registry, make_entry()
+    entry = make_entry()
     store.create(make_comparison(), [make_item(number, target="the same, or nearly " * 90) for number in range(200)])
     store.add_answers("c-1", [make_answer(0), make_answer(1, run=1)])
     store.put_scores("c-1", [make_score(0)])
@@ -105,9 +105,9 @@ def fill(store: Store) -> None:
     store.add_observation("c-1", ENGINE)
     store.put_analysis(make_analysis(), now=NOW)
     store.put_outcomes("c-1", [make_outcome(0)])
-    registry.sign_off(make_signoff(), entry=entry)
+    store.sign_off(make_signoff(), entry=entry)
     ask_for(store, "c-2")
-    registry.add_token(make_token(), entry=entry)
+    store.add_token(make_token(), entry=entry)
     store.see_worker("r", now=NOW)
     with store.engine.connect() as connection:
         empty = [name for name in metadata.tables if not connection.scalar(text(f"SELECT count(*) FROM {name}"))]

@@ -28,9 +28,9 @@ from qualab.model.engine import (
     pins_seen,
 )
 from qualab.model.names import ArmName, ComparisonStatus, LookDecision
-from qualab.model.plan import LookPlan, NoisePlan, PinFound, PinPart, Pins
+from qualab.model.plan import PinFound, PinPart
 from qualab.store import Store
-from tests.store.samples import NOW, after, make_analysis, make_comparison, make_items, make_look, make_plan
+from tests.store.samples import NOW, after, make_analysis, make_comparison, make_items, make_look
 
 COUNTERS = Counters(
     drafting=Drafting(drafts=3, draft_tokens=9, accepted_tokens=4, accepted_at=(3, 1)),
@@ -90,16 +90,6 @@ def test_a_look_follows_the_last_and_is_taken_once(store: Store, number: int) ->
     with pytest.raises(StoreError, match=f"look {number} of c-1 does not follow the 1 that were taken"):
         store.add_look("c-1", make_look(number, decision=LookDecision.CONTINUE), now=NOW)
     assert list(store.looks("c-1")) == [make_look(1)]
-
-
-def test_a_plan_keeps_its_looks_its_noise_floor_and_its_pins(store: Store) -> None:
-    plan = make_plan(
-        looks=LookPlan(n_looks=5, harm_alpha=1 / 30),
-        noise_floor=NoisePlan(runs=2, concurrency=16),
-        pins=Pins(image=f"a/b@sha256:{'0' * 64}", revision="main", checkpoint_hash="sha256:1"),
-    )
-    store.create(make_comparison("planned", plan=plan), [])
-    assert store.get("planned").plan == plan
 
 
 def test_observations_of_every_kind_come_back_in_their_order(store: Store) -> None:

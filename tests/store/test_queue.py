@@ -18,7 +18,6 @@ from qualab.errors import (
 )
 from qualab.model.names import UNDER_WAY, AnswerStatus, ComparisonStatus
 from qualab.store import Store
-from qualab.store.registry import Registry
 from tests.store.samples import (
     NOW,
     REQUEST,
@@ -47,12 +46,12 @@ def take(store: Store, runner: str = ONE, at: float = 0) -> str | None:
     return store.take(runner=runner, now=after(at), stale_after_s=60)
 
 
-def status(registry: Registry, comparison_id: str = "c-1") -> ComparisonStatus:
-    return registry.summary(comparison_id).status
+def status(store: Store, comparison_id: str = "c-1") -> ComparisonStatus:
+    return store.summary(comparison_id).status
 
 
-def actions(registry: Registry) -> list[str]:
-    return [entry.action for entry in registry.audit().entries]
+def actions(store: Store) -> list[str]:
+    return [entry.action for entry in store.audit().entries]
 
 
 def claim(store: Store, runner: str = ONE, comparison_id: str = "c-1", at: float = 0) -> bool:
@@ -115,9 +114,9 @@ def test_a_dead_process_of_this_host_is_not_waited_for(store: Store, runner: str
 # what is asked for
 
 
-def test_a_request_comes_back_as_it_went_in(store: Store, registry: Registry) -> None:
+def test_a_request_comes_back_as_it_went_in(store: Store) -> None:
     assert ask_for(store) == "c-1"
-    assert (store.request("c-1"), actions(registry)) == (REQUEST, ["comparison.create"])
+    assert (store.request("c-1"), actions(store)) == (REQUEST, ["comparison.create"])
     store.create(make_comparison("c-2"), [])
     assert store.request("c-2") is None
     with pytest.raises(ComparisonNotFound):
@@ -127,22 +126,22 @@ def test_a_request_comes_back_as_it_went_in(store: Store, registry: Registry) ->
             ask_for(store, taken)
     with pytest.raises(StoreError, match="JSON"):
         ask_for(store, "c-3", request={"path": object()})
-    assert actions(registry) == ["comparison.create"]
+    assert actions(store) == ["comparison.create"]
 
 
-def test_a_key_stands_for_one_request_of_one_token(store: Store, registry: Registry) -> None:
+def test_a_key_stands_for_one_request_of_one_token(store: Store) -> None:
     assert [ask_for(store, id_, key="k", body_hash="b") for id_ in ("c-1", "c-2")] == ["c-1", "c-1"]
     for changes in ({"body_hash": "other"}, {"body_hash": "b", "who": "another token"}):
         with pytest.raises(KeyReused, match="'k'"):
             ask_for(store, "c-2", key="k", **changes)
-    assert (registry.counts(), actions(registry)) == ({"queued": 1}, ["comparison.create"])
+    assert (store.counts(), actions(store)) == ({"queued": 1}, ["comparison.create"])
     assert [ask_for(store, id_, body_hash="b") for id_ in ("c-3", "c-4")] == ["c-3", "c-4"], "without a key"
     store.cancel("c-1", entry=make_entry(), version=1)
-    registry.delete("c-1", entry=make_entry(), stale_after_s=60)
+    store.delete("c-1", entry=make_entry(), stale_after_s=60)
     assert ask_for(store, "c-5", key="k", body_hash="other") == "c-5", "it went with its comparison"
 
 
-def test_what_is_cancelled_and_queued_again_is_changed_as_it_was_read(store: Store, registry: Registry) -> None:
+def test_what_is_cancelled_and_queued_again_is_changed_as_it_was_read(store: Store) -> None:
     ask_for(store)
     store.create(make_comparison(), make_items(3))
     store.add_answers("c-1", [make_answer(0), *(failed(position, AnswerStatus.TIMEOUT) for position in (1, 2))])
@@ -154,25 +153,25 @@ def test_what_is_cancelled_and_queued_again_is_changed_as_it_was_read(store: Sto
             change("c", entry=make_entry("again"), version=1)
     put(store, "c-1", error={"code": "usage"}, stop_reason="too many", takeovers=3)
     store.requeue("c-1", entry=make_entry("comparison.resume"), version=3, drop_failures_from=2)
-    summary = registry.summary("c-1")
+    summary = store.summary("c-1")
     assert (summary.status, summary.error, summary.stop_reason, summary.version) == (QUEUED, {}, "", 4)
     assert store.answered("c-1") == {(make_answer(0).arm, position, 0, 0) for position in (0, 1)}
-    assert actions(registry) == ["comparison.resume", "comparison.cancel", "comparison.create"]
+    assert actions(store) == ["comparison.resume", "comparison.cancel", "comparison.create"]
 
 
 # who takes it
 
 
-def test_the_oldest_is_taken_first_and_what_was_begun_before_what_is_new(store: Store, registry: Registry) -> None:
+def test_the_oldest_is_taken_first_and_what_was_begun_before_what_is_new(store: Store) -> None:
     assert take(store) is None
     for number, at in enumerate((3, 1, 2, 4)):
         ask_for(store, f"c-{number}", at=after(at))
     put(store, "c-3", started_at=NOW)
     assert [take(store, f"w{number}:1:a", 5) for number in range(5)] == ["c-3", "c-1", "c-2", "c-0", None]
-    assert registry.counts() == {"running": 4}
+    assert store.counts() == {"running": 4}
 
 
-def test_a_worker_keeps_what_it_took_until_it_ends(store: Store, registry: Registry) -> None:
+def test_a_worker_keeps_what_it_took_until_it_ends(store: Store) -> None:
     ask_for(store)
     assert take(store) == "c-1"
     assert store.hold("c-1", runner=ONE, now=after(50))
@@ -183,58 +182,58 @@ def test_a_worker_keeps_what_it_took_until_it_ends(store: Store, registry: Regis
         claim(store, OTHER, at=101)
     store.fail("c-1", runner=OTHER, error={"code": "not-mine"})
     store.give_back("c-1", runner=OTHER)
-    assert status(registry) is RUNNING
+    assert status(store) is RUNNING
     store.fail("c-1", runner=ONE, error={"code": "usage", "message": "이유"})
     store.release("c-1", runner=ONE)
-    summary = registry.summary("c-1")
+    summary = store.summary("c-1")
     assert (summary.status, summary.error) == (FAILED, {"code": "usage", "message": "이유"})
     assert take(store, at=200) is None
 
 
-def test_what_was_stopped_stays_so_and_says_why(store: Store, registry: Registry) -> None:
+def test_what_was_stopped_stays_so_and_says_why(store: Store) -> None:
     ask_for(store)
     take(store)
     store.create(make_comparison(), [])
     store.set_status("c-1", ComparisonStatus.STOPPED, now=NOW, stop_reason="too many errors")
     store.fail("c-1", runner=ONE, error={"code": "run-stopped"})
-    summary = registry.summary("c-1")
+    summary = store.summary("c-1")
     assert (summary.status, summary.error) == (ComparisonStatus.STOPPED, {"code": "run-stopped"})
 
 
-def test_what_is_given_back_waits_until_it_is_released(store: Store, registry: Registry) -> None:
+def test_what_is_given_back_waits_until_it_is_released(store: Store) -> None:
     ask_for(store)
     take(store)
     store.give_back("c-1", runner=ONE)
     assert not store.hold("c-1", runner=ONE, now=NOW)
     store.set_status("c-1", ComparisonStatus.INTERRUPTED, now=NOW)
-    assert (status(registry), take(store, OTHER, 1)) == (QUEUED, None)
+    assert (status(store), take(store, OTHER, 1)) == (QUEUED, None)
     store.release("c-1", runner=ONE)
     assert take(store, OTHER, 1) == "c-1"
 
 
-def test_a_run_that_was_cancelled_changes_nothing_any_more(store: Store, registry: Registry) -> None:
+def test_a_run_that_was_cancelled_changes_nothing_any_more(store: Store) -> None:
     ask_for(store)
     take(store)
     store.create(make_comparison(), [])
-    store.cancel("c-1", entry=make_entry(), version=registry.summary("c-1").version)
+    store.cancel("c-1", entry=make_entry(), version=store.summary("c-1").version)
     assert not store.hold("c-1", runner=ONE, now=NOW)
     for late in (RUNNING, ComparisonStatus.ANSWERED, ComparisonStatus.INTERRUPTED, ComparisonStatus.STOPPED):
         store.set_status("c-1", late, now=NOW)
     store.fail("c-1", runner=ONE, error={"code": "usage"})
-    assert (status(registry), registry.summary("c-1").error) == (CANCELLED, {})
+    assert (status(store), store.summary("c-1").error) == (CANCELLED, {})
     with pytest.raises(ComparisonBusy, match=ONE):
-        registry.delete("c-1", entry=make_entry(at=after(60)), stale_after_s=60)
-    store.requeue("c-1", entry=make_entry(), version=registry.summary("c-1").version, drop_failures_from=None)
+        store.delete("c-1", entry=make_entry(at=after(60)), stale_after_s=60)
+    store.requeue("c-1", entry=make_entry(), version=store.summary("c-1").version, drop_failures_from=None)
     assert take(store, OTHER, 1) is None, "its worker has not let go"
     store.release("c-1", runner=ONE)
     assert take(store, OTHER, 1) == "c-1"
 
 
-def test_a_command_takes_what_waits_out_of_the_queue(store: Store, registry: Registry) -> None:
+def test_a_command_takes_what_waits_out_of_the_queue(store: Store) -> None:
     ask_for(store)
     store.create(make_comparison(), [])
     assert claim(store, OTHER)
-    assert (status(registry), take(store)) == (ComparisonStatus.INTERRUPTED, None)
+    assert (status(store), take(store)) == (ComparisonStatus.INTERRUPTED, None)
     store.release("c-1", runner=OTHER)
     assert take(store) is None
 
@@ -243,7 +242,7 @@ def test_a_command_takes_what_waits_out_of_the_queue(store: Store, registry: Reg
 
 
 @pytest.mark.parametrize("stands", [RUNNING, ComparisonStatus.ANSWERED, ComparisonStatus.PLANNED])
-def test_what_a_silent_worker_had_is_taken_over(store: Store, registry: Registry, stands: ComparisonStatus) -> None:
+def test_what_a_silent_worker_had_is_taken_over(store: Store, stands: ComparisonStatus) -> None:
     ask_for(store)
     ask_for(store, "older", at=after(-9))
     put(store, "c-1", status=stands, runner=ONE, claimed_at=NOW, heartbeat_at=NOW)
@@ -279,10 +278,10 @@ def lose(store: Store, times: int = 1) -> list[str | None]:
     return [store.take(runner=f"lost-{n}:1:a", now=after(n), stale_after_s=-1) for n in range(times)]
 
 
-def test_what_loses_one_worker_after_another_fails(store: Store, registry: Registry) -> None:
+def test_what_loses_one_worker_after_another_fails(store: Store) -> None:
     ask_for(store)
     assert lose(store, 6) == ["c-1", "c-1", "c-1", "c-1", None, None]
-    summary = registry.summary("c-1")
+    summary = store.summary("c-1")
     assert (summary.status, summary.error["code"]) == (FAILED, "workers-lost")
     assert "lost-3:1:a" in summary.error["message"]
     assert "/v1/comparisons/c-1/resume" in summary.error["hint"]
@@ -291,13 +290,13 @@ def test_what_loses_one_worker_after_another_fails(store: Store, registry: Regis
     assert lose(store, 5) == ["c-1", "c-1", "c-1", "c-1", None], "counted anew"
 
 
-def test_a_run_that_comes_further_is_taken_over_without_end(store: Store, registry: Registry) -> None:
+def test_a_run_that_comes_further_is_taken_over_without_end(store: Store) -> None:
     ask_for(store)
     store.create(make_comparison(), make_items(10))
     for position in range(9):
         assert lose(store) == ["c-1"]
         store.add_answers("c-1", [make_answer(position, run=position % 2)])
-    assert status(registry) is RUNNING
+    assert status(store) is RUNNING
 
 
 # endpoints in use
@@ -406,60 +405,58 @@ def fill(store: Store, comparison_id: str) -> None:
     store.put_outcomes(comparison_id, [make_outcome(0)])
 
 
-def delete(registry: Registry, comparison_id: str = "c-1", at: float = 0, version: int | None = None) -> None:
+def delete(store: Store, comparison_id: str = "c-1", at: float = 0, version: int | None = None) -> None:
     entry = make_entry("comparison.delete", at=after(at))
-    registry.delete(comparison_id, entry=entry, stale_after_s=60, version=version)
+    store.delete(comparison_id, entry=entry, stale_after_s=60, version=version)
 
 
-def test_what_is_deleted_is_gone_and_nothing_else(store: Store, registry: Registry) -> None:
+def test_what_is_deleted_is_gone_and_nothing_else(store: Store) -> None:
     for comparison_id in ("c-1", "c-2"):
         fill(store, comparison_id)
-    delete(registry)
-    for look in (store.get, registry.summary, store.looks, registry.has_outcomes, store.answered, store.plan_hashes):
+    delete(store)
+    for look in (store.get, store.summary, store.looks, store.has_outcomes, store.answered, store.plan_hashes):
         with pytest.raises(ComparisonNotFound):
             look("c-1")
-    assert actions(registry) == ["comparison.delete"]
+    assert actions(store) == ["comparison.delete"]
     assert len(list(store.items("c-2"))) == 3
     assert len(store.answered("c-2")) == len(list(store.scores("c-2"))) == 2
     store.create(make_comparison("c-1"), make_items(2))
     assert (len(list(store.items("c-1"))), store.answered("c-1"), store.analysis("c-1")) == (2, set(), None)
     with pytest.raises(ComparisonNotFound):
-        delete(registry, "c")
+        delete(store, "c")
 
 
-def test_what_has_changed_since_it_was_seen_is_kept(store: Store, registry: Registry) -> None:
+def test_what_has_changed_since_it_was_seen_is_kept(store: Store) -> None:
     fill(store, "c-1")
-    seen = registry.summary("c-1").version
+    seen = store.summary("c-1").version
     store.set_status("c-1", ComparisonStatus.INTERRUPTED, now=NOW)
     with pytest.raises(VersionConflict, match="c-1 has changed"):
-        delete(registry, version=seen)
+        delete(store, version=seen)
     assert len(list(store.scores("c-1"))) == 2
-    delete(registry, version=registry.summary("c-1").version)
+    delete(store, version=store.summary("c-1").version)
 
 
-def test_what_was_signed_off_is_kept(store: Store, registry: Registry) -> None:
+def test_what_was_signed_off_is_kept(store: Store) -> None:
     fill(store, "c-1")
-    registry.sign_off(make_signoff(), entry=make_entry("comparison.sign_off"))
+    store.sign_off(make_signoff(), entry=make_entry("comparison.sign_off"))
     with pytest.raises(ComparisonSignedOff, match="c-1"):
-        delete(registry)
+        delete(store)
     assert len(list(store.scores("c-1"))) == 2
 
 
-def test_what_runs_is_not_deleted_until_its_runner_is_silent(store: Store, registry: Registry) -> None:
+def test_what_runs_is_not_deleted_until_its_runner_is_silent(store: Store) -> None:
     fill(store, "c-1")
     claim(store)
     with pytest.raises(ComparisonBusy, match=ONE):
-        delete(registry, at=60)
-    delete(registry, at=61)
+        delete(store, at=60)
+    delete(store, at=61)
 
 
 @pytest.mark.parametrize("stands", UNDER_WAY)
-def test_what_waits_or_runs_is_cancelled_before_it_is_deleted(
-    store: Store, registry: Registry, stands: ComparisonStatus
-) -> None:
+def test_what_waits_or_runs_is_cancelled_before_it_is_deleted(store: Store, stands: ComparisonStatus) -> None:
     ask_for(store)
     put(store, "c-1", status=stands)
     with pytest.raises(ComparisonBusy, match=f"c-1 is {stands.value}. Cancel it first"):
-        delete(registry)
+        delete(store)
     store.cancel("c-1", entry=make_entry(), version=2)
-    delete(registry)
+    delete(store)

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from qualab.errors import ComparisonNotFound, InvalidValue, ItemNotFound, StoreError
+from qualab.errors import InvalidValue, ItemNotFound, StoreError
 from qualab.model.items import Change, Outcome, OutcomeFilter
 from qualab.model.names import RequestKind
 from qualab.model.registry import encode_cursor
 from qualab.store import Store
-from qualab.store.registry import Registry
 from tests.store.samples import (
     BASELINE,
     CANDIDATE,
@@ -33,11 +32,11 @@ def _comparison(store: Store) -> None:
     store.create(make_comparison("c-2"), make_items(2))
 
 
-def shown(registry: Registry, **wanted: Any) -> list[int]:
-    return [one.position for one in registry.outcomes("c-1", OutcomeFilter(**wanted)).entries]
+def shown(store: Store, **wanted: Any) -> list[int]:
+    return [one.position for one in store.outcomes("c-1", OutcomeFilter(**wanted)).entries]
 
 
-def test_outcomes_come_back_as_they_went_in_by_position_and_repeat(store: Store, registry: Registry) -> None:
+def test_outcomes_come_back_as_they_went_in_by_position_and_repeat(store: Store) -> None:
     wanted = [
         make_outcome(0, repeat=1, baseline=-5e-324, candidate=float("inf")),
         make_outcome(1, GAIN, task="kobest_과제", kind=RequestKind.LOGLIKELIHOOD, different_text=True),
@@ -45,26 +44,19 @@ def test_outcomes_come_back_as_they_went_in_by_position_and_repeat(store: Store,
         make_outcome(2, UNKNOWN),
         make_outcome(2, UNKNOWN, repeat=1, baseline=None, candidate=None),
     ]
-    assert not registry.has_outcomes("c-1")
-    store.put_outcomes("c-1", reversed(wanted))
-    assert list(registry.outcomes("c-1", OutcomeFilter()).entries) == wanted
-    assert (registry.has_outcomes("c-1"), registry.has_outcomes("c-2")) == (True, False)
-    assert registry.outcomes("c-2", OutcomeFilter()).entries == ()
+    assert not store.has_outcomes("c-1")
+    store.put_outcomes("c-1", [make_outcome(5), make_outcome(6)])
+    store.put_outcomes("c-1", reversed(wanted))  # in the place of the former ones
+    assert list(store.outcomes("c-1", OutcomeFilter()).entries) == wanted
+    assert (store.has_outcomes("c-1"), store.has_outcomes("c-2")) == (True, False)
+    assert store.outcomes("c-2", OutcomeFilter()).entries == ()
 
 
-def test_outcomes_replace_the_former_ones(store: Store, registry: Registry) -> None:
-    store.put_outcomes("c-2", [make_outcome(1)])
-    store.put_outcomes("c-1", [make_outcome(0), make_outcome(1)])
-    store.put_outcomes("c-1", [make_outcome(5, GAIN)])
-    assert list(registry.outcomes("c-1", OutcomeFilter()).entries) == [make_outcome(5, GAIN)]
-    assert registry.has_outcomes("c-2")
-
-
-def test_new_scores_take_outcomes_away(store: Store, registry: Registry) -> None:
+def test_new_scores_take_outcomes_away(store: Store) -> None:
     for comparison_id in ("c-1", "c-2"):
         store.put_outcomes(comparison_id, [make_outcome(0)])
     store.put_scores("c-1", [make_score(0)])
-    assert (registry.has_outcomes("c-1"), registry.has_outcomes("c-2")) == (False, True)
+    assert (store.has_outcomes("c-1"), store.has_outcomes("c-2")) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -79,29 +71,29 @@ def test_new_scores_take_outcomes_away(store: Store, registry: Registry) -> None
         make_outcome(2, baseline=float("nan")),
     ],
 )
-def test_an_outcome_that_cannot_be_leaves_what_was_there(store: Store, registry: Registry, outcome: Outcome) -> None:
+def test_an_outcome_that_cannot_be_leaves_what_was_there(store: Store, outcome: Outcome) -> None:
     store.put_outcomes("c-1", [make_outcome(0)])
     with pytest.raises(StoreError, match="outcome"):
         store.put_outcomes("c-1", [make_outcome(1), outcome])
-    assert list(registry.outcomes("c-1", OutcomeFilter()).entries) == [make_outcome(0)]
+    assert list(store.outcomes("c-1", OutcomeFilter()).entries) == [make_outcome(0)]
 
 
-def test_outcomes_are_read_backward_from_a_place(store: Store, registry: Registry) -> None:
+def test_outcomes_are_read_backward_from_a_place(store: Store) -> None:
     flips = {1: GAIN, 4: LOSS, 6: GAIN}
     places = [(position, repeat) for position in range(8) for repeat in range(2)]
     store.put_outcomes("c-1", [make_outcome(at, flips.get(at, SAME), repeat=repeat) for at, repeat in places])
     seen: list[tuple[int, int]] = []
     cursor: str | None = encode_cursor("items", 6, 1)
     while cursor is not None:
-        page = registry.outcomes("c-1", OutcomeFilter(flipped=True), cursor=cursor, limit=2, is_backward=True)
+        page = store.outcomes("c-1", OutcomeFilter(flipped=True), cursor=cursor, limit=2, is_backward=True)
         seen += [(one.position, one.repeat) for one in page.entries]
         cursor = page.next_cursor
     assert seen == [(6, 0), (4, 1), (4, 0), (1, 1), (1, 0)]
-    (last,) = registry.outcomes("c-1", OutcomeFilter(), limit=1, is_backward=True).entries
+    (last,) = store.outcomes("c-1", OutcomeFilter(), limit=1, is_backward=True).entries
     assert (last.position, last.repeat) == (7, 1)
 
 
-def test_filters_hold_together_and_alone(store: Store, registry: Registry) -> None:
+def test_filters_hold_together_and_alone(store: Store) -> None:
     changes = (SAME, GAIN, LOSS, UNKNOWN, SAME, GAIN)
     store.put_outcomes(
         "c-1",
@@ -130,37 +122,28 @@ def test_filters_hold_together_and_alone(store: Store, registry: Registry) -> No
         ({"flipped": True, "change": LOSS}, [2]),
     ]
     for wanted, positions in filters:
-        assert shown(registry, **wanted) == positions, wanted
+        assert shown(store, **wanted) == positions, wanted
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 6])
-def test_pages_hold_everything_once(store: Store, registry: Registry, limit: int) -> None:
+def test_pages_hold_everything_once(store: Store, limit: int) -> None:
     flips = [make_outcome(position, GAIN, repeat=repeat) for position in (1, 2, 7) for repeat in (0, 1)]
     store.put_outcomes("c-1", [*flips, make_outcome(3), make_outcome(9)])
     found, cursor, n_pages = [], None, 0
     while n_pages == 0 or cursor is not None:
-        page = registry.outcomes("c-1", OutcomeFilter(flipped=True), cursor=cursor, limit=limit)
+        page = store.outcomes("c-1", OutcomeFilter(flipped=True), cursor=cursor, limit=limit)
         found.extend(page.entries)
         cursor, n_pages = page.next_cursor, n_pages + 1
     assert found == flips
     assert n_pages == -(-6 // limit)
 
 
-def test_a_cursor_of_another_list_is_refused(store: Store, registry: Registry) -> None:
+def test_a_cursor_of_another_list_is_refused(store: Store) -> None:
     with pytest.raises(InvalidValue, match="cursor"):
-        registry.outcomes("c-1", OutcomeFilter(), cursor=encode_cursor("audit", 1))
+        store.outcomes("c-1", OutcomeFilter(), cursor=encode_cursor("audit", 1))
 
 
-def test_an_unknown_comparison_has_no_outcomes(store: Store, registry: Registry) -> None:
-    with pytest.raises(ComparisonNotFound):
-        store.put_outcomes("none", [])
-    with pytest.raises(ComparisonNotFound):
-        registry.has_outcomes("none")
-    with pytest.raises(ComparisonNotFound):
-        registry.outcomes("none", OutcomeFilter())
-
-
-def test_an_item_comes_with_its_answers_and_scores(store: Store, registry: Registry) -> None:
+def test_an_item_comes_with_its_answers_and_scores(store: Store) -> None:
     shared = "the answer begins alike in both arms, and then "
     of_one = [
         make_answer(1, BASELINE, shared + "ends"),
@@ -170,18 +153,18 @@ def test_an_item_comes_with_its_answers_and_scores(store: Store, registry: Regis
     store.add_answers("c-1", [*of_one, make_answer(0), make_answer(2), make_answer(1, run=1)])
     scores = [make_score(1), make_score(1, metric="other"), make_score(1, CANDIDATE, 0.0, detail=(False, True))]
     store.put_scores("c-1", [*scores, make_score(0), make_score(2, CANDIDATE)])
-    item, answers, found = registry.pair("c-1", 1)
+    item, answers, found = store.pair("c-1", 1)
     assert item == make_item(1)
     assert list(answers) == of_one
     assert list(found) == scores
 
 
-def test_an_item_that_nobody_answered_comes_alone(store: Store, registry: Registry) -> None:
+def test_an_item_that_nobody_answered_comes_alone(store: Store) -> None:
     store.create(make_comparison("c-3"), [make_choices(7)])
-    assert registry.pair("c-3", 7) == (make_choices(7), [], [])
+    assert store.pair("c-3", 7) == (make_choices(7), [], [])
 
 
 @pytest.mark.parametrize("position", [10, -1, 2**40])
-def test_a_position_without_an_item(store: Store, registry: Registry, position: int) -> None:
+def test_a_position_without_an_item(store: Store, position: int) -> None:
     with pytest.raises(ItemNotFound, match=f"position {position}"):
-        registry.pair("c-1", position)
+        store.pair("c-1", position)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+import pytest
 from sqlalchemy import text
 
 from qualab.errors import ComparisonBusy, ComparisonNotFound, VersionConflict
@@ -17,8 +18,6 @@ from qualab.store import Store, open_store
 from qualab.store.engine import writing
 from tests.store.conftest import MIGRATIONS
 from tests.store.samples import (
-    BASELINE,
-    CANDIDATE,
     NOW,
     after,
     ask_for,
@@ -33,45 +32,26 @@ from tests.store.samples import (
 ROUNDS = 40
 
 
-def text_of(position: int, arm: ArmName) -> str:
-    return f"answer to {position}, " + ("in both arms the same, as far as here" if arm is BASELINE else "in both arms")
-
-
 def write(store: Store, first: int) -> int:
     """Adds answers to every second position from `first`, and to one place that everybody wants."""
     duplicates = 0
     for position in range(first, 2 * ROUNDS, 2):
         for arm in ArmName:
-            fingerprint = f"fp {position % 5}"
-            mine = make_answer(position, arm, text_of(position, arm), system_fingerprint=fingerprint)
+            mine = make_answer(position, arm, str(position))
             duplicates += store.add_answers("c-1", [make_answer(0, repeat=position), mine])
     return duplicates
 
 
-def check(store: Store, duplicates: int) -> None:
-    for arm in ArmName:
-        answers = [answer for answer in store.answers("c-1", arm=arm) if answer.repeat == 0]
-        assert [answer.position for answer in answers] == list(range(2 * ROUNDS))
-        for answer in answers[1:]:
-            assert answer.reply.text == text_of(answer.position, arm)
-            assert answer.reply.system_fingerprint == f"fp {answer.position % 5}"
-    assert store.get("c-1").duplicates == duplicates
-
-
-def test_threads_share_a_store(url: str) -> None:
-    with open_store(url, migrations=MIGRATIONS) as store:
-        store.create(make_comparison(), make_items(2 * ROUNDS))
-        with ThreadPoolExecutor(2) as threads:
-            duplicates = sum(threads.map(lambda first: write(store, first), (0, 1)))
-        check(store, duplicates)
-
-
-def test_stores_share_a_database(url: str) -> None:
+@pytest.mark.parametrize("is_one", [True, False])
+def test_threads_share_a_store_and_stores_a_database(url: str, is_one: bool) -> None:
     with open_store(url, migrations=MIGRATIONS) as one, open_store(url, migrations=MIGRATIONS) as other:
         one.create(make_comparison(), make_items(2 * ROUNDS))
         with ThreadPoolExecutor(2) as threads:
-            duplicates = sum(threads.map(write, (one, other), (0, 1)))
-        check(one, duplicates)
+            duplicates = sum(threads.map(write, (one, one if is_one else other), (0, 1)))
+        for arm in ArmName:
+            answers = [answer for answer in one.answers("c-1", arm=arm) if answer.repeat == 0]
+            assert [answer.reply.text for answer in answers[1:]] == [str(number) for number in range(1, 2 * ROUNDS)]
+        assert one.get("c-1").duplicates == duplicates
 
 
 def test_of_several_runners_that_claim_at_once_one_gets_it(url: str) -> None:
@@ -87,21 +67,6 @@ def test_of_several_runners_that_claim_at_once_one_gets_it(url: str) -> None:
 
         with ThreadPoolExecutor(4) as threads:
             assert sum(threads.map(claim, range(8))) == 1
-
-
-def test_the_arms_answers_may_come_from_two_threads(url: str) -> None:
-    said = "the very same text in both arms, whoever comes first"
-    with open_store(url, migrations=MIGRATIONS) as store:
-        store.create(make_comparison(), make_items(2 * ROUNDS))
-
-        def add(arm: ArmName) -> None:
-            for position in range(2 * ROUNDS):
-                store.add_answers("c-1", [make_answer(position, arm, said)])
-
-        with ThreadPoolExecutor(2) as threads:
-            list(threads.map(add, (BASELINE, CANDIDATE)))
-        for arm in ArmName:
-            assert {answer.reply.text for answer in store.answers("c-1", arm=arm)} == {said}
 
 
 def test_of_several_workers_that_take_at_once_each_gets_what_no_other_uses(url: str) -> None:
@@ -125,8 +90,8 @@ def test_of_several_requests_with_one_key_one_is_stored(url: str) -> None:
 
         with ThreadPoolExecutor(4) as threads:
             assert len(set(threads.map(submit, range(8)))) == 1
-        assert one.registry.counts() == {"queued": 1}
-        assert len(one.registry.audit().entries) == 1
+        assert one.counts() == {"queued": 1}
+        assert len(one.audit().entries) == 1
 
 
 def test_of_several_changes_of_one_version_one_is_made(url: str) -> None:
@@ -161,15 +126,15 @@ def test_what_is_cancelled_while_it_is_taken_stays_cancelled(url: str) -> None:
         with ThreadPoolExecutor(2) as threads:
             for job in [threads.submit(take, 0), threads.submit(cancel, 0)]:
                 job.result()
-        assert one.registry.counts() == {"cancelled": 20}
+        assert one.counts() == {"cancelled": 20}
 
 
 def test_sign_offs_at_once_are_all_kept(url: str) -> None:
     with open_store(url, migrations=MIGRATIONS) as store:
         store.create(make_comparison(), [])
         with ThreadPoolExecutor(4) as threads:
-            list(threads.map(lambda _: store.registry.sign_off(make_signoff(), entry=make_entry()), range(8)))
-        assert len(store.registry.signoffs("c-1")) == 8
+            list(threads.map(lambda _: store.sign_off(make_signoff(), entry=make_entry()), range(8)))
+        assert len(store.signoffs("c-1")) == 8
 
 
 def test_what_is_deleted_while_answers_come_leaves_nothing(url: str) -> None:
@@ -186,7 +151,7 @@ def test_what_is_deleted_while_answers_come_leaves_nothing(url: str) -> None:
         def delete(_: int) -> bool:
             while len(other.answered("c-1")) < ROUNDS // 2:
                 time.sleep(0.001)
-            other.registry.delete("c-1", entry=make_entry(), stale_after_s=60)
+            other.delete("c-1", entry=make_entry(), stale_after_s=60)
             return True
 
         with ThreadPoolExecutor(2) as threads:
@@ -203,7 +168,7 @@ def test_sqlite_is_read_while_it_is_written(sqlite_url: str) -> None:
             connection.execute(text("UPDATE comparison SET label = 'new'"))
 
             def look(_: int) -> str:
-                other.registry.page(ComparisonFilter())
+                other.page(ComparisonFilter())
                 list(other.items("c-1"))
                 return other.get("c-1").label
 

@@ -94,11 +94,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Two finished comparisons, one that waits, and one that failed."""
     with ExitStack() as stack:
         store = stack.enter_context(open_database(tmp_path_factory.mktemp("web")))
-        working = make_service(bench=make_site_bench(store), registry=store.registry)
+        working = make_service(bench=make_site_bench(store))
         with at_work(working.context), working.client:
             small = working.finished(label="nightly", max_missing_share=0.1)
         large = publish(store, "20260301-214000-5ca1ab1e", scale=0.12, label="release 12", missing=0.004, loss=0.02)
-        idle = make_service(bench=working.bench, registry=store.registry, port=0)
+        idle = make_service(bench=working.bench, port=0)
         with idle.client:
             idle.create(label="waits")
         items = {item.doc_id: item.position for item in store.items(small)}

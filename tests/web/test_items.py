@@ -89,7 +89,7 @@ def test_an_item_shows_both_answers_and_where_they_part(looked: Watched, site: S
 
 def test_choices_show_both_arms_likelihoods(looked: Watched, site: Site) -> None:
     looked.open(f"/comparisons/{site.large}/items/{site.choices}")
-    _, answers, _ = site.service.registry.pair(site.large, site.choices)
+    _, answers, _ = site.service.store.pair(site.large, site.choices)
     table = looked.page.locator("table").first
     for answer in answers:
         assert f"{answer.reply.loglikelihood:.4f}".replace("-", "−") in table.inner_text()
@@ -179,16 +179,16 @@ def test_what_cannot_be_extracted_is_said(finished: tuple[Service, str], monkeyp
     with monkeypatch.context() as patched:
         patched.setattr(store, "get", lambda _: elsewhere)
         assert "no page loads their code" in extracted(service, comparison_id)
-        assert "no page loads their code" in extracted(service, comparison_id, "ko")
+        assert "페이지에서는 그 코드를 불러오지 않습니다" in extracted(service, comparison_id, "ko")
     service.bench.harness.tasks.config_hash = "another"
-    service.context.planner._single.clear()
+    service.context.planner._tasks.clear()
     assert "are not those of the plan any more" in extracted(service, comparison_id)
 
     def gone(*_: Any) -> Any:
         raise DatasetUnavailable("Data set x, split y, is not in z: looked for w", hint="")
 
     monkeypatch.setattr(service.bench.harness, "load", gone)
-    service.context.planner._single.clear()
+    service.context.planner._tasks.clear()
     service.context.planner._plans.clear()
     assert "looked for w" in extracted(service, comparison_id)
     assert "데이터셋이 없습니다" in extracted(service, comparison_id, "ko")
@@ -240,7 +240,7 @@ def test_copied_requests_send_the_same_bytes(make_page: Make, site: Site, noting
     looked = make_page(permissions=["clipboard-read", "clipboard-write"])
     position = site.positions[LOSSES[1]]
     looked.open(f"/comparisons/{site.small}/items/{position}")
-    hashes = {one.arm: one.request_hash.hex() for one in site.service.registry.pair(site.small, position)[1]}
+    hashes = {one.arm: one.request_hash.hex() for one in site.service.store.pair(site.small, position)[1]}
     for place, (arm, port) in enumerate(((ArmName.BASELINE, 8001), (ArmName.CANDIDATE, 8002))):
         looked.page.get_by_role("button", name="Copy", exact=True).first.click()
         looked.page.get_by_role("button", name="Copied").wait_for()

@@ -20,7 +20,7 @@ def running(tmp_path: Path) -> Iterator[Site]:
     with open_database(tmp_path) as store:
         bench = make_site_bench(store)
         bench.baseline.delay_s = bench.candidate.delay_s = 0.04
-        service = make_service(bench=bench, registry=store.registry, poll_s=0.05, port=0)
+        service = make_service(bench=bench, poll_s=0.05, port=0)
         with at_work(service.context), service.client, on_a_socket(service) as address:
             yield Site(address, service)
 

@@ -93,30 +93,23 @@ class Problem:
     errors: list[FieldError] = field(default_factory=list)
 
 
-OF_ERROR: tuple[tuple[type[QualabError], int, str], ...] = (
+_STATUS = (e.ComparisonBusy, e.ComparisonSignedOff, e.WrongState, e.NotYet)
+_TASKS = (e.UnknownTask, e.BrokenTask, e.DatasetUnavailable, e.BadDataFile, e.EmptyDataset, e.ScoringUnavailable)
+OF_ERROR: tuple[tuple[type[QualabError] | tuple[type[QualabError], ...], int, str], ...] = (
     (e.ComparisonNotFound, 404, "comparison_id"),
     (e.ItemNotFound, 404, "position"),
     (e.TokenNotFound, 404, ""),
     (e.VersionConflict, 412, "If-Match"),
     (e.KeyReused, 422, "Idempotency-Key"),
-    (e.ComparisonBusy, 409, "comparison_id"),
-    (e.ComparisonSignedOff, 409, "comparison_id"),
+    (_STATUS, 409, "comparison_id"),
     (e.SignOffRefused, 409, "override"),
-    (e.WrongState, 409, "comparison_id"),
-    (e.NotYet, 409, "comparison_id"),
     (e.Unauthenticated, 401, "Authorization"),
     (e.Forbidden, 403, "Authorization"),
     (e.TooManyRequests, 429, "rate"),
     (e.PlanChanged, 422, "plan"),
-    (e.UnknownTask, 422, "tasks"),
-    (e.BrokenTask, 422, "tasks"),
-    (e.DatasetUnavailable, 422, "tasks"),
-    (e.BadDataFile, 422, "tasks"),
-    (e.EmptyDataset, 422, "tasks"),
-    (e.ScoringUnavailable, 422, "tasks"),
+    (_TASKS, 422, "tasks"),
     (e.UsageError, 422, "body"),
-    (e.InsufficientData, 422, ""),
-    (e.PairDiffers, 422, ""),
+    ((e.InsufficientData, e.PairDiffers), 422, ""),
     (e.StoreFull, 507, ""),
     (e.InfrastructureError, 503, ""),
     (QualabError, 500, ""),

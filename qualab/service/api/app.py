@@ -50,7 +50,7 @@ class StateCollector:
         """Read comparisons by status, the queue, workers and streams."""
         context = self._state.context
         try:
-            counts, workers = context.registry.counts(), context.workers()
+            counts, workers = context.store.counts(), context.workers()
         except StoreError:
             yield GaugeMetricFamily("qualab_database_up", "Whether the database answers", 0)
             return
@@ -102,7 +102,7 @@ def readyz(request: Request) -> Response:
     state: State = request.app.state.qualab
     reasons, found = [], {"database": "ok", "schema": "ok", "workers": 0}
     try:
-        state.context.registry.counts()
+        state.context.store.counts()
         current, head = state.schema()
         if current != head:
             found["schema"] = "other"
@@ -148,13 +148,10 @@ def create_app(
     state = State(
         context=context,
         settings=settings,
-        authenticator=Authenticator(context.registry, context.services.clock, own=own_token),
+        authenticator=Authenticator(context.store, context.services.clock, own=own_token),
         limit=RateLimit(rate=settings.rate, burst=settings.burst),
         failures=RateLimit(rate=FAILURES_A_SECOND, burst=FAILURES_AT_ONCE),
-        follower=follower,
-        events=EventStreams(
-            follower, poll_s=settings.poll_s, heartbeat_s=settings.heartbeat_s, limit=settings.max_streams
-        ),
+        events=EventStreams(follower, settings),
         schema=schema,
         heavy=CapacityLimiter(HEAVY_AT_ONCE),
         heavy_by_caller=WeakValueDictionary(),

@@ -6,9 +6,11 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from qualab.errors import PathForbidden
+from qualab.harness.process import LoadedTasks
 from qualab.model.canonical import encode_body
 from qualab.model.comparison import Comparison
 from qualab.model.items import Answer, Change, Item, Prompt, Score
@@ -16,7 +18,8 @@ from qualab.model.names import Api, ArmName
 from qualab.model.plan import deciding_metrics
 from qualab.model.wording import count, visible_text
 from qualab.report.flips import first_difference, marked
-from qualab.service.reading import ExtractedAnswers
+from qualab.run.prepare import check_unchanged, planned_options, refuse_imported
+from qualab.service.context import Context
 from qualab.service.words import Wording
 
 ROUTES = {Api.COMPLETIONS: "completions", Api.CHAT: "chat/completions"}
@@ -104,21 +107,56 @@ def _side(answer: Answer | None, place: int | None) -> Side:
     )
 
 
+WAIT_S = 2.0
+"""How long a page waits for a task to be loaded, which is begun by then."""
+
+
 def extracted_lines(
-    extracted: Sequence[ExtractedAnswers], answers: Answers, words: Wording
-) -> Iterator[tuple[ExtractedAnswers, list[str], bool]]:
-    """What each filter makes of both answers, as shown, and whether that is the same."""
-    for one in extracted:
+    context: Context, comparison: Comparison, item: Item, answers: Answers, words: Wording
+) -> list[tuple[str, int, list[str], bool]]:
+    """Each filter and repeat, what it makes of both answers, and whether that is the same.
+
+    The item's task alone is loaded, as it was planned; no code of the one who ran it is.
+    Raises InvalidValue for what was imported, PathForbidden where the tasks came from a folder of their own,
+    PlanChanged where the task is not what it was, StillLoading, and what loading and filtering raise.
+    """
+    refuse_imported(comparison, "filtered again")
+    if comparison.local.get("include_path"):
+        raise PathForbidden(
+            "The tasks came from a folder of whoever ran them: no page loads their code",
+            hint="qualab rescore scores the answers anew",
+        )
+    options = replace(planned_options(comparison.plan, comparison.local), names=(item.task,))
+    plan = replace(comparison.plan, tasks=tuple(one for one in comparison.plan.tasks if one.name == item.task))
+
+    def job(tasks: LoadedTasks) -> dict[tuple[int, str], dict[ArmName, str]]:
+        check_unchanged(plan, tasks)
+        found: dict[tuple[int, str], dict[ArmName, str]] = {}
+        for (arm, _, repeat), answer in answers.items():
+            if answer.reply.status.is_answer:
+                for name, (results,) in tasks.extracted(item.task, [(item, [answer.reply])]):
+                    found.setdefault((repeat, name), {})[arm] = _text(results)
+        return found
+
+    found = context.planner.with_tasks(options, job, name=f"{comparison.id}/{item.id}", timeout_s=WAIT_S)
+    lines = []
+    for (repeat, name), texts in sorted(found.items(), key=lambda entry: entry[0][0]):
         shown = []
         for arm in ArmName:
-            text = one.texts.get(arm)
+            text = texts.get(arm)
             if text is None:
                 shown.append("–")
-            elif text.strip() and text == answers[arm, 0, one.repeat].reply.text:
+            elif text.strip() and text == answers[arm, 0, repeat].reply.text:
                 shown.append(words("whole answer"))
             else:
                 shown.append(visible_text(text) or words("empty answer"))
-        yield one, shown, len(one.texts) == len(ArmName) and len(set(one.texts.values())) == 1
+        lines.append((name, repeat, shown, len(texts) == len(ArmName) and len(set(texts.values())) == 1))
+    return lines
+
+
+def _text(filtered: object) -> str:
+    """The one text there mostly is; several, line by line."""
+    return "\n".join(map(_text, filtered)) if isinstance(filtered, list | tuple) else str(filtered)
 
 
 def choice_lines(

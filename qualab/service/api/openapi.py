@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from qualab import __version__
 from qualab.service.api.answers import MEDIA_TYPE, Problem
+from qualab.service.requests import PlanRequest
 from qualab.settings import FIELDS, KEY_FIELDS, RULE_FIELDS, Settings
 
 EXPERIMENT: dict[str, Any] = {
@@ -127,13 +128,7 @@ def request_schemas() -> dict[str, dict[str, Any]]:
         "type": "boolean",
         "description": "Keeps its hosts to itself: no other comparison runs there",
     }
-    shares = {"oneOf": [{"type": "number"}, {"type": "object", "additionalProperties": {"type": "number"}}]}
-    assume = {
-        "type": "object",
-        "properties": {**dict.fromkeys(("discordance", "design_effect", "noise"), shares), "rate": {"type": "number"}},
-        "additionalProperties": False,
-    }
-    pilot = {"type": "string", "description": "A comparison that has run: what is not assumed comes from it"}
+    beside = PlanRequest.model_json_schema(ref_template=f"{REFERENCE}{{model}}")
     return {
         "Experiment": {
             "description": "As experiment.yaml; or the content of a plan file, with baseline and candidate beside it.",
@@ -141,7 +136,11 @@ def request_schemas() -> dict[str, dict[str, Any]]:
             "properties": experiment,
             "$defs": settings.get("$defs", {}),
         },
-        "PlanRequest": {"type": "object", "properties": {**experiment, "assume": assume, "pilot": pilot}},
+        "PlanRequest": {
+            "type": "object",
+            "properties": experiment | beside["properties"],
+            "$defs": beside.get("$defs", {}),
+        },
         "Rule": {
             "description": "What is to differ from the comparison's plan.",
             "type": "object",

@@ -20,10 +20,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
+from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
 from qualab.errors import (
     ComparisonNotFound,
+    InsufficientData,
     InvalidValue,
-    ItemNotFound,
     QualabError,
     RunStopped,
     StillLoading,
@@ -35,27 +36,25 @@ from qualab.model.names import ArmName, ComparisonStatus, Language, Objective, R
 from qualab.model.plan import DecisionRule
 from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import ListOrder, Scope, encode_cursor
-from qualab.model.report import Cell, Tone
-from qualab.model.wording import count, seconds, visible_text
+from qualab.model.report import Cell, Curve, Fact, Tone
+from qualab.model.wording import count, percent, pp, proven, seconds, share, visible_text
+from qualab.planning.power import Missing, narrowest_margin, sufficient_items, verdict_power
 from qualab.report.html import render_page, static_file
 from qualab.report.model import report_model
 from qualab.report.source import verdict_cell
 from qualab.service.api import item_page
 from qualab.service.api.answers import RETRY_AFTER_S, problem_of, retry_after, tagged
-from qualab.service.api.power_page import power_figures
 from qualab.service.api.routes import Length, Sort, Status, Text
 from qualab.service.api.state import COOKIE, Call, Reader, State, address_of
 from qualab.service.context import Context
 from qualab.service.reading import (
     COUNTED,
-    MOST_POSITION,
     Progress,
     comparison_of,
-    extracted_of,
     outcomes_of,
-    summary_of,
 )
 from qualab.service.words import Wording
+from qualab.stats.sizing import mde_beyond_noise
 
 SECURE = {
     "Content-Security-Policy": (
@@ -229,12 +228,12 @@ def listing(call: Reader, form: Annotated[ListForm, Query()]) -> Response:
     wanted = ComparisonFilter(
         status=form.status, verdict=form.verdict, label=form.label or None, model=form.model or None, limit=50
     )
-    found = call.context.registry.page(wanted, order=ListOrder(form.sort), cursor=form.cursor)
+    found = call.context.store.page(wanted, order=ListOrder(form.sort), cursor=form.cursor)
     words, progress = words_of(call.request), {}
     for one in found.entries:
         if one.status in COUNTED or (one.status in BROKEN_OFF and one.plan_hash):
             with suppress(ComparisonNotFound):  # it was deleted just now
-                looked = call.state.follower(one.id).look()
+                looked = call.state.events.follower(one.id).look()
                 progress[one.id] = (looked, answered_text(looked, words), pace_text(looked, words))
     return page(
         call.request,
@@ -280,15 +279,15 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
     """One comparison."""
 
     def job() -> Response:
-        words, registry = words_of(call.request), call.context.registry
-        summary = summary_of(call.context, comparison_id)
+        words, store = words_of(call.request), call.context.store
+        summary = store.summary(comparison_id)
         error, trouble, report = summary.error, None, None
         if error.get("message"):
             trouble = words.notice(error.get("code", ""), error["message"], error.get("hint", ""))
         elif summary.stop_reason:
             trouble = words.notice(RunStopped.code, summary.stop_reason)
         if summary.verdict is not None:
-            report = report_model(call.context.services.store, registry, summary.id, words.language)
+            report = report_model(store, store, summary.id, words.language)
             on_screen = tuple(one for one in report.sections if one.id != "signoff")  # filled in with a pen
             report = replace(report, sections=on_screen)
         return page(
@@ -299,7 +298,7 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
             trouble=trouble,
             report=report,
             has_items=summary.status is ComparisonStatus.FINISHED,
-            signoffs=registry.signoffs(summary.id) if summary.plan_hash else (),
+            signoffs=store.signoffs(summary.id) if summary.plan_hash else (),
             statuses={status: words(f"status {status}") for status in ComparisonStatus},
         )
 
@@ -367,16 +366,13 @@ async def item(call: Reader, comparison_id: str, position: int, form: Annotated[
 def _item(call: Call, comparison_id: str, position: int, form: ItemForm) -> Response:
     context, words = call.context, words_of(call.request)
     found = comparison_of(context, comparison_id)
-    if not 0 <= position <= MOST_POSITION:
-        raise ItemNotFound(f"Comparison {found.id} has no item {position}", hint="Positions count from 0")
-    item, stored, scores = context.registry.pair(found.id, position)
+    item, stored, scores = context.store.pair(found.id, position)
     answers = {(one.arm, one.choice, one.repeat): one for one in stored}
     is_generation = item.kind is RequestKind.GENERATION
     extracted, trouble = None, None
     if is_generation and form.extract:
         try:
-            lines = extracted_of(context, found, item, stored)
-            extracted = list(item_page.extracted_lines(lines, answers, words))
+            extracted = item_page.extracted_lines(context, found, item, answers, words)
         except (StillLoading, TooManyRequests):
             pass  # the page asks again
         except QualabError as error:
@@ -404,7 +400,7 @@ def _item(call: Call, comparison_id: str, position: int, form: ItemForm) -> Resp
 def neighbour(context: Context, comparison_id: str, position: int, form: ItemForm, *, is_backward: bool) -> int | None:
     """Return the position of the item before or after this one among those that are shown; None where none is."""
     cursor = encode_cursor("items", position, -1 if is_backward else 2**31)  # before or behind all its repeats
-    found = context.registry.outcomes(comparison_id, form.filter(), cursor=cursor, limit=1, is_backward=is_backward)
+    found = context.store.outcomes(comparison_id, form.filter(), cursor=cursor, limit=1, is_backward=is_backward)
     return found.entries[0].position if found.entries else None
 
 
@@ -433,6 +429,62 @@ async def plan(call: Reader, form: Annotated[PowerForm, Query()]) -> Response:
     )
     curve, facts, command = await call.slowly(job)
     return page(call.request, "plan", curve=curve, facts=facts, command=command, form=form, objectives=Objective)
+
+
+N_POINTS = 40
+
+
+def power_figures(
+    items: int, discordance: float, missing_share: float, rule: DecisionRule, words: Wording
+) -> tuple[Curve, tuple[Fact, ...], str]:
+    """Compute the curve, the figures beside it, and the same as a command; empty where the command line cannot.
+
+    `discordance` and the expected `missing_share` of each arm's answers are fractions. Raises InvalidValue.
+    """
+    missing, is_loss_alone, n = Missing(share=missing_share), is_one_sided(rule), count(items)
+    proves = partial(
+        verdict_power,
+        discordance=discordance,
+        margin=rule.margin,
+        alpha=rule.alpha,
+        is_one_sided=is_loss_alone,
+        missing=missing,
+    )
+    here = proves(n_items=items, is_guarded=True)
+    needed = sufficient_items(discordance, rule.power, rule=rule, missing=missing)
+    narrowest = narrowest_margin(items, discordance, rule.power, rule=rule, missing=missing)
+    try:
+        loss = mde_beyond_noise(n_items=items, noise=discordance, alpha=rule.alpha, power=rule.power)
+    except InsufficientData:
+        loss = None
+    units, none = words.report.units, words("no margin")
+    facts = (
+        Fact(label=words("power here", n=n), text=units(share(here))),
+        Fact(
+            label=words("items needed"),
+            text=words("more than", n=count(MAX_ITEMS)) if needed is None else count(needed),
+        ),
+        Fact(label=words("narrowest margin", n=n), text=none if narrowest is None else units(proven(narrowest))),
+        Fact(label=words("smallest loss", n=n), text=none if loss is None else units(proven(loss))),
+    )
+    most = max(2 * items, round(1.25 * needed) if needed else 0, N_POINTS)
+    places = sorted({round(most * place / N_POINTS) for place in range(1, N_POINTS + 1)} | {items})
+    aim, reached = units(percent(rule.power)), units(share(here))
+    needs = words("curve reaches", power=aim, n=count(needed)) if needed else words("curve never", power=aim)
+    assumed = {"discordance": units(percent(discordance)), "margin": units(pp(rule.margin))}
+    curve = Curve(
+        points=((0.0, 0.0), *((float(k), here if k == items else proves(n_items=k, is_guarded=False)) for k in places)),
+        here=(float(items), here),
+        target=rule.power,
+        axis=words("curve axis"),
+        vertical_axis=words("curve vertical"),
+        here_text=words("curve here", n=n, power=reached),
+        target_text=words("curve target", power=aim),
+        description=words("curve alt", here=reached, n=n, aim=needs, **assumed),
+    )
+    command = f"qualab stats power --items {items} --discordance {discordance:g} --margin {rule.margin:g}"
+    is_known = not is_loss_alone and not missing_share  # to the command line, which plans equivalence of whole data
+    return curve, facts, f"{command} --alpha {rule.alpha:g}" if is_known else ""
 
 
 # files and signing in

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Generic, Literal, TypeVar
 
 import orjson
@@ -14,12 +15,14 @@ from pydantic_core import PydanticCustomError
 from starlette.responses import StreamingResponse
 
 from qualab import bootstrap
-from qualab.errors import VersionConflict
+from qualab.analysis.drafter import Difference, differences
+from qualab.errors import NotYet, VersionConflict
 from qualab.model.canonical import plain
 from qualab.model.comparison import Analysis, SignOff
-from qualab.model.engine import Treatment
+from qualab.model.engine import Engine, Treatment, engines_seen, pins_seen
 from qualab.model.items import Change, JsonObject, Outcome, OutcomeFilter
-from qualab.model.names import ComparisonStatus, Language, ReportFormat, Verdict
+from qualab.model.names import ArmName, ComparisonStatus, Language, ReportFormat, Verdict
+from qualab.model.plan import PinFound
 from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import (
     AuditEntry,
@@ -31,7 +34,7 @@ from qualab.model.registry import (
 )
 from qualab.model.wording import storable_text
 from qualab.report.model import report_model
-from qualab.report.words import ENGLISH
+from qualab.run.prepare import FrozenPlan, to_document
 from qualab.run.sign import sign_off
 from qualab.run.verify import Verification, verify
 from qualab.service import reading, requests
@@ -46,8 +49,8 @@ from qualab.service.api.openapi import (
     problems,
     shows,
 )
-from qualab.service.api.state import Admin, Body, BodyOrNothing, Call, Reader, Runner, validated
-from qualab.service.context import Context
+from qualab.service.api.state import Admin, Body, BodyOrNothing, Call, Reader, Runner
+from qualab.service.context import Context, validated
 
 router = APIRouter(prefix="/v1")
 COMPARISON = "/comparisons/{comparison_id}"
@@ -56,36 +59,18 @@ IfMatch = Annotated[str | None, Header(description="The ETag of what was read: a
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestOut:
-    """The request that a comparison came from."""
-
-    version: int
-    created_by: str
-    error: dict[str, str]
-    experiment: JsonObject
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonOut(ComparisonSummary):
     """A comparison with the request that it came from."""
 
     has_ended: bool
-    request: RequestOut | None
-    """None for a comparison that was started at a command line."""
+    experiment: JsonObject | None
+    """What the service was asked for; None for a comparison that was started at a command line."""
 
     @classmethod
     def of(cls, context: Context, summary: ComparisonSummary) -> ComparisonOut:
         """Join a summary with its request."""
-        experiment, request = context.services.store.request(summary.id), None
-        if experiment is not None:
-            request = RequestOut(
-                version=summary.version,
-                created_by=summary.created_by,
-                error=dict(summary.error),
-                experiment=experiment,
-            )
         values = {one.name: getattr(summary, one.name) for one in fields(ComparisonSummary)}
-        return cls(**values, has_ended=summary.status.has_ended, request=request)
+        return cls(**values, has_ended=summary.status.has_ended, experiment=context.store.request(summary.id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,17 +88,6 @@ class PlanDocument:
     hash: str
     frozen_at: datetime
     plan: JsonObject
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanComputed:
-    """What items can prove, and the plan frozen."""
-
-    plan_hash: str
-    document: JsonObject | None
-    """The content of a plan file, to run; None where no model is named."""
-    planning: JsonObject
-    """As `qualab plan --format json`."""
 
 
 def _known_status(text: object) -> object:
@@ -179,13 +153,24 @@ class SignOffRequest(BaseModel):
     override: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightDetail:
+    """What both arms said of themselves before the first item."""
+
+    engines: dict[ArmName, Engine]
+    differences: tuple[Difference, ...]
+    pins: tuple[PinFound, ...]
+    error: Mapping[str, str]
+    """What stopped the comparison there, or later; empty otherwise."""
+
+
 # from a request to its end
 
 
 @router.get(COMPARISON + "/verdict", tags=["comparisons"], **shows(VerdictSummary, 404))
 def verdict(call: Reader, comparison_id: str) -> Response:
     """The verdict, small enough to poll."""
-    return answer(call.request, reading.verdict_of(call.context, comparison_id))
+    return answer(call.request, call.context.store.verdict(comparison_id))
 
 
 @router.post(
@@ -218,7 +203,7 @@ async def create(
 def list_comparisons(call: Reader, query: Annotated[ComparisonQuery, Query()]) -> Response:
     """List comparisons; newest first among equals."""
     wanted = ComparisonFilter(**query.model_dump(exclude={"sort", "cursor"}))
-    return answer(call.request, call.context.registry.page(wanted, order=ListOrder(query.sort), cursor=query.cursor))
+    return answer(call.request, call.context.store.page(wanted, order=ListOrder(query.sort), cursor=query.cursor))
 
 
 @router.get(COMPARISON, tags=["comparisons"], **shows(ComparisonOut, 404))
@@ -261,14 +246,14 @@ def resume(call: Runner, comparison_id: str, document: BodyOrNothing, if_match: 
 
 
 def _comparison(call: Call, comparison_id: str) -> ComparisonOut:
-    return ComparisonOut.of(call.context, reading.summary_of(call.context, comparison_id))
+    return ComparisonOut.of(call.context, call.context.store.summary(comparison_id))
 
 
 def _seen(call: Call, comparison_id: str, if_match: str | None) -> ComparisonSummary | None:
     """The comparison that If-Match stands for; None where any will do. Raises VersionConflict."""
     if if_match is None or if_match.strip() == "*":
         return None
-    summary = reading.summary_of(call.context, comparison_id)
+    summary = call.context.store.summary(comparison_id)
     if etag_of(encoded(ComparisonOut.of(call.context, summary))) not in TAG.findall(if_match):
         raise VersionConflict(
             f"Comparison {comparison_id} has changed since it was read",
@@ -283,25 +268,36 @@ def _seen(call: Call, comparison_id: str, if_match: str | None) -> ComparisonSum
 @router.get(COMPARISON + "/metrics", tags=["comparisons"], **shows(MetricsSummary, 404, 409))
 def metrics(call: Reader, comparison_id: str) -> Response:
     """The result table with the verdict's reasons and caveats."""
-    return answer(call.request, reading.metrics_of(call.context, comparison_id))
+    return answer(call.request, MetricsSummary.of(reading.analysis_of(call.context, comparison_id)))
 
 
-@router.get(COMPARISON + "/preflight", tags=["comparisons"], **shows(reading.PreflightDetail, 404))
+@router.get(COMPARISON + "/preflight", tags=["comparisons"], **shows(PreflightDetail, 404))
 def preflight(call: Reader, comparison_id: str) -> Response:
     """What both engines reported, where they differ, and what was pinned."""
-    return answer(call.request, reading.preflight_of(call.context, comparison_id))
+    store = call.context.store
+    error, seen = store.summary(comparison_id).error, store.observations(comparison_id)
+    engines = engines_seen(seen)
+    both = [engines[arm] for arm in ArmName if arm in engines]
+    found = tuple(differences(*both)) if len(both) == len(ArmName) else ()
+    return answer(call.request, PreflightDetail(engines=engines, differences=found, pins=pins_seen(seen), error=error))
 
 
 @router.get(COMPARISON + "/acceptance", tags=["comparisons"], **shows(Treatment, 404, 409))
 def acceptance(call: Reader, comparison_id: str) -> Response:
     """What the drafter did, task by task."""
-    return answer(call.request, reading.acceptance_of(call.context, comparison_id))
+    found = reading.analysis_of(call.context, comparison_id).treatment
+    if found is None:
+        raise NotYet(f"The analysis of {comparison_id} did not look into engines", hint="Analyse it again")
+    return answer(call.request, found)
 
 
 @router.get(COMPARISON + "/plan", tags=["comparisons"], **shows(PlanDocument, 404, 409))
 def plan(call: Reader, comparison_id: str) -> Response:
     """The plan, frozen before the first request."""
-    return answer(call.request, reading.plan_document(call.context, comparison_id))
+    found = reading.comparison_of(call.context, comparison_id)
+    frozen = FrozenPlan(plan=found.plan, plan_hash=found.plan_hash, frozen_at=found.created_at, settings={})
+    document = to_document(frozen, {})
+    return answer(call.request, {name: document[name] for name in PlanDocument.__dataclass_fields__})
 
 
 EVENT = 'id: 3b1f0c2d4e5a6978\nevent: progress\ndata: {"id":"20260102-030405-0a1b2c3d","status":"running"}\n\n'
@@ -363,10 +359,13 @@ async def analyse(call: Runner, comparison_id: str, document: BodyOrNothing) -> 
     return await call.slowly(job)
 
 
-@router.get(COMPARISON + "/analyses", tags=["analyses"], **shows(Entries[reading.AnalysisSummary], 404, 409))
+@router.get(COMPARISON + "/analyses", tags=["analyses"], **shows(Entries[requests.AnalysisSummary], 404, 409))
 def analyses(call: Reader, comparison_id: str) -> Response:
     """The stored analyses, the oldest first."""
-    return answer(call.request, Entries(entries=reading.analyses_of(call.context, comparison_id)))
+    comparison, store = reading.comparison_of(call.context, comparison_id), call.context.store
+    kept = (store.analysis(comparison.id, plan_hash=one) for one in store.plan_hashes(comparison.id))
+    found = tuple(requests.AnalysisSummary.of(one, comparison) for one in kept if one is not None)
+    return answer(call.request, Entries(entries=found))
 
 
 @router.get(COMPARISON + "/analyses/{plan_hash}", tags=["analyses"], **shows(Analysis, 404, 409))
@@ -411,7 +410,7 @@ async def report(
 
     def job() -> bytes:
         found = reading.analysis_of(call.context, comparison_id)
-        model = report_model(call.context.services.store, call.context.registry, found.comparison_id, lang)
+        model = report_model(call.context.store, call.context.store, found.comparison_id, lang)
         return bootstrap.renderer(report_format)(model)
 
     headers = {
@@ -433,9 +432,9 @@ async def report(
 def sign(call: Admin, comparison_id: str, document: Body) -> Response:
     """Accept the verdict. Refused where something stands in the way, unless `override` gives a reason."""
     given = validated(SignOffRequest, document).model_dump()
-    comparison, store = reading.comparison_of(call.context, comparison_id), call.context.services.store
+    comparison, store = reading.comparison_of(call.context, comparison_id), call.context.store
     by = call.by
-    signed = sign_off(store, call.context.registry, comparison.id, who=by.who, at=by.at, details=by.details, **given)
+    signed = sign_off(store, store, comparison.id, who=by.who, at=by.at, details=by.details, **given)
     return changed(signed, 201)
 
 
@@ -443,7 +442,7 @@ def sign(call: Admin, comparison_id: str, document: Body) -> Response:
 def signoffs(call: Reader, comparison_id: str) -> Response:
     """Who accepted which verdict, the oldest first."""
     found = reading.comparison_of(call.context, comparison_id)
-    return answer(call.request, Entries(entries=tuple(call.context.registry.signoffs(found.id))))
+    return answer(call.request, Entries(entries=tuple(call.context.store.signoffs(found.id))))
 
 
 @router.post(COMPARISON + "/verification", tags=["sign-off"], **answers(Verification, "What was checked", 404, 409))
@@ -452,7 +451,7 @@ async def verification(call: Admin, comparison_id: str) -> Response:
 
     def job() -> Verification:
         found = reading.comparison_of(call.context, comparison_id)
-        return verify(call.context.services, call.context.registry, found.id)
+        return verify(call.context.services, call.context.store, found.id)
 
     return changed(await call.slowly(job))
 
@@ -460,22 +459,17 @@ async def verification(call: Admin, comparison_id: str) -> Response:
 @router.post(
     "/plans",
     tags=["plans"],
-    **answers(PlanComputed, "What the items can prove", *BODY, 404),
+    **answers(requests.PlanComputed, "What the items can prove", *BODY, 404),
     **body("PlanRequest", PLAN_REQUEST),
 )
 async def compute_plan(call: Reader, document: Body) -> Response:
     """Power, provable margins, and the items that the margins need. Nothing is stored, and no endpoint is asked."""
 
-    def job() -> Response:
-        found = requests.compute_plan(call.context, document, caller=call.caller)
-        planning = plain(found.planning) | {"caveats": ENGLISH.reasons(found.planning.caveats)}
-        computed = PlanComputed(plan_hash=found.plan_hash, document=found.document, planning=planning)
-        return answer(call.request, computed)
-
-    return await call.slowly(job)
+    job = partial(requests.compute_plan, call.context, document, caller=call.caller)
+    return answer(call.request, await call.slowly(job))
 
 
 @router.get("/audit", tags=["audit"], **shows(Page[AuditEntry]))
 def audit(call: Admin, query: Annotated[PageQuery, Query()]) -> Response:
     """Every change, newest first."""
-    return answer(call.request, call.context.registry.audit(cursor=query.cursor, limit=query.limit))
+    return answer(call.request, call.context.store.audit(cursor=query.cursor, limit=query.limit))

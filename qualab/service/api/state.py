@@ -18,7 +18,6 @@ from anyio import CapacityLimiter, Semaphore, to_thread
 from fastapi import Depends, Request, Security
 from fastapi.security import SecurityScopes
 from fastapi.sse import EventSourceResponse, format_sse_event
-from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -28,23 +27,21 @@ from qualab.model.items import JsonObject
 from qualab.model.registry import Scope
 from qualab.service.access import Actor, Authenticator, Caller, RateLimit
 from qualab.service.api.answers import encoded
-from qualab.service.context import Context
+from qualab.service.context import LONGEST_NAME, Context
 from qualab.service.reading import Follower, Progress
 from qualab.service.settings import ServiceSettings
 
 T = TypeVar("T")
-M = TypeVar("M", bound=BaseModel)
 log = logging.getLogger("qualab.service.api")
 
 
 class EventStreams:
     """Progress as server-sent events to many clients; each comparison is read once an interval, whoever follows it."""
 
-    def __init__(self, follower: Callable[[str], Follower], *, poll_s: float, heartbeat_s: float, limit: int) -> None:
-        self._follower = follower
-        self._poll_s = poll_s
-        self._heartbeat_s = heartbeat_s
-        self._limit = limit
+    def __init__(self, follower: Callable[[str], Follower], settings: ServiceSettings) -> None:
+        self.follower = follower
+        """Of a comparison that somebody follows."""
+        self._settings = settings
         self._feeds: WeakValueDictionary[str, _Feed] = WeakValueDictionary()
         self._is_closed = False
         self.n_clients = 0
@@ -54,11 +51,12 @@ class EventStreams:
 
         Raises ComparisonNotFound, StoreError, TooManyRequests.
         """
-        if self.n_clients >= self._limit:
-            raise TooManyRequests(f"{self._limit} clients follow events already", hint="Ask for the verdict instead")
+        if self.n_clients >= self._settings.max_streams:
+            message = f"{self._settings.max_streams} clients follow events already"
+            raise TooManyRequests(message, hint="Ask for the verdict instead")
         feed = self._feeds.get(comparison_id)
         if feed is None:
-            feed = self._feeds[comparison_id] = _Feed(self._follower(comparison_id), interval_s=self._poll_s)
+            feed = self._feeds[comparison_id] = _Feed(self.follower(comparison_id), interval_s=self._settings.poll_s)
         progress = await feed.latest()
         if progress and progress.has_ended and progress.mark == last_event_id:  # otherwise an EventSource asks for ever
             return Response(status_code=204)
@@ -83,12 +81,12 @@ class EventStreams:
                     seen, sent_at_s = progress.mark, time.monotonic()
                     name = "end" if progress.has_ended else "progress"
                     yield format_sse_event(id=seen, event=name, data_str=encoded(progress).decode())
-                elif time.monotonic() - sent_at_s >= self._heartbeat_s:
+                elif time.monotonic() - sent_at_s >= self._settings.heartbeat_s:
                     sent_at_s = time.monotonic()
                     yield format_sse_event(comment="still here")
                 if progress.has_ended:
                     return
-                await asyncio.sleep(min(self._poll_s, self._heartbeat_s))
+                await asyncio.sleep(min(self._settings.poll_s, self._settings.heartbeat_s))
         finally:
             self.n_clients -= 1
 
@@ -138,8 +136,6 @@ class State:
     failures: RateLimit
     """Of callers that are not recognized, by address."""
     events: EventStreams
-    follower: Callable[[str], Follower]
-    """Of a comparison that somebody follows."""
     schema: Callable[[], tuple[str | None, str]]
     """The database's schema, and this version's."""
     heavy: CapacityLimiter
@@ -218,7 +214,6 @@ Reader = Annotated[Call, Security(recognize, scopes=[Scope.READ])]
 Runner = Annotated[Call, Security(recognize, scopes=[Scope.RUN])]
 Admin = Annotated[Call, Security(recognize, scopes=[Scope.ADMIN])]
 
-LONGEST_NAME = 60
 MOST_LEVELS = 50
 """Of a body, in which nothing needs ten: what is checked and hashed goes through it by recursion."""
 
@@ -261,15 +256,6 @@ def _children(value: object) -> Iterable[object]:
 async def json_object_or_nothing(request: Request) -> JsonObject:
     """Read the body as `json_object` does; no body is an empty object."""
     return await json_object(request) if await request.body() else {}
-
-
-def validated(model: type[M], document: JsonObject) -> M:
-    """Validate a body. Raises InvalidValue, which names every field that is wrong."""
-    try:
-        return model.model_validate(document)
-    except ValidationError as exc:
-        fields = {".".join(map(str, one["loc"]))[:LONGEST_NAME]: str(one["msg"]) for one in exc.errors()}
-        raise InvalidValue("The body has invalid fields", hint="Change what `errors` names", fields=fields) from None
 
 
 Body = Annotated[JsonObject, Depends(json_object)]
