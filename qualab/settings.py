@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -538,8 +539,13 @@ def checked_experiment(content: Mapping[str, Any], *, where: str) -> dict[str, A
     return {str(key): value for key, value in content.items() if value is not None}
 
 
-def api_keys(settings: Settings) -> dict[ArmName, str | None]:
-    """Each arm's key: its own before the common one, the environment before a file. Raises UsageError."""
+def keys_of(settings: Settings, *, managed: bool = False) -> dict[ArmName, str | None]:
+    """Each arm's key: its own before the common one, the environment before a file. Raises UsageError.
+
+    A managed pair's is the one that vLLM takes from the environment.
+    """
+    if managed and (vllm_key := os.environ.get("VLLM_API_KEY")):
+        return dict.fromkeys(ArmName, vllm_key)
     common = _key(settings.api_key, settings.api_key_file)
     return {
         ArmName.BASELINE: _key(settings.baseline_api_key, settings.baseline_api_key_file) or common,

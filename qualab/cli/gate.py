@@ -12,7 +12,6 @@ import typer
 from qualab import bootstrap
 from qualab.cli.options import Database, Format, OutputFormat, duration
 from qualab.cli.output import complain, exit_code, output_may_fail, print_json, write_file
-from qualab.clock import SystemClock
 from qualab.endpoints.remote import Service
 from qualab.errors import InvalidValue, QualabError, Unauthenticated, UsageError
 from qualab.model.report import GateResult
@@ -21,7 +20,6 @@ from qualab.report.gate import gate_markdown, gate_markdown_of_error, junit, jun
 from qualab.report.words import ENGLISH, shown
 from qualab.run.gate import ServedVerdicts, Source, StoredVerdicts
 from qualab.run.gate import gate as wait
-from qualab.settings import load
 
 ONE_TOKEN = "It must hold one token and nothing else"
 NO_TOKEN = "Set QUALAB_TOKEN, or name its file with --token-file; `qualab token create NAME --scope read` makes one"
@@ -64,10 +62,9 @@ def gate(
 
     async def asked() -> GateResult:
         if not server:
-            store, registry = bootstrap.stores_of(load(command_line={"db": db}))
-            return await waited(StoredVerdicts(store=store, registry=registry, clock=SystemClock()))
+            return await waited(StoredVerdicts(bootstrap.store_at(db)))
         async with Service(server, token=token) as remote:
-            return await waited(ServedVerdicts(remote=remote))
+            return await waited(ServedVerdicts(remote))
 
     try:
         result = bootstrap.run_async(asked())

@@ -94,7 +94,7 @@ def _planned(settings: Settings, beliefs: suite.Given, pilot: str | None) -> Pla
     from qualab.run.pins import LocalPins
     from qualab.run.prepare import local_of, make_plan, task_options
 
-    seen = pilot_of(bootstrap.store_of(settings), pilot) if pilot else None
+    seen = pilot_of(bootstrap.store_at(settings.db), pilot) if pilot else None
     tasks = bootstrap.harness_of(settings).load(task_options(settings))
     folder, digest = local_of(settings)["checkpoint"], ""
     if folder:

@@ -38,7 +38,7 @@ def list_comparisons(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """List comparisons, newest first."""
-    from qualab.bootstrap import database_shown, now, store_named
+    from qualab.bootstrap import location_of, now, store_at
     from qualab.model.canonical import plain
     from qualab.model.ports import ComparisonFilter
     from qualab.report.terminal import make_console, print_comparisons
@@ -46,7 +46,7 @@ def list_comparisons(
 
     begin = None if since is None else moment_of(since, option="--since", now=now())
     filters = ComparisonFilter(status=status, verdict=verdict, label=label, model=model, since=begin, limit=limit)
-    comparisons = find_all(store_named(db), filters, now=now())
+    comparisons = find_all(store_at(db), filters, now=now())
     if output_format is Format.JSON:
         documents = [plain(one) for one in comparisons]
         for document in documents:
@@ -56,7 +56,7 @@ def list_comparisons(
         print_json(documents)
     elif not comparisons:
         is_all = filters == ComparisonFilter(limit=limit)
-        typer.echo(NONE_YET.format(database_shown(db)) if is_all else NONE_MATCHES)
+        typer.echo(NONE_YET.format(location_of(db)) if is_all else NONE_MATCHES)
     else:
         print_comparisons(make_console(), comparisons)
 
@@ -85,9 +85,9 @@ def show(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Show a comparison's table and verdict, as they were found under its plan."""
-    from qualab.bootstrap import store_named
+    from qualab.bootstrap import store_at
 
-    store = store_named(db)
+    store = store_at(db)
     if flips + texts + leaks > 1:
         raise UsageError("Only one of --flips, --texts and --leaks can be shown", hint="Call `qualab show` for each")
     if flips or texts or leaks:
@@ -190,12 +190,11 @@ def report(
     """Write a report on a comparison, to be read before a release is signed off."""
     from qualab import bootstrap
     from qualab.report.model import report_model
-    from qualab.settings import load
 
     chosen = report_format or SUFFIXES.get(output.suffix.lower() if output else "", ReportFormat.PDF)
-    store, registry = bootstrap.stores_of(load(command_line={"db": db}))
+    store = bootstrap.store_at(db)
     plan_hash = _whole_hash(store, comparison, plan)
-    model = report_model(store, registry, comparison, language, plan_hash=plan_hash)
+    model = report_model(store, store.registry, comparison, language, plan_hash=plan_hash)
     content = bootstrap.renderer(chosen.value)(model)
     if output == STANDARD_OUTPUT:
         sys.stdout.buffer.write(content)
@@ -216,12 +215,12 @@ def prune(
     """Delete old comparisons with everything that belongs to them; never those that are signed off, run or wait."""
     from qualab import bootstrap
     from qualab.run.prune import prune as delete_old
-    from qualab.settings import load
 
     now = bootstrap.now()
     cutoff = before(now, older_than, option="--older-than")
-    registry = bootstrap.registry_of(load(command_line={"db": db}))
-    pruned = delete_old(registry, before=cutoff, label=label, who=who(), now=now, dry_run=dry_run)
+    pruned = delete_old(
+        bootstrap.store_at(db).registry, before=cutoff, label=label, who=who(), now=now, dry_run=dry_run
+    )
     gone = "would delete" if dry_run else "deleted"
     rows = [
         {

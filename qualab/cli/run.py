@@ -28,7 +28,7 @@ from qualab.cli.output import INTERRUPTED, INVALID, complain, exit_code, output_
 from qualab.cli.pair import Managed, ended_by_sigterm, make_folder, while_served, with_managed, with_pins, write_example
 from qualab.errors import QualabError
 from qualab.model.names import ArmName
-from qualab.settings import OPTIONS, load
+from qualab.settings import OPTIONS, keys_of, load
 
 if TYPE_CHECKING:
     from qualab.cli.progress import TerminalProgress
@@ -69,7 +69,7 @@ def preflight(
     job = use_case.look_before(
         bootstrap.pair_services_of(settings),
         settings,
-        keys=bootstrap.keys_of(settings),
+        keys=keys_of(settings),
         progress=progress,
         frozen=frozen.plan if frozen else None,
     )
@@ -108,7 +108,7 @@ def run(
     if settings.output_path:
         make_folder(settings.output_path, hint="Change --output-path")  # no run should end at one that cannot be
     services = bootstrap.services_of(settings)
-    keys = bootstrap.keys_of(settings, managed=managed is not None)
+    keys = keys_of(settings, managed=managed is not None)
     analysis = _start(services, settings, managed, keys=keys, frozen=frozen.plan if frozen else None)
     finish(services, analysis, output_format, folder=settings.output_path)
 
@@ -160,9 +160,9 @@ def resume(
     local = {name: here[name] for name in places if here[name] or (name == "checkpoint" and left_out)}
     # before any server is started for it
     found = check_free(services.store, comparison, runner=services.runner, now=services.clock.now())
-    if bootstrap.registry_of(settings).signoffs(found.id):
+    if services.store.registry.signoffs(found.id):
         raise signed_off(found.id)
-    keys = bootstrap.keys_of(settings, managed=managed is not None)
+    keys = keys_of(settings, managed=managed is not None)
     if found.plan.sequential and managed:
         turns = turns_left(services, found.id, retry_failed=retry_failed)
         analysis = _take_turns(services, found.id, turns, managed, progress, keys=keys, local=local)
@@ -214,13 +214,15 @@ def demo(
     """Run a real comparison on this machine: a small model in llama.cpp, drafter off and on, 240 items."""
     from qualab import bootstrap
     from qualab.cli.query import print_result
+    from qualab.managed.embedded import embedded_pair, prepare_model
     from qualab.run import run as use_case
 
     progress = _progress()
+    say = complain if serve else progress.phase
     with (
         tempfile.TemporaryDirectory(prefix="qualab-demo-") as logs,
         ended_by_sigterm(),
-        bootstrap.embedded_pair(say=complain if serve else progress.phase, log_dir=Path(logs)) as (baseline, candidate),
+        embedded_pair(prepare_model(say=say), log_dir=Path(logs), say=say) as (baseline, candidate),
     ):
         if serve:
             typer.echo(f"OFF={baseline} ON={candidate} MODEL={DEMO_MODEL}")  # as a shell's variables
@@ -235,7 +237,7 @@ def demo(
         job = use_case.start(services, settings, keys={}, progress=progress)
         analysis = run_to_end(job, progress)
     print_result(services.store, analysis.comparison_id, Format.TEXT)
-    typer.echo(f"\nThe results are in {bootstrap.database_shown(settings.db)}; both endpoints are stopped.")
+    typer.echo(f"\nThe results are in {bootstrap.location_of(settings.db)}; both endpoints are stopped.")
     print_next(analysis.comparison_id)
 
 

@@ -52,22 +52,23 @@ def serve(
     from qualab.service.worker import working
 
     common, settings = _settings(given)
-    store, registry = bootstrap.stores_of(common)
+    store = bootstrap.store_at(common.db)
     own_token = _own_token(settings)
-    _check_closed(settings, registry, own_token)
+    _check_closed(settings, store.registry, own_token)
     from qualab.service.api.app import create_app
     from qualab.service.api.server import Server, begin_logging
 
     begin_logging()
     bootstrap.allow_open_files()
     services = bootstrap.services_of(common, store=store)
-    context = context_of(services, registry, settings)
+    context = context_of(services, store.registry, settings)
     with ExitStack() as stack:
         stack.callback(context.planner.close)
         if worker:
             apart = bootstrap.harness_of(common)
-            stack.enter_context(working(context, is_shared=bootstrap.is_server(common.db), harness=apart))
-        app = create_app(context, settings, schema=lambda: bootstrap.current_revision(common), own_token=own_token)
+            is_shared = bootstrap.location_of(common.db).path is None
+            stack.enter_context(working(context, is_shared=is_shared, harness=apart))
+        app = create_app(context, settings, schema=lambda: bootstrap.current_revision(common.db), own_token=own_token)
         _collect_often()
         Server(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
 
@@ -134,12 +135,12 @@ def worker(
     common, settings = _settings(given)
     begin_logging()
     bootstrap.allow_open_files()
-    ended, is_shared = _ended_by_signals(), bootstrap.is_server(common.db)
+    ended, is_shared = _ended_by_signals(), bootstrap.location_of(common.db).path is None
 
     def work() -> None:
-        store, registry = bootstrap.stores_of(common)
+        store = bootstrap.store_at(common.db)
         services = bootstrap.services_of(common, store=store)
-        with working(context_of(services, registry, settings), is_shared=is_shared):
+        with working(context_of(services, store.registry, settings), is_shared=is_shared):
             complain(f"qualab works as {services.runner} (Ctrl-C stops it)")
             ended.wait()
 
@@ -243,7 +244,7 @@ def revoke(
 def _registry(db: str | None) -> Registry:
     from qualab import bootstrap
 
-    return bootstrap.registry_of(load(command_line={"db": db}))
+    return bootstrap.store_at(db).registry
 
 
 def _by() -> Actor:
@@ -263,10 +264,10 @@ def _token(one: Token) -> dict[str, str | None]:
 def upgrade(db: Database = None) -> None:
     """Bring the database to this version's schema."""
     from qualab import bootstrap
+    from qualab.store import upgrade as upgrade_schema
 
-    settings = load(command_line={"db": db})
-    bootstrap.upgrade_database(settings)
-    typer.echo(f"Schema {bootstrap.current_revision(settings)[0]}")
+    upgrade_schema(bootstrap.database_url(db), migrations=bootstrap.share("migrations"))
+    typer.echo(f"Schema {bootstrap.current_revision(db)[0]}")
 
 
 @database.command()
@@ -274,6 +275,6 @@ def current(db: Database = None) -> None:
     """Show the database's schema and this version's."""
     from qualab import bootstrap
 
-    found, head = bootstrap.current_revision(load(command_line={"db": db}))
+    found, head = bootstrap.current_revision(db)
     state = "up to date" if found == head else "run: qualab db upgrade"
     typer.echo(f"database {found or 'empty'}, this version {head} ({state})")

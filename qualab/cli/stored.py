@@ -56,7 +56,7 @@ def compare(
     if other is not None:
         if plan is not None:
             raise UsageError("A plan judges one comparison", hint="Give --margin and the like for two runs")
-        store = bootstrap.store_of(settings)
+        store = bootstrap.store_at(settings.db)
         request = ImportRequest(rule=settings.rule, allowed=finding_codes(allow))
         joined = compare_runs(store, bootstrap.task_facts(), comparison, other, request, now=bootstrap.now())
         with output_may_fail():
@@ -122,7 +122,7 @@ def import_(
         changes=_rule_changes(settings, given),
         label=settings.label,
     )
-    store = bootstrap.store_of(settings)
+    store = bootstrap.store_at(settings.db)
     analysis = import_logs(store, bootstrap.task_facts(), request, now=bootstrap.now())
     with output_may_fail():
         print_result(store, analysis.comparison_id, output_format)
@@ -216,7 +216,7 @@ def sign_off(
     from qualab.run.sign import sign_off as sign
 
     signed = sign(
-        *bootstrap.stores_of(load(command_line={"db": db})),
+        bootstrap.store_at(db),
         comparison,
         signed_by=name,
         note=note,
@@ -241,9 +241,8 @@ def verify(comparison: ComparisonId, *, given: Given, output_format: OutputForma
     from qualab.run.verify import verify as verify_stored
 
     settings = load(command_line=given)
-    store, registry = bootstrap.stores_of(settings)
-    services = bootstrap.services_of(settings, store=store)
-    verification = verify_stored(services, registry, comparison, local=local_data(given.get("data_dir")) or None)
+    services = bootstrap.services_of(settings)
+    verification = verify_stored(services, comparison, local=local_data(given.get("data_dir")) or None)
     if output_format is Format.JSON:
         print_json(plain(verification))
     else:

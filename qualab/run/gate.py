@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import TypeAdapter, ValidationError
 
+from qualab.clock import SystemClock
 from qualab.errors import (
     ComparisonNotFound,
     EndpointMisconfigured,
@@ -23,7 +24,7 @@ from qualab.errors import (
     error_class,
 )
 from qualab.model.names import ComparisonStatus
-from qualab.model.ports import Clock, ComparisonFilter
+from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import MetricsSummary, VerdictSummary, not_found
 from qualab.model.report import GateResult
 from qualab.run.prune import runner_of
@@ -31,7 +32,6 @@ from qualab.run.prune import runner_of
 if TYPE_CHECKING:
     from qualab.endpoints.remote import Service
     from qualab.store import Store
-    from qualab.store.registry import Registry
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -41,17 +41,15 @@ NO_ANSWER = "The server's answer is none of a qualab service"
 NO_SERVICE = "Name a server of `qualab serve`, of this version or a newer one"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StoredVerdicts:
     """A database that this process opens itself."""
 
     store: Store
-    registry: Registry
-    clock: Clock
 
     async def latest(self, label: str) -> str:
         """The id of the newest comparison with a label. Raises ComparisonNotFound."""
-        found = self.registry.page(ComparisonFilter(label=label, limit=1)).entries
+        found = self.store.registry.page(ComparisonFilter(label=label, limit=1)).entries
         if not found:
             raise _nothing_labelled(label)
         return found[0].id
@@ -60,9 +58,9 @@ class StoredVerdicts:
         """Raises ComparisonNotFound."""
         with suppress(ComparisonNotFound):  # a beginning of its id will do, once it has a plan
             comparison_id = self.store.get(comparison_id).id
-        summary = self.registry.summary(comparison_id)
+        summary = self.store.registry.summary(comparison_id)
         is_running = summary.status is ComparisonStatus.RUNNING and not summary.is_requested
-        if is_running and runner_of(self.store, summary.id, now=self.clock.now()) is None:
+        if is_running and runner_of(self.store, summary.id, now=SystemClock().now()) is None:
             summary = replace(summary, status=ComparisonStatus.INTERRUPTED)
         return VerdictSummary.of(summary)
 
@@ -81,7 +79,7 @@ class StoredVerdicts:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ServedVerdicts:
     """A server of `qualab serve`."""
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from qualab.bootstrap import store_named
+from qualab.bootstrap import store_at
 from qualab.cli.run import print_next
 from qualab.errors import StoreFull
 from qualab.model.items import Answer
@@ -245,7 +245,7 @@ def test_a_reasoning_model_runs_with_thinking_on_cut_and_off(
     assert any(
         "Thoughts were cut by the limit on tokens: 30 in the" in one for one in english(found["caveats"])
     ) == bool(n_cut)
-    with store_named(None) as store:
+    with store_at(None) as store:
         kept = [one.reply for one in store.answers(done.comparison_id, arm=ArmName.CANDIDATE)]
     assert all(one.reasoning and thinks.startswith(one.reasoning) for one in kept)
     assert all((one.reasoning == thinks) is (one.text is not None) for one in kept)
