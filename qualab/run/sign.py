@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from qualab.store import Store
 
 
-def signoff_line(analysis: Analysis, comparison: Comparison) -> str:
-    """For a person."""
-    obstacles = signoff_obstacles(analysis, comparison)
-    return f"Sign-off: no ({'; '.join(ENGLISH.reasons(obstacles))})" if obstacles else "Sign-off: possible"
-
-
 def signoff_obstacles(analysis: Analysis, comparison: Comparison) -> tuple[Reason, ...]:
     """Why this analysis may not stand for a release; empty where it may.
 
