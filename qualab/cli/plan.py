@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
+from qualab import bootstrap
 from qualab.cli.options import Format, Given, OutputFormat, settings_options
 from qualab.cli.output import complain, print_json, write_file
 from qualab.errors import InvalidValue, UsageError
@@ -89,7 +90,6 @@ def plan(
 
 
 def _planned(settings: Settings, beliefs: suite.Given, pilot: str | None) -> Planning:
-    from qualab import bootstrap
     from qualab.planning.suite import pilot_of, plan_comparison
     from qualab.run.pins import LocalPins
     from qualab.run.prepare import local_of, make_plan, task_options
@@ -105,7 +105,6 @@ def _planned(settings: Settings, beliefs: suite.Given, pilot: str | None) -> Pla
 
 def _freeze(planning: Planning, settings: Settings, given: Given, output: Path, *, force: bool) -> str:
     """Writes the plan file, and tells what was done. Raises UsageError where the file holds something else."""
-    from qualab import bootstrap
     from qualab.model.canonical import plan_hash
     from qualab.run.prepare import FrozenPlan, to_document
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from qualab import bootstrap
 from qualab.cli.options import (
     ComparisonId,
     Database,
@@ -57,7 +58,6 @@ def preflight(
 
     Asks a few short requests, stores nothing, and exits with 0, or with 4 where the pair cannot be compared.
     """
-    from qualab import bootstrap
     from qualab.cli.plan import load_frozen, read_frozen
     from qualab.report.terminal import make_console, print_preflight
     from qualab.report.words import shown
@@ -94,7 +94,6 @@ def run(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Compare two endpoints: ask both every item, score, test, and say whether quality is equivalent."""
-    from qualab import bootstrap
     from qualab.cli.plan import load_frozen, read_frozen
     from qualab.run.run import takes_turns
     from qualab.settings import check_given
@@ -145,7 +144,6 @@ def resume(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Go on with a comparison that was stopped, interrupted or killed; asks only what is missing."""
-    from qualab import bootstrap
     from qualab.model.registry import signed_off
     from qualab.run import run as use_case
     from qualab.run.prepare import local_of
@@ -212,7 +210,6 @@ def demo(
     db: Database = None,
 ) -> None:
     """Run a real comparison on this machine: a small model in llama.cpp, drafter off and on, 240 items."""
-    from qualab import bootstrap
     from qualab.cli.query import print_result
     from qualab.managed.embedded import embedded_pair, prepare_model
     from qualab.run import run as use_case
@@ -250,12 +247,11 @@ def _progress() -> TerminalProgress:
 
 def run_to_end(job: Coroutine[Any, Any, T], progress: TerminalProgress) -> T:
     """Run a job; whatever ends it early, Ctrl-C and SIGTERM too, says how to go on."""
-    from qualab.bootstrap import run_async
     from qualab.run.prune import resume_hint
 
     before = signal.getsignal(signal.SIGTERM)
     try:
-        return run_async(_cancelled_by_sigterm(job))
+        return bootstrap.run_async(_cancelled_by_sigterm(job))
     except (KeyboardInterrupt, asyncio.CancelledError):
         job.close()
         progress.finished()

@@ -23,6 +23,7 @@ from qualab.errors import (
     TooManyRequests,
     error_class,
 )
+from qualab.model.comparison import Analysis
 from qualab.model.names import ComparisonStatus
 from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import MetricsSummary, VerdictSummary, not_found
@@ -64,19 +65,11 @@ class StoredVerdicts:
             summary = replace(summary, status=ComparisonStatus.INTERRUPTED)
         return VerdictSummary.of(summary)
 
-    async def metrics(self, comparison_id: str) -> MetricsSummary:
+    async def metrics(self, comparison_id: str) -> Analysis:
         """Raises ComparisonNotFound."""
-        analysis = self.store.analysis(comparison_id)
-        if analysis is None:
-            raise not_found(comparison_id)
-        return MetricsSummary(
-            comparison_id=analysis.comparison_id,
-            plan_hash=analysis.plan_hash,
-            verdict=analysis.verdict,
-            reasons=analysis.reasons,
-            caveats=analysis.caveats,
-            metrics=analysis.metrics,
-        )
+        if analysis := self.store.analysis(comparison_id):
+            return analysis
+        raise not_found(comparison_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,6 @@ from qualab.run.prepare import (
     PairServices,
     Run,
     Services,
-    TokenSource,
     check_frozen,
     check_unchanged,
     in_random_order,
@@ -285,7 +284,6 @@ async def _prepared(
     infos = await inspect_arms(endpoints, model=settings.model)
     scores = any(task.kind is RequestKind.LOGLIKELIHOOD for task in plan.tasks)
     named = services.named_tokenizer(settings.tokenizer) if scores and settings.tokenizer else None
-    tokens = TokenSource(endpoint=endpoints[BASELINE], model=settings.model, named=named)
     if scores and named is None and not infos[BASELINE].tokenizes:
         raise EndpointMisconfigured(
             f"{infos[BASELINE].url} offers no /tokenize, and log-likelihood tasks need token ids",
@@ -293,7 +291,7 @@ async def _prepared(
         )
     seed, n_stages = settings.seed, settings.looks or 1
     ordered = await in_thread(services, lambda: in_random_order(tasks.render(), seed=seed, n_stages=n_stages))
-    items = await with_requests(ordered, sampling=plan.sampling, tokens=tokens)
+    items = await with_requests(ordered, sampling=plan.sampling, endpoint=endpoints[BASELINE], named=named)
     checked = await check_arms(endpoints, plan, items, infos, Before())
     pins = await find_pins(services.pins, plan.pins, local, checked.engines, say=progress.phase)
     return _Prepared(tasks=tasks, plan=plan, items=items, checked=checked, pins=pins)

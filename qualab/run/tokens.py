@@ -21,7 +21,7 @@ from qualab.model.engine import FirstTokens, FirstTokensSeen, PairKind, Tokenize
 from qualab.model.items import Item
 from qualab.model.names import ArmName, RequestKind
 from qualab.run.ask import alive
-from qualab.run.prepare import Run, TokenSource
+from qualab.run.prepare import Run, token_ids
 from qualab.stats.noise import first_difference
 
 if TYPE_CHECKING:
@@ -129,10 +129,10 @@ async def _ask_tokens(run: Run, pairs: Sequence[Pair]) -> tuple[Places, TokensLa
             services.open_endpoint(run.endpoints[arm].url, policy=policy, key=run.keys.get(arm)) as endpoint,
         ):
             named = services.named_tokenizer(name) if name else None
-            source = TokenSource(endpoint=endpoint, model=run.plan.sampling.model, named=named)
             for start in range(0, len(pairs), CHUNK):
                 chunk = pairs[start : start + CHUNK]
-                tokens = await source.encode([text for pair in chunk for text in pair.texts])
+                texts = [text for pair in chunk for text in pair.texts]
+                tokens = await token_ids(texts, endpoint=endpoint, model=run.plan.sampling.model, named=named)
                 places |= {pair.place: first_difference(*(tokens[text] for text in pair.texts)) for pair in chunk}
     except TimeoutError:
         return places, TokensLack.TIME
