@@ -15,9 +15,7 @@ import yaml
 from pydantic import (
     AfterValidator,
     AliasChoices,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -158,8 +156,8 @@ def _named(form: str, described: str) -> AfterValidator:
     return AfterValidator(checked)
 
 
-def _image(value: str | None) -> str | None:
-    if value and (re.search(r"\s", value) or ("@" in value and not digest_of(value))):
+def _image(value: str) -> str:
+    if re.search(r"\s", value) or ("@" in value and not digest_of(value)):
         hint = "It ends with @sha256: and 64 lower-case hex digits"
         raise InvalidValue(f"image: {value} is no image with a digest", hint=hint)
     return value
@@ -171,8 +169,6 @@ Margin = _must(
     lambda x: SMALLEST_MARGIN <= x < 1,
     f"a fraction between 0 and 1, as 0.02 for 2 percentage points, and at least {SMALLEST_MARGIN:g}",
 )
-Runs = _must(lambda n: 1 <= n <= 9, "1 to 9")
-Image = AfterValidator(_image)
 
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_tuple)]
 Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_as_tuple)]
@@ -189,25 +185,6 @@ Containers = Annotated[ByArm, _named(_NAME, "NAME")]
 Costs = Annotated[
     DrafterCosts, NoDecode, _text(_numbers), _must(lambda costs: min(costs.draft, costs.overhead) >= 0, "0 or more")
 ]
-
-
-class NoiseSettings(BaseModel):
-    """The mapping `noise_floor` of a file; the flags of the same names win over it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    runs: Annotated[int, Runs] = 1
-    concurrency: Annotated[int | None, Count] = None
-
-
-class PinSettings(BaseModel):
-    """The mapping `pins` of a file; the flags of the same names win over it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    image: Annotated[str, Image] = ""
-    revision: str = ""
-    checkpoint: str = ""
 
 
 class Settings(BaseSettings):
@@ -246,8 +223,7 @@ class Settings(BaseSettings):
     sequential: bool = Field(
         False, description="Ask the candidate after the baseline, on one device. Never signed off."
     )
-    noise_floor: NoiseSettings | None = None
-    noise_floor_runs: Annotated[int | None, Runs] = Field(
+    noise_floor_runs: Annotated[int | None, _must(lambda n: 1 <= n <= 9, "1 to 9")] = Field(
         None, description="Further runs of the baseline alone, afterwards."
     )
     noise_floor_concurrency: Annotated[int | None, Count] = Field(
@@ -309,9 +285,10 @@ class Settings(BaseSettings):
         0.0, description="Share of accepted draft tokens below which a task is INVALID."
     )
     allow_unobserved: bool = Field(False, description="Let a verdict stand where nothing tells that the drafter ran.")
-    pins: PinSettings | None = None
-    image: Annotated[str | None, Image] = Field(None, description="Image that both arms run, as NAME@sha256:DIGEST.")
-    revision: str | None = Field(None, description="Commit of the checkpoint that both arms serve.")
+    image: Annotated[str, AfterValidator(_image)] = Field(
+        "", description="Image that both arms run, as NAME@sha256:DIGEST."
+    )
+    revision: str = Field("", description="Commit of the checkpoint that both arms serve.")
     checkpoint: str | None = Field(None, description="The checkpoint's folder on this machine: its hash pins it.")
     pods: Pods = Field(
         default_factory=dict,
@@ -339,13 +316,6 @@ class Settings(BaseSettings):
     candidate_api_key: SecretStr | None = Field(None, validation_alias="QUALAB_CANDIDATE_API_KEY")
 
     @property
-    def pin_names(self) -> PinSettings:
-        """The mapping `pins` with what is given by itself in its place."""
-        base = self.pins or PinSettings()
-        given = {"image": self.image, "revision": self.revision, "checkpoint": self.checkpoint}
-        return base.model_copy(update={name: value for name, value in given.items() if value is not None})
-
-    @property
     def policy(self) -> RequestPolicy:
         return RequestPolicy(
             concurrency=self.concurrency,
@@ -361,12 +331,9 @@ class Settings(BaseSettings):
 
     @property
     def noise_plan(self) -> NoisePlan | None:
-        """None where neither the mapping nor a flag asks for runs."""
-        base, runs = self.noise_floor or NoiseSettings(), self.noise_floor_runs
-        if self.noise_floor is None and runs is None:
+        if self.noise_floor_runs is None:
             return None
-        concurrency = self.noise_floor_concurrency or base.concurrency or self.concurrency
-        return NoisePlan(runs=runs or base.runs, concurrency=concurrency)
+        return NoisePlan(runs=self.noise_floor_runs, concurrency=self.noise_floor_concurrency or self.concurrency)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -468,8 +435,7 @@ def load(
 
 
 def _name(error: Any) -> str:
-    parts = ("NoiseSettings", "PinSettings", "DrafterCosts")
-    return ".".join(str(part) for part in error["loc"] if not str(part).endswith(parts))
+    return ".".join(str(part) for part in error["loc"] if not str(part).endswith("DrafterCosts"))
 
 
 def _message(error: Any) -> str:

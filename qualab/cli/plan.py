@@ -174,8 +174,8 @@ def _experiment_settings(settings: Settings, given: Given) -> dict[str, Any]:
     kept = settings.model_dump(mode="json", include=set(PLAN_FIELDS))
     kept |= {name: str(given[name]) for name in PLACE_FIELDS if given.get(name)}
     kept |= {name: arms_text(getattr(settings, name)) for name in ("pods", "containers") if given.get(name)}
-    if settings.pin_names.checkpoint:
-        kept["checkpoint"] = str(Path(settings.pin_names.checkpoint).resolve())
+    if settings.checkpoint:
+        kept["checkpoint"] = str(Path(settings.checkpoint).resolve())
     if settings.data_dir:
         kept["data_dir"] = str(settings.data_dir.resolve())
     kept["include_path"] = ",".join(str(path.resolve()) for path in settings.include_path)

@@ -118,6 +118,7 @@ async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: 
             state = await _ended(source, comparison_id, poll_s=poll_s, say=say)
             if state.verdict is None:
                 raise _unfinished(state)
+            found: Analysis | MetricsSummary
             found = await _patiently(lambda: source.metrics(state.id), poll_s=poll_s, say=say)
     except TimeoutError as exc:
         raise GateTimedOut(

@@ -131,12 +131,11 @@ def _commits(plan: Plan) -> dict[str, str]:
 
 def local_of(settings: Settings) -> dict[str, str]:
     """Where this machine finds things: kept with the comparison, not in its plan."""
-    checkpoint = settings.pin_names.checkpoint
     return {
         "data_dir": str(settings.data_dir.resolve()) if settings.data_dir else "",
         "include_path": "\n".join(str(path.resolve()) for path in settings.include_path),
         "tokenizer": settings.tokenizer,
-        "checkpoint": str(Path(checkpoint).resolve()) if checkpoint else "",
+        "checkpoint": str(Path(settings.checkpoint).resolve()) if settings.checkpoint else "",
         "pods": arms_text(settings.pods),
         "containers": arms_text(settings.containers),
     }
@@ -169,9 +168,7 @@ def make_plan(
         # a loss has half the level, as in a two-sided test
         looks=LookPlan(n_looks=settings.looks, harm_alpha=settings.alpha / 2.0) if settings.looks else None,
         noise_floor=settings.noise_plan,
-        pins=Pins(
-            image=settings.pin_names.image, revision=settings.pin_names.revision, checkpoint_hash=checkpoint_hash
-        ),
+        pins=Pins(image=settings.image, revision=settings.revision, checkpoint_hash=checkpoint_hash),
         drafter_costs=settings.drafter_costs,
         sequential=settings.sequential,
     )

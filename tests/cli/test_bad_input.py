@@ -87,7 +87,6 @@ def test_a_run_that_cannot_be_is_one_clear_line(  # noqa: PLR0917
     [
         ("gen_kwargs: {temprature: 0.7}", "Did you mean temperature?"),
         ("looks: 2.5", "looks"),
-        ("noise_floor: {run: 2}", "noise_floor"),
     ],
 )
 def test_a_setting_in_a_file_that_cannot_be(

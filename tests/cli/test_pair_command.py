@@ -288,7 +288,7 @@ def test_the_pair_file_pins_what_no_flag_or_file_does(qualab: Command, fake: Fak
     other = DIGEST.replace("0", "2")
     fake.write(command=SCRIPTED, image=DIGEST, revision=COMMIT)
     experiment = tmp_path / "experiment.yaml"
-    experiment.write_text(f"pins: {{image: {other}}}\n")
+    experiment.write_text(f"image: {other}\n")
     done = qualab("run", experiment, "--managed", fake.path, "--tasks", "demo_arithmetic", "--limit", 2)
     assert done.code == 3, done.err
     pins = json.loads(qualab("show", done.comparison_id, "--format", "json").out)["comparison"]["plan"]["pins"]

@@ -38,7 +38,7 @@ def test_a_pinned_pair_is_verified_and_shown_with_what_keeps_it_from_sign_off(
     kubectl(command)
     Path("experiment.yaml").write_text(
         f"baseline: {pair[0].url}\ncandidate: {pair[1].url}\nmodel: scripted\ntasks: [demo_arithmetic]\nlimit: 3\n"
-        f"pins: {{image: {IMAGE}, revision: '{COMMIT}'}}\npods: {{baseline: serving/off, candidate: serving/on}}\n",
+        f"image: {IMAGE}\nrevision: '{COMMIT}'\npods: {{baseline: serving/off, candidate: serving/on}}\n",
         encoding="utf-8",
     )
     done = qualab("run", "experiment.yaml")

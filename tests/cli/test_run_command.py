@@ -354,7 +354,7 @@ def test_a_noise_floor_is_measured_shown_and_kept_out_of_the_export(
     file = tmp_path / "experiment.yaml"
     file.write_text(
         f"baseline: {pair[0].url}\ncandidate: {pair[1].url}\nmodel: scripted\ntasks: [demo_arithmetic]\n"
-        "limit: 30\nnoise_floor: {runs: 1, concurrency: 3}\n",
+        "limit: 30\nnoise_floor_runs: 1\nnoise_floor_concurrency: 3\n",
         encoding="utf-8",
     )
     done = qualab("run", file, "--noise_floor_runs", 2, "--output_path", tmp_path / "out")
