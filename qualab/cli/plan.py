@@ -14,7 +14,6 @@ from qualab import bootstrap
 from qualab.cli.options import Format, Given, OutputFormat, settings_options
 from qualab.cli.output import complain, print_json, write_file
 from qualab.errors import InvalidValue, UsageError
-from qualab.model.plan import arms_text
 from qualab.settings import (
     ENV_PREFIX,
     OPTIONS,
@@ -138,48 +137,36 @@ def _freeze(planning: Planning, settings: Settings, given: Given, output: Path, 
 
 def _figures(planning: Planning) -> dict[str, Any]:
     """The planning figures that a person looks for in the file."""
-
-    def rounded(figures: dict[str, Any]) -> dict[str, Any]:
-        return {name: round(one, 6) if isinstance(one, float) else one for name, one in figures.items()}
-
-    metrics = {
-        one.id: rounded(
-            {
-                "items": one.asked.n_items,
-                "margin": one.margin,
-                "discordance": one.belief.discordance,
-                "power": one.power,
-                "power_with_missing": one.power_missing,
-                "power_with_looks": one.power_looks,
-                "provable_margin": one.provable_margin,
-                "items_needed": one.items_needed,
-                "items_needed_alone": one.items_needed_alone,
-            }
-        )
-        for one in planning.metrics
-    }
-    head = {
+    names = {name: name for name in ("margin", "power", "provable_margin", "items_needed", "items_needed_alone")}
+    names |= {"power_with_missing": "power_missing", "power_with_looks": "power_looks"}
+    figures: dict[str, Any] = {
         "joint_power": planning.joint_power,
         "expected_missing": planning.expected_missing,
         "requests": planning.n_requests,
+        "metrics": {
+            one.id: {"items": one.asked.n_items, "discordance": one.belief.discordance}
+            | {name: getattr(one, part) for name, part in names.items()}
+            for one in planning.metrics
+        },
+        "cannot_be_proven": list(planning.unproven),
     }
-    return {**rounded(head), "metrics": metrics, "cannot_be_proven": list(planning.unproven)}
+    return _rounded(figures)
+
+
+def _rounded(figure: Any) -> Any:
+    if isinstance(figure, dict):
+        return {name: _rounded(part) for name, part in figure.items()}
+    return round(figure, 6) if isinstance(figure, float) else figure
 
 
 def _experiment_settings(settings: Settings, given: Given) -> dict[str, Any]:
-    """What a plan file keeps: everything that makes the plan, where its items are, and other places that were named.
+    """What a plan file keeps: all that makes the plan, where this machine finds things, and other places that were
+    named in the experiment file or on the command line."""
+    from qualab.run.prepare import local_of
 
-    `given` is what the experiment file and the command line hold; what the environment holds stays there.
-    """
     kept = settings.model_dump(mode="json", include=set(PLAN_FIELDS))
     kept |= {name: str(given[name]) for name in PLACE_FIELDS if given.get(name)}
-    kept |= {name: arms_text(getattr(settings, name)) for name in ("pods", "containers") if given.get(name)}
-    if settings.checkpoint:
-        kept["checkpoint"] = str(Path(settings.checkpoint).resolve())
-    if settings.data_dir:
-        kept["data_dir"] = str(settings.data_dir.resolve())
-    kept["include_path"] = ",".join(str(path.resolve()) for path in settings.include_path)
-    kept["tokenizer"] = settings.tokenizer
+    kept |= local_of(settings) | {"include_path": ",".join(str(path.resolve()) for path in settings.include_path)}
     return {name: one for name, one in kept.items() if one or (name in PLAN_FIELDS and one is not None)}
 
 

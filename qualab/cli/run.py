@@ -29,15 +29,13 @@ from qualab.cli.output import INTERRUPTED, INVALID, complain, exit_code, output_
 from qualab.cli.pair import Managed, ended_by_sigterm, make_folder, while_served, with_managed, with_pins, write_example
 from qualab.errors import QualabError
 from qualab.model.names import ArmName
-from qualab.settings import OPTIONS, keys_of, load
+from qualab.settings import OPTIONS, check_given, keys_of, load
 
 if TYPE_CHECKING:
     from qualab.cli.progress import TerminalProgress
     from qualab.model.comparison import Analysis
-    from qualab.model.plan import Plan
     from qualab.run.preflight import Keys
     from qualab.run.prepare import Services
-    from qualab.settings import Settings
 
 T = TypeVar("T")
 DEMO_MODEL, DEMO_CONCURRENCY = "smollm2", 8
@@ -95,40 +93,32 @@ def run(
 ) -> None:
     """Compare two endpoints: ask both every item, score, test, and say whether quality is equivalent."""
     from qualab.cli.plan import load_frozen, read_frozen
-    from qualab.run.run import takes_turns
-    from qualab.settings import check_given
+    from qualab.model.reason import Reason
+    from qualab.report.words import ENGLISH
+    from qualab.run import run as use_case
 
     frozen = read_frozen(experiment)
     given = with_managed(given, managed, planned=frozen.settings if frozen else {})
     settings = load_frozen(frozen, given) if frozen else with_pins(load(file=experiment, command_line=given), managed)
     if settings.sequential and managed is None:
-        raise takes_turns()
+        raise use_case.takes_turns()
     check_given(settings)  # before any server is started for it
     if settings.output_path:
         make_folder(settings.output_path, hint="Change --output-path")  # no run should end at one that cannot be
     services = bootstrap.services_of(settings)
     keys = keys_of(settings, managed=managed is not None)
-    analysis = _start(services, settings, managed, keys=keys, frozen=frozen.plan if frozen else None)
-    finish(services, analysis, output_format, folder=settings.output_path)
-
-
-def _start(
-    services: Services, settings: Settings, managed: Path | None, *, keys: Keys, frozen: Plan | None
-) -> Analysis:
-    from qualab.model.reason import Reason
-    from qualab.report.words import ENGLISH
-    from qualab.run import run as use_case
-    from qualab.run.run import begin
-
-    progress = _progress()
-    if not (settings.sequential and managed):
+    progress, plan = _progress(), frozen.plan if frozen else None
+    if settings.sequential and managed:
+        complain(ENGLISH.reason(Reason("arm-by-arm")))
+        with while_served(managed, progress, [ArmName.BASELINE]):
+            begun = use_case.begin(services, settings, keys=keys, progress=progress, frozen=plan)
+            comparison_id = run_to_end(begun, progress)
+        analysis = _take_turns(services, comparison_id, [ArmName.CANDIDATE], managed, progress, keys=keys)
+    else:
         with while_served(managed, progress):
-            return run_to_end(use_case.start(services, settings, keys=keys, progress=progress, frozen=frozen), progress)
-    complain(ENGLISH.reason(Reason("arm-by-arm")))
-    with while_served(managed, progress, [ArmName.BASELINE]):
-        job = begin(services, settings, keys=keys, progress=progress, frozen=frozen)
-        comparison_id = run_to_end(job, progress)
-    return _take_turns(services, comparison_id, [ArmName.CANDIDATE], managed, progress, keys=keys)
+            job = use_case.start(services, settings, keys=keys, progress=progress, frozen=plan)
+            analysis = run_to_end(job, progress)
+    finish(services, analysis, output_format, folder=settings.output_path)
 
 
 @settings_options("checkpoint", "pods", "containers", "api_key_file", "data_dir", "db")
@@ -148,7 +138,6 @@ def resume(
     from qualab.run import run as use_case
     from qualab.run.prepare import local_of
     from qualab.run.prune import check_free
-    from qualab.run.run import turns_left
 
     settings = load(command_line=given)
     progress = _progress()
@@ -162,7 +151,7 @@ def resume(
         raise signed_off(found.id)
     keys = keys_of(settings, managed=managed is not None)
     if found.plan.sequential and managed:
-        turns = turns_left(services, found.id, retry_failed=retry_failed)
+        turns = use_case.turns_left(services, found.id, retry_failed=retry_failed)
         analysis = _take_turns(services, found.id, turns, managed, progress, keys=keys, local=local)
     else:
         with while_served(managed, progress):
