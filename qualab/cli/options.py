@@ -19,7 +19,7 @@ from qualab.errors import InvalidValue, UsageError
 from qualab.model.plan import FindingCode
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-DURATION = re.compile(r"(\d{1,6})([smhdw])")
+DURATION = re.compile(r"(\d{1,5})([smhdw])")
 
 
 class Format(StrEnum):
@@ -122,18 +122,10 @@ def duration(text: str, *, option: str) -> timedelta:
     return timedelta(**{UNITS[match[2]]: int(match[1])})
 
 
-def before(now: datetime, text: str, *, option: str) -> datetime:
-    """Read a duration, and go back by it as far as times go. Raises InvalidValue."""
-    try:
-        return now - duration(text, option=option)
-    except OverflowError:
-        return datetime.min.replace(tzinfo=UTC)
-
-
 def moment_of(text: str, *, option: str, now: datetime) -> datetime:
     """Read a date or time (UTC where it names no zone), or an age before now. Raises InvalidValue."""
     if DURATION.fullmatch(text.strip()):
-        return before(now, text, option=option)
+        return now - duration(text, option=option)
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -150,13 +151,8 @@ def _figures(planning: Planning) -> dict[str, Any]:
         },
         "cannot_be_proven": list(planning.unproven),
     }
-    return _rounded(figures)
-
-
-def _rounded(figure: Any) -> Any:
-    if isinstance(figure, dict):
-        return {name: _rounded(part) for name, part in figure.items()}
-    return round(figure, 6) if isinstance(figure, float) else figure
+    rounded: dict[str, Any] = json.loads(json.dumps(figures), parse_float=lambda text: round(float(text), 6))
+    return rounded
 
 
 def _experiment_settings(settings: Settings, given: Given) -> dict[str, Any]:

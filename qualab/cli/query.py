@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qualab import bootstrap
-from qualab.cli.options import ComparisonId, Database, Format, OutputFormat, PlanHash, before, moment_of
+from qualab.cli.options import ComparisonId, Database, Format, OutputFormat, PlanHash, duration, moment_of
 from qualab.cli.output import print_json, who, write_file
 from qualab.errors import UsageError
 from qualab.model.names import ComparisonStatus, Language, ReportFormat, Verdict
@@ -212,7 +212,7 @@ def prune(
     from qualab.run.prune import prune as delete_old
 
     now = bootstrap.now()
-    cutoff = before(now, older_than, option="--older-than")
+    cutoff = now - duration(older_than, option="--older-than")
     pruned = delete_old(
         bootstrap.store_at(db).registry, before=cutoff, label=label, who=who(), now=now, dry_run=dry_run
     )

@@ -60,7 +60,7 @@ class Services(PairServices):
     """Names this process in claims, as "host:pid:nonce"."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Run:
     """One comparison being carried out: what its steps share."""
 

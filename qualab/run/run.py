@@ -232,15 +232,7 @@ async def _begun(
             local=local_of(settings),
         )
         services.store.create(comparison, prepared.items)
-        run = Run(
-            services=services,
-            comparison=comparison,
-            tasks=prepared.tasks,
-            items=prepared.items,
-            endpoints=endpoints,
-            keys=keys,
-            progress=progress,
-        )
+        run = Run(services, comparison, prepared.tasks, prepared.items, endpoints, keys, progress)
         with way_on(run.id), claimed(services, run.id):
             _record(run, prepared.checked, prepared.pins)
             yield run
@@ -314,15 +306,7 @@ async def _reopened(
     urls = {arm: comparison.baseline_url if arm is BASELINE else comparison.candidate_url for arm in arms}
     _check_endpoints(services, urls.values())
     async with open_arms(services, urls, policy=comparison.plan.policy, keys=keys) as endpoints:
-        run = Run(
-            services=services,
-            comparison=comparison,
-            tasks=tasks,
-            items=items,
-            endpoints=endpoints,
-            keys=keys,
-            progress=progress,
-        )
+        run = Run(services, comparison, tasks, items, endpoints, keys, progress)
         with way_on(run.id), claimed(services, run.id):
             if len(endpoints) > 1:
                 progress.phase("Checking both endpoints")

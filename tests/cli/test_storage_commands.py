@@ -117,8 +117,3 @@ def test_an_age_that_is_none_is_refused(qualab: Command, age: str) -> None:
     assert refused.code == 2
     assert f"'{age}' is no duration" in refused.err
     assert "90d" in refused.err
-
-
-def test_an_age_before_all_times_finds_nothing(qualab: Command, store: Store) -> None:
-    store.create(make_comparison(created_at=NOW - OLD), [])
-    assert qualab("prune", "--older-than", "999999w").out == "deleted 0, kept 0\n"
