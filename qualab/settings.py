@@ -96,24 +96,20 @@ def _yaml(text: str) -> Any:
 
 def parse_shares(text: str) -> dict[str, float]:
     """Read "0.05", "gsm8k=0.02" or both; a number without a name stands under "". Raises InvalidValue."""
-    shares = {}
-    for part in text.split(","):
-        name, _, number = part.rpartition("=")
-        try:
-            shares[name.strip()] = float(number)
-        except ValueError as exc:
-            raise InvalidValue(f"'{part.strip()}' is not of the form 0.05 or name=0.05", hint=f"Given: {text}") from exc
-    return shares
+    try:
+        return {name: float(number) for name, number in _numbers(text, may_lack_name=True).items()}
+    except ValueError as exc:
+        raise InvalidValue(f"'{text}' is not of the form 0.05 or name=0.05", hint="As 0.05,gsm8k=0.02") from exc
 
 
-def _numbers(value: str) -> dict[str, str]:
+def _numbers(value: str, *, may_lack_name: bool = False) -> dict[str, str]:
     """Read "gsm8k=0.01,kobest=0.03"."""
     numbers = {}
     for part in value.split(","):
-        name, equals, text = part.rpartition("=")
-        if not equals or not name.strip():
+        name, _, text = (side.strip() for side in part.rpartition("="))
+        if not name and not may_lack_name:
             raise ValueError(f"'{part.strip()}' is not of the form name=number")
-        numbers[name.strip()] = text.strip()
+        numbers[name] = text
     return numbers
 
 
