@@ -503,12 +503,15 @@ def keys_of(settings: Settings, *, managed: bool = False) -> dict[ArmName, str |
 
 
 def _key(value: SecretStr | None, path: Path | None) -> str | None:
-    if value is not None and value.get_secret_value().strip():
-        return value.get_secret_value().strip()
+    given = value.get_secret_value().strip() if value else ""
+    return given or (read_secret(path, "key") if path else "") or None
+
+
+def read_secret(path: Path, kind: str) -> str:
+    """Read a file that holds one key or token and nothing else. Raises UsageError."""
     try:
-        return path.read_text(encoding="utf-8").strip() or None if path else None
+        return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
-        raise UsageError(
-            f"Cannot read the key file {path}: {reason}", hint="It holds one key and nothing else"
-        ) from exc
+        hint = f"It holds one {kind} and nothing else"
+        raise UsageError(f"Cannot read the {kind} file {path}: {reason}", hint=hint) from exc

@@ -21,7 +21,7 @@ from qualab.cli.options import Database, Format, Given, OutputFormat, duration, 
 from qualab.cli.output import complain, who
 from qualab.errors import InvalidValue, StoreLocked, StoreUnavailable, UsageError
 from qualab.model.registry import Scope
-from qualab.settings import load
+from qualab.settings import load, read_secret
 
 if TYPE_CHECKING:
     from qualab.model.registry import Token
@@ -51,12 +51,16 @@ def serve(
     given: Given,
 ) -> None:
     """Serve the REST API and web pages, with a worker. Every setting can be given as QUALAB_SERVE_NAME, too."""
+    from qualab.service.access import token_of
     from qualab.service.context import context_of
     from qualab.service.worker import working
 
     common, settings = _settings(given)
     store = bootstrap.store_at(common.db)
-    own_token = _own_token(settings)
+    own_token, file = None, settings.token_file
+    if file:
+        text = read_secret(file, "token")
+        own_token = token_of(text, name=f"The token file {file}", scope=Scope.ADMIN, now=bootstrap.now())
     _check_closed(settings, store.registry, own_token)
     from qualab.service.api.app import create_app
     from qualab.service.api.server import Server, begin_logging
@@ -72,7 +76,9 @@ def serve(
             is_shared = bootstrap.location_of(common.db).path is None
             stack.enter_context(working(context, is_shared=is_shared, harness=apart))
         app = create_app(context, settings, schema=lambda: bootstrap.current_revision(common.db), own_token=own_token)
-        _collect_often()
+        # a command collects garbage as seldom as it can; a service often, so that nobody waits long while it does
+        gc.freeze()
+        gc.set_threshold(5_000, 20, 50)
         Server(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
 
 
@@ -83,26 +89,6 @@ def _settings(given: Given) -> tuple[Settings, ServiceSettings]:
     own = {name: value for name, value in given.items() if name in ServiceSettings.model_fields and name != "data_dir"}
     common = load(command_line={name: value for name, value in given.items() if name not in own})
     return common, load_service(**own, data_dir=common.data_dir)
-
-
-def _collect_often() -> None:
-    """A command collects garbage as seldom as it can; a service often, so that nobody waits long while it does."""
-    gc.freeze()
-    gc.set_threshold(5_000, 20, 50)
-
-
-def _own_token(settings: ServiceSettings) -> Token | None:
-    """That of the token file. Raises InvalidValue."""
-    from qualab.service.access import token_of
-
-    path = settings.token_file
-    if path is None:
-        return None
-    try:
-        text = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise InvalidValue(f"Cannot read the token file {path}", hint="Change --token-file") from exc
-    return token_of(text, name=f"The token file {path}", scope=Scope.ADMIN, now=bootstrap.now())
 
 
 def _check_closed(settings: ServiceSettings, registry: Registry, own_token: Token | None) -> None:

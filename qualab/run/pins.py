@@ -159,45 +159,6 @@ async def ask_json(command: Sequence[str], *, about: str, timeout_s: float = TIM
         raise PinUnreadable(f"{unread}: {name} printed no JSON", hint=by_hand) from exc
 
 
-async def pod_digests(pod: str) -> tuple[str, ...]:
-    """Of "namespace/pod" or "namespace/pod/container". Raises PinUnreadable."""
-    namespace, name, *container = pod.split("/")
-    about = f"Pod {namespace}/{name}"
-    command = ("kubectl", "get", "pod", name, "--namespace", namespace, "--output", "json", "--request-timeout=15s")
-    answer = await ask_json(command, about=about)
-    try:
-        statuses = {one["name"]: one for one in answer["status"]["containerStatuses"]}
-        specs = {one["name"]: one for one in answer["spec"]["containers"]}
-    except (KeyError, TypeError):
-        statuses = {}
-    if not statuses:
-        raise PinUnreadable(f"{about} has no container yet", hint="Wait until it is running")
-    if not container and len(statuses) == 1:
-        container = [*statuses]
-    if not container or container[0] not in statuses:
-        trouble = f"no container {container[0]}" if container else "several containers"
-        raise PinUnreadable(
-            f"{about} has {trouble}: {', '.join(statuses)}",
-            hint="Name one of them as namespace/pod/container",
-        )
-    status, spec = statuses[container[0]], specs.get(container[0], {})
-    return _digests([status.get("imageID"), status.get("image"), spec.get("image")], about=about)
-
-
-async def docker_digests(container: str) -> tuple[str, ...]:
-    """Of a container by name or id. Raises PinUnreadable."""
-    about = f"Container {container}"
-    try:
-        (found,) = await ask_json(("docker", "container", "inspect", container), about=about)
-        image_id, started_as = found["Image"], found["Config"]["Image"]
-        (image,) = await ask_json(("docker", "image", "inspect", image_id), about=f"{about}'s image")
-        pulled_by = image.get("RepoDigests") or []
-    except (KeyError, TypeError, ValueError, AttributeError) as exc:
-        raise PinUnreadable(f"{about} cannot be looked into: docker names no image of it") from exc
-    own = image_id if ":" in image_id else f"sha256:{image_id}"
-    return _digests([*pulled_by, started_as, own], about=about)
-
-
 def _digests(texts: Iterable[object], *, about: str) -> tuple[str, ...]:
     found = [digest for text in texts if isinstance(text, str) for digest in DIGEST.findall(text)]
     if not found:
@@ -220,11 +181,47 @@ _File = tuple[str, int, int]
 class LocalPins:
     """Asks the commands and folders of this machine. A file that has not changed since is not hashed again."""
 
-    pod_image = staticmethod(pod_digests)
-    container_image = staticmethod(docker_digests)
-
     def __init__(self) -> None:
         self._known: dict[_File, str] = {}
+
+    @staticmethod
+    async def pod_image(pod: str) -> tuple[str, ...]:
+        """Of "namespace/pod" or "namespace/pod/container". Raises PinUnreadable."""
+        namespace, name, *container = pod.split("/")
+        about = f"Pod {namespace}/{name}"
+        command = ("kubectl", "get", "pod", name, "--namespace", namespace, "--output", "json", "--request-timeout=15s")
+        answer = await ask_json(command, about=about)
+        try:
+            statuses = {one["name"]: one for one in answer["status"]["containerStatuses"]}
+            specs = {one["name"]: one for one in answer["spec"]["containers"]}
+        except (KeyError, TypeError):
+            statuses = {}
+        if not statuses:
+            raise PinUnreadable(f"{about} has no container yet", hint="Wait until it is running")
+        if not container and len(statuses) == 1:
+            container = [*statuses]
+        if not container or container[0] not in statuses:
+            trouble = f"no container {container[0]}" if container else "several containers"
+            raise PinUnreadable(
+                f"{about} has {trouble}: {', '.join(statuses)}",
+                hint="Name one of them as namespace/pod/container",
+            )
+        status, spec = statuses[container[0]], specs.get(container[0], {})
+        return _digests([status.get("imageID"), status.get("image"), spec.get("image")], about=about)
+
+    @staticmethod
+    async def container_image(container: str) -> tuple[str, ...]:
+        """Of a container by name or id. Raises PinUnreadable."""
+        about = f"Container {container}"
+        try:
+            (found,) = await ask_json(("docker", "container", "inspect", container), about=about)
+            image_id, started_as = found["Image"], found["Config"]["Image"]
+            (image,) = await ask_json(("docker", "image", "inspect", image_id), about=f"{about}'s image")
+            pulled_by = image.get("RepoDigests") or []
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise PinUnreadable(f"{about} cannot be looked into: docker names no image of it") from exc
+        own = image_id if ":" in image_id else f"sha256:{image_id}"
+        return _digests([*pulled_by, started_as, own], about=about)
 
     async def checkpoint_hash(self, folder: Path, *, say: Callable[[str], None]) -> str:
         """As "sha256:...". Raises InvalidValue for no folder with files, PinUnreadable where reading fails."""

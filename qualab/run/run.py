@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.scoring import score_answers
@@ -56,11 +55,8 @@ from qualab.run.prune import check_free, resume_hint, way_on
 from qualab.run.tokens import count_tokens
 from qualab.settings import Settings, check_given
 
-if TYPE_CHECKING:
-    from qualab.store import Store
-
 FINGERPRINTED = range(500)
-"""Items whose answers tell an arm's fingerprints: replicas behind one URL take turns."""
+"""Items whose answers tell an arm's fingerprints, of which what goes on has to have one: replicas take turns."""
 
 
 async def start(
@@ -330,10 +326,11 @@ async def _check_again(run: Run, here: Mapping[str, str]) -> None:
     infos = await inspect_arms(run.endpoints, model=plan.sampling.model)
     seen = store.observations(run.id)
     earlier = pins_seen(seen)
+    first = {arm: store.answers(run.id, arm=arm, positions=FINGERPRINTED) for arm in ArmName}
     before = Before(
         engines=engines_seen(seen),
         tokens=tokens_seen(seen),
-        fingerprints=_fingerprints(store, run.id),
+        fingerprints={arm: frozenset(one.reply.system_fingerprint for one in own) - {""} for arm, own in first.items()},
         baseline={} if BASELINE in run.endpoints else await asyncio.to_thread(_tried_answers, run),
     )
     checked = await check_arms(run.endpoints, plan, run.items, infos, before)
@@ -346,12 +343,6 @@ async def _check_again(run: Run, here: Mapping[str, str]) -> None:
             _set_status(run, ComparisonStatus.STOPPED, stop.message)
         raise
     _record(run, checked, tuple(sorted(known, key=lambda pin: pin.arm)))
-
-
-def _fingerprints(store: Store, comparison_id: str) -> dict[ArmName, frozenset[str]]:
-    """Each arm's fingerprints among its first stored answers: what goes on has to answer under one of them."""
-    answers = {arm: store.answers(comparison_id, arm=arm, positions=FINGERPRINTED) for arm in ArmName}
-    return {arm: frozenset(one.reply.system_fingerprint for one in own) - {""} for arm, own in answers.items()}
 
 
 def _tried_answers(run: Run) -> dict[int, Reply]:
