@@ -12,6 +12,7 @@ import typer
 from qualab import bootstrap
 from qualab.cli.options import Database, Format, OutputFormat, duration
 from qualab.cli.output import complain, exit_code, output_may_fail, print_json, write_file
+from qualab.clock import SystemClock
 from qualab.endpoints.remote import Service
 from qualab.errors import InvalidValue, QualabError, Unauthenticated, UsageError
 from qualab.model.report import GateResult
@@ -62,7 +63,7 @@ def gate(
 
     async def asked() -> GateResult:
         if not server:
-            return await waited(StoredVerdicts(bootstrap.store_at(db)))
+            return await waited(StoredVerdicts(bootstrap.store_at(db), SystemClock()))
         async with Service(server, token=token) as remote:
             return await waited(ServedVerdicts(remote))
 

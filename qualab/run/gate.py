@@ -12,7 +12,6 @@ from urllib.parse import quote, urlencode
 
 from pydantic import TypeAdapter, ValidationError
 
-from qualab.clock import SystemClock
 from qualab.errors import (
     ComparisonNotFound,
     EndpointMisconfigured,
@@ -25,7 +24,7 @@ from qualab.errors import (
 )
 from qualab.model.comparison import Analysis
 from qualab.model.names import ComparisonStatus
-from qualab.model.ports import ComparisonFilter
+from qualab.model.ports import Clock, ComparisonFilter
 from qualab.model.registry import MetricsSummary, VerdictSummary, not_found
 from qualab.model.report import GateResult
 from qualab.run.prune import runner_of
@@ -47,6 +46,7 @@ class StoredVerdicts:
     """A database that this process opens itself."""
 
     store: Store
+    clock: Clock
 
     async def latest(self, label: str) -> str:
         """The id of the newest comparison with a label. Raises ComparisonNotFound."""
@@ -61,7 +61,7 @@ class StoredVerdicts:
             comparison_id = self.store.get(comparison_id).id
         summary = self.store.registry.summary(comparison_id)
         is_running = summary.status is ComparisonStatus.RUNNING and not summary.is_requested
-        if is_running and runner_of(self.store, summary.id, now=SystemClock().now()) is None:
+        if is_running and runner_of(self.store, summary.id, now=self.clock.now()) is None:
             summary = replace(summary, status=ComparisonStatus.INTERRUPTED)
         return VerdictSummary.of(summary)
 
