@@ -18,8 +18,7 @@ import time
 from pathlib import Path
 
 from benchmarks.made_up import START, MadeUp, stored
-from qualab.bootstrap import store_of
-from qualab.settings import load
+from qualab.bootstrap import store_at
 
 ROUNDS = 7
 COMPILING = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -66,7 +65,7 @@ def main() -> None:
 def keep_one(db: str) -> str:
     """Stores a comparison over the five published benchmarks with its analysis; returns its id."""
     one = stored(MadeUp(scale=0.1))
-    store = store_of(load(command_line={"db": db}))
+    store = store_at(db)
     store.create(one.comparison, one.items)
     store.put_scores(one.comparison.id, list(one.store.scores(one.comparison.id)))
     store.put_analysis(one.analyse(), now=START)

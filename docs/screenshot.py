@@ -25,7 +25,6 @@ from playwright.sync_api import sync_playwright
 from qualab import bootstrap
 from qualab.model.names import Language, ReportFormat
 from qualab.report.model import report_model
-from qualab.settings import load
 
 HERE = Path(__file__).parent
 WIDTH, HEIGHT = 1_000, 1_240
@@ -72,8 +71,8 @@ def shoot(url: str, path: Path) -> None:
 
 def print_page(comparison_id: str, db: str | None, path: Path) -> None:
     """The first page of the PDF, likewise without the arms."""
-    store, registry = bootstrap.stores_of(load(command_line={"db": db}))
-    model = report_model(store, registry, comparison_id, Language.ENGLISH)
+    store = bootstrap.store_at(db)
+    model = report_model(store, store.registry, comparison_id, Language.ENGLISH)
     shown = replace(model, sections=tuple(one for one in model.sections if one.id != "arms"))
     content = bootstrap.renderer(ReportFormat.PDF.value)(shown)
     size = ["-scale-to-x", "-1", "-scale-to-y", str(PAGE_HEIGHT)]

@@ -6,8 +6,8 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import qualab
 from qualab.clock import SystemClock
-from qualab.model.names import ArmName
 from qualab.model.ports import Renderer
 
 if TYPE_CHECKING:
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from qualab.run.prepare import PairServices, Services
     from qualab.settings import Settings
     from qualab.store import Store
-    from qualab.store.registry import Registry
-
+    from qualab.store.location import Location
 
 T = TypeVar("T")
 
@@ -37,61 +35,28 @@ def share(name: str) -> Path:
     return installed if installed.is_dir() else package.parent / name
 
 
-def database_url(db: str) -> str:
-    """Name a database by its URL or file; without one, the embedded one in the user's data directory."""
-    base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    return db or str(base / "qualab" / "qualab.db")
+def database_url(db: str | None) -> str:
+    """Name a database by its URL or file: None is QUALAB_DB's, "" the embedded one in the user's data directory.
 
-
-def is_server(db: str) -> bool:
-    """Whether this database is a server's, which may be away for a while."""
-    from qualab.store.location import locate
-
-    return locate(database_url(db)).path is None
-
-
-def store_of(settings: Settings) -> Store:
-    """Opens the database; a new embedded one is made."""
-    return _store_at(settings.db)
-
-
-def store_named(db: str | None) -> Store:
-    """The same for a command that needs no other setting: the command line's database, else QUALAB_DB's.
-
-    Reading all settings would be a seventh of the time that such a command takes.
+    Reading all settings for QUALAB_DB would be a seventh of the time that `qualab list` takes.
     """
-    return _store_at(_named(db))
-
-
-def _named(db: str | None) -> str:
     environment = {name.upper(): value for name, value in os.environ.items()}  # settings' names have any case, too
-    return environment.get("QUALAB_DB", "") if db is None else db
+    base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return (environment.get("QUALAB_DB", "") if db is None else db) or str(base / "qualab" / "qualab.db")
 
 
-def database_shown(db: str | None) -> str:
-    """Where that store is, for a person: without a password."""
+def location_of(db: str | None) -> Location:
+    """Locate a database: as text it has no password."""
     from qualab.store.location import locate
 
-    return str(locate(database_url(_named(db))))
+    return locate(database_url(db))
 
 
-def _store_at(db: str) -> Store:
+def store_at(db: str | None) -> Store:
+    """Open a database; a new embedded one is made."""
     from qualab.store import open_store
 
     return open_store(database_url(db), migrations=share("migrations"))
-
-
-def registry_of(settings: Settings) -> Registry:
-    """What the service keeps beside comparisons, in the same database."""
-    return stores_of(settings)[1]
-
-
-def stores_of(settings: Settings) -> tuple[Store, Registry]:
-    """Both, on the same connections."""
-    from qualab.store import open_store
-
-    store = open_store(database_url(settings.db), migrations=share("migrations"))
-    return store, store.registry
 
 
 def now() -> datetime:
@@ -127,7 +92,7 @@ def services_of(settings: Settings, *, store: Store | None = None) -> Services:
     pair = pair_services_of(settings)
     return Services(
         **{own.name: getattr(pair, own.name) for own in fields(pair)},
-        store=store or store_of(settings),
+        store=store or store_at(settings.db),
         clock=SystemClock(),
         runner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
     )
@@ -155,27 +120,11 @@ def task_catalog() -> Catalog:
     return read_catalog(share("tasks"))
 
 
-def keys_of(settings: Settings, *, managed: bool = False) -> dict[ArmName, str | None]:
-    """API keys by arm; they live in memory only. A managed pair's is the one that vLLM takes from the environment."""
-    from qualab.settings import api_keys
-
-    if managed and (key := os.environ.get("VLLM_API_KEY")):
-        return dict.fromkeys(ArmName, key)
-    return api_keys(settings)
-
-
-def upgrade_database(settings: Settings) -> None:
-    """Brings the database to this version's schema."""
-    from qualab.store import upgrade
-
-    upgrade(database_url(settings.db), migrations=share("migrations"))
-
-
-def current_revision(settings: Settings) -> tuple[str | None, str]:
+def current_revision(db: str | None) -> tuple[str | None, str]:
     """The database's schema revision and this version's."""
     from qualab.store import current
 
-    return current(database_url(settings.db), migrations=share("migrations"))
+    return current(database_url(db), migrations=share("migrations"))
 
 
 def run_async(job: Coroutine[Any, Any, T]) -> T:
@@ -203,10 +152,3 @@ def allow_open_files() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):  # some systems grant less than they say
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def embedded_pair(*, say: Callable[[str], None], log_dir: Path) -> AbstractContextManager[Any]:
-    """The demo's own pair of servers; yields (baseline URL, candidate URL)."""
-    from qualab.managed import embedded
-
-    return embedded.embedded_pair(embedded.prepare_model(say=say), log_dir=log_dir, say=say)

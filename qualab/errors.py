@@ -1,10 +1,11 @@
-"""The exception tree. Every class has a stable `code`; edges map classes to exit codes and HTTP statuses.
+"""The exception tree. A class's name is its stable `code`; edges map classes to exit codes and HTTP statuses.
 
 A message is one sentence about what is wrong; `hint` says what to do about it.
 """
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 
@@ -12,6 +13,11 @@ class QualabError(Exception):
     """An error that qualab raises on purpose."""
 
     code: ClassVar[str] = "error"
+
+    def __init_subclass__(cls) -> None:
+        """Name the code after the class: "unknown-task" of UnknownTask, "store" of StoreError."""
+        if "code" not in vars(cls):
+            cls.code = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__.removesuffix("Error")).lower()
 
     def __init__(self, message: str, *, hint: str = "", **details: object) -> None:
         super().__init__(message)
@@ -24,228 +30,168 @@ class QualabError(Exception):
 
 
 class InsufficientData(QualabError):
-    code = "insufficient-data"  # no evidence is not zero
+    """No evidence is not zero."""
 
 
 class UsageError(QualabError):
     """The caller asked for something that cannot be: arguments, configuration, input files."""
 
-    code = "usage"
 
-
-class UnknownSetting(UsageError):
-    code = "unknown-setting"
+class UnknownSetting(UsageError): ...
 
 
 class InvalidValue(UsageError):
-    code = "invalid-value"
-
     @classmethod
     def must_be(cls, name: str, allowed: str) -> InvalidValue:
         """For a field of a request: what is allowed in it."""
         return cls(f"{name} must be {allowed}", hint=f"Change {name}", fields={name: f"must be {allowed}"})
 
 
-class UnknownTask(UsageError):
-    code = "unknown-task"
+class UnknownTask(UsageError): ...
 
 
-class TooManyTasks(UsageError):
-    code = "too-many-tasks"
+class TooManyTasks(UsageError): ...
 
 
-class BrokenTask(UsageError):
-    code = "broken-task"
+class BrokenTask(UsageError): ...
 
 
-class DatasetUnavailable(UsageError):
-    code = "dataset-unavailable"
+class DatasetUnavailable(UsageError): ...
 
 
-class BadDataFile(UsageError):
-    code = "bad-data-file"
+class BadDataFile(UsageError): ...
 
 
-class BadLog(UsageError):
-    code = "bad-log"
+class BadLog(UsageError): ...
 
 
-class EmptyDataset(UsageError):
-    code = "empty-dataset"
+class EmptyDataset(UsageError): ...
 
 
 class ScoringUnavailable(UsageError):
     """Something that scoring needs (NLTK data, a language detector, a tokenizer) is missing."""
 
-    code = "scoring-unavailable"
-
 
 class EndpointMisconfigured(UsageError):
     """The endpoint answers, but not as asked: path, key, model name, a feature that it lacks."""
 
-    code = "endpoint-misconfigured"
+
+class ComparisonNotFound(UsageError): ...
 
 
-class ComparisonNotFound(UsageError):
-    code = "comparison-not-found"
+class ItemNotFound(UsageError): ...
 
 
-class ItemNotFound(UsageError):
-    code = "item-not-found"
+class TokenNotFound(UsageError): ...
 
 
-class TokenNotFound(UsageError):
-    code = "token-not-found"
+class ComparisonSignedOff(UsageError): ...
 
 
-class ComparisonSignedOff(UsageError):
-    code = "comparison-signed-off"
-
-
-class SignOffRefused(UsageError):
-    code = "sign-off-refused"
+class SignOffRefused(UsageError): ...
 
 
 class KeyReused(UsageError):
     code = "idempotency-key-reused"
 
 
-class VersionConflict(UsageError):
-    code = "version-conflict"
+class VersionConflict(UsageError): ...
 
 
-class WrongState(UsageError):
-    code = "wrong-state"
+class WrongState(UsageError): ...
 
 
 class NotYet(UsageError):
     """What was asked for is not made yet: a plan before it is drawn up, an analysis before the end."""
 
-    code = "not-yet"
+
+class Unauthenticated(UsageError): ...
 
 
-class Unauthenticated(UsageError):
-    code = "unauthenticated"
-
-
-class Forbidden(UsageError):
-    code = "forbidden"
+class Forbidden(UsageError): ...
 
 
 class TooManyRequests(UsageError):
     """`retry_after_s` in the details says when to try again."""
 
-    code = "too-many-requests"
 
-
-class EndpointForbidden(UsageError):
-    code = "endpoint-forbidden"
+class EndpointForbidden(UsageError): ...
 
 
 class SecretForbidden(UsageError):
     """A key that is no reference, or a reference that the service may not follow."""
 
-    code = "secret-forbidden"
 
-
-class PathForbidden(UsageError):
-    code = "path-forbidden"
+class PathForbidden(UsageError): ...
 
 
 class Underpowered(UsageError):
     """The items cannot prove the plan's margins, and nobody said that this is accepted."""
 
-    code = "underpowered"
+
+class ComparisonBusy(UsageError): ...
 
 
-class ComparisonBusy(UsageError):
-    code = "comparison-busy"
-
-
-class PlanChanged(UsageError):
-    code = "plan-changed"
+class PlanChanged(UsageError): ...
 
 
 class PairDiffers(QualabError):
     """The two arms cannot be compared: no drafter in the candidate, one in the baseline, or something else differs."""
 
-    code = "pair-differs"
-
 
 class InfrastructureError(QualabError):
     """Something outside qualab failed: an endpoint, the database, the harness."""
 
-    code = "infrastructure"
+
+class EndpointUnreachable(InfrastructureError): ...
 
 
-class EndpointUnreachable(InfrastructureError):
-    code = "endpoint-unreachable"
-
-
-class PinUnreadable(InfrastructureError):
-    code = "pin-unreadable"
+class PinUnreadable(InfrastructureError): ...
 
 
 class RunStopped(InfrastructureError):
     """A run ended before its last item and can be resumed."""
 
-    code = "run-stopped"
+
+class RenderError(InfrastructureError): ...
 
 
-class RenderError(InfrastructureError):
-    code = "render"
+class WorkersLost(InfrastructureError): ...
 
 
-class WorkersLost(InfrastructureError):
-    code = "workers-lost"
+class GateTimedOut(InfrastructureError): ...
 
 
-class GateTimedOut(InfrastructureError):
-    code = "gate-timed-out"
+class HarnessError(InfrastructureError): ...
 
 
-class HarnessError(InfrastructureError):
-    code = "harness"
-
-
-class ScoringTimedOut(HarnessError):
-    code = "scoring-timed-out"
+class ScoringTimedOut(HarnessError): ...
 
 
 class StillLoading(InfrastructureError):
     """Tasks are being loaded: the same request succeeds a little later."""
 
-    code = "still-loading"
 
-
-class StoreError(InfrastructureError):
-    code = "store"
+class StoreError(InfrastructureError): ...
 
 
 class StoreUnavailable(StoreError):
     """The database cannot be reached: it is gone, starts, or has no connection left. It may come back."""
 
-    code = "store-unavailable"
+
+class StoreFull(StoreError): ...
 
 
-class StoreFull(StoreError):
-    code = "store-full"
+class StoreLocked(StoreError): ...
 
 
-class StoreLocked(StoreError):
-    code = "store-locked"
+class StoreReadOnly(StoreError): ...
 
 
-class StoreReadOnly(StoreError):
-    code = "store-read-only"
+class StoreDamaged(StoreError): ...
 
 
-class StoreDamaged(StoreError):
-    code = "store-damaged"
-
-
-class SchemaMismatch(StoreError):
-    code = "schema-mismatch"
+class SchemaMismatch(StoreError): ...
 
 
 def error_class(code: str, otherwise: type[QualabError]) -> type[QualabError]:

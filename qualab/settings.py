@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -14,14 +15,10 @@ import yaml
 from pydantic import (
     AfterValidator,
     AliasChoices,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
-    ValidationInfo,
-    field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -38,7 +35,6 @@ LONGEST_S = 86_400
 SMALLEST_MARGIN, SMALLEST_ALPHA, MOST_POWER = 1e-6, 1e-9, 0.999999
 """Beyond them the arithmetic of power ends, and no number of items would do."""
 _NAME = r"[a-zA-Z0-9][a-zA-Z0-9_.-]*"
-POD, CONTAINER = re.compile(rf"{_NAME}/{_NAME}(/{_NAME})?"), re.compile(_NAME)
 
 
 class _DuplicateKey(yaml.MarkedYAMLError):
@@ -100,24 +96,20 @@ def _yaml(text: str) -> Any:
 
 def parse_shares(text: str) -> dict[str, float]:
     """Read "0.05", "gsm8k=0.02" or both; a number without a name stands under "". Raises InvalidValue."""
-    shares = {}
-    for part in text.split(","):
-        name, _, number = part.rpartition("=")
-        try:
-            shares[name.strip()] = float(number)
-        except ValueError as exc:
-            raise InvalidValue(f"'{part.strip()}' is not of the form 0.05 or name=0.05", hint=f"Given: {text}") from exc
-    return shares
+    try:
+        return {name: float(number) for name, number in _numbers(text, may_lack_name=True).items()}
+    except ValueError as exc:
+        raise InvalidValue(f"'{text}' is not of the form 0.05 or name=0.05", hint="As 0.05,gsm8k=0.02") from exc
 
 
-def _numbers(value: str) -> dict[str, str]:
+def _numbers(value: str, *, may_lack_name: bool = False) -> dict[str, str]:
     """Read "gsm8k=0.01,kobest=0.03"."""
     numbers = {}
     for part in value.split(","):
-        name, equals, text = part.rpartition("=")
-        if not equals or not name.strip():
+        name, _, text = (side.strip() for side in part.rpartition("="))
+        if not name and not may_lack_name:
             raise ValueError(f"'{part.strip()}' is not of the form name=number")
-        numbers[name.strip()] = text.strip()
+        numbers[name] = text
     return numbers
 
 
@@ -138,70 +130,45 @@ def _text(parse: Callable[[str], Any]) -> BeforeValidator:
 
 
 def _must(holds: Callable[[Any], bool], allowed: str) -> AfterValidator:
-    return AfterValidator(lambda value: _checked(value, holds, allowed))
+    """Refuse a value that does not hold, unless it is None."""
+
+    def checked(value: Any) -> Any:
+        if value is not None and not holds(value):
+            raise PydanticCustomError("allowed", "must be {allowed}", {"allowed": allowed})
+        return value
+
+    return AfterValidator(checked)
 
 
-def _checked(value: Any, holds: Callable[[Any], bool], allowed: str) -> Any:
-    """The value, which may be None."""
-    if value is not None and not holds(value):
-        raise PydanticCustomError("allowed", "must be {allowed}", {"allowed": allowed})
-    return value
+def _named(form: str, described: str) -> AfterValidator:
+    """Refuse arms' names that are not of this form: they go into commands."""
+
+    def checked(names: dict[ArmName, str]) -> dict[ArmName, str]:
+        for arm, name in names.items():
+            if not re.fullmatch(form, name):
+                raise ValueError(f"'{name}' of the {arm} is not of the form {described}")
+        return names
+
+    return AfterValidator(checked)
 
 
-def _check_arms(names: dict[ArmName, str], form: re.Pattern[str], described: str) -> dict[ArmName, str]:
-    for arm, name in names.items():
-        if not form.fullmatch(name):
-            raise ValueError(f"'{name}' of the {arm} is not of the form {described}")
-    return names
-
-
-def _image(value: str | None) -> str | None:
-    if value and (re.search(r"\s", value) or ("@" in value and not digest_of(value))):
+def _image(value: str) -> str:
+    if re.search(r"\s", value) or ("@" in value and not digest_of(value)):
         hint = "It ends with @sha256: and 64 lower-case hex digits"
         raise InvalidValue(f"image: {value} is no image with a digest", hint=hint)
     return value
 
 
-def _is_count(number: float) -> bool:
-    return number >= 1
-
-
-def _is_share(number: float) -> bool:
-    return 0 <= number < 1
-
-
-def _is_margin(number: float) -> bool:
-    return SMALLEST_MARGIN <= number < 1
-
-
-MARGIN = f"a fraction between 0 and 1, as 0.02 for 2 percentage points, and at least {SMALLEST_MARGIN:g}"
-COUNT, SHARE = "1 or more", "at least 0 and below 1"
-RANGES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "num_fewshot": (lambda n: n >= 0, "0 or more"),
-    "limit": (lambda n: n > 0, "a number above 0 (below 1: a share of the items)"),
-    "repeats": (_is_count, COUNT),
-    "looks": (lambda n: 2 <= n <= 10, "2 to 10, or not given"),
-    "noise_floor_runs": (lambda n: 1 <= n <= 9, "1 to 9"),
-    "noise_floor_concurrency": (_is_count, COUNT),
-    "margin": (_is_margin, MARGIN),
-    "alpha": (lambda x: SMALLEST_ALPHA <= x < 0.5, f"between 0 and 0.5, and at least {SMALLEST_ALPHA:g}"),
-    "power": (lambda x: 0 < x <= MOST_POWER, f"between 0 and 1, as 0.8, and at most {MOST_POWER:g}"),
-    "concurrency": (_is_count, COUNT),
-    "timeout": (lambda x: 0 < x <= LONGEST_S, f"above 0 and at most {LONGEST_S} seconds"),
-    "max_attempts": (_is_count, COUNT),
-    "max_wait": (lambda x: 0 <= x <= LONGEST_S, f"0 to {LONGEST_S} seconds"),
-    "max_failed_share": (lambda x: 0 < x <= 1, "above 0 and at most 1"),
-    "max_missing_share": (_is_share, SHARE),
-    "missing_lost": (_is_share, SHARE),
-    "expected_missing": (_is_share, SHARE),
-    "min_accepted_share": (_is_share, SHARE),
-    "drafter_costs": (lambda costs: min(costs.draft, costs.overhead) >= 0, "0 or more"),
-}
-"""What a setting's value must be, where its type does not say it."""
+Count = _must(lambda n: n >= 1, "1 or more")
+Share = _must(lambda x: 0 <= x < 1, "at least 0 and below 1")
+Margin = _must(
+    lambda x: SMALLEST_MARGIN <= x < 1,
+    f"a fraction between 0 and 1, as 0.02 for 2 percentage points, and at least {SMALLEST_MARGIN:g}",
+)
 
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_tuple)]
 Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_as_tuple)]
-Margins = Annotated[dict[str, Annotated[float, _must(_is_margin, MARGIN)]], NoDecode, _text(_numbers)]
+Margins = Annotated[dict[str, Annotated[float, Margin]], NoDecode, _text(_numbers)]
 Bounds = Annotated[
     tuple[float, float],
     _must(lambda pair: -math.inf < pair[0] < pair[1] < math.inf, "two numbers, the lower first"),
@@ -209,28 +176,11 @@ Bounds = Annotated[
 ScoreBounds = Annotated[dict[str, Bounds], NoDecode, _text(_bounds)]
 GenKwargs = Annotated[dict[str, Any], NoDecode, _text(_gen_kwargs)]
 ByArm = Annotated[dict[ArmName, str], NoDecode, _text(by_arm)]
-Pods = Annotated[ByArm, AfterValidator(lambda names: _check_arms(names, POD, "namespace/pod"))]
-Containers = Annotated[ByArm, AfterValidator(lambda names: _check_arms(names, CONTAINER, "NAME"))]
-Costs = Annotated[DrafterCosts, NoDecode, _text(_numbers)]
-
-
-class NoiseSettings(BaseModel):
-    """The mapping `noise_floor` of a file; the flags of the same names win over it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    runs: Annotated[int, _must(*RANGES["noise_floor_runs"])] = 1
-    concurrency: Annotated[int | None, _must(_is_count, COUNT)] = None
-
-
-class PinSettings(BaseModel):
-    """The mapping `pins` of a file; the flags of the same names win over it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    image: Annotated[str, AfterValidator(_image)] = ""
-    revision: str = ""
-    checkpoint: str = ""
+Pods = Annotated[ByArm, _named(rf"{_NAME}/{_NAME}(/{_NAME})?", "namespace/pod")]
+Containers = Annotated[ByArm, _named(_NAME, "NAME")]
+Costs = Annotated[
+    DrafterCosts, NoDecode, _text(_numbers), _must(lambda costs: min(costs.draft, costs.overhead) >= 0, "0 or more")
+]
 
 
 class Settings(BaseSettings):
@@ -246,8 +196,12 @@ class Settings(BaseSettings):
     candidate: str = Field("", description="URL of the endpoint with the drafter on.")
     model: str = Field("", description="Model name as both endpoints serve it.")
     tasks: Names = Field(("release",), description="Tasks, groups or suites, separated by commas.")
-    num_fewshot: int | None = Field(None, description="Few-shot examples.")
-    limit: float | None = Field(None, description="Items a task, or a share below 1. Never signed off.")
+    num_fewshot: Annotated[int | None, _must(lambda n: n >= 0, "0 or more")] = Field(
+        None, description="Few-shot examples."
+    )
+    limit: Annotated[float | None, _must(lambda n: n > 0, "a number above 0 (below 1: a share of the items)")] = Field(
+        None, description="Items a task, or a share below 1. Never signed off."
+    )
     include_path: Paths = Field((), description="Folders with more task YAMLs.")
     gen_kwargs: GenKwargs = Field(default_factory=dict, description="As temperature=0.7,top_p=0.9.")
     allow_extra: bool = Field(
@@ -258,19 +212,20 @@ class Settings(BaseSettings):
     )
     system_instruction: str = Field("", description="System prompt.")
     seed: int = Field(1234, description="Seed of few-shot draws, item order and sampling.")
-    repeats: int = Field(1, description="Answers an item (needs a temperature).")
-    looks: int | None = Field(
+    repeats: Annotated[int, Count] = Field(1, description="Answers an item (needs a temperature).")
+    looks: Annotated[int | None, _must(lambda n: 2 <= n <= 10, "2 to 10, or not given")] = Field(
         None, description="Looks (2 to 10) at which the run may stop early. Default: it asks everything."
     )
     sequential: bool = Field(
         False, description="Ask the candidate after the baseline, on one device. Never signed off."
     )
-    noise_floor: NoiseSettings | None = None
-    noise_floor_runs: int | None = Field(None, description="Further runs of the baseline alone, afterwards.")
-    noise_floor_concurrency: int | None = Field(
+    noise_floor_runs: Annotated[int | None, _must(lambda n: 1 <= n <= 9, "1 to 9")] = Field(
+        None, description="Further runs of the baseline alone, afterwards."
+    )
+    noise_floor_concurrency: Annotated[int | None, Count] = Field(
         None, description="Requests in flight in those runs. Default: as in the arms."
     )
-    margin: float = Field(
+    margin: Annotated[float, Margin] = Field(
         0.02,
         description="Largest difference that counts as equal; 0.02 is 2 pp.",
         json_schema_extra={"exclusiveMinimum": 0, "exclusiveMaximum": 1},
@@ -288,37 +243,48 @@ class Settings(BaseSettings):
         description="Prove that nothing changes by the margin, or that no more than it is lost.",
     )
     strict: bool = Field(False, description="Call a loss REGRESSION inside the margin too, for a lossless drafter.")
-    alpha: float = Field(
+    alpha: Annotated[
+        float, _must(lambda x: SMALLEST_ALPHA <= x < 0.5, f"between 0 and 0.5, and at least {SMALLEST_ALPHA:g}")
+    ] = Field(
         0.05,
         description="Level of each one-sided test.",
         json_schema_extra={"exclusiveMinimum": 0, "exclusiveMaximum": 0.5},
     )
-    power: float = Field(0.8, description="Chance of proving the margin that is aimed at; 0.8 is usual.")
-    concurrency: int = Field(8, description="Requests in flight in each arm.")
-    timeout: float = Field(300.0, description="Deadline of one attempt, seconds.")
-    max_attempts: int = Field(5, description="Attempts a request.")
-    max_wait: float = Field(
+    power: Annotated[
+        float, _must(lambda x: 0 < x <= MOST_POWER, f"between 0 and 1, as 0.8, and at most {MOST_POWER:g}")
+    ] = Field(0.8, description="Chance of proving the margin that is aimed at; 0.8 is usual.")
+    concurrency: Annotated[int, Count] = Field(8, description="Requests in flight in each arm.")
+    timeout: Annotated[float, _must(lambda x: 0 < x <= LONGEST_S, f"above 0 and at most {LONGEST_S} seconds")] = Field(
+        300.0, description="Deadline of one attempt, seconds."
+    )
+    max_attempts: Annotated[int, Count] = Field(5, description="Attempts a request.")
+    max_wait: Annotated[float, _must(lambda x: 0 <= x <= LONGEST_S, f"0 to {LONGEST_S} seconds")] = Field(
         600.0, description="Seconds a request waits where its server asks for it (429, Retry-After)."
     )
-    max_failed_share: float = Field(0.1, description="Share of missing answers that stops an arm.")
-    max_missing_share: float | None = Field(
+    max_failed_share: Annotated[float, _must(lambda x: 0 < x <= 1, "above 0 and at most 1")] = Field(
+        0.1, description="Share of missing answers that stops an arm."
+    )
+    max_missing_share: Annotated[float | None, Share] = Field(
         None,
         description="Share of pairs without an answer that is INVALID. Default: a quarter of the margin.",
         json_schema_extra={"minimum": 0, "exclusiveMaximum": 1},
     )
-    missing_lost: float | None = Field(
+    missing_lost: Annotated[float | None, Share] = Field(
         None,
         description="Share of the pairs without an answer taken as lost. Default: all of them.",
         json_schema_extra={"minimum": 0, "exclusiveMaximum": 1},
     )
-    expected_missing: float = Field(0.0, description="Share of each arm's answers expected to be missing; as 0.005.")
-    min_accepted_share: float = Field(0.0, description="Share of accepted draft tokens below which a task is INVALID.")
-    allow_unobserved: bool = Field(False, description="Let a verdict stand where nothing tells that the drafter ran.")
-    pins: PinSettings | None = None
-    image: Annotated[str | None, AfterValidator(_image)] = Field(
-        None, description="Image that both arms run, as NAME@sha256:DIGEST."
+    expected_missing: Annotated[float, Share] = Field(
+        0.0, description="Share of each arm's answers expected to be missing; as 0.005."
     )
-    revision: str | None = Field(None, description="Commit of the checkpoint that both arms serve.")
+    min_accepted_share: Annotated[float, Share] = Field(
+        0.0, description="Share of accepted draft tokens below which a task is INVALID."
+    )
+    allow_unobserved: bool = Field(False, description="Let a verdict stand where nothing tells that the drafter ran.")
+    image: Annotated[str, AfterValidator(_image)] = Field(
+        "", description="Image that both arms run, as NAME@sha256:DIGEST."
+    )
+    revision: str = Field("", description="Commit of the checkpoint that both arms serve.")
     checkpoint: str | None = Field(None, description="The checkpoint's folder on this machine: its hash pins it.")
     pods: Pods = Field(
         default_factory=dict,
@@ -346,13 +312,6 @@ class Settings(BaseSettings):
     candidate_api_key: SecretStr | None = Field(None, validation_alias="QUALAB_CANDIDATE_API_KEY")
 
     @property
-    def pin_names(self) -> PinSettings:
-        """The mapping `pins` with what is given by itself in its place."""
-        base = self.pins or PinSettings()
-        given = {"image": self.image, "revision": self.revision, "checkpoint": self.checkpoint}
-        return base.model_copy(update={name: value for name, value in given.items() if value is not None})
-
-    @property
     def policy(self) -> RequestPolicy:
         return RequestPolicy(
             concurrency=self.concurrency,
@@ -368,17 +327,9 @@ class Settings(BaseSettings):
 
     @property
     def noise_plan(self) -> NoisePlan | None:
-        """None where neither the mapping nor a flag asks for runs."""
-        base, runs = self.noise_floor or NoiseSettings(), self.noise_floor_runs
-        if self.noise_floor is None and runs is None:
+        if self.noise_floor_runs is None:
             return None
-        concurrency = self.noise_floor_concurrency or base.concurrency or self.concurrency
-        return NoisePlan(runs=runs or base.runs, concurrency=concurrency)
-
-    @field_validator(*RANGES)
-    @classmethod
-    def _in_range(cls, value: Any, info: ValidationInfo) -> Any:
-        return _checked(value, *RANGES[info.field_name or ""])
+        return NoisePlan(runs=self.noise_floor_runs, concurrency=self.noise_floor_concurrency or self.concurrency)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -480,8 +431,7 @@ def load(
 
 
 def _name(error: Any) -> str:
-    parts = ("NoiseSettings", "PinSettings", "DrafterCosts")
-    return ".".join(str(part) for part in error["loc"] if not str(part).endswith(parts))
+    return ".".join(str(part) for part in error["loc"] if not str(part).endswith("DrafterCosts"))
 
 
 def _message(error: Any) -> str:
@@ -538,8 +488,13 @@ def checked_experiment(content: Mapping[str, Any], *, where: str) -> dict[str, A
     return {str(key): value for key, value in content.items() if value is not None}
 
 
-def api_keys(settings: Settings) -> dict[ArmName, str | None]:
-    """Each arm's key: its own before the common one, the environment before a file. Raises UsageError."""
+def keys_of(settings: Settings, *, managed: bool = False) -> dict[ArmName, str | None]:
+    """Each arm's key: its own before the common one, the environment before a file. Raises UsageError.
+
+    A managed pair's is the one that vLLM takes from the environment.
+    """
+    if managed and (vllm_key := os.environ.get("VLLM_API_KEY")):
+        return dict.fromkeys(ArmName, vllm_key)
     common = _key(settings.api_key, settings.api_key_file)
     return {
         ArmName.BASELINE: _key(settings.baseline_api_key, settings.baseline_api_key_file) or common,
@@ -548,12 +503,15 @@ def api_keys(settings: Settings) -> dict[ArmName, str | None]:
 
 
 def _key(value: SecretStr | None, path: Path | None) -> str | None:
-    if value is not None and value.get_secret_value().strip():
-        return value.get_secret_value().strip()
+    given = value.get_secret_value().strip() if value else ""
+    return given or (read_secret(path, "key") if path else "") or None
+
+
+def read_secret(path: Path, kind: str) -> str:
+    """Read a file that holds one key or token and nothing else. Raises UsageError."""
     try:
-        return path.read_text(encoding="utf-8").strip() or None if path else None
+        return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
-        raise UsageError(
-            f"Cannot read the key file {path}: {reason}", hint="It holds one key and nothing else"
-        ) from exc
+        hint = f"It holds one {kind} and nothing else"
+        raise UsageError(f"Cannot read the {kind} file {path}: {reason}", hint=hint) from exc

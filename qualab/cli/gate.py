@@ -21,9 +21,8 @@ from qualab.report.gate import gate_markdown, gate_markdown_of_error, junit, jun
 from qualab.report.words import ENGLISH, shown
 from qualab.run.gate import ServedVerdicts, Source, StoredVerdicts
 from qualab.run.gate import gate as wait
-from qualab.settings import load
+from qualab.settings import read_secret
 
-ONE_TOKEN = "It must hold one token and nothing else"
 NO_TOKEN = "Set QUALAB_TOKEN, or name its file with --token-file; `qualab token create NAME --scope read` makes one"
 
 
@@ -64,10 +63,9 @@ def gate(
 
     async def asked() -> GateResult:
         if not server:
-            store, registry = bootstrap.stores_of(load(command_line={"db": db}))
-            return await waited(StoredVerdicts(store=store, registry=registry, clock=SystemClock()))
+            return await waited(StoredVerdicts(bootstrap.store_at(db), SystemClock()))
         async with Service(server, token=token) as remote:
-            return await waited(ServedVerdicts(remote=remote))
+            return await waited(ServedVerdicts(remote))
 
     try:
         result = bootstrap.run_async(asked())
@@ -94,13 +92,10 @@ def gate(
 
 def _token(path: Path | None) -> str:
     """Read the token. An error does not repeat it: it may be another secret."""
-    where = "QUALAB_TOKEN" if path is None else f"The token file {path}"
-    try:
-        token = (os.environ.get("QUALAB_TOKEN", "") if path is None else path.read_text(encoding="utf-8")).strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise InvalidValue(f"Cannot read the token file {path}", hint=ONE_TOKEN) from exc
+    token = read_secret(path, "token") if path else os.environ.get("QUALAB_TOKEN", "").strip()
     if not (token.isascii() and token.isprintable()):
-        raise InvalidValue(f"{where} holds more than a token", hint=ONE_TOKEN)
+        where = f"The token file {path}" if path else "QUALAB_TOKEN"
+        raise InvalidValue(f"{where} holds more than a token", hint="It must hold one token and nothing else")
     return token
 
 

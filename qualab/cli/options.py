@@ -19,7 +19,7 @@ from qualab.errors import InvalidValue, UsageError
 from qualab.model.plan import FindingCode
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-DURATION = re.compile(r"(\d{1,6})([smhdw])")
+DURATION = re.compile(r"(\d{1,5})([smhdw])")
 
 
 class Format(StrEnum):
@@ -48,7 +48,7 @@ Given = Mapping[str, Any]
 
 
 def settings_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace a command's parameter `given` by options for these fields of Settings."""
+    """Replace a command's parameter `given` by options for these fields of Settings, or of ServiceSettings."""
     return functools.partial(_with_options, names)
 
 
@@ -66,7 +66,7 @@ def _with_options(names: tuple[str, ...], function: Callable[..., None]) -> Call
 
     @functools.wraps(function)
     def command(**values: Any) -> None:
-        given = {name: value for name in names if (value := values.pop(name)) is not None}
+        given = {name: value for name in names if (value := values.pop(name)) not in (None, [], ())}
         function(given=given, **values)
 
     return with_parameters(command, parameters)
@@ -83,7 +83,14 @@ def _option(name: str) -> Any:
     """The option of a setting: lists and mappings are texts, and both spellings of a name are known."""
     from qualab.settings import Settings
 
-    field = Settings.model_fields[name]
+    field = Settings.model_fields.get(name)
+    if field is None:
+        from qualab.service.settings import ServiceSettings
+
+        field = ServiceSettings.model_fields[name]
+    extra = field.json_schema_extra
+    if isinstance(extra, dict) and "option" in extra:
+        return Annotated[list[str] | None, typer.Option(str(extra["option"]), help=field.description)]
     kinds = typing.get_args(field.annotation) if isinstance(field.annotation, types.UnionType) else [field.annotation]
     kind = next(
         (one for one in kinds if isinstance(one, type) and issubclass(one, bool | int | float | Path | StrEnum)), str
@@ -115,18 +122,10 @@ def duration(text: str, *, option: str) -> timedelta:
     return timedelta(**{UNITS[match[2]]: int(match[1])})
 
 
-def before(now: datetime, text: str, *, option: str) -> datetime:
-    """Read a duration, and go back by it as far as times go. Raises InvalidValue."""
-    try:
-        return now - duration(text, option=option)
-    except OverflowError:
-        return datetime.min.replace(tzinfo=UTC)
-
-
 def moment_of(text: str, *, option: str, now: datetime) -> datetime:
     """Read a date or time (UTC where it names no zone), or an age before now. Raises InvalidValue."""
     if DURATION.fullmatch(text.strip()):
-        return before(now, text, option=option)
+        return now - duration(text, option=option)
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:

@@ -130,9 +130,9 @@ def with_pins(settings: Settings, managed: Path | None) -> Settings:
     """Pin image and revision to those of the pair of `--managed` where the settings name none."""
     if managed is None:
         return settings
-    pair, own = read_pair(managed), settings.pin_names
+    pair = read_pair(managed)
     return settings.model_copy(
-        update={"image": own.image or pair.image, "revision": own.revision or pair.revision},
+        update={"image": settings.image or pair.image, "revision": settings.revision or pair.revision}
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
+from qualab import bootstrap
 from qualab.cli.options import Format, Given, OutputFormat, settings_options
 from qualab.cli.output import complain, print_json, write_file
 from qualab.errors import InvalidValue, UsageError
-from qualab.model.plan import arms_text
 from qualab.settings import (
     ENV_PREFIX,
     OPTIONS,
@@ -89,12 +90,11 @@ def plan(
 
 
 def _planned(settings: Settings, beliefs: suite.Given, pilot: str | None) -> Planning:
-    from qualab import bootstrap
     from qualab.planning.suite import pilot_of, plan_comparison
     from qualab.run.pins import LocalPins
     from qualab.run.prepare import local_of, make_plan, task_options
 
-    seen = pilot_of(bootstrap.store_of(settings), pilot) if pilot else None
+    seen = pilot_of(bootstrap.store_at(settings.db), pilot) if pilot else None
     tasks = bootstrap.harness_of(settings).load(task_options(settings))
     folder, digest = local_of(settings)["checkpoint"], ""
     if folder:
@@ -105,7 +105,6 @@ def _planned(settings: Settings, beliefs: suite.Given, pilot: str | None) -> Pla
 
 def _freeze(planning: Planning, settings: Settings, given: Given, output: Path, *, force: bool) -> str:
     """Writes the plan file, and tells what was done. Raises UsageError where the file holds something else."""
-    from qualab import bootstrap
     from qualab.model.canonical import plan_hash
     from qualab.run.prepare import FrozenPlan, to_document
 
@@ -139,48 +138,31 @@ def _freeze(planning: Planning, settings: Settings, given: Given, output: Path, 
 
 def _figures(planning: Planning) -> dict[str, Any]:
     """The planning figures that a person looks for in the file."""
-
-    def rounded(figures: dict[str, Any]) -> dict[str, Any]:
-        return {name: round(one, 6) if isinstance(one, float) else one for name, one in figures.items()}
-
-    metrics = {
-        one.id: rounded(
-            {
-                "items": one.asked.n_items,
-                "margin": one.margin,
-                "discordance": one.belief.discordance,
-                "power": one.power,
-                "power_with_missing": one.power_missing,
-                "power_with_looks": one.power_looks,
-                "provable_margin": one.provable_margin,
-                "items_needed": one.items_needed,
-                "items_needed_alone": one.items_needed_alone,
-            }
-        )
-        for one in planning.metrics
-    }
-    head = {
+    names = {name: name for name in ("margin", "power", "provable_margin", "items_needed", "items_needed_alone")}
+    names |= {"power_with_missing": "power_missing", "power_with_looks": "power_looks"}
+    figures: dict[str, Any] = {
         "joint_power": planning.joint_power,
         "expected_missing": planning.expected_missing,
         "requests": planning.n_requests,
+        "metrics": {
+            one.id: {"items": one.asked.n_items, "discordance": one.belief.discordance}
+            | {name: getattr(one, part) for name, part in names.items()}
+            for one in planning.metrics
+        },
+        "cannot_be_proven": list(planning.unproven),
     }
-    return {**rounded(head), "metrics": metrics, "cannot_be_proven": list(planning.unproven)}
+    rounded: dict[str, Any] = json.loads(json.dumps(figures), parse_float=lambda text: round(float(text), 6))
+    return rounded
 
 
 def _experiment_settings(settings: Settings, given: Given) -> dict[str, Any]:
-    """What a plan file keeps: everything that makes the plan, where its items are, and other places that were named.
+    """What a plan file keeps: all that makes the plan, where this machine finds things, and other places that were
+    named in the experiment file or on the command line."""
+    from qualab.run.prepare import local_of
 
-    `given` is what the experiment file and the command line hold; what the environment holds stays there.
-    """
     kept = settings.model_dump(mode="json", include=set(PLAN_FIELDS))
     kept |= {name: str(given[name]) for name in PLACE_FIELDS if given.get(name)}
-    kept |= {name: arms_text(getattr(settings, name)) for name in ("pods", "containers") if given.get(name)}
-    if settings.pin_names.checkpoint:
-        kept["checkpoint"] = str(Path(settings.pin_names.checkpoint).resolve())
-    if settings.data_dir:
-        kept["data_dir"] = str(settings.data_dir.resolve())
-    kept["include_path"] = ",".join(str(path.resolve()) for path in settings.include_path)
-    kept["tokenizer"] = settings.tokenizer
+    kept |= local_of(settings) | {"include_path": ",".join(str(path.resolve()) for path in settings.include_path)}
     return {name: one for name, one in kept.items() if one or (name in PLAN_FIELDS and one is not None)}
 
 

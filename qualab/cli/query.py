@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qualab.cli.options import ComparisonId, Database, Format, OutputFormat, PlanHash, before, moment_of
+from qualab import bootstrap
+from qualab.cli.options import ComparisonId, Database, Format, OutputFormat, PlanHash, duration, moment_of
 from qualab.cli.output import print_json, who, write_file
 from qualab.errors import UsageError
 from qualab.model.names import ComparisonStatus, Language, ReportFormat, Verdict
@@ -38,15 +39,14 @@ def list_comparisons(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """List comparisons, newest first."""
-    from qualab.bootstrap import database_shown, now, store_named
     from qualab.model.canonical import plain
     from qualab.model.ports import ComparisonFilter
     from qualab.report.terminal import make_console, print_comparisons
     from qualab.run.prune import find_all
 
-    begin = None if since is None else moment_of(since, option="--since", now=now())
+    begin = None if since is None else moment_of(since, option="--since", now=bootstrap.now())
     filters = ComparisonFilter(status=status, verdict=verdict, label=label, model=model, since=begin, limit=limit)
-    comparisons = find_all(store_named(db), filters, now=now())
+    comparisons = find_all(bootstrap.store_at(db), filters, now=bootstrap.now())
     if output_format is Format.JSON:
         documents = [plain(one) for one in comparisons]
         for document in documents:
@@ -56,7 +56,7 @@ def list_comparisons(
         print_json(documents)
     elif not comparisons:
         is_all = filters == ComparisonFilter(limit=limit)
-        typer.echo(NONE_YET.format(database_shown(db)) if is_all else NONE_MATCHES)
+        typer.echo(NONE_YET.format(bootstrap.location_of(db)) if is_all else NONE_MATCHES)
     else:
         print_comparisons(make_console(), comparisons)
 
@@ -85,9 +85,7 @@ def show(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Show a comparison's table and verdict, as they were found under its plan."""
-    from qualab.bootstrap import store_named
-
-    store = store_named(db)
+    store = bootstrap.store_at(db)
     if flips + texts + leaks > 1:
         raise UsageError("Only one of --flips, --texts and --leaks can be shown", hint="Call `qualab show` for each")
     if flips or texts or leaks:
@@ -115,11 +113,10 @@ def print_result(
     store: Store, comparison_id: str, output_format: Format, *, plan_hash: str | None = None, rounds: bool = False
 ) -> None:
     """Print a comparison with its newest analysis, under its own plan unless another is named."""
-    from qualab.bootstrap import now
     from qualab.report.terminal import make_console, print_histograms
     from qualab.run.prune import find, resume_hint, runner_of
 
-    comparison = find(store, comparison_id, now=now())
+    comparison = find(store, comparison_id, now=bootstrap.now())
     analysis = store.analysis(comparison.id, plan_hash=plan_hash)
     if analysis is not None or output_format is Format.JSON:
         print_analysed(comparison, analysis, output_format)
@@ -129,7 +126,7 @@ def print_result(
     typer.echo(f"Comparison {comparison.id} is {comparison.status.value}: no analysis yet.")
     if comparison.stop_reason:
         typer.echo(f"Stopped: {comparison.stop_reason}")
-    runner = runner_of(store, comparison.id, now=now())
+    runner = runner_of(store, comparison.id, now=bootstrap.now())
     typer.echo(f"It is being run by {runner}" if runner else resume_hint(comparison.id))
 
 
@@ -188,14 +185,12 @@ def report(
     db: Database = None,
 ) -> None:
     """Write a report on a comparison, to be read before a release is signed off."""
-    from qualab import bootstrap
     from qualab.report.model import report_model
-    from qualab.settings import load
 
     chosen = report_format or SUFFIXES.get(output.suffix.lower() if output else "", ReportFormat.PDF)
-    store, registry = bootstrap.stores_of(load(command_line={"db": db}))
+    store = bootstrap.store_at(db)
     plan_hash = _whole_hash(store, comparison, plan)
-    model = report_model(store, registry, comparison, language, plan_hash=plan_hash)
+    model = report_model(store, store.registry, comparison, language, plan_hash=plan_hash)
     content = bootstrap.renderer(chosen.value)(model)
     if output == STANDARD_OUTPUT:
         sys.stdout.buffer.write(content)
@@ -214,14 +209,13 @@ def prune(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Delete old comparisons with everything that belongs to them; never those that are signed off, run or wait."""
-    from qualab import bootstrap
     from qualab.run.prune import prune as delete_old
-    from qualab.settings import load
 
     now = bootstrap.now()
-    cutoff = before(now, older_than, option="--older-than")
-    registry = bootstrap.registry_of(load(command_line={"db": db}))
-    pruned = delete_old(registry, before=cutoff, label=label, who=who(), now=now, dry_run=dry_run)
+    cutoff = now - duration(older_than, option="--older-than")
+    pruned = delete_old(
+        bootstrap.store_at(db).registry, before=cutoff, label=label, who=who(), now=now, dry_run=dry_run
+    )
     gone = "would delete" if dry_run else "deleted"
     rows = [
         {

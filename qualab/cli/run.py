@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from qualab import bootstrap
 from qualab.cli.options import (
     ComparisonId,
     Database,
@@ -28,15 +29,13 @@ from qualab.cli.output import INTERRUPTED, INVALID, complain, exit_code, output_
 from qualab.cli.pair import Managed, ended_by_sigterm, make_folder, while_served, with_managed, with_pins, write_example
 from qualab.errors import QualabError
 from qualab.model.names import ArmName
-from qualab.settings import OPTIONS, load
+from qualab.settings import OPTIONS, check_given, keys_of, load
 
 if TYPE_CHECKING:
     from qualab.cli.progress import TerminalProgress
     from qualab.model.comparison import Analysis
-    from qualab.model.plan import Plan
     from qualab.run.preflight import Keys
     from qualab.run.prepare import Services
-    from qualab.settings import Settings
 
 T = TypeVar("T")
 DEMO_MODEL, DEMO_CONCURRENCY = "smollm2", 8
@@ -57,7 +56,6 @@ def preflight(
 
     Asks a few short requests, stores nothing, and exits with 0, or with 4 where the pair cannot be compared.
     """
-    from qualab import bootstrap
     from qualab.cli.plan import load_frozen, read_frozen
     from qualab.report.terminal import make_console, print_preflight
     from qualab.report.words import shown
@@ -69,7 +67,7 @@ def preflight(
     job = use_case.look_before(
         bootstrap.pair_services_of(settings),
         settings,
-        keys=bootstrap.keys_of(settings),
+        keys=keys_of(settings),
         progress=progress,
         frozen=frozen.plan if frozen else None,
     )
@@ -94,42 +92,33 @@ def run(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Compare two endpoints: ask both every item, score, test, and say whether quality is equivalent."""
-    from qualab import bootstrap
     from qualab.cli.plan import load_frozen, read_frozen
-    from qualab.run.run import takes_turns
-    from qualab.settings import check_given
+    from qualab.model.reason import Reason
+    from qualab.report.words import ENGLISH
+    from qualab.run import run as use_case
 
     frozen = read_frozen(experiment)
     given = with_managed(given, managed, planned=frozen.settings if frozen else {})
     settings = load_frozen(frozen, given) if frozen else with_pins(load(file=experiment, command_line=given), managed)
     if settings.sequential and managed is None:
-        raise takes_turns()
+        raise use_case.takes_turns()
     check_given(settings)  # before any server is started for it
     if settings.output_path:
         make_folder(settings.output_path, hint="Change --output-path")  # no run should end at one that cannot be
     services = bootstrap.services_of(settings)
-    keys = bootstrap.keys_of(settings, managed=managed is not None)
-    analysis = _start(services, settings, managed, keys=keys, frozen=frozen.plan if frozen else None)
-    finish(services, analysis, output_format, folder=settings.output_path)
-
-
-def _start(
-    services: Services, settings: Settings, managed: Path | None, *, keys: Keys, frozen: Plan | None
-) -> Analysis:
-    from qualab.model.reason import Reason
-    from qualab.report.words import ENGLISH
-    from qualab.run import run as use_case
-    from qualab.run.run import begin
-
-    progress = _progress()
-    if not (settings.sequential and managed):
+    keys = keys_of(settings, managed=managed is not None)
+    progress, plan = _progress(), frozen.plan if frozen else None
+    if settings.sequential and managed:
+        complain(ENGLISH.reason(Reason("arm-by-arm")))
+        with while_served(managed, progress, [ArmName.BASELINE]):
+            begun = use_case.begin(services, settings, keys=keys, progress=progress, frozen=plan)
+            comparison_id = run_to_end(begun, progress)
+        analysis = _take_turns(services, comparison_id, [ArmName.CANDIDATE], managed, progress, keys=keys)
+    else:
         with while_served(managed, progress):
-            return run_to_end(use_case.start(services, settings, keys=keys, progress=progress, frozen=frozen), progress)
-    complain(ENGLISH.reason(Reason("arm-by-arm")))
-    with while_served(managed, progress, [ArmName.BASELINE]):
-        job = begin(services, settings, keys=keys, progress=progress, frozen=frozen)
-        comparison_id = run_to_end(job, progress)
-    return _take_turns(services, comparison_id, [ArmName.CANDIDATE], managed, progress, keys=keys)
+            job = use_case.start(services, settings, keys=keys, progress=progress, frozen=plan)
+            analysis = run_to_end(job, progress)
+    finish(services, analysis, output_format, folder=settings.output_path)
 
 
 @settings_options("checkpoint", "pods", "containers", "api_key_file", "data_dir", "db")
@@ -145,12 +134,10 @@ def resume(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Go on with a comparison that was stopped, interrupted or killed; asks only what is missing."""
-    from qualab import bootstrap
     from qualab.model.registry import signed_off
     from qualab.run import run as use_case
     from qualab.run.prepare import local_of
     from qualab.run.prune import check_free
-    from qualab.run.run import turns_left
 
     settings = load(command_line=given)
     progress = _progress()
@@ -160,11 +147,11 @@ def resume(
     local = {name: here[name] for name in places if here[name] or (name == "checkpoint" and left_out)}
     # before any server is started for it
     found = check_free(services.store, comparison, runner=services.runner, now=services.clock.now())
-    if bootstrap.registry_of(settings).signoffs(found.id):
+    if services.store.registry.signoffs(found.id):
         raise signed_off(found.id)
-    keys = bootstrap.keys_of(settings, managed=managed is not None)
+    keys = keys_of(settings, managed=managed is not None)
     if found.plan.sequential and managed:
-        turns = turns_left(services, found.id, retry_failed=retry_failed)
+        turns = use_case.turns_left(services, found.id, retry_failed=retry_failed)
         analysis = _take_turns(services, found.id, turns, managed, progress, keys=keys, local=local)
     else:
         with while_served(managed, progress):
@@ -212,15 +199,16 @@ def demo(
     db: Database = None,
 ) -> None:
     """Run a real comparison on this machine: a small model in llama.cpp, drafter off and on, 240 items."""
-    from qualab import bootstrap
     from qualab.cli.query import print_result
+    from qualab.managed.embedded import embedded_pair, prepare_model
     from qualab.run import run as use_case
 
     progress = _progress()
+    say = complain if serve else progress.phase
     with (
         tempfile.TemporaryDirectory(prefix="qualab-demo-") as logs,
         ended_by_sigterm(),
-        bootstrap.embedded_pair(say=complain if serve else progress.phase, log_dir=Path(logs)) as (baseline, candidate),
+        embedded_pair(prepare_model(say=say), log_dir=Path(logs), say=say) as (baseline, candidate),
     ):
         if serve:
             typer.echo(f"OFF={baseline} ON={candidate} MODEL={DEMO_MODEL}")  # as a shell's variables
@@ -235,7 +223,7 @@ def demo(
         job = use_case.start(services, settings, keys={}, progress=progress)
         analysis = run_to_end(job, progress)
     print_result(services.store, analysis.comparison_id, Format.TEXT)
-    typer.echo(f"\nThe results are in {bootstrap.database_shown(settings.db)}; both endpoints are stopped.")
+    typer.echo(f"\nThe results are in {bootstrap.location_of(settings.db)}; both endpoints are stopped.")
     print_next(analysis.comparison_id)
 
 
@@ -248,12 +236,11 @@ def _progress() -> TerminalProgress:
 
 def run_to_end(job: Coroutine[Any, Any, T], progress: TerminalProgress) -> T:
     """Run a job; whatever ends it early, Ctrl-C and SIGTERM too, says how to go on."""
-    from qualab.bootstrap import run_async
     from qualab.run.prune import resume_hint
 
     before = signal.getsignal(signal.SIGTERM)
     try:
-        return run_async(_cancelled_by_sigterm(job))
+        return bootstrap.run_async(_cancelled_by_sigterm(job))
     except (KeyboardInterrupt, asyncio.CancelledError):
         job.close()
         progress.finished()

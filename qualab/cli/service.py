@@ -10,16 +10,18 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import datetime
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qualab import bootstrap
 from qualab.cli.options import Database, Format, Given, OutputFormat, duration, settings_options
 from qualab.cli.output import complain, who
 from qualab.errors import InvalidValue, StoreLocked, StoreUnavailable, UsageError
 from qualab.model.registry import Scope
-from qualab.settings import load
+from qualab.settings import load, read_secret
 
 if TYPE_CHECKING:
     from qualab.model.registry import Token
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 ALLOWED = ("allowed_endpoints", "allowed_paths", "secret_env", "secret_dir")
 """What requests may reach: the service and its workers must be told the same."""
+SHOWN = ("id", "name", "scope", "created_at", "expires_at", "revoked_at")
+"""Of a token; never its secret."""
 LOOK_S = 0.2
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 
@@ -47,13 +51,16 @@ def serve(
     given: Given,
 ) -> None:
     """Serve the REST API and web pages, with a worker. Every setting can be given as QUALAB_SERVE_NAME, too."""
-    from qualab import bootstrap
+    from qualab.service.access import token_of
     from qualab.service.context import context_of
     from qualab.service.worker import working
 
     common, settings = _settings(given)
-    store, _ = bootstrap.stores_of(common)
-    own_token = _own_token(settings)
+    store = bootstrap.store_at(common.db)
+    own_token, file = None, settings.token_file
+    if file:
+        text = read_secret(file, "token")
+        own_token = token_of(text, name=f"The token file {file}", scope=Scope.ADMIN, now=bootstrap.now())
     _check_closed(settings, store, own_token)
     from qualab.service.api.app import create_app
     from qualab.service.api.server import Server, begin_logging
@@ -66,9 +73,12 @@ def serve(
         stack.callback(context.planner.close)
         if worker:
             apart = bootstrap.harness_of(common)
-            stack.enter_context(working(context, is_shared=bootstrap.is_server(common.db), harness=apart))
-        app = create_app(context, settings, schema=lambda: bootstrap.current_revision(common), own_token=own_token)
-        _collect_often()
+            is_shared = bootstrap.location_of(common.db).path is None
+            stack.enter_context(working(context, is_shared=is_shared, harness=apart))
+        app = create_app(context, settings, schema=lambda: bootstrap.current_revision(common.db), own_token=own_token)
+        # a command collects garbage as seldom as it can; a service often, so that nobody waits long while it does
+        gc.freeze()
+        gc.set_threshold(5_000, 20, 50)
         Server(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
 
 
@@ -81,31 +91,8 @@ def _settings(given: Given) -> tuple[Settings, ServiceSettings]:
     return common, load_service(**own, data_dir=common.data_dir)
 
 
-def _collect_often() -> None:
-    """A command collects garbage as seldom as it can; a service often, so that nobody waits long while it does."""
-    gc.freeze()
-    gc.set_threshold(5_000, 20, 50)
-
-
-def _own_token(settings: ServiceSettings) -> Token | None:
-    """That of the token file. Raises InvalidValue."""
-    from qualab import bootstrap
-    from qualab.model.registry import Scope
-    from qualab.service.access import token_of
-
-    path = settings.token_file
-    if path is None:
-        return None
-    try:
-        text = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise InvalidValue(f"Cannot read the token file {path}", hint="Change --token-file") from exc
-    return token_of(text, name=f"The token file {path}", scope=Scope.ADMIN, now=bootstrap.now())
-
-
 def _check_closed(settings: ServiceSettings, registry: Registry, own_token: Token | None) -> None:
     """Raises UsageError where anybody could come in."""
-    from qualab import bootstrap
     from qualab.service.access import valid_tokens
 
     if not settings.is_loopback and own_token is None and not valid_tokens(registry, bootstrap.now()):
@@ -126,7 +113,6 @@ def worker(
         raise InvalidValue("concurrency must be 1 or more", hint="Change --concurrency")
     if concurrency > 1:
         raise typer.Exit(_several(concurrency, sys.argv[1:]))
-    from qualab import bootstrap
     from qualab.service.api.server import begin_logging
     from qualab.service.context import context_of
     from qualab.service.worker import working
@@ -134,10 +120,10 @@ def worker(
     common, settings = _settings(given)
     begin_logging()
     bootstrap.allow_open_files()
-    ended, is_shared = _ended_by_signals(), bootstrap.is_server(common.db)
+    ended, is_shared = _ended_by_signals(), bootstrap.location_of(common.db).path is None
 
     def work() -> None:
-        store, _ = bootstrap.stores_of(common)
+        store = bootstrap.store_at(common.db)
         services = bootstrap.services_of(common, store=store)
         with working(context_of(services, settings), is_shared=is_shared):
             complain(f"qualab works as {services.runner} (Ctrl-C stops it)")
@@ -197,7 +183,7 @@ def create(
     from qualab.service.access import create_token
 
     lifetime = None if expires == "never" else duration(expires, option="--expires")
-    made, text = create_token(_registry(db), name=name, scope=scope, lifetime=lifetime, by=_by())
+    made, text = create_token(bootstrap.store_at(db).registry, name=name, scope=scope, lifetime=lifetime, by=_by())
     until = f"until {made.expires_at:%Y-%m-%d %H:%M} UTC" if made.expires_at else "for ever"
     typer.echo(text)
     typer.echo(f"Token {made.id} of {name} with scope {scope.value}, {until}. It is not shown again.", err=True)
@@ -214,11 +200,10 @@ def generate() -> None:
 @token.command("list")
 def list_tokens(db: Database = None, output_format: OutputFormat = Format.TEXT) -> None:
     """List tokens, newest first; never their secrets."""
-    from qualab import bootstrap
-
-    found, now = _registry(db).tokens(), bootstrap.now()
+    found, now = bootstrap.store_at(db).registry.tokens(), bootstrap.now()
     if output_format is Format.JSON:
-        typer.echo(json.dumps([_token(one) for one in found], indent=2))
+        documents = [{name: getattr(one, name) for name in SHOWN} for one in found]
+        typer.echo(json.dumps(documents, indent=2, default=datetime.isoformat))
         return
     if not found:
         typer.echo("No tokens. Make one with: qualab token create NAME --scope run")
@@ -236,44 +221,28 @@ def revoke(
     """Revoke a token: within seconds nobody gets in with it."""
     from qualab.service.access import revoke_token
 
-    revoke_token(_registry(db), token_id, by=_by())
+    revoke_token(bootstrap.store_at(db).registry, token_id, by=_by())
     typer.echo(f"Token {token_id} is revoked.")
 
 
-def _registry(db: str | None) -> Registry:
-    from qualab import bootstrap
-
-    return bootstrap.registry_of(load(command_line={"db": db}))
-
-
 def _by() -> Actor:
-    from qualab import bootstrap
     from qualab.service.access import Actor
 
     return Actor(who=who(), at=bootstrap.now())
 
 
-def _token(one: Token) -> dict[str, str | None]:
-    times = {name: getattr(one, name) for name in ("created_at", "expires_at", "revoked_at")}
-    said = {name: time and time.isoformat() for name, time in times.items()}
-    return {"id": one.id, "name": one.name, "scope": one.scope.value, **said}
-
-
 @database.command()
 def upgrade(db: Database = None) -> None:
     """Bring the database to this version's schema."""
-    from qualab import bootstrap
+    from qualab.store import upgrade as upgrade_schema
 
-    settings = load(command_line={"db": db})
-    bootstrap.upgrade_database(settings)
-    typer.echo(f"Schema {bootstrap.current_revision(settings)[0]}")
+    upgrade_schema(bootstrap.database_url(db), migrations=bootstrap.share("migrations"))
+    typer.echo(f"Schema {bootstrap.current_revision(db)[0]}")
 
 
 @database.command()
 def current(db: Database = None) -> None:
     """Show the database's schema and this version's."""
-    from qualab import bootstrap
-
-    found, head = bootstrap.current_revision(load(command_line={"db": db}))
+    found, head = bootstrap.current_revision(db)
     state = "up to date" if found == head else "run: qualab db upgrade"
     typer.echo(f"database {found or 'empty'}, this version {head} ({state})")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qualab import bootstrap
 from qualab.cli.options import (
     Allow,
     ComparisonId,
@@ -48,7 +49,6 @@ def compare(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Analyse stored scores again. Under another plan than the one before the data: marked, and never signed off."""
-    from qualab import bootstrap
     from qualab.imports.import_ import ImportRequest, compare_runs
     from qualab.run.stored import compare_again, with_rule
 
@@ -56,7 +56,7 @@ def compare(
     if other is not None:
         if plan is not None:
             raise UsageError("A plan judges one comparison", hint="Give --margin and the like for two runs")
-        store = bootstrap.store_of(settings)
+        store = bootstrap.store_at(settings.db)
         request = ImportRequest(rule=settings.rule, allowed=finding_codes(allow))
         joined = compare_runs(store, bootstrap.task_catalog(), comparison, other, request, now=bootstrap.now())
         with output_may_fail():
@@ -104,7 +104,6 @@ def import_(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Compare the logs of two runs (lm-eval, Inspect, lighteval, NeMo Evaluator), item by item; store the result."""
-    from qualab import bootstrap
     from qualab.imports.import_ import ImportRequest, import_logs
 
     settings = load(command_line=given)
@@ -122,7 +121,7 @@ def import_(
         changes=_rule_changes(settings, given),
         label=settings.label,
     )
-    store = bootstrap.store_of(settings)
+    store = bootstrap.store_at(settings.db)
     analysis = import_logs(store, bootstrap.task_catalog(), request, now=bootstrap.now())
     with output_may_fail():
         print_result(store, analysis.comparison_id, output_format)
@@ -153,7 +152,6 @@ def rescore(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Score stored answers again with the installed tasks, and show what changed, metric by metric and item by item."""
-    from qualab import bootstrap
     from qualab.report.words import shown
     from qualab.run.stored import rescore as use_case
 
@@ -211,12 +209,11 @@ def sign_off(
     Refused for what is limited, unpinned, INVALID, not proven, judged by a plan made after the data, or at 0, at 1 or
     below chance in both arms, unless a reason to override that is given.
     """
-    from qualab import bootstrap
     from qualab.report.words import ENGLISH, shown
     from qualab.run.sign import sign_off as sign
 
     signed = sign(
-        *bootstrap.stores_of(load(command_line={"db": db})),
+        bootstrap.store_at(db),
         comparison,
         signed_by=name,
         note=note,
@@ -236,14 +233,12 @@ def sign_off(
 @settings_options("data_dir", "db")
 def verify(comparison: ComparisonId, *, given: Given, output_format: OutputFormat = Format.TEXT) -> None:
     """Make hashes, scores and the analysis again from stored answers. Exit code 4 where anything was altered."""
-    from qualab import bootstrap
     from qualab.model.canonical import plain
     from qualab.run.verify import verify as verify_stored
 
     settings = load(command_line=given)
-    store, registry = bootstrap.stores_of(settings)
-    services = bootstrap.services_of(settings, store=store)
-    verification = verify_stored(services, registry, comparison, local=local_data(given.get("data_dir")) or None)
+    services = bootstrap.services_of(settings)
+    verification = verify_stored(services, comparison, local=local_data(given.get("data_dir")) or None)
     if output_format is Format.JSON:
         print_json(plain(verification))
     else:
@@ -265,7 +260,6 @@ def export(
     given: Given,
 ) -> None:
     """Write lm-eval compatible results_*.json and samples_*.jsonl for each arm."""
-    from qualab import bootstrap
     from qualab.run.stored import export as use_case
 
     services = bootstrap.services_of(load(command_line=given))

@@ -22,6 +22,7 @@ from qualab.errors import (
     TooManyRequests,
     error_class,
 )
+from qualab.model.comparison import Analysis
 from qualab.model.names import ComparisonStatus
 from qualab.model.ports import Clock, ComparisonFilter
 from qualab.model.registry import MetricsSummary, VerdictSummary, not_found
@@ -31,7 +32,6 @@ from qualab.run.prune import runner_of
 if TYPE_CHECKING:
     from qualab.endpoints.remote import Service
     from qualab.store import Store
-    from qualab.store.registry import Registry
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -41,17 +41,16 @@ NO_ANSWER = "The server's answer is none of a qualab service"
 NO_SERVICE = "Name a server of `qualab serve`, of this version or a newer one"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StoredVerdicts:
     """A database that this process opens itself."""
 
     store: Store
-    registry: Registry
     clock: Clock
 
     async def latest(self, label: str) -> str:
         """The id of the newest comparison with a label. Raises ComparisonNotFound."""
-        found = self.registry.page(ComparisonFilter(label=label, limit=1)).entries
+        found = self.store.registry.page(ComparisonFilter(label=label, limit=1)).entries
         if not found:
             raise _nothing_labelled(label)
         return found[0].id
@@ -60,21 +59,20 @@ class StoredVerdicts:
         """Raises ComparisonNotFound."""
         with suppress(ComparisonNotFound):  # a beginning of its id will do, once it has a plan
             comparison_id = self.store.get(comparison_id).id
-        summary = self.registry.summary(comparison_id)
+        summary = self.store.registry.summary(comparison_id)
         is_running = summary.status is ComparisonStatus.RUNNING and not summary.is_requested
         if is_running and runner_of(self.store, summary.id, now=self.clock.now()) is None:
             summary = replace(summary, status=ComparisonStatus.INTERRUPTED)
         return VerdictSummary.of(summary)
 
-    async def metrics(self, comparison_id: str) -> MetricsSummary:
+    async def metrics(self, comparison_id: str) -> Analysis:
         """Raises ComparisonNotFound."""
-        analysis = self.store.analysis(comparison_id)
-        if analysis is None:
-            raise not_found(comparison_id)
-        return MetricsSummary.of(analysis)
+        if analysis := self.store.analysis(comparison_id):
+            return analysis
+        raise not_found(comparison_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ServedVerdicts:
     """A server of `qualab serve`."""
 
@@ -120,6 +118,7 @@ async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: 
             state = await _ended(source, comparison_id, poll_s=poll_s, say=say)
             if state.verdict is None:
                 raise _unfinished(state)
+            found: Analysis | MetricsSummary
             found = await _patiently(lambda: source.metrics(state.id), poll_s=poll_s, say=say)
     except TimeoutError as exc:
         raise GateTimedOut(

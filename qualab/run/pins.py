@@ -44,48 +44,41 @@ async def find_pins(
 
     `local` names pods, containers and the checkpoint's folder. Raises PinUnreadable.
     """
-    images = await asyncio.gather(*(_image(source, local, arm) for arm in engines))
+    pods, containers = (by_arm(local.get(name, "")) for name in ("pods", "containers"))
+
+    async def image_of(arm: ArmName) -> tuple[tuple[str, ...], str]:
+        if pod := pods.get(arm):
+            return await source.pod_image(pod), f"kubectl, pod {pod}"
+        if container := containers.get(arm):
+            return await source.container_image(container), f"docker, container {container}"
+        return (pins.image,), DECLARED
+
+    images = await asyncio.gather(*map(image_of, engines))
     folder = Path(local["checkpoint"]) if local.get("checkpoint") else None
-    of_folder = await _folder(source, pins, folder, say=say) if folder else {}
+    of_folder: dict[PinPart, str] = {}
+    if folder:
+        of_folder[PinPart.REVISION] = await asyncio.to_thread(source.revision, folder)
+        if pins.checkpoint_hash:  # hashed only where the plan has a hash to compare with
+            of_folder[PinPart.CHECKPOINT] = await source.checkpoint_hash(folder, say=say)
     found: list[PinFound] = []
     for (arm, engine), image in zip(engines.items(), images, strict=True):
         is_named = folder is not None and engine.model_root.startswith("/") and Path(engine.model_root) == folder
         teller = f"{folder} on this machine{', the path that the engine names' if is_named else ''}"
         told: dict[PinPart, tuple[tuple[str, ...], str]] = {
-            PinPart.IMAGE: ((pins.image,), DECLARED),
+            PinPart.IMAGE: image,
             PinPart.REVISION: ((pins.revision,), DECLARED),
             PinPart.CHECKPOINT: ((pins.checkpoint_hash,), DECLARED),
         }
-        told |= {part: ((value,), teller) for part, value in of_folder.items()}
+        told |= {part: ((value,), teller) for part, value in of_folder.items() if value}
         of_engine = (commit_of(engine.config.get(name, "")) for name in ENGINES_REVISIONS)
         if commit := snapshot_of(engine.model_root) or next(filter(None, of_engine), ""):
             told[PinPart.REVISION] = (commit,), "the engine"
-        told |= image
         found += [
             PinFound(arm=arm, part=part, values=values, source=source_name)
             for part, (values, source_name) in told.items()
             if values != ("",)
         ]
     return tuple(found)
-
-
-async def _image(
-    source: LocalPins, local: Mapping[str, str], arm: ArmName
-) -> dict[PinPart, tuple[tuple[str, ...], str]]:
-    pod, container = (by_arm(local.get(name, "")).get(arm) for name in ("pods", "containers"))
-    if pod:
-        return {PinPart.IMAGE: (await source.pod_image(pod), f"kubectl, pod {pod}")}
-    if container:
-        return {PinPart.IMAGE: (await source.container_image(container), f"docker, container {container}")}
-    return {}
-
-
-async def _folder(source: LocalPins, pins: Pins, folder: Path, *, say: Say) -> dict[PinPart, str]:
-    """What the checkpoint's folder tells. It is hashed only where the plan has a hash to compare with."""
-    told = {PinPart.REVISION: await asyncio.to_thread(source.revision, folder)}
-    if pins.checkpoint_hash:
-        told[PinPart.CHECKPOINT] = await source.checkpoint_hash(folder, say=say)
-    return {part: value for part, value in told.items() if value}
 
 
 def pin_findings(pins: Pins, found: Sequence[PinFound], earlier: Sequence[PinFound] = ()) -> Iterator[Finding]:
@@ -166,57 +159,11 @@ async def ask_json(command: Sequence[str], *, about: str, timeout_s: float = TIM
         raise PinUnreadable(f"{unread}: {name} printed no JSON", hint=by_hand) from exc
 
 
-async def pod_digests(pod: str) -> tuple[str, ...]:
-    """Of "namespace/pod" or "namespace/pod/container". Raises PinUnreadable."""
-    namespace, name, *container = pod.split("/")
-    about = f"Pod {namespace}/{name}"
-    command = ("kubectl", "get", "pod", name, "--namespace", namespace, "--output", "json", "--request-timeout=15s")
-    answer = await ask_json(command, about=about)
-    statuses = {str(status.get("name")): status for status in _entries(answer, "status", "containerStatuses")}
-    if not statuses:
-        raise PinUnreadable(f"{about} has no container yet", hint="Wait until it is running")
-    if not container and len(statuses) == 1:
-        container = [*statuses]
-    if not container or container[0] not in statuses:
-        trouble = f"no container {container[0]}" if container else "several containers"
-        raise PinUnreadable(
-            f"{about} has {trouble}: {', '.join(statuses)}",
-            hint="Name one of them as namespace/pod/container",
-        )
-    status = statuses[container[0]]
-    specs = [spec for spec in _entries(answer, "spec", "containers") if str(spec.get("name")) == container[0]]
-    return _digests([status.get("imageID"), status.get("image"), *(spec.get("image") for spec in specs)], about=about)
-
-
-async def docker_digests(container: str) -> tuple[str, ...]:
-    """Of a container by name or id. Raises PinUnreadable."""
-    about = f"Container {container}"
-    found = _first(await ask_json(("docker", "container", "inspect", container), about=about))
-    image_id = str(found.get("Image") or "")
-    if not image_id:
-        raise PinUnreadable(f"{about} cannot be looked into: docker names no image of it")
-    image = _first(await ask_json(("docker", "image", "inspect", image_id), about=f"{about}'s image"))
-    started_as = (found.get("Config") or {}).get("Image")
-    own = image_id if ":" in image_id else f"sha256:{image_id}"
-    return _digests([*(image.get("RepoDigests") or []), started_as, own], about=about)
-
-
 def _digests(texts: Iterable[object], *, about: str) -> tuple[str, ...]:
     found = [digest for text in texts if isinstance(text, str) for digest in DIGEST.findall(text)]
     if not found:
         raise PinUnreadable(f"{about} names no image digest yet", hint="Wait until it is running")
     return tuple(dict.fromkeys(found))
-
-
-def _entries(answer: object, part: str, name: str) -> list[Mapping[str, Any]]:
-    inner = answer.get(part) if isinstance(answer, dict) else None
-    entries = inner.get(name) if isinstance(inner, dict) else None
-    return [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
-
-
-def _first(answer: object) -> Mapping[str, Any]:
-    first = answer[0] if isinstance(answer, list) and answer else answer
-    return first if isinstance(first, dict) else {}
 
 
 STEP_BYTES = 32 << 20
@@ -234,11 +181,47 @@ _File = tuple[str, int, int]
 class LocalPins:
     """Asks the commands and folders of this machine. A file that has not changed since is not hashed again."""
 
-    pod_image = staticmethod(pod_digests)
-    container_image = staticmethod(docker_digests)
-
     def __init__(self) -> None:
         self._known: dict[_File, str] = {}
+
+    @staticmethod
+    async def pod_image(pod: str) -> tuple[str, ...]:
+        """Of "namespace/pod" or "namespace/pod/container". Raises PinUnreadable."""
+        namespace, name, *container = pod.split("/")
+        about = f"Pod {namespace}/{name}"
+        command = ("kubectl", "get", "pod", name, "--namespace", namespace, "--output", "json", "--request-timeout=15s")
+        answer = await ask_json(command, about=about)
+        try:
+            statuses = {one["name"]: one for one in answer["status"]["containerStatuses"]}
+            specs = {one["name"]: one for one in answer["spec"]["containers"]}
+        except (KeyError, TypeError):
+            statuses = {}
+        if not statuses:
+            raise PinUnreadable(f"{about} has no container yet", hint="Wait until it is running")
+        if not container and len(statuses) == 1:
+            container = [*statuses]
+        if not container or container[0] not in statuses:
+            trouble = f"no container {container[0]}" if container else "several containers"
+            raise PinUnreadable(
+                f"{about} has {trouble}: {', '.join(statuses)}",
+                hint="Name one of them as namespace/pod/container",
+            )
+        status, spec = statuses[container[0]], specs.get(container[0], {})
+        return _digests([status.get("imageID"), status.get("image"), spec.get("image")], about=about)
+
+    @staticmethod
+    async def container_image(container: str) -> tuple[str, ...]:
+        """Of a container by name or id. Raises PinUnreadable."""
+        about = f"Container {container}"
+        try:
+            (found,) = await ask_json(("docker", "container", "inspect", container), about=about)
+            image_id, started_as = found["Image"], found["Config"]["Image"]
+            (image,) = await ask_json(("docker", "image", "inspect", image_id), about=f"{about}'s image")
+            pulled_by = image.get("RepoDigests") or []
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise PinUnreadable(f"{about} cannot be looked into: docker names no image of it") from exc
+        own = image_id if ":" in image_id else f"sha256:{image_id}"
+        return _digests([*pulled_by, started_as, own], about=about)
 
     async def checkpoint_hash(self, folder: Path, *, say: Callable[[str], None]) -> str:
         """As "sha256:...". Raises InvalidValue for no folder with files, PinUnreadable where reading fails."""

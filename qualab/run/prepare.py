@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from qualab.errors import InvalidValue, PlanChanged, UsageError
 from qualab.harness.process import Harness, LoadedTasks
 from qualab.model.canonical import plain, plan_hash
 from qualab.model.comparison import Comparison
-from qualab.model.items import Item, Request, generation_request, loglikelihood_parts, loglikelihood_request
+from qualab.model.items import Item, Prompt, Request, generation_request, loglikelihood_parts, loglikelihood_request
 from qualab.model.names import Api, ArmName, RequestKind
 from qualab.model.plan import (
     Assumptions,
@@ -61,7 +60,7 @@ class Services(PairServices):
     """Names this process in claims, as "host:pid:nonce"."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Run:
     """One comparison being carried out: what its steps share."""
 
@@ -100,18 +99,14 @@ def task_options(settings: Settings, frozen: Plan | None = None) -> TaskOptions:
     )
 
 
-def tasks_again(services: PairServices, comparison: Comparison, local: Mapping[str, str] | None = None) -> LoadedTasks:
-    """Load a stored comparison's tasks; `local` overrides where this machine finds them. Raises PlanChanged."""
-    tasks = installed_tasks(services, comparison, local)
-    check_unchanged(comparison.plan, tasks)
-    return tasks
-
-
-def installed_tasks(
-    services: PairServices, comparison: Comparison, local: Mapping[str, str] | None = None
+def tasks_again(
+    services: PairServices, comparison: Comparison, local: Mapping[str, str] | None = None, *, may_differ: bool = False
 ) -> LoadedTasks:
-    """Load the tasks of these names as they are installed now, changed or not."""
-    return services.harness.load(planned_options(comparison.plan, {**comparison.local, **(local or {})}))
+    """Load a stored comparison's tasks; `local` overrides where this machine finds them. Raises PlanChanged."""
+    tasks = services.harness.load(planned_options(comparison.plan, {**comparison.local, **(local or {})}))
+    if not may_differ:
+        check_unchanged(comparison.plan, tasks)
+    return tasks
 
 
 def planned_options(plan: Plan, local: Mapping[str, str]) -> TaskOptions:
@@ -136,12 +131,11 @@ def _commits(plan: Plan) -> dict[str, str]:
 
 def local_of(settings: Settings) -> dict[str, str]:
     """Where this machine finds things: kept with the comparison, not in its plan."""
-    checkpoint = settings.pin_names.checkpoint
     return {
         "data_dir": str(settings.data_dir.resolve()) if settings.data_dir else "",
         "include_path": "\n".join(str(path.resolve()) for path in settings.include_path),
         "tokenizer": settings.tokenizer,
-        "checkpoint": str(Path(checkpoint).resolve()) if checkpoint else "",
+        "checkpoint": str(Path(settings.checkpoint).resolve()) if settings.checkpoint else "",
         "pods": arms_text(settings.pods),
         "containers": arms_text(settings.containers),
     }
@@ -174,9 +168,7 @@ def make_plan(
         # a loss has half the level, as in a two-sided test
         looks=LookPlan(n_looks=settings.looks, harm_alpha=settings.alpha / 2.0) if settings.looks else None,
         noise_floor=settings.noise_plan,
-        pins=Pins(
-            image=settings.pin_names.image, revision=settings.pin_names.revision, checkpoint_hash=checkpoint_hash
-        ),
+        pins=Pins(image=settings.image, revision=settings.revision, checkpoint_hash=checkpoint_hash),
         drafter_costs=settings.drafter_costs,
         sequential=settings.sequential,
     )
@@ -233,7 +225,7 @@ def from_document(document: Mapping[str, Any], *, where: str) -> FrozenPlan:
             f"{where} was edited: its plan is not the one that was frozen as {given_hash[:12]}", hint=AGAIN
         )
     try:
-        plan = _plans().validate_python(content)
+        plan = TypeAdapter(Plan).validate_python(content)
     except ValidationError:
         plan = None
     if plan is None or plan_hash(plan) != given_hash:
@@ -242,11 +234,6 @@ def from_document(document: Mapping[str, Any], *, where: str) -> FrozenPlan:
             hint="Run `qualab plan` again with this version, or run the plan with the version that made it",
         )
     return FrozenPlan(plan=plan, plan_hash=given_hash, frozen_at=frozen_at, settings=settings)
-
-
-@cache
-def _plans() -> TypeAdapter[Plan]:
-    return TypeAdapter(Plan)
 
 
 def refuse_imported(comparison: Comparison, what: str) -> Comparison:
@@ -289,23 +276,17 @@ def _deciding(task: TaskSpec) -> TaskSpec:
 TOKENIZE_CHUNK = 2_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenSource:
-    """Where token ids come from: the server itself where it tokenizes, else a named tokenizer."""
-
-    endpoint: Endpoint
-    model: str
-    named: Tokenize | None
-
-    async def encode(self, texts: Sequence[str]) -> Mapping[str, list[int]]:
-        """Token ids of each distinct text."""
-        distinct = list(dict.fromkeys(texts))
-        encoded: dict[str, list[int]] = {}
-        for start in range(0, len(distinct), TOKENIZE_CHUNK):
-            chunk = distinct[start : start + TOKENIZE_CHUNK]
-            ids = self.named(chunk) if self.named else await self.endpoint.tokenize(chunk, model=self.model)
-            encoded.update(zip(chunk, ids, strict=True))
-        return encoded
+async def token_ids(
+    texts: Iterable[str], *, endpoint: Endpoint, model: str, named: Tokenize | None
+) -> dict[str, list[int]]:
+    """Token ids of each distinct text: of a named tokenizer, or of the server's own."""
+    distinct = list(dict.fromkeys(texts))
+    encoded: dict[str, list[int]] = {}
+    for start in range(0, len(distinct), TOKENIZE_CHUNK):
+        chunk = distinct[start : start + TOKENIZE_CHUNK]
+        ids = named(chunk) if named else await endpoint.tokenize(chunk, model=model)
+        encoded.update(zip(chunk, ids, strict=True))
+    return encoded
 
 
 def in_random_order(items: Iterable[Item], *, seed: int, n_stages: int = 1) -> list[Item]:
@@ -334,21 +315,21 @@ def stage_ends(items: Iterable[Item], *, n_stages: int) -> list[int]:
     return [sum(size * (stage + 1) // n_stages for size in sizes) for stage in range(n_stages)]
 
 
-async def with_requests(items: Sequence[Item], *, sampling: SamplingPlan, tokens: TokenSource) -> list[Item]:
+async def with_requests(
+    items: Sequence[Item], *, sampling: SamplingPlan, endpoint: Endpoint, named: Tokenize | None
+) -> list[Item]:
     """The items with their bodies."""
-    scored = [item for item in items if item.kind is RequestKind.LOGLIKELIHOOD]
-    texts = [text for item in scored for prompt in item.prompts for text in loglikelihood_parts(prompt)]
-    encoded = await tokens.encode(texts)
-    return [replace(item, requests=_requests(item, sampling, encoded)) for item in items]
+    scored = [prompt for item in items if item.kind is RequestKind.LOGLIKELIHOOD for prompt in item.prompts]
+    texts = (text for prompt in scored for text in loglikelihood_parts(prompt))
+    encoded = await token_ids(texts, endpoint=endpoint, model=sampling.model, named=named)
 
-
-def _requests(item: Item, sampling: SamplingPlan, encoded: Mapping[str, list[int]]) -> tuple[Request, ...]:
-    if item.kind is RequestKind.GENERATION:
-        return tuple(generation_request(prompt, sampling=sampling) for prompt in item.prompts)
-    requests = []
-    for choice, prompt in enumerate(item.prompts):
+    def request(item: Item, choice: int, prompt: Prompt) -> Request:
+        if item.kind is RequestKind.GENERATION:
+            return generation_request(prompt, sampling=sampling)
         context, whole = (encoded[text] for text in loglikelihood_parts(prompt))
-        requests.append(
-            loglikelihood_request(choice=choice, context_ids=context, whole_ids=whole, model=sampling.model)
-        )
-    return tuple(requests)
+        return loglikelihood_request(choice=choice, context_ids=context, whole_ids=whole, model=sampling.model)
+
+    return [
+        replace(item, requests=tuple(request(item, choice, prompt) for choice, prompt in enumerate(item.prompts)))
+        for item in items
+    ]

@@ -3,7 +3,7 @@ running in the store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -59,6 +59,11 @@ def _as_they_stand(store: Store, stored: Sequence[Comparison], now: datetime) ->
 
 
 PAGE = 200
+KEPT: Mapping[type[QualabError], str] = {
+    ComparisonSignedOff: "signed off",
+    ComparisonBusy: "runs, or waits to be run",
+    ComparisonNotFound: "was deleted meanwhile",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,25 +86,16 @@ def prune(
             kept = "waits to be run" if summary.status is ComparisonStatus.QUEUED else ""
             kept = "signed off" if summary.is_signed_off else kept
             if not kept and not dry_run:
-                kept = _delete(registry, summary, who=who, now=now)
+                details = {"created_at": summary.created_at.isoformat(), "label": summary.label}
+                entry = AuditEntry(at=now, who=who, action="comparison.prune", subject=summary.id, details=details)
+                try:
+                    registry.delete(summary.id, entry=entry, stale_after_s=STALE_AFTER_S)
+                except tuple(KEPT) as error:
+                    kept = KEPT[type(error)]
             yield Pruned(summary=summary, kept=kept)
         cursor = page.next_cursor
         if cursor is None:
             return
-
-
-def _delete(registry: Registry, summary: ComparisonSummary, *, who: str, now: datetime) -> str:
-    details = {"created_at": summary.created_at.isoformat(), "label": summary.label}
-    entry = AuditEntry(at=now, who=who, action="comparison.prune", subject=summary.id, details=details)
-    try:
-        registry.delete(summary.id, entry=entry, stale_after_s=STALE_AFTER_S)
-    except ComparisonSignedOff:
-        return "signed off"
-    except ComparisonBusy:
-        return "runs, or waits to be run"
-    except ComparisonNotFound:
-        return "was deleted meanwhile"
-    return ""
 
 
 def resume_hint(comparison_id: str, *, retry_failed: bool = False) -> str:

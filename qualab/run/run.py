@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.scoring import score_answers
@@ -23,7 +22,7 @@ from qualab.model.items import Item, Reply, generations, n_requests
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import PinFound, Plan
 from qualab.model.ports import Progress
-from qualab.run.ask import ask_all, ask_noise, in_thread, kept_alive, looked_to
+from qualab.run.ask import alive, ask_all, ask_noise, in_thread, looked_to
 from qualab.run.pins import find_pins, pin_findings
 from qualab.run.preflight import (
     BASELINE,
@@ -42,7 +41,6 @@ from qualab.run.prepare import (
     PairServices,
     Run,
     Services,
-    TokenSource,
     check_frozen,
     check_unchanged,
     in_random_order,
@@ -57,11 +55,8 @@ from qualab.run.prune import check_free, resume_hint, way_on
 from qualab.run.tokens import count_tokens
 from qualab.settings import Settings, check_given
 
-if TYPE_CHECKING:
-    from qualab.store import Store
-
 FINGERPRINTED = range(500)
-"""Items whose answers tell an arm's fingerprints: replicas behind one URL take turns."""
+"""Items whose answers tell an arm's fingerprints, of which what goes on has to have one: replicas take turns."""
 
 
 async def start(
@@ -233,15 +228,7 @@ async def _begun(
             local=local_of(settings),
         )
         services.store.create(comparison, prepared.items)
-        run = Run(
-            services=services,
-            comparison=comparison,
-            tasks=prepared.tasks,
-            items=prepared.items,
-            endpoints=endpoints,
-            keys=keys,
-            progress=progress,
-        )
+        run = Run(services, comparison, prepared.tasks, prepared.items, endpoints, keys, progress)
         with way_on(run.id), claimed(services, run.id):
             _record(run, prepared.checked, prepared.pins)
             yield run
@@ -285,7 +272,6 @@ async def _prepared(
     infos = await inspect_arms(endpoints, model=settings.model)
     scores = any(task.kind is RequestKind.LOGLIKELIHOOD for task in plan.tasks)
     named = services.named_tokenizer(settings.tokenizer) if scores and settings.tokenizer else None
-    tokens = TokenSource(endpoint=endpoints[BASELINE], model=settings.model, named=named)
     if scores and named is None and not infos[BASELINE].tokenizes:
         raise EndpointMisconfigured(
             f"{infos[BASELINE].url} offers no /tokenize, and log-likelihood tasks need token ids",
@@ -293,7 +279,7 @@ async def _prepared(
         )
     seed, n_stages = settings.seed, settings.looks or 1
     ordered = await in_thread(services, lambda: in_random_order(tasks.render(), seed=seed, n_stages=n_stages))
-    items = await with_requests(ordered, sampling=plan.sampling, tokens=tokens)
+    items = await with_requests(ordered, sampling=plan.sampling, endpoint=endpoints[BASELINE], named=named)
     checked = await check_arms(endpoints, plan, items, infos, Before())
     pins = await find_pins(services.pins, plan.pins, local, checked.engines, say=progress.phase)
     return _Prepared(tasks=tasks, plan=plan, items=items, checked=checked, pins=pins)
@@ -316,22 +302,14 @@ async def _reopened(
     urls = {arm: comparison.baseline_url if arm is BASELINE else comparison.candidate_url for arm in arms}
     _check_endpoints(services, urls.values())
     async with open_arms(services, urls, policy=comparison.plan.policy, keys=keys) as endpoints:
-        run = Run(
-            services=services,
-            comparison=comparison,
-            tasks=tasks,
-            items=items,
-            endpoints=endpoints,
-            keys=keys,
-            progress=progress,
-        )
+        run = Run(services, comparison, tasks, items, endpoints, keys, progress)
         with way_on(run.id), claimed(services, run.id):
             if len(endpoints) > 1:
                 progress.phase("Checking both endpoints")
             else:
                 against = ", against what was seen of the baseline" if CANDIDATE in endpoints else ""
                 progress.phase(f"Checking the {next(iter(endpoints))}{against}")
-            with kept_alive(run):
+            async with alive(run):
                 await _check_again(run, here)
             yield run
 
@@ -348,10 +326,11 @@ async def _check_again(run: Run, here: Mapping[str, str]) -> None:
     infos = await inspect_arms(run.endpoints, model=plan.sampling.model)
     seen = store.observations(run.id)
     earlier = pins_seen(seen)
+    first = {arm: store.answers(run.id, arm=arm, positions=FINGERPRINTED) for arm in ArmName}
     before = Before(
         engines=engines_seen(seen),
         tokens=tokens_seen(seen),
-        fingerprints=_fingerprints(store, run.id),
+        fingerprints={arm: frozenset(one.reply.system_fingerprint for one in own) - {""} for arm, own in first.items()},
         baseline={} if BASELINE in run.endpoints else await asyncio.to_thread(_tried_answers, run),
     )
     checked = await check_arms(run.endpoints, plan, run.items, infos, before)
@@ -364,12 +343,6 @@ async def _check_again(run: Run, here: Mapping[str, str]) -> None:
             _set_status(run, ComparisonStatus.STOPPED, stop.message)
         raise
     _record(run, checked, tuple(sorted(known, key=lambda pin: pin.arm)))
-
-
-def _fingerprints(store: Store, comparison_id: str) -> dict[ArmName, frozenset[str]]:
-    """Each arm's fingerprints among its first stored answers: what goes on has to answer under one of them."""
-    answers = {arm: store.answers(comparison_id, arm=arm, positions=FINGERPRINTED) for arm in ArmName}
-    return {arm: frozenset(one.reply.system_fingerprint for one in own) - {""} for arm, own in answers.items()}
 
 
 def _tried_answers(run: Run) -> dict[int, Reply]:
@@ -419,11 +392,11 @@ async def _to_the_end(run: Run) -> Analysis:
     store = run.services.store
 
     def analysed() -> Analysis:
-        with kept_alive(run):
-            summary = score_answers(store, run.id, run.tasks, run.items, run.tasks.metrics)
-            return analyse(store, run.comparison, run.tasks, run.items, summary)
+        summary = score_answers(store, run.id, run.tasks, run.items, run.tasks.metrics)
+        return analyse(store, run.comparison, run.tasks, run.items, summary)
 
-    analysis = await in_thread(run.services, analysed)
+    async with alive(run):
+        analysis = await in_thread(run.services, analysed)
     store.put_analysis(analysis, now=run.services.clock.now())
     return analysis
 

@@ -19,13 +19,6 @@ from qualab.report.words import ENGLISH
 
 if TYPE_CHECKING:
     from qualab.store import Store
-    from qualab.store.registry import Registry
-
-
-def signoff_line(analysis: Analysis, comparison: Comparison) -> str:
-    """For a person."""
-    obstacles = signoff_obstacles(analysis, comparison)
-    return f"Sign-off: no ({'; '.join(ENGLISH.reasons(obstacles))})" if obstacles else "Sign-off: possible"
 
 
 def signoff_obstacles(analysis: Analysis, comparison: Comparison) -> tuple[Reason, ...]:
@@ -68,7 +61,6 @@ MOST_CHARACTERS = {"signed_by": 200, "note": 2_000, "override": 2_000}
 
 def sign_off(
     store: Store,
-    registry: Registry,
     comparison_id: str,
     *,
     signed_by: str,
@@ -126,7 +118,7 @@ def sign_off(
     )
     said = {**(details or {}), **details_of(signed)}
     entry = AuditEntry(at=at, who=who, action=ACTION, subject=comparison.id, details=said)
-    registry.sign_off(signed, entry=entry)
+    store.registry.sign_off(signed, entry=entry)
     return signed
 
 

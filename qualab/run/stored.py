@@ -21,7 +21,7 @@ from qualab.model.names import Api, ArmName, Verdict
 from qualab.model.plan import DecisionRule, Plan, TaskSpec
 from qualab.model.ports import ScoredTasks
 from qualab.model.reason import Reason
-from qualab.run.prepare import Services, check_rule_names, installed_tasks, refuse_imported, tasks_again
+from qualab.run.prepare import Services, check_rule_names, refuse_imported, tasks_again
 
 ASKED = ("tasks", "sampling", "limit", "num_fewshot", "looks", "noise_floor", "pins", "imported", "sequential")
 """What another plan has to share with the comparison's own: what was asked of what."""
@@ -186,7 +186,7 @@ def rescore(
     """
     comparison, stored = _analysed(services, comparison_id)
     own = comparison.plan
-    tasks = installed_tasks(services, comparison, local)
+    tasks = tasks_again(services, comparison, local, may_differ=True)
     items = list(services.store.items(comparison.id))
     before = {place_of(score): score for score in services.store.scores(comparison.id)}
     # of an imported comparison only what it compares is scored

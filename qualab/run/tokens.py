@@ -20,8 +20,8 @@ from qualab.model.comparison import Comparison
 from qualab.model.engine import FirstTokens, FirstTokensSeen, PairKind, TokenizedBy, TokensLack, first_tokens_seen
 from qualab.model.items import Item
 from qualab.model.names import ArmName, RequestKind
-from qualab.run.ask import kept_alive
-from qualab.run.prepare import Run, TokenSource
+from qualab.run.ask import alive
+from qualab.run.prepare import Run, token_ids
 from qualab.stats.noise import first_difference
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ async def count_tokens(run: Run) -> None:
     comparison, store = run.comparison, run.services.store
     if not any(task.kind is RequestKind.GENERATION for task in run.plan.tasks):
         return
-    with kept_alive(run):
+    async with alive(run):
         pairs = await asyncio.to_thread(differing_pairs, store, comparison, run.items)
         by = TokenizedBy.BASELINE if ArmName.BASELINE in run.endpoints else TokenizedBy.CANDIDATE
         by = TokenizedBy.NAMED if comparison.local.get("tokenizer") else by
@@ -129,10 +129,10 @@ async def _ask_tokens(run: Run, pairs: Sequence[Pair]) -> tuple[Places, TokensLa
             services.open_endpoint(run.endpoints[arm].url, policy=policy, key=run.keys.get(arm)) as endpoint,
         ):
             named = services.named_tokenizer(name) if name else None
-            source = TokenSource(endpoint=endpoint, model=run.plan.sampling.model, named=named)
             for start in range(0, len(pairs), CHUNK):
                 chunk = pairs[start : start + CHUNK]
-                tokens = await source.encode([text for pair in chunk for text in pair.texts])
+                texts = [text for pair in chunk for text in pair.texts]
+                tokens = await token_ids(texts, endpoint=endpoint, model=run.plan.sampling.model, named=named)
                 places |= {pair.place: first_difference(*(tokens[text] for text in pair.texts)) for pair in chunk}
     except TimeoutError:
         return places, TokensLack.TIME

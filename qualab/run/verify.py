@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 from qualab.analysis.analyse import analyse
 from qualab.analysis.flips import outcomes_of
@@ -23,9 +22,6 @@ from qualab.run.prepare import Services
 from qualab.run.prune import check_free
 from qualab.run.sign import ACTION, details_of
 from qualab.run.stored import place_of, tasks_of
-
-if TYPE_CHECKING:
-    from qualab.store.registry import Registry
 
 MOST_SHOWN = 3
 PAGE = 5_000
@@ -54,9 +50,7 @@ class Verification:
     is_altered: bool
 
 
-def verify(
-    services: Services, registry: Registry, comparison_id: str, *, local: Mapping[str, str] | None = None
-) -> Verification:
+def verify(services: Services, comparison_id: str, *, local: Mapping[str, str] | None = None) -> Verification:
     """Checks everything that is stored of a comparison. Nothing is asked, nothing stored.
 
     Raises ComparisonNotFound; ComparisonBusy while it is being run: what it was analysed from changes.
@@ -68,7 +62,7 @@ def verify(
         seals = [one for one in services.store.seals(comparison_id) if one.plan_hash == comparison.plan_hash]
         seal = seals[-1].seal if seals else ""
         items = list(services.store.items(comparison_id))
-        checks = tuple(_Verifier(services, registry, comparison, items, local).checks())
+        checks = tuple(_Verifier(services, comparison, items, local).checks())
     except StoreDamaged as error:
         checks = (Check(name="rows", is_ok=False, detail=error.message),)
     is_altered = any(check.is_ok is False for check in checks)
@@ -97,12 +91,11 @@ class _Verifier:
     def __init__(
         self,
         services: Services,
-        registry: Registry,
         comparison: Comparison,
         items: Sequence[Item],
         local: Mapping[str, str] | None,
     ) -> None:
-        self.services, self.store, self.registry = services, services.store, registry
+        self.services, self.store, self.registry = services, services.store, services.store.registry
         self.comparison, self.id, self.plan = comparison, comparison.id, comparison.plan
         self.items, self.local = items, local
         self.seals = self.store.seals(self.id)

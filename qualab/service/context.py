@@ -202,9 +202,6 @@ def _keys(content: Mapping[str, Any], secrets: ReferencedSecrets) -> dict[ArmNam
 
 def _check_places(content: Mapping[str, Any], settings: ServiceSettings) -> None:
     wrong = {name: problem for name in content if (problem := _problem(name, content[name], settings))}
-    pins = content.get("pins")
-    if isinstance(pins, dict) and (problem := _problem("checkpoint", pins.get("checkpoint"), settings)):
-        wrong["pins.checkpoint"] = problem
     if wrong:
         name, problem = next(iter(wrong.items()))
         raise PathForbidden(f"{name} {problem}", hint="Leave it out, or ask the service's operator", fields=wrong)

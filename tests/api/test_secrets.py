@@ -29,8 +29,6 @@ CANARY = "sk-canary-9c4e1f"
         {"api_key_file": f"/tmp/{CANARY}"},
         {"apikey": CANARY},
         {"token": CANARY},
-        {"pins": {"api_key": CANARY}},
-        {"noise_floor": {"key": CANARY}},
         {"drafter_costs": CANARY},
         {"timeout": CANARY},
         {"margins": {"sums": CANARY}},

@@ -33,10 +33,10 @@ class Done:
 
     def sign(self, **changes: Any) -> Any:
         said = {"signed_by": "Kim Minji", "who": "kim@ci", "at": START, **changes}
-        return sign_off(self.store, self.store.registry, self.id, **said)
+        return sign_off(self.store, self.id, **said)
 
     def verify(self) -> Verification:
-        return verify(self.bench.services, self.store.registry, self.id)
+        return verify(self.bench.services, self.id)
 
     def alter(self, statement: str) -> None:
         with self.store.engine.begin() as connection:
@@ -117,7 +117,7 @@ def test_what_has_no_verdict_is_not_signed_off(tmp_path: Path) -> None:
     store = open_at(tmp_path)
     store.create(make_comparison(), make_items(1))
     with pytest.raises(NotYet, match="no verdict"):
-        sign_off(store, store.registry, "c-1", signed_by="Kim", who="kim@ci", at=START)
+        sign_off(store, "c-1", signed_by="Kim", who="kim@ci", at=START)
 
 
 async def test_what_is_as_it_was_stored_is_verified_whole_in_other_words_too(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -37,13 +36,6 @@ def _no_item_is_asked(pair: tuple[ScriptedServer, ScriptedServer]) -> Iterator[N
     assert all(now - then <= 2 for now, then in zip(after, before, strict=True))
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "preflight"])
-def test_a_misspelled_generation_setting(qualab: Command, arms: list[str], command: str) -> None:
-    says = ("'temprature' is not known", "Did you mean temperature?")
-    fails(qualab(command, *arms, *SMALL, "--gen_kwargs", "temprature=0.7"), 2, *says)
-
-
-NOISE = "noise_floor_concurrency must be 1 or more"
 WRONG: list[tuple[dict[str, str | None], int, list[str]]] = [
     # options over a run that is right (None leaves one out), the exit code, and words of the message
     ({"--candidate": "http://127.0.0.1:9/v1"}, 5, ["Candidate", "http://127.0.0.1:9"]),
@@ -53,11 +45,10 @@ WRONG: list[tuple[dict[str, str | None], int, list[str]]] = [
     ({"--candidate": "{localhost}/v1"}, 2, ["same server"]),
     *(({name: None}, 2, [name]) for name in ("--baseline", "--candidate", "--model")),
     ({"--tasks": "gsm8"}, 2, ["gsm8", "gsm8k"]),
-    *(({"--limit": limit}, 2, ["limit"]) for limit in ("0", "-3")),
-    *(({"--looks": looks}, 2, ["looks must be 2 to 10", "--looks"]) for looks in ("1", "0", "-2", "11")),
-    ({"--noise_floor_runs": "0"}, 2, ["noise_floor_runs must be 1 to 9"]),
+    ({"--limit": "-3"}, 2, ["limit"]),
+    ({"--looks": "11"}, 2, ["looks must be 2 to 10", "--looks"]),
     ({"--noise-floor-runs": "-1"}, 2, ["noise_floor_runs must be 1 to 9"]),
-    ({"--noise_floor_concurrency": "0"}, 2, [NOISE]),
+    ({"--gen_kwargs": "temprature=0.7"}, 2, ["'temprature' is not known", "Did you mean temperature?"]),
     ({"--checkpoint": "{nowhere}"}, 2, ["checkpoint {nowhere} is not a directory"]),
     ({"--data-dir": "{nowhere}"}, 2, ["data_dir {nowhere} is not a directory"]),
     ({"--include_path": "{nowhere}"}, 2, ["include_path {nowhere} is not a directory"]),
@@ -95,8 +86,7 @@ def test_a_run_that_cannot_be_is_one_clear_line(  # noqa: PLR0917
     ("line", "says"),
     [
         ("gen_kwargs: {temprature: 0.7}", "Did you mean temperature?"),
-        *((f"looks: {looks}", "looks") for looks in ("many", "2.5")),
-        *((f"noise_floor: {noise}", "noise_floor") for noise in ("3", "{runs: many}", "{run: 2}", "[1, 2]")),
+        ("looks: 2.5", "looks"),
     ],
 )
 def test_a_setting_in_a_file_that_cannot_be(
@@ -110,12 +100,6 @@ def test_unknown_flag_names_the_nearest(qualab: Command, arms: list[str]) -> Non
     done = qualab("run", *arms, "--taks", "gsm8k")
     assert done.code == 2
     assert "--tasks" in done.err
-
-
-def test_broken_task_yaml(qualab: Command, arms: list[str], tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "mine.yaml").write_text("task: mine\noutput_type: nonsense\n", encoding="utf-8")
-    fails(qualab("run", *arms, "--tasks", "mine", "--include_path", tmp_path / "mine"), 2, "mine")
 
 
 def gsm8k(folder: Path, lines: list[str]) -> Path:
@@ -147,13 +131,6 @@ def test_a_file_that_is_not_a_database(qualab: Command, tmp_path: Path) -> None:
     fails(qualab("list", "--db", tmp_path / "notes.txt"), 5, "notes.txt")
 
 
-def test_a_database_of_a_newer_schema(qualab: Command, tmp_path: Path) -> None:
-    assert qualab("list").code == 0
-    with sqlite3.connect(tmp_path / "qualab.db") as database:
-        database.execute("update alembic_version set version_num = '9999'")
-    fails(qualab("list"), 5, "newer")
-
-
 def test_a_locked_database(qualab: Command, arms: list[str], tmp_path: Path) -> None:
     assert qualab("list").code == 0
     holder = sqlite3.connect(tmp_path / "qualab.db", isolation_level=None)
@@ -166,25 +143,9 @@ def test_a_locked_database(qualab: Command, arms: list[str], tmp_path: Path) -> 
     fails(Outcome(code=done.returncode, out=done.stdout, err=done.stderr), 5, "lock")
 
 
-def test_a_database_folder_that_cannot_be_made(qualab: Command, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    fails(qualab("list", "--db", tmp_path / "file" / "qualab.db"), 5, "file")
-
-
 def test_an_unknown_comparison(qualab: Command) -> None:
     for command in ("show", "resume", "export"):
         fails(qualab(command, "20200101"), 2, "20200101", "qualab list")
-
-
-def test_data_that_changed_since_the_plan(qualab: Command, tmp_path: Path) -> None:
-    data = gsm8k(tmp_path / "data", [GOOD] * 8)
-    with ScriptedServer() as off, ScriptedServer(Script(drafts=True)) as on:
-        flags = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted"]
-        done = qualab("run", *flags, "--tasks", "gsm8k", "--data-dir", data)
-        assert done.code == 3, done.err
-        shutil.rmtree(data)
-        gsm8k(data, [GOOD.replace("2", "3")] * 8)
-        fails(qualab("resume", done.comparison_id), 2, "gsm8k", "plan")
 
 
 def test_prompts_longer_than_the_context_are_left_out_and_counted(qualab: Command, tmp_path: Path) -> None:
@@ -230,12 +191,6 @@ def test_a_server_that_fails_at_a_trial_request_is_infrastructure_not_usage(qual
     fails(done, 5, "kobest_copa", "500")
 
 
-def test_a_tokenizer_that_is_nowhere(qualab: Command, arms: list[str], tmp_path: Path) -> None:
-    data = copa(tmp_path / "data")
-    asked = ("--tasks", "kobest_copa", "--data-dir", data, "--tokenizer", "nowhere/tokenizer.json")
-    fails(qualab("run", *arms, *asked), 2, "No tokenizer at nowhere/tokenizer.json")
-
-
 def on(stdout: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "qualab", *arguments]
     return subprocess.run(
@@ -257,14 +212,6 @@ def test_output_in_an_encoding_that_lacks_a_character_keeps_its_meaning() -> Non
     done = on(subprocess.PIPE, *COUNTS, PYTHONIOENCODING="latin-1")
     assert done.returncode == 0, done.stderr
     assert "\\u22120.83 pp" in done.stdout
-
-
-def test_a_reader_that_leaves_is_no_regression() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = on(writing, *COUNTS)
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

@@ -200,20 +200,6 @@ def test_who_has_no_token_is_told_where_a_gate_takes_one(
     assert "--token-file" not in wrong.err
 
 
-def test_a_run_that_was_stopped_has_no_verdict_to_wait_for(qualab: Command, tmp_path: Path) -> None:
-    rows = [{"question": "1 + 1? " * times, "answer": "#### 2"} for times in (1, 50)] * 10
-    (tmp_path / "gsm8k").mkdir()
-    (tmp_path / "gsm8k" / "test.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    small, drafting = Script(max_model_len=100), Script(max_model_len=100, drafts=True)
-    with ScriptedServer(small) as off, ScriptedServer(drafting) as on:
-        arms = ["--baseline", off.url, "--candidate", on.url, "--model", "scripted", "--num_fewshot", 0]
-        stopped = qualab("run", *arms, "--tasks", "gsm8k", "--data-dir", tmp_path)
-    assert stopped.code == 5, stopped.err
-    gate = qualab("gate", stopped.comparison_id, "--timeout", "30s")
-    assert gate.code == 5
-    assert "without a verdict" in gate.err
-
-
 def test_sign_off_is_refused_or_overridden_and_verify_finds_what_was_altered(
     qualab: Command, equal_pair: list[str], tmp_path: Path
 ) -> None:

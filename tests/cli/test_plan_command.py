@@ -73,17 +73,6 @@ def test_a_frozen_plan_takes_no_other_settings(qualab: Command, pair: Pair, monk
     assert (refused.code, "QUALAB_ALPHA would change the frozen plan" in refused.err) == (2, True)
 
 
-@pytest.mark.parametrize("part", ["plan", "experiment"])
-def test_an_edited_plan_file_is_refused(qualab: Command, pair: Pair, part: str) -> None:
-    qualab("plan", "--tasks", "demo_arithmetic", *MODEL)
-    content = yaml.safe_load(Path("plan.yaml").read_text(encoding="utf-8"))
-    (content["plan"]["rule"] if part == "plan" else content["experiment"])["margin"] = 0.05
-    Path("plan.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
-    refused = qualab("run", "plan.yaml", *urls(pair))
-    assert refused.code == 2
-    assert "run `qualab plan` again" in refused.err
-
-
 def test_another_plan_does_not_replace_a_file_unless_told_to(qualab: Command) -> None:
     first = qualab("plan", "--tasks", "demo_arithmetic", *MODEL)
     before = Path("plan.yaml").read_bytes()
@@ -133,15 +122,9 @@ def test_a_plan_without_a_model_is_a_table_alone(qualab: Command) -> None:
     ("flags", "said"),
     [
         (("--margins", "demo_arith=0.01"), "Did you mean demo_arithmetic"),
-        (("--margins", "0.01"), "not of the form name=number"),
-        (("--score-bounds", "demo_arithmetic=100"), "not of the form name=low:high"),
-        (("--score-bounds", "demo_arithmetic=1:0"), "the lower first"),
         (("--score-bounds", "demo_arith=0:100"), "Did you mean demo_arithmetic"),
         (("--discordance", "much"), "not of the form"),
         (("--discordance", "1.5"), "discordance must be"),
-        (("--margin", "1"), "margin must be"),
-        (("--power", "1"), "power must be"),
-        (("--expected-missing", "1"), "expected_missing must be"),
         (("--missing-lost", "1"), "missing_lost must be"),
         (("--pilot", "nothing"), "no comparison"),
         (("--objective", "better"), "better"),
@@ -152,23 +135,6 @@ def test_what_cannot_be_planned_is_one_line(qualab: Command, flags: tuple[str, s
     assert refused.code == 2
     assert said in refused.err
     assert "Traceback" not in refused.err
-
-
-def test_a_pilot_says_how_much_changes(qualab: Command, pair: Pair) -> None:
-    pilot = qualab("run", *urls(pair), *MODEL, "--tasks", "demo", "--limit", 40)
-    planned = qualab("plan", "--tasks", "demo", *MODEL, "--pilot", pilot.comparison_id, "--format", "json")
-    found = json.loads(planned.out)
-    rows = {
-        row["id"]: row["evidence"]
-        for row in json.loads(qualab("show", pilot.comparison_id, "--format", "json").out)["analysis"]["metrics"]
-    }
-    for one in found["metrics"]:
-        evidence = rows[one["id"]]
-        seen = (evidence["gains"] + evidence["losses"]) / evidence["n_items"]
-        assert one["belief"]["discordance"] == pytest.approx(seen)
-        assert pilot.comparison_id in one["belief"]["discordance_source"]
-    assert found["rate"] > 0
-    assert "the rate is that of pilot" in " ".join(found["caveats"]).lower()
 
 
 def test_compare_under_the_own_plan_repeats_and_under_another_marks(qualab: Command, pair: Pair) -> None:
@@ -224,21 +190,3 @@ def test_expected_missing_answers_are_said_in_a_flag_or_a_file_and_frozen(qualab
     again = qualab("plan", "experiment.yaml", "--output", "other.yaml", "--format", "json")
     assert json.loads(again.out)["plan_hash"] == frozen["hash"]
     assert all(one["power_missing"] < one["power"] for one in json.loads(again.out)["metrics"])
-
-
-def test_looks_and_a_noise_floor_are_frozen_with_the_plan_and_run(qualab: Command, pair: Pair) -> None:
-    flags = ["--tasks", "demo_arithmetic", "--looks", 4, "--noise_floor_runs", 1, "--margin", 0.2]
-    planned = qualab("plan", *MODEL, *flags)
-    assert planned.code == 0, planned.err
-    assert "looks: most" in planned.out
-    assert "and the noise floor" in planned.out
-    refused = qualab("run", "plan.yaml", *urls(pair), "--looks", 5)
-    assert refused.code == 2
-    assert "--looks would change the frozen plan" in refused.err
-    done = qualab("run", "plan.yaml", *urls(pair))
-    assert done.code in (0, 1, 3), done.err
-    shown = json.loads(qualab("show", done.comparison_id, "--format", "json").out)
-    assert shown["comparison"]["plan"]["looks"] == {"n_looks": 4, "harm_alpha": 0.025}
-    assert shown["comparison"]["plan"]["noise_floor"] == {"runs": 1, "concurrency": 8}
-    assert shown["comparison"]["plan_hash"] == yaml.safe_load(Path("plan.yaml").read_text(encoding="utf-8"))["hash"]
-    assert qualab("compare", done.comparison_id).err == ""  # the same analysis, byte for byte

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.made_up import START, MadeUp, stored
-from qualab.bootstrap import store_of
+from qualab.bootstrap import store_at
 from qualab.model.names import Verdict
 from qualab.model.reason import Reason
-from qualab.settings import load
 from tests.cli.conftest import Command
 
 
@@ -22,7 +21,7 @@ from tests.cli.conftest import Command
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "qualab.db"
     one = stored(MadeUp(scale=0.05, changed=0.2))
-    store = store_of(load(command_line={"db": str(path)}))
+    store = store_at(str(path))
     store.create(one.comparison, one.items)
     store.put_scores(one.comparison.id, list(one.store.scores(one.comparison.id)))
     store.put_analysis(one.analyse(), now=START)
@@ -69,7 +68,7 @@ def test_a_plan_after_the_data_has_a_report_and_a_name_of_its_own(
     qualab: Command, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    store = store_of(load(command_line={"db": str(database)}))
+    store = store_at(str(database))
     own = store.analysis("made-up")
     assert own is not None
     changed = Reason("changed", {"part": "margin", "before": 0.02, "after": 0.05})

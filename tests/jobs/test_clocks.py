@@ -53,7 +53,7 @@ def test_a_look_that_fails_changes_nothing() -> None:
 def clock_of_worker(database: str) -> tuple[Clock, list[str]]:
     """Of one on a host that is an hour fast; and who lives by the true time."""
     settings = load(content={"db": database}, environment=False)
-    store, _ = bootstrap.stores_of(settings)
+    store = bootstrap.store_at(settings.db)
     services = replace(bootstrap.services_of(settings, store=store), clock=Ahead(), runner="elsewhere:1:a")
     context = context_of(services, load_service(beat_s=0.1, queue_poll_s=0.1))
     with working(context, is_shared=True) as own:

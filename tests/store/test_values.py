@@ -14,7 +14,7 @@ from sqlalchemy import Dialect
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import OperationalError
 
-from qualab.bootstrap import database_shown
+from qualab.bootstrap import location_of
 from qualab.errors import StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
 from qualab.model.wording import storable_text
 from qualab.store import failures
@@ -30,8 +30,8 @@ def test_a_drivers_reason_is_said_in_one_line_without_tabs() -> None:
 
 
 def test_where_results_are_is_said_without_a_password() -> None:
-    assert database_shown("postgresql://me:secret@db/q") == "postgresql://me:***@db/q"
-    assert database_shown("/some/where.db") == "/some/where.db"
+    assert str(location_of("postgresql://me:secret@db/q")) == "postgresql://me:***@db/q"
+    assert str(location_of("/some/where.db")) == "/some/where.db"
 
 
 @given(moment=st.datetimes(timezones=st.timezones()))

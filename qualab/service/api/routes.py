@@ -434,7 +434,7 @@ def sign(call: Admin, comparison_id: str, document: Body) -> Response:
     given = validated(SignOffRequest, document).model_dump()
     comparison, store = reading.comparison_of(call.context, comparison_id), call.context.store
     by = call.by
-    signed = sign_off(store, store, comparison.id, who=by.who, at=by.at, details=by.details, **given)
+    signed = sign_off(store, comparison.id, who=by.who, at=by.at, details=by.details, **given)
     return changed(signed, 201)
 
 
@@ -451,7 +451,7 @@ async def verification(call: Admin, comparison_id: str) -> Response:
 
     def job() -> Verification:
         found = reading.comparison_of(call.context, comparison_id)
-        return verify(call.context.services, call.context.store, found.id)
+        return verify(call.context.services, found.id)
 
     return changed(await call.slowly(job))
 
