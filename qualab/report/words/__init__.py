@@ -17,9 +17,13 @@ from qualab.model.names import Language
 from qualab.model.reason import Reason
 from qualab.report.words import en, ko
 
-CATALOGUES: Mapping[Language, Mapping[str, str]] = {Language.ENGLISH: en.TEXTS, Language.KOREAN: ko.TEXTS}
-REASONS: Mapping[Language, Mapping[str, str]] = {Language.ENGLISH: en.REASONS, Language.KOREAN: ko.REASONS}
 NAMES: Mapping[Language, Mapping[str, str]] = {Language.ENGLISH: en.NAMES, Language.KOREAN: ko.NAMES}
+CATALOGUES: Mapping[Language, Mapping[str, str]] = {
+    Language.ENGLISH: {key: key for key in (*ko.NAMES, *ko.TEXTS)} | en.NAMES | en.TEXTS,
+    Language.KOREAN: ko.NAMES | ko.TEXTS,
+}
+"""English has no text where it says what the key is."""
+REASONS: Mapping[Language, Mapping[str, str]] = {Language.ENGLISH: en.REASONS, Language.KOREAN: ko.REASONS}
 FORMS: Mapping[str, Callable[[Any], str]] = {
     "points": wording.points,
     "proven": wording.proven,
