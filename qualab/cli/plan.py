@@ -63,10 +63,10 @@ def plan(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Say what the items can prove before anything is asked of an endpoint, and freeze the plan for `qualab run`."""
-    from qualab.model.canonical import plain, plan_hash
+    from qualab.model.canonical import plan_hash
     from qualab.planning import suite
     from qualab.report.terminal import make_console, print_planning
-    from qualab.report.words import ENGLISH
+    from qualab.report.words import shown
 
     beliefs = suite.Given(
         discordance=parse_shares(discordance) if discordance else {},
@@ -77,8 +77,7 @@ def plan(
     settings = load(file=experiment, command_line=given)
     planning = _planned(settings, beliefs, pilot)
     if output_format is Format.JSON:
-        document = {**plain(planning), "caveats": ENGLISH.reasons(planning.caveats)}
-        print_json({"plan_hash": plan_hash(planning.plan), **document})
+        print_json({"plan_hash": plan_hash(planning.plan), **shown(planning)})
     else:
         print_planning(make_console(), planning)
     outcome = "No plan is written yet: it needs the model's name (--model)."
@@ -164,7 +163,9 @@ def _figures(planning: Planning) -> dict[str, Any]:
         "expected_missing": planning.expected_missing,
         "requests": planning.n_requests,
     }
-    return {**rounded(head), "metrics": metrics, "cannot_be_proven": list(planning.unproven)}
+    from qualab.report.words import ENGLISH
+
+    return {**rounded(head), "metrics": metrics, "cannot_be_proven": list(ENGLISH.reasons(planning.unproven))}
 
 
 def _experiment_settings(settings: Settings, given: Given) -> dict[str, Any]:

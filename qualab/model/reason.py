@@ -15,21 +15,11 @@ from pydantic_core import core_schema
 class Reason:
     """A reason, caveat, note or finding: a stable code with values.
 
-    Values are fractions, counts, names, further reasons, or tuples of these. A sentence that was stored as text is the
-    reason `text`, and is stored as that text again.
+    Values are fractions, counts, names, further reasons, or tuples of these.
     """
 
     code: str
     values: Mapping[str, Any] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        """False for an empty text: what old analyses hold where there is no note."""
-        return self.code != "text" or bool(self.values["text"])
-
-    @classmethod
-    def text(cls, text: str) -> Reason:
-        """A sentence without a code, shown as it is in every language."""
-        return cls("text", {"text": text})
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
@@ -41,19 +31,10 @@ class Reason:
     def __get_pydantic_json_schema__(cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
         return {
             "title": "Reason",
-            "description": "A code with values, and an English sentence made of them; a text alone in old analyses.",
-            "anyOf": [
-                {
-                    "type": "object",
-                    "properties": {
-                        "code": {"type": "string"},
-                        "values": {"type": "object"},
-                        "text": {"type": "string"},
-                    },
-                    "required": ["code", "values"],
-                },
-                {"type": "string"},
-            ],
+            "description": "A code with values, and an English sentence made of them.",
+            "type": "object",
+            "properties": {"code": {"type": "string"}, "values": {"type": "object"}, "text": {"type": "string"}},
+            "required": ["code", "values"],
         }
 
 
@@ -65,11 +46,9 @@ def of(name: str, reason: Reason) -> Reason:
 def _reason(value: Any) -> Reason:
     if isinstance(value, Reason):
         return value
-    if isinstance(value, str):
-        return Reason.text(value)
     if isinstance(value, Mapping) and isinstance(value.get("code"), str) and isinstance(value.get("values"), Mapping):
         return Reason(value["code"], {name: _value(one) for name, one in value["values"].items()})
-    raise ValueError("must be a text, or an object with a code and values")
+    raise ValueError("must be an object with a code and values")
 
 
 def _value(value: Any) -> Any:
@@ -80,8 +59,6 @@ def _value(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Reason):
-        if value.code == "text":
-            return value.values["text"]
         return {"code": value.code, "values": {name: _plain(one) for name, one in value.values.items()}}
     if isinstance(value, tuple):
         return [_plain(one) for one in value]

@@ -24,6 +24,7 @@ from qualab.model.names import UNDER_WAY, ComparisonStatus
 from qualab.model.registry import ComparisonSummary, Scope, address_of, signed_off
 from qualab.model.wording import is_one_line
 from qualab.planning.suite import EVERYWHERE, Given, Planning, pilot_of
+from qualab.report.words import ENGLISH
 from qualab.run.ask import looked_to
 from qualab.run.prepare import FrozenPlan, check_frozen, to_document
 from qualab.run.stored import compare_again, with_rule
@@ -219,7 +220,10 @@ def _check_power(found: Planning, *, accepted: bool) -> None:
         raise Underpowered(
             "These items cannot prove the plan's margins",
             hint="Ask more items, widen the margin, or send accept_underpowered: true",
-            fields={"margin": " ".join(found.unproven), "accept_underpowered": "must be true for such a plan"},
+            fields={
+                "margin": " ".join(ENGLISH.reasons(found.unproven)),
+                "accept_underpowered": "must be true for such a plan",
+            },
         )
 
 

@@ -193,7 +193,6 @@ COST = Reason("missing-cost", {"n": 13, "bounds": Reason("margin.both", {"margin
             "no changed answers, counted, not resampled",
             "바뀐 답 없음, 재표집 없이 개수로 계산",
         ),
-        (Reason.text("as an old analysis has it"), "as an old analysis has it", "as an old analysis has it"),
         (Reason("of-a-later-version", {"n": 3}), "of-a-later-version: n 3", "of-a-later-version: n 3"),
     ],
 )  # fmt: skip
@@ -209,8 +208,6 @@ def test_a_reason_is_stored_as_code_and_values_and_shown_with_its_sentence() -> 
     assert TypeAdapter(Reason).validate_json(body) == reason
     assert shown(reason)["text"] == ENGLISH.reason(reason)
     assert TypeAdapter(Reason).validate_python(shown(reason)) == reason
-    old = TypeAdapter(Reason).validate_json('"as an old analysis has it"')
-    assert (old, canonical_json(old)) == (Reason.text("as an old analysis has it"), '"as an old analysis has it"')
 
 
 def test_each_language_says_everything_in_its_own_words_and_units() -> None:

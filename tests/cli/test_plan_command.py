@@ -11,6 +11,7 @@ import yaml
 from rich.console import Console
 
 from tests.cli.conftest import Command
+from tests.said import english
 from tests.scripted_server import ScriptedServer
 
 Pair = tuple[ScriptedServer, ScriptedServer]
@@ -168,7 +169,7 @@ def test_a_pilot_says_how_much_changes(qualab: Command, pair: Pair) -> None:
         assert one["belief"]["discordance"] == pytest.approx(seen)
         assert pilot.comparison_id in one["belief"]["discordance_source"]
     assert found["rate"] > 0
-    assert "the rate is that of pilot" in " ".join(found["caveats"]).lower()
+    assert "the rate is that of pilot" in " ".join(english(found["caveats"])).lower()
 
 
 def test_compare_under_the_own_plan_repeats_and_under_another_marks(qualab: Command, pair: Pair) -> None:

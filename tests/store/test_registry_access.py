@@ -9,6 +9,7 @@ import pytest
 
 from qualab.errors import ComparisonNotFound, InvalidValue, StoreError, TokenNotFound
 from qualab.model.names import Verdict
+from qualab.model.reason import Reason
 from qualab.model.registry import Scope, encode_cursor
 from qualab.store import Store
 from qualab.store.registry import Registry
@@ -80,9 +81,8 @@ def test_sign_offs_are_added_in_their_order(store: Store, registry: Registry) ->
     for comparison_id in ("c-1", "c-2"):
         store.create(make_comparison(comparison_id), [])
     assert list(registry.signoffs("c-1")) == []
-    overridden = make_signoff(
-        verdict=Verdict.INVALID, obstacles=("limited", "고정되지 않음"), override="urgent", signed_at=after(-5)
-    )
+    obstacles = Reason("limited-items", {"limit": 10}), Reason("unpinned-parts", {"parts": ("이미지",)})
+    overridden = make_signoff(verdict=Verdict.INVALID, obstacles=obstacles, override="urgent", signed_at=after(-5))
     for signoff in (make_signoff(), overridden):
         registry.sign_off(signoff, entry=make_entry("comparison.sign_off"))
     assert list(registry.signoffs("c-1")) == [make_signoff(), overridden]

@@ -28,6 +28,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "points": wording.points,
     "proven": wording.proven,
     "signed": wording.signed,
+    "pp": wording.pp,
     "percent": wording.percent,
     "share": wording.share,
     "share.2": lambda fraction: wording.share(fraction, 2),
@@ -44,6 +45,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
 BETWEEN: Mapping[str, tuple[str, str]] = {
     "list": (", ", ", "),
     "semicolons": ("; ", "; "),
+    "sentences": (" ", " "),
     "and": (" and ", ", "),
     "and-the": (" and the ", "과 "),
 }
@@ -78,8 +80,6 @@ class Words:
 
     def reason(self, reason: Reason) -> str:
         """Word a reason; one of a code that only a later version knows, by its code and values."""
-        if reason.code == "text":
-            return str(reason.values["text"])
         if template := REASONS[self.language].get(reason.code):
             return self._fill(template, reason.values)
         return f"{reason.code}: {', '.join(f'{name} {value}' for name, value in reason.values.items())}"

@@ -31,7 +31,7 @@ from qualab.model.registry import (
 )
 from qualab.model.wording import storable_text
 from qualab.report.model import report_model
-from qualab.report.words import ENGLISH
+from qualab.report.words import shown
 from qualab.run.sign import sign_off
 from qualab.run.verify import Verification, verify
 from qualab.service import reading, requests
@@ -468,8 +468,7 @@ async def compute_plan(call: Reader, document: Body) -> Response:
 
     def job() -> Response:
         found = requests.compute_plan(call.context, document, caller=call.caller)
-        planning = plain(found.planning) | {"caveats": ENGLISH.reasons(found.planning.caveats)}
-        computed = PlanComputed(plan_hash=found.plan_hash, document=found.document, planning=planning)
+        computed = PlanComputed(plan_hash=found.plan_hash, document=found.document, planning=shown(found.planning))
         return answer(call.request, computed)
 
     return await call.slowly(job)
