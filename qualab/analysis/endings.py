@@ -232,4 +232,4 @@ def leak_reasons(found: tuple[LeakSummary, ...], alpha: float) -> Iterator[Reaso
     for one in found:
         if one.pvalue <= alpha / len(LeakKind):
             numbers = {"n_baseline": one.n_baseline, "n_candidate": one.n_candidate, "p": one.pvalue}
-            yield Reason(f"leak.{one.kind}", numbers)
+            yield Reason("leak", {"kind": one.kind.value, **numbers})

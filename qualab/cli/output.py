@@ -10,7 +10,7 @@ import shutil
 import socket
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -42,9 +42,6 @@ UNBOUNDED = 160
 """Characters of a line where the output is a file or a pipe."""
 NARROWEST_NOTE = 20
 NO_BREAK = "\N{NO-BREAK SPACE}"
-
-Column = tuple[str, Sequence[str]]
-"""A header and its cells."""
 
 
 def exit_code(outcome: Verdict | QualabError) -> int:
@@ -173,24 +170,3 @@ def annotated(lines: Iterable[tuple[str, str, str]], width: int) -> str:
         wrapped(row[2], width, first=f"{head}  ", then=" " * then) if row[2] else head.rstrip()
         for head, row in zip(heads, rows, strict=True)
     )
-
-
-def table_in_parts(columns: Sequence[Column], width: int) -> str:
-    """Align columns in one table, or in as many below each other as the width asks for, each with the first column."""
-    names, *others = columns
-    parts = [[names]]
-    for column in others:
-        if len(parts[-1]) > 1 and max(map(len, _aligned([*parts[-1], column]))) > width:
-            parts.append([names])
-        parts[-1].append(column)
-    return "\n\n".join("\n".join(_aligned(part)) for part in parts)
-
-
-def _aligned(columns: Sequence[Column]) -> list[str]:
-    """Lines, the first column to the left, the others to the right."""
-    texts = [[head, *cells] for head, cells in columns]
-    widths = [max(map(len, column)) for column in texts]
-    return [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
-        for row in zip(*texts, strict=True)
-    ]

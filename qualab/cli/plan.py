@@ -64,10 +64,10 @@ def plan(
     output_format: OutputFormat = Format.TEXT,
 ) -> None:
     """Say what the items can prove before anything is asked of an endpoint, and freeze the plan for `qualab run`."""
-    from qualab.model.canonical import plain, plan_hash
+    from qualab.model.canonical import plan_hash
     from qualab.planning import suite
     from qualab.report.terminal import make_console, print_planning
-    from qualab.report.words import ENGLISH
+    from qualab.report.words import shown
 
     beliefs = suite.Given(
         discordance=parse_shares(discordance) if discordance else {},
@@ -78,8 +78,7 @@ def plan(
     settings = load(file=experiment, command_line=given)
     planning = _planned(settings, beliefs, pilot)
     if output_format is Format.JSON:
-        document = {**plain(planning), "caveats": ENGLISH.reasons(planning.caveats)}
-        print_json({"plan_hash": plan_hash(planning.plan), **document})
+        print_json({"plan_hash": plan_hash(planning.plan), **shown(planning)})
     else:
         print_planning(make_console(), planning)
     outcome = "No plan is written yet: it needs the model's name (--model)."
@@ -138,6 +137,8 @@ def _freeze(planning: Planning, settings: Settings, given: Given, output: Path, 
 
 def _figures(planning: Planning) -> dict[str, Any]:
     """The planning figures that a person looks for in the file."""
+    from qualab.report.words import ENGLISH
+
     names = {name: name for name in ("margin", "power", "provable_margin", "items_needed", "items_needed_alone")}
     names |= {"power_with_missing": "power_missing", "power_with_looks": "power_looks"}
     figures: dict[str, Any] = {
@@ -149,7 +150,7 @@ def _figures(planning: Planning) -> dict[str, Any]:
             | {name: getattr(one, part) for name, part in names.items()}
             for one in planning.metrics
         },
-        "cannot_be_proven": list(planning.unproven),
+        "cannot_be_proven": list(ENGLISH.reasons(planning.unproven)),
     }
     rounded: dict[str, Any] = json.loads(json.dumps(figures), parse_float=lambda text: round(float(text), 6))
     return rounded

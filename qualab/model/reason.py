@@ -22,11 +22,6 @@ class Reason:
     values: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def text(cls, text: str) -> Reason:
-        """A sentence without a code, shown as it is in every language."""
-        return cls("text", {"text": text})
-
-    @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(
             _reason, serialization=core_schema.plain_serializer_function_ser_schema(_plain)
@@ -37,18 +32,9 @@ class Reason:
         return {
             "title": "Reason",
             "description": "A code with values, and an English sentence made of them.",
-            "anyOf": [
-                {
-                    "type": "object",
-                    "properties": {
-                        "code": {"type": "string"},
-                        "values": {"type": "object"},
-                        "text": {"type": "string"},
-                    },
-                    "required": ["code", "values"],
-                },
-                {"type": "string"},
-            ],
+            "type": "object",
+            "properties": {"code": {"type": "string"}, "values": {"type": "object"}, "text": {"type": "string"}},
+            "required": ["code", "values"],
         }
 
 
@@ -60,11 +46,9 @@ def of(name: str, reason: Reason) -> Reason:
 def _reason(value: Any) -> Reason:
     if isinstance(value, Reason):
         return value
-    if isinstance(value, str):
-        return Reason.text(value)
     if isinstance(value, Mapping) and isinstance(value.get("code"), str) and isinstance(value.get("values"), Mapping):
         return Reason(value["code"], {name: _value(one) for name, one in value["values"].items()})
-    raise ValueError("must be a text, or an object with a code and values")
+    raise ValueError("must be an object with a code and values")
 
 
 def _value(value: Any) -> Any:
@@ -75,8 +59,6 @@ def _value(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Reason):
-        if value.code == "text":
-            return value.values["text"]
         return {"code": value.code, "values": {name: _plain(one) for name, one in value.values.items()}}
     if isinstance(value, tuple):
         return [_plain(one) for one in value]

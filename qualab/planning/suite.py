@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qualab.analysis.drafter import lost_interleaving
 from qualab.analysis.looks import harm_alpha
-from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
+from qualab.analysis.ruling import MAX_ITEMS, bounds_of, is_one_sided
 from qualab.analysis.samples import MeanSample, layout_of, read_scores, sample_of
 from qualab.errors import InvalidValue
 from qualab.model.items import Item
@@ -27,8 +27,7 @@ from qualab.model.plan import (
     Plan,
     check_names,
 )
-from qualab.model.reason import Reason
-from qualab.model.wording import percent, pp, proven, share
+from qualab.model.reason import Reason, of
 from qualab.planning.power import (
     EarlyLooks,
     Missing,
@@ -59,64 +58,84 @@ _NEAR = 0.025
 
 def unproven(
     figures: Sequence[Figures], rule: DecisionRule, *, power_each: float | None, joint: float | None
-) -> Iterator[str]:
-    """A sentence or two for each metric whose items have too little power as planned.
+) -> Iterator[Reason]:
+    """Say of each metric whose items have too little power as planned what is lacking, and what would help.
 
-    None where all together have the power that is aimed at, though one has less than its part of it.
+    Nothing where all together have the power that is aimed at, though one has less than its part of it.
     """
     target = power_each or rule.power
     if joint is not None and joint >= rule.power:
         return
     for one in figures:
         if one.items_needed is None or one.asked.n_items < one.items_needed:
-            sentences = [_short_of(one, rule, target)]
-            if one.power_missing is not None and one.power >= target:  # missing answers alone take the power
-                sentences.append(f"Without a missing answer these have {share(one.power)}.")
-            yield " ".join([*sentences, *_what_helps(one)])
+            sentences = (*_lacking(one, rule, target), *_what_helps(one))
         elif one.power_looks is not None and one.power_looks < target - _NEAR:
-            needed = "" if one.looks is None else f": they need up to {one.looks.most_items:,} items"
-            aim = percent(round(target, 3))
-            yield (
-                f"{one.name}: these items have {share(_at_the_end(one))} power in one look at the end, but "
-                f"{share(one.planned_power)} with the looks of this plan, short of {aim}{needed}, or no looks."
-            )
+            values = {"power": _at_the_end(one), "with_looks": one.planned_power, "target": round(target, 3)}
+            needed = Reason("looks-cost", values)
+            if one.looks is not None:
+                needed = Reason("looks-cost.items", {**values, "n": one.looks.most_items})
+            sentences = (needed,)
+        else:
+            continue
+        yield Reason("unproven", {"name": one.name, "sentences": sentences})
 
 
 def _at_the_end(one: Figures) -> float:
     return one.power if one.power_missing is None else one.power_missing
 
 
-def _short_of(one: Figures, rule: DecisionRule, target: float) -> str:
-    goal = f"rule out a loss of {pp(one.margin)}" if is_one_sided(rule) else f"prove ±{pp(one.margin)}"
-    n_items = one.asked.n_items
-    what = "1 item" if n_items == 1 else f"{n_items:,} items"
-    needed = f"{one.items_needed:,} are" if one.items_needed else f"more than {MAX_ITEMS:,} would be"
-    sign = "−" if is_one_sided(rule) else "±"
-    own = "no margin at all" if one.provable_margin is None else f"{sign}{proven(one.provable_margin)}"
-    with_looks = "" if one.power_looks is None else f" ({share(one.power_looks)} with looks)"
-    together = "" if target == rule.power else f", so that all metrics together have {percent(rule.power)}"
-    these = f"These have {share(_at_the_end(one))}{with_looks}, and prove {own}."
-    return (
-        f"{one.name}: {what} cannot {goal} at {percent(one.belief.discordance)} discordance: {needed} needed for "
-        f"{percent(round(target, 3))} power{together}. {these}"
-    )
+def _lacking(one: Figures, rule: DecisionRule, target: float) -> Iterator[Reason]:
+    values: dict[str, Any] = {
+        "n": one.asked.n_items,
+        "goal": Reason("goal.loss" if is_one_sided(rule) else "goal.both", {"margin": one.margin}),
+        "discordance": one.belief.discordance,
+        "needed": Reason("needed", {"n": one.items_needed})
+        if one.items_needed
+        else Reason("needed.more", {"most": MAX_ITEMS}),
+        "power": round(target, 3),
+    }
+    if target == rule.power:
+        yield Reason("lacking", values)
+    else:
+        yield Reason("lacking.together", {**values, "joint": rule.power})
+    own = Reason("no-margin") if one.provable_margin is None else bounds_of(rule, one.provable_margin)
+    yield Reason("has-power", {"power": _at_the_end(one), "proven": own})
+    if one.power_looks is not None:
+        yield Reason("has-power.looks", {"power": one.power_looks})
+    if one.power_missing is not None and one.power >= target:  # missing answers alone take the power
+        yield Reason("has-power.whole", {"power": one.power})
 
 
-def _what_helps(one: Figures) -> Iterator[str]:
+def _what_helps(one: Figures) -> Iterator[Reason]:
     if one.items_needed:
-        yield f"A second set of {one.items_needed - one.asked.n_items:,} more items would do."
+        yield Reason("more-items-help", {"n": one.items_needed - one.asked.n_items})
     if one.exercises_drafter and one.asked.repeats == 1:
         at_best = one.items_needed_repeated
         if at_best and at_best <= one.asked.n_items:
-            yield f"{BEST_REPEATS} answers an item would do if nearly all of the discordance were run noise."
+            yield Reason("repeats-help", {"repeats": BEST_REPEATS})
+        elif at_best:
+            yield Reason("repeats-fall-short", {"repeats": BEST_REPEATS, "n": at_best})
         else:
-            enough = f"{at_best:,} items would still be needed" if at_best else "they would still be too few"
-            yield f"{BEST_REPEATS} answers an item would not: even if all discordance were run noise, {enough}."
+            yield Reason("repeats-are-too-few", {"repeats": BEST_REPEATS})
 
 
 def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate_is_given: bool) -> Iterator[Reason]:
-    """What the figures rest on."""
-    yield from map(Reason.text, _planning_caveats(figures, plan, pilot, rate_is_given=rate_is_given))
+    """Say what the figures rest on."""
+    yield from _of_discordance(figures, pilot)
+    yield from _of_missing(figures, plan)
+    for one in figures:
+        if one.belief.design_effect_source == "not known":
+            yield of(one.name, Reason("clusters-unknown", {"n": one.asked.n_items, "n_clusters": one.asked.n_clusters}))
+    yield from _of_repeats(figures, plan)
+    if len(plan.primaries) > 1:
+        tasks = [task for metric in plan.primaries for task in metric.members or (metric.task,)]
+        yield Reason("joint-power.shared" if len(set(tasks)) < len(tasks) else "joint-power.independent")
+    if plan.looks and is_one_sided(plan.rule):
+        yield Reason("looks-unplanned")
+    if pilot and pilot.rate and not rate_is_given:
+        yield Reason("pilot-rate", {"pilot": pilot.id})
+    if quiet := tuple(one.name for one in figures if not one.exercises_drafter):
+        yield Reason("no-drafts", {"metrics": quiet})
     if plan.limit is not None:
         yield Reason("limited", {"limit": plan.limit})
     if plan.pins.unpinned:
@@ -124,87 +143,37 @@ def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate
     yield from lost_interleaving(plan)
 
 
-def _planning_caveats(
-    figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate_is_given: bool
-) -> Iterator[str]:
-    yield from _of_discordance(figures, pilot)
-    yield from _of_missing(figures, plan)
-    for one in figures:
-        if one.belief.design_effect_source == "not known":
-            yield (
-                f"{one.name}: {one.asked.n_items:,} items in {one.asked.n_clusters:,} clusters count as independent "
-                "(design effect 1). Changes that come together need more: --design-effect, or a pilot."
-            )
-    yield from _of_repeats(figures, plan)
-    if len(plan.primaries) > 1:
-        tasks = [task for metric in plan.primaries for task in metric.members or (metric.task,)]
-        if len(set(tasks)) < len(tasks):
-            yield "Primary metrics share items: their joint power is given as if they did not, which is a guess."
-        else:
-            yield (
-                "Joint power is the product of the powers: primary metrics share no items, and are taken as "
-                "independent."
-            )
-    if plan.looks and is_one_sided(plan.rule):
-        yield "What early looks save is planned for equivalence only: no figures for non-inferiority."
-    if pilot and pilot.rate and not rate_is_given:
-        yield f"The rate is that of pilot {pilot.id}: at its concurrency, with its mix of tasks."
-    if quiet := [one.name for one in figures if not one.exercises_drafter]:
-        yield f"Log-likelihoods draft no token, so that these say nothing about a drafter: {_listed(quiet)}."
-
-
-def _of_discordance(figures: Sequence[Figures], pilot: Pilot | None) -> Iterator[str]:
+def _of_discordance(figures: Sequence[Figures], pilot: Pilot | None) -> Iterator[Reason]:
     if any(one.belief.discordance_source.startswith("assumed") for one in figures):
-        measured = "" if pilot else "; --pilot ID takes it from a comparison that has run"
-        yield f"Discordance is the share of items right in exactly one arm. It is assumed, not measured{measured}."
+        yield Reason("discordance-assumed" if pilot else "discordance-assumed.no-pilot")
     for one in figures:
         seen = pilot and pilot.metrics.get(one.id)
         if pilot and not seen:
-            yield f"Pilot {pilot.id} has no {one.id}: its discordance is {one.belief.discordance_source}."
+            yield Reason("pilot-lacks", {"pilot": pilot.id, "metric": one.id, "source": one.belief.discordance_source})
         if seen and not seen.n_changed and one.belief.discordance_source.startswith("pilot"):
             most = 1.0 - 0.05 ** (1.0 / seen.n_scores)  # Clopper and Pearson's upper limit, 95 %
-            yield (
-                f"No item of {one.name} changed in the pilot: of {seen.n_scores:,}, that fits a discordance of up to "
-                f"{share(most)} as well; plan for more with --discordance."
-            )
+            yield Reason("pilot-unchanged", {"metric": one.name, "n": seen.n_scores, "most": most})
 
 
-def _of_missing(figures: Sequence[Figures], plan: Plan) -> Iterator[str]:
+def _of_missing(figures: Sequence[Figures], plan: Plan) -> Iterator[Reason]:
     missing = plan.assumptions.missing if plan.assumptions else 0.0
     if figures and not missing:
-        yield "No answer is expected to be missing: --expected-missing 0.005 shows what half a percent an arm costs."
+        yield Reason("none-expected-missing")
     pairs = 1.0 - (1.0 - missing) ** 2
     caps = {one.name: replace(plan.rule, margin=one.margin).missing_cap(is_primary=True) for one in figures}
-    if over := [name for name, cap in caps.items() if pairs > cap]:
-        yield (
-            f"With {percent(missing)} of each arm's answers missing, more pairs lack an answer than the plan allows: "
-            f"INVALID until they are asked again, or with a higher --max-missing-share: {_listed(over)}."
-        )
+    if over := tuple(name for name, cap in caps.items() if pairs > cap):
+        yield Reason("too-many-expected-missing", {"missing": missing, "metrics": over})
 
 
-def _of_repeats(figures: Sequence[Figures], plan: Plan) -> Iterator[str]:
-    repeats = plan.sampling.repeats
-    if repeats == 1:
+def _of_repeats(figures: Sequence[Figures], plan: Plan) -> Iterator[Reason]:
+    if plan.sampling.repeats == 1:
         for one in figures:
             if (floor := one.belief.floor) is not None:
-                yield (
-                    f"{one.name}: two runs of the baseline alone differ in {share(floor)} of the scores: "
-                    '"noise + loss" counts from there.'
-                )
+                yield of(one.name, Reason("floor-counts", {"floor": floor}))
         return
-    yield (
-        f"{repeats} answers an item divide run noise by {repeats}, and never what differs between items: "
-        "discordance − noise + noise / answers stands in for the discordance."
-    )
-    if unknown := [one.name for one in figures if one.belief.noise_source == "not known"]:
-        yield (
-            f"How much of the discordance is run noise is not known for {_listed(unknown)}: repeats count for nothing "
-            "there. --noise says it, or a pilot with repeats."
-        )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    yield Reason("repeats-divide", {"repeats": plan.sampling.repeats})
+    if unknown := tuple(one.name for one in figures if one.belief.noise_source == "not known"):
+        yield Reason("noise-unknown", {"metrics": unknown})
 
 
 DEFAULT_DISCORDANCE = 0.05
@@ -531,21 +500,12 @@ def _early_looks(margin: float, discordance: float, alpha: float, power: float, 
     )
 
 
-_NOT_OFFERED = {
-    MetricKind.MEAN: "how much scores other than 0 and 1 differ is known only once there are some",
-    MetricKind.LIST_MEAN: "how many scores an answer has is known only once there is one",
-    MetricKind.MACRO_F1: "macro-F1 is no mean over items, and its power depends on the labels",
-    MetricKind.OTHER: "the task does not declare how this metric comes from its items",
-    MetricKind.GROUP_MEAN: "the group mixes metrics of different kinds",
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unplanned:
     """A primary metric that planning has no figures for."""
 
     id: str
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -568,8 +528,8 @@ class Planning:
     rate: float | None
     """Requests a second."""
     duration_s: float | None
-    unproven: tuple[str, ...]
-    """What these items cannot prove, a sentence each."""
+    unproven: tuple[Reason, ...]
+    """What these items cannot prove."""
     caveats: tuple[Reason, ...]
     """On what the figures rest."""
 
@@ -589,7 +549,7 @@ def plan_comparison(
         is_clustered = asked[metric.id].n_clusters < asked[metric.id].n_items
         belief = belief_of(metric, plan, given, pilot, is_clustered=is_clustered)
         if reason := _reason_against(metric, plan):
-            unplanned.append(Unplanned(id=metric.id, reason=f"planning is not offered: {reason}"))
+            unplanned.append(Unplanned(id=metric.id, reason=reason))
         else:
             planned.append((metric, belief))
     figures = tuple(
@@ -644,12 +604,12 @@ def _asked(rendered: Iterable[Item], plan: Plan) -> tuple[int, dict[str, ItemCou
     return (n_prompts * len(ArmName) + n_generations * noise_runs) * repeats, asked
 
 
-def _reason_against(metric: MetricSpec, plan: Plan) -> str:
-    """Why a metric has no figures; empty where it has."""
+def _reason_against(metric: MetricSpec, plan: Plan) -> Reason | None:
+    """Why a metric has no figures; None where it has."""
     kinds = {member.kind for member in plan.members_of(metric)}
     if kinds == {MetricKind.BINARY_MEAN}:
-        return ""
-    return _NOT_OFFERED[next(iter(kinds)) if len(kinds) == 1 else MetricKind.GROUP_MEAN]
+        return None
+    return Reason(f"unplanned.{kinds.pop() if len(kinds) == 1 else MetricKind.GROUP_MEAN}")
 
 
 def _name(metric: MetricSpec, plan: Plan) -> str:

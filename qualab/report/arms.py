@@ -89,7 +89,7 @@ def engine_facts(engines: Sequence[EngineSummary], words: Words) -> Iterator[tup
     unknown = words("not known")
     kinds = {one.arm: one.kind is not EngineKind.UNKNOWN for one in engines}
     yield "engine", {one.arm: f"{one.kind} {one.version}".strip() if kinds[one.arm] else unknown for one in engines}
-    yield "checkpoint", {one.arm: one.model_root for one in engines}
+    yield "model_root", {one.arm: one.model_root for one in engines}
     has_none = {one.arm: kinds[one.arm] and one.arm is ArmName.BASELINE for one in engines}
     yield "drafter", {one.arm: one.drafter or (words("none") if has_none[one.arm] else "") for one in engines}
     yield "max_model_len", of_each({one.arm: one.max_model_len for one in engines})
@@ -102,7 +102,7 @@ def pin_facts(found: Sequence[PinFound], words: Words) -> Iterator[tuple[str, Te
         own = {pin.arm: pin for pin in found if pin.part is part}
         if own or part is not PinPart.CHECKPOINT:
             yield (
-                f"pin {part}",
+                part,
                 {
                     arm: words("verified by" if pin.is_verified else "declared", value=pin.values[0], source=pin.source)
                     for arm, pin in own.items()
@@ -180,7 +180,8 @@ def running_blocks(source: Source, words: Words) -> Iterator[Block]:
         }
         for task in plan.tasks
     ]
-    yield table(words, tuple(rows[0]), rows, texts=("request kind", "dataset", "revision"))
+    titles = {"revision": words("dataset revision")}
+    yield table(words, tuple(rows[0]), rows, texts=("request kind", "dataset", "revision"), titles=titles)
 
 
 def _run_facts(source: Source, words: Words) -> Iterator[tuple[str, str]]:

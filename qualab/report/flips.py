@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Iterator
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from qualab.model.comparison import Comparison
-from qualab.model.items import Answer, Item, ItemHead, ScoreFlip
+from qualab.model.items import Answer, Item, ScoreFlip
 from qualab.model.names import ArmName, RequestKind
-from qualab.model.plan import MetricSpec, deciding_metrics
+from qualab.model.plan import deciding_metrics
 from qualab.model.report import Block, Excerpt, Fact, Paragraph, Side
 from qualab.model.wording import count, visible_text
 from qualab.report.source import Flip, Flips, Source
@@ -28,76 +28,49 @@ AFTER = 420
 PROMPT = 240
 """Characters that are shown of the end of a prompt, and of a right answer."""
 SPACES = {" ": "␣", "\t": "→\t", "\n": "⏎\n"}
-Candidate = tuple[MetricSpec, ScoreFlip]
 
 
 def find_flips(store: Store, registry: Registry, comparison: Comparison) -> Flips | None:
     """Read the worst flips of the primary metrics; None where no flip can be known, for lack of scores."""
-    plan, deciding = comparison.plan, deciding_metrics(comparison.plan.metrics).values()
-    members = {
-        spec.id: [(spec, member) for member in plan.members_of(spec) if member in deciding] for spec in plan.primaries
-    }
-    keys = {member.key for pairs in members.values() for _, member in pairs}
-    changed = list(store.flips(comparison.id, metrics=keys)) if keys else []
+    plan, deciding = comparison.plan, deciding_metrics(comparison.plan.metrics)
+    members = ((member, spec) for spec in plan.primaries for member in plan.members_of(spec))
+    owners = {(member.task, member.key): spec for member, spec in members if deciding.get(member.task) == member}
+    changed = list(store.flips(comparison.id, metrics={key for _, key in owners}))
     if not changed and next(iter(store.scores(comparison.id)), None) is None:
         return None
     heads = {head.position: head for head in store.heads(comparison.id, positions={one.position for one in changed})}
-    by_metric: list[list[Candidate]] = []
-    for pairs in members.values():
-        specs = {(member.task, member.key): spec for spec, member in pairs}
-        found = [(specs[key], one) for one in changed if (key := (heads[one.position].task, one.metric)) in specs]
-        by_metric.append(sorted(found, key=lambda candidate: (_gain(candidate), candidate[1].position)))
-    losses = [[one for one in own if _gain(one) < 0.0] for own in by_metric]
-    kind = losses if any(losses) else by_metric
+    flips: list[tuple[float, int, ScoreFlip, str]] = []
+    for one in changed:
+        if spec := owners.get((heads[one.position].task, one.metric)):
+            gain = (one.candidate - one.baseline) * (1.0 if spec.higher_is_better else -1.0)
+            flips.append((gain, one.position, one, spec.id))
+    losses = [flip for flip in flips if flip[0] < 0.0]
+    worst = sorted(losses or flips, key=lambda flip: flip[:2])
+    generated = [flip for flip in worst if heads[flip[1]].kind is RequestKind.GENERATION]
+    by_metric = ([flip[2] for flip in generated if flip[3] == spec.id] for spec in plan.primaries)
+    shown: dict[int, ScoreFlip] = {}
+    for one in chain.from_iterable(zip_longest(*by_metric)):  # one metric after the other, each item once
+        if one is not None:
+            shown.setdefault(one.position, one)
+    found = (_flip(registry, comparison.id, one) for one in list(shown.values())[:MOST_SHOWN])
     return Flips(
-        are_losses=any(losses),
-        n_flips=sum(map(len, by_metric)),
-        n_shown_kind=sum(map(len, kind)),
-        shown=tuple(_with_answers(store, registry, comparison.id, _worst(kind, heads))),
+        are_losses=bool(losses),
+        n_flips=len(flips),
+        n_shown_kind=len(worst),
+        shown=tuple(flip for flip in found if flip),
     )
 
 
-def _gain(candidate: Candidate) -> float:
-    """Negative where the candidate lost."""
-    spec, flip = candidate
-    change = flip.candidate - flip.baseline
-    return change if spec.higher_is_better else -change
-
-
-def _worst(by_metric: Sequence[Sequence[Candidate]], heads: dict[int, ItemHead]) -> list[Candidate]:
-    """One metric after the other, each item once, of tasks that generate."""
-    shown: dict[int, Candidate] = {}
-    generated = [[one for one in own if heads[one[1].position].kind is RequestKind.GENERATION] for own in by_metric]
-    for row in zip_longest(*generated):
-        for candidate in row:
-            if candidate is not None and len(shown) < MOST_SHOWN:
-                shown.setdefault(candidate[1].position, candidate)
-    return list(shown.values())
-
-
-def _with_answers(store: Store, registry: Registry, comparison_id: str, shown: Sequence[Candidate]) -> Iterator[Flip]:
-    positions = {flip.position for _, flip in shown}
-    items = {item.position: item for item in store.items(comparison_id, positions=positions)}
-    off, on = (
-        {(one.position, one.repeat): one for one in store.answers(comparison_id, arm=arm, positions=positions)}
-        for arm in ArmName
-    )
-    for spec, flip in shown:
-        place = (flip.position, flip.repeat)
-        if place not in off or place not in on:
-            continue  # scores of a comparison whose answers are elsewhere
-        _, _, scores = registry.pair(comparison_id, flip.position)
-        details = {one.arm: one.detail for one in scores if (one.metric, one.repeat) == (flip.metric, flip.repeat)}
-        both = extracted(details.get(ArmName.BASELINE)), extracted(details.get(ArmName.CANDIDATE))
-        yield Flip(
-            metric=spec.id,
-            key=flip.metric,
-            item=items[flip.position],
-            repeat=flip.repeat,
-            scores=(flip.baseline, flip.candidate),
-            answers=(off[place], on[place]),
-            extracted=both if all(both) else None,
-        )
+def _flip(registry: Registry, comparison_id: str, change: ScoreFlip) -> Flip | None:
+    """The item with both answers; None where they are stored elsewhere."""
+    item, answers, scores = registry.pair(comparison_id, change.position)
+    both = {answer.arm: answer for answer in answers if answer.repeat == change.repeat}
+    if len(both) < len(ArmName):
+        return None
+    place = (change.metric, change.repeat)
+    details = {score.arm: extracted(score.detail) for score in scores if (score.metric, score.repeat) == place}
+    texts = tuple(details.get(arm, "") for arm in ArmName)
+    return Flip(item=item, change=change, answers=[both[arm] for arm in ArmName], extracted=texts if all(texts) else ())
 
 
 def extracted(detail: tuple[Any, ...] | None) -> str:
@@ -127,16 +100,15 @@ def flips_blocks(source: Source, words: Words) -> Iterator[Block]:
 def _excerpt(flip: Flip, words: Words) -> Excerpt:
     texts = [answer.reply.text or "" for answer in flip.answers]
     place = first_difference(*texts)
-    before, after = (f"{value:g}" for value in flip.scores)
     facts = {
         "prompt end": _prompt_end(flip.item),
         "target": visible_text(flip.item.target[:PROMPT] + ("…" if len(flip.item.target) > PROMPT else "")),
-        "scores": f"{before} → {after}",
-        "extracted": " → ".join(flip.extracted or ()),
+        "scores": f"{flip.change.baseline:g} → {flip.change.candidate:g}",
+        "extracted": " → ".join(flip.extracted),
         "texts": words("differ after", n=place),
     }
     return Excerpt(
-        title=f"{flip.item.id} · {flip.key}",
+        title=f"{flip.item.id} · {flip.change.metric}",
         facts=tuple(Fact(label=words(key), text=text) for key, text in facts.items() if text),
         shared=visible_text(texts[0][max(0, place - BEFORE) : place]),
         is_cut=place > BEFORE,

@@ -35,13 +35,13 @@ def planning_blocks(found: Planning) -> Iterator[Block]:
         looked = ", with looks" if any(one.power_looks is not None for one in found.metrics) else ""
         missing = ", with the expected missing answers" if found.expected_missing else ""
         yield Paragraph(text=f"All {n_primaries} together: {share(found.joint_power)} power{looked}{missing}.")
-    yield from (Paragraph(text=f"{one.id}: {one.reason}.") for one in found.unplanned)
+    yield from (Paragraph(text=f"{one.id}: {ENGLISH.reason(one.reason)}.") for one in found.unplanned)
     if not n_primaries:
         yield Paragraph(text="No primary metric: no verdict but INCONCLUSIVE or REGRESSION is possible.")
     floor = " and the noise floor" if found.plan.noise_floor else ""
     yield Paragraph(text=f"Requests: {found.n_requests:,} to both arms{floor} together{_time(found)}.")
     if found.unproven:
-        yield Bullets(title="What these items cannot prove:", items=found.unproven)
+        yield Bullets(title="What these items cannot prove:", items=ENGLISH.reasons(found.unproven))
     elif found.metrics and not found.unplanned:
         yield Paragraph(text="Every primary metric can be proven with the power that is aimed at.")
     if found.caveats:

@@ -8,7 +8,7 @@ from typing import Any
 
 from qualab.model.comparison import Analysis, Comparison, MetricResult, SignOff
 from qualab.model.engine import Observation
-from qualab.model.items import Answer, Item
+from qualab.model.items import Answer, Item, ScoreFlip
 from qualab.model.names import ArmName, Objective, Verdict
 from qualab.model.plan import Plan
 from qualab.model.report import NOTHING, TONES, Cell, Column, Row, Table
@@ -17,18 +17,13 @@ from qualab.report.words import FORMS, Words
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flip:
-    """An item whose score in a primary metric differs between the arms."""
+    """An item whose score in a primary metric differs between the arms, with both answers."""
 
-    metric: str
-    """The primary metric's id."""
-    key: str
-    """Of the score, as "exact_match,none"."""
     item: Item
-    repeat: int
-    scores: tuple[float, float]
-    answers: tuple[Answer, Answer]
-    extracted: tuple[str, str] | None = None
-    """What the filters made of both answers; None where the metric's scores do not hold it."""
+    change: ScoreFlip
+    answers: Sequence[Answer]
+    extracted: Sequence[str]
+    """What the filters made of both answers; empty where the metric's scores do not hold it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,14 +17,14 @@ from qualab.errors import (
     Underpowered,
     WrongState,
 )
-from qualab.model.canonical import canonical_json, plain, plan_hash, sha256
+from qualab.model.canonical import canonical_json, plan_hash, sha256
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import JsonObject
 from qualab.model.names import UNDER_WAY, ComparisonStatus, Verdict
 from qualab.model.registry import ComparisonSummary, Scope, address_of, signed_off
 from qualab.model.wording import is_one_line
 from qualab.planning.suite import EVERYWHERE, Given, Planning, pilot_of
-from qualab.report.words import ENGLISH
+from qualab.report.words import ENGLISH, shown
 from qualab.run.ask import looked_to
 from qualab.run.prepare import FrozenPlan, check_frozen, to_document
 from qualab.run.stored import compare_again, with_rule
@@ -152,8 +152,7 @@ def compute_plan(context: Context, body: JsonObject, *, caller: Caller) -> PlanC
     settings = {name: value for name, value in everything.items() if value is not None}
     frozen = FrozenPlan(plan=found.plan, plan_hash=digest, frozen_at=context.services.clock.now(), settings=settings)
     document = to_document(frozen, {"joint_power": found.joint_power}) if request.experiment.model else None
-    planning = plain(found) | {"caveats": ENGLISH.reasons(found.caveats)}
-    return PlanComputed(plan_hash=digest, document=document, planning=planning)
+    return PlanComputed(plan_hash=digest, document=document, planning=shown(found))
 
 
 KEY = re.compile(r"[\x21-\x7e]{1,200}")
@@ -175,7 +174,10 @@ def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> s
         raise Underpowered(
             "These items cannot prove the plan's margins",
             hint="Ask more items, widen the margin, or send accept_underpowered: true",
-            fields={"margin": " ".join(unproven), "accept_underpowered": "must be true for such a plan"},
+            fields={
+                "margin": " ".join(ENGLISH.reasons(unproven)),
+                "accept_underpowered": "must be true for such a plan",
+            },
         )
     experiment, comparison_id = request.experiment, f"{by.at:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
     return context.store.submit(

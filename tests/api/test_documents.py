@@ -223,8 +223,8 @@ def test_plans_say_what_items_can_prove(idle: Service) -> None:
     assert figures["power"] < 0.8
     assert figures["items_needed"] > 10
     assert planning["duration_s"] == planning["n_requests"] / 5
-    assert planning["unproven"]
-    assert all(isinstance(caveat, str) for caveat in planning["caveats"])
+    assert all({"code", "values", "text"} == one.keys() for one in (*planning["unproven"], *planning["caveats"]))
+    assert planning["unproven"][0]["code"] == "unproven"
 
 
 def test_a_plan_without_a_model_is_figures_alone(idle: Service) -> None:

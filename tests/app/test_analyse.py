@@ -184,7 +184,7 @@ def row(verdict: Verdict, *, is_primary: bool = True, n_missing: int = 0, **chan
         n_missing_baseline=n_missing,
         n_missing_candidate=0,
         verdict=verdict,
-        reason=Reason.text("because"),
+        reason=Reason("no-primary"),
         evidence=None,
     )
     return replace(base, **changes)

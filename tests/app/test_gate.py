@@ -59,7 +59,7 @@ class Scripted:
 
     async def metrics(self, comparison_id: str) -> MetricsSummary:
         return MetricsSummary(
-            comparison_id="c-1", plan_hash="p", verdict=Verdict.EQUIVALENT, reasons=("so",), caveats=(), metrics=()
+            comparison_id="c-1", plan_hash="p", verdict=Verdict.EQUIVALENT, reasons=(), caveats=(), metrics=()
         )
 
 

@@ -48,14 +48,14 @@ def analysis_of(bench: Bench, comparison_id: str) -> Analysis:
 @pytest.mark.parametrize(
     ("kind", "leaking", "said"),
     [
-        (LeakKind.STOP_STRING, lambda n: reply(f"{n} it is END say 7"), "go on past a stop string"),
-        (LeakKind.SPECIAL_TOKEN, lambda n: reply(f"{n} it is<|im_end|>"), "hold special tokens"),
-        (LeakKind.BROKEN_CHARACTER, lambda n: reply(f"{n} it �is"), "hold broken characters (U+FFFD)"),
-        (LeakKind.CUT_SHORT, lambda n: reply(f"{n} it"), "end by themselves before the other arm's text does"),
+        (LeakKind.STOP_STRING, lambda n: reply(f"{n} it is END say 7"), "answers past a stop string"),
+        (LeakKind.SPECIAL_TOKEN, lambda n: reply(f"{n} it is<|im_end|>"), "answers with special tokens"),
+        (LeakKind.BROKEN_CHARACTER, lambda n: reply(f"{n} it �is"), "answers with broken characters (U+FFFD)"),
+        (LeakKind.CUT_SHORT, lambda n: reply(f"{n} it"), "answers that end by themselves before the other arm's"),
         (
             LeakKind.LENGTH_LIMIT,
             lambda n: reply(f"{n} it", status=AnswerStatus.TRUNCATED, finish_reason="length"),
-            "were cut at the length limit",
+            "answers cut at the length limit",
         ),
     ],
 )
@@ -68,7 +68,7 @@ async def test_a_leak_in_one_arm_is_said_beside_the_verdict_and_listed(
     (leak,) = found.leaks
     assert (leak.kind, leak.n_pairs, leak.n_baseline, leak.n_candidate, leak.n_both) == (kind, N_ITEMS, 0, 25, 0)
     assert leak.pvalue == pytest.approx(2.0**-25)
-    assert english(found.reasons)[1].startswith(f"25 answers of the candidate and 0 of the baseline {said} (p 3e-08)")
+    assert english(found.reasons)[1].startswith(f"{said}: 25 of the candidate and 0 of the baseline (p 3e-08)")
     listed = text_pairs(bench.store, comparison_id, leaks=True, limit=3)
     assert (listed.n_pairs, [one.item for one in listed.shown]) == (25, ["sums/0", "sums/8", "sums/16"])
     assert [one.leaks for one in listed.shown] == [((), (kind,))] * 3

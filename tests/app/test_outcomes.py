@@ -125,7 +125,7 @@ async def test_terminal_web_rest_and_report_agree_on_what_decides_in_a_group() -
     assert list(by_doc(registry, comparison.id, flipped=True)) == [5]
     reported = find_flips(bench.store, registry, comparison)
     assert reported is not None
-    assert [(one.metric, one.key, one.item.doc_id) for one in reported.shown] == [("all/f1,none", "f1,none", 5)]
+    assert [(one.change.metric, one.item.doc_id) for one in reported.shown] == [("f1,none", 5)]
 
 
 def test_where_less_is_better_less_is_a_gain() -> None:

@@ -86,7 +86,7 @@ def test_gsm8k_at_one_point_needs_4335_items_and_the_sentence_says_so() -> None:
     (one,) = found.metrics
     assert one.items_needed == 4335
     assert one.power < 0.2
-    (said,) = found.unproven
+    (said,) = english(found.unproven)
     assert said.startswith("gsm8k: 1,319 items cannot prove ±1 pp at 5 % discordance: 4,335 are needed for 80 % power.")
     assert "A second set of 3,016 more items would do." in said
     assert "4 answers an item would do if nearly all of the discordance were run noise." in said
@@ -156,7 +156,7 @@ def test_no_figure_is_made_up_for_other_kinds_of_metric(kind: MetricKind) -> Non
     found = planned({"a": 600, "b": 600}, specs=(metric_spec("a", kind=kind), metric_spec("b")))
     assert [one.name for one in found.metrics] == ["b"]
     assert found.unplanned[0].id == "a/exact_match,none"
-    assert "planning is not offered" in found.unplanned[0].reason
+    assert "planning is not offered" in english(found.unplanned[0].reason)
     assert found.joint_power is None
 
 
@@ -164,7 +164,7 @@ def test_one_item_proves_no_useful_margin_and_everything_is_still_said() -> None
     (one,) = planned({"a": 1}).metrics
     assert one.power == 0.0
     assert one.mde is None
-    assert "1 item cannot prove" in planned({"a": 1}).unproven[0]
+    assert "1 item cannot prove" in english(planned({"a": 1}).unproven)[0]
 
 
 def test_early_looks_cost_at_most_and_save_on_average() -> None:
@@ -194,17 +194,17 @@ def test_power_with_looks_is_that_of_the_looks_at_these_items() -> None:
     assert few.power > 0.8
     assert (few.power_looks or 0.0) < 0.75
     assert found.joint_power == pytest.approx((few.power_looks or 0.0) * many.power_looks)
-    short, _ = found.unproven
+    short, _ = english(found.unproven)
     assert few.looks is not None
     assert few.items_needed is not None
     assert few.items_needed > 240
     assert f"{few.items_needed} are needed for 89.4 % power, so that all metrics together have 80 %." in short
-    assert f"({100 * (few.power_looks or 0.0):.1f} % with looks)" in short
+    assert f"With looks they have {100 * (few.power_looks or 0.0):.1f} %." in short
 
 
 def test_looks_alone_can_take_the_power_of_a_metric() -> None:
     found = planned({"a": 240}, Given(discordance={"a": 0.004}), looks=5)
-    (one,), (short,) = found.metrics, found.unproven
+    (one,), (short,) = found.metrics, english(found.unproven)
     assert one.looks is not None
     assert f"with the looks of this plan, short of 80 %: they need up to {one.looks.most_items}" in short
 
@@ -243,7 +243,7 @@ def test_a_plan_says_what_its_missing_answers_would_come_to() -> None:
     assert found.plan.assumptions is not None
     assert found.plan.assumptions.missing == 0.005
     assert any("INVALID until they are asked again" in one for one in english(found.caveats))
-    assert "Without a missing answer these have 87.4 %." in found.unproven[0]
+    assert "Without a missing answer these have 87.4 %." in english(found.unproven)[0]
     allowed = planned({"gsm8k": 1319}, expected_missing=0.005, rule={"max_missing_share": 0.05})
     assert not any("INVALID" in one for one in english(allowed.caveats))
     assert any("--expected-missing 0.005" in one for one in english(planned({"gsm8k": 1319}).caveats))
@@ -323,7 +323,7 @@ def test_non_inferiority_takes_fewer_items_and_its_own_test() -> None:
     assert one.power == power_equivalence(
         n_items=819, discordance=0.05, margin=0.02, is_one_sided=True, is_guarded=True
     )
-    (short,) = planned({"a": 500}, rule={"objective": Objective.NON_INFERIORITY}).unproven
+    (short,) = english(planned({"a": 500}, rule={"objective": Objective.NON_INFERIORITY}).unproven)
     assert "cannot rule out a loss of 2 pp" in short
 
 

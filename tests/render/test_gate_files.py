@@ -10,13 +10,16 @@ import pytest
 
 from qualab.model.comparison import IntervalOf
 from qualab.model.names import Verdict
-from qualab.model.reason import Reason
+from qualab.model.reason import Reason, of
 from qualab.model.report import GateResult
 from qualab.report.gate import gate_markdown, junit, junit_of_error
 from tests.store.samples import make_analysis
 
 HOSTILE = 'a\x00b\x1b[31m </testsuite> & "q" ]]> |x| @team #1 `c` <script>\n\nend'
 """NUL, a terminal's escape, ends of elements, mentions, a table's bar."""
+
+
+HOSTILE_REASON = Reason("finding", {"what": of(HOSTILE, Reason("no-primary"))})
 
 
 def make_result(verdict: Verdict = Verdict.EQUIVALENT, **changes: Any) -> GateResult:
@@ -27,8 +30,8 @@ def make_result(verdict: Verdict = Verdict.EQUIVALENT, **changes: Any) -> GateRe
         model="m",
         plan_hash="p" * 64,
         verdict=verdict,
-        reasons=(Reason.text("so it is"),),
-        caveats=(Reason.text("not that"),),
+        reasons=(Reason("no-primary"),),
+        caveats=(Reason("loglikelihoods"),),
         metrics=found.metrics,
     )
     return replace(base, **changes)
@@ -78,7 +81,7 @@ def test_the_interval_that_decides_is_shown_with_its_level() -> None:
 
 
 def test_hostile_text_stays_text_in_xml() -> None:
-    content = junit(make_result(label=HOSTILE, reasons=(Reason.text(HOSTILE),), caveats=(Reason.text(HOSTILE),)))
+    content = junit(make_result(label=HOSTILE, reasons=(HOSTILE_REASON,), caveats=(HOSTILE_REASON,)))
     suite = Xml.fromstring(content)[0]
     label = suite.find("properties/property[@name='label']")
     assert label is not None
@@ -90,7 +93,7 @@ def test_hostile_text_stays_text_in_xml() -> None:
 
 
 def test_hostile_text_is_no_markdown() -> None:
-    text = gate_markdown(make_result(label=HOSTILE, reasons=(Reason.text(HOSTILE),)))
+    text = gate_markdown(make_result(label=HOSTILE, reasons=(HOSTILE_REASON,)))
     (line,) = (line for line in text.splitlines() if line.startswith("- a"))
     for sign in ("<", "@", "#", "`", "|", "&"):
         assert f"\\{sign}" in line

@@ -42,7 +42,7 @@ from qualab.model.names import (
     Verdict,
 )
 from qualab.model.plan import DecisionRule, MetricSpec, Plan, RequestPolicy, SamplingPlan, TaskSpec
-from qualab.model.reason import Reason
+from qualab.model.reason import Reason, of
 from qualab.model.registry import AuditEntry, Scope, Token
 from qualab.store import Store
 from qualab.store.tables import comparison
@@ -278,7 +278,7 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
         n_missing_baseline=0,
         n_missing_candidate=0,
         verdict=verdict,
-        reason=Reason.text("두 팔이 같다"),
+        reason=of("한국어", Reason("no-primary")),
         evidence=evidence,
         equals="gsm8k/exact_match,flexible-extract",
         policies=(policy,),
@@ -288,7 +288,7 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
         plan_hash=plan_hash(make_plan()),
         input_hash="i" * 64,
         verdict=verdict,
-        reasons=(Reason.text("because"),),
+        reasons=(Reason("no-primary"),),
         caveats=(),
         metrics=(result, replace(result, id="other", evidence=None)),
         suite=SuiteEvidence(
@@ -298,7 +298,7 @@ def make_analysis(comparison_id: str = "c-1", verdict: Verdict = Verdict.EQUIVAL
             global_test=GlobalTest(n_metrics=1, difference=-1 / 3, pvalue=0.1, n_resamples=0),
             missing=MissingSummary(n_asked=3, baseline_only=1, candidate_only=0, both=1, pvalue=1.0),
             joint_power=None,
-            joint_power_reason=Reason("no-assumption"),
+            joint_power_reason=Reason("no-joint-power"),
             seed=2**48 - 1,
         ),
         arms=(_summary(BASELINE), _summary(CANDIDATE)),

@@ -80,12 +80,8 @@ def test_sign_offs_are_added_in_their_order(store: Store) -> None:
     for comparison_id in ("c-1", "c-2"):
         store.create(make_comparison(comparison_id), [])
     assert list(store.signoffs("c-1")) == []
-    overridden = make_signoff(
-        verdict=Verdict.INVALID,
-        obstacles=(Reason(code="limited", values={"이유": "고정되지 않음"}),),
-        override="urgent",
-        signed_at=after(-5),
-    )
+    obstacles = Reason("limited-items", {"limit": 10}), Reason("unpinned-parts", {"parts": ("이미지",)})
+    overridden = make_signoff(verdict=Verdict.INVALID, obstacles=obstacles, override="urgent", signed_at=after(-5))
     for signoff in (make_signoff(), overridden):
         store.sign_off(signoff, entry=make_entry("comparison.sign_off"))
     assert list(store.signoffs("c-1")) == [make_signoff(), overridden]

@@ -17,13 +17,18 @@ from qualab.model.names import Language
 from qualab.model.reason import Reason
 from qualab.report.words import en, ko
 
-CATALOGUES: Mapping[Language, Mapping[str, str]] = {Language.ENGLISH: en.TEXTS, Language.KOREAN: ko.TEXTS}
-REASONS: Mapping[Language, Mapping[str, str]] = {Language.ENGLISH: en.REASONS, Language.KOREAN: ko.REASONS}
 NAMES: Mapping[Language, Mapping[str, str]] = {Language.ENGLISH: en.NAMES, Language.KOREAN: ko.NAMES}
+CATALOGUES: Mapping[Language, Mapping[str, str]] = {
+    Language.ENGLISH: {key: key for key in (*ko.NAMES, *ko.TEXTS)} | en.NAMES | en.TEXTS,
+    Language.KOREAN: ko.NAMES | ko.TEXTS,
+}
+"""English has no text where it says what the key is."""
+REASONS: Mapping[Language, Mapping[str, str]] = {Language.ENGLISH: en.REASONS, Language.KOREAN: ko.REASONS}
 FORMS: Mapping[str, Callable[[Any], str]] = {
     "points": wording.points,
     "proven": wording.proven,
     "signed": wording.signed,
+    "pp": wording.pp,
     "percent": wording.percent,
     "share": wording.share,
     "share.2": lambda fraction: wording.share(fraction, 2),
@@ -40,6 +45,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
 BETWEEN: Mapping[str, tuple[str, str]] = {
     "list": (", ", ", "),
     "semicolons": ("; ", "; "),
+    "sentences": (" ", " "),
     "and": (" and ", ", "),
     "and-the": (" and the ", "과 "),
 }
@@ -74,8 +80,6 @@ class Words:
 
     def reason(self, reason: Reason) -> str:
         """Word a reason; one of a code that only a later version knows, by its code and values."""
-        if reason.code == "text":
-            return str(reason.values["text"])
         if template := REASONS[self.language].get(reason.code):
             return self._fill(template, reason.values)
         return f"{reason.code}: {', '.join(f'{name} {value}' for name, value in reason.values.items())}"
