@@ -257,11 +257,11 @@ class QuietProgress:
     comparison: Comparison | None = None
     answers: list[ArmName] = field(default_factory=list)
     waits: list[tuple[ArmName, float]] = field(default_factory=list)
-    done: dict[ArmName, int] = field(default_factory=dict)
+    totals: Mapping[ArmName, int] = field(default_factory=dict)
+    done: Mapping[ArmName, int] = field(default_factory=dict)
 
     def started(self, comparison: Comparison, *, totals: Mapping[ArmName, int], done: Mapping[ArmName, int]) -> None:
-        self.comparison = comparison
-        self.done = dict(done)
+        self.comparison, self.totals, self.done = comparison, totals, dict(done)
 
     def answered(self, arm: ArmName, reply: Reply) -> None:
         self.answers.append(arm)

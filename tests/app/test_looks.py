@@ -14,7 +14,7 @@ import pytest
 from qualab.analysis.evidence import with_zero
 from qualab.analysis.looks import LookData, level_of, take_look
 from qualab.analysis.samples import Streams, layout_of, read_scores
-from qualab.errors import InvalidValue, PlanChanged, RunStopped, StoreFull
+from qualab.errors import PlanChanged, RunStopped, StoreFull
 from qualab.model.comparison import Analysis, Evidence, Look, MetricLook
 from qualab.model.items import Item, Reply
 from qualab.model.names import ComparisonStatus, LookDecision, MetricKind, Objective, Verdict
@@ -267,12 +267,6 @@ async def test_what_failed_before_a_look_is_not_asked_again_and_what_failed_afte
     assert analysis.looks.looks[0] == taken
     assert analysis.arms[1].statuses["http_error"] == 3
     assert analysis.metrics[0].n_missing_candidate == 3
-
-
-@pytest.mark.parametrize("looks", [-1, 0, 1, 11])
-async def test_numbers_of_looks_that_cannot_be_are_refused(looks: int) -> None:
-    with pytest.raises(InvalidValue, match="looks must be 2 to 10"):
-        await Bench.of(10).run(looks=looks)
 
 
 def take(
