@@ -12,7 +12,6 @@ from qualab.model.comparison import Analysis
 from qualab.model.engine import EngineKind
 from qualab.model.names import ArmName, Verdict
 from qualab.model.plan import DecisionRule
-from qualab.run import preflight as trials
 from qualab.run.preflight import TELLING
 from tests.app.scripted_pair import ROUNDS, drafting, pair, stops, treatment
 from tests.said import CLOSED, UNTOLD, english
@@ -30,11 +29,6 @@ each_engine = pytest.mark.parametrize("script", PAIRS)
 DRAFTER = "EAGLE3 /models/qwen3-8b-eagle3, 4 tokens"
 REVISION = "b968826d9c46dd6066d109eabc6255188de91218"
 ALLOWED = DecisionRule(allow_unobserved=True)
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "COUNTER_PAUSES_S", (0.0,))
 
 
 @pytest.mark.parametrize(

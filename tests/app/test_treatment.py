@@ -17,7 +17,6 @@ from qualab.model.engine import Counters, Drafting, Engine, EngineKind, EngineSe
 from qualab.model.items import Answer, Drafted
 from qualab.model.names import ArmName, Verdict
 from qualab.model.plan import DecisionRule, DrafterCosts, Plan
-from qualab.run import preflight as trials
 from qualab.run.prepare import make_plan
 from tests.app.fakes import BASELINE, CANDIDATE, START, FakeTasks, experiment, reply
 from tests.app.scripted_pair import ROUNDS, drafting, pair, treatment
@@ -26,11 +25,6 @@ from tests.scripted_engine import SPEC_TOKENS, EngineScript
 
 LLAMA = EngineScript(kind="llama")
 OPEN = EngineScript(has_server_info=True)
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "COUNTER_PAUSES_S", (0.0,))
 
 
 def planned(**changes: Any) -> Plan:

@@ -19,7 +19,6 @@ from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
 from qualab.model.plan import NoisePlan
 from qualab.model.ports import ComparisonFilter
 from qualab.model.reason import Reason
-from qualab.run import preflight as trials
 from qualab.run.run import begin, take_turn, turns_left
 from qualab.run.sign import signoff_obstacles
 from tests.app.fakes import BASELINE, CANDIDATE, Bench, QuietProgress, experiment, failure
@@ -34,11 +33,6 @@ N_ITEMS = 40
 
 LOST = Reason("arm-by-arm")
 NOT_INTERLEAVED = Reason("one-after-the-other")
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "COUNTER_PAUSES_S", (0.0,))
 
 
 class Turns:
