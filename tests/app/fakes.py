@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.engine import Counters, Drafting, Engine, EngineKind
@@ -98,7 +98,7 @@ class FakeTasks:
     """`n_items` generations; an answer is right when it equals the item's target, its number."""
 
     n_items: int = 10
-    hard: frozenset[int] = frozenset()
+    hard: Container[int] = ()
     """Items that nobody gets right."""
     name: str = "sums"
     suite: str = "custom"
@@ -162,6 +162,11 @@ Answerer = Callable[[str, int], Reply]
 
 def echo_number(prompt: str, seed: int) -> Reply:
     return reply(prompt.removeprefix("say "))
+
+
+def other_for(numbers: Container[int], other: Reply | None = None) -> Answerer:
+    """Answers as it should, but for these items; with "no" unless given."""
+    return lambda prompt, seed: (other or reply("no")) if int(prompt[4:]) in numbers else echo_number(prompt, seed)
 
 
 @dataclass
@@ -252,11 +257,11 @@ class QuietProgress:
     comparison: Comparison | None = None
     answers: list[ArmName] = field(default_factory=list)
     waits: list[tuple[ArmName, float]] = field(default_factory=list)
-    done: dict[ArmName, int] = field(default_factory=dict)
+    totals: Mapping[ArmName, int] = field(default_factory=dict)
+    done: Mapping[ArmName, int] = field(default_factory=dict)
 
     def started(self, comparison: Comparison, *, totals: Mapping[ArmName, int], done: Mapping[ArmName, int]) -> None:
-        self.comparison = comparison
-        self.done = dict(done)
+        self.comparison, self.totals, self.done = comparison, totals, dict(done)
 
     def answered(self, arm: ArmName, reply: Reply) -> None:
         self.answers.append(arm)
@@ -297,10 +302,20 @@ class Bench:
         )
 
     @classmethod
-    def of(cls, n_items: int = 10, **changes: Any) -> Bench:
-        """With so many items, of which nobody gets the `hard` ones right."""
-        tasks = FakeTasks(n_items=n_items, hard=frozenset(changes.pop("hard", ())))
-        return cls(harness=FakeHarness(tasks), **changes)
+    def of(
+        cls,
+        n_items: int = 10,
+        tasks: type[FakeTasks] = FakeTasks,
+        *,
+        off: Answerer = echo_number,
+        on: Answerer = echo_number,
+        hard: Container[int] = (),
+        **changes: Any,
+    ) -> Self:
+        """With so many items, of which nobody gets the `hard` ones right, and both arms' answers."""
+        bench = cls(harness=FakeHarness(tasks(n_items=n_items, hard=hard)), **changes)
+        bench.baseline.answer, bench.candidate.answer = off, on
+        return bench
 
     async def run(self, *, progress: QuietProgress | None = None, **changes: Any) -> Analysis:
         """A comparison from its settings to its analysis."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ from qualab.model.comparison import (
     SuiteEvidence,
 )
 from qualab.model.names import ArmName, MetricKind, MissingPolicy, Verdict
-from qualab.model.plan import MetricRule
+from qualab.model.plan import MetricRule, Plan
 from qualab.model.reason import Reason
 from qualab.run.prepare import make_plan
 from qualab.stats.counts import tally
@@ -192,6 +194,14 @@ def row(verdict: Verdict, *, is_primary: bool = True, n_missing: int = 0, **chan
 
 PAIRS = PairSummary(n_pairs=10, same_text=10, finish_reasons_differ=0, prompt_tokens_differ=0, request_hashes_differ=0)
 EQUAL = row(Verdict.EQUIVALENT)
+ARMS = [arm(name) for name in ArmName]
+
+
+def concluded(
+    *rows: MetricResult, plan: Plan = PLAN, arms: Sequence[ArmSummary] = ARMS, pairs: PairSummary = PAIRS, **suite: Any
+) -> tuple[Verdict, tuple[str, ...]]:
+    verdict, reasons = conclude(plan, rows, arms, pairs, **suite)
+    return verdict, english(reasons)
 
 
 @pytest.mark.parametrize(
@@ -211,47 +221,38 @@ EQUAL = row(Verdict.EQUIVALENT)
     ],
 )
 def test_a_comparison_gets_the_verdict_of_the_table(rows: list[MetricResult], verdict: Verdict) -> None:
-    arms = [arm(name) for name in ArmName]
-    given, reasons = conclude(PLAN, rows, arms, PAIRS)
+    given, reasons = concluded(*rows)
     assert given is verdict
     assert reasons
 
 
 def test_different_bytes_or_a_silent_arm_make_a_comparison_invalid() -> None:
-    arms = [arm(name) for name in ArmName]
-    assert conclude(PLAN, [EQUAL], arms, replace(PAIRS, request_hashes_differ=1))[0] is Verdict.INVALID
-    verdict, reasons = conclude(PLAN, [EQUAL], [arms[0], arm(ArmName.CANDIDATE, 0)], PAIRS)
-    assert verdict is Verdict.INVALID
-    assert english(reasons) == ("the candidate answered nothing",)
-
-
-def test_a_share_of_missing_answers_counts_repeats() -> None:
-    arms = [arm(name) for name in ArmName]
-    rule = replace(PLAN.rule, max_missing_share=0.05)
-    plan = replace(PLAN, sampling=replace(PLAN.sampling, repeats=4), rule=rule)
-    assert conclude(plan, [row(Verdict.EQUIVALENT, n_missing=20)], arms, PAIRS)[0] is Verdict.EQUIVALENT
-    assert conclude(plan, [row(Verdict.EQUIVALENT, n_missing=21)], arms, PAIRS)[0] is Verdict.INVALID
+    assert concluded(EQUAL, pairs=replace(PAIRS, request_hashes_differ=1))[0] is Verdict.INVALID
+    silent = [ARMS[0], arm(ArmName.CANDIDATE, 0)]
+    assert concluded(EQUAL, arms=silent) == (Verdict.INVALID, ("the candidate answered nothing",))
 
 
 @pytest.mark.parametrize(
-    ("rule", "is_primary", "n_missing", "is_valid"),
+    ("rule", "is_primary", "n_missing", "repeats", "is_valid"),
     [
-        ({}, True, 5, True),
-        ({}, True, 6, False),
-        ({"margin": 0.04}, True, 10, True),
-        ({}, False, 50, True),
-        ({}, False, 51, False),
-        ({"max_missing_share": 0.01}, True, 10, True),
-        ({"max_missing_share": 0.01}, False, 11, False),
-        ({"max_missing_share": 0.0}, True, 1, False),
+        ({}, True, 5, 1, True),
+        ({}, True, 6, 1, False),
+        ({"margin": 0.04}, True, 10, 1, True),
+        ({}, False, 50, 1, True),
+        ({}, False, 51, 1, False),
+        ({"max_missing_share": 0.01}, True, 10, 1, True),
+        ({"max_missing_share": 0.01}, False, 11, 1, False),
+        ({"max_missing_share": 0.0}, True, 1, 1, False),
+        ({"max_missing_share": 0.05}, True, 200, 4, True),
+        ({"max_missing_share": 0.05}, True, 201, 4, False),
     ],
 )
 def test_a_primary_metric_may_lack_a_quarter_of_its_margin(
-    rule: dict[str, float], is_primary: bool, n_missing: int, is_valid: bool
+    rule: dict[str, float], is_primary: bool, n_missing: int, repeats: int, is_valid: bool
 ) -> None:
-    plan = replace(PLAN, rule=replace(PLAN.rule, **rule))
+    plan = replace(PLAN, rule=replace(PLAN.rule, **rule), sampling=replace(PLAN.sampling, repeats=repeats))
     one = row(Verdict.EQUIVALENT, id="a", is_primary=is_primary, n_items=1000, n_missing=n_missing)
-    verdict, reasons = conclude(plan, [EQUAL, one], [arm(name) for name in ArmName], PAIRS)
+    verdict, reasons = concluded(EQUAL, one, plan=plan)
     assert (verdict is not Verdict.INVALID) is is_valid, reasons
 
 
@@ -272,32 +273,22 @@ def test_reasons_come_primaries_first_then_by_adjusted_p() -> None:
         row(Verdict.REGRESSION, id=name, is_primary=name == "primary", evidence=replace(base, pvalue_adjusted=p))
         for name, p in (("weak", 0.04), ("strong", 0.001), ("primary", 0.03))
     ]
-    _, reasons = conclude(PLAN, rows, [arm(name) for name in ArmName], PAIRS)
-    assert [reason.values["name"] for reason in reasons] == ["primary", "strong", "weak"]
+    assert [reason.split(":")[0] for reason in concluded(*rows)[1]] == ["primary", "strong", "weak"]
 
 
 def test_a_change_inside_the_margin_is_the_first_sentence_of_the_comparison() -> None:
     base = evidence(sample(10_000, 30, 60))
     verdict, reason, _ = judge(base, (), RULE)
-    assert (verdict, english(reason)) == (
+    said = "a loss of 0.30 pp (0.15 to 0.46) is real and inside the margin"
+    assert (verdict, english(reason)) == (Verdict.EQUIVALENT, said)
+    other, main = (
+        row(verdict, id=name, is_primary=name == "main", evidence=base, reason=reason) for name in ("other", "main")
+    )
+    assert concluded(replace(EQUAL, id="even"), other, main) == (
         Verdict.EQUIVALENT,
-        "a loss of 0.30 pp (0.15 to 0.46) is real and inside the margin",
+        (f"main: {said}", f"other: {said}", "all 2 primary metrics are equivalent within ±2.00 pp"),
     )
-    rows = [
-        replace(EQUAL, id="even"),
-        row(verdict, id="other", is_primary=False, evidence=base, reason=reason),
-        row(verdict, id="main", evidence=base, reason=reason),
-    ]
-    arms = [arm(name) for name in ArmName]
-    given, reasons = conclude(PLAN, rows, arms, PAIRS)
-    assert given is Verdict.EQUIVALENT
-    said = english(reason)
-    assert english(reasons) == (
-        f"main: {said}",
-        f"other: {said}",
-        "all 2 primary metrics are equivalent within ±2.00 pp",
-    )
-    assert english(conclude(PLAN, [EQUAL], arms, PAIRS)[1]) == ("the primary metric is equivalent within ±2.00 pp",)
+    assert concluded(EQUAL)[1] == ("the primary metric is equivalent within ±2.00 pp",)
 
 
 def test_items_needed_come_with_their_range_and_at_the_observed_difference() -> None:
@@ -355,8 +346,13 @@ def test_many_metrics_without_a_loss_are_seldom_called_a_regression(
     assert n_wrong > 0
 
 
-def suite(difference: float, pvalue: float) -> SuiteEvidence:
-    return SuiteEvidence(
+@pytest.mark.parametrize(
+    ("difference", "pvalue", "is_said"), [(-0.003, 0.01, True), (-0.003, 0.2, False), (0.003, 0.01, False)]
+)
+def test_a_small_loss_everywhere_is_a_reason_beside_the_verdict(
+    difference: float, pvalue: float, is_said: bool
+) -> None:
+    suite = SuiteEvidence(
         n_family=3,
         n_max_t=3,
         n_resamples=0,
@@ -366,17 +362,7 @@ def suite(difference: float, pvalue: float) -> SuiteEvidence:
         joint_power_reason=Reason("no-assumption"),
         seed=1,
     )
-
-
-@pytest.mark.parametrize(
-    ("difference", "pvalue", "is_said"), [(-0.003, 0.01, True), (-0.003, 0.2, False), (0.003, 0.01, False)]
-)
-def test_a_small_loss_everywhere_is_a_reason_beside_the_verdict(
-    difference: float, pvalue: float, is_said: bool
-) -> None:
-    verdict, reasons = conclude(PLAN, [EQUAL], [arm(name) for name in ArmName], PAIRS, suite=suite(difference, pvalue))
+    verdict, reasons = concluded(EQUAL, suite=suite)
     assert verdict is Verdict.EQUIVALENT
-    assert (
-        any("over all 3 metrics together the candidate is worse by 0.30 pp" in one for one in english(reasons))
-        is is_said
-    )
+    said = "over all 3 metrics together the candidate is worse by 0.30 pp"
+    assert any(said in one for one in reasons) is is_said

@@ -7,20 +7,13 @@ from typing import Any
 
 import pytest
 
-from qualab.errors import InvalidValue, PairDiffers
 from qualab.model.names import ArmName
-from qualab.run import preflight as trials
 from tests.app.scripted_pair import pair, stops
 from tests.said import english
 from tests.scripted_engine import SPEC_DECODE_REFUSES, EngineScript
 
 OPEN = EngineScript(has_server_info=True)
 LLAMA = EngineScript(kind="llama")
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "COUNTER_PAUSES_S", (0.0,))
 
 
 NO_DRAFTER = "the candidate's engine counts no drafts: it has no drafter"
@@ -34,84 +27,53 @@ def told_level(level: str, **changes: Any) -> EngineScript:
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("off", "on"),
     [
-        pytest.param({}, id="vllm"),
-        pytest.param({"off": OPEN, "on": OPEN}, id="open configurations"),
-        pytest.param(
-            {"off": OPEN, "on": EngineScript(has_server_info=True, tells=True, engines=3, model_name="another-name")},
-            id="engines and model names",
-        ),
-        pytest.param({"off": LLAMA, "on": LLAMA}, id="llama.cpp"),
-        pytest.param({"off": told_level("none"), "on": told_level("summary", tells=True)}, id="metrics of each answer"),
-        pytest.param({"on": EngineScript(dead_for="Go on")}, id="one probe that the drafter finds nothing for"),
-        pytest.param(
-            {name: EngineScript(kind="llama", has_metrics=False) for name in ("off", "on")},
-            id="closed metrics, but answers tell",
-        ),
-        pytest.param(
-            {"off": CLOSED, "on": replace(CLOSED, tells=True)}, id="closed metrics, but an open configuration"
-        ),
+        (EngineScript(), EngineScript()),
+        (OPEN, EngineScript(has_server_info=True, tells=True, engines=3, model_name="another-name")),
+        (LLAMA, LLAMA),
+        (told_level("none"), told_level("summary", tells=True)),
+        (EngineScript(), EngineScript(dead_for="Go on")),  # one probe that the drafter finds nothing for
+        (EngineScript(kind="llama", has_metrics=False), EngineScript(kind="llama", has_metrics=False)),
+        (CLOSED, replace(CLOSED, tells=True)),  # closed metrics, but an open configuration
     ],
 )
-def test_nothing_stops_a_healthy_pair(given: dict[str, Any]) -> None:
-    with pair(**given) as both:
+def test_nothing_stops_a_healthy_pair(off: EngineScript, on: EngineScript) -> None:
+    with pair(off=off, on=on) as both:
         assert stops(both.preflight()) == []
 
 
+ONE_SERVER = EngineScript(has_server_info=True, instance_id="17")
+HAS_DRAFTER = "the baseline is configured with a drafter"
+
+
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("off", "on", "drafts", "expected"),
     [
-        pytest.param({"on": EngineScript(is_dead=True)}, [NO_DRAFT], id="a drafter that never drafts"),
-        pytest.param(
-            {"off": LLAMA, "on": EngineScript(kind="llama", is_dead=True)}, [NO_DRAFT], id="the same in llama.cpp"
-        ),
-        pytest.param({"on_drafts": False}, [NO_DRAFTER], id="off against off"),
-        pytest.param(
-            {"off_drafts": True},
-            ["the baseline is configured with a drafter (its engine counts drafts)", "the baseline drafted "],
-            id="on against on",
-        ),
-        pytest.param(
-            {"off": OPEN, "on": OPEN, "off_drafts": True, "on_drafts": False},
-            ["the baseline is configured with a drafter (ngram, 4 tokens)", "the baseline drafted ", NO_DRAFTER],
-            id="arms the wrong way round",
-        ),
-        pytest.param(
-            {"off": EngineScript(is_dead=True), "off_drafts": True},
-            ["the baseline is configured with a drafter (its engine counts drafts)"],
-            id="a drafter of the baseline that never drafts",
-        ),
-        pytest.param(
-            {"off": LLAMA, "on": LLAMA, "off_drafts": True},
-            ["the baseline drafted "],
-            id="a drafter in the baseline of llama.cpp",
-        ),
-        pytest.param(
-            {name: EngineScript(has_server_info=True, instance_id="17") for name in ("off", "on")},
-            ["both URLs lead to one server: its instance_id is the same"],
-            id="one server behind two urls",
-        ),
+        (EngineScript(), EngineScript(is_dead=True), (False, True), [NO_DRAFT]),
+        (LLAMA, EngineScript(kind="llama", is_dead=True), (False, True), [NO_DRAFT]),
+        (EngineScript(), EngineScript(), (False, False), [NO_DRAFTER]),
         *(
-            pytest.param(
-                {"off": OPEN, "on": EngineScript(has_server_info=True, config={name: value})},
-                [f"{name} is {said}"],
-                id=name,
-            )
+            (EngineScript(is_dead=is_dead), EngineScript(), (True, True), [f"{HAS_DRAFTER} (its engine counts", *more])
+            for is_dead, more in ((False, ["the baseline drafted "]), (True, []))
+        ),
+        (OPEN, OPEN, (True, False), [f"{HAS_DRAFTER} (ngram, 4 tokens)", "the baseline drafted ", NO_DRAFTER]),
+        (LLAMA, LLAMA, (True, True), ["the baseline drafted "]),
+        (ONE_SERVER, ONE_SERVER, (False, True), ["both URLs lead to one server: its instance_id is the same"]),
+        *(
+            (OPEN, EngineScript(has_server_info=True, config={name: value}), (False, True), [f"{name} is {said}"])
             for name, value, said in (
                 ("scheduler_config.max_num_seqs", 16, "8 in the baseline and 16 in the candidate"),
-                (
-                    "model_config.dtype",
-                    "torch.bfloat16",
-                    "torch.float32 in the baseline and torch.bfloat16 in the candidate",
-                ),
+                ("model_config.dtype", "torch.bfloat16", "torch.float32 in the baseline and torch.bfloat16 in the"),
                 ("cache_config.enable_prefix_caching", False, "true in the baseline and false in the candidate"),
             )
         ),
     ],
 )
-def test_a_fault_of_a_pair_stops_it(given: dict[str, Any], expected: list[str]) -> None:
-    with pair(**given) as both:
+def test_a_fault_of_a_pair_stops_it(
+    off: EngineScript, on: EngineScript, drafts: tuple[bool, bool], expected: list[str]
+) -> None:
+    with pair(off=off, on=on, off_drafts=drafts[0], on_drafts=drafts[1]) as both:
         found = stops(both.preflight())
     assert len(found) == len(expected)
     assert all(reason.startswith(beginning) for reason, beginning in zip(found, expected, strict=True))
@@ -121,11 +83,6 @@ def test_closed_configurations_are_said() -> None:
     with pair() as both:
         found = [english(one.what) for one in both.preflight().findings]
     assert "the engines' configuration is not open: only their names, versions and models were compared" in found
-
-
-def test_the_same_server_twice() -> None:
-    with pair() as both, pytest.raises(InvalidValue, match="are the same server"):
-        both.preflight(baseline=both.on.url)
 
 
 @pytest.mark.parametrize("setting", ["min_p", "logit_bias"])
@@ -185,10 +142,3 @@ def test_a_plan_of_log_likelihoods_alone_needs_no_drafter() -> None:
         found = both.preflight()
     assert stops(found) == []
     assert "no task of this plan generates: no drafter is exercised" in [english(one.what) for one in found.findings]
-
-
-def test_a_run_stops_before_its_first_item() -> None:
-    with pair(on_drafts=False) as both:
-        with pytest.raises(PairDiffers, match="it has no drafter"):
-            both.compared()
-        assert both.comparisons == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,120 +10,87 @@ from qualab.model.comparison import Analysis
 from qualab.model.items import Reply
 from qualab.model.names import AnswerStatus, Verdict
 from qualab.model.plan import DecisionRule
-from tests.app.fakes import Answerer, Bench, FakeHarness, FakeTasks, echo_number, reply
+from tests.app.fakes import Answerer, Bench, echo_number, reply
 from tests.said import english
 
 
-async def compared(
-    candidate: Answerer, baseline: Answerer = echo_number, n_items: int = 200, max_missing_share: float | None = None
-) -> Analysis:
-    bench = Bench(harness=FakeHarness(FakeTasks(n_items=n_items)))
-    bench.baseline.answer, bench.candidate.answer = baseline, candidate
-    return await bench.run(rule=DecisionRule(max_missing_share=max_missing_share))
+async def compared(on: Answerer, off: Answerer = echo_number, **rule: Any) -> Analysis:
+    return await Bench.of(200, on=on, off=off).run(rule=DecisionRule(**rule))
 
 
 def first(n: int, **changes: Any) -> Answerer:
     """The right answers, the first `n` of them changed."""
-
-    def answer(prompt: str, seed: int) -> Reply:
-        number = prompt.removeprefix("say ")
-        return reply(number, **changes) if int(number) < n else reply(number)
-
-    return answer
+    return lambda p, s: reply(p[4:], **changes if int(p[4:]) < n else {})
 
 
-def said(analysis: Analysis, part: str) -> str:
-    """The one caveat or reason that holds this."""
-    (found,) = (str(one) for one in (*english(analysis.caveats), *english(analysis.reasons)) if part in one)
-    return found
+def said(analysis: Analysis, part: str) -> list[str]:
+    """Caveats and reasons that hold this."""
+    return [one for one in (*english(analysis.caveats), *english(analysis.reasons)) if part in one]
 
 
 @pytest.mark.parametrize("reason", ["content_filter", "tool_calls", "{'type': 'stop'}", "new\nline"])
 async def test_an_odd_finish_reason_is_a_caveat(reason: str) -> None:
-    analysis = await compared(first(7, finish_reason=reason), max_missing_share=0.05)
+    usual = first(200, finish_reason="eos_token")
+    analysis = await compared(first(7, finish_reason=reason), usual, max_missing_share=0.05)
     assert analysis.verdict is Verdict.EQUIVALENT
-    shown = reason.replace("\n", "\\n")
-    assert said(analysis, "7 answers of the candidate ended neither") == (
-        f"7 answers of the candidate ended neither by themselves nor at the limit: {shown} (7). "
-        "They are scored as they came."
-    )
-
-
-@pytest.mark.parametrize("reason", ["stop", "length", "eos_token", ""])
-async def test_a_usual_finish_reason_is_not_said(reason: str) -> None:
-    analysis = await compared(first(200, finish_reason=reason))
-    assert not [one for one in english(analysis.caveats) if "ended neither" in one]
+    assert said(analysis, "ended neither") == [
+        "7 answers of the candidate ended neither by themselves nor at the limit: "
+        f"{reason.replace(chr(10), chr(92) + 'n')} (7). They are scored as they came."
+    ]
 
 
 async def test_odd_finish_reasons_beyond_the_cap_of_missing_answers_are_invalid() -> None:
     analysis = await compared(first(2, finish_reason="content_filter"))
     assert analysis.verdict is Verdict.INVALID
-    assert said(analysis, "content_filter (2)").endswith("more than the plan allows (0.5 %)")
+    assert said(analysis, "content_filter (2)")[-1].endswith("more than the plan allows (0.5 %)")
 
 
-def thinking(characters: int, **changes: Any) -> Callable[[str, int], Reply]:
-    def answer(prompt: str, seed: int) -> Reply:
-        thought = "hm" * (characters // 2)
-        return reply(prompt.removeprefix("say "), reasoning=thought, reasoning_characters=len(thought), **changes)
-
-    return answer
+def thinking(characters: int, **changes: Any) -> Answerer:
+    thought = "hm" * (characters // 2)
+    return first(200, reasoning=thought, reasoning_characters=len(thought), **changes)
 
 
-async def test_without_reasoning_nothing_is_summed_up() -> None:
-    assert (await compared(echo_number)).reasoning is None
+def wrapped(text: str, **changes: Any) -> Answerer:
+    return lambda p, s: reply(text.format(p[4:]), **changes)
 
 
-@pytest.mark.parametrize("mark", ["<think>hm</think>", "hm</think>", "<think>hm", "[THINK]hm[/THINK]"])
-async def test_reasoning_in_the_text_of_one_arm_alone_names_the_parser(mark: str) -> None:
-    analysis = await compared(lambda p, s: reply(f"{mark}{p.removeprefix('say ')}"))
-    assert "--reasoning-parser" in said(analysis, "Reasoning stands in the text of 200 answers of the candidate alone")
+@pytest.mark.parametrize("text", ["<think>hm</think>{}", "hm</think>{}", "<think>hm{}", "[THINK]hm[/THINK]{}"])
+async def test_reasoning_in_the_text_of_one_arm_alone_names_the_parser(text: str) -> None:
+    analysis = await compared(wrapped(text))
+    (caveat,) = said(analysis, "Reasoning stands in the text of 200 answers of the candidate alone")
+    assert "--reasoning-parser" in caveat
     assert (analysis.reasoning.baseline.in_text, analysis.reasoning.candidate.in_text) == (0, 200)
 
 
-async def test_reasoning_in_the_text_of_both_arms_is_not_the_drafters() -> None:
-    both = lambda p, s: reply(f"<think>hm</think>{p.removeprefix('say ')}")  # noqa: E731
-    analysis = await compared(both, both)
-    assert not [one for one in english(analysis.caveats) if "Reasoning stands" in one]
-    assert analysis.reasoning.candidate.in_text == 200
-
-
-async def test_reasoning_beside_the_answers_of_one_arm_alone_is_said() -> None:
-    analysis = await compared(thinking(40))
-    said(analysis, "Reasoning came beside 200 answers of the candidate alone")
-
-
-async def test_arms_that_think_alike_are_not_told_apart() -> None:
-    analysis = await compared(thinking(40), thinking(40))
-    assert analysis.reasoning.pvalue_length == analysis.reasoning.pvalue_cut == 1.0
-    assert analysis.reasoning.candidate.mean_characters == 40
-    assert not [one for one in english(analysis.caveats) if "hink" in one or "easoning" in one]
+async def test_reasoning_is_summed_up_where_there_is_some_and_said_where_one_arm_alone_has_it() -> None:
+    assert (await compared(echo_number)).reasoning is None
+    assert len(said(await compared(thinking(40)), "Reasoning came beside 200 answers of the candidate alone")) == 1
+    for alike, in_text in ((wrapped("<think>hm</think>{}"), 200), (thinking(40), 0)):
+        analysis = await compared(alike, alike)
+        assert (said(analysis, "Reasoning "), said(analysis, "hink")) == ([], [])
+        assert analysis.reasoning.pvalue_length == analysis.reasoning.pvalue_cut == 1.0
+        assert analysis.reasoning.candidate.in_text == in_text
 
 
 async def test_an_arm_that_thinks_longer_is_told() -> None:
-    longer = lambda p, s: (thinking(60) if int(p[4:]) < 30 else thinking(40))(p, s)  # noqa: E731
-    analysis = await compared(longer, thinking(40))
-    assert said(analysis, "think at different length").startswith(
-        "The arms think at different length: 40 characters on average in the baseline, 43 in the candidate"
-    )
+    analysis = await compared(lambda p, s: thinking(60 if int(p[4:]) < 30 else 40)(p, s), thinking(40))
+    (caveat,) = said(analysis, "think at different length")
+    told = "The arms think at different length: 40 characters on average in the baseline, 43 in the candidate"
+    assert caveat.startswith(told)
     assert analysis.reasoning.pvalue_length < 1e-6
 
 
-async def test_thoughts_that_the_limit_cuts_are_counted_by_arm_and_compared() -> None:
-    cut = reply(status=AnswerStatus.NO_FINAL_ANSWER, finish_reason="length", text=None, reasoning_characters=40)
-
-    def candidate(prompt: str, seed: int) -> Reply:
-        return cut if int(prompt[4:]) < 9 else thinking(40)(prompt, seed)
-
-    analysis = await compared(candidate, thinking(40))
+@pytest.mark.parametrize(
+    "cut",
+    [
+        reply(status=AnswerStatus.NO_FINAL_ANSWER, finish_reason="length", text=None, reasoning_characters=40),
+        reply("<think>and then", status=AnswerStatus.TRUNCATED, finish_reason="length"),
+    ],
+)
+async def test_thoughts_that_the_limit_cuts_are_counted_by_arm_and_compared(cut: Reply) -> None:
+    analysis = await compared(lambda p, s: cut if int(p[4:]) < 9 else thinking(40)(p, s), thinking(40))
     assert (analysis.reasoning.baseline.cut, analysis.reasoning.candidate.cut) == (0, 9)
-    assert analysis.reasoning.pvalue_cut == pytest.approx(2 * 0.5**9 - 0.5**9)
-    assert said(analysis, "cut by the limit").startswith(
-        "Thoughts were cut by the limit on tokens: 0 in the baseline, 9 in the candidate (p 0.002)"
-    )
-
-
-async def test_thoughts_in_the_text_that_never_end_are_cut_too() -> None:
-    analysis = await compared(
-        lambda p, s: reply("<think>and then", status=AnswerStatus.TRUNCATED, finish_reason="length"), n_items=40
-    )
-    assert analysis.reasoning.candidate.cut == 40
+    assert analysis.reasoning.pvalue_cut == pytest.approx(0.5**9)
+    (caveat,) = said(analysis, "cut by the limit")
+    told = "Thoughts were cut by the limit on tokens: 0 in the baseline, 9 in the candidate (p 0.002)"
+    assert caveat.startswith(told)

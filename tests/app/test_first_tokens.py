@@ -6,15 +6,14 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import takewhile
 from statistics import median
 from typing import Any
 
 import pytest
 
-from qualab.analysis.analyse import analyse
 from qualab.analysis.flips import flips
-from qualab.analysis.scoring import summary_of
 from qualab.errors import EndpointMisconfigured, EndpointUnreachable, QualabError
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.engine import FirstTokensSeen, FirstTokenSummary, PairKind, TokenizedBy, TokensLack
@@ -22,8 +21,7 @@ from qualab.model.names import ComparisonStatus
 from qualab.model.plan import RequestPolicy
 from qualab.model.ports import ComparisonFilter
 from qualab.run import tokens as tokenizing
-from qualab.run.run import start
-from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, QuietProgress, failure, reply
+from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, failure, reply
 from tests.app.scripted_pair import MadeUpTasks, Talker, pair, treatment
 from tests.app.test_noise_floor import ONE, WithChoices
 from tests.app.test_turns import Turns
@@ -164,41 +162,30 @@ def test_the_first_token_that_is_another(off: str, on: str, expected: int | None
 
 
 def test_medians_by_task_and_over_all_are_those_of_a_count_by_hand() -> None:
-    rng = random.Random(7)
     sizes = {"sums": 40, "words": 25, "quiet": 5}
-    texts: list[dict[str, str]] = [{}, {}, {}]
-    for task in ("sums", "words"):
-        for number in range(sizes[task]):
-            for one in texts:
-                one[f"{task} {number}"] = "".join(rng.choice("ab") for _ in range(rng.randrange(9)))
-    bench = Three(off=off_says(texts[0]), on=on_says(texts[1]), again=off_says(texts[2]), sizes=sizes)
+    rng, names = random.Random(7), [f"{task} {n}" for task in ("sums", "words") for n in range(sizes[task])]
+    first, *others = (
+        {name: "".join(rng.choice("ab") for _ in range(rng.randrange(9))) for name in names} for _ in range(3)
+    )
+    bench = Three(off=off_says(first), on=on_says(others[0]), again=off_says(others[1]), sizes=sizes)
     found = summary(bench.ran(noise_floor=ONE))
     assert [one.task for one in found.tasks] == ["sums", "words", "quiet"]
-    for other, of_all, by_task in (
-        (texts[1], found.candidate, [one.candidate for one in found.tasks]),
-        (texts[2], found.baseline, [one.baseline for one in found.tasks]),
+    for texts, of_all, by_task in (
+        (others[0], found.candidate, [one.candidate for one in found.tasks]),
+        (others[1], found.baseline, [one.baseline for one in found.tasks]),
     ):
-        expected = {
-            task: [
-                by_hand(texts[0][name], other[name])
-                for number in range(sizes[task])
-                if texts[0][name := f"{task} {number}"] != other[name]
-            ]
-            for task in ("sums", "words")
-        }
-        assert of_all.first_difference == median(expected["sums"] + expected["words"])
-        for one, places in zip(by_task, expected.values(), strict=False):
-            assert (one.n_differ, one.n_tokenized, one.first_difference) == (len(places),) * 2 + (median(places),)
+        places = {name: by_hand(first[name], texts[name]) for name in names if first[name] != texts[name]}
+        assert of_all.first_difference == median(places.values())
+        for one, task in zip(by_task, ("sums", "words"), strict=False):
+            own = [place for name, place in places.items() if name.startswith(task)]
+            assert (one.n_differ, one.n_tokenized, one.first_difference) == (len(own), len(own), median(own))
         assert (by_task[2].n_differ, by_task[2].first_difference) == (0, None)
 
 
 def by_hand(one: str, other: str) -> int:
-    """Tokens that both begin with."""
-    first, second = ([text[place : place + 2] for place in range(0, len(text), 2)] for text in (one, other))
-    n = 0
-    while n < min(len(first), len(second)) and first[n] == second[n]:
-        n += 1
-    return n
+    """Tokens of two letters that both begin with."""
+    pairs = ([text[place : place + 2] for place in range(0, len(text), 2)] for text in (one, other))
+    return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(*pairs, strict=False)))
 
 
 def test_with_a_noise_floor_only_answers_that_all_three_have_are_compared() -> None:
@@ -223,17 +210,14 @@ def test_where_no_text_differs_nothing_is_asked_and_that_is_known() -> None:
 
 def test_log_likelihoods_have_no_texts() -> None:
     bench = Three()
+    bench.harness = FakeHarness(WithChoices(n_items=4))
+    bench.off.answer = lambda prompt, seed: reply("off", loglikelihood=-1.0)
+    bench.on.answer = lambda prompt, seed: reply("on", loglikelihood=-1.0)
+    assert [(one.task, one.candidate.n_differ) for one in summary(bench.ran(tokenizer="x")).tasks] == [("sums", 4)]
+    bench = Three()
     bench.harness = FakeHarness(MadeUpTasks(sizes={"picks": 4}, scored=("picks",)))
-    bench.off.answer = lambda prompt, seed: reply("", loglikelihood=-1.0)
-    bench.on.answer = lambda prompt, seed: reply("", loglikelihood=-2.0)
+    bench.off.answer = bench.on.answer = lambda prompt, seed: reply("", loglikelihood=-1.0)
     assert bench.ran(tokenizer="x").tokens is None
-    assert bench.seen == []
-    mixed = Three()
-    mixed.harness = FakeHarness(WithChoices(n_items=4))
-    mixed.off.answer = lambda prompt, seed: reply("off", loglikelihood=-1.0)
-    mixed.on.answer = lambda prompt, seed: reply("on", loglikelihood=-1.0)
-    found = summary(mixed.ran(tokenizer="x"))
-    assert [(one.task, one.candidate.n_differ) for one in found.tasks] == [("sums", 4)]
 
 
 # which are tokenized, how, and by whom
@@ -296,36 +280,18 @@ def test_arm_by_arm_the_candidates_engine_tokenizes() -> None:
 
 @pytest.mark.parametrize("kind", ["vllm", "llama"])
 def test_nothing_is_tokenized_while_counters_are_read_and_nothing_is_seen_of_it(kind: str) -> None:
-    plain, scripts = [], [EngineScript(kind=kind, step_s=0.01) for _ in range(2)]
-    for says in ("The lighthouse is dark.", None):
-        with pair(off=scripts[0], on=scripts[1]) as both:
-            if says:
-                both.on.script = Talker(engine=scripts[1], drafts=True, says=says)
-            found = both.compared()
-            if says:
-                after = [n for text, n in both.off.tokenized if "lighthouse" in text]
-                assert len(after) == 2, "the two texts that forty pairs have"
-                assert set(after) == {both.off.n_metrics_read}
-                assert not any("lighthouse" in text for text, _ in both.on.tokenized)
-                assert summary(found).candidate.first_difference == len(encode("The lighthouse ")) - 1
-                again = both.resumed()
-                assert (again.treatment, again.caveats) == (found.treatment, found.caveats)
-            assert not any("not this run's" in note for note in english(treatment(found).notes))
-            plain.append(english(treatment(found).troubles))
-    assert plain == [(), ()]
-
-
-def test_a_result_without_tokens_is_the_same_but_for_them() -> None:
-    """Those of earlier versions have none: their hashes must come out again."""
-    bench = Three(on=on_says(differing(4)))
-    found = bench.ran()
-    others = [one for one in bench.store.observations(found.comparison_id) if not isinstance(one, FirstTokensSeen)]
-    bench.store.observations = lambda _: others
-    items = list(bench.store.items(found.comparison_id))
-    counted = summary_of(bench.store, found.comparison_id, items)
-    without = analyse(bench.store, bench.comparison, bench.harness.tasks, items, counted)
-    assert without.tokens is None
-    assert replace(without, tokens=found.tokens) == found
+    script = EngineScript(kind=kind, step_s=0.01)
+    with pair(off=script, on=script) as both:
+        both.on.script = Talker(engine=script, drafts=True, says="The lighthouse is dark.")
+        found = both.compared()
+        after = [n for text, n in both.off.tokenized if "lighthouse" in text]
+        assert after == [both.off.n_metrics_read] * 2, "the two texts that forty pairs have"
+        assert not any("lighthouse" in text for text, _ in both.on.tokenized)
+        again = both.resumed()
+    assert again == found
+    assert summary(found).candidate.first_difference == len(encode("The lighthouse ")) - 1
+    assert english(treatment(found).troubles) == ()
+    assert not any("not this run's" in note for note in english(treatment(found).notes))
 
 
 # when it fails
@@ -362,13 +328,9 @@ def test_what_was_known_before_it_failed_is_kept_and_the_rest_is_asked_when_the_
     assert len(given) == 5, "four of the candidate, one of the baseline"
     assert {name: bench.places()[name] for name in before} == before
     assert bench.places() == {f"sums {number}": number for number in range(10)}
-
-
-def test_what_is_known_is_not_asked_or_stored_again() -> None:
-    bench = Three(on=on_says(differing(4)))
-    first = bench.ran()
-    assert bench.resumed().tokens == first.tokens
-    assert (len(bench.seen), len(bench.tokenizer.given)) == (1, 1)
+    n_given = len(bench.tokenizer.given)
+    assert bench.resumed().tokens == found
+    assert (len(bench.seen), len(bench.tokenizer.given)) == (2, n_given), "what is known is not asked again"
 
 
 def test_time_that_runs_out_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,16 +357,8 @@ def test_a_server_that_breaks_or_hangs_over_a_text_holds_nothing_up(
     monkeypatch.setattr(tokenizing, "LIMIT_S", 0.5)
     with pair(off=engine) as both:
         both.on.script = Talker(engine=both.on.script.engine, drafts=True, says="The lighthouse is dark.")
-
-        async def timed() -> tuple[Analysis, float]:
-            began = asyncio.get_running_loop().time()
-            found = await asyncio.wait_for(start(both.services, both.wanted(), keys={}, progress=QuietProgress()), 20)
-            return found, asyncio.get_running_loop().time() - began
-
-        found, took_s = asyncio.run(timed())
-    assert summary(found).lack is lack
-    assert summary(found).candidate.n_tokenized == 0
-    assert took_s < 15
+        found = summary(both.compared())
+    assert (found.lack, found.candidate.n_tokenized) == (lack, 0)
 
 
 def test_an_interruption_while_it_tokenizes_can_be_resumed() -> None:

@@ -11,19 +11,16 @@ from qualab.analysis.flips import Flip, Flips, flips
 from qualab.errors import InvalidValue
 from qualab.report.terminal import print_flips
 from qualab.stats.noise import first_difference
-from tests.app.fakes import Bench, FakeHarness, FakeTasks, echo_number, reply
+from tests.app.fakes import Bench, reply
 
 
 async def finished() -> tuple[Bench, str]:
     """Item 3 is lost, item 5 is gained, item 7 is answered otherwise and as wrong as before."""
-    bench = Bench(harness=FakeHarness(FakeTasks(n_items=20)))
-    wrong = {3: "three, not 3", 7: "seven and a half"}
-    bench.baseline.answer = lambda p, s: (
-        reply("5.") if p == "say 5" else reply("7!") if p == "say 7" else echo_number(p, s)
+    off, on = {5: "5.", 7: "7!"}, {3: "three, not 3", 7: "seven and a half"}
+    bench = Bench.of(
+        20, off=lambda p, s: reply(off.get(int(p[4:]), p[4:])), on=lambda p, s: reply(on.get(int(p[4:]), p[4:]))
     )
-    bench.candidate.answer = lambda p, s: reply(wrong.get(int(p[4:]), p[4:]))
-    found = await bench.run()
-    return bench, found.comparison_id
+    return bench, (await bench.run()).comparison_id
 
 
 async def test_losses_come_before_gains_with_both_answers() -> None:
@@ -38,15 +35,10 @@ async def test_losses_come_before_gains_with_both_answers() -> None:
     assert found.shown[0].target == "3"
 
 
-async def test_a_limit_leaves_the_counts() -> None:
+async def test_a_limit_leaves_the_counts_and_an_unknown_task_is_refused_with_those_that_are_there() -> None:
     bench, comparison_id = await finished()
-    found = flips(bench.store, comparison_id, limit=1)
+    found = flips(bench.store, comparison_id, limit=1, task="sums")
     assert (found.n_losses, found.n_gains, len(found.shown)) == (1, 1, 1)
-
-
-async def test_an_unknown_task_is_refused_with_those_that_are_there() -> None:
-    bench, comparison_id = await finished()
-    assert flips(bench.store, comparison_id, task="sums").n_losses == 1
     with pytest.raises(InvalidValue, match="There is no task sum") as caught:
         flips(bench.store, comparison_id, task="sum")
     assert "sums" in caught.value.hint

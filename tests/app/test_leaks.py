@@ -12,7 +12,7 @@ from qualab.analysis.flips import text_pairs
 from qualab.model.comparison import Analysis
 from qualab.model.items import Reply, Request
 from qualab.model.names import AnswerStatus, Api, LeakKind, Verdict
-from tests.app.fakes import Bench, FakeHarness, FakeTasks, reply
+from tests.app.fakes import Bench, FakeTasks, reply
 from tests.said import english
 from tests.store.samples import make_item
 
@@ -30,66 +30,55 @@ class Lenient(FakeTasks):
         ]
 
 
-async def run(candidate: Callable[[str], Reply], baseline: Callable[[str], Reply] | None = None) -> tuple[Bench, str]:
-    bench = Bench(harness=FakeHarness(Lenient(n_items=N_ITEMS)))
+async def run(
+    candidate: Callable[[str], Reply], baseline: Callable[[str], Reply] | None = None
+) -> tuple[Bench, Analysis]:
     same = baseline or (lambda number: reply(f"{number} it is"))
-    bench.baseline.answer = lambda p, s: same(p[4:])
-    bench.candidate.answer = lambda p, s: candidate(p[4:]) if int(p[4:]) % 8 == 0 else same(p[4:])
-    found = await bench.run()
-    return bench, found.comparison_id
-
-
-def analysis_of(bench: Bench, comparison_id: str) -> Analysis:
-    found = bench.store.analysis(comparison_id)
-    assert found is not None
-    return found
+    bench = Bench.of(
+        N_ITEMS,
+        Lenient,
+        off=lambda p, s: same(p[4:]),
+        on=lambda p, s: candidate(p[4:]) if int(p[4:]) % 8 == 0 else same(p[4:]),
+    )
+    return bench, await bench.run()
 
 
 @pytest.mark.parametrize(
     ("kind", "leaking", "said"),
     [
-        (LeakKind.STOP_STRING, lambda n: reply(f"{n} it is END say 7"), "answers past a stop string"),
-        (LeakKind.SPECIAL_TOKEN, lambda n: reply(f"{n} it is<|im_end|>"), "answers with special tokens"),
-        (LeakKind.BROKEN_CHARACTER, lambda n: reply(f"{n} it �is"), "answers with broken characters (U+FFFD)"),
-        (LeakKind.CUT_SHORT, lambda n: reply(f"{n} it"), "answers that end by themselves before the other arm's"),
-        (
-            LeakKind.LENGTH_LIMIT,
-            lambda n: reply(f"{n} it", status=AnswerStatus.TRUNCATED, finish_reason="length"),
-            "answers cut at the length limit",
-        ),
+        (LeakKind.STOP_STRING, "{} it is END say 7", "answers past a stop string"),
+        (LeakKind.SPECIAL_TOKEN, "{} it is<|im_end|>", "answers with special tokens"),
+        (LeakKind.BROKEN_CHARACTER, "{} it �is", "answers with broken characters (U+FFFD)"),
+        (LeakKind.CUT_SHORT, "{} it", "answers that end by themselves before the other arm's"),
+        (LeakKind.LENGTH_LIMIT, "{} it", "answers cut at the length limit"),
     ],
 )
-async def test_a_leak_in_one_arm_is_said_beside_the_verdict_and_listed(
-    kind: LeakKind, leaking: Callable[[str], Reply], said: str
-) -> None:
-    bench, comparison_id = await run(leaking)
-    found = analysis_of(bench, comparison_id)
+async def test_a_leak_in_one_arm_is_said_beside_the_verdict_and_listed(kind: LeakKind, leaking: str, said: str) -> None:
+    cut = {"status": AnswerStatus.TRUNCATED, "finish_reason": "length"} if kind is LeakKind.LENGTH_LIMIT else {}
+    bench, found = await run(lambda n: reply(leaking.format(n), **cut))
     assert found.verdict is Verdict.EQUIVALENT
     (leak,) = found.leaks
     assert (leak.kind, leak.n_pairs, leak.n_baseline, leak.n_candidate, leak.n_both) == (kind, N_ITEMS, 0, 25, 0)
     assert leak.pvalue == pytest.approx(2.0**-25)
     assert english(found.reasons)[1].startswith(f"{said}: 25 of the candidate and 0 of the baseline (p 3e-08)")
-    listed = text_pairs(bench.store, comparison_id, leaks=True, limit=3)
+    listed = text_pairs(bench.store, found.comparison_id, leaks=True, limit=3)
     assert (listed.n_pairs, [one.item for one in listed.shown]) == (25, ["sums/0", "sums/8", "sums/16"])
     assert [one.leaks for one in listed.shown] == [((), (kind,))] * 3
-    assert text_pairs(bench.store, comparison_id).n_pairs == 25
 
 
 async def test_what_both_arms_do_alike_is_counted_and_no_reason() -> None:
-    bench, comparison_id = await run(lambda n: reply(f"{n} it was </s>"), lambda n: reply(f"{n} it is </s>"))
-    found = analysis_of(bench, comparison_id)
+    _, found = await run(lambda n: reply(f"{n} it was </s>"), lambda n: reply(f"{n} it is </s>"))
     (leak,) = found.leaks
     assert (leak.n_baseline, leak.n_candidate, leak.n_both, leak.pvalue) == (N_ITEMS, N_ITEMS, N_ITEMS, 1.0)
     assert len(english(found.reasons)) == 1
-    assert text_pairs(bench.store, comparison_id).n_pairs == 25
 
 
 async def test_other_texts_without_a_flip_are_listed_and_flips_are_not() -> None:
-    bench, comparison_id = await run(lambda n: reply("no") if n == "16" else reply(f"{n} I think"))
-    listed = text_pairs(bench.store, comparison_id, limit=2)
+    bench, found = await run(lambda n: reply("no") if n == "16" else reply(f"{n} I think"))
+    listed = text_pairs(bench.store, found.comparison_id, limit=2)
     assert (listed.n_pairs, [one.item for one in listed.shown]) == (24, ["sums/0", "sums/8"])
     assert (listed.shown[0].answers, listed.shown[0].first_difference) == (("0 it is", "0 I think"), 2)
-    assert analysis_of(bench, comparison_id).leaks == ()
+    assert found.leaks == ()
 
 
 def test_a_text_that_goes_on_with_a_leak_cuts_the_other_arm_nothing() -> None:
@@ -101,9 +90,8 @@ def test_a_text_that_goes_on_with_a_leak_cuts_the_other_arm_nothing() -> None:
     assert LeakTrace("It is 4.\n", frozenset()).beside(whole) == frozenset()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_control_tokens_of_common_tokenizers_are_known_and_ordinary_text_is_no_leak() -> None:
+    tokens = [
         "<|im_end|>",
         "a<|eot_id|>",
         "<｜end▁of▁sentence｜>",
@@ -112,17 +100,10 @@ def test_a_text_that_goes_on_with_a_leak_cuts_the_other_arm_nothing() -> None:
         "<end_of_turn>",
         "[/INST]",
         "<0x0A>",
-    ],
-)
-def test_control_tokens_of_common_tokenizers_are_known(text: str) -> None:
-    assert leaks_in(reply(text), ITEM) == {LeakKind.SPECIAL_TOKEN}
-
-
-@pytest.mark.parametrize(
-    "text", ["a < b and b > c", "x[0] | y[1]", "<b>bold</b>", "|a|b|", "정답은 <보기>입니다", "<s1>"]
-)
-def test_ordinary_text_is_no_leak(text: str) -> None:
-    assert leaks_in(reply(text), ITEM) == frozenset()
+    ]
+    plain = ["a < b and b > c", "x[0] | y[1]", "<b>bold</b>", "|a|b|", "정답은 <보기>입니다", "<s1>"]
+    assert [leaks_in(reply(text), ITEM) for text in tokens] == [{LeakKind.SPECIAL_TOKEN}] * 8
+    assert [leaks_in(reply(text), ITEM) for text in plain] == [frozenset()] * 6
 
 
 def test_repeats_of_an_item_count_once() -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pytest
 
 from qualab.analysis.evidence import with_zero
-from qualab.analysis.looks import LookData, boundary_of, level_of, take_look
+from qualab.analysis.looks import LookData, level_of, take_look
 from qualab.analysis.samples import Streams, layout_of, read_scores
-from qualab.errors import InvalidValue, PlanChanged, RunStopped, StoreFull
+from qualab.errors import PlanChanged, RunStopped, StoreFull
 from qualab.model.comparison import Analysis, Evidence, Look, MetricLook
 from qualab.model.items import Item, Reply
 from qualab.model.names import ComparisonStatus, LookDecision, MetricKind, Objective, Verdict
-from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, RequestPolicy, TaskSpec
+from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, TaskSpec
 from qualab.planning.power import Missing, power_at_looks
 from qualab.run.prepare import in_random_order, stage_ends
 from qualab.run.stored import compare_again, with_rule
@@ -38,6 +38,7 @@ from tests.app.fakes import (
     failure,
     generation,
     metric_spec,
+    other_for,
     reply,
     task_spec,
 )
@@ -70,10 +71,6 @@ class TwoTasks(FakeTasks):
         return [row | {"other,none": row["exact_match,none"]} for row in rows] if self.extra else rows
 
 
-def bench_of(n_items: int, tasks: type[FakeTasks] = FakeTasks, **changes: Any) -> Bench:
-    return Bench(harness=FakeHarness(tasks(n_items=n_items)), **changes)
-
-
 def wrong_at(share: float, *, salt: int = 0) -> Answerer:
     """A fixed share of the prompts, scattered."""
 
@@ -85,10 +82,6 @@ def wrong_at(share: float, *, salt: int = 0) -> Answerer:
     return answer
 
 
-async def run(bench: Bench, *, looks: int | None = 5, **changes: Any) -> Analysis:
-    return await bench.run(looks=looks, **changes)
-
-
 def evidence_of(analysis: Analysis) -> Evidence:
     found = analysis.metrics[0].evidence
     assert found is not None
@@ -96,8 +89,8 @@ def evidence_of(analysis: Analysis) -> Evidence:
 
 
 async def test_an_equal_pair_stops_early_and_says_what_it_saved() -> None:
-    bench = bench_of(2_000)
-    analysis = await run(bench)
+    bench = Bench.of(2_000)
+    analysis = await bench.run(looks=5)
     assert analysis.verdict is Verdict.EQUIVALENT
     taken = analysis.looks
     assert taken.stopped_early
@@ -113,52 +106,33 @@ async def test_an_equal_pair_stops_early_and_says_what_it_saved() -> None:
 
 
 async def test_a_broken_candidate_stops_for_harm() -> None:
-    bench = bench_of(2_000)
-    bench.candidate.answer = wrong_at(0.15)
-    analysis = await run(bench)
+    bench = Bench.of(2_000, on=wrong_at(0.15))
+    analysis = await bench.run(looks=5)
     assert analysis.verdict is Verdict.REGRESSION
-    assert analysis.looks.n_items == 400
-    assert analysis.looks.looks[0].decision is LookDecision.HARM
+    assert (analysis.looks.n_items, analysis.looks.looks[0].decision) == (400, LookDecision.HARM)
     assert "harm" in english(analysis.reasons)[0]
     assert evidence_of(analysis).pvalue_adjusted < 0.05
 
 
-async def test_a_candidate_that_answers_nothing_right_is_harm_at_the_first_look() -> None:
-    bench = bench_of(600)
-    bench.candidate.answer = lambda prompt, seed: reply("no")
-    analysis = await run(bench, looks=10)
-    assert (analysis.verdict, analysis.looks.n_items) == (Verdict.REGRESSION, 60)
-
-
 async def test_a_run_that_reaches_its_end_is_judged_at_the_last_boundary_and_not_at_the_level_of_a_fixed_run() -> None:
     """Counts between the two levels: proven without looks, not with ten."""
-    gains, losses, n_items = 5, 7, 900
-    counts = PairedCounts(n_items=n_items, gains=gains, losses=losses)
+    counts = PairedCounts(n_items=900, gains=5, losses=7)
     level = level_of(tuple(k / 10 for k in range(1, 11)), 0.05)
     fixed, last = (tango(counts, confidence_level=1 - 2 * one) for one in (0.05, level))
-    margin = -(fixed.low + last.low) / 2
-    rule = DecisionRule(margin=margin)
-
-    async def of(looks: int | None) -> Analysis:
-        bench = bench_of(n_items)
-        bench.baseline.answer = lambda p, s: reply("no") if 800 <= int(p[4:]) < 805 else echo_number(p, s)
-        bench.candidate.answer = lambda p, s: reply("no") if 805 <= int(p[4:]) < 812 else echo_number(p, s)
-        return await run(bench, looks=looks, rule=rule)
-
-    without, with_looks = await of(None), await of(10)
-    assert without.verdict is Verdict.EQUIVALENT
-    assert with_looks.verdict is Verdict.INCONCLUSIVE
+    rule = DecisionRule(margin=-(fixed.low + last.low) / 2)
+    without, with_looks = [
+        await Bench.of(900, off=other_for(range(800, 805)), on=other_for(range(805, 812))).run(looks=looks, rule=rule)
+        for looks in (None, 10)
+    ]
+    assert (without.verdict, with_looks.verdict) == (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE)
     assert without.looks is None
     taken = with_looks.looks
-    assert not taken.stopped_early
-    assert (len(taken.looks), taken.n_requests_saved) == (10, 0)
+    assert (taken.stopped_early, len(taken.looks), taken.n_requests_saved) == (False, 10, 0)
     assert evidence_of(with_looks).equivalence_interval.low == pytest.approx(last.low)
 
 
 async def test_intervals_and_p_values_are_those_of_the_boundaries() -> None:
-    bench = bench_of(2_000)
-    bench.candidate.answer = wrong_at(0.006)
-    analysis = await run(bench)
+    analysis = await Bench.of(2_000, on=wrong_at(0.006)).run(looks=5)
     taken = analysis.looks
     fractions = tuple(one.metrics[0].fraction for one in taken.looks)
     assert fractions == tuple(k / 5 for k in range(1, len(fractions) + 1))
@@ -178,69 +152,36 @@ async def test_intervals_and_p_values_are_those_of_the_boundaries() -> None:
     assert evidence.pvalue_adjusted >= evidence.pvalue
 
 
-async def test_without_looks_the_order_and_the_plan_are_those_of_old() -> None:
-    items = [*TwoTasks(n_items=90).render()]
-    plain = in_random_order(items, seed=7)
-    assert plain == in_random_order(items, seed=7, n_stages=1)
-    assert [item.task for item in plain] == ["sums"] * 90 + ["products"] * 30
-    assert stage_ends(plain, n_stages=1) == [120]
-
-
 def test_each_stage_holds_the_next_share_of_every_tasks_order() -> None:
     items = [*TwoTasks(n_items=90).render()]
     plain, staged = (in_random_order(items, seed=7, n_stages=n) for n in (1, 4))
+    assert [item.task for item in plain] == ["sums"] * 90 + ["products"] * 30
     ends = stage_ends(staged, n_stages=4)
     stages = [staged[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-    assert [dict(Counter(item.task for item in stage)) for stage in stages] == [
-        {"sums": 22, "products": 7},
-        {"sums": 23, "products": 8},
-        {"sums": 22, "products": 7},
-        {"sums": 23, "products": 8},
-    ]
+    counts = [dict(Counter(item.task for item in stage)) for stage in stages]
+    assert counts == [{"sums": 22, "products": 7}, {"sums": 23, "products": 8}] * 2
     for task in ("sums", "products"):
         assert [i.doc_id for i in staged if i.task == task] == [i.doc_id for i in plain if i.task == task]
     assert [item.position for item in staged] == list(range(120))
 
 
-async def test_a_run_goes_on_until_every_primary_is_settled_and_what_is_proven_stays_proven() -> None:
-    bench = bench_of(3_000, TwoTasks)
-    analysis = await run(bench)
-    assert analysis.verdict is Verdict.EQUIVALENT
-    decided = {one.metric: one.decided_at for one in analysis.looks.looks[-1].metrics}
-    assert decided["sums/exact_match,none"] < decided["products/exact_match,none"]
-    assert decided["products/exact_match,none"] == len(analysis.looks.looks)
-
-
 async def test_harm_to_one_metric_stops_the_run_and_leaves_the_other_open() -> None:
-    bench = bench_of(3_000, TwoTasks)
-    bench.candidate.answer = lambda p, s: reply("no") if int(p[4:]) >= 10_000 else echo_number(p, s)
-    analysis = await run(bench, looks=10)
+    analysis = await Bench.of(3_000, TwoTasks, on=other_for(range(10_000, 11_000))).run(looks=10)
     assert analysis.verdict is Verdict.REGRESSION
     rows = {row.task: row for row in analysis.metrics}
     assert (rows["products"].verdict, rows["sums"].verdict) == (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
 
 
 async def test_metrics_that_are_not_primary_come_with_a_caveat() -> None:
-    bench = Bench(harness=FakeHarness(TwoTasks(n_items=3_000, extra=True)))
-    analysis = await run(bench)
+    analysis = await Bench(harness=FakeHarness(TwoTasks(n_items=3_000, extra=True))).run(looks=5)
     assert any("Only the primary metrics are adjusted for the looks" in caveat for caveat in english(analysis.caveats))
-    assert not any("looks" in caveat for caveat in english((await run(bench_of(30), looks=None)).caveats))
     assert analysis.metrics[2].equals == "products/exact_match,none"
     assert analysis.metrics[2].verdict is analysis.metrics[1].verdict
 
 
-async def test_an_improvement_is_no_equivalence() -> None:
-    bench = bench_of(2_000)
-    bench.baseline.answer = wrong_at(0.15)
-    analysis = await run(bench)
-    assert (analysis.verdict, analysis.metrics[0].verdict) == (Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT)
-    assert analysis.looks.looks[-1].decision is LookDecision.IMPROVEMENT
-
-
 async def test_missing_answers_count_as_no_information_and_can_keep_a_look_open() -> None:
-    bench = bench_of(1_000)
-    bench.candidate.answer = lambda p, s: failure() if int(p[4:]) % 20 == 3 else echo_number(p, s)
-    analysis = await run(bench, rule=DecisionRule(max_missing_share=0.2))
+    bench = Bench.of(1_000, on=other_for(range(3, 1_000, 20), failure()))
+    analysis = await bench.run(looks=5, rule=DecisionRule(max_missing_share=0.2))
     assert analysis.verdict is Verdict.INCONCLUSIVE
     assert "missing counted as wrong" in english(analysis.reasons)[-1]
     fractions = [one.metrics[0].fraction for one in analysis.looks.looks]
@@ -250,34 +191,13 @@ async def test_missing_answers_count_as_no_information_and_can_keep_a_look_open(
     assert pairs[-1] == 950
 
 
-async def test_a_stage_without_a_pair_decides_nothing_and_spends_nothing() -> None:
-    bench = bench_of(1_000)
-    stage = {"n": 0}
-
-    def answer(prompt: str, seed: int) -> Reply:
-        stage["n"] += 1
-        return failure() if stage["n"] <= 100 else echo_number(prompt, seed)
-
-    bench.candidate.answer = answer
-    analysis = await run(
-        bench,
-        looks=10,
-        rule=DecisionRule(max_missing_share=0.9, margin=0.2),
-        policy=RequestPolicy(concurrency=60, max_attempts=1, max_failed_share=0.9),
-    )
-    first, second = (one.metrics[0] for one in analysis.looks.looks[:2])
-    assert (first.n_pairs, first.boundary, first.interval, first.decision) == (0, None, None, LookDecision.CONTINUE)
-    assert second.boundary == pytest.approx(float(spending_boundaries([0.1])[0]))
-
-
-async def dies_and_resumes(bench: Bench, dies: Any, **changes: Any) -> Analysis:
-    """A run that ends where `dies` makes it, then goes on."""
-    progress = QuietProgress()
-    restore = dies(bench)
-    with pytest.raises((StoreFull, RunStopped)):
-        await bench.run(looks=5, **changes, progress=progress)
-    restore()
-    return await bench.resume(progress.comparison.id)
+def test_a_stage_without_a_pair_decides_nothing_and_spends_nothing() -> None:
+    column = Column(task="t", off=[None] * 100 + [1.0] * 100, on=[1.0] * 200)
+    first = take(column, number=1, n_looks=10, n_items=1_000)
+    second = take(column, number=2, n_looks=10, n_items=1_000, before=[first])
+    (early,), (late,) = first.metrics, second.metrics
+    assert (early.n_pairs, early.boundary, early.interval, early.decision) == (0, None, None, LookDecision.CONTINUE)
+    assert late.boundary == pytest.approx(float(spending_boundaries([0.1])[0]))
 
 
 def same_but_for_names(one: Analysis, other: Analysis) -> bool:
@@ -286,89 +206,42 @@ def same_but_for_names(one: Analysis, other: Analysis) -> bool:
     return replace(one, **plain) == replace(other, **plain)
 
 
-def failing(name: str, call: int) -> Any:
-    """The store fails at the n-th call of a method."""
-
-    def dies(bench: Bench) -> Any:
-        kept, calls = getattr(bench.store, name), {"n": 0}
-
-        def method(*arguments: Any, **named: Any) -> Any:
-            calls["n"] += 1
-            if calls["n"] == call:
-                raise StoreFull("The disk is full")
-            return kept(*arguments, **named)
-
-        setattr(bench.store, name, method)
-        return lambda: setattr(bench.store, name, kept)
-
-    return dies
-
-
 @pytest.mark.parametrize(
-    "dies",
-    [
-        failing("add_look", 1),
-        failing("add_look", 2),
-        failing("add_answers", 3),
-        failing("add_answers", 6),
-        failing("put_scores", 1),
-        failing("put_analysis", 1),
-    ],
-    ids=["first look", "second look", "first stage", "later stage", "scoring", "analysis"],
+    ("method", "call"),
+    [("add_look", 1), ("add_look", 2), ("add_answers", 3), ("add_answers", 6), ("put_scores", 1), ("put_analysis", 1)],
 )
-async def test_a_run_that_dies_anywhere_comes_to_the_same_looks_and_verdict(dies: Any) -> None:
+async def test_a_run_that_dies_anywhere_comes_to_the_same_looks_and_verdict(method: str, call: int) -> None:
     """Before a look is stored, between a look and the next stage, within a stage, and after the last."""
-    analyses = []
-    for is_killed in (False, True):
-        bench = bench_of(1_200)
-        bench.candidate.answer = wrong_at(0.01)
-        bench.baseline.answer = wrong_at(0.01, salt=2**31)
-        bench.baseline.delay_s = bench.candidate.delay_s = 0.0005
-        job = dies_and_resumes(bench, dies) if is_killed else run(bench)
-        analyses.append(await job)
-        assert len(bench.store.answered(analyses[-1].comparison_id)) == 2 * analyses[-1].looks.n_items
-    assert analyses[0].looks.stopped_early
-    assert len(analyses[0].looks.looks) > 2
-    assert same_but_for_names(*analyses)
+    expected, bench = (Bench.of(1_200, off=wrong_at(0.01, salt=2**31), on=wrong_at(0.01)) for _ in range(2))
+    bench.baseline.delay_s = bench.candidate.delay_s = 0.0005
+    whole, progress, kept, calls = await expected.run(looks=5), QuietProgress(), getattr(bench.store, method), count(1)
 
+    def fails_once(*arguments: Any, **named: Any) -> Any:
+        if next(calls) == call:
+            raise StoreFull("The disk is full")
+        return kept(*arguments, **named)
 
-async def test_a_run_that_is_cancelled_between_stages_comes_to_the_same() -> None:
-    bench = bench_of(1_200)
-    bench.candidate.answer = wrong_at(0.004)
-    expected = await run(bench)
-    bench = bench_of(1_200)
-    bench.candidate.answer = wrong_at(0.004)
-    job: asyncio.Task[Analysis]
-
-    class Cancelling(QuietProgress):
-        def phase(self, text: str) -> None:
-            if text.startswith("Look 1"):
-                job.cancel()
-
-    progress = Cancelling()
-    job = asyncio.create_task(bench.run(looks=5, progress=progress))
-    with pytest.raises(asyncio.CancelledError):
-        await job
-    assert len(bench.store.looks(progress.comparison.id)) == 1
+    setattr(bench.store, method, fails_once)
+    with pytest.raises((StoreFull, RunStopped)):
+        await bench.run(looks=5, progress=progress)
+    setattr(bench.store, method, kept)
     resumed = await bench.resume(progress.comparison.id)
-    assert same_but_for_names(expected, resumed)
+    assert len(bench.store.answered(resumed.comparison_id)) == 2 * resumed.looks.n_items
+    assert whole.looks.stopped_early
+    assert len(whole.looks.looks) > 2
+    assert same_but_for_names(whole, resumed)
 
 
 async def test_a_run_that_has_stopped_asks_nothing_more_even_what_failed() -> None:
-    bench = bench_of(2_000)
-    bench.candidate.answer = lambda p, s: failure() if p == "say 7" else wrong_at(0.15)(p, s)
-    first = await run(bench)
-    asked = len(bench.baseline.bodies), len(bench.candidate.bodies)
-    progress = QuietProgress()
-    second = await bench.resume(first.comparison_id, progress=progress, retry_failed=True)
-    assert second == first
+    bench = Bench.of(2_000, on=lambda p, s: failure() if p == "say 7" else wrong_at(0.15)(p, s))
+    first, progress = await bench.run(looks=5), QuietProgress()
+    assert await bench.resume(first.comparison_id, progress=progress, retry_failed=True) == first
     assert not progress.answers
-    assert (len(bench.baseline.bodies), len(bench.candidate.bodies)) == asked
 
 
 async def test_what_failed_before_a_look_is_not_asked_again_and_what_failed_after_it_is() -> None:
     """A look is never taken twice on different answers."""
-    bench = bench_of(1_000)
+    bench = Bench.of(1_000)
     failing_now = {"after": False}
     early: set[str] = set()
 
@@ -394,12 +267,6 @@ async def test_what_failed_before_a_look_is_not_asked_again_and_what_failed_afte
     assert analysis.looks.looks[0] == taken
     assert analysis.arms[1].statuses["http_error"] == 3
     assert analysis.metrics[0].n_missing_candidate == 3
-
-
-@pytest.mark.parametrize("looks", [-1, 0, 1, 11])
-async def test_numbers_of_looks_that_cannot_be_are_refused(looks: int) -> None:
-    with pytest.raises(InvalidValue, match="looks must be 2 to 10"):
-        await run(bench_of(10), looks=looks)
 
 
 def take(
@@ -500,40 +367,22 @@ def test_a_small_real_loss_goes_on_so_that_it_can_be_proven_inside_the_margin() 
     assert decided(30, 2, objective=one_sided, number=3, strict=True) is LookDecision.IMPROVEMENT
 
 
-async def test_a_real_loss_inside_the_margin_is_proven_by_looks_and_said_first() -> None:
-    bench = bench_of(4_000)
-    bench.candidate.answer = lambda p, s: reply("no") if int(p[4:]) % 200 == 7 else echo_number(p, s)
-    analysis = await run(bench, rule=DecisionRule(margin=0.012))
-    assert analysis.verdict is Verdict.EQUIVALENT
-    evidence = evidence_of(analysis)
-    assert evidence.pvalue_adjusted <= 0.05
-    assert " is real and inside the margin" in english(analysis.reasons)[0]
-    assert english(analysis.reasons)[0].startswith(f"{analysis.metrics[0].id}: a loss of ")
-    strict = bench_of(4_000)
-    strict.candidate.answer = bench.candidate.answer
-    assert (await run(strict, rule=DecisionRule(margin=0.012, strict=True))).verdict is Verdict.REGRESSION
-
-
-def test_clusters_make_a_look_more_careful() -> None:
-    off, on = zeros_and_ones(600, 4, 4)
+@pytest.mark.parametrize(
+    ("arms", "size", "decision"),
+    [
+        (zeros_and_ones(600, 4, 4), 4, LookDecision.PROVEN),
+        (([1.0] * 900, [0.0] * 30 + [1.0] * 870), 10, LookDecision.HARM),
+    ],
+)
+def test_clusters_make_a_look_more_careful(arms: Any, size: int, decision: LookDecision) -> None:
+    off, on = arms
     free, tied = (
         looked_at(Column(task="t", off=off, on=on, clusters=clusters), number=3, n_looks=5)
-        for clusters in ([], [str(n // 4) for n in range(600)])
+        for clusters in ([], [str(n // size) for n in range(len(off))])
     )
-    assert free.decision is LookDecision.PROVEN
-    assert tied.decision is LookDecision.CONTINUE
+    assert (free.decision, tied.decision) == (decision, LookDecision.CONTINUE)
     assert tied.interval.high > free.interval.high
-
-
-def test_a_loss_in_clusters_is_no_larger_evidence_than_its_clusters() -> None:
-    off, on = [1.0] * 900, [0.0] * 30 + [1.0] * 870
-    tied = looked_at(Column(task="t", off=off, on=on, clusters=[str(n // 10) for n in range(900)]), number=3, n_looks=5)
-    free = looked_at(Column(task="t", off=off, on=on), number=3, n_looks=5)
-    assert free.decision is LookDecision.HARM
-    assert free.pvalue_loss == pytest.approx(0.5**31, rel=1e-9)  # mid-p
-    assert tied.pvalue_loss is not None
-    assert tied.pvalue_loss > 0.01
-    assert tied.decision is LookDecision.CONTINUE
+    assert tied.pvalue_loss >= free.pvalue_loss
 
 
 def test_other_scores_are_looked_at_by_their_bound() -> None:
@@ -559,11 +408,6 @@ def test_macro_f1_is_bounded_by_counting_where_resamples_do_not_reach() -> None:
     assert early.pvalue_loss == pytest.approx(0.5e-4)
     assert late.decision is LookDecision.HARM
     assert early.decision is LookDecision.CONTINUE
-
-
-def test_boundaries_come_from_the_information_that_there_was() -> None:
-    assert boundary_of((0.2, 0.4), 0.05) == pytest.approx(float(spending_boundaries([0.2, 0.4])[-1]))
-    assert level_of((), 0.05) == 0.05
 
 
 @pytest.mark.simulation
@@ -614,32 +458,18 @@ def _proves(off: Any, on: Any, cluster: Any, margin: float) -> bool:
     return looks[-1].metrics[0].decision is LookDecision.PROVEN
 
 
-async def test_a_plan_of_non_inferiority_needs_the_one_side_alone_and_takes_an_improvement() -> None:
-    rule = DecisionRule(objective=Objective.NON_INFERIORITY)
-    bench = bench_of(1_500)
-    bench.baseline.answer = wrong_at(0.012)
-    analysis = await run(bench, rule=rule)
-    assert analysis.verdict is Verdict.NON_INFERIOR
-    assert analysis.metrics[0].verdict in (Verdict.NON_INFERIOR, Verdict.IMPROVEMENT)
-    assert analysis.looks.stopped_early
-    broken = bench_of(1_500)
-    broken.candidate.answer = wrong_at(0.15)
-    assert (await run(broken, rule=rule)).verdict is Verdict.REGRESSION
-
-
-async def test_each_primary_is_looked_at_with_its_own_margin() -> None:
-    rule = DecisionRule(margins={"products": 0.2})
-    analysis = await run(bench_of(600, TwoTasks), rule=rule)
+async def test_each_primary_is_looked_at_with_its_own_margin_until_all_are_settled() -> None:
+    analysis = await Bench.of(600, TwoTasks).run(looks=5, rule=DecisionRule(margins={"products": 0.2}))
     rows = {row.task: row for row in analysis.metrics}
     assert rows["products"].verdict is Verdict.EQUIVALENT
     assert "±20.00 pp" in english(rows["products"].reason)
     decided = {one.metric: one.decided_at for one in analysis.looks.looks[-1].metrics}
-    assert decided["products/exact_match,none"] == 2
+    assert decided["products/exact_match,none"] == 2 < len(analysis.looks.looks)
 
 
 async def test_a_run_with_looks_is_analysed_again_the_same_and_under_no_other_plan() -> None:
-    bench = bench_of(2_000)
-    analysis = await run(bench)
+    bench = Bench.of(2_000)
+    analysis = await bench.run(looks=5)
     again = compare_again(bench.services, analysis.comparison_id)
     assert again.is_as_stored
     assert again.analysis == analysis

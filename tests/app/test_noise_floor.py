@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import pytest
 
-from qualab.errors import InvalidValue, RunStopped
+from qualab.errors import RunStopped
 from qualab.model.canonical import canonical_json, plan_hash
 from qualab.model.comparison import Analysis, NoiseFloor
 from qualab.model.items import Item, Prompt, Reply
@@ -20,6 +20,7 @@ from qualab.model.plan import MetricSpec, NoisePlan, RequestPolicy, TaskSpec
 from qualab.report.arms import noise_blocks
 from qualab.report.source import Source
 from qualab.report.words import ENGLISH
+from qualab.run.prepare import make_plan
 from qualab.stats.noise import excess_discordance, flip_rate, variance_components
 from tests.app.fakes import (
     BASELINE,
@@ -27,12 +28,13 @@ from tests.app.fakes import (
     Answerer,
     Bench,
     FakeEndpoint,
-    FakeHarness,
     FakeTasks,
     QuietProgress,
     echo_number,
+    experiment,
     failure,
     metric_spec,
+    other_for,
     reply,
     task_spec,
 )
@@ -59,10 +61,6 @@ class NoiseBench(Bench):
             yield self.baseline if url == self.baseline.url else self.candidate
 
 
-def bench_of(n_items: int = 60, tasks: type[FakeTasks] = FakeTasks, **changes: Any) -> NoiseBench:
-    return NoiseBench(harness=FakeHarness(tasks(n_items=n_items)), **changes)
-
-
 async def run(bench: Bench, **changes: Any) -> Analysis:
     return await bench.run(**({"noise_floor": ONE} | changes))
 
@@ -72,12 +70,8 @@ def floor_of(analysis: Analysis) -> NoiseFloor:
     return analysis.noise
 
 
-def wrong(*numbers: int, text: str = "no") -> Answerer:
-    return lambda prompt, seed: reply(text) if int(prompt[4:]) in numbers else echo_number(prompt, seed)
-
-
 async def test_the_baseline_is_asked_again_the_same_bytes_in_another_order_at_its_own_concurrency() -> None:
-    bench = bench_of()
+    bench = NoiseBench.of(60)
     bench.noise.delay_s = 0.002
     analysis = await run(bench)
     assert sorted(bench.noise.bodies) == sorted(bench.baseline.bodies)
@@ -90,38 +84,25 @@ async def test_the_baseline_is_asked_again_the_same_bytes_in_another_order_at_it
 
 
 async def test_noise_runs_come_after_the_arms_and_change_nothing_of_them() -> None:
-    without = await run(bench_of(200), noise_floor=None)
-    bench = bench_of(200)
-    bench.noise.answer = wrong(3, 4, 5)
-    progress = QuietProgress()
+    without = await run(NoiseBench.of(200), noise_floor=None)
+    bench, progress = NoiseBench.of(200), QuietProgress()
+    bench.noise.answer = other_for({3, 4, 5})
     analysis = await bench.run(noise_floor=ONE, progress=progress)
     assert progress.answers[400:] == [BASELINE] * 200
-    assert (analysis.arms, analysis.pairs) == (without.arms, without.pairs)
-    assert analysis.metrics == without.metrics
-    assert len(bench.store.answered(analysis.comparison_id)) == 400
-    assert len(bench.store.answered(analysis.comparison_id, run=1)) == 200
+    assert progress.totals == {BASELINE: 400, CANDIDATE: 200}
+    assert (analysis.arms, analysis.pairs, analysis.metrics) == (without.arms, without.pairs, without.metrics)
     assert [one.run for one in bench.store.answers(analysis.comparison_id, arm=BASELINE)] == [0] * 200
+    assert len(bench.store.answered(analysis.comparison_id, run=1)) == 200
     assert list(bench.store.answers(analysis.comparison_id, arm=CANDIDATE, run=1)) == []
-
-
-async def test_progress_counts_the_noise_runs() -> None:
-    told = {}
-
-    class Watching(QuietProgress):
-        def started(self, comparison: Any, *, totals: Any, done: Any) -> None:
-            super().started(comparison, totals=totals, done=done)
-            told.update(totals)
-
-    await bench_of(20).run(noise_floor=NoisePlan(runs=2, concurrency=3), progress=Watching())
-    assert told == {BASELINE: 60, CANDIDATE: 20}
+    no_floor = [[one for one in english(found.caveats) if "oise floor" in one] for found in (without, analysis)]
+    assert no_floor == [[one for one in no_floor[0] if one.startswith("No noise floor was measured")], []]
+    assert (without.noise, len(no_floor[0])) == (None, 1)
 
 
 async def test_the_odd_one_out_is_counted_over_scores_and_texts() -> None:
-    bench = bench_of(100)
-    bench.candidate.answer = wrong(*range(10), 50)
-    bench.noise.answer = wrong(*range(20, 24), 50)  # on 50 the baseline's first run stands out
-    analysis = await run(bench)
-    found = floor_of(analysis)
+    bench = NoiseBench.of(100, on=other_for([*range(10), 50]))
+    bench.noise.answer = other_for([*range(20, 24), 50])  # on 50 the baseline's first run stands out
+    found = floor_of(await run(bench))
     (row,) = found.metrics
     expected = excess_discordance(n_odd=15, n_candidate_odd=10)
     for odd in (row.odd, found.odd_texts):
@@ -132,13 +113,13 @@ async def test_the_odd_one_out_is_counted_over_scores_and_texts() -> None:
 
 
 async def test_texts_are_compared_by_character_and_white_space_is_no_other_answer() -> None:
-    bench = bench_of(50)
-    answer = "The answer is {}"
-    bench.baseline.answer = lambda p, s: reply(answer.format(int(p[4:])))
-    bench.noise.answer = lambda p, s: reply(answer.format(int(p[4:])) + ("\n" if p == "say 7" else ""))
-    bench.candidate.answer = lambda p, s: reply(
-        ("the answer" if p == "say 8" else "The answers") if p in ("say 8", "say 9") else answer.format(int(p[4:]))
+    def says(prompt: str, texts: dict[str, str]) -> Reply:
+        return reply(texts.get(prompt, f"The answer is {prompt[4:]}"))
+
+    bench = NoiseBench.of(
+        50, off=lambda p, s: says(p, {}), on=lambda p, s: says(p, {"say 8": "the answer", "say 9": "The answers"})
     )
+    bench.noise.answer = lambda p, s: says(p, {"say 7": "The answer is 7\n"})
     found = floor_of(await run(bench))
     assert (found.baseline.same_text, found.baseline.changed, found.baseline.first_difference) == (49, 0, 15.0)
     assert (found.candidate.same_text, found.candidate.changed) == (48, 2)
@@ -151,20 +132,18 @@ def noise_text(bench: Bench, analysis: Analysis) -> str:
 
 
 async def test_without_an_odd_item_there_is_no_evidence_and_it_is_said() -> None:
-    bench = bench_of(30)
+    bench = NoiseBench.of(30)
     analysis = await run(bench)
     found = floor_of(analysis)
-    assert (found.odd_texts.n_odd, found.odd_texts.pvalue) == (0, 1.0)
-    assert found.baseline.first_difference is None
+    assert (found.odd_texts.n_odd, found.odd_texts.pvalue, found.baseline.first_difference) == (0, 1.0, None)
     text = noise_text(bench, analysis)
     assert "no odd item" in text
     assert "30 of 30 (100.0 %)" in text
 
 
 async def test_missing_answers_of_the_noise_floor_take_pairs_away() -> None:
-    bench = bench_of(100)
-    bench.noise.answer = lambda p, s: failure() if int(p[4:]) < 4 else echo_number(p, s)
-    bench.candidate.answer = lambda p, s: failure() if int(p[4:]) in (50, 51) else echo_number(p, s)
+    bench = NoiseBench.of(100, on=other_for({50, 51}, failure()))
+    bench.noise.answer = other_for(range(4), failure())
     analysis = await run(bench)
     found = floor_of(analysis)
     assert (found.n_asked, found.n_answered) == (100, 96)
@@ -173,9 +152,8 @@ async def test_missing_answers_of_the_noise_floor_take_pairs_away() -> None:
 
 
 async def test_a_noise_floor_without_a_common_answer_says_so_and_gives_no_numbers() -> None:
-    bench = bench_of(10)
-    bench.noise.answer = lambda p, s: failure() if int(p[4:]) < 5 else echo_number(p, s)
-    bench.candidate.answer = lambda p, s: failure() if int(p[4:]) >= 5 else echo_number(p, s)
+    bench = NoiseBench.of(10, on=other_for(range(5, 10), failure()))
+    bench.noise.answer = other_for(range(5), failure())
     analysis = await run(bench)
     found = floor_of(analysis)
     assert (found.baseline, found.candidate, found.odd_texts) == (None, None, None)
@@ -186,18 +164,11 @@ async def test_a_noise_floor_without_a_common_answer_says_so_and_gives_no_number
 
 
 async def test_several_runs_enter_the_flip_rate_and_the_first_makes_the_triples() -> None:
-    bench = bench_of(40)
-    calls = {"n": 0}
-
-    def answer(prompt: str, seed: int) -> Reply:
-        calls["n"] += 1
-        return wrong(1, 2)(prompt, seed) if calls["n"] > 40 else echo_number(prompt, seed)
-
-    bench.noise.answer = answer
+    bench, calls = NoiseBench.of(40), count(1)
+    bench.noise.answer = lambda p, s: echo_number(p, s) if next(calls) <= 40 else other_for({1, 2})(p, s)
     found = floor_of(await run(bench, noise_floor=NoisePlan(runs=2, concurrency=9)))
     assert (found.n_asked, found.n_answered) == (80, 80)
-    expected = flip_rate([[1, 1, 0]] * 2 + [[1, 1, 1]] * 38)
-    assert found.metrics[0].flip_rate_baseline == pytest.approx(expected)
+    assert found.metrics[0].flip_rate_baseline == pytest.approx(flip_rate([[1, 1, 0]] * 2 + [[1, 1, 1]] * 38))
     assert found.metrics[0].odd.n_odd == 0
 
 
@@ -233,92 +204,56 @@ class WithChoices(FakeTasks):
 
 
 async def test_only_items_that_generate_are_asked_again() -> None:
-    bench = bench_of(20, WithChoices)
-    bench.baseline.answer = bench.candidate.answer = lambda p, s: (
-        reply("", loglikelihood=-1.0) if isinstance(p, list) else echo_number(p, s)
-    )
+    answer: Answerer = lambda p, s: reply("", loglikelihood=-1.0) if isinstance(p, list) else echo_number(p, s)  # noqa: E731
+    bench = NoiseBench.of(20, WithChoices, off=answer, on=answer)
     analysis = await run(bench, tokenizer="x")
     assert len(bench.noise.bodies) == 20
     assert [row.metric for row in floor_of(analysis).metrics] == ["sums/exact_match,none"]
 
 
 async def test_a_run_with_looks_measures_the_noise_of_what_was_asked() -> None:
-    bench = bench_of(2_000)
+    bench = NoiseBench.of(2_000)
     analysis = await run(bench, looks=5)
     assert analysis.verdict is Verdict.EQUIVALENT
     assert analysis.looks.stopped_early
     assert floor_of(analysis).n_asked == analysis.looks.n_items == len(bench.noise.bodies)
 
 
-async def test_without_a_noise_floor_it_is_said_that_there_is_none() -> None:
-    analysis = await run(bench_of(20), noise_floor=None)
-    assert analysis.noise is None
-    assert any("No noise floor was measured" in caveat for caveat in english(analysis.caveats))
-    assert not any("noise floor" in caveat for caveat in english((await run(bench_of(20))).caveats))
-
-
-async def test_the_noise_floor_is_part_of_the_plan() -> None:
-    hashes = set()
-    for noise in (None, ONE, NoisePlan(runs=2, concurrency=9), NoisePlan(runs=1, concurrency=8)):
-        bench = bench_of(5)
-        analysis = await run(bench, noise_floor=noise)
-        comparison = bench.store.get(analysis.comparison_id)
-        assert comparison.plan.noise_floor == noise
-        assert comparison.plan_hash == plan_hash(comparison.plan)
-        hashes.add(comparison.plan_hash)
-    assert len(hashes) == 4
+def test_the_noise_floor_is_part_of_the_plan() -> None:
+    floors = [None, ONE, NoisePlan(runs=2, concurrency=9), NoisePlan(runs=1, concurrency=8)]
+    plans = [make_plan(experiment(noise_floor=one), FakeTasks()) for one in floors]
+    assert [plan.noise_floor for plan in plans] == floors
+    assert len(set(map(plan_hash, plans))) == 4
 
 
 async def test_a_noise_run_that_dies_resumes_and_asks_only_what_is_missing() -> None:
-    whole = bench_of(120)
-    whole.noise.answer = wrong(5)
-    expected = await run(whole)
-
-    bench = bench_of(120)
-    bench.noise.answer = wrong(5)
+    whole, bench = NoiseBench.of(120), NoiseBench.of(120)
+    whole.noise.answer = bench.noise.answer = other_for({5})
     bench.noise.delay_s = 0.003
-    progress = QuietProgress()
+    expected, progress, again = await run(whole), QuietProgress(), QuietProgress()
     job = asyncio.create_task(bench.run(noise_floor=ONE, progress=progress))
     while len(progress.answers) < 240 + 40:
         await asyncio.sleep(0.001)
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
         await job
-    stored = bench.store.answered(progress.comparison.id, run=1)
-    assert 40 <= len(stored) < 120
+    n_stored = len(bench.store.answered(progress.comparison.id, run=1))
+    assert 40 <= n_stored < 120
     bench.opened.clear()
-    again = QuietProgress()
     analysis = await bench.resume(progress.comparison.id, progress=again)
-    assert again.answers == [BASELINE] * (120 - len(stored))
-    assert again.done == {BASELINE: 120 + len(stored), CANDIDATE: 120}
-    assert analysis.noise == expected.noise
+    assert again.answers == [BASELINE] * (120 - n_stored)
+    assert again.done == {BASELINE: 120 + n_stored, CANDIDATE: 120}
     assert replace(analysis, comparison_id="") == replace(expected, comparison_id="")
 
 
 async def test_a_baseline_that_fails_in_the_noise_run_stops_it_and_failures_can_be_asked_again() -> None:
-    bench = bench_of(100)
-    broken = {"now": True}
-    bench.noise.answer = lambda p, s: failure() if broken["now"] else echo_number(p, s)
-    progress = QuietProgress()
+    bench, progress = NoiseBench.of(100), QuietProgress()
+    answer, bench.noise.answer = bench.noise.answer, lambda p, s: failure()
     with pytest.raises(RunStopped, match="baseline"):
         await bench.run(noise_floor=ONE, progress=progress)
-    broken["now"] = False
+    bench.noise.answer = answer
     bench.opened.clear()
-    analysis = await bench.resume(progress.comparison.id, retry_failed=True)
-    assert floor_of(analysis).n_answered == 100
-
-
-@pytest.mark.parametrize(
-    ("noise", "message"),
-    [
-        (NoisePlan(runs=0, concurrency=4), "noise_floor_runs must be 1 to 9"),
-        (NoisePlan(runs=10, concurrency=4), "noise_floor_runs"),
-        (NoisePlan(runs=1, concurrency=0), "noise_floor_concurrency must be 1 or more"),
-    ],
-)
-async def test_a_noise_floor_that_cannot_be_is_refused(noise: NoisePlan, message: str) -> None:
-    with pytest.raises(InvalidValue, match=message):
-        await run(bench_of(5), noise_floor=noise)
+    assert floor_of(await bench.resume(progress.comparison.id, retry_failed=True)).n_answered == 100
 
 
 def sampled(share: float) -> Answerer:
@@ -333,8 +268,7 @@ def sampled(share: float) -> Answerer:
 
 
 async def test_repeats_give_flip_rates_iccs_and_variance_shares_of_both_arms() -> None:
-    bench = bench_of(50)
-    bench.baseline.answer, bench.candidate.answer = sampled(0.3), echo_number
+    bench = NoiseBench.of(50, off=sampled(0.3))
     analysis = await run(bench, noise_floor=None, repeats=4, gen_kwargs={"temperature": 0.7})
     off, on = analysis.repeats.metrics
     assert (off.arm, on.arm) == (BASELINE, CANDIDATE)
@@ -346,30 +280,12 @@ async def test_repeats_give_flip_rates_iccs_and_variance_shares_of_both_arms() -
     assert off.variance_within == pytest.approx(components.variance_within)
     assert (on.flip_rate, on.icc, on.variance_within) == (0.0, None, 0.0)
     assert "ICC(1)" in noise_text(bench, analysis)
-    assert (await run(bench_of(20))).repeats is None
+    assert (await run(NoiseBench.of(20))).repeats is None
 
 
-async def test_repeats_of_an_item_are_one_item_of_the_odd_one_out() -> None:
-    bench = bench_of(60)
-    bench.baseline.answer = sampled(0.3)
+async def test_repeats_of_an_item_are_asked_with_the_arms_seeds_and_are_one_item_of_the_odd_one_out() -> None:
+    bench = NoiseBench.of(60, off=sampled(0.3), on=lambda p, s: reply("quite another text"))
     bench.noise.answer = lambda p, s: sampled(0.3)(p, s + 17)
-    bench.candidate.answer = lambda p, s: reply("quite another text")
     found = floor_of(await run(bench, repeats=3, gen_kwargs={"temperature": 0.7}))
     assert found.odd_texts.n_items == 60
-
-
-async def test_the_same_answers_give_the_same_noise_floor_to_the_last_byte() -> None:
-    texts = []
-    for _ in range(2):
-        bench = bench_of(40)
-        bench.baseline.answer, bench.candidate.answer, bench.noise.answer = sampled(0.3), sampled(0.35), sampled(0.32)
-        analysis = await run(bench, repeats=3, gen_kwargs={"temperature": 0.7})
-        texts.append(canonical_json(replace(analysis, comparison_id="")))
-    assert texts[0] == texts[1]
-
-
-async def test_bodies_of_repeats_carry_the_seeds_of_the_arms() -> None:
-    bench = bench_of(5)
-    await run(bench, repeats=3, gen_kwargs={"temperature": 0.7})
-    seeds = sorted(json.loads(body)["seed"] for body in bench.noise.bodies)
-    assert seeds == sorted(json.loads(body)["seed"] for body in bench.baseline.bodies)
+    assert sorted(bench.noise.bodies) == sorted(bench.baseline.bodies)

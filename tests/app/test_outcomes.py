@@ -19,14 +19,13 @@ from qualab.report.flips import find_flips
 from qualab.store.registry import Registry
 from tests.app.fakes import (
     Bench,
-    FakeHarness,
     FakeTasks,
     echo_number,
     failure,
     metric_spec,
     reply,
 )
-from tests.store.samples import BASELINE, CANDIDATE, make_answer, make_choices, make_comparison, make_item
+from tests.store.samples import BASELINE, CANDIDATE, make_answer, make_choices, make_item
 
 KEY = metric_spec().key
 
@@ -74,19 +73,11 @@ async def test_what_was_finished_before_gets_the_same_outcomes() -> None:
 
 
 async def test_what_is_not_finished_has_none() -> None:
-    bench = Bench.of(10)
-    bench.candidate.answer = lambda p, s: failure()
+    bench = Bench.of(10, on=lambda p, s: failure())
     with pytest.raises(RunStopped):
         await bench.run()
     (comparison,) = bench.store.list(ComparisonFilter())
     assert not have_outcomes(bench.store, bench.store.registry, comparison)
-
-
-def test_a_comparison_without_items_has_none_to_make() -> None:
-    bench = Bench()
-    finished = make_comparison(status=make_comparison().status.FINISHED)
-    bench.store.create(finished, [])
-    assert not have_outcomes(bench.store, bench.store.registry, finished)
 
 
 def test_the_primary_metric_decides_else_that_of_a_group_else_the_first() -> None:
@@ -115,9 +106,8 @@ class Grouped(FakeTasks):
 
 
 async def test_terminal_web_rest_and_report_agree_on_what_decides_in_a_group() -> None:
-    bench = Bench(harness=FakeHarness(Grouped(n_items=20)))
     says = {3: "3s", 4: "4s", 5: "5."}
-    bench.candidate.answer = lambda p, s: reply(says.get(int(p[4:]), p[4:]))
+    bench = Bench.of(20, Grouped, on=lambda p, s: reply(says.get(int(p[4:]), p[4:])))
     analysis = await bench.run()
     comparison, registry = bench.store.get(analysis.comparison_id), bench.store.registry
     assert deciding_metrics(comparison.plan.metrics)["sums"].id == "sums/f1,none"
@@ -136,13 +126,6 @@ def test_where_less_is_better_less_is_a_gain() -> None:
         outcomes.add_score(score(0, arm, -9.0, metric="another"))
     (found,) = outcomes.rows()
     assert (found.change, found.baseline, found.candidate) == (Change.GAIN, 2.0, 1.5)
-
-
-def test_a_task_without_a_metric_is_unknown() -> None:
-    outcomes = Outcomes([make_item(0, task="other")], [metric_spec()])
-    for arm in ArmName:
-        outcomes.add_answer(make_answer(0, arm))
-    assert [one.change for one in outcomes.rows()] == [Change.UNKNOWN]
 
 
 def test_choices_have_no_text_and_items_that_nobody_asked_no_outcome() -> None:

@@ -6,13 +6,14 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 
-from qualab.errors import ComparisonBusy, InvalidValue, PlanChanged, RunStopped, StoreFull, StoreLocked
+from qualab.errors import PlanChanged, QualabError, RunStopped, StoreFull, StoreLocked
 from qualab.model.items import Answer, Reply
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, Verdict
 from qualab.model.plan import DecisionRule
@@ -20,15 +21,20 @@ from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import Pulse
 from qualab.run.ask import Arm, Recorder, feed
 from qualab.run.prepare import Run
-from tests.app.fakes import BASELINE, CANDIDATE, Bench, QuietProgress, echo_number, experiment, failure, reply
+from tests.app.fakes import (
+    BASELINE,
+    CANDIDATE,
+    Bench,
+    QuietProgress,
+    echo_number,
+    experiment,
+    failure,
+    other_for,
+    reply,
+)
 from tests.said import english
 
 TOO_LONG = reply(status=AnswerStatus.REJECTED, text=None, error="HTTP 400: the prompt is longer than 4096 tokens")
-
-
-def first(n: int, other: Reply) -> Any:
-    """Answers as it should, but for the first `n` items."""
-    return lambda prompt, seed: other if int(prompt[4:]) < n else echo_number(prompt, seed)
 
 
 @pytest.mark.parametrize(
@@ -36,8 +42,7 @@ def first(n: int, other: Reply) -> Any:
     [(600, 0, Verdict.EQUIVALENT), (10, 0, Verdict.INCONCLUSIVE), (200, 20, Verdict.REGRESSION)],
 )
 async def test_the_verdict_follows_from_the_items(n_items: int, n_wrong: int, verdict: Verdict) -> None:
-    bench = Bench.of(n_items)
-    bench.candidate.answer = first(n_wrong, reply("wrong"))
+    bench = Bench.of(n_items, on=other_for(range(n_wrong), reply("no")))
     analysis = await bench.run()
     evidence = analysis.metrics[0].evidence
     assert (analysis.verdict, evidence.gains, evidence.losses, evidence.n_items) == (verdict, 0, n_wrong, n_items)
@@ -128,44 +133,39 @@ async def test_repeats_are_asked_with_a_seed_each_and_stored_as_rows() -> None:
 
 
 async def test_missing_answers_are_missing_and_not_wrong() -> None:
-    bench = Bench.of(600)
-    bench.candidate.answer = first(2, failure())
+    bench = Bench.of(600, on=other_for(range(2), failure()))
     analysis = await bench.run()
     row = analysis.metrics[0]
     assert (row.n_items, row.n_missing, row.evidence.n_items, row.candidate) == (600, 2, 598, 1.0)
     assert dict(analysis.arms[1].statuses) == {"http_error": 2, "ok": 598}
 
 
-async def test_missing_answers_that_could_hide_a_loss_keep_the_verdict_open() -> None:
-    bench = Bench.of(600)
-    bench.candidate.answer = first(20, failure())
-    analysis = await bench.run(rule=DecisionRule(max_missing_share=0.05))
-    assert analysis.verdict is Verdict.INCONCLUSIVE
-    assert "missing counted as wrong; 20 pairs without an answer alone cost ±3.33 pp" in english(analysis.reasons)[-1]
-    assert english(analysis.reasons)[-1].endswith(f": `qualab resume {analysis.comparison_id} --retry-failed`")
-
-
 @pytest.mark.parametrize(
-    ("n_missing", "margin", "verdict"),
-    [(30, 0.08, Verdict.INVALID), (6, 0.02, Verdict.EQUIVALENT), (7, 0.02, Verdict.INVALID)],
+    ("rule", "verdict", "reason"),
+    [
+        (
+            *(DecisionRule(max_missing_share=0.05), Verdict.INCONCLUSIVE),
+            "missing counted as wrong; 20 pairs without an answer alone cost ±3.33 pp",
+        ),
+        (
+            *(DecisionRule(margin=0.08), Verdict.INVALID),
+            "20 of 600 pairs lack an answer, more than the plan allows (2 %); 20 pairs without an answer alone cost "
+            "±3.33 pp",
+        ),
+    ],
 )
-async def test_the_default_cap_is_a_quarter_of_the_margin_and_the_reason_says_what_helps(
-    n_missing: int, margin: float, verdict: Verdict
+async def test_missing_answers_that_could_hide_a_loss_keep_the_verdict_open_and_the_reason_says_what_helps(
+    rule: DecisionRule, verdict: Verdict, reason: str
 ) -> None:
-    bench = Bench.of(1319)
-    bench.candidate.answer = first(n_missing, failure())
-    analysis = await bench.run(rule=DecisionRule(margin=margin))
+    analysis = await Bench.of(600, on=other_for(range(20), failure())).run(rule=rule)
     assert analysis.verdict is verdict
-    if n_missing == 30:
-        assert english(analysis.reasons)[:-1] == (
-            "sums/exact_match,none: 30 of 1,319 pairs lack an answer, more than the plan allows (2 %); 30 pairs "
-            f"without an answer alone cost ±2.27 pp: `qualab resume {analysis.comparison_id} --retry-failed`",
-        )
+    (said,) = [one for one in english(analysis.reasons) if reason in one]
+    assert said.endswith(f": `qualab resume {analysis.comparison_id} --retry-failed`")
 
 
 async def test_what_both_arms_reject_alike_is_left_out_and_counted() -> None:
-    bench = Bench.of(600)
-    bench.candidate.answer = bench.baseline.answer = first(60, TOO_LONG)
+    alike = other_for(range(60), TOO_LONG)
+    bench = Bench.of(600, off=alike, on=alike)
     analysis = await bench.run()
     row, missing = analysis.metrics[0], analysis.suite.missing
     assert analysis.verdict is Verdict.EQUIVALENT
@@ -177,41 +177,32 @@ async def test_what_both_arms_reject_alike_is_left_out_and_counted() -> None:
 
 
 async def test_looks_leave_out_what_both_arms_reject_alike() -> None:
-    bench = Bench.of(1_000)
-    bench.candidate.answer = bench.baseline.answer = lambda prompt, seed: (
-        TOO_LONG if int(prompt[4:]) % 10 == 0 else echo_number(prompt, seed)
-    )
-    analysis = await bench.run(looks=2)
-    assert analysis.looks is not None
+    rejecting = other_for(range(0, 1_000, 10), TOO_LONG)
+    analysis = await Bench.of(1_000, off=rejecting, on=rejecting).run(looks=2)
     assert analysis.looks.stopped_early
     assert analysis.verdict is Verdict.EQUIVALENT
     assert analysis.metrics[0].n_left_out + analysis.looks.looks[0].metrics[0].n_pairs == 500
 
 
 @pytest.mark.parametrize(
-    "other", [replace(TOO_LONG, error="HTTP 400: another"), replace(TOO_LONG, status=AnswerStatus.NO_FINAL_ANSWER)]
+    ("off", "on", "can_be_asked_again"),
+    [
+        (TOO_LONG, replace(TOO_LONG, error="HTTP 400: another"), False),
+        (TOO_LONG, replace(TOO_LONG, status=AnswerStatus.NO_FINAL_ANSWER), False),
+        (failure(), failure(), True),
+    ],
 )
-async def test_what_the_arms_lack_for_different_reasons_is_missing(other: Reply) -> None:
-    bench = Bench.of(600)
-    bench.baseline.answer, bench.candidate.answer = first(30, TOO_LONG), first(30, other)
-    analysis = await bench.run()
+async def test_what_the_arms_lack_for_other_reasons_is_missing(off: Reply, on: Reply, can_be_asked_again: bool) -> None:
+    analysis = await Bench.of(600, off=other_for(range(30), off), on=other_for(range(30), on)).run()
     assert analysis.verdict is Verdict.INVALID
-    assert (analysis.metrics[0].n_missing, analysis.metrics[0].n_left_out) == (30, 0)
-    assert "--retry-failed" not in english(analysis.reasons)[0]
-
-
-async def test_what_failed_in_both_arms_can_be_asked_again_and_is_missing() -> None:
-    bench = Bench.of(600)
-    bench.candidate.answer = bench.baseline.answer = first(9, failure())
-    analysis = await bench.run()
-    assert (analysis.metrics[0].n_missing, analysis.suite.missing.both) == (9, 9)
-    assert "--retry-failed" in english(analysis.reasons)[0]
+    assert (analysis.metrics[0].n_missing, analysis.metrics[0].n_left_out, analysis.suite.missing.both) == (30, 0, 30)
+    assert ("--retry-failed" in english(analysis.reasons)[0]) is can_be_asked_again
 
 
 async def test_arms_are_compared_by_status_too() -> None:
     """As many answers are missing in either arm, in one by timeouts, in the other by errors."""
     bench = Bench.of(600)
-    bench.baseline.answer = first(10, failure())
+    bench.baseline.answer = other_for(range(10), failure())
     bench.candidate.answer = lambda p, s: failure(AnswerStatus.TIMEOUT) if 10 <= int(p[4:]) < 20 else echo_number(p, s)
     caveats = english((await bench.run()).caveats)
     assert not any("left more unanswered" in one for one in caveats)
@@ -221,8 +212,7 @@ async def test_arms_are_compared_by_status_too() -> None:
 
 
 async def test_reasoning_without_an_answer_is_missing_but_does_not_stop_the_run() -> None:
-    bench = Bench.of(60)
-    bench.candidate.answer = first(60, reply(status=AnswerStatus.NO_FINAL_ANSWER, text=None))
+    bench = Bench.of(60, on=other_for(range(60), reply(status=AnswerStatus.NO_FINAL_ANSWER, text=None)))
     analysis = await bench.run()
     assert (analysis.verdict, analysis.arms[1].statuses) == (Verdict.INVALID, {"no_final_answer": 60})
 
@@ -242,8 +232,7 @@ async def test_answers_that_differ_are_counted_apart_from_scores() -> None:
 
 
 async def test_an_arm_that_fails_too_often_stops_the_run_which_can_be_resumed() -> None:
-    bench = Bench.of(200)
-    bench.candidate.answer = first(200, failure())
+    bench = Bench.of(200, on=other_for(range(200), failure()))
     with pytest.raises(RunStopped, match=r"candidate at http://on fails.*500 broken") as stop:
         await bench.run()
     comparison = stop.value.hint.split("qualab resume ")[1].split()[0]
@@ -257,15 +246,14 @@ async def test_an_arm_that_fails_too_often_stops_the_run_which_can_be_resumed() 
 
 
 async def test_an_arm_that_answers_nothing_stops_even_a_short_run() -> None:
-    bench = Bench.of(5)
-    bench.candidate.answer = first(5, failure(AnswerStatus.TIMEOUT))
+    bench = Bench.of(5, on=other_for(range(5), failure(AnswerStatus.TIMEOUT)))
     with pytest.raises(RunStopped, match="none of 5"):
         await bench.run()
 
 
 async def test_a_request_that_always_fails_does_not_keep_a_resumed_run_from_its_verdict() -> None:
     bench, again = Bench.of(600), QuietProgress()
-    bench.candidate.answer = first(1, failure())
+    bench.candidate.answer = other_for(range(1), failure())
     before = await bench.run()
     after = await bench.resume(before.comparison_id, progress=again, retry_failed=True)
     assert again.answers == [CANDIDATE]
@@ -304,14 +292,6 @@ async def test_resuming_a_finished_comparison_asks_nothing_and_concludes_the_sam
     assert len(bench.baseline.bodies) == n_asked
 
 
-async def test_a_comparison_that_is_being_run_cannot_be_run_again() -> None:
-    bench = Bench.of(40)
-    comparison_id = (await bench.run()).comparison_id
-    bench.store.claim(comparison_id, runner="elsewhere:5:b", now=bench.clock.now(), stale_after_s=30)
-    with pytest.raises(ComparisonBusy):
-        await bench.resume(comparison_id)
-
-
 async def test_a_resume_reads_the_plans_commit_and_takes_the_same_documents_from_elsewhere_but_no_other_tasks() -> None:
     bench = Bench.of(40)
     bench.harness.tasks.revision = "1" * 40
@@ -323,19 +303,6 @@ async def test_a_resume_reads_the_plans_commit_and_takes_the_same_documents_from
     bench.harness.tasks = replace(bench.harness.tasks, config_hash="other")
     with pytest.raises(PlanChanged, match="sums"):
         await bench.resume(before.comparison_id)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [({"limit": 0}, "limit"), ({"repeats": 2}, "temperature 0"), ({"candidate": "http://off"}, "same server")],
-)
-async def test_settings_that_no_run_can_be_made_of_are_refused_before_anything_is_asked(
-    changes: dict[str, Any], message: str
-) -> None:
-    bench = Bench.of()
-    with pytest.raises(InvalidValue, match=message):
-        await bench.run(**changes)
-    assert not bench.baseline.bodies
 
 
 # the store
@@ -388,16 +355,21 @@ async def test_a_database_that_fails_between_plan_and_first_item_says_how_to_go_
     assert told.value.hint == f"wait. Go on with: qualab resume {stored.id}"
 
 
-async def test_a_store_that_fails_ends_the_run_and_keeps_what_it_has() -> None:
-    bench, progress, calls = Bench.of(200), QuietProgress(), iter(range(1_000))
-    keep = bench.store.add_answers
+def breaks(bench: Bench, error: QualabError, at: Container[int]) -> None:
+    """Writes of answers fail, counted from 0."""
+    keep, calls = bench.store.add_answers, count()
 
     def failing(comparison_id: str, answers: Sequence[Answer]) -> int:
-        if next(calls) > 0:
-            raise StoreFull("The disk is full")
+        if next(calls) in at:
+            raise error
         return keep(comparison_id, answers)
 
     bench.store.add_answers = failing
+
+
+async def test_a_store_that_fails_ends_the_run_and_keeps_what_it_has() -> None:
+    bench, progress = Bench.of(200), QuietProgress()
+    breaks(bench, StoreFull("The disk is full"), range(1, 1_000))
     bench.baseline.delay_s = bench.candidate.delay_s = 0.003
     with pytest.raises(StoreFull):
         await bench.run(progress=progress)
@@ -405,15 +377,8 @@ async def test_a_store_that_fails_ends_the_run_and_keeps_what_it_has() -> None:
 
 
 async def test_answers_that_could_not_be_stored_are_tried_once_more_when_the_run_ends() -> None:
-    bench, progress, calls = Bench.of(50), QuietProgress(), iter(range(1_000))
-    keep = bench.store.add_answers
-
-    def locked_at_first(comparison_id: str, answers: Sequence[Answer]) -> int:
-        if next(calls) == 0:
-            raise StoreLocked("The database is locked")
-        return keep(comparison_id, answers)
-
-    bench.store.add_answers = locked_at_first
+    bench, progress = Bench.of(50), QuietProgress()
+    breaks(bench, StoreLocked("The database is locked"), {0})
     with pytest.raises(StoreLocked):
         await bench.run(progress=progress)
     n_arrived = len(bench.baseline.bodies) + len(bench.candidate.bodies)

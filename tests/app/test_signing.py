@@ -153,13 +153,18 @@ async def test_what_is_as_it_was_stored_is_verified_whole_in_other_words_too(
             "UPDATE answer SET request_hash = zeroblob(16) WHERE position = 3 AND arm = 'baseline'",
             {"requests", "answers"},
         ),
-        ("UPDATE signoff SET analysis_hash = 'another'", {"sign-off"}),
         ("DELETE FROM observation WHERE kind = 'first_tokens'", {"analysis"}),
-        ("UPDATE signoff SET signed_by = 'Somebody'", {"sign-off"}),
-        ("UPDATE signoff SET note = 'another'", {"sign-off"}),
-        ("UPDATE signoff SET verdict = 'REGRESSION'", {"sign-off"}),
-        ("UPDATE signoff SET plan_hash = 'another'", {"sign-off"}),
-        ("UPDATE signoff SET signed_at = replace(signed_at, '2026', '2025')", {"sign-off"}),
+        *(
+            (f"UPDATE signoff SET {column} = {value}", {"sign-off"})
+            for column, value in (
+                *((name, "'another'") for name in ("analysis_hash", "plan_hash", "signed_by", "note")),
+                *(("verdict", "'REGRESSION'"), ("signed_at", "replace(signed_at, '2026', '2025')")),
+            )
+        ),
+        *(
+            (f"UPDATE comparison SET {change}", {"row"})
+            for change in ("verdict = 'REGRESSION'", "verdict = NULL", "model = 'another'", "n_items = 7")
+        ),
         ("UPDATE audit SET subject = 'another'", {"sign-off"}),
         ("UPDATE audit SET details = json_remove(details, '$.sha256')", {"sign-off"}),
         ("DELETE FROM signoff", {"sign-off"}),
@@ -168,10 +173,6 @@ async def test_what_is_as_it_was_stored_is_verified_whole_in_other_words_too(
             " override, obstacles, signed_at FROM signoff",
             {"sign-off"},
         ),
-        ("UPDATE comparison SET verdict = 'REGRESSION'", {"row"}),
-        ("UPDATE comparison SET verdict = NULL", {"row"}),
-        ("UPDATE comparison SET model = 'another'", {"row"}),
-        ("UPDATE comparison SET n_items = 7", {"row"}),
         ("UPDATE outcome SET length = length + 1 WHERE position = 3", {"outcomes"}),
         ("DELETE FROM outcome WHERE position = 199", {"outcomes"}),
         ("DELETE FROM analysis", {"row", "sign-off"}),

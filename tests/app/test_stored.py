@@ -20,13 +20,13 @@ from qualab.model.ports import ComparisonFilter
 from qualab.report.source import under_its_plan
 from qualab.run.sign import signoff_obstacles
 from qualab.run.stored import compare_again, rescore, with_rule
-from tests.app.fakes import Bench, FakeHarness, FakeTasks, echo_number, failure, reply
+from tests.app.fakes import Bench, FakeTasks, failure, other_for, reply
 from tests.said import english
 
 
 async def run(bench: Bench, n_wrong: int = 0, **changes: Any) -> Analysis:
     """A run whose candidate gets the first items wrong."""
-    bench.candidate.answer = lambda p, s: reply("wrong") if int(p[4:]) < n_wrong else echo_number(p, s)
+    bench.candidate.answer = other_for(range(n_wrong))
     return await bench.run(**changes)
 
 
@@ -75,8 +75,7 @@ async def test_a_margin_after_the_data_is_marked_and_stored_beside_the_original(
 
 
 async def test_a_loss_inside_the_margin_passes_and_under_a_strict_plan_does_not() -> None:
-    bench = Bench.of(3_000)
-    bench.candidate.answer = lambda p, s: reply("no") if int(p[4:]) % 250 == 3 else echo_number(p, s)
+    bench = Bench.of(3_000, on=other_for(range(3, 3_000, 250)))
     before = await bench.run()
     assert before.verdict is Verdict.EQUIVALENT
     loss = f"{before.metrics[0].id}: a loss of 0.40 pp (0.25 to 0.64) is real and inside the margin"
@@ -131,8 +130,7 @@ class Unseeded(FakeTasks):
 
 
 async def finished() -> tuple[Bench, str]:
-    bench = Bench.of(100)
-    bench.candidate.answer = lambda p, s: reply(f"it is {p[4:]}") if int(p[4:]) < 20 else echo_number(p, s)
+    bench = Bench.of(100, on=lambda p, s: reply(f"it is {p[4:]}" if int(p[4:]) < 20 else p[4:]))
     analysis = await bench.run()
     assert analysis.metrics[0].verdict is Verdict.REGRESSION
     return bench, analysis.comparison_id
@@ -170,7 +168,7 @@ async def test_other_tasks_show_what_changed_and_nothing_stored_is_replaced() ->
 
 
 async def test_the_same_text_with_another_score_is_the_scorer_s_and_mended_by_scoring_again() -> None:
-    bench = Bench(harness=FakeHarness(Unseeded(n_items=100)))
+    bench = Bench.of(100, Unseeded)
     before = await bench.run()
     assert (before.verdict, before.pairs.same_text_other_score) == (Verdict.INVALID, 3)
     assert english(before.reasons)[0].startswith("3 items have the same answer and another score")
@@ -212,7 +210,7 @@ async def test_the_arms_of_one_comparison_give_its_own_numbers() -> None:
 async def test_what_one_run_lacks_is_missing() -> None:
     bench = Bench.of(100)
     whole = await run(bench)
-    bench.candidate.answer = lambda p, s: failure() if p == "say 3" else echo_number(p, s)
+    bench.candidate.answer = other_for({3}, failure())
     found = compare_runs(bench, whole.comparison_id, (await bench.run()).comparison_id)
     assert (found.metrics[0].n_items, found.metrics[0].n_missing_candidate) == (100, 1)
 

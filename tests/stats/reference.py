@@ -74,6 +74,23 @@ def wald(gains: float, losses: float, n_items: float) -> list[float]:
     return [difference - half, difference + half]
 
 
+def newcombe_uncorrected(counts: PairedCounts, *, confidence_level: float) -> ConfidenceInterval:
+    """Wilson limits of each arm, combined with the phi coefficient as it is (Newcombe 1998, method 8)."""
+    n_items, right, difference = counts.n_items, counts.both_right or 0, counts.difference
+    wrong, z = n_items - counts.n_discordant - right, normal_quantile(0.5 + confidence_level / 2.0)
+    totals = [right + counts.losses, wrong + counts.gains, right + counts.gains, wrong + counts.losses]
+    phi = (right * wrong - counts.gains * counts.losses) / math.sqrt(math.prod(totals))
+
+    def distances(share: float) -> tuple[float, float]:
+        centre, half = share + z**2 / (2 * n_items), z * math.sqrt(share * (1 - share) + z**2 / (4 * n_items))
+        limits = [(centre + sign * half / math.sqrt(n_items)) / (1 + z**2 / n_items) for sign in (-1, 1)]
+        return share - limits[0], limits[1] - share
+
+    (below_off, above_off), (below_on, above_on) = map(distances, counts.accuracies)
+    down, up = (math.sqrt(a**2 - 2 * phi * a * b + b**2) for a, b in ((below_on, above_off), (above_on, below_off)))
+    return ConfidenceInterval(low=difference - down, high=difference + up, confidence_level=confidence_level)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonInferiority:
     pvalue: float

@@ -14,6 +14,29 @@ def test_survival_counts_become_a_histogram() -> None:
     assert histogram_of_survival(4, ()) == (4,)
 
 
+@pytest.mark.parametrize(
+    ("histogram", "lengths"),
+    [((7, 0, 0), (1.0, 1.0, 1.0, 1.0)), ((0, 0, 7), (3.0, 3.0, 3.0, 0.0)), ((0, 1), (2.0, 2.0, 2.0, 0.0))],
+)
+def test_a_drafter_that_is_never_and_one_that_is_always_right(
+    histogram: tuple[int, ...], lengths: tuple[float, ...]
+) -> None:
+    found = acceptance(histogram)
+    assert (found.mean_length, found.median_length, found.p10_length, found.zero_share) == lengths
+
+
+def test_no_round_is_no_evidence_and_counts_that_cannot_be_are_refused() -> None:
+    for nothing in ((), (0, 0)):
+        with pytest.raises(InsufficientData):
+            acceptance(nothing)
+    with pytest.raises(InvalidValue):
+        acceptance((3, -1))
+    with pytest.raises(InvalidValue, match="rise"):
+        histogram_of_survival(3, (2, 3))
+    with pytest.raises(InvalidValue):
+        break_even_length(draft_cost=-0.1, overhead=0.0)
+
+
 def test_against_rounds_drawn_one_by_one() -> None:
     rounds = np.random.default_rng(3).binomial(5, 0.6, size=1_001)
     survival = [int((rounds >= position).sum()) for position in range(1, 6)]
@@ -24,31 +47,6 @@ def test_against_rounds_drawn_one_by_one() -> None:
     assert found.median_length == np.median(lengths)
     assert found.p10_length == np.quantile(lengths, 0.1, method="inverted_cdf")
     assert found.zero_share == pytest.approx((rounds == 0).mean())
-
-
-def test_a_drafter_that_is_never_and_one_that_is_always_right() -> None:
-    never, always = acceptance((7, 0, 0)), acceptance((0, 0, 7))
-    assert (never.mean_length, never.median_length, never.p10_length, never.zero_share) == (1.0, 1.0, 1.0, 1.0)
-    assert (always.mean_length, always.median_length, always.p10_length, always.zero_share) == (3.0, 3.0, 3.0, 0.0)
-
-
-def test_one_round() -> None:
-    assert acceptance((0, 1)).p10_length == 2.0
-
-
-@pytest.mark.parametrize("histogram", [(), (0, 0)])
-def test_no_round_is_no_evidence(histogram: tuple[int, ...]) -> None:
-    with pytest.raises(InsufficientData):
-        acceptance(histogram)
-
-
-def test_counts_that_cannot_be() -> None:
-    with pytest.raises(InvalidValue):
-        acceptance((3, -1))
-    with pytest.raises(InvalidValue, match="rise"):
-        histogram_of_survival(3, (2, 3))
-    with pytest.raises(InvalidValue):
-        break_even_length(draft_cost=-0.1, overhead=0.0)
 
 
 def test_drafting_pays_from_this_length_on() -> None:

@@ -43,18 +43,7 @@ def test_tally_counts_each_kind_of_pair() -> None:
     assert counts.accuracies == (0.5, pytest.approx(2 / 3))
 
 
-@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=60), st.randoms())
-def test_order_does_not_matter_and_swapped_arms_swap_gains_and_losses(
-    rows: list[tuple[int, int]], random: st.random.Random
-) -> None:
-    baseline, candidate = zip(*rows, strict=True)
-    counts = tally(baseline, candidate)
-    assert tally(candidate, baseline) == counts.swapped()
-    random.shuffle(rows)
-    assert tally(*zip(*rows, strict=True)) == counts
-
-
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(paired_counts(), margins)
 def test_swapped_arms_mirror_every_result(counts: PairedCounts, margin: float) -> None:
     assert mcnemar(counts) == mcnemar(counts.swapped())
@@ -68,7 +57,7 @@ def test_swapped_arms_mirror_every_result(counts: PairedCounts, margin: float) -
     assert here.is_equivalent == there.is_equivalent
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(paired_counts(), margins)
 def test_pvalues_are_probabilities_and_agree_with_the_interval(counts: PairedCounts, margin: float) -> None:
     result, test = equivalence(counts, margin=margin), mcnemar(counts)
@@ -80,7 +69,7 @@ def test_pvalues_are_probabilities_and_agree_with_the_interval(counts: PairedCou
         assert (result.pvalue <= 0.05) == (farther < margin)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(paired_counts(max_items=150), margins)
 def test_another_gain_never_speaks_for_a_loss_and_a_wider_margin_is_easier(counts: PairedCounts, margin: float) -> None:
     before = non_inferiority(counts, margin=margin)
@@ -91,7 +80,7 @@ def test_another_gain_never_speaks_for_a_loss_and_a_wider_margin_is_easier(count
         assert after.pvalue_exact <= before.pvalue_exact + 1e-7
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(paired_counts())
 @example(PairedCounts(n_items=224, gains=0, losses=223, both_right=0))  # its margin is just short of 1
 def test_the_provable_margin_is_proven(counts: PairedCounts) -> None:
@@ -177,7 +166,7 @@ def test_guard_is_the_supremum_over_all_outcomes(counts: PairedCounts, margin: f
     assert brute - 1e-9 <= non_inferiority(counts, margin=margin).pvalue_exact <= brute + 1e-4
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 300), st.floats(0.002, 0.5), st.floats(0.5, 4.0), st.floats(0.001, 0.3))
 @example(600, 0.02, 1.645, 0.05)
 def test_a_statistic_is_accepted_where_its_exact_pvalue_is_at_most_alpha(
@@ -187,7 +176,7 @@ def test_a_statistic_is_accepted_where_its_exact_pvalue_is_at_most_alpha(
     assert is_accepted(statistic, n_items=n_items, margin=margin, alpha=alpha) is (exact <= alpha)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(paired_counts(), margins)
 def test_the_nearer_side_has_the_larger_exact_pvalue(counts: PairedCounts, margin: float) -> None:
     result = equivalence(counts, margin=margin)
@@ -196,7 +185,7 @@ def test_the_nearer_side_has_the_larger_exact_pvalue(counts: PairedCounts, margi
     assert result.pvalue_exact == pytest.approx(max(result.pvalue_exact_lower, result.pvalue_exact_upper), abs=2e-7)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(1, 80), st.floats(1e-4, 0.999), st.floats(-3.0, 6.0))
 @example(44, 0.1, 1.708)
 @example(1, 0.5, 0.0)
@@ -218,14 +207,6 @@ def test_guard_alone_holds_the_level_that_the_score_test_exceeds() -> None:
     assert result.pvalue_exact == pytest.approx(0.0571, abs=5e-5)
     assert not result.is_equivalent
     assert is_inside(result.interval, 0.1)
-
-
-def test_tango_limits_are_where_the_score_test_turns() -> None:
-    counts = counts_of(600, 12, 9)
-    interval = tango(counts, confidence_level=0.9)
-    z = scipy.stats.norm.ppf(0.95)
-    assert restricted_likelihood_z(counts, interval.low) == pytest.approx(z, abs=1e-4)
-    assert restricted_likelihood_z(counts, interval.high) == pytest.approx(-z, abs=1e-4)
 
 
 @pytest.mark.parametrize("discordance", [0.02, 0.1, 0.3])
@@ -326,14 +307,6 @@ def test_no_discordant_item_shows_no_difference_and_still_proves_a_margin() -> N
     assert equivalence(UNCHANGED, margin=0.01).is_equivalent
     assert not equivalence(counts_of(10, 0, 0), margin=0.1).is_equivalent
     assert provable_margin(counts_of(10, 0, 0)) > 0.2
-
-
-@pytest.mark.parametrize(("gains", "losses"), [(0, 0), (1, 0), (0, 1)])
-def test_one_item_proves_next_to_nothing(gains: int, losses: int) -> None:
-    counts = counts_of(1, gains, losses)
-    assert mcnemar(counts).pvalue >= 0.5
-    assert not equivalence(counts, margin=0.5).is_equivalent
-    assert provable_margin(counts) > 0.9
 
 
 def test_every_item_changed() -> None:

@@ -41,7 +41,7 @@ def answers(n_items: int, seed: int, *, changed: float, clusters: int | None = N
 labels = st.integers(0, 2)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(labels, labels), min_size=1, max_size=30))
 def test_macro_f1_is_that_of_scikit_learn(rows: list[tuple[int, int]]) -> None:
     truth, given_answers = (list(column) for column in zip(*rows, strict=True))
@@ -49,7 +49,7 @@ def test_macro_f1_is_that_of_scikit_learn(rows: list[tuple[int, int]]) -> None:
     assert JoinedAnswers.of([same(truth, baseline=given_answers)], None).scores == pytest.approx((expected, 1.0))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(labels, labels, labels), min_size=2, max_size=8))
 def test_macro_f1_is_tested_by_every_swap(rows: list[tuple[int, int, int]]) -> None:
     truth, baseline, candidate = (list(column) for column in zip(*rows, strict=True))
@@ -80,14 +80,6 @@ def test_a_group_is_the_mean_of_its_tasks(weights: list[float] | None) -> None:
     assert found.difference == pytest.approx(difference)
 
 
-def test_swapping_the_arms_mirrors_the_f1_comparison() -> None:
-    task = answers(300, 3, changed=0.1)
-    mirrored = LabelledAnswers(truth=task.truth, baseline=task.candidate, candidate=task.baseline)
-    here, there = (swapped(one, n_resamples=999) for one in (task, mirrored))
-    assert here.difference == pytest.approx(-there.difference)
-    assert here.pvalue == there.pvalue
-
-
 def test_f1_swaps_of_clusters_move_together() -> None:
     task = same([0, 1] * 20, candidate=[1, 0] * 10 + [0, 1] * 10, cluster=["a"] * 20 + ["b"] * 20)
     swap = swapped(task)
@@ -115,11 +107,6 @@ def test_bootstrap_of_a_mean_is_that_of_scipy() -> None:
     assert found.interval.high == pytest.approx(expected.confidence_interval.high, abs=0.012)
     assert found.standard_error == pytest.approx(expected.standard_error, rel=0.03)
     assert found.difference == pytest.approx(values.mean())
-
-
-def test_bootstrap_of_zeros_and_ones_is_near_the_score_interval() -> None:
-    found = bootstrap_mean([1.0] * 20 + [-1.0] * 25 + [0.0] * 555, confidence_level=0.9, rng=rng())
-    assert (found.interval.low, found.interval.high) == pytest.approx((-0.0267, 0.0100), abs=0.003)
 
 
 def test_bootstrap_draws_whole_clusters_in_any_order() -> None:

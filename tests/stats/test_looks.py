@@ -20,15 +20,6 @@ def test_boundaries_spend_exactly_what_they_may(fractions: list[float]) -> None:
         assert crossed == pytest.approx(spent(fractions[k - 1], alpha=0.05), abs=1e-9)
 
 
-def test_one_look_is_the_fixed_test() -> None:
-    assert spending_boundaries([1.0], alpha=0.05)[0] == pytest.approx(scipy.stats.norm.ppf(0.95))
-
-
-def test_everything_is_spent_at_the_end() -> None:
-    assert spent(1.0, alpha=0.03) == pytest.approx(0.03)
-    assert spent(0.0, alpha=0.03) == 0.0
-
-
 def test_crossing_probability_is_that_of_simulated_walks() -> None:
     fractions = [0.25, 0.5, 0.75, 1.0]
     boundaries = [2.2, 2.1, 2.0, 1.9]

@@ -18,7 +18,7 @@ from qualab.stats.checks import FloatArray
 from qualab.stats.clustered import cluster_cells, clustered_equivalence, clustered_mcnemar
 from qualab.stats.equivalence import equivalence
 from qualab.stats.mean import cluster_codes, mean_difference
-from tests.stats.reference import counts_of, is_inside, pvalue_within, rng
+from tests.stats.reference import counts_of, is_inside, rng
 
 RNG = rng(3)
 
@@ -64,7 +64,7 @@ def test_without_clusters_it_is_the_paired_t_test() -> None:
         assert (max(above, below) <= 0.05) == is_inside(found.interval(confidence_level=0.9), margin)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 4)), min_size=6, max_size=30), st.randoms())
 def test_order_and_names_of_clusters_do_not_matter(rows: list[tuple[int, int]], random: st.random.Random) -> None:
     values, codes = [row[0] / 3 for row in rows], [row[1] for row in rows]
@@ -172,23 +172,6 @@ def test_gamma_sums_have_the_probabilities_of_the_f_distribution() -> None:
         assert gamma_sum_cdf(np.array([1.0, -ratio]), np.array([a, b])) == pytest.approx(exact, rel=1e-9)
     for values, expected in (([0.0, 1.0], 0.0), ([0.0, -1.0], 1.0), ([0.0], 1.0)):
         assert gamma_sum_cdf(np.array(values), np.ones(len(values))) == expected
-
-
-@pytest.mark.parametrize("values", [[-1.0] * 4, [1.0] * 4, [0.3], [0.0], [-0.25] * 9, [1.0, -1.0]])
-def test_degenerate_differences_have_an_interval_that_holds_them(values: list[float]) -> None:
-    mean = BoundedMean.of(values)
-    interval = mean.interval(confidence_level=0.9)
-    assert -1.0 <= interval.low <= np.mean(values) <= interval.high <= 1.0
-    assert pvalue_within(mean, 0.02) > 0.05
-
-
-def test_the_interval_lies_inside_the_margin_exactly_when_the_test_says_so() -> None:
-    generator = rng(8)
-    for _ in range(40):
-        mean = BoundedMean.of(np.clip(generator.normal(generator.normal(0, 0.01), 0.1, 300), -1, 1))
-        interval = mean.interval(confidence_level=0.9)
-        assert (pvalue_within(mean, 0.02) <= 0.05) == is_inside(interval, 0.02)
-        assert mean.pvalue_above(interval.low) == pytest.approx(0.05, rel=1e-6)
 
 
 def test_many_different_values_are_put_on_a_grid_that_proves_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,18 +33,12 @@ def enumerated(values: list[Fraction]) -> float:
     return sum((extremity(signs) >= observed) + (extremity(signs) > observed) for signs in every) / len(every) / 2
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.fractions(min_value=-1, max_value=1, max_denominator=12), min_size=1, max_size=9))
 def test_sign_flip_is_the_enumeration_in_exact_arithmetic(values: list[Fraction]) -> None:
     result = sign_flip([float(value) for value in values], rng=rng())
     assert result.is_exact
     assert result.pvalue == pytest.approx(enumerated(values), abs=1e-12)
-
-
-def test_ties_of_thirds_are_ties() -> None:
-    """1/3 + 1/3 and 2/3 differ in floating point; as whole numbers they do not."""
-    values = [Fraction(1, 3)] * 4 + [Fraction(2, 3)] * 3 + [Fraction(-1, 3)] * 2
-    assert sign_flip([float(v) for v in values], rng=rng()).pvalue == pytest.approx(enumerated(values), abs=1e-12)
 
 
 def test_sign_flip_of_zeros_and_ones_is_the_mid_p_mcnemar_test() -> None:
@@ -151,7 +145,7 @@ tables = st.integers(1, 8).flatmap(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(tables, st.sampled_from([1.0, 3.0]))
 def test_max_t_is_the_enumeration(rows: list[list[int]], denominator: float) -> None:
     table = np.array(rows) / denominator
@@ -175,15 +169,6 @@ def test_correlated_metrics_are_adjusted_less_than_by_holm() -> None:
     alone = sign_flip(base, rng=rng()).pvalue
     assert result.pvalues == pytest.approx([alone] * 10, abs=0.015)  # ten copies are one metric
     assert holm([alone] * 10)[0] == pytest.approx(min(1.0, 10 * alone))
-
-
-def test_adjusted_pvalues_are_ordered_as_they_must_be() -> None:
-    table = correlated(500, 12, 5)
-    result = max_t(table, n_resamples=2_000, rng=rng())
-    alone = [sign_flip(column, rng=rng()).pvalue for column in table.T]
-    assert np.all(result.pvalues >= np.array(alone) - 0.04)
-    order = np.argsort(-np.abs(table.sum(axis=0)) / np.sqrt((table**2).sum(axis=0)))
-    assert np.all(np.diff(result.pvalues[order]) >= 0)
 
 
 def test_pvalues_do_not_move_with_the_order_of_items_the_sign_of_all_or_the_number_of_threads(
