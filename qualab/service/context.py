@@ -27,6 +27,7 @@ from qualab.settings import (
     RULE_FIELDS,
     Settings,
     load,
+    spread,
 )
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Context:
 
         Raises UnknownSetting, InvalidValue, UsageError, PlanChanged, PathForbidden, SecretForbidden.
         """
-        content = dict(body)
+        content = spread(body)
         accepted, is_exclusive = _mark(content, ACCEPT), _mark(content, EXCLUSIVE)
         references = {name: content[name] for name in KEY_FIELDS if content.get(name) is not None}
         frozen = None
