@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, create_engine, insert
 
 if TYPE_CHECKING:
-    from qualab.store.registry import Registry
+    from qualab.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -66,12 +66,12 @@ def _comparison(number: int, rng: random.Random) -> dict[str, Any]:
     }
 
 
-def turned(registry: Registry, order: ListOrder, times: int) -> Iterator[float]:
+def turned(store: Store, order: ListOrder, times: int) -> Iterator[float]:
     """Milliseconds of one page after the other."""
     cursor = None
     for _ in range(times):
         began = time.perf_counter()
-        page = registry.page(ComparisonFilter(limit=PER_PAGE), order=order, cursor=cursor)
+        page = store.page(ComparisonFilter(limit=PER_PAGE), order=order, cursor=cursor)
         yield 1e3 * (time.perf_counter() - began)
         cursor = page.next_cursor
 
@@ -86,7 +86,7 @@ def measure(where: str, n: int, times: int) -> None:
     print(f"{n:,} comparisons; pages of {PER_PAGE}\n{'order':<12}{'p50 ms':>8}{'most':>8}")
     with open_store(where, migrations=share("migrations")) as store:
         for order in ListOrder:
-            found = sorted(turned(store.registry, order, times))
+            found = sorted(turned(store, order, times))
             print(f"{order:<12}{found[len(found) // 2]:>8.1f}{found[-1]:>8.1f}", flush=True)
 
 

@@ -72,7 +72,7 @@ def shoot(url: str, path: Path) -> None:
 def print_page(comparison_id: str, db: str | None, path: Path) -> None:
     """The first page of the PDF, likewise without the arms."""
     store = bootstrap.store_at(db)
-    model = report_model(store, store.registry, comparison_id, Language.ENGLISH)
+    model = report_model(store, comparison_id, Language.ENGLISH)
     shown = replace(model, sections=tuple(one for one in model.sections if one.id != "arms"))
     content = bootstrap.renderer(ReportFormat.PDF.value)(shown)
     size = ["-scale-to-x", "-1", "-scale-to-y", str(PAGE_HEIGHT)]

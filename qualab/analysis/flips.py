@@ -18,7 +18,6 @@ from qualab.stats.noise import first_difference
 
 if TYPE_CHECKING:
     from qualab.store import Store
-    from qualab.store.registry import Registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,9 +251,9 @@ def change_of(baseline: float | None, candidate: float | None, metric: MetricSpe
     return Change.GAIN if (candidate > baseline) is is_higher_better else Change.LOSS
 
 
-def have_outcomes(store: Store, registry: Registry, comparison: Comparison) -> bool:
+def have_outcomes(store: Store, comparison: Comparison) -> bool:
     """Tell whether the comparison has outcomes; one that is finished without any, as an import, gets them now."""
-    if registry.has_outcomes(comparison.id):
+    if store.has_outcomes(comparison.id):
         return True
     if comparison.status is not ComparisonStatus.FINISHED:
         return False

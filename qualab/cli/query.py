@@ -190,7 +190,7 @@ def report(
     chosen = report_format or SUFFIXES.get(output.suffix.lower() if output else "", ReportFormat.PDF)
     store = bootstrap.store_at(db)
     plan_hash = _whole_hash(store, comparison, plan)
-    model = report_model(store, store.registry, comparison, language, plan_hash=plan_hash)
+    model = report_model(store, comparison, language, plan_hash=plan_hash)
     content = bootstrap.renderer(chosen.value)(model)
     if output == STANDARD_OUTPUT:
         sys.stdout.buffer.write(content)
@@ -213,9 +213,7 @@ def prune(
 
     now = bootstrap.now()
     cutoff = now - duration(older_than, option="--older-than")
-    pruned = delete_old(
-        bootstrap.store_at(db).registry, before=cutoff, label=label, who=who(), now=now, dry_run=dry_run
-    )
+    pruned = delete_old(bootstrap.store_at(db), before=cutoff, label=label, who=who(), now=now, dry_run=dry_run)
     gone = "would delete" if dry_run else "deleted"
     rows = [
         {

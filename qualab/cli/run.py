@@ -147,7 +147,7 @@ def resume(
     local = {name: here[name] for name in places if here[name] or (name == "checkpoint" and left_out)}
     # before any server is started for it
     found = check_free(services.store, comparison, runner=services.runner, now=services.clock.now())
-    if services.store.registry.signoffs(found.id):
+    if services.store.signoffs(found.id):
         raise signed_off(found.id)
     keys = keys_of(settings, managed=managed is not None)
     if found.plan.sequential and managed:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from qualab.service.access import Actor
     from qualab.service.settings import ServiceSettings
     from qualab.settings import Settings
-    from qualab.store.registry import Registry
+    from qualab.store import Store
 
 
 ALLOWED = ("allowed_endpoints", "allowed_paths", "secret_env", "secret_dir")
@@ -91,11 +91,11 @@ def _settings(given: Given) -> tuple[Settings, ServiceSettings]:
     return common, load_service(**own, data_dir=common.data_dir)
 
 
-def _check_closed(settings: ServiceSettings, registry: Registry, own_token: Token | None) -> None:
+def _check_closed(settings: ServiceSettings, store: Store, own_token: Token | None) -> None:
     """Raises UsageError where anybody could come in."""
     from qualab.service.access import valid_tokens
 
-    if not settings.is_loopback and own_token is None and not valid_tokens(registry, bootstrap.now()):
+    if not settings.is_loopback and own_token is None and not valid_tokens(store, bootstrap.now()):
         raise UsageError(
             f"Nobody is served on {settings.host} without a token, and there is none",
             hint="Make one first: qualab token create NAME --scope admin; or give one with --token-file",
@@ -183,7 +183,7 @@ def create(
     from qualab.service.access import create_token
 
     lifetime = None if expires == "never" else duration(expires, option="--expires")
-    made, text = create_token(bootstrap.store_at(db).registry, name=name, scope=scope, lifetime=lifetime, by=_by())
+    made, text = create_token(bootstrap.store_at(db), name=name, scope=scope, lifetime=lifetime, by=_by())
     until = f"until {made.expires_at:%Y-%m-%d %H:%M} UTC" if made.expires_at else "for ever"
     typer.echo(text)
     typer.echo(f"Token {made.id} of {name} with scope {scope.value}, {until}. It is not shown again.", err=True)
@@ -200,7 +200,7 @@ def generate() -> None:
 @token.command("list")
 def list_tokens(db: Database = None, output_format: OutputFormat = Format.TEXT) -> None:
     """List tokens, newest first; never their secrets."""
-    found, now = bootstrap.store_at(db).registry.tokens(), bootstrap.now()
+    found, now = bootstrap.store_at(db).tokens(), bootstrap.now()
     if output_format is Format.JSON:
         documents = [{name: getattr(one, name) for name in SHOWN} for one in found]
         typer.echo(json.dumps(documents, indent=2, default=datetime.isoformat))
@@ -221,7 +221,7 @@ def revoke(
     """Revoke a token: within seconds nobody gets in with it."""
     from qualab.service.access import revoke_token
 
-    revoke_token(bootstrap.store_at(db).registry, token_id, by=_by())
+    revoke_token(bootstrap.store_at(db), token_id, by=_by())
     typer.echo(f"Token {token_id} is revoked.")
 
 

@@ -31,7 +31,7 @@ class Pins:
     """What a plan says that both arms run. Empty is not said."""
 
     image: str = ""
-    """As "registry/name@sha256:...". A name with a tag alone may be another image tomorrow."""
+    """As "store/name@sha256:...". A name with a tag alone may be another image tomorrow."""
     revision: str = ""
     """The checkpoint's commit. A branch or a tag may move."""
     checkpoint_hash: str = ""

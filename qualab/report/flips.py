@@ -18,7 +18,6 @@ from qualab.report.words import Words
 
 if TYPE_CHECKING:
     from qualab.store import Store
-    from qualab.store.registry import Registry
 
 MOST_SHOWN = 6
 BEFORE = 160
@@ -30,7 +29,7 @@ PROMPT = 240
 SPACES = {" ": "␣", "\t": "→\t", "\n": "⏎\n"}
 
 
-def find_flips(store: Store, registry: Registry, comparison: Comparison) -> Flips | None:
+def find_flips(store: Store, comparison: Comparison) -> Flips | None:
     """Read the worst flips of the primary metrics; None where no flip can be known, for lack of scores."""
     plan, deciding = comparison.plan, deciding_metrics(comparison.plan.metrics)
     members = ((member, spec) for spec in plan.primaries for member in plan.members_of(spec))
@@ -52,7 +51,7 @@ def find_flips(store: Store, registry: Registry, comparison: Comparison) -> Flip
     for one in chain.from_iterable(zip_longest(*by_metric)):  # one metric after the other, each item once
         if one is not None:
             shown.setdefault(one.position, one)
-    found = (_flip(registry, comparison.id, one) for one in list(shown.values())[:MOST_SHOWN])
+    found = (_flip(store, comparison.id, one) for one in list(shown.values())[:MOST_SHOWN])
     return Flips(
         are_losses=bool(losses),
         n_flips=len(flips),
@@ -61,9 +60,9 @@ def find_flips(store: Store, registry: Registry, comparison: Comparison) -> Flip
     )
 
 
-def _flip(registry: Registry, comparison_id: str, change: ScoreFlip) -> Flip | None:
+def _flip(store: Store, comparison_id: str, change: ScoreFlip) -> Flip | None:
     """The item with both answers; None where they are stored elsewhere."""
-    item, answers, scores = registry.pair(comparison_id, change.position)
+    item, answers, scores = store.pair(comparison_id, change.position)
     both = {answer.arm: answer for answer in answers if answer.repeat == change.repeat}
     if len(both) < len(ArmName):
         return None

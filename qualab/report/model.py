@@ -17,7 +17,6 @@ from qualab.run.sign import newest_seal
 
 if TYPE_CHECKING:
     from qualab.store import Store
-    from qualab.store.registry import Registry
 
 SECTIONS: Mapping[str, Callable[[Source, Words], Iterator[Block]]] = {
     "verdict": verdict.verdict_blocks,
@@ -38,9 +37,7 @@ SECTIONS: Mapping[str, Callable[[Source, Words], Iterator[Block]]] = {
 LABELS = ("of", "contents", "shared", "nothing")
 
 
-def report_model(
-    store: Store, registry: Registry, comparison_id: str, language: Language, *, plan_hash: str | None = None
-) -> Report:
+def report_model(store: Store, comparison_id: str, language: Language, *, plan_hash: str | None = None) -> Report:
     """Report on a comparison under its own plan, or under another one that it was analysed under.
 
     Raises ComparisonNotFound, and InvalidValue where nothing is analysed yet.
@@ -58,8 +55,8 @@ def report_model(
         comparison=judged,
         analysis=analysis,
         observations=store.observations(comparison.id),
-        flips=find_flips(store, registry, judged),
-        signoffs=[one for one in registry.signoffs(comparison.id) if one.plan_hash == analysis.plan_hash],
+        flips=find_flips(store, judged),
+        signoffs=[one for one in store.signoffs(comparison.id) if one.plan_hash == analysis.plan_hash],
         seal=newest_seal(store, comparison, plan_hash=analysis.plan_hash),
     )
     return model_of(source, Words(language=language))

@@ -50,7 +50,7 @@ class StoredVerdicts:
 
     async def latest(self, label: str) -> str:
         """The id of the newest comparison with a label. Raises ComparisonNotFound."""
-        found = self.store.registry.page(ComparisonFilter(label=label, limit=1)).entries
+        found = self.store.page(ComparisonFilter(label=label, limit=1)).entries
         if not found:
             raise _nothing_labelled(label)
         return found[0].id
@@ -59,7 +59,7 @@ class StoredVerdicts:
         """Raises ComparisonNotFound."""
         with suppress(ComparisonNotFound):  # a beginning of its id will do, once it has a plan
             comparison_id = self.store.get(comparison_id).id
-        summary = self.store.registry.summary(comparison_id)
+        summary = self.store.summary(comparison_id)
         is_running = summary.status is ComparisonStatus.RUNNING and not summary.is_requested
         if is_running and runner_of(self.store, summary.id, now=self.clock.now()) is None:
             summary = replace(summary, status=ComparisonStatus.INTERRUPTED)

@@ -17,7 +17,6 @@ from qualab.model.registry import STALE_AFTER_S, AuditEntry, Claim, ComparisonSu
 
 if TYPE_CHECKING:
     from qualab.store import Store
-    from qualab.store.registry import Registry
 
 _RUNNING, _INTERRUPTED = ComparisonStatus.RUNNING, ComparisonStatus.INTERRUPTED
 
@@ -76,12 +75,12 @@ class Pruned:
 
 
 def prune(
-    registry: Registry, *, before: datetime, label: str | None, who: str, now: datetime, dry_run: bool = False
+    store: Store, *, before: datetime, label: str | None, who: str, now: datetime, dry_run: bool = False
 ) -> Iterator[Pruned]:
     """Deletes what was created before a time, newest first, telling each. A dry run only tells."""
     older, cursor = ComparisonFilter(until=before, label=label, limit=PAGE), None
     while True:
-        page = registry.page(older, cursor=cursor)
+        page = store.page(older, cursor=cursor)
         for summary in page.entries:
             kept = "waits to be run" if summary.status is ComparisonStatus.QUEUED else ""
             kept = "signed off" if summary.is_signed_off else kept
@@ -89,7 +88,7 @@ def prune(
                 details = {"created_at": summary.created_at.isoformat(), "label": summary.label}
                 entry = AuditEntry(at=now, who=who, action="comparison.prune", subject=summary.id, details=details)
                 try:
-                    registry.delete(summary.id, entry=entry, stale_after_s=STALE_AFTER_S)
+                    store.delete(summary.id, entry=entry, stale_after_s=STALE_AFTER_S)
                 except tuple(KEPT) as error:
                     kept = KEPT[type(error)]
             yield Pruned(summary=summary, kept=kept)

@@ -118,7 +118,7 @@ def sign_off(
     )
     said = {**(details or {}), **details_of(signed)}
     entry = AuditEntry(at=at, who=who, action=ACTION, subject=comparison.id, details=said)
-    store.registry.sign_off(signed, entry=entry)
+    store.sign_off(signed, entry=entry)
     return signed
 
 

@@ -95,7 +95,7 @@ class _Verifier:
         items: Sequence[Item],
         local: Mapping[str, str] | None,
     ) -> None:
-        self.services, self.store, self.registry = services, services.store, services.store.registry
+        self.services, self.store = services, services.store
         self.comparison, self.id, self.plan = comparison, comparison.id, comparison.plan
         self.items, self.local = items, local
         self.seals = self.store.seals(self.id)
@@ -146,7 +146,7 @@ class _Verifier:
 
     def _row(self, analysis: Analysis | None) -> Check:
         """What lists and polls show of a comparison is what its plan and its newest analysis say."""
-        shown, plan = self.registry.summary(self.id), self.plan
+        shown, plan = self.store.summary(self.id), self.plan
         meant = {
             "verdict": (shown.verdict, analysis.verdict if analysis else None),
             "model": (shown.model, storable_text(plan.sampling.model)),
@@ -199,23 +199,23 @@ class _Verifier:
 
     def _outcomes(self) -> Check:
         """What became of each item is what its answers and scores say."""
-        if not self.registry.has_outcomes(self.id):
+        if not self.store.has_outcomes(self.id):
             return _unseen("outcomes", "made when they are first asked for")
         pairs = list(zip_longest(self._stored_outcomes(), outcomes_of(self.store, self.comparison, self.items)))
         wrong = sum(stored != again for stored, again in pairs)
         return _check("outcomes", not wrong, f"{len(pairs):,}, as scored", f"{wrong:,} of {len(pairs):,} differ")
 
     def _stored_outcomes(self) -> Iterator[Outcome]:
-        page = self.registry.outcomes(self.id, OutcomeFilter(), limit=PAGE)
+        page = self.store.outcomes(self.id, OutcomeFilter(), limit=PAGE)
         yield from page.entries
         while page.next_cursor is not None:
-            page = self.registry.outcomes(self.id, OutcomeFilter(), cursor=page.next_cursor, limit=PAGE)
+            page = self.store.outcomes(self.id, OutcomeFilter(), cursor=page.next_cursor, limit=PAGE)
             yield from page.entries
 
     def _signoffs(self) -> Check:
         """Each stands as it does in the record of changes, of a verdict that is sealed here."""
-        signed = self.registry.signoffs(self.id)
-        recorded = self.registry.recorded(self.id, ACTION)
+        signed = self.store.signoffs(self.id)
+        recorded = self.store.recorded(self.id, ACTION)
         if not signed and not recorded:
             return _unseen("sign-off", "none")
         sealed = {one.seal: one for one in self.seals if one.plan_hash == self.comparison.plan_hash}

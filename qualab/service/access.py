@@ -26,7 +26,7 @@ from qualab.model.registry import AuditEntry, Scope, Token
 from qualab.model.wording import storable_text
 
 if TYPE_CHECKING:
-    from qualab.store.registry import Registry
+    from qualab.store import Store
 
 T = TypeVar("T")
 FORM = re.compile(r"qlb_([0-9a-f]{12})\.([A-Za-z0-9_-]{43})")
@@ -77,9 +77,7 @@ LOOPBACK_CALLER = Caller(name="loopback", scope=Scope.ADMIN, token_id="")
 """A caller from this machine while there has never been a token."""
 
 
-def create_token(
-    registry: Registry, *, name: str, scope: Scope, lifetime: timedelta | None, by: Actor
-) -> tuple[Token, str]:
+def create_token(store: Store, *, name: str, scope: Scope, lifetime: timedelta | None, by: Actor) -> tuple[Token, str]:
     """A new token, and its text, which is shown once and kept nowhere. Raises InvalidValue."""
     if not name.strip() or len(name) > MAX_NAME or storable_text(name) != name or not name.isprintable():
         raise InvalidValue(f"The name of a token must be 1 to {MAX_NAME} printable characters", hint="As ci-nightly")
@@ -89,7 +87,7 @@ def create_token(
     token = replace(
         token_of(text, name=name, scope=scope, now=by.at), expires_at=None if lifetime is None else by.at + lifetime
     )
-    registry.add_token(token, entry=by.entry("token.create", token.id, name=name, scope=scope.value))
+    store.add_token(token, entry=by.entry("token.create", token.id, name=name, scope=scope.value))
     return token, text
 
 
@@ -106,14 +104,14 @@ def token_of(text: str, *, name: str, scope: Scope, now: datetime) -> Token:
     return Token(id=found[1], name=name, digest=digest_of(found[2]), scope=scope, created_at=now, expires_at=None)
 
 
-def revoke_token(registry: Registry, token_id: str, *, by: Actor) -> None:
+def revoke_token(store: Store, token_id: str, *, by: Actor) -> None:
     """From now on. Raises TokenNotFound."""
-    registry.revoke_token(token_id, entry=by.entry("token.revoke", token_id))
+    store.revoke_token(token_id, entry=by.entry("token.revoke", token_id))
 
 
-def valid_tokens(registry: Registry, now: datetime) -> Sequence[Token]:
+def valid_tokens(store: Store, now: datetime) -> Sequence[Token]:
     """Those that open something."""
-    return [token for token in registry.tokens() if token.is_valid(now)]
+    return [token for token in store.tokens() if token.is_valid(now)]
 
 
 def digest_of(secret: str) -> bytes:
@@ -126,13 +124,13 @@ class Authenticator:
 
     def __init__(
         self,
-        registry: Registry,
+        store: Store,
         clock: Clock,
         *,
         own: Token | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._registry = registry
+        self._store = store
         self._own = own
         self._clock = clock
         self._monotonic_s = monotonic_s
@@ -142,13 +140,13 @@ class Authenticator:
     async def caller(self, presented: str | None, *, is_local: bool) -> Caller:
         """Recognize a token; a local caller needs none as long as there has never been one. Raises Unauthenticated."""
         if presented is None:
-            if is_local and not self._own and not await self._fresh("", lambda: bool(self._registry.tokens())):
+            if is_local and not self._own and not await self._fresh("", lambda: bool(self._store.tokens())):
                 return LOOPBACK_CALLER
             raise Unauthenticated("A bearer token is needed", hint="Send Authorization: Bearer TOKEN")
         token, parts = None, FORM.fullmatch(presented)
         if parts is not None:
             is_own = self._own is not None and parts[1] == self._own.id
-            token = self._own if is_own else await self._fresh(parts[1], partial(self._registry.token, parts[1]))
+            token = self._own if is_own else await self._fresh(parts[1], partial(self._store.token, parts[1]))
         is_right = hmac.compare_digest(digest_of(parts[2] if parts else ""), token.digest if token else _NO_DIGEST)
         if token is None or not is_right or not token.is_valid(self._clock.now()):
             raise Unauthenticated("The token is not valid", hint="It is wrong, expired or revoked: qualab token list")

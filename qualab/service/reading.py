@@ -186,7 +186,7 @@ def outcomes_of(
         if page.entries:
             return page
     found = comparison_of(context, comparison_id)
-    if not have_outcomes(context.store, context.store, found):
+    if not have_outcomes(context.store, found):
         raise NotYet(
             f"Comparison {found.id} is {found.status.value}: its items are not scored yet", hint="Follow its events"
         )

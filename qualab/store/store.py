@@ -79,10 +79,6 @@ class Store(Queue, Registry):
         """Closes the connections; the store may be used again."""
         self.engine.dispose()
 
-    @property
-    def registry(self) -> Self:
-        return self
-
     # comparisons
 
     def create(self, comparison: Comparison, items: Iterable[Item]) -> None:

@@ -16,7 +16,7 @@ from qualab.model.names import AnswerStatus, ArmName, MetricKind, RequestKind
 from qualab.model.plan import MetricSpec, deciding_metrics
 from qualab.model.ports import ComparisonFilter
 from qualab.report.flips import find_flips
-from qualab.store.registry import Registry
+from qualab.store import Store
 from tests.app.fakes import (
     Bench,
     FakeTasks,
@@ -35,24 +35,24 @@ def score(position: int, arm: ArmName, value: float, **changes: object) -> Score
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-async def finished() -> tuple[Bench, Comparison, Registry]:
+async def finished() -> tuple[Bench, Comparison, Store]:
     """Right in both arms but for 3 (lost), 5 (won), 7 (wrong in both, in other words) and 8 (no answer)."""
     bench = Bench.of(10)
     says = {3: reply("three"), 7: reply("seven!"), 8: failure()}
     bench.candidate.answer = lambda p, s: says.get(int(p[4:]), echo_number(p, s))
     bench.baseline.answer = lambda p, s: {5: reply("five"), 7: reply("seven")}.get(int(p[4:]), echo_number(p, s))
     analysis = await bench.run()
-    return bench, bench.store.get(analysis.comparison_id), bench.store.registry
+    return bench, bench.store.get(analysis.comparison_id), bench.store
 
 
-def by_doc(registry: Registry, comparison_id: str, **wanted: object) -> dict[int, Outcome]:
-    found = registry.outcomes(comparison_id, OutcomeFilter(**wanted)).entries  # type: ignore[arg-type]
+def by_doc(store: Store, comparison_id: str, **wanted: object) -> dict[int, Outcome]:
+    found = store.outcomes(comparison_id, OutcomeFilter(**wanted)).entries  # type: ignore[arg-type]
     return {one.doc_id: one for one in found}
 
 
 async def test_a_run_tells_what_became_of_its_items() -> None:
-    _, comparison, registry = await finished()
-    found = by_doc(registry, comparison.id)
+    _, comparison, store = await finished()
+    found = by_doc(store, comparison.id)
     changes = {doc_id: one.change for doc_id, one in found.items() if one.change is not Change.SAME}
     assert changes == {3: Change.LOSS, 5: Change.GAIN, 8: Change.UNKNOWN}
     assert (found[3].baseline, found[3].candidate) == (1.0, 0.0)
@@ -63,13 +63,13 @@ async def test_a_run_tells_what_became_of_its_items() -> None:
 
 
 async def test_what_was_finished_before_gets_the_same_outcomes() -> None:
-    bench, comparison, registry = await finished()
-    before = by_doc(registry, comparison.id)
+    bench, comparison, store = await finished()
+    before = by_doc(store, comparison.id)
     bench.store.put_scores(comparison.id, list(bench.store.scores(comparison.id)))
-    assert not registry.has_outcomes(comparison.id)
-    assert have_outcomes(bench.store, registry, comparison)
-    assert by_doc(registry, comparison.id) == before
-    assert have_outcomes(bench.store, registry, comparison)
+    assert not store.has_outcomes(comparison.id)
+    assert have_outcomes(bench.store, comparison)
+    assert by_doc(store, comparison.id) == before
+    assert have_outcomes(bench.store, comparison)
 
 
 async def test_what_is_not_finished_has_none() -> None:
@@ -77,7 +77,7 @@ async def test_what_is_not_finished_has_none() -> None:
     with pytest.raises(RunStopped):
         await bench.run()
     (comparison,) = bench.store.list(ComparisonFilter())
-    assert not have_outcomes(bench.store, bench.store.registry, comparison)
+    assert not have_outcomes(bench.store, comparison)
 
 
 def test_the_primary_metric_decides_else_that_of_a_group_else_the_first() -> None:
@@ -109,11 +109,11 @@ async def test_terminal_web_rest_and_report_agree_on_what_decides_in_a_group() -
     says = {3: "3s", 4: "4s", 5: "5."}
     bench = Bench.of(20, Grouped, on=lambda p, s: reply(says.get(int(p[4:]), p[4:])))
     analysis = await bench.run()
-    comparison, registry = bench.store.get(analysis.comparison_id), bench.store.registry
+    comparison, store = bench.store.get(analysis.comparison_id), bench.store
     assert deciding_metrics(comparison.plan.metrics)["sums"].id == "sums/f1,none"
     assert [(one.item, one.metric) for one in flips(bench.store, comparison.id).shown] == [("sums/5", "sums/f1,none")]
-    assert list(by_doc(registry, comparison.id, flipped=True)) == [5]
-    reported = find_flips(bench.store, registry, comparison)
+    assert list(by_doc(store, comparison.id, flipped=True)) == [5]
+    reported = find_flips(bench.store, comparison)
     assert reported is not None
     assert [(one.change.metric, one.item.doc_id) for one in reported.shown] == [("f1,none", 5)]
 

@@ -209,7 +209,7 @@ def test_extracted_answers_are_shown_where_scores_hold_them_and_else_that_they_d
         for one in store.scores(made.comparison.id)
     ]
     store.put_scores(made.comparison.id, found)
-    shown = report_model(store, store.registry, made.comparison.id, Language.ENGLISH)
+    shown = report_model(store, made.comparison.id, Language.ENGLISH)
     assert "not stored" not in said(shown, "flips")
     facts = [fact.text for one in blocks(shown, "flips", Excerpt) for fact in one.facts if fact.label == "extracted"]
     assert facts
@@ -229,14 +229,13 @@ def after_the_data() -> Report:
     rows = tuple(replace(row, margin=0.05) for row in analysis.metrics)
     other = replace(analysis, plan_hash=OTHER, verdict=Verdict.INVALID, reasons=(why, *analysis.reasons), metrics=rows)
     store.put_analysis(other, now=START)
-    registry = store.registry
     signed = SignOff(
         comparison_id=made.comparison.id, plan_hash=made.comparison.plan_hash, analysis_hash="a" * 64,
         verdict=Verdict.EQUIVALENT, signed_by="김민지", note="", override="", obstacles=(), signed_at=START,
     )  # fmt: skip
     entry = AuditEntry(at=START, who="kim@ci", action="comparison.sign-off", subject=made.comparison.id)
-    registry.sign_off(signed, entry=entry)
-    return report_model(store, registry, made.comparison.id, Language.ENGLISH, plan_hash=OTHER)
+    store.sign_off(signed, entry=entry)
+    return report_model(store, made.comparison.id, Language.ENGLISH, plan_hash=OTHER)
 
 
 def test_a_report_under_another_plan_says_so_goes_by_it_and_is_not_signed() -> None:

@@ -290,7 +290,7 @@ def test_excerpts_stand_around_the_first_difference_which_shows_its_white_space(
     answers: tuple[str, str], shared: str, sides: tuple[str, str]
 ) -> None:
     made, _ = sample(texts=answers)
-    found = report_model(made.store, made.store.registry, made.comparison.id, Language.ENGLISH)
+    found = report_model(made.store, made.comparison.id, Language.ENGLISH)
     excerpts = list(blocks(found, "flips", Excerpt))
     assert excerpts
     for one in excerpts:
@@ -303,13 +303,13 @@ def test_without_an_analysis_there_is_no_report() -> None:
     store = fresh_store()
     store.create(made.comparison, made.items)
     with pytest.raises(InvalidValue, match="no analysis yet"):
-        report_model(store, store.registry, made.comparison.id, Language.ENGLISH)
+        report_model(store, made.comparison.id, Language.ENGLISH)
 
 
 def test_who_signed_off_is_on_record_with_the_reason_of_an_override() -> None:
     made, _ = sample()
     store = copy_of(made.store)
-    before = report_model(store, store.registry, made.comparison.id, Language.ENGLISH)
+    before = report_model(store, made.comparison.id, Language.ENGLISH)
     assert not list(blocks(before, "signoff", Bullets))
     signed = SignOff(
         comparison_id=made.comparison.id, plan_hash=made.comparison.plan_hash, analysis_hash="5ea1" * 16,
@@ -317,12 +317,12 @@ def test_who_signed_off_is_on_record_with_the_reason_of_an_override() -> None:
         obstacles=(Reason("verdict-is", {"verdict": Verdict.INCONCLUSIVE}),), signed_at=START,
     )  # fmt: skip
     entry = AuditEntry(at=START, who="kim@ci", action="comparison.sign-off", subject=made.comparison.id)
-    store.registry.sign_off(signed, entry=entry)
+    store.sign_off(signed, entry=entry)
     for language, words in (
         (Language.ENGLISH, ("EQUIVALENT", "the verdict is INCONCLUSIVE")),
         (Language.KOREAN, ("동등", "판단 보류", "승인")),
     ):
-        found = report_model(store, store.registry, made.comparison.id, language)
+        found = report_model(store, made.comparison.id, language)
         (record,) = next(blocks(found, "signoff", Bullets)).items
         for part in ("김민지", "release 12", "the customer waits", "5ea1" * 16, *words):
             assert part in record

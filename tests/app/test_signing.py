@@ -77,7 +77,7 @@ async def test_what_stands_in_the_way_refuses_a_sign_off_unless_a_reason_is_give
     done = await finish(**changes)
     with pytest.raises(SignOffRefused, match=obstacle):
         done.sign()
-    assert not done.store.registry.signoffs(done.id)
+    assert not done.store.signoffs(done.id)
     signed = done.sign(override="the customer waits")
     assert signed.override == "the customer waits"
     assert any(obstacle in one for one in english(signed.obstacles))
@@ -88,8 +88,8 @@ async def test_a_passing_pinned_comparison_is_signed_off_on_record(finish: Finis
     signed = done.sign(note="release 12")
     assert (signed.verdict, english(signed.obstacles), signed.note) == (Verdict.EQUIVALENT, (), "release 12")
     assert signed.analysis_hash == done.store.seals(done.id)[-1].seal
-    assert list(done.store.registry.signoffs(done.id)) == [signed]
-    (entry,) = done.store.registry.audit().entries
+    assert list(done.store.signoffs(done.id)) == [signed]
+    (entry,) = done.store.audit().entries
     assert (entry.who, entry.action, entry.subject) == ("kim@ci", "comparison.sign-off", done.id)
     assert entry.details["as"] == "Kim Minji"
 
@@ -110,7 +110,7 @@ async def test_a_sign_off_says_what_can_be_kept_and_shown(finish: Finish, texts:
     with pytest.raises(InvalidValue, match=says) as caught:
         done.sign(**texts)
     assert set(caught.value.details["fields"]) == set(texts)  # type: ignore[call-overload]
-    assert not done.store.registry.signoffs(done.id)
+    assert not done.store.signoffs(done.id)
 
 
 def test_what_has_no_verdict_is_not_signed_off(tmp_path: Path) -> None:

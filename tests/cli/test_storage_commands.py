@@ -77,7 +77,7 @@ def test_prune_deletes_what_is_old_and_says_so(qualab: Command, store: Store) ->
     assert (done.code, done.out) == (0, dry.out.replace("would delete", "deleted"))
     assert listed(qualab) == ["new", "other"]
     assert qualab("prune", "--older-than", "90d", "--label", "nightly").out == "deleted 0, kept 0\n"
-    (entry,) = store.registry.audit().entries
+    (entry,) = store.audit().entries
     assert (entry.action, entry.subject, entry.details["label"]) == ("comparison.prune", "old", "nightly")
     assert "@" in entry.who
 
@@ -86,7 +86,7 @@ def test_prune_keeps_what_is_signed_off_what_runs_and_what_waits(qualab: Command
     ask_for(store, "given-back", at=NOW - OLD)
     for comparison_id in ("signed", "running", "dead", "given-back"):
         store.create(make_comparison(comparison_id, created_at=NOW - OLD), [])
-    store.registry.sign_off(make_signoff(comparison_id="signed"), entry=make_entry())
+    store.sign_off(make_signoff(comparison_id="signed"), entry=make_entry())
     store.claim("dead", runner="elsewhere:1:b", now=NOW - OLD, stale_after_s=30)
     store.claim("running", runner="elsewhere:1:a", now=datetime.now(UTC), stale_after_s=30)
     for comparison_id in ("queued", "failed"):

@@ -17,7 +17,7 @@ REGISTRIES = [
     for name in (
         ("pypi", "org"),
         ("pythonhosted", "org"),
-        ("registry", "npmjs", "org"),
+        ("store", "npmjs", "org"),
         ("deb", "debian", "org"),
         ("archive", "ubuntu", "com"),
     )

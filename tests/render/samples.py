@@ -64,14 +64,14 @@ def _reply(text: str) -> Reply:
 @cache
 def report(language: Language = Language.ENGLISH) -> Report:
     made, _ = sample()
-    return report_model(made.store, made.store.registry, made.comparison.id, language)
+    return report_model(made.store, made.comparison.id, language)
 
 
 @cache
 def hostile_report(language: Language = Language.ENGLISH) -> Report:
     shared, off, on = HOSTILE
     made, _ = sample(texts=(shared + off, shared + on))
-    return report_model(made.store, made.store.registry, made.comparison.id, language)
+    return report_model(made.store, made.comparison.id, language)
 
 
 def metrics_of(model: Report) -> Table:

@@ -1,4 +1,4 @@
-"""What every registry does with tokens, with the record of who did what, and with sign-offs."""
+"""What every store does with tokens, with the record of who did what, and with sign-offs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every registry does with items: what became of them, and one with all that belongs to it."""
+"""What every store does with items: what became of them, and one with all that belongs to it."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
         elif summary.stop_reason:
             trouble = words.notice(RunStopped.code, summary.stop_reason)
         if summary.verdict is not None:
-            report = report_model(store, store, summary.id, words.language)
+            report = report_model(store, summary.id, words.language)
             on_screen = tuple(one for one in report.sections if one.id != "signoff")  # filled in with a pen
             report = replace(report, sections=on_screen)
         return page(

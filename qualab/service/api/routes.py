@@ -410,7 +410,7 @@ async def report(
 
     def job() -> bytes:
         found = reading.analysis_of(call.context, comparison_id)
-        model = report_model(call.context.store, call.context.store, found.comparison_id, lang)
+        model = report_model(call.context.store, found.comparison_id, lang)
         return bootstrap.renderer(report_format)(model)
 
     headers = {
