@@ -119,7 +119,7 @@ def test_a_plan_file_holds_the_pins_and_runs_where_the_folder_is_not(
     for job in ("run", "preflight"):
         stopped = qualab(job, "plan.yaml", *urls)
         assert stopped.code == 4
-        assert "checkpoint's hash is sha256:" in stopped.err + stopped.out
+        assert "checkpoint hash is sha256:" in stopped.err + stopped.out
     declared = qualab("run", "plan.yaml", *urls, "--checkpoint", "")
     assert declared.code == 3, declared.err
     assert f"{frozen['plan']['pins']['checkpoint_hash'][:19]} (declared)" in declared.out
