@@ -131,7 +131,7 @@ async def test_a_revision_of_the_engine_that_is_not_the_plans_stops() -> None:
     for arm in (bench.baseline, bench.candidate):
         arm.model_root = f"/cache/snapshots/{OTHER}/"
     assert [english(one.what) for one in (await look(bench, **PINNED)).stopping] == [
-        f"the {arm}'s checkpoint's revision is {OTHER} (the engine), and the plan's is {COMMIT}"
+        f"the {arm}'s checkpoint revision is {OTHER} (the engine), and the plan's is {COMMIT}"
         for arm in ("baseline", "candidate")
     ]
 
@@ -156,7 +156,7 @@ async def test_a_frozen_plans_checkpoint_is_compared_with_the_folder_here(tmp_pa
     frozen = bench.store.get(before.comparison_id).plan
     assert frozen.pins.checkpoint_hash == A
     here, elsewhere = experiment(image=IMAGE, checkpoint=str(tmp_path)), experiment(image=IMAGE)
-    with pytest.raises(PairDiffers, match=f"the baseline's checkpoint's hash is {B} .*, and the plan's is {A}"):
+    with pytest.raises(PairDiffers, match=f"the baseline's checkpoint hash is {B} .*, and the plan's is {A}"):
         await start(other.services, here, keys={}, progress=QuietProgress(), frozen=frozen)
     done = await start(other.services, elsewhere, keys={}, progress=QuietProgress(), frozen=frozen)
     assert done.plan_hash == before.plan_hash

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from qualab.bootstrap import task_catalog
 from qualab.errors import ComparisonNotFound, InvalidValue, PairDiffers, PlanChanged, RunStopped
 from qualab.imports.import_ import ImportRequest
 from qualab.imports.import_ import compare_runs as compare_stored
@@ -181,7 +182,7 @@ async def test_the_same_text_with_another_score_is_the_scorer_s_and_mended_by_sc
 
 def compare_runs(bench: Bench, baseline: str, candidate: str, **wanted: Any) -> Analysis:
     request = ImportRequest(**wanted)
-    return compare_stored(bench.store, lambda name: None, baseline, candidate, request, now=bench.clock.now())
+    return compare_stored(bench.store, task_catalog(), baseline, candidate, request, now=bench.clock.now())
 
 
 async def test_two_candidates_of_two_comparisons() -> None:
