@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -17,7 +18,7 @@ from qualab.analysis.looks import LookData, take_look
 from qualab.analysis.samples import Scores, Streams, layout_of, scores_hash
 from qualab.analysis.scoring import seen_scores
 from qualab.analysis.summaries import Unanswered
-from qualab.errors import QualabError, RunStopped, StoreError
+from qualab.errors import QualabError, RunStopped
 from qualab.model.canonical import body_hash, encode_body
 from qualab.model.comparison import Look
 from qualab.model.engine import Counters, Segment
@@ -171,13 +172,19 @@ def jobs(item: Item, *, seed: int, repeats: int) -> Iterator[Job]:
 
 
 async def _ask(run: Run, arms: Sequence[Arm], recorder: Recorder, feeding: Coroutine[Any, Any, None]) -> None:
-    """Asks what a feeder puts into the arms' queues, and records it."""
+    """Asks what a feeder puts into the arms' queues, and records it, giving signs of life meanwhile."""
     try:
-        async with alive(run), asyncio.TaskGroup() as asking:
-            asking.create_task(feeding)
-            for arm in arms:
-                for _ in range(arm.concurrency):
-                    asking.create_task(_work(arm, recorder, run))
+        async with asyncio.TaskGroup() as group:
+            beating = group.create_task(_beat(run))
+            async with asyncio.TaskGroup() as asking:
+                asking.create_task(feeding)
+                for arm in arms:
+                    for _ in range(arm.concurrency):
+                        asking.create_task(_work(arm, recorder, run))
+            beating.cancel()
+    except BaseExceptionGroup as errors:
+        leaves = list(_leaves(errors))
+        raise next((error for error in leaves if isinstance(error, QualabError)), leaves[0]) from errors
     finally:
         await recorder.flush()
     for arm in arms:  # a resumed run asks a part of the plan: that all of it fails is for the analysis to judge
@@ -222,26 +229,36 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-@asynccontextmanager
-async def alive(run: Run) -> AsyncIterator[None]:
-    """Gives signs of life meanwhile. Raises what ends it, and ComparisonBusy when another process has taken over."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            beating = group.create_task(_beat(run))
-            yield
-            beating.cancel()
-    except BaseExceptionGroup as errors:
-        leaves = list(_leaves(errors))
-        raise next((error for error in leaves if isinstance(error, QualabError)), leaves[0]) from errors
-
-
 async def _beat(run: Run) -> None:
-    services = run.services
+    """Beats until it is cancelled. Raises ComparisonBusy when another process has taken over."""
     while True:
-        await asyncio.sleep(services.pulse.every_s)
-        with suppress(StoreError):  # what is stored next says so
-            now = services.clock.now()
-            await asyncio.to_thread(services.store.heartbeat, run.id, runner=services.runner, now=now)
+        await asyncio.sleep(run.services.pulse.every_s)
+        await asyncio.to_thread(_heartbeat, run)
+
+
+def _heartbeat(run: Run) -> None:
+    run.services.store.heartbeat(run.id, runner=run.services.runner, now=run.services.clock.now())
+
+
+@contextmanager
+def kept_alive(run: Run) -> Iterator[None]:
+    """Beats from a thread of its own while something else takes minutes."""
+    ended = threading.Event()
+
+    def beats() -> None:
+        while not ended.wait(run.services.pulse.every_s):
+            try:
+                _heartbeat(run)
+            except QualabError:  # taken over, or no database: what is stored next says so
+                return
+
+    thread = threading.Thread(target=beats, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 async def in_thread(services: PairServices, job: Callable[[], T]) -> T:
@@ -311,11 +328,17 @@ SMALLEST_TO_PART = 30
 """Items of a task, from which on its first third can be told from its last."""
 
 
-def stretches(items: Sequence[Item], *, stages: Sequence[int]) -> Iterator[tuple[str, int, int]]:
-    """Task, part and end of items that are asked one after the other: generations in thirds of a large enough task.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Items of one task that are asked one after the other."""
 
-    `stages` end at these places.
-    """
+    task: str
+    part: int
+    end: int
+
+
+def stretches(items: Sequence[Item], *, stages: Sequence[int]) -> Iterator[Stretch]:
+    """`items` task by task, generations in thirds where a task is large enough. `stages` end at these places."""
     totals, seen = Counter(item.task for item in items), Counter[str]()
     for start, end in zip((0, *stages), stages, strict=False):
         for (task, kind), block in groupby(items[start:end], key=lambda item: (item.task, item.kind)):
@@ -325,7 +348,7 @@ def stretches(items: Sequence[Item], *, stages: Sequence[int]) -> Iterator[tuple
                 part = seen[task] * N_PARTS // total if total >= SMALLEST_TO_PART else 0
                 ends[part] = item.position + 1
                 seen[task] += 1
-            yield from ((task, part, end) for part, end in ends.items())
+            yield from (Stretch(task=task, part=part, end=end) for part, end in ends.items())
 
 
 async def observation_pauses(run: Run, arms: Sequence[Arm]) -> list[Pause]:
@@ -340,7 +363,7 @@ async def observation_pauses(run: Run, arms: Sequence[Arm]) -> list[Pause]:
     if not any(last[1].values()):
         return []
 
-    async def ended(task: str, part: int) -> bool:
+    async def ended(stretch: Stretch) -> bool:
         """Stores what the stretch that has ended did to the counters."""
         nonlocal last
         (began_at, before, sent), last = last, await look()
@@ -349,8 +372,8 @@ async def observation_pauses(run: Run, arms: Sequence[Arm]) -> list[Pause]:
             if attempts:
                 segment = Segment(
                     arm=arm.name,
-                    task=task,
-                    part=part,
+                    task=stretch.task,
+                    part=stretch.part,
                     began_at=began_at,
                     ended_at=last[0],
                     before=before[arm.name],
@@ -362,8 +385,7 @@ async def observation_pauses(run: Run, arms: Sequence[Arm]) -> list[Pause]:
         return True
 
     ends = stage_ends(run.items, n_stages=looks.n_looks if looks else 1)
-    parts = stretches(run.items, stages=ends)
-    return [Pause(end=end, then=partial(ended, task, part)) for task, part, end in parts]
+    return [Pause(end=one.end, then=partial(ended, one)) for one in stretches(run.items, stages=ends)]
 
 
 LOOK_SAYS = {
@@ -387,22 +409,23 @@ def look_pauses(run: Run) -> list[Pause]:
     scores, unanswered, unscored = Scores(), Unanswered(), list(zip((0, *ends), ends, strict=False))
 
     def look(number: int) -> Look:
-        while looks.n_looks - len(unscored) < number:  # stage by stage, so that a resumed run reads the same scores
-            stage = range(*unscored.pop(0))
-            for score in seen_scores(services.store, run.id, run.tasks, run.items, unanswered.add, positions=stage):
-                scores.add(score, run.items[score.position].task)
-        items = run.items[: ends[number - 1]]
-        layout = layout_of(run.plan, items, left_out=unanswered.same_in_both)
-        data = LookData(
-            plan=run.plan,
-            looks=looks,
-            scores=scores,
-            layout=layout,
-            streams=Streams.of(run.comparison.plan_hash),
-            number=number,
-            before=taken,
-        )
-        return take_look(data, n_items=len(items), input_hash=scores_hash(scores, layout).hexdigest())
+        with kept_alive(run):
+            while looks.n_looks - len(unscored) < number:  # stage by stage, so that a resumed run reads the same scores
+                stage = range(*unscored.pop(0))
+                for score in seen_scores(services.store, run.id, run.tasks, run.items, unanswered.add, positions=stage):
+                    scores.add(score, run.items[score.position].task)
+            items = run.items[: ends[number - 1]]
+            layout = layout_of(run.plan, items, left_out=unanswered.same_in_both)
+            data = LookData(
+                plan=run.plan,
+                looks=looks,
+                scores=scores,
+                layout=layout,
+                streams=Streams.of(run.comparison.plan_hash),
+                number=number,
+                before=taken,
+            )
+            return take_look(data, n_items=len(items), input_hash=scores_hash(scores, layout).hexdigest())
 
     async def goes_on(number: int) -> bool:
         """Takes the look after this stage where it has not been taken; whether anything is left to ask."""

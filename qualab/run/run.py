@@ -22,7 +22,7 @@ from qualab.model.items import Item, Reply, generations, n_requests
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus, RequestKind
 from qualab.model.plan import PinFound, Plan
 from qualab.model.ports import Progress
-from qualab.run.ask import alive, ask_all, ask_noise, in_thread, looked_to
+from qualab.run.ask import ask_all, ask_noise, in_thread, kept_alive, looked_to
 from qualab.run.pins import find_pins, pin_findings
 from qualab.run.preflight import (
     BASELINE,
@@ -309,7 +309,7 @@ async def _reopened(
             else:
                 against = ", against what was seen of the baseline" if CANDIDATE in endpoints else ""
                 progress.phase(f"Checking the {next(iter(endpoints))}{against}")
-            async with alive(run):
+            with kept_alive(run):
                 await _check_again(run, here)
             yield run
 
@@ -392,11 +392,11 @@ async def _to_the_end(run: Run) -> Analysis:
     store = run.services.store
 
     def analysed() -> Analysis:
-        summary = score_answers(store, run.id, run.tasks, run.items, run.tasks.metrics)
-        return analyse(store, run.comparison, run.tasks, run.items, summary)
+        with kept_alive(run):
+            summary = score_answers(store, run.id, run.tasks, run.items, run.tasks.metrics)
+            return analyse(store, run.comparison, run.tasks, run.items, summary)
 
-    async with alive(run):
-        analysis = await in_thread(run.services, analysed)
+    analysis = await in_thread(run.services, analysed)
     store.put_analysis(analysis, now=run.services.clock.now())
     return analysis
 

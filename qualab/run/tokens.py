@@ -20,7 +20,7 @@ from qualab.model.comparison import Comparison
 from qualab.model.engine import FirstTokens, FirstTokensSeen, PairKind, TokenizedBy, TokensLack, first_tokens_seen
 from qualab.model.items import Item
 from qualab.model.names import ArmName, RequestKind
-from qualab.run.ask import alive
+from qualab.run.ask import kept_alive
 from qualab.run.prepare import Run, token_ids
 from qualab.stats.noise import first_difference
 
@@ -61,7 +61,7 @@ async def count_tokens(run: Run) -> None:
     comparison, store = run.comparison, run.services.store
     if not any(task.kind is RequestKind.GENERATION for task in run.plan.tasks):
         return
-    async with alive(run):
+    with kept_alive(run):
         pairs = await asyncio.to_thread(differing_pairs, store, comparison, run.items)
         by = TokenizedBy.BASELINE if ArmName.BASELINE in run.endpoints else TokenizedBy.CANDIDATE
         by = TokenizedBy.NAMED if comparison.local.get("tokenizer") else by
