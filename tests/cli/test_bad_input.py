@@ -227,3 +227,35 @@ def test_a_pair_file_in_place_of_an_experiment_names_its_flag(qualab: Command, t
     path = tmp_path / "pair.yaml"
     assert qualab("pair", "init", str(path)).code == 0
     fails(qualab("run", str(path)), 2, "is the file of a pair", f"--managed {path}")
+
+
+def test_broken_task_yaml(qualab: Command, arms: list[str], tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "mine.yaml").write_text("task: mine\noutput_type: nonsense\n", encoding="utf-8")
+    fails(qualab("run", *arms, "--tasks", "mine", "--include_path", tmp_path / "mine"), 2, "mine")
+
+
+def test_a_database_of_a_newer_schema(qualab: Command, tmp_path: Path) -> None:
+    assert qualab("list").code == 0
+    with sqlite3.connect(tmp_path / "qualab.db") as database:
+        database.execute("update alembic_version set version_num = '9999'")
+    fails(qualab("list"), 5, "newer")
+
+
+def test_a_database_folder_that_cannot_be_made(qualab: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    fails(qualab("list", "--db", tmp_path / "file" / "qualab.db"), 5, "file")
+
+
+def test_a_tokenizer_that_is_nowhere(qualab: Command, arms: list[str], tmp_path: Path) -> None:
+    data = copa(tmp_path / "data")
+    asked = ("--tasks", "kobest_copa", "--data-dir", data, "--tokenizer", "nowhere/tokenizer.json")
+    fails(qualab("run", *arms, *asked), 2, "No tokenizer at nowhere/tokenizer.json")
+
+
+def test_a_reader_that_leaves_is_no_regression() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = on(writing, *COUNTS)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")

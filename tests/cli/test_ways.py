@@ -1,4 +1,4 @@
-"""The two ways that docs/architecture.md draws: they are short, and they are the ways that a run really takes."""
+"""The two ways that docs/architecture.md draws: they are short, and a run enters every step."""
 
 from __future__ import annotations
 
