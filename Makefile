@@ -27,8 +27,8 @@ schemas: $(STAMPS)/schemas ## add the schemas of Kubernetes, for the test of its
 demo: setup ## compare a small real model, drafter off and on, over 240 items
 	@$(BIN)/qualab demo
 
-test: setup ## run the tests (ARGS='-k name' selects)
-	@$(BIN)/python -m pytest -m 'not simulation' $(ARGS)
+test: setup ## run the tests on two cores (ARGS='-k name' selects)
+	@$(BIN)/python -m pytest -m 'not simulation' -n 2 --dist loadfile $(ARGS)
 
 simulate: setup ## run the seeded simulations of error rates and power (minutes)
 	@$(BIN)/python -m pytest -m simulation $(ARGS)

@@ -91,7 +91,7 @@ DEAD = 2**22 + 1
     ("runner", "is_free"),
     [
         (f"{HOST}:{DEAD}:x", True),
-        (f"{HOST}:{os.getpid()}:x", False),
+        pytest.param(f"{HOST}:{os.getpid()}:x", False, id="this-process"),
         (f"not-{HOST}:{DEAD}:x", False),
         ("", False),
         ("odd", False),
