@@ -5,16 +5,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
+from pydantic import computed_field
+
 from qualab.errors import ComparisonBusy, ComparisonNotFound, ComparisonSignedOff, InvalidValue
-from qualab.model.comparison import Analysis, MetricResult
+from qualab.model.items import JsonObject
 from qualab.model.names import ComparisonStatus, Verdict
-from qualab.model.reason import Reason
 from qualab.model.wording import storable_text
 
 R = TypeVar("R")
@@ -90,7 +91,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSummary:
-    """One comparison without its plan: a line of a list."""
+    """One comparison without its plan: a line of a list, and what CI polls."""
 
     id: str
     status: ComparisonStatus
@@ -113,50 +114,19 @@ class ComparisonSummary:
     """What kept a worker from running it: code, message, hint; empty otherwise."""
     n_items_asked: int | None = None
     """Items that were asked where a look ended the run; None where all are."""
+    experiment: JsonObject | None = None
+    """What the service was asked for; only where one comparison is read, and none at a command line."""
+
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
+    @property
+    def has_ended(self) -> bool:
+        """True where nothing more happens by itself."""
+        return self.status.has_ended
 
     @property
     def is_requested(self) -> bool:
         """True where the service was asked for it: workers run it."""
         return bool(self.created_by)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictSummary:
-    """A verdict as CI polls it."""
-
-    id: str
-    status: ComparisonStatus
-    has_ended: bool
-    verdict: Verdict | None
-    plan_hash: str
-    label: str
-    model: str
-    finished_at: datetime | None
-    stop_reason: str
-    error: Mapping[str, str]
-
-    @classmethod
-    def of(cls, summary: ComparisonSummary) -> VerdictSummary:
-        """Shorten a summary."""
-        names = (one.name for one in fields(cls) if one.name != "has_ended")
-        return cls(has_ended=summary.status.has_ended, **{name: getattr(summary, name) for name in names})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsSummary:
-    """The result table with its verdict, reasons and caveats."""
-
-    comparison_id: str
-    plan_hash: str
-    verdict: Verdict
-    reasons: tuple[Reason, ...]
-    caveats: tuple[Reason, ...]
-    metrics: tuple[MetricResult, ...]
-
-    @classmethod
-    def of(cls, analysis: Analysis) -> MetricsSummary:
-        """Shorten an analysis."""
-        return cls(**{field.name: getattr(analysis, field.name) for field in fields(cls)})
 
 
 class ListOrder(StrEnum):

@@ -64,12 +64,12 @@ class Caller:
     token_id: str
     """Empty where none is needed."""
 
-    def check(self, request: Scope) -> None:
+    def check(self, needed: Scope) -> None:
         """Raises Forbidden."""
-        if not self.scope.allows(request):
+        if not self.scope.allows(needed):
             raise Forbidden(
-                f"This needs the scope {request.value}; the token has {self.scope.value}",
-                hint=f"Create one: qualab token create NAME --scope {request.value}",
+                f"This needs the scope {needed.value}; the token has {self.scope.value}",
+                hint=f"Create one: qualab token create NAME --scope {needed.value}",
             )
 
 
@@ -78,7 +78,7 @@ LOOPBACK_CALLER = Caller(name="loopback", scope=Scope.ADMIN, token_id="")
 
 
 def create_token(store: Store, *, name: str, scope: Scope, lifetime: timedelta | None, by: Actor) -> tuple[Token, str]:
-    """A new token, and its text, which is shown once and kept nowhere. Raises InvalidValue."""
+    """Make a token, and its text, which is shown once and stored nowhere. Raises InvalidValue."""
     if not name.strip() or len(name) > MAX_NAME or storable_text(name) != name or not name.isprintable():
         raise InvalidValue(f"The name of a token must be 1 to {MAX_NAME} printable characters", hint="As ci-nightly")
     if lifetime is not None and lifetime <= timedelta(0):
@@ -92,30 +92,20 @@ def create_token(store: Store, *, name: str, scope: Scope, lifetime: timedelta |
 
 
 def new_text() -> str:
-    """What a caller presents as a token."""
+    """Make the text that a caller presents as a token."""
     return f"qlb_{secrets.token_hex(6)}.{secrets.token_urlsafe(32)}"
 
 
 def token_of(text: str, *, name: str, scope: Scope, now: datetime) -> Token:
-    """The token of such a text; it never expires. Raises InvalidValue, the text not repeated."""
-    found = FORM.fullmatch(text)
-    if found is None:
+    """Read a token that never expires. Raises InvalidValue, which does not repeat the text."""
+    parts = FORM.fullmatch(text)
+    if parts is None:
         raise InvalidValue(f"{name} holds no token", hint="Write what `qualab token generate` prints into it")
-    return Token(id=found[1], name=name, digest=digest_of(found[2]), scope=scope, created_at=now, expires_at=None)
-
-
-def revoke_token(store: Store, token_id: str, *, by: Actor) -> None:
-    """From now on. Raises TokenNotFound."""
-    store.revoke_token(token_id, entry=by.entry("token.revoke", token_id))
-
-
-def valid_tokens(store: Store, now: datetime) -> Sequence[Token]:
-    """Those that open something."""
-    return [token for token in store.tokens() if token.is_valid(now)]
+    return Token(id=parts[1], name=name, digest=digest_of(parts[2]), scope=scope, created_at=now, expires_at=None)
 
 
 def digest_of(secret: str) -> bytes:
-    """SHA-256: the secret has 256 random bits, which nobody guesses, so that a slow hash would add nothing."""
+    """Hash a secret by SHA-256: it has 256 random bits, so that a slow hash would add nothing."""
     return hashlib.sha256(secret.encode()).digest()
 
 
@@ -177,9 +167,9 @@ class ReferencedSecrets:
         kind, _, name = reference.partition(":")
         if kind not in ("env", "file") or not name:
             raise SecretForbidden("A key is given as a value: only a reference to it may be sent", hint=HINT)
-        if not (any(fnmatchcase(name, one) for one in self._env) if kind == "env" else lies_in(name, self._folders)):
-            what = "variable" if kind == "env" else "file"
-            raise SecretForbidden(f"A key refers to a {what} that requests may not name", hint=HINT)
+        is_file = kind == "file"
+        if not (lies_in(name, self._folders) if is_file else any(fnmatchcase(name, each) for each in self._env)):
+            raise SecretForbidden("A key refers to a variable or file that requests may not name", hint=HINT)
 
     def read(self, reference: str) -> str:
         """Raises SecretForbidden."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from qualab.errors import ScoringTimedOut, StillLoading, TooManyRequests
 from qualab.harness.process import Harness, LoadedTasks
@@ -60,10 +61,10 @@ class Planner:
         self._monotonic_s = monotonic_s
         self._lock = threading.RLock()
         self._at_once = threading.Semaphore(AT_ONCE)
-        self._threads: dict[str, ThreadPoolExecutor] = {}
+        self._turns: WeakValueDictionary[str, threading.Semaphore] = WeakValueDictionary()
         """One of each caller who waits, so that none keeps another waiting."""
-        self._n_waiting: Counter[str] = Counter()
-        self._plans: OrderedDict[str, tuple[float, Future[Any]]] = OrderedDict()
+        self._plans: OrderedDict[str, tuple[float, str, Future[Any]]] = OrderedDict()
+        """With the time of asking, and the caller."""
         self._tasks: OrderedDict[str, tuple[float, LoadedTasks]] = OrderedDict()
         """By their options, with the time of loading; not those that are in use."""
 
@@ -75,12 +76,14 @@ class Planner:
         *,
         checkpoint_hash: str = "",
         caller: str = "",
-        most_tasks: int | None = None,
     ) -> Planning:
-        """Raises what loading and planning raise, TooManyTasks; StillLoading where that takes longer than may be
-        waited for, or the caller has too many plans waiting."""
+        """Compute a plan, or return it where it is known.
+
+        Raises what loading and planning raise; StillLoading where that takes too long; TooManyRequests where the caller
+        has too many plans waiting.
+        """
         plain = experiment.model_copy(update=NO_PLACES)
-        options = replace(task_options(plain), most_tasks=min(self._max_tasks, most_tasks or self._max_tasks))
+        options = replace(task_options(plain), most_tasks=self._max_tasks)
         key = canonical_json([plain, options, given, pilot, checkpoint_hash])
 
         def plan() -> Planning:
@@ -91,8 +94,7 @@ class Planner:
         return self._result(key, caller, plan, names=experiment.tasks, timeout_s=self._timeout_s)
 
     def with_tasks(self, options: TaskOptions, job: Callable[[LoadedTasks], T], *, name: str, timeout_s: float) -> T:
-        """What `job`, which `name` tells from others, makes of these tasks. Raises what loading and the job raise;
-        StillLoading where that takes longer than this, and goes on."""
+        """Run a job, which `name` tells from others, on these tasks. Raises as `planned`."""
         key = canonical_json(["tasks", options, name])
 
         def with_loaded() -> T:
@@ -103,12 +105,6 @@ class Planner:
         with self._lock:
             self._plans.pop(key, None)  # a page is shown once
         return found
-
-    def close(self) -> None:
-        """Begins nothing more."""
-        with self._lock:
-            for thread in self._threads.values():
-                thread.shutdown(wait=False, cancel_futures=True)
 
     def _result(self, key: str, caller: str, job: Callable[[], T], *, names: tuple[str, ...], timeout_s: float) -> T:
         try:
@@ -123,33 +119,27 @@ class Planner:
     def _begun(self, key: str, caller: str, job: Callable[[], T]) -> Future[T]:
         with self._lock:
             now = self._monotonic_s()
-            kept = self._plans.get(key)
-            if kept is not None and now - kept[0] < KEPT_S and not _has_failed(kept[1]):
-                return kept[1]
-            if self._n_waiting[caller] > MOST_WAITING:
+            asked_at, _, known = self._plans.get(key, (0.0, "", None))
+            if known is not None and now - asked_at < KEPT_S and not _has_failed(known):
+                return known
+            if sum(own == caller and not future.done() for _, own, future in self._plans.values()) > MOST_WAITING:
                 raise TooManyRequests(
                     f"{MOST_WAITING} plans are waiting already", hint="Try again", retry_after_s=RETRY_AFTER_S
                 )
-            if caller not in self._threads:
-                self._threads[caller] = ThreadPoolExecutor(1, thread_name_prefix="planning")
-            self._n_waiting[caller] += 1
-            future = self._threads[caller].submit(self._run, caller, job)
-            self._plans[key] = (now, future)
+            turn, future = self._turns.setdefault(caller, threading.Semaphore()), Future[T]()
+            threading.Thread(target=self._run, args=(future, turn, job), daemon=True).start()
+            self._plans[key] = (now, caller, future)
             self._plans.move_to_end(key)
-            while len(self._plans) > KEPT_PLANS:
+            if len(self._plans) > KEPT_PLANS:
                 self._plans.popitem(last=False)
             return future
 
-    def _run(self, caller: str, job: Callable[[], T]) -> T:
-        try:
-            with self._at_once:
-                return job()
-        finally:
-            with self._lock:
-                self._n_waiting[caller] -= 1
-                if not self._n_waiting[caller]:
-                    del self._n_waiting[caller]
-                    self._threads.pop(caller).shutdown(wait=False)
+    def _run(self, future: Future[T], turn: threading.Semaphore, job: Callable[[], T]) -> None:
+        with turn, self._at_once:
+            try:
+                future.set_result(job())
+            except BaseException as error:
+                future.set_exception(error)
 
     @contextmanager
     def _loaded(self, options: TaskOptions) -> Iterator[LoadedTasks]:
@@ -177,4 +167,4 @@ class Planner:
 
 def _has_failed(future: Future[Any]) -> bool:
     """Check whether another try may do better."""
-    return future.done() and (future.cancelled() or not isinstance(future.exception(), ScoringTimedOut | type(None)))
+    return future.done() and not isinstance(future.exception(), ScoringTimedOut | type(None))

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TypeVar
+from itertools import count
 
 from qualab.bootstrap import new_loop
 from qualab.clock import SharedClock
@@ -39,7 +39,6 @@ LASTING = (SchemaMismatch, StoreFull, StoreReadOnly)
 END_WITHIN_S = 20.0
 """For what is being run when a worker is asked to end."""
 FOREVER_S = 365 * 86_400.0
-T = TypeVar("T")
 log = logging.getLogger("qualab.worker")
 
 
@@ -64,36 +63,31 @@ async def carry_out(context: Context, comparison_id: str) -> None:
 
     While the database is away it waits. It stops without a trace where another runner has taken over.
     """
-    services, pauses = context.services, _Pauses()
-    while True:
-        try:
-            await _run(context, comparison_id)
-            return
-        except ComparisonBusy as busy:
-            log.warning("comparison %s was taken over: %s", comparison_id, busy.message)
-            return
-        except ComparisonNotFound:
-            log.warning("comparison %s was deleted", comparison_id)
-            return
-        except StoreError as failure:
-            if await pauses.after(failure):
-                continue
-            error: QualabError = failure
-        except QualabError as failure:
-            error = failure
-        except Exception as failure:
-            log.exception("comparison %s failed unexpectedly", comparison_id)
-            error = QualabError(f"qualab failed: {failure!r}", hint="This is a bug: see the log")
-        break
+    services = context.services
+    try:
+        await _patiently(lambda: _run(context, comparison_id))
+        return
+    except (ComparisonBusy, ComparisonNotFound) as lost:
+        log.warning("comparison %s was taken over or deleted: %s", comparison_id, lost.message)
+        return
+    except QualabError as failure:
+        error = failure
+    except Exception as failure:
+        log.exception("comparison %s failed unexpectedly", comparison_id)
+        error = QualabError(f"qualab failed: {failure!r}", hint="This is a bug: see the log")
     document = {"code": error.code, "message": error.message, "hint": error.hint}
-    await _persistently(lambda: services.store.fail(comparison_id, runner=services.runner, error=document))
+
+    async def fail() -> None:
+        services.store.fail(comparison_id, runner=services.runner, error=document)
+
+    await _patiently(fail)
 
 
 async def _run(context: Context, comparison_id: str) -> None:
     services, store = context.services, context.store
     if not store.hold(comparison_id, runner=services.runner, now=services.clock.now()):
         raise ComparisonBusy("it is another worker's, or was cancelled")
-    summary, document = context.store.summary(comparison_id), store.request(comparison_id)
+    summary, document = store.summary(comparison_id), store.request(comparison_id)
     if summary.status is ComparisonStatus.FINISHED or document is None:
         return
     request = context.read_document(document)
@@ -112,31 +106,17 @@ async def _run(context: Context, comparison_id: str) -> None:
     )
 
 
-class _Pauses:
-    """Wait ever longer while the database is away."""
-
-    def __init__(self) -> None:
-        self._n_failures = 0
-
-    async def after(self, error: StoreError) -> bool:
-        """Wait; False where that is in vain."""
-        self._n_failures += 1
-        if isinstance(error, LASTING) or self._n_failures > MOST_FAILURES:
-            return False
-        log.warning("%s", error.message)
-        await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (self._n_failures - 1), LONGEST_PAUSE_S))
-        return True
-
-
-async def _persistently(call: Callable[[], T]) -> T:
-    """Call again where the database is away."""
-    pauses = _Pauses()
-    while True:
+async def _patiently(call: Callable[[], Awaitable[None]]) -> None:
+    """Call again, ever more seldom, while the database is away. Raises StoreError where that is in vain."""
+    for n_failures in count():
         try:
-            return call()
+            await call()
+            break
         except StoreError as error:
-            if not await pauses.after(error):
+            if isinstance(error, LASTING) or n_failures >= MOST_FAILURES:
                 raise
+            log.warning("%s", error.message)
+            await asyncio.sleep(min(FIRST_PAUSE_S * 2**n_failures, LONGEST_PAUSE_S))
 
 
 class Worker:

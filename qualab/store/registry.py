@@ -37,7 +37,6 @@ from qualab.model.registry import (
     ListOrder,
     Page,
     Token,
-    VerdictSummary,
     decode_cursor,
     encode_cursor,
     not_found,
@@ -75,7 +74,6 @@ _SUMMARIES: Select[Any] = select(
 _BY_ID = _C.id == bindparam("id")
 # made once: SQLAlchemy finds how it compiled them by their identity
 _SUMMARY = _SUMMARIES.where(_BY_ID)
-_VERDICT = select(*(_C[name] for name in VerdictSummary.__dataclass_fields__ if name in _C)).where(_BY_ID)
 _RANKS: dict[ListOrder, Any] = {ListOrder.LABEL: _C.label, ListOrder.VERDICT: _C.verdict_rank}
 """The column that an order sorts by before the time."""
 
@@ -107,14 +105,6 @@ class Registry(Sessions):
         """Raises ComparisonNotFound."""
         with self.reading() as connection:
             return _read_summary(connection, comparison_id)
-
-    def verdict(self, comparison_id: str) -> VerdictSummary:
-        """Reads what is polled, from one row. Raises ComparisonNotFound."""
-        with self.reading() as connection:
-            row = connection.execute(_VERDICT, {"id": comparison_id}).one_or_none()
-        if row is None:
-            raise not_found(comparison_id)
-        return VerdictSummary(has_ended=row.status.has_ended, **row._mapping)
 
     def counts(self) -> Mapping[str, int]:
         """Count comparisons by status; a status that none has is left out."""
@@ -267,7 +257,8 @@ def _read_summary(connection: Connection, comparison_id: str) -> ComparisonSumma
 
 def _summary_of(row: Row[Any]) -> ComparisonSummary:
     n_asked = None if row.last_look is None else look_of(row.last_look).ended_at(row.n_items)
-    return value_of(ComparisonSummary, row, is_signed_off=bool(row.is_signed_off), n_items_asked=n_asked)
+    own = {"is_signed_off": bool(row.is_signed_off), "n_items_asked": n_asked, "experiment": None}
+    return value_of(ComparisonSummary, row, **own)
 
 
 def _is_behind(cursor: str, name: str, order: ListOrder, rank: Any) -> ColumnElement[bool]:

@@ -113,7 +113,7 @@ def make_service(
     # the endpoints are fakes: the list is asked, but nothing is looked up to be called
     context = replace(context_of(bench.services, wanted), services=bench.services)
     bench.store.see_worker(bench.runner, now=bench.clock.now())
-    app = create_app(context, wanted, schema=schema)
+    app = create_app(context, schema=schema)
     test_client = TestClient(app, base_url=BASE_URL, client=(client, 50_000))
     return Service(bench, wanted, context, app, test_client)
 

@@ -9,13 +9,17 @@ import pytest
 
 from qualab.errors import InvalidValue, Unauthenticated
 from qualab.model.registry import Scope
-from qualab.service.access import FRESH_S, Actor, Authenticator, create_token, digest_of, revoke_token
+from qualab.service.access import FRESH_S, Actor, Authenticator, create_token, digest_of
 from qualab.service.api.state import FORWARDED
 from tests.api.conftest import EXPERIMENT, Service, make_service
 from tests.app.fakes import START
 
 BY = Actor(who="me@here", at=START)
 Make = Callable[..., Service]
+
+
+def revoke(service: Service, token_id: str) -> None:
+    service.store.revoke_token(token_id, entry=BY.entry("token.revoke", token_id))
 
 
 def test_nothing_is_needed_on_this_machine_until_there_has_been_a_token(make: Make) -> None:
@@ -26,7 +30,7 @@ def test_nothing_is_needed_on_this_machine_until_there_has_been_a_token(make: Ma
     assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
     assert refused.headers["www-authenticate"] == "Bearer"
     assert service.client.get("/v1/comparisons", headers=header).status_code == 200
-    revoke_token(service.store, service.store.tokens()[0].id, by=BY)
+    revoke(service, service.store.tokens()[0].id)
     assert service.client.get("/v1/comparisons").status_code == 401
 
 
@@ -141,7 +145,7 @@ def test_expired_and_revoked_tokens_are_refused(make: Make) -> None:
     authenticator = Authenticator(service.store, service.bench.clock, monotonic_s=lambda: seconds[0])
     token, text = create_token(service.store, name="ci", scope=Scope.READ, lifetime=None, by=BY)
     assert asyncio.run(authenticator.caller(text, is_local=False)).name == "ci"
-    revoke_token(service.store, token.id, by=BY)
+    revoke(service, token.id)
     assert asyncio.run(authenticator.caller(text, is_local=False)).name == "ci"
     seconds[0] = FRESH_S
     with pytest.raises(Unauthenticated):

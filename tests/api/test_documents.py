@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from qualab.errors import StillLoading, TooManyRequests, TooManyTasks, UnknownTask
+from qualab.errors import StillLoading, TooManyRequests, UnknownTask
 from qualab.model.ports import TaskOptions
-from qualab.model.registry import Scope
 from qualab.planning.suite import Given
 from qualab.service.planner import Planner
 from tests.api.conftest import EXPERIMENT, OFF, ON, Service, make_bench
@@ -299,7 +298,6 @@ def test_tasks_are_loaded_once_and_errors_are_not_kept() -> None:
     seconds[0] = 1_000.0
     planner.planned(experiment(model="m", tasks=("sums",)), Given())
     assert len(harness.seen) == 2
-    planner.close()
 
 
 def test_not_everybody_can_wait_for_plans(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +310,6 @@ def test_not_everybody_can_wait_for_plans(monkeypatch: pytest.MonkeyPatch) -> No
         planner.planned(experiment(model="one more", tasks=("sums",)), Given(), caller="ci")
     assert refused.value.details["retry_after_s"] > 0
     assert len(planner._plans) == 2
-    planner.close()
 
 
 def test_plans_of_one_caller_keep_nobody_else_waiting() -> None:
@@ -333,29 +330,6 @@ def test_plans_of_one_caller_keep_nobody_else_waiting() -> None:
     quick = experiment(model="quick", tasks=("sums",), limit=5)
     assert planner.planned(quick, Given(), caller="other").n_items == 10
     may_end.set()
-    planner.close()
-
-
-def test_a_plan_of_many_tasks_needs_the_scope_run(make: Make) -> None:
-    service = make(max_tasks=60)
-    seen = service.bench.harness.seen
-
-    def load(options: TaskOptions) -> FakeTasks:
-        seen.append(options)
-        if options.most_tasks is not None and options.most_tasks < 55:
-            raise TooManyTasks(f"These are more than {options.most_tasks} tasks")
-        return service.bench.harness.tasks
-
-    service.bench.harness.load = load  # type: ignore[method-assign]
-    body = {"model": "m", "tasks": "sums"}
-    refused = service.client.post("/v1/plans", json=body, headers=service.token(Scope.READ))
-    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
-    assert "more than 50 tasks needs the scope run" in refused.json()["detail"]
-    assert service.client.post("/v1/plans", json=body, headers=service.token(Scope.RUN)).status_code == 200
-    assert [one.most_tasks for one in seen] == [50, 60]
-    few = make(max_tasks=20, bench=service.bench)
-    refused = few.client.post("/v1/plans", json=body, headers=service.token(Scope.RUN))
-    assert (refused.status_code, refused.json()["code"]) == (422, "too-many-tasks")
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def away(service: Service, monkeypatch: pytest.MonkeyPatch, error: Exception) ->
     def fails(*_: Any, **__: Any) -> Any:
         raise error
 
-    for name in ("page", "summary", "verdict", "counts", "audit"):
+    for name in ("page", "summary", "counts", "audit"):
         monkeypatch.setattr(service.store, name, fails)
     monkeypatch.setattr(service.bench.store, "submit", fails)
 

@@ -12,9 +12,11 @@ import orjson
 from anyio import CapacityLimiter
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
+from starlette.exceptions import HTTPException
 
 from qualab import __version__
 from qualab.errors import QualabError, StoreError
@@ -22,13 +24,12 @@ from qualab.model.names import ComparisonStatus
 from qualab.model.registry import Token
 from qualab.service.access import Authenticator, RateLimit
 from qualab.service.api import pages, routes
-from qualab.service.api.answers import RETRY_AFTER_S, install_handlers
+from qualab.service.api.answers import RETRY_AFTER_S, answer_problem
 from qualab.service.api.openapi import describe, problems
 from qualab.service.api.server import RequestMiddleware
 from qualab.service.api.state import EventStreams, Reader, State
 from qualab.service.context import Context
 from qualab.service.reading import Follower
-from qualab.service.settings import ServiceSettings
 
 router = APIRouter(tags=["health"])
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
@@ -85,7 +86,7 @@ OPEN: dict[str, Any] = {"openapi_extra": {"security": []}}
 
 @router.get("/healthz", responses={200: {"description": "Alive", "content": {"application/json": {}}}}, **OPEN)
 async def healthz() -> Response:
-    """Whether the process answers. Needs no token."""
+    """Tell whether the process answers. Needs no token."""
     return Response(b'{"status":"alive"}', headers=NOT_KEPT, media_type="application/json")
 
 
@@ -98,22 +99,22 @@ async def healthz() -> Response:
     **OPEN,
 )
 def readyz(request: Request) -> Response:
-    """Whether requests can be served: the database answers, its schema is this version's, a worker is alive."""
+    """Tell whether the database answers with this version's schema, and a worker is alive."""
     state: State = request.app.state.qualab
-    reasons, found = [], {"database": "ok", "schema": "ok", "workers": 0}
+    reasons, checks = [], {"database": "ok", "schema": "ok", "workers": 0}
     try:
         state.context.store.counts()
         current, head = state.schema()
         if current != head:
-            found["schema"] = "other"
+            checks["schema"] = "other"
             reasons.append("the database has another schema than this version: qualab db upgrade")
-        found["workers"] = state.context.workers()
-        if not found["workers"]:
+        checks["workers"] = state.context.workers()
+        if not checks["workers"]:
             reasons.append("no worker was seen lately")
     except QualabError:
-        found["database"] = "away"
+        checks["database"] = "away"
         reasons.append("the database does not answer")
-    content = orjson.dumps({"status": "not ready" if reasons else "ready", **found, "reasons": reasons})
+    content = orjson.dumps({"status": "not ready" if reasons else "ready", **checks, "reasons": reasons})
     headers = NOT_KEPT | ({"Retry-After": str(RETRY_AFTER_S)} if reasons else {})
     return Response(content, 503 if reasons else 200, headers=headers, media_type="application/json")
 
@@ -124,7 +125,7 @@ def readyz(request: Request) -> Response:
     | {200: {"description": "For Prometheus", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 def metrics(call: Reader) -> Response:
-    """Requests, comparisons, the queue, workers."""
+    """Count requests, comparisons, the queue, workers."""
     return Response(generate_latest(call.request.app.state.collectors), media_type=TEXT, headers=NOT_KEPT)
 
 
@@ -136,18 +137,13 @@ HEAVY_AT_ONCE = 8
 
 
 def create_app(
-    context: Context,
-    settings: ServiceSettings,
-    *,
-    schema: Callable[[], tuple[str | None, str]],
-    own_token: Token | None = None,
+    context: Context, *, schema: Callable[[], tuple[str | None, str]], own_token: Token | None = None
 ) -> FastAPI:
-    """Make the app. `schema` tells the database's schema and this version's; `own_token` is valid beside those of the
-    database."""
+    """Make the app. `schema` tells the database's schema and this version's."""
+    settings = context.settings
     follower = lru_cache(maxsize=MAX_FOLLOWED)(partial(Follower, context))
     state = State(
         context=context,
-        settings=settings,
         authenticator=Authenticator(context.store, context.services.clock, own=own_token),
         limit=RateLimit(rate=settings.rate, burst=settings.burst),
         failures=RateLimit(rate=FAILURES_A_SECOND, burst=FAILURES_AT_ONCE),
@@ -172,7 +168,8 @@ def create_app(
     app.state.collectors.register(StateCollector(state))
     for each in (router, routes.router, pages.router):
         app.router.routes += each.routes  # `include_router` would match every request twice
-    install_handlers(app)
+    for kind in (QualabError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, answer_problem)
     app.add_middleware(RequestMiddleware, settings=settings, observe=request_counter(app.state.collectors))
     bodies = {"ResumeRequest": routes.ResumeRequest, "SignOffRequest": routes.SignOffRequest}
     app.openapi = lambda: describe(app, **bodies)  # type: ignore[method-assign]  # as FastAPI's documentation does

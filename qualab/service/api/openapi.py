@@ -30,31 +30,17 @@ PLAN_REQUEST: dict[str, Any] = {
     "expected_missing": 0.001,
     "assume": {"discordance": 0.05},
 }
-MEANINGS: Mapping[int, str] = {
-    400: "The body is not a JSON object",
-    401: "No token, or none that is valid",
-    403: "The token's scope does not allow it",
-    404: "There is no such comparison or item",
-    409: "The comparison's status does not allow it",
-    412: "It has changed since it was read",
-    413: "The body is too large",
-    415: "The body is not application/json",
-    421: "The Host header names another machine",
-    422: "The request has an invalid value: `errors` names each field and what is allowed",
-    429: "Too many requests; Retry-After says when to ask again",
-    503: "Not available now; Retry-After says when to ask again",
-}
 ALWAYS = (401, 403, 421, 422, 429, 503)
 BODY = (400, 413, 415)
 """Problems of a route that reads a body."""
-HEADERS = {
-    "Retry-After": {"description": "Seconds until the next try", "schema": {"type": "integer"}},
+ETAG = {
     "ETag": {
         "description": "Send it in If-None-Match, or in If-Match to change what was read",
         "schema": {"type": "string"},
-    },
-    "Location": {"description": "Where it is", "schema": {"type": "string"}},
+    }
 }
+LOCATION = {"Location": {"description": "The URL of what was made", "schema": {"type": "string"}}}
+RETRY_AFTER = {"Retry-After": {"description": "Seconds until the next try", "schema": {"type": "integer"}}}
 REFERENCE = "#/components/schemas/"
 Responses = dict[int | str, dict[str, Any]]
 
@@ -62,25 +48,19 @@ Responses = dict[int | str, dict[str, Any]]
 def problems(*statuses: int) -> Responses:
     """Describe the problems of a route, beside those of every route."""
     content = {MEDIA_TYPE: {"schema": {"$ref": f"{REFERENCE}Problem"}}}
-    found: Responses = {one: {"description": MEANINGS[one], "content": content} for one in {*ALWAYS, *statuses}}
-    for status in (429, 503):
-        found[status]["headers"] = {"Retry-After": HEADERS["Retry-After"]}
-    return found
+    waits = {429: {"headers": RETRY_AFTER}, 503: {"headers": RETRY_AFTER}}
+    return {status: {"content": content, **waits.get(status, {})} for status in {*ALWAYS, *statuses}}
 
 
-def answers(model: Any, text: str, *statuses: int, status: int = 200, headers: tuple[str, ...] = ()) -> dict[str, Any]:
+def answers(model: Any, text: str, *statuses: int, status: int = 200) -> dict[str, Any]:
     """Describe the answer of a route that changes something, as arguments of its decorator."""
-    described = {status: {"description": text, "headers": {name: HEADERS[name] for name in headers}}}
+    described = {status: {"description": text, "headers": ETAG if status == 200 else ETAG | LOCATION}}
     return {"status_code": status, "response_model": model, "responses": problems(*statuses) | described}
 
 
 def shows(model: Any, *statuses: int) -> dict[str, Any]:
     """Describe the answer of a route that shows something, which a client may have already."""
-    etag = {"ETag": HEADERS["ETag"]}
-    described: Responses = {
-        200: {"description": "Found", "headers": etag},
-        304: {"description": "The client has it", "headers": etag},
-    }
+    described: Responses = {200: {"headers": ETAG}, 304: {"headers": ETAG}}
     return {"response_model": model, "responses": problems(*statuses) | described}
 
 

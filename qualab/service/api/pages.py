@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -44,15 +45,10 @@ from qualab.report.model import report_model
 from qualab.report.source import verdict_cell
 from qualab.service.api import item_page
 from qualab.service.api.answers import RETRY_AFTER_S, problem_of, retry_after, tagged
-from qualab.service.api.routes import Length, Sort, Status, Text
+from qualab.service.api.routes import Length, Text
 from qualab.service.api.state import COOKIE, Call, Reader, State, address_of
 from qualab.service.context import Context
-from qualab.service.reading import (
-    COUNTED,
-    Progress,
-    comparison_of,
-    outcomes_of,
-)
+from qualab.service.reading import COUNTED, Progress, comparison_of, outcomes_of
 from qualab.service.words import Wording
 from qualab.stats.sizing import mde_beyond_noise
 
@@ -76,19 +72,16 @@ LOADED = ("report.css", "viewer.css", "viewer.js")
 # every page
 
 
+PREFERRED = re.compile(r"(?:^|,)\s*(\w+)[\w-]*\s*(?:;\s*q=(\d(?:\.\d+)?))?(?=\s*(?:,|$))")
+"""A language of Accept-Language, and its quality."""
+
+
 def words_of(request: Request) -> Wording:
     """Speak as the URL says, else as was chosen before, else as the browser prefers, else English."""
-    preferred = []
-    for place, part in enumerate(request.headers.get("accept-language", "").split(",")):
-        name, _, parameter = part.partition(";")
-        key, _, value = parameter.strip().partition("=")
-        quality = 0.0 if key else 1.0
-        with suppress(ValueError):
-            quality = float(value) if key.strip() == "q" else 1.0
-        if quality > 0.0:
-            preferred.append((-quality, place, name.strip().lower().partition("-")[0]))
+    preferred = PREFERRED.findall(request.headers.get("accept-language", "").lower())
+    by_quality = sorted(((float(quality or 1), code) for code, quality in preferred), key=lambda one: -one[0])
     chosen = (request.query_params.get("lang"), request.cookies.get(LANGUAGE_COOKIE))
-    for code in (*chosen, *(name for _, _, name in sorted(preferred))):
+    for code in (*chosen, *(code for quality, code in by_quality if quality)):
         if code in tuple(Language):
             return Wording(language=Language(code))
     return Wording(language=Language.ENGLISH)
@@ -116,10 +109,7 @@ def page(request: Request, name: str, *, status: int = 200, **values: object) ->
         "visible": visible_text,
     }
     body = render_page(name, {**shared, **values})
-    if status == 200:
-        response = tagged(request, body, headers=SECURE, media_type="text/html")
-    else:
-        response = Response(body, status, headers=SECURE, media_type="text/html")
+    response = tagged(request, body, status, headers=SECURE, media_type="text/html")
     if request.query_params.get("lang") == words.language:
         response.set_cookie(LANGUAGE_COOKIE, words.language, max_age=A_YEAR_S, httponly=True, samesite="strict")
     return response
@@ -162,23 +152,23 @@ class PageRoute(APIRoute):
 
 def error_page(request: Request, error: Exception) -> Response:
     """Say what went wrong, for a person."""
-    found, words = problem_of(error), words_of(request)
-    code, message, hint = found.code, found.detail, found.hint
-    fields = ", ".join(one.field for one in found.errors)
+    problem, words = problem_of(error), words_of(request)
+    code, message, hint = problem.code, problem.detail, problem.hint
+    fields = ", ".join(wrong.field for wrong in problem.errors)
     if isinstance(error, RequestValidationError):
         first: Mapping[str, Any] = error.errors()[0]
         fields = f"{first['loc'][-1]}: {words.field(first['type'], first['msg'], first.get('ctx', {}))}"
         code, message, hint = InvalidValue.code, fields, ""
     values = {
         "retry_after_s": RETRY_AFTER_S,
-        "max_body_bytes": request.app.state.qualab.settings.max_body_bytes,
+        "max_body_bytes": request.app.state.qualab.context.settings.max_body_bytes,
         **request.path_params,
         **(error.details if isinstance(error, QualabError) else {}),
         "fields": fields,
     }
     notice = words.notice(code, message, hint, values=values)
-    shown = page(request, "error", status=found.status, code=found.status, trouble=notice)
-    shown.headers.update(retry_after(found.status, error))
+    shown = page(request, "error", status=problem.status, code=problem.status, trouble=notice)
+    shown.headers.update(retry_after(problem.status, error))
     return shown
 
 
@@ -205,11 +195,11 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 class ListForm(Form):
     """Which comparisons."""
 
-    status: Status | None = None
+    status: ComparisonStatus | None = None
     verdict: Verdict | None = None
     label: Text = ""
     model: Text = ""
-    sort: Sort = "-created"
+    sort: ListOrder = ListOrder.NEWEST
     cursor: str | None = Field(None, max_length=2_000)
 
 
@@ -228,7 +218,7 @@ def listing(call: Reader, form: Annotated[ListForm, Query()]) -> Response:
     wanted = ComparisonFilter(
         status=form.status, verdict=form.verdict, label=form.label or None, model=form.model or None, limit=50
     )
-    found = call.context.store.page(wanted, order=ListOrder(form.sort), cursor=form.cursor)
+    found = call.context.store.page(wanted, order=form.sort, cursor=form.cursor)
     words, progress = words_of(call.request), {}
     for one in found.entries:
         if one.status in COUNTED or (one.status in BROKEN_OFF and one.plan_hash):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
@@ -18,21 +17,19 @@ from anyio import CapacityLimiter, Semaphore, to_thread
 from fastapi import Depends, Request, Security
 from fastapi.security import SecurityScopes
 from fastapi.sse import EventSourceResponse, format_sse_event
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from qualab.errors import ComparisonNotFound, InvalidValue, StoreError, TooManyRequests, Unauthenticated
+from qualab.errors import InvalidValue, TooManyRequests, Unauthenticated
 from qualab.model.items import JsonObject
-from qualab.model.registry import Scope
+from qualab.model.registry import Scope, not_found
 from qualab.service.access import Actor, Authenticator, Caller, RateLimit
 from qualab.service.api.answers import encoded
 from qualab.service.context import LONGEST_NAME, Context
-from qualab.service.reading import Follower, Progress
+from qualab.service.reading import Follower
 from qualab.service.settings import ServiceSettings
 
 T = TypeVar("T")
-log = logging.getLogger("qualab.service.api")
 
 
 class EventStreams:
@@ -42,7 +39,6 @@ class EventStreams:
         self.follower = follower
         """Of a comparison that somebody follows."""
         self._settings = settings
-        self._feeds: WeakValueDictionary[str, _Feed] = WeakValueDictionary()
         self._is_closed = False
         self.n_clients = 0
 
@@ -54,26 +50,26 @@ class EventStreams:
         if self.n_clients >= self._settings.max_streams:
             message = f"{self._settings.max_streams} clients follow events already"
             raise TooManyRequests(message, hint="Ask for the verdict instead")
-        feed = self._feeds.get(comparison_id)
-        if feed is None:
-            feed = self._feeds[comparison_id] = _Feed(self.follower(comparison_id), interval_s=self._settings.poll_s)
-        progress = await feed.latest()
-        if progress and progress.has_ended and progress.mark == last_event_id:  # otherwise an EventSource asks for ever
+        follower = self.follower(comparison_id)
+        progress = await follower.latest()
+        if progress is None:
+            raise not_found(comparison_id)
+        if progress.has_ended and progress.mark == last_event_id:  # otherwise an EventSource asks for ever
             return Response(status_code=204)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return EventSourceResponse(self._messages(feed, last_event_id), headers=headers)
+        return EventSourceResponse(self._messages(follower, last_event_id), headers=headers)
 
     def close(self) -> None:
         """End every stream: the server is about to stop."""
         self._is_closed = True
 
-    async def _messages(self, feed: _Feed, seen: str) -> AsyncIterator[bytes]:
+    async def _messages(self, follower: Follower, seen: str) -> AsyncIterator[bytes]:
         self.n_clients += 1
         try:
             yield format_sse_event(retry=2_000)
             sent_at_s = time.monotonic()
             while not self._is_closed:
-                progress = await feed.latest()
+                progress = await follower.latest()
                 if progress is None:
                     yield format_sse_event(event="end", data_str="{}")
                     return
@@ -91,33 +87,6 @@ class EventStreams:
             self.n_clients -= 1
 
 
-class _Feed:
-    """Progress of one comparison, read at most once an interval."""
-
-    def __init__(self, follower: Follower, *, interval_s: float) -> None:
-        self._follower = follower
-        self._interval_s = interval_s
-        self._lock = asyncio.Lock()
-        self._read_at_s = float("-inf")
-        self._progress: Progress | None = None
-
-    async def latest(self) -> Progress | None:
-        """Return the progress; None once the comparison is deleted. Raises ComparisonNotFound where it never was."""
-        async with self._lock:
-            if time.monotonic() - self._read_at_s >= self._interval_s:
-                try:
-                    self._progress = await run_in_threadpool(self._follower.look)
-                except (ComparisonNotFound, StoreError) as error:
-                    if self._progress is None:
-                        raise
-                    if isinstance(error, ComparisonNotFound):
-                        self._progress = None
-                    else:  # the database may come back
-                        log.warning("progress: %s", error.message)
-                self._read_at_s = time.monotonic()
-        return self._progress
-
-
 FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 """Headers of proxies: what comes through one does not come from this machine."""
 COOKIE = "qualab_token"
@@ -130,7 +99,6 @@ class State:
     """Made once for an app."""
 
     context: Context
-    settings: ServiceSettings
     authenticator: Authenticator
     limit: RateLimit
     failures: RateLimit
@@ -201,7 +169,7 @@ async def recognize(request: Request, scopes: SecurityScopes) -> Call:
 
 def _is_local(request: Request) -> bool:
     """Tell whether the request can only come from a program of this machine."""
-    settings: ServiceSettings = request.app.state.qualab.settings
+    settings = request.app.state.qualab.context.settings
     if not settings.is_loopback or any(name in request.headers for name in FORWARDED):
         return False
     try:
