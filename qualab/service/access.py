@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from anyio import to_thread
 
-from qualab.errors import Forbidden, InvalidValue, SecretForbidden, TooManyRequests, Unauthenticated
+from qualab.errors import InvalidValue, SecretForbidden, TooManyRequests, Unauthenticated
 from qualab.model.ports import Clock
 from qualab.model.registry import AuditEntry, Scope, Token
 from qualab.model.wording import storable_text
@@ -55,26 +55,8 @@ class Actor:
         return AuditEntry(at=self.at, who=self.who, action=action, subject=subject, details=self.details | details)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """Who asks."""
-
-    name: str
-    scope: Scope
-    token_id: str
-    """Empty where none is needed."""
-
-    def check(self, needed: Scope) -> None:
-        """Raises Forbidden."""
-        if not self.scope.allows(needed):
-            raise Forbidden(
-                f"This needs the scope {needed.value}; the token has {self.scope.value}",
-                hint=f"Create one: qualab token create NAME --scope {needed.value}",
-            )
-
-
-LOOPBACK_CALLER = Caller(name="loopback", scope=Scope.ADMIN, token_id="")
-"""A caller from this machine while there has never been a token."""
+LOOPBACK = Token(id="", name="loopback", digest=b"", scope=Scope.ADMIN, created_at=datetime.min, expires_at=None)
+"""Stands for programs of this machine while there has never been a token."""
 
 
 def create_token(store: Store, *, name: str, scope: Scope, lifetime: timedelta | None, by: Actor) -> tuple[Token, str]:
@@ -127,11 +109,11 @@ class Authenticator:
         self._reads: OrderedDict[str, tuple[float, Any]] = OrderedDict()
         """Tokens by their ids, and under "" whether there is any; each with the time at which it was read."""
 
-    async def caller(self, presented: str | None, *, is_local: bool) -> Caller:
+    async def token(self, presented: str | None, *, is_local: bool) -> Token:
         """Recognize a token; a local caller needs none as long as there has never been one. Raises Unauthenticated."""
         if presented is None:
             if is_local and not self._own and not await self._fresh("", lambda: bool(self._store.tokens())):
-                return LOOPBACK_CALLER
+                return LOOPBACK
             raise Unauthenticated("A bearer token is needed", hint="Send Authorization: Bearer TOKEN")
         token, parts = None, FORM.fullmatch(presented)
         if parts is not None:
@@ -140,7 +122,7 @@ class Authenticator:
         is_right = hmac.compare_digest(digest_of(parts[2] if parts else ""), token.digest if token else _NO_DIGEST)
         if token is None or not is_right or not token.is_valid(self._clock.now()):
             raise Unauthenticated("The token is not valid", hint="It is wrong, expired or revoked: qualab token list")
-        return Caller(name=token.name, scope=token.scope, token_id=token.id)
+        return token
 
     async def _fresh(self, key: str, read: Callable[[], T]) -> T:
         read_at_s, value = self._reads.get(key, (float("-inf"), None))
@@ -156,7 +138,7 @@ HINT = "Write env:NAME or file:/path, which the service's operator allows with -
 
 
 class ReferencedSecrets:
-    """`qualab.model.ports.Secrets`. No message repeats what was given: it may be a key."""
+    """Keys that requests may refer to. No message repeats what was given: it may be a key."""
 
     def __init__(self, *, env: Sequence[str] = (), folder: Path | None = None) -> None:
         self._env = tuple(env)

@@ -1,4 +1,4 @@
-"""Compute plans in the service: callers in turn, tasks kept for a while, and nothing waited for endlessly."""
+"""Compute plans in the service: callers take turns, and loaded tasks are cached for a while."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 from qualab.errors import ScoringTimedOut, StillLoading, TooManyRequests
@@ -21,27 +21,20 @@ from qualab.run.prepare import make_plan, task_options
 from qualab.settings import Settings
 
 KEPT_S = 300.0
-"""Data of the service's machine may change: then a plan is computed anew."""
+"""How long a plan is cached: data of the service's machine may change."""
 TASKS_KEPT_S = 60.0
-"""Loaded tasks are most of the memory."""
+"""How long loaded tasks are cached, which take most of the memory."""
 KEPT_TASKS = 3
 KEPT_PLANS = 256
 AT_ONCE = 2
 MOST_WAITING = 4
 """Plans of one caller."""
 NO_PLACES: Mapping[str, Any] = {
-    "baseline": "",
-    "candidate": "",
-    "label": "",
-    "checkpoint": None,
-    "pods": {},
-    "containers": {},
+    **dict.fromkeys(("baseline", "candidate", "label"), ""),
+    **{"checkpoint": None, "pods": {}, "containers": {}},
 }
-"""What decides nothing in a plan."""
+"""Settings that a plan does not depend on."""
 RETRY_AFTER_S = 5
-PAGES = "pages"
-"""The caller who stands for all pages of items."""
-T = TypeVar("T")
 
 
 class Planner:
@@ -63,7 +56,7 @@ class Planner:
         self._at_once = threading.Semaphore(AT_ONCE)
         self._turns: WeakValueDictionary[str, threading.Semaphore] = WeakValueDictionary()
         """One of each caller who waits, so that none keeps another waiting."""
-        self._plans: OrderedDict[str, tuple[float, str, Future[Any]]] = OrderedDict()
+        self._plans: OrderedDict[str, tuple[float, str, Future[Planning]]] = OrderedDict()
         """With the time of asking, and the caller."""
         self._tasks: OrderedDict[str, tuple[float, LoadedTasks]] = OrderedDict()
         """By their options, with the time of loading; not those that are in use."""
@@ -87,36 +80,20 @@ class Planner:
         key = canonical_json([plain, options, given, pilot, checkpoint_hash])
 
         def plan() -> Planning:
-            with self._loaded(options) as tasks:
+            with self.loaded(options) as tasks:
                 frozen = make_plan(plain, tasks, checkpoint_hash=checkpoint_hash)
                 return plan_comparison(frozen, tasks.render(), given, pilot, missing=plain.expected_missing)
 
-        return self._result(key, caller, plan, names=experiment.tasks, timeout_s=self._timeout_s)
-
-    def with_tasks(self, options: TaskOptions, job: Callable[[LoadedTasks], T], *, name: str, timeout_s: float) -> T:
-        """Run a job, which `name` tells from others, on these tasks. Raises as `planned`."""
-        key = canonical_json(["tasks", options, name])
-
-        def with_loaded() -> T:
-            with self._loaded(options) as tasks:
-                return job(tasks)
-
-        found = self._result(key, PAGES, with_loaded, names=options.names, timeout_s=timeout_s)
-        with self._lock:
-            self._plans.pop(key, None)  # a page is shown once
-        return found
-
-    def _result(self, key: str, caller: str, job: Callable[[], T], *, names: tuple[str, ...], timeout_s: float) -> T:
         try:
-            return self._begun(key, caller, job).result(timeout_s)
+            return self._begun(key, caller, plan).result(self._timeout_s)
         except TimeoutError as exc:
             raise StillLoading(
-                f"The tasks {', '.join(names)} are still being loaded",
+                f"The tasks {', '.join(experiment.tasks)} are still being loaded",
                 hint="The same request succeeds in a moment",
                 retry_after_s=RETRY_AFTER_S,
             ) from exc
 
-    def _begun(self, key: str, caller: str, job: Callable[[], T]) -> Future[T]:
+    def _begun(self, key: str, caller: str, plan: Callable[[], Planning]) -> Future[Planning]:
         with self._lock:
             now = self._monotonic_s()
             asked_at, _, known = self._plans.get(key, (0.0, "", None))
@@ -126,30 +103,24 @@ class Planner:
                 raise TooManyRequests(
                     f"{MOST_WAITING} plans are waiting already", hint="Try again", retry_after_s=RETRY_AFTER_S
                 )
-            turn, future = self._turns.setdefault(caller, threading.Semaphore()), Future[T]()
-            threading.Thread(target=self._run, args=(future, turn, job), daemon=True).start()
+            turn, future = self._turns.setdefault(caller, threading.Semaphore()), Future[Planning]()
+            threading.Thread(target=_run, args=(future, turn, plan), daemon=True).start()
             self._plans[key] = (now, caller, future)
             self._plans.move_to_end(key)
             if len(self._plans) > KEPT_PLANS:
                 self._plans.popitem(last=False)
             return future
 
-    def _run(self, future: Future[T], turn: threading.Semaphore, job: Callable[[], T]) -> None:
-        with turn, self._at_once:
-            try:
-                future.set_result(job())
-            except BaseException as error:
-                future.set_exception(error)
-
     @contextmanager
-    def _loaded(self, options: TaskOptions) -> Iterator[LoadedTasks]:
-        """Tasks that nobody else uses meanwhile. Those of a job that failed are not kept."""
+    def loaded(self, options: TaskOptions) -> Iterator[LoadedTasks]:
+        """Lend tasks that nobody else uses meanwhile. Those of a job that failed are not kept."""
         key = canonical_json(options)
-        with self._lock:
-            loaded_at, tasks = self._tasks.pop(key, (0.0, None))
-        if tasks is None or self._monotonic_s() - loaded_at >= TASKS_KEPT_S:
-            loaded_at, tasks = self._monotonic_s(), self._harness.load(options)
-        yield tasks
+        with self._at_once:
+            with self._lock:
+                loaded_at, tasks = self._tasks.pop(key, (0.0, None))
+            if tasks is None or self._monotonic_s() - loaded_at >= TASKS_KEPT_S:
+                loaded_at, tasks = self._monotonic_s(), self._harness.load(options)
+            yield tasks
         with self._lock:
             self._tasks[key] = (loaded_at, tasks)
             while len(self._tasks) > KEPT_TASKS:
@@ -165,6 +136,14 @@ class Planner:
                     del self._tasks[key]
 
 
-def _has_failed(future: Future[Any]) -> bool:
+def _run(future: Future[Planning], turn: threading.Semaphore, plan: Callable[[], Planning]) -> None:
+    with turn:
+        try:
+            future.set_result(plan())
+        except BaseException as error:
+            future.set_exception(error)
+
+
+def _has_failed(future: Future[Planning]) -> bool:
     """Check whether another try may do better."""
     return future.done() and not isinstance(future.exception(), ScoringTimedOut | type(None))

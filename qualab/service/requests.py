@@ -205,55 +205,45 @@ def _planned(context: Context, request: ComparisonRequest, *, caller: str) -> Pl
     return planning
 
 
-def cancel(context: Context, comparison_id: str, *, by: Actor, seen: ComparisonSummary | None = None) -> None:
-    """End what waits or runs, as it was `seen`. Raises ComparisonNotFound, WrongState, VersionConflict."""
-    summary = _requested(context, comparison_id, seen)
+def cancel(context: Context, summary: ComparisonSummary, *, by: Actor) -> None:
+    """End what waits or runs, as it was read. Raises WrongState, VersionConflict."""
+    _check_requested(summary)
     if summary.status is ComparisonStatus.CANCELLED:
         return
     if summary.status not in UNDER_WAY:
         raise WrongState(
-            f"Comparison {comparison_id} is {summary.status.value}: there is nothing to cancel",
+            f"Comparison {summary.id} is {summary.status.value}: there is nothing to cancel",
             hint="Only what is queued or running can be cancelled",
         )
-    entry = by.entry("comparison.cancel", comparison_id)
-    context.store.cancel(comparison_id, entry=entry, version=summary.version)
+    context.store.cancel(summary.id, entry=by.entry("comparison.cancel", summary.id), version=summary.version)
 
 
-def resume(
-    context: Context,
-    comparison_id: str,
-    *,
-    by: Actor,
-    retry_failed: bool = False,
-    seen: ComparisonSummary | None = None,
-) -> None:
-    """Queue what was cancelled, stopped or failed again, as it was `seen`.
+def resume(context: Context, summary: ComparisonSummary, *, by: Actor, retry_failed: bool) -> None:
+    """Queue what was cancelled, stopped or failed again, as it was read.
 
-    Raises ComparisonNotFound, WrongState, ComparisonSignedOff, VersionConflict.
+    Raises WrongState, ComparisonSignedOff, VersionConflict.
     """
-    summary = _requested(context, comparison_id, seen)
+    _check_requested(summary)
     if summary.status in UNDER_WAY:
-        raise WrongState(f"Comparison {comparison_id} is {summary.status.value} already", hint="Follow its events")
+        raise WrongState(f"Comparison {summary.id} is {summary.status.value} already", hint="Follow its events")
     if summary.is_signed_off:
-        raise signed_off(comparison_id)
+        raise signed_off(summary.id)
     if summary.status is ComparisonStatus.FINISHED and not retry_failed:
         raise WrongState(
-            f"Comparison {comparison_id} is finished", hint="Only retry_failed: true takes up a finished comparison"
+            f"Comparison {summary.id} is finished", hint="Only retry_failed: true takes up a finished comparison"
         )
     store = context.store
     store.requeue(
-        comparison_id,
-        entry=by.entry("comparison.resume", comparison_id, retry_failed=str(retry_failed).lower()),
+        summary.id,
+        entry=by.entry("comparison.resume", summary.id, retry_failed=str(retry_failed).lower()),
         version=summary.version,
-        drop_failures_from=looked_to(store.looks(comparison_id)) if retry_failed else None,
+        drop_failures_from=looked_to(store.looks(summary.id)) if retry_failed else None,
     )
 
 
-def _requested(context: Context, comparison_id: str, seen: ComparisonSummary | None) -> ComparisonSummary:
-    summary = seen or context.store.summary(comparison_id)
+def _check_requested(summary: ComparisonSummary) -> None:
     if not summary.is_requested:
         raise WrongState(
-            f"Comparison {comparison_id} was not asked for over the service",
-            hint=f"Where it was started: qualab resume {comparison_id}",
+            f"Comparison {summary.id} was not asked for over the service",
+            hint=f"Where it was started: qualab resume {summary.id}",
         )
-    return summary

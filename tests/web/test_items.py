@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 
-from qualab.errors import DatasetUnavailable, StillLoading
+from qualab.errors import DatasetUnavailable
 from qualab.model.names import ArmName
 from qualab.service.api.item_page import command
 from tests.api.conftest import Service, at_work, make_service
 from tests.fresh_store import fresh_store
-from tests.web.conftest import GAINS, LOSSES, MISSING, N_ITEMS, OTHER, Site, Watched, make_site_bench
-from tests.web.made import hostile_texts
+from tests.web.conftest import GAINS, HOSTILE, LOSSES, MISSING, N_ITEMS, OTHER, Site, Watched, make_site_bench
 from tests.web.test_pages import names
 
 Make = Callable[..., Watched]
@@ -100,7 +99,7 @@ def test_choices_show_both_arms_likelihoods(looked: Watched, site: Site) -> None
 
 def test_what_a_model_answers_is_text(looked: Watched, site: Site) -> None:
     """The fixture would see a dialog, an error or a request."""
-    for number, text in zip(LOSSES, hostile_texts(), strict=True):
+    for number, text in zip(LOSSES, HOSTILE, strict=True):
         looked.open(f"/comparisons/{site.small}/items/{site.positions[number]}")
         shown = looked.page.locator("section.side").nth(1).locator("pre").inner_text()
         plain = re.sub("[\u202e\u202c\u200b\x07\x00]", lambda found: f"‹U+{ord(found[0]):04X}›", text)
@@ -192,14 +191,6 @@ def test_what_cannot_be_extracted_is_said(finished: tuple[Service, str], monkeyp
     service.context.planner._plans.clear()
     assert "looked for w" in extracted(service, comparison_id)
     assert "데이터셋이 없습니다" in extracted(service, comparison_id, "ko")
-
-    def loading(*_: Any, **__: Any) -> Any:
-        raise StillLoading("still", hint="")
-
-    monkeypatch.setattr(service.context.planner, "with_tasks", loading)
-    assert "The task is being loaded" in extracted(service, comparison_id)
-    page = service.client.get(f"/comparisons/{comparison_id}/items/0?extract=1").text
-    assert f'data-fill="/comparisons/{comparison_id}/items/0?show=flipped&amp;extract=1"' in page
 
 
 # requests in a shell

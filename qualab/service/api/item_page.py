@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from qualab.analysis.flips import change_of
 from qualab.errors import PathForbidden
-from qualab.harness.process import LoadedTasks
 from qualab.model.comparison import Comparison
 from qualab.model.items import Answer, Change, Item, Prompt, Score
 from qualab.model.names import Api, ArmName
@@ -100,17 +99,13 @@ def _side(answer: Answer | None, cut: int | None) -> Side:
     return Side(answer, visible_text(shared), marked(head), visible_text(rest[len(head) :]), has_ended)
 
 
-WAIT_S = 2.0
-"""How long a page waits for a task to be loaded, which is begun by then."""
-
-
 def extracted_lines(
     context: Context, comparison: Comparison, item: Item, answers: Answers, words: Wording
 ) -> list[tuple[str, int, list[str], bool]]:
     """Return each filter and repeat, what it makes of both answers, and whether that is the same.
 
     The item's task alone is loaded, as it was planned; no code of whoever ran it is. Raises InvalidValue for what was
-    imported, PathForbidden for tasks of an `include_path`, PlanChanged, StillLoading, and what loading raises.
+    imported, PathForbidden for tasks of an `include_path`, PlanChanged, and what loading raises.
     """
     refuse_imported(comparison, "filtered again")
     if comparison.local.get("include_path"):
@@ -121,16 +116,13 @@ def extracted_lines(
     options = replace(planned_options(comparison.plan, comparison.local), names=(item.task,))
     plan = replace(comparison.plan, tasks=tuple(task for task in comparison.plan.tasks if task.name == item.task))
 
-    def job(tasks: LoadedTasks) -> dict[tuple[int, str], dict[ArmName, str]]:
+    extracted: dict[tuple[int, str], dict[ArmName, str]] = {}
+    with context.planner.loaded(options) as tasks:
         check_unchanged(plan, tasks)
-        extracted: dict[tuple[int, str], dict[ArmName, str]] = {}
         for (arm, _, repeat), answer in answers.items():
             if answer.reply.status.is_answer:
                 for name, (results,) in tasks.extracted(item.task, [(item, [answer.reply])]):
                     extracted.setdefault((repeat, name), {})[arm] = _text(results)
-        return extracted
-
-    extracted = context.planner.with_tasks(options, job, name=f"{comparison.id}/{item.id}", timeout_s=WAIT_S)
     lines = []
     for (repeat, name), texts in sorted(extracted.items(), key=lambda entry: entry[0][0]):
         shown = []

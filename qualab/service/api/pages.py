@@ -28,15 +28,13 @@ from qualab.errors import (
     InvalidValue,
     QualabError,
     RunStopped,
-    StillLoading,
-    TooManyRequests,
     Unauthenticated,
 )
 from qualab.model.items import Change, OutcomeFilter
 from qualab.model.names import ArmName, ComparisonStatus, Language, Objective, RequestKind, Verdict
 from qualab.model.plan import DecisionRule
 from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import ListOrder, Scope, encode_cursor
+from qualab.model.registry import ListOrder, encode_cursor
 from qualab.model.report import Cell, Curve, Fact, Tone
 from qualab.model.wording import count, percent, pp, proven, seconds, share, visible_text
 from qualab.planning.power import Missing, narrowest_margin, sufficient_items, verdict_power
@@ -91,9 +89,9 @@ def page(request: Request, name: str, *, status: int = 200, **values: object) ->
     """Draw a template with these values, and what every page has."""
     words = words_of(request)
     languages = []
-    for one in Language:
-        url = request.url.include_query_params(lang=one.value)
-        languages.append((one.value, NAMES[one], f"{url.path}?{url.query}", one is words.language))
+    for language, own_name in NAMES.items():
+        url = request.url.include_query_params(lang=language.value)
+        languages.append((language.value, own_name, f"{url.path}?{url.query}", language is words.language))
     shared = {
         "t": words,
         "language": words.language,
@@ -117,7 +115,7 @@ def page(request: Request, name: str, *, status: int = 200, **values: object) ->
 
 @cache
 def _digest(name: str) -> str:
-    """Another URL for another content: a browser may keep what it has."""
+    """Name a version of a file in its URL, so that a browser may cache it."""
     return hashlib.sha256((static_file(name) or (b"", ""))[0]).hexdigest()[:12]
 
 
@@ -173,7 +171,7 @@ def error_page(request: Request, error: Exception) -> Response:
 
 
 class Form(BaseModel):
-    """What a form sends; a field that is left empty says nothing."""
+    """The fields of a form; an empty one counts as absent."""
 
     @model_validator(mode="before")
     @classmethod
@@ -181,7 +179,7 @@ class Form(BaseModel):
         return {name: value for name, value in values.items() if value != ""}
 
     def query(self, **more: object) -> str:
-        """Return the same as part of a URL, without the cursor; `more` goes before what the form says."""
+        """Return the form as part of a URL, without the cursor; `more` overrides its fields."""
         values = self.model_dump(mode="json", exclude={"cursor", "extract"}, exclude_defaults=True) | more
         return urlencode({name: value for name, value in values.items() if value not in ("", None)})
 
@@ -193,7 +191,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 class ListForm(Form):
-    """Which comparisons."""
+    """Filters of the list of comparisons."""
 
     status: ComparisonStatus | None = None
     verdict: Verdict | None = None
@@ -203,36 +201,30 @@ class ListForm(Form):
     cursor: str | None = Field(None, max_length=2_000)
 
 
-BROKEN_OFF = (
-    ComparisonStatus.STOPPED,
-    ComparisonStatus.INTERRUPTED,
-    ComparisonStatus.CANCELLED,
-    ComparisonStatus.FAILED,
-)
-"""Statuses in which some answers may be there, and some are not."""
+COMPLETE_OR_UNASKED = (ComparisonStatus.QUEUED, ComparisonStatus.PLANNED, ComparisonStatus.FINISHED)
 
 
 @router.get("/")
 def listing(call: Reader, form: Annotated[ListForm, Query()]) -> Response:
-    """All comparisons."""
-    wanted = ComparisonFilter(
+    """List comparisons."""
+    filters = ComparisonFilter(
         status=form.status, verdict=form.verdict, label=form.label or None, model=form.model or None, limit=50
     )
-    found = call.context.store.page(wanted, order=form.sort, cursor=form.cursor)
+    comparisons = call.context.store.page(filters, order=form.sort, cursor=form.cursor)
     words, progress = words_of(call.request), {}
-    for one in found.entries:
-        if one.status in COUNTED or (one.status in BROKEN_OFF and one.plan_hash):
+    for summary in comparisons.entries:
+        if summary.status in COUNTED or (summary.plan_hash and summary.status not in COMPLETE_OR_UNASKED):
             with suppress(ComparisonNotFound):  # it was deleted just now
-                looked = call.state.events.follower(one.id).look()
-                progress[one.id] = (looked, answered_text(looked, words), pace_text(looked, words))
+                now = call.state.events.follower(summary.id).look()
+                progress[summary.id] = (now, answered_text(now, words), pace_text(now, words))
     return page(
         call.request,
         "list",
-        entries=found.entries,
-        next_cursor=found.next_cursor,
+        entries=comparisons.entries,
+        next_cursor=comparisons.next_cursor,
         progress=progress,
         moving=COUNTED,
-        is_live=not all(one.status.has_ended for one in found.entries),
+        is_live=not all(summary.has_ended for summary in comparisons.entries),
         form=form,
         statuses=tuple(ComparisonStatus),
         verdicts=[verdict for verdict in Verdict if verdict is not Verdict.NOT_TESTED],
@@ -266,7 +258,7 @@ def pace_text(progress: Progress, words: Wording) -> str:
 
 @router.get("/comparisons/{comparison_id}")
 async def comparison(call: Reader, comparison_id: str) -> Response:
-    """One comparison."""
+    """Show a comparison."""
 
     def job() -> Response:
         words, store = words_of(call.request), call.context.store
@@ -278,13 +270,13 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
             trouble = words.notice(RunStopped.code, summary.stop_reason)
         if summary.verdict is not None:
             report = report_model(store, summary.id, words.language)
-            on_screen = tuple(one for one in report.sections if one.id != "signoff")  # filled in with a pen
+            on_screen = tuple(section for section in report.sections if section.id != "signoff")  # for a pen
             report = replace(report, sections=on_screen)
         return page(
             call.request,
             "comparison",
             summary=summary,
-            is_live=not summary.status.has_ended,
+            is_live=not summary.has_ended,
             trouble=trouble,
             report=report,
             has_items=summary.status is ComparisonStatus.FINISHED,
@@ -306,7 +298,7 @@ SHOWS: Mapping[str, OutcomeFilter] = {
     "missing": OutcomeFilter(missing=True),
     "different": OutcomeFilter(different_text=True),
 }
-"""Kinds of items."""
+"""Filters by the names that the page has for them."""
 TONES = {Change.SAME: Tone.PLAIN, Change.GAIN: Tone.GOOD, Change.LOSS: Tone.BAD, Change.UNKNOWN: Tone.BROKEN}
 
 
@@ -314,7 +306,7 @@ Show = Literal["all", "flipped", "losses", "gains", "missing", "different"]
 
 
 class ItemsForm(Form):
-    """Which items."""
+    """Filters of the list of items."""
 
     show: Show = "all"
     task: Text = ""
@@ -327,12 +319,12 @@ class ItemsForm(Form):
         return replace(SHOWS[self.show], task=self.task or None, min_length=self.min_length, max_length=self.max_length)
 
     def query(self, **more: object) -> str:
-        """Return the same as part of a URL; what is shown is always said, for a list and an item differ in it."""
+        """Return the form as part of a URL, always with `show`: its default differs between list and item."""
         return super().query(show=self.show, **more)
 
 
 class ItemForm(ItemsForm):
-    """Among which items one stands: the flips, unless something is said."""
+    """The items that a page of one goes through: the flips by default."""
 
     show: Show = "flipped"
     extract: bool = False
@@ -340,65 +332,63 @@ class ItemForm(ItemsForm):
 
 @router.get("/comparisons/{comparison_id}/items")
 def items(call: Reader, comparison_id: str, form: Annotated[ItemsForm, Query()]) -> Response:
-    """The items of a comparison."""
-    found = comparison_of(call.context, comparison_id)
+    """List the items of a comparison."""
+    own = comparison_of(call.context, comparison_id)
     outcomes = outcomes_of(call.context, comparison_id, form.filter(), cursor=form.cursor, limit=50)
-    return page(call.request, "items", comparison=found, outcomes=outcomes, form=form, shows=SHOWS)
+    return page(call.request, "items", comparison=own, outcomes=outcomes, form=form, shows=SHOWS)
 
 
 @router.get("/comparisons/{comparison_id}/items/{position}")
 async def item(call: Reader, comparison_id: str, position: int, form: Annotated[ItemForm, Query()]) -> Response:
-    """One item; what the filters made of its answers where it is asked for."""
+    """Show an item; what the filters made of its answers where it is asked for."""
     job = partial(_item, call, comparison_id, position, form)
     return await (call.slowly(job) if form.extract else run_in_threadpool(job))
 
 
 def _item(call: Call, comparison_id: str, position: int, form: ItemForm) -> Response:
     context, words = call.context, words_of(call.request)
-    found = comparison_of(context, comparison_id)
-    item, stored, scores = context.store.pair(found.id, position)
-    answers = {(one.arm, one.choice, one.repeat): one for one in stored}
+    own = comparison_of(context, comparison_id)
+    item, stored, scores = context.store.pair(comparison_id, position)
+    answers = {(answer.arm, answer.choice, answer.repeat): answer for answer in stored}
     is_generation = item.kind is RequestKind.GENERATION
     extracted, trouble = None, None
     if is_generation and form.extract:
         try:
-            extracted = item_page.extracted_lines(context, found, item, answers, words)
-        except (StillLoading, TooManyRequests):
-            pass  # the page asks again
+            extracted = item_page.extracted_lines(context, own, item, answers, words)
         except QualabError as error:
             trouble = words.notice(error.code, error.message, error.hint, values=error.details)
     return page(
         call.request,
         "item",
-        comparison=found,
+        comparison=own,
         item=item,
         form=form,
         is_generation=is_generation,
         prompt=item_page.messages(item.prompts[0]) if item.prompts else (),
         document=json.dumps(item.doc, ensure_ascii=False, indent=2) if item.doc else "",
-        pairs=list(item_page.pairs(found, answers, words)) if is_generation else (),
-        choices=() if is_generation else list(item_page.choice_lines(item, found, answers)),
+        pairs=list(item_page.pairs(own, answers, words)) if is_generation else (),
+        choices=() if is_generation else list(item_page.choice_lines(item, own, answers)),
         extracted=extracted,
         trouble=trouble,
-        scores=list(item_page.score_lines(item, found, scores)),
-        commands=list(item_page.commands(found, item, words)),
-        previous=neighbour(context, found.id, position, form, is_backward=True),
-        next=neighbour(context, found.id, position, form, is_backward=False),
+        scores=list(item_page.score_lines(item, own, scores)),
+        commands=list(item_page.commands(own, item, words)),
+        previous=neighbour(context, comparison_id, position, form, is_backward=True),
+        next=neighbour(context, comparison_id, position, form, is_backward=False),
     )
 
 
 def neighbour(context: Context, comparison_id: str, position: int, form: ItemForm, *, is_backward: bool) -> int | None:
     """Return the position of the item before or after this one among those that are shown; None where none is."""
     cursor = encode_cursor("items", position, -1 if is_backward else 2**31)  # before or behind all its repeats
-    found = context.store.outcomes(comparison_id, form.filter(), cursor=cursor, limit=1, is_backward=is_backward)
-    return found.entries[0].position if found.entries else None
+    outcomes = context.store.outcomes(comparison_id, form.filter(), cursor=cursor, limit=1, is_backward=is_backward)
+    return outcomes.entries[0].position if outcomes.entries else None
 
 
 # the calculator
 
 
 class PowerForm(Form):
-    """What the calculator is given, in percent."""
+    """Input of the calculator, in percent."""
 
     items: int = Field(1_319, ge=1, le=100_000)
     discordance: float = Field(5.0, ge=0.1, le=50.0)
@@ -411,7 +401,7 @@ class PowerForm(Form):
 
 @router.get("/plan")
 async def plan(call: Reader, form: Annotated[PowerForm, Query()]) -> Response:
-    """The plan calculator."""
+    """Show the plan calculator."""
     shares = {name: getattr(form, name) / 100.0 for name in ("margin", "alpha", "power")}
     rule = DecisionRule(objective=form.objective, **shares)
     job = partial(
@@ -482,11 +472,11 @@ def power_figures(
 
 @router.get("/static/{name}")
 async def static(request: Request, name: str) -> Response:
-    """What pages load."""
-    found = await run_in_threadpool(static_file, name)
-    if found is None:
+    """Return a file that pages load."""
+    file = await run_in_threadpool(static_file, name)
+    if file is None:
         raise HTTPException(404, "There is no such file")
-    return tagged(request, found[0], media_type=found[1])
+    return tagged(request, file[0], media_type=file[1])
 
 
 FORM_TYPE = "application/x-www-form-urlencoded"
@@ -512,7 +502,7 @@ async def sign_in(request: Request) -> Response:
     next_path, token = safe_path(fields.get("next", ["/"])[0]), fields.get("token", [""])[0].strip()
     state: State = request.app.state.qualab
     try:
-        (await state.authenticator.caller(token, is_local=False)).check(Scope.READ)
+        await state.authenticator.token(token, is_local=False)
     except Unauthenticated:
         state.failures.take(address_of(request))
         return page(request, "signin", status=401, next_path=next_path, is_wrong=True)

@@ -121,7 +121,7 @@ class PreflightDetail:
 
 @router.get(COMPARISON + "/verdict", tags=["comparisons"], **shows(ComparisonSummary, 404))
 def verdict(call: Reader, comparison_id: str) -> Response:
-    """The same without the request, small enough to poll."""
+    """Read a comparison without its request, small enough to poll."""
     return answer(call.request, call.context.store.summary(comparison_id))
 
 
@@ -148,13 +148,13 @@ async def create(
 @router.get("/comparisons", tags=["comparisons"], **shows(Page[ComparisonSummary]))
 def list_comparisons(call: Reader, query: Annotated[ComparisonQuery, Query()]) -> Response:
     """List comparisons; newest first among equals."""
-    wanted = ComparisonFilter(**query.model_dump(exclude={"sort", "cursor"}))
-    return answer(call.request, call.context.store.page(wanted, order=query.sort, cursor=query.cursor))
+    filters = ComparisonFilter(**query.model_dump(exclude={"sort", "cursor"}))
+    return answer(call.request, call.context.store.page(filters, order=query.sort, cursor=query.cursor))
 
 
 @router.get(COMPARISON, tags=["comparisons"], **shows(ComparisonSummary, 404))
 def read(call: Reader, comparison_id: str) -> Response:
-    """One comparison, with the request that it came from."""
+    """Read a comparison with the request that it came from."""
     return answer(call.request, _comparison(call, comparison_id))
 
 
@@ -166,12 +166,12 @@ def read(call: Reader, comparison_id: str) -> Response:
 )
 def delete(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Response:
     """Delete a comparison and everything of it. What is under way is cancelled first; what is signed off stays."""
-    seen, context = _seen(call, comparison_id, if_match), call.context
+    summary, context = _matching(call, comparison_id, if_match), call.context
     context.store.delete(
         comparison_id,
         entry=call.by.entry("comparison.delete", comparison_id),
         stale_after_s=context.services.pulse.stale_after_s,
-        version=None if seen is None else seen.version,
+        version=None if if_match in (None, "*") else summary.version,
     )
     return Response(status_code=204)
 
@@ -179,7 +179,7 @@ def delete(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Respon
 @router.post(COMPARISON + "/cancel", tags=["comparisons"], **answers(ComparisonSummary, "Cancelled", 404, 409, 412))
 def cancel(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Response:
     """Cancel what is queued or running. Everything answered stays, and it can be resumed."""
-    requests.cancel(call.context, comparison_id, by=call.by, seen=_seen(call, comparison_id, if_match))
+    requests.cancel(call.context, _matching(call, comparison_id, if_match), by=call.by)
     return answer(call.request, _comparison(call, comparison_id))
 
 
@@ -191,9 +191,8 @@ def cancel(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Respon
 )
 def resume(call: Runner, comparison_id: str, document: BodyOrNothing, if_match: IfMatch = None) -> Response:
     """Resume what was cancelled, stopped or failed; only what is missing is asked."""
-    how = validated(ResumeRequest, document)
-    seen = _seen(call, comparison_id, if_match)
-    requests.resume(call.context, comparison_id, by=call.by, retry_failed=how.retry_failed, seen=seen)
+    how, summary = validated(ResumeRequest, document), _matching(call, comparison_id, if_match)
+    requests.resume(call.context, summary, by=call.by, retry_failed=how.retry_failed)
     return answer(call.request, _comparison(call, comparison_id), 202)
 
 
@@ -202,12 +201,10 @@ def _comparison(call: Call, comparison_id: str) -> ComparisonSummary:
     return replace(store.summary(comparison_id), experiment=store.request(comparison_id))
 
 
-def _seen(call: Call, comparison_id: str, if_match: str | None) -> ComparisonSummary | None:
-    """The comparison that If-Match stands for; None where any will do. Raises VersionConflict."""
-    if if_match is None or if_match.strip() == "*":
-        return None
+def _matching(call: Call, comparison_id: str, if_match: str | None) -> ComparisonSummary:
+    """Read what is to be changed. Raises VersionConflict where it is not what If-Match stands for."""
     summary = _comparison(call, comparison_id)
-    if etag_of(encoded(summary)) not in TAG.findall(if_match):
+    if if_match not in (None, "*") and etag_of(encoded(summary)) not in TAG.findall(if_match or ""):
         raise VersionConflict(
             f"Comparison {comparison_id} has changed since it was read",
             hint="Read it again, and send its ETag in If-Match",
@@ -220,35 +217,36 @@ def _seen(call: Call, comparison_id: str, if_match: str | None) -> ComparisonSum
 
 @router.get(COMPARISON + "/metrics", tags=["comparisons"], **shows(Analysis, 404, 409))
 def metrics(call: Reader, comparison_id: str) -> Response:
-    """The analysis under the comparison's own plan: a row per metric, the verdict's reasons and caveats."""
+    """Read the analysis under the comparison's own plan: the verdict with its reasons and caveats, a row per metric."""
     return answer(call.request, reading.analysis_of(call.context, comparison_id))
 
 
 @router.get(COMPARISON + "/preflight", tags=["comparisons"], **shows(PreflightDetail, 404))
 def preflight(call: Reader, comparison_id: str) -> Response:
-    """What both engines reported, where they differ, and what was pinned."""
+    """Read what both engines reported, where they differ, and what was pinned."""
     store = call.context.store
-    error, seen = store.summary(comparison_id).error, store.observations(comparison_id)
-    engines = engines_seen(seen)
+    error, observations = store.summary(comparison_id).error, store.observations(comparison_id)
+    engines = engines_seen(observations)
     both = [engines[arm] for arm in ArmName if arm in engines]
-    found = tuple(differences(*both)) if len(both) == len(ArmName) else ()
-    return answer(call.request, PreflightDetail(engines=engines, differences=found, pins=pins_seen(seen), error=error))
+    differ = tuple(differences(*both)) if len(both) == len(ArmName) else ()
+    pins = pins_seen(observations)
+    return answer(call.request, PreflightDetail(engines=engines, differences=differ, pins=pins, error=error))
 
 
 @router.get(COMPARISON + "/acceptance", tags=["comparisons"], **shows(Treatment, 404, 409))
 def acceptance(call: Reader, comparison_id: str) -> Response:
-    """What the drafter did, task by task."""
-    found = reading.analysis_of(call.context, comparison_id).treatment
-    if found is None:
+    """Read what the drafter did, task by task."""
+    treatment = reading.analysis_of(call.context, comparison_id).treatment
+    if treatment is None:
         raise NotYet(f"The analysis of {comparison_id} did not look into engines", hint="Analyse it again")
-    return answer(call.request, found)
+    return answer(call.request, treatment)
 
 
 @router.get(COMPARISON + "/plan", tags=["comparisons"], **shows(PlanDocument, 404, 409))
 def plan(call: Reader, comparison_id: str) -> Response:
-    """The plan, frozen before the first request."""
-    found = reading.comparison_of(call.context, comparison_id)
-    frozen = FrozenPlan(plan=found.plan, plan_hash=found.plan_hash, frozen_at=found.created_at, settings={})
+    """Read the plan, frozen before the first request."""
+    own = reading.comparison_of(call.context, comparison_id)
+    frozen = FrozenPlan(plan=own.plan, plan_hash=own.plan_hash, frozen_at=own.created_at, settings={})
     document = to_document(frozen, {})
     return answer(call.request, {name: document[name] for name in PlanDocument.__dataclass_fields__})
 
@@ -280,17 +278,17 @@ async def events(
 
 @router.get(COMPARISON + "/items", tags=["items"], **shows(Page[Outcome], 404, 409))
 def items(call: Reader, comparison_id: str, query: Annotated[ItemQuery, Query()]) -> Response:
-    """The items in order of position, as scored: both arms' scores, and whether the texts differ."""
-    wanted = OutcomeFilter(**query.model_dump(exclude={"limit", "cursor"}))
-    page = reading.outcomes_of(call.context, comparison_id, wanted, cursor=query.cursor, limit=query.limit)
+    """List the items in order of position: both arms' scores, and whether the texts differ."""
+    filters = OutcomeFilter(**query.model_dump(exclude={"limit", "cursor"}))
+    page = reading.outcomes_of(call.context, comparison_id, filters, cursor=query.cursor, limit=query.limit)
     return answer(call.request, page)
 
 
 @router.get(COMPARISON + "/items/{position}", tags=["items"], **shows(reading.ItemDetail, 404, 409))
 def item(call: Reader, comparison_id: str, position: int) -> Response:
-    """One item with the requests as they were sent, both arms' answers, and their scores."""
-    found = plain(reading.item_of(call.context, comparison_id, position))
-    return tagged(call.request, orjson.dumps(found))  # what looks like a reason in a document stays as it is
+    """Read an item with the requests as they were sent, both arms' answers, and their scores."""
+    detail = plain(reading.item_of(call.context, comparison_id, position))
+    return tagged(call.request, orjson.dumps(detail))  # what looks like a reason in a document stays as it is
 
 
 # analyses and reports
@@ -315,7 +313,7 @@ async def analyse(call: Runner, comparison_id: str, document: BodyOrNothing) -> 
 
 @router.get(COMPARISON + "/analyses", tags=["analyses"], **shows(Page[requests.AnalysisSummary], 404, 409))
 def analyses(call: Reader, comparison_id: str) -> Response:
-    """The stored analyses, the oldest first."""
+    """List the stored analyses, the oldest first."""
     comparison, store = reading.comparison_of(call.context, comparison_id), call.context.store
     stored = (store.analysis(comparison.id, plan_hash=name) for name in store.plan_hashes(comparison.id))
     entries = tuple(requests.summary_of(analysis, comparison) for analysis in stored if analysis is not None)
@@ -324,7 +322,7 @@ def analyses(call: Reader, comparison_id: str) -> Response:
 
 @router.get(COMPARISON + "/analyses/{plan_hash}", tags=["analyses"], **shows(Analysis, 404, 409))
 def analysis(call: Reader, comparison_id: str, plan_hash: str) -> Response:
-    """One analysis, whole."""
+    """Read one analysis, whole."""
     return answer(call.request, reading.analysis_of(call.context, comparison_id, plan_hash=plan_hash))
 
 
@@ -360,11 +358,11 @@ async def report(
     report_format: Annotated[ReportFormat, Query(alias="format")] = ReportFormat.PDF,
     lang: Language = Language.ENGLISH,
 ) -> Response:
-    """The report of an analysed comparison, as `qualab report` writes it."""
+    """Draw the report of an analysed comparison, as `qualab report` writes it."""
 
     def job() -> bytes:
-        found = reading.analysis_of(call.context, comparison_id)
-        model = report_model(call.context.store, found.comparison_id, lang)
+        reading.analysis_of(call.context, comparison_id)  # raises where there is none yet
+        model = report_model(call.context.store, comparison_id, lang)
         return bootstrap.renderer(report_format)(model)
 
     headers = {
@@ -385,18 +383,17 @@ async def report(
 )
 def sign(call: Admin, comparison_id: str, document: Body) -> Response:
     """Accept the verdict. Refused where something stands in the way, unless `override` gives a reason."""
-    given = validated(SignOffRequest, document).model_dump()
-    comparison, store = reading.comparison_of(call.context, comparison_id), call.context.store
-    by = call.by
-    signed = sign_off(store, comparison.id, who=by.who, at=by.at, details=by.details, **given)
+    given, by = validated(SignOffRequest, document).model_dump(), call.by
+    reading.comparison_of(call.context, comparison_id)  # a beginning of its id is none
+    signed = sign_off(call.context.store, comparison_id, who=by.who, at=by.at, details=by.details, **given)
     return answer(call.request, signed, 201)
 
 
 @router.get(COMPARISON + "/signoffs", tags=["sign-off"], **shows(Page[SignOff], 404, 409))
 def signoffs(call: Reader, comparison_id: str) -> Response:
-    """Who accepted which verdict, the oldest first."""
-    found = reading.comparison_of(call.context, comparison_id)
-    return answer(call.request, Page(entries=tuple(call.context.store.signoffs(found.id)), next_cursor=None))
+    """List who accepted which verdict, the oldest first."""
+    reading.comparison_of(call.context, comparison_id)
+    return answer(call.request, Page(entries=tuple(call.context.store.signoffs(comparison_id)), next_cursor=None))
 
 
 @router.post(COMPARISON + "/verification", tags=["sign-off"], **answers(Verification, "What was checked", 404, 409))
@@ -404,8 +401,8 @@ async def verification(call: Admin, comparison_id: str) -> Response:
     """Recompute hashes, scores and the analysis from what is stored, and tell whether anything was altered."""
 
     def job() -> Verification:
-        found = reading.comparison_of(call.context, comparison_id)
-        return verify(call.context.services, found.id)
+        reading.comparison_of(call.context, comparison_id)
+        return verify(call.context.services, comparison_id)
 
     return answer(call.request, await call.slowly(job))
 
@@ -417,7 +414,7 @@ async def verification(call: Admin, comparison_id: str) -> Response:
     **body("PlanRequest", PLAN_REQUEST),
 )
 async def compute_plan(call: Reader, document: Body) -> Response:
-    """Power, provable margins, and the items that the margins need. Nothing is stored, and no endpoint is asked."""
+    """Compute power, provable margins and the items needed. Nothing is stored, and no endpoint is asked."""
 
     job = partial(requests.compute_plan, call.context, document, caller=call.by.caller)
     return answer(call.request, await call.slowly(job))
@@ -425,5 +422,5 @@ async def compute_plan(call: Reader, document: Body) -> Response:
 
 @router.get("/audit", tags=["audit"], **shows(Page[AuditEntry]))
 def audit(call: Admin, query: Annotated[PageQuery, Query()]) -> Response:
-    """Every change, newest first."""
+    """List every change, newest first."""
     return answer(call.request, call.context.store.audit(cursor=query.cursor, limit=query.limit))

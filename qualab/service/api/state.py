@@ -20,10 +20,10 @@ from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from qualab.errors import InvalidValue, TooManyRequests, Unauthenticated
+from qualab.errors import Forbidden, InvalidValue, TooManyRequests, Unauthenticated
 from qualab.model.items import JsonObject
-from qualab.model.registry import Scope, not_found
-from qualab.service.access import Actor, Authenticator, Caller, RateLimit
+from qualab.model.registry import Scope, Token, not_found
+from qualab.service.access import Actor, Authenticator, RateLimit
 from qualab.service.api.answers import encoded
 from qualab.service.context import LONGEST_NAME, Context
 from qualab.service.reading import Follower
@@ -118,7 +118,7 @@ class Call:
 
     request: Request
     state: State
-    caller: Caller
+    token: Token
 
     @property
     def context(self) -> Context:
@@ -128,13 +128,13 @@ class Call:
     def by(self) -> Actor:
         """Return who asks, for the audit log."""
         details = {"request_id": str(self.request.scope["qualab.request_id"])}
-        if self.caller.token_id:
-            details["token"] = self.caller.token_id
-        return Actor(who=self.caller.name, at=self.context.services.clock.now(), details=details)
+        if self.token.id:
+            details["token"] = self.token.id
+        return Actor(who=self.token.name, at=self.context.services.clock.now(), details=details)
 
     async def slowly(self, job: Callable[[], T]) -> T:
         """Run a slow job in a thread: few at once, and fewer of one caller, so that others have their turn."""
-        name = self.caller.token_id or address_of(self.request)
+        name = self.token.id or address_of(self.request)
         own = self.state.heavy_by_caller.setdefault(name, Semaphore(HEAVY_OF_A_CALLER))
         async with own:  # forgotten with its last request
             return await to_thread.run_sync(job, limiter=self.state.heavy)
@@ -148,23 +148,27 @@ def address_of(request: Request) -> str:
 async def recognize(request: Request, scopes: SecurityScopes) -> Call:
     """Recognize the caller. Raises Unauthenticated, Forbidden, TooManyRequests."""
     state: State = request.app.state.qualab
-    caller = None
+    token = None
     header, cookie = request.headers.get("authorization"), request.cookies.get(COOKIE)
     if cookie is not None and header is None and request.method == "GET":
         with suppress(Unauthenticated):  # another service of this machine may have set it
-            caller = await state.authenticator.caller(cookie, is_local=False)
-    if caller is None:
-        kind, _, token = (header or "").partition(" ")
-        presented = None if header is None else token.strip() if kind.lower() == "bearer" else ""
+            token = await state.authenticator.token(cookie, is_local=False)
+    if token is None:
+        kind, _, text = (header or "").partition(" ")
+        presented = None if header is None else text.strip() if kind.lower() == "bearer" else ""
         try:
-            caller = await state.authenticator.caller(presented, is_local=header is None and _is_local(request))
+            token = await state.authenticator.token(presented, is_local=header is None and _is_local(request))
         except Unauthenticated:
             state.failures.take(address_of(request))
             raise
-    state.limit.take(caller.token_id or address_of(request))
-    for scope in scopes.scopes:
-        caller.check(Scope(scope))
-    return Call(request=request, state=state, caller=caller)
+    state.limit.take(token.id or address_of(request))
+    for scope in map(Scope, scopes.scopes):
+        if not token.scope.allows(scope):
+            raise Forbidden(
+                f"This needs the scope {scope}; the token has {token.scope}",
+                hint=f"Create one: qualab token create NAME --scope {scope}",
+            )
+    return Call(request=request, state=state, token=token)
 
 
 def _is_local(request: Request) -> bool:
@@ -192,18 +196,18 @@ async def json_object(request: Request) -> JsonObject:
     if kind != "application/json":
         raise HTTPException(415, f"The body's type is {kind or 'missing'}, and must be application/json")
     try:
-        found = orjson.loads(await request.body())
+        document = orjson.loads(await request.body())
     except orjson.JSONDecodeError as exc:
         raise HTTPException(400, f"The body is not JSON: {exc.msg} at line {exc.lineno}, column {exc.colno}") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise HTTPException(400, "The body must be a JSON object")
-    level: list[object] = [found]
+    level: list[object] = [document]
     for _ in range(MOST_LEVELS):
         level = [child for value in level for child in _children(value)]
     if level:
         raise HTTPException(400, f"The body is nested more than {MOST_LEVELS} levels deep")
     json.loads(await request.body(), object_pairs_hook=_check_keys)
-    return found
+    return document
 
 
 def _check_keys(pairs: list[tuple[str, object]]) -> None:
