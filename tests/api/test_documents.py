@@ -83,6 +83,8 @@ def refused(service: Service, path: str = "/v1/comparisons", **changes: Any) -> 
         ({"candidate": "http://169.254.169.254/v1"}, "candidate", "metadata"),
         ({"candidate": OFF}, "candidate", "another server"),
         ({"accept_underpowered": "yes"}, "accept_underpowered", "true or false"),
+        ({"exclusive": "yes"}, "exclusive", "true or false"),
+        ({"concurrency": 33}, "concurrency", "a host gets at most 64 requests at once"),
         ({"data_dir": "/etc"}, "data_dir", "may not name"),
         ({"include_path": "/etc"}, "include_path", "may not name"),
         ({"include_path": ["/etc", "/tmp"]}, "include_path", "may not name"),
@@ -298,7 +300,7 @@ def test_plans_of_one_caller_keep_nobody_else_waiting() -> None:
                 may_end.wait(20.0)
             return bench.load(options)
 
-    planner = Planner(Blocked(FakeTasks()), timeout_s=1.0)
+    planner = Planner(Blocked(FakeTasks()), timeout_s=0.5)
     for number in range(3):
         with pytest.raises(StillLoading):
             planner.planned(experiment(model=f"slow {number}", tasks=("sums",)), Given(), caller="greedy")

@@ -45,42 +45,24 @@ def wait_for(what: Callable[[], Any], *, within_s: float = 120.0, or_say: Callab
     raise AssertionError(f"not within {within_s:g} s: {or_say()}")
 
 
-@dataclass
-class Process:
+class Process(subprocess.Popen[bytes]):
     """A `qualab` command that runs."""
 
-    process: subprocess.Popen[bytes]
-    errors: Path
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+    def __init__(self, errors: Path, *arguments: str, **environment: str) -> None:
+        self.errors = errors
+        own = {"HF_HUB_OFFLINE": "1", **QUICK, **environment}
+        with errors.open("wb") as out:
+            super().__init__([sys.executable, "-m", "qualab", *arguments], cwd=ROOT, env=os.environ | own, stderr=out)
 
     @property
     def said(self) -> str:
         return self.errors.read_text()
 
-    def send(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def wait(self) -> int:
-        return self.process.wait(30.0)
-
-
-@contextmanager
-def command(errors: Path, *arguments: str, **environment: str) -> Iterator[Process]:
-    own = {"HF_HUB_OFFLINE": "1", **QUICK, **environment}
-    with errors.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "qualab", *arguments], cwd=ROOT, env=os.environ | own, stderr=out
-        )
-    try:
-        yield Process(process, errors)
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGCONT)
-            process.kill()
-        process.wait(10.0)
+    def __exit__(self, *_: object) -> None:
+        if self.poll() is None:
+            self.send_signal(signal.SIGCONT)
+            self.kill()
+        self.wait(10.0)
 
 
 @dataclass
@@ -139,7 +121,7 @@ class Site:
     def start(self, *arguments: str, **environment: str) -> Process:
         self.n_started += 1
         errors = self.folder / f"process-{self.n_started}.log"
-        return self.stack.enter_context(command(errors, *arguments, QUALAB_DB=self.url, **environment))
+        return self.stack.enter_context(Process(errors, *arguments, QUALAB_DB=self.url, **environment))
 
     def submit(self, comparison_id: str, experiment: dict[str, Any]) -> None:
         """As the service does; workers find it in the database."""

@@ -72,7 +72,7 @@ def test_its_comparison_fails_with_task_filter_and_item_and_the_worker_goes_on(t
         wait_for(lambda: site.status(FINE) is ComparisonStatus.FINISHED, or_say=lambda: serving.said)
         assert site.takeovers(FAILING) == 0
         assert site.n_answered(FAILING) == len(ROWS)
-        assert serving.process.poll() is None
+        assert serving.poll() is None
 
 
 def test_it_is_cancelled_at_any_moment(tmp_path: Path) -> None:

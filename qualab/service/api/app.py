@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from functools import lru_cache, partial
 from typing import Any
-from weakref import WeakValueDictionary
 
 import orjson
 from anyio import CapacityLimiter
@@ -29,10 +27,8 @@ from qualab.service.api.openapi import describe, problems
 from qualab.service.api.server import RequestMiddleware
 from qualab.service.api.state import EventStreams, Reader, State
 from qualab.service.context import Context
-from qualab.service.reading import Follower
 
 router = APIRouter(tags=["health"])
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 TEXT = "text/plain; version=1.0.0; charset=utf-8"
 NOT_KEPT = {"Cache-Control": "no-store"}
 
@@ -44,7 +40,7 @@ class StateCollector:
         self._state = state
 
     def describe(self) -> list[Metric]:
-        """Name nothing: nothing is read before somebody asks."""
+        """Name nothing, so that nothing is read when it is registered."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -72,7 +68,7 @@ def request_counter(registry: CollectorRegistry) -> Callable[[str, str, int, flo
     """Return a function that counts and times a request by method, route, status and seconds."""
     labels = ("method", "route", "status")
     total = Counter("qualab_http_requests", "Requests answered", labels, registry=registry)
-    times = Histogram("qualab_http_request_seconds", "Time to answer", ("route",), buckets=BUCKETS, registry=registry)
+    times = Histogram("qualab_http_request_seconds", "Time to answer", ("route",), registry=registry)
 
     def observe(method: str, route: str, status: int, seconds: float) -> None:
         total.labels(method, route, str(status)).inc()
@@ -131,7 +127,6 @@ def metrics(call: Reader) -> Response:
 
 FAILURES_A_SECOND, FAILURES_AT_ONCE = 1.0, 30
 """Tries without a valid token, of one address."""
-MAX_FOLLOWED = 256
 HEAVY_AT_ONCE = 8
 """Plans and analyses."""
 
@@ -141,16 +136,14 @@ def create_app(
 ) -> FastAPI:
     """Make the app. `schema` tells the database's schema and this version's."""
     settings = context.settings
-    follower = lru_cache(maxsize=MAX_FOLLOWED)(partial(Follower, context))
     state = State(
         context=context,
         authenticator=Authenticator(context.store, context.services.clock, own=own_token),
         limit=RateLimit(rate=settings.rate, burst=settings.burst),
         failures=RateLimit(rate=FAILURES_A_SECOND, burst=FAILURES_AT_ONCE),
-        events=EventStreams(follower, settings),
+        events=EventStreams(context),
         schema=schema,
         heavy=CapacityLimiter(HEAVY_AT_ONCE),
-        heavy_by_caller=WeakValueDictionary(),
     )
 
     @asynccontextmanager

@@ -24,7 +24,6 @@ from starlette.responses import RedirectResponse
 from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
 from qualab.errors import (
     ComparisonNotFound,
-    InsufficientData,
     InvalidValue,
     QualabError,
     RunStopped,
@@ -37,7 +36,7 @@ from qualab.model.ports import ComparisonFilter
 from qualab.model.registry import ListOrder, encode_cursor
 from qualab.model.report import Cell, Curve, Fact, Tone
 from qualab.model.wording import count, percent, pp, proven, seconds, share, visible_text
-from qualab.planning.power import Missing, narrowest_margin, sufficient_items, verdict_power
+from qualab.planning.power import Missing, if_any, narrowest_margin, sufficient_items, verdict_power
 from qualab.report.html import render_page, static_file
 from qualab.report.model import report_model
 from qualab.report.source import verdict_cell
@@ -422,31 +421,20 @@ def power_figures(
     `discordance` and the expected `missing_share` of each arm's answers are fractions. Raises InvalidValue.
     """
     missing, is_loss_alone, n = Missing(share=missing_share), is_one_sided(rule), count(items)
-    proves = partial(
-        verdict_power,
-        discordance=discordance,
-        margin=rule.margin,
-        alpha=rule.alpha,
-        is_one_sided=is_loss_alone,
-        missing=missing,
-    )
+    design = {"discordance": discordance, "margin": rule.margin, "alpha": rule.alpha}
+    proves = partial(verdict_power, **design, is_one_sided=is_loss_alone, missing=missing)
     here = proves(n_items=items, is_guarded=True)
     needed = sufficient_items(discordance, rule.power, rule=rule, missing=missing)
     narrowest = narrowest_margin(items, discordance, rule.power, rule=rule, missing=missing)
-    try:
-        loss = mde_beyond_noise(n_items=items, noise=discordance, alpha=rule.alpha, power=rule.power)
-    except InsufficientData:
-        loss = None
+    loss = if_any(lambda: mde_beyond_noise(n_items=items, noise=discordance, alpha=rule.alpha, power=rule.power))
     units, none = words.report.units, words("no margin")
-    facts = (
-        Fact(label=words("power here", n=n), text=units(share(here))),
-        Fact(
-            label=words("items needed"),
-            text=words("more than", n=count(MAX_ITEMS)) if needed is None else count(needed),
-        ),
-        Fact(label=words("narrowest margin", n=n), text=none if narrowest is None else units(proven(narrowest))),
-        Fact(label=words("smallest loss", n=n), text=none if loss is None else units(proven(loss))),
-    )
+    figures = {
+        "power here": units(share(here)),
+        "items needed": words("more than", n=count(MAX_ITEMS)) if needed is None else count(needed),
+        "narrowest margin": none if narrowest is None else units(proven(narrowest)),
+        "smallest loss": none if loss is None else units(proven(loss)),
+    }
+    facts = tuple(Fact(label=words(key, n=n), text=text) for key, text in figures.items())
     most = max(2 * items, round(1.25 * needed) if needed else 0, N_POINTS)
     places = sorted({round(most * place / N_POINTS) for place in range(1, N_POINTS + 1)} | {items})
     aim, reached = units(percent(rule.power)), units(share(here))

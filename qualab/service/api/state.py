@@ -7,7 +7,8 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from ipaddress import ip_address
 from typing import Annotated, TypeVar
 from weakref import WeakValueDictionary
@@ -32,13 +33,16 @@ from qualab.service.settings import ServiceSettings
 T = TypeVar("T")
 
 
+MAX_FOLLOWED = 256
+"""Comparisons whose progress is cached."""
+
+
 class EventStreams:
     """Progress as server-sent events to many clients; each comparison is read once an interval, whoever follows it."""
 
-    def __init__(self, follower: Callable[[str], Follower], settings: ServiceSettings) -> None:
-        self.follower = follower
-        """Of a comparison that somebody follows."""
-        self._settings = settings
+    def __init__(self, context: Context) -> None:
+        self.follower = lru_cache(MAX_FOLLOWED)(partial(Follower, context))
+        self._settings = context.settings
         self._is_closed = False
         self.n_clients = 0
 
@@ -108,8 +112,7 @@ class State:
     """The database's schema, and this version's."""
     heavy: CapacityLimiter
     """Thread limit for slow jobs, so that they cannot starve fast requests."""
-    heavy_by_caller: WeakValueDictionary[str, Semaphore]
-    """The same for the slow jobs of one caller."""
+    heavy_by_caller: WeakValueDictionary[str, Semaphore] = field(default_factory=WeakValueDictionary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +176,7 @@ async def recognize(request: Request, scopes: SecurityScopes) -> Call:
 
 def _is_local(request: Request) -> bool:
     """Tell whether the request can only come from a program of this machine."""
-    settings = request.app.state.qualab.context.settings
+    settings: ServiceSettings = request.app.state.qualab.context.settings
     if not settings.is_loopback or any(name in request.headers for name in FORWARDED):
         return False
     try:
