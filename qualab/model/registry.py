@@ -1,4 +1,4 @@
-"""What the service keeps and shows: tokens, the record of changes, lines and pages of lists, claims."""
+"""Tokens, the record of changes, lines and pages of lists, claims."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ T = TypeVar("T")
 
 
 class Scope(StrEnum):
-    """What a token is good for. Each holds the ones before it."""
+    """What a token permits. Each scope includes the ones before it."""
 
     READ = "read"
     RUN = "run"
     ADMIN = "admin"
 
-    def allows(self, wanted: Scope) -> bool:
+    def allows(self, needed: Scope) -> bool:
         order = tuple(Scope)
-        return order.index(self) >= order.index(wanted)
+        return order.index(self) >= order.index(needed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A bearer token as it is kept: its secret is random and long, so that a plain SHA-256 hides it."""
+    """A bearer token, stored as a hash: its secret is random and long, so that a plain SHA-256 hides it."""
 
     id: str
     """Public; the part of the token before the dot."""
@@ -108,7 +108,7 @@ class ComparisonSummary:
     stop_reason: str
     is_signed_off: bool
     created_by: str = ""
-    """Who asked the service for it; empty for a comparison of the command line."""
+    """Who asked the service for it; empty at a command line."""
     version: int = 1
     error: Mapping[str, str] = field(default_factory=dict)
     """What kept a worker from running it: code, message, hint; empty otherwise."""
@@ -130,12 +130,12 @@ class ComparisonSummary:
 
 
 class ListOrder(StrEnum):
-    """What a list is ordered by. What is equal stands newest first."""
+    """The order of a list; equal entries stand newest first."""
 
     NEWEST = "-created"
     LABEL = "label"
     VERDICT = "verdict"
-    """What stops a release comes first, what lets it go later, and what has no verdict last."""
+    """Verdicts that stop a release first, comparisons without one last."""
 
 
 NEWEST_FIRST = ListOrder.NEWEST

@@ -144,23 +144,22 @@ class ReferencedSecrets:
         self._env = tuple(env)
         self._folders = () if folder is None else (folder,)
 
-    def check(self, reference: str) -> None:
-        """Raises SecretForbidden."""
-        kind, _, name = reference.partition(":")
-        if kind not in ("env", "file") or not name:
-            raise SecretForbidden("A key is given as a value: only a reference to it may be sent", hint=HINT)
-        is_file = kind == "file"
-        if not (lies_in(name, self._folders) if is_file else any(fnmatchcase(name, each) for each in self._env)):
-            raise SecretForbidden("A key refers to a variable or file that requests may not name", hint=HINT)
+    def check(self, reference: object, *, field: str = "api_key") -> None:
+        """Raises SecretForbidden unless this is a reference that the operator allows."""
+        kind, _, name = str(reference).partition(":")
+        is_variable = kind == "env" and any(fnmatchcase(name, pattern) for pattern in self._env)
+        if not name or not (is_variable or (kind == "file" and lies_in(name, self._folders))):
+            fields = {field: "must be env:NAME or file:/path"}
+            raise SecretForbidden(f"{field} is not a reference that the operator allows", hint=HINT, fields=fields)
 
     def read(self, reference: str) -> str:
-        """Raises SecretForbidden."""
+        """Read a key. Raises SecretForbidden."""
         self.check(reference)
         kind, _, name = reference.partition(":")
         try:
             secret = os.environ.get(name, "") if kind == "env" else Path(name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as exc:
-            raise SecretForbidden("The file that a key refers to cannot be read here", hint=HINT) from exc
+        except (OSError, UnicodeDecodeError):
+            secret = ""
         if not secret.strip():
             raise SecretForbidden(f"The {kind} reference of a key leads to nothing here", hint=HINT)
         return secret.strip()

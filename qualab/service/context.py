@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from qualab.endpoints.allowing import AllowedEndpoints, allowed_opening
-from qualab.errors import InvalidValue, PathForbidden, SecretForbidden, UnknownSetting
+from qualab.errors import InvalidValue, PathForbidden, UnknownSetting
 from qualab.model.items import JsonObject
 from qualab.model.names import ArmName
 from qualab.run.prepare import FrozenPlan, Services, from_document, to_document
@@ -180,12 +180,7 @@ def _keys(content: Mapping[str, Any], secrets: ReferencedSecrets) -> dict[ArmNam
     """Return references by arm: its own before the common one. Raises SecretForbidden, without repeating a value."""
     for name in KEY_FIELDS:
         if content.get(name) is not None:
-            try:
-                secrets.check(content[name] if isinstance(content[name], str) else "")
-            except SecretForbidden as exc:
-                raise SecretForbidden(
-                    f"{name}: {exc.message}", hint=exc.hint, fields={name: "must be env:NAME or file:/path"}
-                ) from None
+            secrets.check(content[name], field=name)
     common = content.get("api_key")
     own = {arm: content.get(f"{arm.value}_api_key") or common for arm in ArmName}
     return {arm: reference for arm, reference in own.items() if reference}

@@ -20,12 +20,12 @@ from qualab.planning.suite import Given, Pilot, Planning, plan_comparison
 from qualab.run.prepare import make_plan, task_options
 from qualab.settings import Settings
 
-KEPT_S = 300.0
+PLAN_CACHE_S = 300.0
 """How long a plan is cached: data of the service's machine may change."""
-TASKS_KEPT_S = 60.0
+TASK_CACHE_S = 60.0
 """How long loaded tasks are cached, which take most of the memory."""
-KEPT_TASKS = 3
-KEPT_PLANS = 256
+MOST_CACHED_TASKS = 3
+MOST_CACHED_PLANS = 256
 AT_ONCE = 2
 MOST_WAITING = 4
 """Plans of one caller."""
@@ -97,7 +97,7 @@ class Planner:
         with self._lock:
             now = self._monotonic_s()
             asked_at, _, known = self._plans.get(key, (0.0, "", None))
-            if known is not None and now - asked_at < KEPT_S and not _has_failed(known):
+            if known is not None and now - asked_at < PLAN_CACHE_S and not _has_failed(known):
                 return known
             if sum(own == caller and not future.done() for _, own, future in self._plans.values()) > MOST_WAITING:
                 raise TooManyRequests(
@@ -107,7 +107,7 @@ class Planner:
             threading.Thread(target=_run, args=(future, turn, plan), daemon=True).start()
             self._plans[key] = (now, caller, future)
             self._plans.move_to_end(key)
-            if len(self._plans) > KEPT_PLANS:
+            if len(self._plans) > MOST_CACHED_PLANS:
                 self._plans.popitem(last=False)
             return future
 
@@ -118,21 +118,21 @@ class Planner:
         with self._at_once:
             with self._lock:
                 loaded_at, tasks = self._tasks.pop(key, (0.0, None))
-            if tasks is None or self._monotonic_s() - loaded_at >= TASKS_KEPT_S:
+            if tasks is None or self._monotonic_s() - loaded_at >= TASK_CACHE_S:
                 loaded_at, tasks = self._monotonic_s(), self._harness.load(options)
             yield tasks
         with self._lock:
             self._tasks[key] = (loaded_at, tasks)
-            while len(self._tasks) > KEPT_TASKS:
+            while len(self._tasks) > MOST_CACHED_TASKS:
                 self._tasks.popitem(last=False)
-        timer = threading.Timer(TASKS_KEPT_S, self._drop_old)
+        timer = threading.Timer(TASK_CACHE_S, self._drop_old)
         timer.daemon = True
         timer.start()
 
     def _drop_old(self) -> None:
         with self._lock:
             for key, (loaded_at, _) in list(self._tasks.items()):
-                if self._monotonic_s() - loaded_at >= TASKS_KEPT_S:
+                if self._monotonic_s() - loaded_at >= TASK_CACHE_S:
                     del self._tasks[key]
 
 

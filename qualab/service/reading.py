@@ -108,9 +108,8 @@ class Follower:
                 self._n_requests = store.get(self._id).plan.sampling.repeats * store.n_requests(self._id)
             unanswered = store.n_unanswered(self._id)  # before the others, of which they are a part
             came_back = store.n_answered(self._id)
-        phase = PHASES.get(summary.status, summary.status.value)
-        if summary.status is ComparisonStatus.RUNNING and summary.started_at is None:
-            phase = PHASES[ComparisonStatus.PLANNED]
+        is_prepared = summary.status is not ComparisonStatus.RUNNING or summary.started_at is not None
+        phase = summary.status if is_prepared else ComparisonStatus.PLANNED
         with self._lock:
             rate = self._rate_with(sum(came_back.values()))
         eta_s = None
@@ -120,7 +119,7 @@ class Follower:
         return Progress(
             id=self._id,
             status=summary.status,
-            phase=phase,
+            phase=PHASES.get(phase, phase.value),
             answered={arm: came_back[arm] - unanswered[arm] for arm in ArmName},
             unanswered=dict(unanswered),
             n_requests=self._n_requests,

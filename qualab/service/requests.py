@@ -16,7 +16,7 @@ from qualab.model.items import JsonObject
 from qualab.model.names import UNDER_WAY, ComparisonStatus, Verdict
 from qualab.model.registry import ComparisonSummary, address_of, signed_off
 from qualab.model.wording import is_one_line
-from qualab.planning.suite import EVERYWHERE, Given, Planning, pilot_of
+from qualab.planning.suite import EVERYWHERE, Given, pilot_of
 from qualab.report.words import ENGLISH, shown
 from qualab.run.ask import looked_to
 from qualab.run.prepare import FrozenPlan, check_frozen, to_document
@@ -129,26 +129,31 @@ def compute_plan(context: Context, body: JsonObject, *, caller: str) -> PlanComp
 
 
 KEY = re.compile(r"[\x21-\x7e]{1,200}")
-KEY_RULE = "1 to 200 printable ASCII characters without spaces"
 MOST_CHARACTERS = 200
 
 
 def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> str:
     """Queue a comparison and return its id; with an idempotency key that was used before, that comparison's.
 
-    Raises as `Context.read_document` and loading tasks, EndpointForbidden, Underpowered, StillLoading, KeyReused.
+    Raises as `Context.read_document` and `Planner.planned`, EndpointForbidden, PlanChanged, Underpowered, KeyReused.
     """
     if key and not KEY.fullmatch(key):
-        raise InvalidValue.must_be("Idempotency-Key", KEY_RULE)
+        raise InvalidValue.must_be("Idempotency-Key", "1 to 200 printable ASCII characters without spaces")
     request = context.read_document(body)
     _check(context, request)
-    unproven = _planned(context, request, caller=by.caller).unproven
-    if unproven and not request.accept_underpowered:
+    frozen = request.frozen.plan if request.frozen else None
+    assumed = frozen.assumptions if frozen else None
+    shares = {name: getattr(assumed, name) for name in ("discordance", "design_effect", "noise")} if assumed else {}
+    hashed = frozen.pins.checkpoint_hash if frozen else ""
+    planning = context.planner.planned(request.experiment, Given(**shares), checkpoint_hash=hashed, caller=by.caller)
+    if frozen:
+        check_frozen(frozen, replace(planning.plan, assumptions=assumed))
+    if planning.unproven and not request.accept_underpowered:
         raise Underpowered(
             "These items cannot prove the plan's margins",
             hint="Ask more items, widen the margin, or send accept_underpowered: true",
             fields={
-                "margin": " ".join(ENGLISH.reasons(unproven)),
+                "margin": " ".join(ENGLISH.reasons(planning.unproven)),
                 "accept_underpowered": "must be true for such a plan",
             },
         )
@@ -189,20 +194,6 @@ def _check(context: Context, request: ComparisonRequest) -> None:
         raise InvalidValue.must_be("concurrency", f"so small that a host gets at most {limit} requests at once")
     if context.services.is_same_server(experiment.baseline, experiment.candidate):
         raise InvalidValue.must_be("candidate", "the URL of another server than the baseline")
-
-
-def _planned(context: Context, request: ComparisonRequest, *, caller: str) -> Planning:
-    """Compute what the items can prove. Raises PlanChanged where a frozen plan would not be what is run."""
-    frozen = request.frozen.plan if request.frozen else None
-    given, hashed = Given(), ""
-    if frozen:
-        hashed, assumed = frozen.pins.checkpoint_hash, frozen.assumptions
-        if assumed:
-            given = Given(discordance=assumed.discordance, design_effect=assumed.design_effect, noise=assumed.noise)
-    planning = context.planner.planned(request.experiment, given, checkpoint_hash=hashed, caller=caller)
-    if frozen:
-        check_frozen(frozen, replace(planning.plan, assumptions=frozen.assumptions))
-    return planning
 
 
 def cancel(context: Context, summary: ComparisonSummary, *, by: Actor) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
+from typing import NamedTuple
 
 from qualab.bootstrap import new_loop
 from qualab.clock import SharedClock
@@ -119,22 +120,28 @@ async def _patiently(call: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(min(FIRST_PAUSE_S * 2**n_failures, LONGEST_PAUSE_S))
 
 
+class Running(NamedTuple):
+    """A comparison that is being run, and how to cancel it from another thread."""
+
+    comparison_id: str
+    loop: asyncio.AbstractEventLoop
+    task: asyncio.Task[None] | None
+
+    def cancel(self) -> None:
+        assert self.task is not None
+        with suppress(RuntimeError):  # it ends at this moment
+            self.loop.call_soon_threadsafe(self.task.cancel)
+
+
 class Worker:
     """Runs what is queued in one thread, and sends heartbeats from another."""
 
-    def __init__(
-        self,
-        context: Context,
-        *,
-        make_loop: Callable[[], asyncio.AbstractEventLoop] = new_loop,
-        set_clock: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, context: Context, *, set_clock: Callable[[], None] = lambda: None) -> None:
         self._context = context
-        self._make_loop = make_loop
+        self._services, self._store = context.services, context.store
         self._set_clock = set_clock
         self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self._running: tuple[str, asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
+        self._running: Running | None = None
         self._heard_since_s: float | None = None
         """Since when the database has answered every heartbeat."""
         self._threads = [threading.Thread(target=job, daemon=True) for job in (self._work, self._watch)]
@@ -147,44 +154,37 @@ class Worker:
 
     def close(self) -> None:
         """Take nothing more, and give back what is being run."""
-        services = self._context.services
         self._ended.set()
-        with self._lock:
-            running = self._running
-        if running is not None:
+        if running := self._running:
             with suppress(StoreError):  # taken over by another worker once this one is silent
-                services.store.give_back(running[0], runner=services.runner)
-            self._cancel()
+                self._store.give_back(running.comparison_id, runner=self._services.runner)
+            running.cancel()
         for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join(END_WITHIN_S)
         with suppress(StoreError):
-            services.store.drop_worker(services.runner)
+            self._store.drop_worker(self._services.runner)
 
     def work(self) -> bool:
         """Run the next comparison to its end; False where there is none. Raises StoreError."""
-        services = self._context.services
-        comparison_id = services.store.take(
-            runner=services.runner, now=services.clock.now(), stale_after_s=self._patience_s()
+        runner = self._services.runner
+        comparison_id = self._store.take(
+            runner=runner, now=self._services.clock.now(), stale_after_s=self._patience_s()
         )
         if comparison_id is None:
             return False
         try:
-            with asyncio.Runner(loop_factory=self._make_loop) as runner, suppress(asyncio.CancelledError):
-                runner.run(self._carry_out(comparison_id))
+            with asyncio.Runner(loop_factory=new_loop) as events, suppress(asyncio.CancelledError):
+                events.run(self._carry_out(comparison_id))
         finally:
-            with self._lock:
-                self._running = None
+            self._running = None
             with suppress(StoreError, ComparisonNotFound):  # its claim is stale soon
-                services.store.release(comparison_id, runner=services.runner)
+                self._store.release(comparison_id, runner=runner)
         return True
 
     async def _carry_out(self, comparison_id: str) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        with self._lock:
-            self._running = (comparison_id, asyncio.get_running_loop(), task)
+        self._running = Running(comparison_id, asyncio.get_running_loop(), asyncio.current_task())
         if self._ended.is_set():
-            self._context.store.give_back(comparison_id, runner=self._context.services.runner)
+            self._store.give_back(comparison_id, runner=self._services.runner)
             return
         await carry_out(self._context, comparison_id)
 
@@ -200,7 +200,7 @@ class Worker:
             self._ended.wait(self._context.settings.queue_poll_s)
 
     def _watch(self) -> None:
-        while not self._ended.wait(self._context.services.pulse.every_s / 2):
+        while not self._ended.wait(self._services.pulse.every_s / 2):
             try:
                 self._beat()
                 self.check()
@@ -212,32 +212,21 @@ class Worker:
 
     def _beat(self) -> None:
         self._set_clock()
-        services = self._context.services
-        services.store.see_worker(services.runner, now=services.clock.now())
+        self._store.see_worker(self._services.runner, now=self._services.clock.now())
         if self._heard_since_s is None:
-            self._heard_since_s = services.clock.monotonic_s()
+            self._heard_since_s = self._services.clock.monotonic_s()
 
     def check(self) -> None:
         """Keep what is being run, or end it where it was cancelled or taken over. Raises StoreError."""
-        services = self._context.services
-        with self._lock:
-            running = self._running
-        if running and not services.store.hold(running[0], runner=services.runner, now=services.clock.now()):
-            log.warning("comparison %s was cancelled, or taken over by another worker", running[0])
-            self._cancel()
-
-    def _cancel(self) -> None:
-        with self._lock:
-            if self._running is not None:
-                _, loop, task = self._running
-                with suppress(RuntimeError):  # it ends at this moment
-                    loop.call_soon_threadsafe(task.cancel)
+        running, now = self._running, self._services.clock.now()
+        if running and not self._store.hold(running.comparison_id, runner=self._services.runner, now=now):
+            log.warning("comparison %s was cancelled, or taken over by another worker", running.comparison_id)
+            running.cancel()
 
     def _patience_s(self) -> float:
         """After the database was away, every worker gets the time to send a heartbeat before it is given up."""
-        services, since_s = self._context.services, self._heard_since_s
-        stale_after_s = services.pulse.stale_after_s
-        is_heard = since_s is not None and services.clock.monotonic_s() - since_s >= stale_after_s
+        stale_after_s, since_s = self._services.pulse.stale_after_s, self._heard_since_s
+        is_heard = since_s is not None and self._services.clock.monotonic_s() - since_s >= stale_after_s
         return stale_after_s if is_heard else FOREVER_S
 
 

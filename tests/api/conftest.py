@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import queue
 import threading
 import time
@@ -40,7 +39,7 @@ BASE_URL = "http://127.0.0.1:8080"
 @contextmanager
 def at_work(context: Context) -> Iterator[Worker]:
     """A worker in this process."""
-    worker = Worker(context, make_loop=asyncio.new_event_loop)
+    worker = Worker(context)
     worker.begin()
     try:
         yield worker

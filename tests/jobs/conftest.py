@@ -48,15 +48,15 @@ def wait_for(what: Callable[[], Any], *, within_s: float = 120.0, or_say: Callab
 class Process(subprocess.Popen[bytes]):
     """A `qualab` command that runs."""
 
-    def __init__(self, errors: Path, *arguments: str, **environment: str) -> None:
-        self.errors = errors
+    def __init__(self, log: Path, *arguments: str, **environment: str) -> None:
+        self.log = log
         own = {"HF_HUB_OFFLINE": "1", **QUICK, **environment}
-        with errors.open("wb") as out:
+        with log.open("wb") as out:
             super().__init__([sys.executable, "-m", "qualab", *arguments], cwd=ROOT, env=os.environ | own, stderr=out)
 
     @property
     def said(self) -> str:
-        return self.errors.read_text()
+        return self.log.read_text()
 
     def __exit__(self, *_: object) -> None:
         if self.poll() is None:

@@ -24,7 +24,7 @@ QUEUED, RUNNING, FINISHED = ComparisonStatus.QUEUED, ComparisonStatus.RUNNING, C
 
 
 def make_worker(service: Service) -> Worker:
-    return Worker(service.context, make_loop=asyncio.new_event_loop)
+    return Worker(service.context)
 
 
 def status(service: Service, comparison_id: str) -> ComparisonStatus:

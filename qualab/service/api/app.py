@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
-from anyio import CapacityLimiter
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 
 from qualab import __version__
@@ -29,19 +29,14 @@ from qualab.service.api.state import EventStreams, Reader, State
 from qualab.service.context import Context
 
 router = APIRouter(tags=["health"])
-TEXT = "text/plain; version=1.0.0; charset=utf-8"
-NOT_KEPT = {"Cache-Control": "no-store"}
+NO_STORE = {"Cache-Control": "no-store"}
 
 
-class StateCollector:
+class StateCollector(Collector):
     """What the database and the queue hold, read when Prometheus asks."""
 
     def __init__(self, state: State) -> None:
         self._state = state
-
-    def describe(self) -> list[Metric]:
-        """Name nothing, so that nothing is read when it is registered."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         """Read comparisons by status, the queue, workers and streams."""
@@ -64,26 +59,13 @@ class StateCollector:
         yield GaugeMetricFamily("qualab_event_streams", "Clients that follow events", n_clients)
 
 
-def request_counter(registry: CollectorRegistry) -> Callable[[str, str, int, float], None]:
-    """Return a function that counts and times a request by method, route, status and seconds."""
-    labels = ("method", "route", "status")
-    total = Counter("qualab_http_requests", "Requests answered", labels, registry=registry)
-    times = Histogram("qualab_http_request_seconds", "Time to answer", ("route",), registry=registry)
-
-    def observe(method: str, route: str, status: int, seconds: float) -> None:
-        total.labels(method, route, str(status)).inc()
-        times.labels(route).observe(seconds)
-
-    return observe
-
-
 OPEN: dict[str, Any] = {"openapi_extra": {"security": []}}
 
 
 @router.get("/healthz", responses={200: {"description": "Alive", "content": {"application/json": {}}}}, **OPEN)
 async def healthz() -> Response:
     """Tell whether the process answers. Needs no token."""
-    return Response(b'{"status":"alive"}', headers=NOT_KEPT, media_type="application/json")
+    return Response(b'{"status":"alive"}', headers=NO_STORE, media_type="application/json")
 
 
 @router.get(
@@ -111,7 +93,7 @@ def readyz(request: Request) -> Response:
         checks["database"] = "away"
         reasons.append("the database does not answer")
     content = orjson.dumps({"status": "not ready" if reasons else "ready", **checks, "reasons": reasons})
-    headers = NOT_KEPT | ({"Retry-After": str(RETRY_AFTER_S)} if reasons else {})
+    headers = NO_STORE | ({"Retry-After": str(RETRY_AFTER_S)} if reasons else {})
     return Response(content, 503 if reasons else 200, headers=headers, media_type="application/json")
 
 
@@ -122,13 +104,8 @@ def readyz(request: Request) -> Response:
 )
 def metrics(call: Reader) -> Response:
     """Count requests, comparisons, the queue, workers."""
-    return Response(generate_latest(call.request.app.state.collectors), media_type=TEXT, headers=NOT_KEPT)
-
-
-FAILURES_A_SECOND, FAILURES_AT_ONCE = 1.0, 30
-"""Tries without a valid token, of one address."""
-HEAVY_AT_ONCE = 8
-"""Plans and analyses."""
+    content = generate_latest(call.request.app.state.collectors)
+    return Response(content, media_type=CONTENT_TYPE_LATEST, headers=NO_STORE)
 
 
 def create_app(
@@ -140,10 +117,8 @@ def create_app(
         context=context,
         authenticator=Authenticator(context.store, context.services.clock, own=own_token),
         limit=RateLimit(rate=settings.rate, burst=settings.burst),
-        failures=RateLimit(rate=FAILURES_A_SECOND, burst=FAILURES_AT_ONCE),
         events=EventStreams(context),
         schema=schema,
-        heavy=CapacityLimiter(HEAVY_AT_ONCE),
     )
 
     @asynccontextmanager
@@ -163,7 +138,6 @@ def create_app(
         app.router.routes += each.routes  # `include_router` would match every request twice
     for kind in (QualabError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, answer_problem)
-    app.add_middleware(RequestMiddleware, settings=settings, observe=request_counter(app.state.collectors))
-    bodies = {"ResumeRequest": routes.ResumeRequest, "SignOffRequest": routes.SignOffRequest}
-    app.openapi = lambda: describe(app, **bodies)  # type: ignore[method-assign]  # as FastAPI's documentation does
+    app.add_middleware(RequestMiddleware, settings=settings, registry=app.state.collectors)
+    app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # as FastAPI's documentation does
     return app

@@ -33,11 +33,9 @@ Answers = Mapping[tuple[ArmName, int, int], Answer]
 def commands(comparison: Comparison, item: Item, words: Wording) -> Iterator[tuple[str, str]]:
     """Yield both arms' titles and commands for every request of an item."""
     for request, repeat, body in bodies_of(comparison, item):
-        parts = (
-            ("choice", request.choice, len(item.requests)),
-            ("repeat", repeat, comparison.plan.sampling.repeats),
-        )
-        suffix = "".join(f" · {words(name)} {number}" for name, number, n in parts if n > 1)
+        counts = {"choice": len(item.requests), "repeat": comparison.plan.sampling.repeats}
+        numbers = {"choice": request.choice, "repeat": repeat}
+        suffix = "".join(f" · {words(name)} {numbers[name]}" for name, n in counts.items() if n > 1)
         for arm, url in (("baseline", comparison.baseline_url), ("candidate", comparison.candidate_url)):
             yield words(arm) + suffix, command(f"{url.rstrip('/')}/{ROUTES[request.api]}", body.decode())
 

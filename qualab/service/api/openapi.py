@@ -7,10 +7,11 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from qualab import __version__
 from qualab.service.api.answers import MEDIA_TYPE, Problem
+from qualab.service.context import ACCEPT, EXCLUSIVE
 from qualab.service.requests import PlanRequest
 from qualab.settings import FIELDS, KEY_FIELDS, RULE_FIELDS, Settings
 
@@ -30,6 +31,10 @@ PLAN_REQUEST: dict[str, Any] = {
     "expected_missing": 0.001,
     "assume": {"discordance": 0.05},
 }
+MARKS = {
+    ACCEPT: "Accepts a plan that cannot prove its margins",
+    EXCLUSIVE: "Keeps its hosts to itself: no other comparison runs there",
+}
 ALWAYS = (401, 403, 421, 422, 429, 503)
 BODY = (400, 413, 415)
 """Problems of a route that reads a body."""
@@ -43,6 +48,8 @@ LOCATION = {"Location": {"description": "The URL of what was made", "schema": {"
 RETRY_AFTER = {"Retry-After": {"description": "Seconds until the next try", "schema": {"type": "integer"}}}
 REFERENCE = "#/components/schemas/"
 Responses = dict[int | str, dict[str, Any]]
+BODIES: dict[str, Any] = {"Problem": Problem}
+"""Models that no route declares to FastAPI, by their names."""
 
 
 def problems(*statuses: int) -> Responses:
@@ -64,14 +71,17 @@ def shows(model: Any, *statuses: int) -> dict[str, Any]:
     return {"response_model": model, "responses": problems(*statuses) | described}
 
 
-def body(name: str, example: Mapping[str, Any], *, required: bool = True) -> dict[str, Any]:
-    """Describe a request's body by the name of its schema."""
+def body(model: str | type[BaseModel], example: Mapping[str, Any], *, required: bool = True) -> dict[str, Any]:
+    """Describe a request's body by its model, or the name of its schema."""
+    name = model if isinstance(model, str) else model.__name__
+    if not isinstance(model, str):
+        BODIES[name] = model
     content = {"application/json": {"schema": {"$ref": f"{REFERENCE}{name}"}, "example": dict(example)}}
     return {"openapi_extra": {"requestBody": {"required": required, "content": content}}}
 
 
-def describe(app: FastAPI, **models: type[Any]) -> dict[str, Any]:
-    """Return the OpenAPI document of the app, with the `models` of request bodies by their names."""
+def describe(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document of the app."""
     if app.openapi_schema is None:
         document = get_openapi(
             title="qualab",
@@ -82,10 +92,10 @@ def describe(app: FastAPI, **models: type[Any]) -> dict[str, Any]:
         bearer = {"type": "http", "scheme": "bearer", "description": "A token of `qualab token create`"}
         document["components"]["securitySchemes"] = {"HTTPBearer": bearer}
         document["security"] = [{"HTTPBearer": []}]
-        bodies = request_schemas()
-        for name, model in ({"Problem": Problem} | models).items():
-            bodies[name] = TypeAdapter(model).json_schema(ref_template=f"{REFERENCE}{{model}}")
-        for name, schema in bodies.items():
+        schemas = request_schemas()
+        for name, model in BODIES.items():
+            schemas[name] = TypeAdapter(model).json_schema(ref_template=f"{REFERENCE}{{model}}")
+        for name, schema in schemas.items():
             document["components"]["schemas"] |= schema.pop("$defs", {}) | {name: schema}
         app.openapi_schema = document
     return app.openapi_schema
@@ -100,14 +110,7 @@ def request_schemas() -> dict[str, dict[str, Any]]:
             schemas[name] = {"anyOf": [one, {"type": "string"}]}  # as text too, as on a command line
     keys = {name: {"type": "string", "pattern": "^(env|file):.+", "description": "A reference"} for name in KEY_FIELDS}
     experiment = {name: schemas[name] for name in FIELDS if name in schemas} | keys
-    experiment["accept_underpowered"] = {
-        "type": "boolean",
-        "description": "Accepts a plan that cannot prove its margins",
-    }
-    experiment["exclusive"] = {
-        "type": "boolean",
-        "description": "Keeps its hosts to itself: no other comparison runs there",
-    }
+    experiment |= {name: {"type": "boolean", "description": text} for name, text in MARKS.items()}
     beside = PlanRequest.model_json_schema(ref_template=f"{REFERENCE}{{model}}")
     return {
         "Experiment": {

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
@@ -32,8 +32,7 @@ from qualab.errors import (
 from qualab.model.items import Change, OutcomeFilter
 from qualab.model.names import ArmName, ComparisonStatus, Language, Objective, RequestKind, Verdict
 from qualab.model.plan import DecisionRule
-from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import ListOrder, encode_cursor
+from qualab.model.registry import encode_cursor
 from qualab.model.report import Cell, Curve, Fact, Tone
 from qualab.model.wording import count, percent, pp, proven, seconds, share, visible_text
 from qualab.planning.power import Missing, if_any, narrowest_margin, sufficient_items, verdict_power
@@ -42,7 +41,7 @@ from qualab.report.model import report_model
 from qualab.report.source import verdict_cell
 from qualab.service.api import item_page
 from qualab.service.api.answers import RETRY_AFTER_S, problem_of, retry_after, tagged
-from qualab.service.api.routes import Length, Text
+from qualab.service.api.routes import ComparisonQuery, ItemQuery
 from qualab.service.api.state import COOKIE, Call, Reader, State, address_of
 from qualab.service.context import Context
 from qualab.service.reading import COUNTED, Progress, comparison_of, outcomes_of
@@ -172,6 +171,8 @@ def error_page(request: Request, error: Exception) -> Response:
 class Form(BaseModel):
     """The fields of a form; an empty one counts as absent."""
 
+    model_config = ConfigDict(extra="ignore")
+
     @model_validator(mode="before")
     @classmethod
     def _without_empty(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,15 +190,8 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 # comparisons
 
 
-class ListForm(Form):
+class ListForm(ComparisonQuery, Form):
     """Filters of the list of comparisons."""
-
-    status: ComparisonStatus | None = None
-    verdict: Verdict | None = None
-    label: Text = ""
-    model: Text = ""
-    sort: ListOrder = ListOrder.NEWEST
-    cursor: str | None = Field(None, max_length=2_000)
 
 
 COMPLETE_OR_UNASKED = (ComparisonStatus.QUEUED, ComparisonStatus.PLANNED, ComparisonStatus.FINISHED)
@@ -206,10 +200,7 @@ COMPLETE_OR_UNASKED = (ComparisonStatus.QUEUED, ComparisonStatus.PLANNED, Compar
 @router.get("/")
 def listing(call: Reader, form: Annotated[ListForm, Query()]) -> Response:
     """List comparisons."""
-    filters = ComparisonFilter(
-        status=form.status, verdict=form.verdict, label=form.label or None, model=form.model or None, limit=50
-    )
-    comparisons = call.context.store.page(filters, order=form.sort, cursor=form.cursor)
+    comparisons = call.context.store.page(form.filter(), order=form.sort, cursor=form.cursor)
     words, progress = words_of(call.request), {}
     for summary in comparisons.entries:
         if summary.status in COUNTED or (summary.plan_hash and summary.status not in COMPLETE_OR_UNASKED):
@@ -289,13 +280,13 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
 # items
 
 
-SHOWS: Mapping[str, OutcomeFilter] = {
-    "all": OutcomeFilter(),
-    "flipped": OutcomeFilter(flipped=True),
-    "losses": OutcomeFilter(change=Change.LOSS),
-    "gains": OutcomeFilter(change=Change.GAIN),
-    "missing": OutcomeFilter(missing=True),
-    "different": OutcomeFilter(different_text=True),
+SHOWS: Mapping[str, Mapping[str, Any]] = {
+    "all": {},
+    "flipped": {"flipped": True},
+    "losses": {"change": Change.LOSS},
+    "gains": {"change": Change.GAIN},
+    "missing": {"missing": True},
+    "different": {"different_text": True},
 }
 """Filters by the names that the page has for them."""
 TONES = {Change.SAME: Tone.PLAIN, Change.GAIN: Tone.GOOD, Change.LOSS: Tone.BAD, Change.UNKNOWN: Tone.BROKEN}
@@ -304,18 +295,14 @@ TONES = {Change.SAME: Tone.PLAIN, Change.GAIN: Tone.GOOD, Change.LOSS: Tone.BAD,
 Show = Literal["all", "flipped", "losses", "gains", "missing", "different"]
 
 
-class ItemsForm(Form):
+class ItemsForm(ItemQuery, Form):
     """Filters of the list of items."""
 
     show: Show = "all"
-    task: Text = ""
-    min_length: Length | None = None
-    max_length: Length | None = None
-    cursor: str | None = Field(None, max_length=500)
 
     def filter(self) -> OutcomeFilter:
         """Return the filter, without the page."""
-        return replace(SHOWS[self.show], task=self.task or None, min_length=self.min_length, max_length=self.max_length)
+        return replace(super().filter(), **SHOWS[self.show])
 
     def query(self, **more: object) -> str:
         """Return the form as part of a URL, always with `show`: its default differs between list and item."""
@@ -333,7 +320,7 @@ class ItemForm(ItemsForm):
 def items(call: Reader, comparison_id: str, form: Annotated[ItemsForm, Query()]) -> Response:
     """List the items of a comparison."""
     own = comparison_of(call.context, comparison_id)
-    outcomes = outcomes_of(call.context, comparison_id, form.filter(), cursor=form.cursor, limit=50)
+    outcomes = outcomes_of(call.context, comparison_id, form.filter(), cursor=form.cursor, limit=form.limit)
     return page(call.request, "items", comparison=own, outcomes=outcomes, form=form, shows=SHOWS)
 
 

@@ -74,6 +74,10 @@ class ComparisonQuery(PageQuery):
     until: AwareDatetime | None = Field(None, description="Created before")
     sort: ListOrder = Field(ListOrder.NEWEST, description="Newest first, or by label or verdict")
 
+    def filter(self) -> ComparisonFilter:
+        """Return the filter, without the page."""
+        return ComparisonFilter(**self.model_dump(exclude={"sort", "cursor"}))
+
 
 class ItemQuery(PageQuery):
     """Filters of the list of items."""
@@ -85,6 +89,10 @@ class ItemQuery(PageQuery):
     different_text: bool | None = Field(None, description="Whether both answered, and not the same")
     min_length: Length | None = Field(None, description="Characters of the longer answer")
     max_length: Length | None = None
+
+    def filter(self) -> OutcomeFilter:
+        """Return the filter, without the page."""
+        return OutcomeFilter(**self.model_dump(include=set(OutcomeFilter.__dataclass_fields__)))
 
 
 class ResumeRequest(BaseModel):
@@ -148,8 +156,7 @@ async def create(
 @router.get("/comparisons", tags=["comparisons"], **shows(Page[ComparisonSummary]))
 def list_comparisons(call: Reader, query: Annotated[ComparisonQuery, Query()]) -> Response:
     """List comparisons; newest first among equals."""
-    filters = ComparisonFilter(**query.model_dump(exclude={"sort", "cursor"}))
-    return answer(call.request, call.context.store.page(filters, order=query.sort, cursor=query.cursor))
+    return answer(call.request, call.context.store.page(query.filter(), order=query.sort, cursor=query.cursor))
 
 
 @router.get(COMPARISON, tags=["comparisons"], **shows(ComparisonSummary, 404))
@@ -187,7 +194,7 @@ def cancel(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Respon
     COMPARISON + "/resume",
     tags=["comparisons"],
     **answers(ComparisonSummary, "Queued again", *BODY, 404, 409, 412, status=202),
-    **body("ResumeRequest", {"retry_failed": True}, required=False),
+    **body(ResumeRequest, {"retry_failed": True}, required=False),
 )
 def resume(call: Runner, comparison_id: str, document: BodyOrNothing, if_match: IfMatch = None) -> Response:
     """Resume what was cancelled, stopped or failed; only what is missing is asked."""
@@ -279,8 +286,7 @@ async def events(
 @router.get(COMPARISON + "/items", tags=["items"], **shows(Page[Outcome], 404, 409))
 def items(call: Reader, comparison_id: str, query: Annotated[ItemQuery, Query()]) -> Response:
     """List the items in order of position: both arms' scores, and whether the texts differ."""
-    filters = OutcomeFilter(**query.model_dump(exclude={"limit", "cursor"}))
-    page = reading.outcomes_of(call.context, comparison_id, filters, cursor=query.cursor, limit=query.limit)
+    page = reading.outcomes_of(call.context, comparison_id, query.filter(), cursor=query.cursor, limit=query.limit)
     return answer(call.request, page)
 
 
@@ -379,7 +385,7 @@ async def report(
     COMPARISON + "/signoffs",
     tags=["sign-off"],
     **answers(SignOff, "Signed off", *BODY, 404, 409, status=201),
-    **body("SignOffRequest", {"signed_by": "Kim Minji", "note": "release 12"}),
+    **body(SignOffRequest, {"signed_by": "Kim Minji", "note": "release 12"}),
 )
 def sign(call: Admin, comparison_id: str, document: Body) -> Response:
     """Accept the verdict. Refused where something stands in the way, unless `override` gives a reason."""

@@ -95,7 +95,7 @@ FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwa
 """Headers of proxies: what comes through one does not come from this machine."""
 COOKIE = "qualab_token"
 """Holds the token of a person who has signed in. Other sites' pages do not send it, and scripts do not see it."""
-HEAVY_OF_A_CALLER = 2
+HEAVY_AT_ONCE, HEAVY_OF_A_CALLER = 8, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +105,12 @@ class State:
     context: Context
     authenticator: Authenticator
     limit: RateLimit
-    failures: RateLimit
-    """Of callers that are not recognized, by address."""
     events: EventStreams
     schema: Callable[[], tuple[str | None, str]]
     """The database's schema, and this version's."""
-    heavy: CapacityLimiter
+    failures: RateLimit = field(default_factory=lambda: RateLimit(rate=1.0, burst=30))
+    """Tries without a valid token, by address."""
+    heavy: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(HEAVY_AT_ONCE))
     """Thread limit for slow jobs, so that they cannot starve fast requests."""
     heavy_by_caller: WeakValueDictionary[str, Semaphore] = field(default_factory=WeakValueDictionary)
 
