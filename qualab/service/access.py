@@ -47,11 +47,9 @@ class Actor:
 
     @property
     def caller(self) -> str:
-        """Return what tells this caller from others."""
         return self.details.get("token", self.who)
 
     def entry(self, action: str, subject: str, **details: str) -> AuditEntry:
-        """Return the audit entry of a change."""
         return AuditEntry(at=self.at, who=self.who, action=action, subject=subject, details=self.details | details)
 
 
@@ -94,18 +92,10 @@ def digest_of(secret: str) -> bytes:
 class Authenticator:
     """Recognize callers by the database's tokens, read again after FRESH_S, and by the service's own token."""
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        *,
-        own: Token | None = None,
-        monotonic_s: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, store: Store, clock: Clock, *, own: Token | None = None) -> None:
         self._store = store
         self._own = own
         self._clock = clock
-        self._monotonic_s = monotonic_s
         self._reads: OrderedDict[str, tuple[float, Any]] = OrderedDict()
         """Tokens by their ids, and under "" whether there is any; each with the time at which it was read."""
 
@@ -126,9 +116,9 @@ class Authenticator:
 
     async def _fresh(self, key: str, read: Callable[[], T]) -> T:
         read_at_s, value = self._reads.get(key, (float("-inf"), None))
-        if self._monotonic_s() - read_at_s >= FRESH_S:
+        if self._clock.monotonic_s() - read_at_s >= FRESH_S:
             value = await to_thread.run_sync(read)
-            self._reads[key] = (self._monotonic_s(), value)
+            self._reads[key] = (self._clock.monotonic_s(), value)
             if len(self._reads) > MAX_TOKENS:
                 self._reads.popitem(last=False)
         return cast(T, value)
@@ -179,19 +169,18 @@ MAX_CALLERS = 10_000
 
 
 class RateLimit:
-    """`rate` requests a second for each caller, `burst` at once after a pause. A rate of 0 limits nothing."""
+    """Allow `rate` requests a second for each caller, `burst` at once after a pause. A rate of 0 limits nothing."""
 
-    def __init__(self, *, rate: float, burst: int, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, rate: float, burst: int) -> None:
         self._rate = rate
         self._burst = burst
-        self._monotonic_s = monotonic_s
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, caller: str) -> None:
         """Raises TooManyRequests, with `retry_after_s`."""
         if not self._rate:
             return
-        now = self._monotonic_s()
+        now = time.monotonic()
         left, since = self._left.get(caller, (float(self._burst), now))
         left = min(float(self._burst), left + (now - since) * self._rate)
         is_empty = left < 1.0

@@ -45,7 +45,6 @@ class ComparisonRequest:
     """The request as it is stored; reading it again gives the same."""
     experiment: Settings
     keys: Mapping[ArmName, str]
-    """References; an arm without a key is left out."""
     frozen: FrozenPlan | None
     accept_underpowered: bool
     is_exclusive: bool
@@ -67,7 +66,6 @@ class Context:
         return self.services.store
 
     def workers(self) -> int:
-        """Count the workers that are alive."""
         services = self.services
         return len(self.store.workers(now=services.clock.now(), stale_after_s=services.pulse.stale_after_s))
 

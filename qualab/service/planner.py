@@ -59,7 +59,7 @@ class Planner:
         self._plans: OrderedDict[str, tuple[float, str, Future[Planning]]] = OrderedDict()
         """With the time of asking, and the caller."""
         self._tasks: OrderedDict[str, tuple[float, LoadedTasks]] = OrderedDict()
-        """By their options, with the time of loading; not those that are in use."""
+        """With the time of loading; not those that are in use."""
 
     def planned(
         self,
@@ -97,7 +97,8 @@ class Planner:
         with self._lock:
             now = self._monotonic_s()
             asked_at, _, known = self._plans.get(key, (0.0, "", None))
-            if known is not None and now - asked_at < PLAN_CACHE_S and not _has_failed(known):
+            is_lasting = known and (not known.done() or isinstance(known.exception(), ScoringTimedOut | type(None)))
+            if known and is_lasting and now - asked_at < PLAN_CACHE_S:
                 return known
             if sum(own == caller and not future.done() for _, own, future in self._plans.values()) > MOST_WAITING:
                 raise TooManyRequests(
@@ -142,8 +143,3 @@ def _run(future: Future[Planning], turn: threading.Semaphore, plan: Callable[[],
             future.set_result(plan())
         except BaseException as error:
             future.set_exception(error)
-
-
-def _has_failed(future: Future[Planning]) -> bool:
-    """Check whether another try may do better."""
-    return future.done() and not isinstance(future.exception(), ScoringTimedOut | type(None))

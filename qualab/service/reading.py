@@ -24,10 +24,8 @@ from qualab.model.registry import ComparisonSummary, Page
 from qualab.service.context import Context
 
 log = logging.getLogger("qualab.service")
-RATE_OVER = 10
-"""Looks that the rate is taken over."""
-RATE_WITHIN_S = 60.0
-"""Older looks say nothing of what it is lately."""
+RATE_OVER, RATE_WITHIN_S = 10, 60.0
+"""Looks that a rate is taken over at most, and their age."""
 
 PHASES = {
     ComparisonStatus.QUEUED: "waiting for a worker",
@@ -35,10 +33,8 @@ PHASES = {
     ComparisonStatus.RUNNING: "asking",
     ComparisonStatus.ANSWERED: "scoring and analysing",
 }
-"""What a comparison does in a status; the others say it themselves."""
-
+"""What a comparison does in a status that does not say it itself."""
 COUNTED = (ComparisonStatus.RUNNING, ComparisonStatus.ANSWERED)
-"""Statuses of a comparison that is asking or scoring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +50,9 @@ class Progress:
     n_requests: int | None
     """Of each arm; None while there is no plan."""
     rate: float | None
-    """Answers a second of both arms, lately; None before the second look."""
+    """Answers a second of both arms, lately; None at first."""
     eta_s: float | None
-    """Seconds until every request has its answer, at that rate; None while that is not known."""
+    """Seconds to the last answer at that rate; None where unknown."""
     verdict: Verdict | None
     stop_reason: str
     has_ended: bool

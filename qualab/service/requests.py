@@ -36,7 +36,6 @@ class AnalysisSummary:
     """False: its plan was made after the data."""
     verdict: Verdict
     hash: str
-    """SHA-256 of its canonical JSON."""
 
 
 def summary_of(analysis: Analysis, comparison: Comparison) -> AnalysisSummary:

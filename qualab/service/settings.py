@@ -54,10 +54,9 @@ class ServiceSettings(BaseSettings):
     rate: float = Field(100.0, ge=0)
     """Requests a second of one token, or of one address without a token; 0 is no limit."""
     burst: int = Field(1_000, ge=1)
-    """Requests that may come at once after a pause."""
     max_streams: int = Field(2_000, ge=1)
     poll_s: float = Field(1.0, gt=0)
-    """How often a comparison that is followed is read."""
+    """Interval at which a comparison that is followed is read."""
     heartbeat_s: float = Field(15.0, gt=0)
     planning_timeout_s: float = Field(30.0, gt=0)
     """How long a request waits for tasks to be loaded."""

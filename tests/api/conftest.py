@@ -38,7 +38,6 @@ BASE_URL = "http://127.0.0.1:8080"
 
 @contextmanager
 def at_work(context: Context) -> Iterator[Worker]:
-    """A worker in this process."""
     worker = Worker(context)
     worker.begin()
     try:
@@ -49,8 +48,6 @@ def at_work(context: Context) -> Iterator[Worker]:
 
 @dataclass
 class Service:
-    """An app with everything behind it."""
-
     bench: Bench
     settings: ServiceSettings
     context: Context
@@ -62,19 +59,16 @@ class Service:
         return self.bench.store
 
     def token(self, scope: Scope = Scope.ADMIN, *, name: str = "ci", **changes: Any) -> dict[str, str]:
-        """The header of a new token."""
         by = Actor(who="me@here", at=self.bench.clock.now())
         _, text = create_token(self.store, name=name, scope=scope, lifetime=None, by=by, **changes)
         return {"Authorization": f"Bearer {text}"}
 
     def create(self, **changes: Any) -> str:
-        """Asks for a comparison, and gives its id."""
         sent = self.client.post("/v1/comparisons", json=EXPERIMENT | changes)
         assert sent.status_code == 202, sent.text
         return str(sent.json()["id"])
 
     def done(self, comparison_id: str, *, within_s: float = 10.0) -> dict[str, Any]:
-        """Waits for the end, as CI does."""
         ends_at = time.monotonic() + within_s
         while time.monotonic() < ends_at:
             found = self.client.get(f"/v1/comparisons/{comparison_id}/verdict").json()
@@ -84,7 +78,6 @@ class Service:
         raise AssertionError(f"{comparison_id} did not end: {found}")
 
     def finished(self, **changes: Any) -> str:
-        """The id of a comparison that has run."""
         comparison_id = self.create(**changes)
         assert self.done(comparison_id)["status"] == "finished"
         return comparison_id
@@ -119,7 +112,6 @@ def make_service(
 
 @pytest.fixture
 def idle() -> Iterator[Service]:
-    """A service without a worker."""
     service = make_service()
     with service.client:
         yield service
@@ -127,7 +119,6 @@ def idle() -> Iterator[Service]:
 
 @pytest.fixture
 def working() -> Iterator[Service]:
-    """A service with a worker."""
     service = make_service()
     with at_work(service.context), service.client:
         yield service
@@ -135,7 +126,6 @@ def working() -> Iterator[Service]:
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Service]]:
-    """Makes services with settings of their own."""
     made = []
 
     def entered(**changes: Any) -> Service:
@@ -150,7 +140,6 @@ def make() -> Iterator[Callable[..., Service]]:
 
 @contextmanager
 def on_a_socket(service: Service) -> Iterator[str]:
-    """Serves an app from a thread, and yields its address."""
     addresses: queue.Queue[str] = queue.Queue()
     server = Server(service.app, service.settings, started=addresses.put)
     thread = threading.Thread(target=server.run, daemon=True)

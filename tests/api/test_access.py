@@ -119,14 +119,15 @@ def test_what_is_no_token_is_refused_and_not_repeated(guarded: Any) -> None:
         assert secret not in answer.text
 
 
-def test_expired_and_revoked_tokens_are_refused(make: Make) -> None:
+def test_expired_and_revoked_tokens_are_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     service, seconds = make(), [0.0]
     _, text = create_token(service.store, name="ci", scope=Scope.READ, lifetime=timedelta(hours=1), by=BY)
     header = {"Authorization": f"Bearer {text}"}
     assert service.client.get("/v1/comparisons", headers=header).status_code == 200
     service.bench.clock.instant = START + timedelta(minutes=61)
     assert service.client.get("/v1/comparisons", headers=header).status_code == 401
-    authenticator = Authenticator(service.store, service.bench.clock, monotonic_s=lambda: seconds[0])
+    authenticator = Authenticator(service.store, service.bench.clock)
+    monkeypatch.setattr(service.bench.clock, "monotonic_s", lambda: seconds[0])
     token, text = create_token(service.store, name="ci", scope=Scope.READ, lifetime=None, by=BY)
     assert asyncio.run(authenticator.token(text, is_local=False)).name == "ci"
     revoke(service, token.id)

@@ -21,7 +21,6 @@ Make = Callable[..., Service]
 
 
 def refused(service: Service, path: str = "/v1/comparisons", **changes: Any) -> dict[str, str]:
-    """What is said of each field."""
     answer = service.client.post(path, json=EXPERIMENT | changes)
     assert answer.status_code == 422, answer.text
     errors = {one["field"]: one["allowed"] for one in answer.json()["errors"]}
@@ -144,20 +143,15 @@ def test_the_operators_environment_says_nothing_of_a_request(make: Make, monkeyp
     assert "model" in refused(service, model=None)
 
 
-def test_an_arms_own_key_goes_before_the_common_one(make: Make) -> None:
-    keys = {"api_key": "env:QUALAB_KEY_A", "candidate_api_key": "env:QUALAB_KEY_B"}
-    wanted = make().context.read_document(EXPERIMENT | keys)
-    assert wanted.keys == {"baseline": "env:QUALAB_KEY_A", "candidate": "env:QUALAB_KEY_B"}
-
-
 def test_what_is_kept_is_read_as_it_was_sent(make: Make) -> None:
     service = make()
     plan = service.client.post("/v1/plans", json={"model": "m", "tasks": "sums"}).json()["document"]
-    around = {"baseline": OFF, "candidate": ON, "label": "x", "api_key": "env:QUALAB_KEY_A"}
-    for sent in (EXPERIMENT | {"margins": "sums=0.1", "api_key": "env:QUALAB_KEY_A"}, plan | around):
+    keys = {"api_key": "env:QUALAB_KEY_A", "candidate_api_key": "env:QUALAB_KEY_B"}
+    around = {"baseline": OFF, "candidate": ON, "label": "x", **keys}
+    for sent in (EXPERIMENT | {"margins": "sums=0.1", **keys}, plan | around):
         once = service.context.read_document(sent)
-        again = service.context.read_document(once.document)
-        assert again == once
+        assert service.context.read_document(once.document) == once
+        assert once.keys == {"baseline": "env:QUALAB_KEY_A", "candidate": "env:QUALAB_KEY_B"}
 
 
 def test_paths_of_the_machine_that_made_a_plan_are_left_out(make: Make, tmp_path: Path) -> None:
@@ -237,8 +231,6 @@ def test_an_assumption_that_is_wrong_is_named(idle: Service, changes: dict[str, 
 
 
 class SlowHarness(FakeHarness):
-    """Takes its time, the first time."""
-
     def load(self, options: TaskOptions) -> FakeTasks:
         if not self.seen:
             time.sleep(0.3)
@@ -290,7 +282,6 @@ def test_not_everybody_can_wait_for_plans(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_plans_of_one_caller_keep_nobody_else_waiting() -> None:
-    """One caller asks for slow plans, several at once; another's is computed meanwhile."""
     bench = FakeHarness(FakeTasks())
     may_end = threading.Event()
 

@@ -17,7 +17,6 @@ N_CLIENTS = 50
 
 @pytest.fixture
 def served() -> Iterator[tuple[Service, str]]:
-    """A service with a worker, on a socket."""
     service = make_service(port=0, heartbeat_s=0.2)
     with at_work(service.context), on_a_socket(service) as url:
         yield service, url
@@ -31,7 +30,6 @@ def events(text: str) -> list[dict[str, str]]:
 
 
 def follow(url: str, comparison_id: str, **headers: str) -> list[dict[str, str]]:
-    """Everything until the stream ends."""
     return events(httpx2.get(f"{url}/v1/comparisons/{comparison_id}/events", headers=headers, timeout=20.0).text)
 
 

@@ -93,8 +93,6 @@ def test_a_request_keeps_its_id_which_leads_from_the_record_to_the_log(idle: Ser
 
 
 def away(service: Service, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Makes the database fail."""
-
     def fails(*_: Any, **__: Any) -> Any:
         raise error
 

@@ -12,13 +12,11 @@ from tests.said import english
 
 
 def wrong_from(number: int) -> Any:
-    """Answers rightly up to an item."""
     return lambda prompt, seed: reply(prompt.removeprefix("say ") if int(prompt.split()[1]) < number else "no")
 
 
 @pytest.fixture
 def compared(working: Service) -> tuple[Service, str]:
-    """A comparison whose candidate gets the last three of ten items wrong."""
     working.bench.candidate.answer = wrong_from(7)
     return working, working.finished()
 

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,18 +36,15 @@ QUICK = {
 
 
 def wait_for(what: Callable[[], Any], *, within_s: float = 120.0, or_say: Callable[[], object] = lambda: "") -> Any:
-    """The first true value."""
     ends_at = time.monotonic() + within_s
     while time.monotonic() < ends_at:
         if found := what():
             return found
-        time.sleep(0.05)
+        time.sleep(0.02)
     raise AssertionError(f"not within {within_s:g} s: {or_say()}")
 
 
 class Process(subprocess.Popen[bytes]):
-    """A `qualab` command that runs."""
-
     def __init__(self, log: Path, *arguments: str, **environment: str) -> None:
         self.log = log
         own = {"HF_HUB_OFFLINE": "1", **QUICK, **environment}
@@ -67,8 +64,6 @@ class Process(subprocess.Popen[bytes]):
 
 @dataclass
 class Servers:
-    """The arms of one comparison."""
-
     arms: dict[ArmName, ScriptedServer]
 
     def experiment(self, **changes: Any) -> dict[str, Any]:
@@ -81,11 +76,9 @@ class Servers:
             server.script.latency_s = latency_s
 
     def n_asked(self, bodies: set[bytes]) -> int:
-        """How many of these came, of both arms, each time counted."""
         return sum(self.asked(arm, bodies).total() for arm in self.arms)
 
     def asked(self, arm: ArmName, bodies: set[bytes]) -> Counter[bytes]:
-        """How often each of these bodies came."""
         return Counter(body for _, body in list(self.arms[arm].requests) if body in bodies)
 
 
@@ -98,7 +91,6 @@ def pair_of_servers(latency_s: float = 0.0) -> Iterator[Servers]:
 
 
 def bodies_of(store: Store, comparison_id: str) -> set[bytes]:
-    """Every request of a comparison, as it is sent."""
     sampling = store.get(comparison_id).plan.sampling
     return {
         encode_body(request.payload, seed=sampling.seed)
@@ -109,14 +101,11 @@ def bodies_of(store: Store, comparison_id: str) -> set[bytes]:
 
 @dataclass
 class Site:
-    """A database that processes share."""
-
     url: str
     folder: Path
     stack: ExitStack
     store: Store
     n_started: int = 0
-    submitted: list[str] = field(default_factory=list)
 
     def start(self, *arguments: str, **environment: str) -> Process:
         self.n_started += 1
@@ -124,7 +113,6 @@ class Site:
         return self.stack.enter_context(Process(errors, *arguments, QUALAB_DB=self.url, **environment))
 
     def submit(self, comparison_id: str, experiment: dict[str, Any]) -> None:
-        """As the service does; workers find it in the database."""
         urls = {arm.value: experiment[arm.value] for arm in ArmName}
         ask_for(self.store, comparison_id, at=datetime.now(UTC), request=experiment, **urls)
 
@@ -137,13 +125,11 @@ class Site:
             return int(connection.execute(query, {"id": comparison_id}).scalar_one())
 
     def runner(self, comparison_id: str) -> str:
-        """Who has claimed it."""
         with self.store.engine.connect() as connection:
             found = connection.scalar(text("SELECT runner FROM comparison WHERE id = :id"), {"id": comparison_id})
         return str(found or "")
 
     def n_answered(self, comparison_id: str) -> int:
-        """Of the arm that has fewer."""
         if self.store.summary(comparison_id).plan_hash == "":
             return 0
         return min(self.store.n_answered(comparison_id).values())
@@ -151,7 +137,6 @@ class Site:
 
 @pytest.fixture(scope="module")
 def restartable() -> Iterator[str]:
-    """A server of these tests' own, which they may crash."""
     if postgresql.binaries() is None:
         pytest.skip(f"needs PostgreSQL {postgresql.OLDEST} or newer: apt-get install postgresql")
     pytest.importorskip("psycopg")

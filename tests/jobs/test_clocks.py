@@ -21,8 +21,6 @@ HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 
 
 class Ahead(SystemClock):
-    """Of a host whose clock is an hour fast."""
-
     def now(self) -> datetime:
         return super().now() + HOUR
 
@@ -51,7 +49,6 @@ def test_a_look_that_fails_changes_nothing() -> None:
 
 
 def clock_of_worker(database: str) -> tuple[Clock, list[str]]:
-    """Of one on a host that is an hour fast; and who lives by the true time."""
     settings = load(content={"db": database}, environment=False)
     store = bootstrap.store_at(settings.db)
     services = replace(bootstrap.services_of(settings, store=store), clock=Ahead(), runner="elsewhere:1:a")

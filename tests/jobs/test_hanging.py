@@ -37,7 +37,6 @@ def hanging(servers: Servers, folder: Path) -> dict[str, Any]:
 
 
 def processes_of(site: Site, process: Process) -> list[int]:
-    """Its children."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -50,7 +49,6 @@ def processes_of(site: Site, process: Process) -> list[int]:
 
 
 def check_answers(url: str) -> None:
-    """The API answers while the filter hangs."""
     assert httpx2.get(f"{url}/v1/comparisons", timeout=20.0).status_code == 200
 
 

@@ -36,8 +36,6 @@ def site(restartable: str, tmp_path: Path) -> Iterator[Site]:
 
 
 def worker_of(site: Site, workers: list[Process], comparison_id: str, *, n_answered: int = 1) -> Process:
-    """Waits until it is run, and has so many answers."""
-
     def found() -> Process | None:
         if site.n_answered(comparison_id) < n_answered:
             return None
@@ -48,7 +46,6 @@ def worker_of(site: Site, workers: list[Process], comparison_id: str, *, n_answe
 
 
 def alone() -> Analysis:
-    """The same comparison in one process that nothing happens to."""
     with pair_of_servers() as servers:
         settings = load(content=servers.experiment(), environment=False)
         services = bootstrap.services_of(settings, store=fresh_store())

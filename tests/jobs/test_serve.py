@@ -81,7 +81,6 @@ def n_living(site: Site) -> int:
 
 @pytest.mark.slow
 def test_two_workers_share_a_file_and_end_together(tmp_path: Path) -> None:
-    """Each comparison is run once, whoever takes it."""
     ids = [f"20260101-00000{number}-aaaaaaaa" for number in range(4)]
     with pair_of_servers() as servers, site_at(str(tmp_path / "qualab.db"), tmp_path) as site:
         for number, comparison_id in enumerate(ids):

@@ -38,8 +38,6 @@ HOSTILE = (
 
 @dataclass
 class Site:
-    """Where the pages are, and what is there."""
-
     address: str
     service: Service
     small: str = ""
@@ -54,15 +52,12 @@ class Site:
 
 @dataclass
 class Watched:
-    """A page, and what went wrong on it."""
-
     page: Any
     site: Site
     troubles: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
     def open(self, path: str, **more: Any) -> Any:
-        """Goes there, and gives the answer."""
         return self.page.goto(self.site.address + path, **more)
 
 
@@ -99,7 +94,6 @@ def make_site_bench(store: Store) -> Bench:
 
 @pytest.fixture(scope="package")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Two finished comparisons, one that waits, and one that failed."""
     with ExitStack() as stack:
         store = stack.enter_context(open_database(tmp_path_factory.mktemp("web")))
         working = make_service(bench=make_site_bench(store))
@@ -162,6 +156,5 @@ def make_page(browser: Any, site: Site) -> Iterator[Any]:
 
 @pytest.fixture
 def looked(make_page: Any) -> Watched:
-    """A page in English."""
     found: Watched = make_page()
     return found

@@ -31,7 +31,6 @@ TREATMENT = Treatment(
 def publish(
     store: Store, comparison_id: str, *, scale: float, label: str, missing: float = 0.0, loss: float = 0.0
 ) -> Comparison:
-    """Stores it whole: items, answers, scores, outcomes and the analysis."""
     made_up = MadeUp(scale=scale, changed=0.12, loss=loss, missing={ArmName.CANDIDATE: missing})
     items = [_with_prompts(item) for item in made_up.items()]
     scores = list(made_up.scores(made_up.items()))

@@ -174,7 +174,6 @@ def test_what_cannot_be_extracted_is_said(finished: tuple[Service, str], monkeyp
 
 
 def arguments(line: str) -> list[str]:
-    """What a shell would give to curl."""
     script = f"curl() {{ printf '%s\\0' \"$@\"; }}\n{line}\n"
     environment = {"API_KEY": "hush", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(["sh", "-c", script], check=True, capture_output=True, env=environment, timeout=20)
@@ -182,7 +181,6 @@ def arguments(line: str) -> list[str]:
 
 
 def test_copied_requests_send_the_same_bytes(make_page: Make, site: Site) -> None:
-    """What the button copies; a key comes from the environment."""
     looked = make_page(permissions=["clipboard-read", "clipboard-write"])
     position = site.positions[LOSSES[1]]
     looked.open(f"/comparisons/{site.small}/items/{position}")

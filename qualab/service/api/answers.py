@@ -80,14 +80,12 @@ class Problem:
     """An error (RFC 9457)."""
 
     type: str
-    """urn:qualab:problem: and the code."""
     title: str
     status: int
     code: str
     """Stable: what programs look at."""
     detail: str
     hint: str
-    """What to do about it."""
     request_id: str = ""
     errors: list[FieldError] = field(default_factory=list)
 
@@ -97,7 +95,6 @@ _TASKS = (e.UnknownTask, e.BrokenTask, e.DatasetUnavailable, e.BadDataFile, e.Em
 OF_ERROR: tuple[tuple[type[QualabError] | tuple[type[QualabError], ...], int, str], ...] = (
     (e.ComparisonNotFound, 404, "comparison_id"),
     (e.ItemNotFound, 404, "position"),
-    (e.TokenNotFound, 404, ""),
     (e.VersionConflict, 412, "If-Match"),
     (e.KeyReused, 422, "Idempotency-Key"),
     (_STATUS, 409, "comparison_id"),

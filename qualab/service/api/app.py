@@ -39,7 +39,6 @@ class StateCollector(Collector):
         self._state = state
 
     def collect(self) -> Iterator[Metric]:
-        """Read comparisons by status, the queue, workers and streams."""
         context = self._state.context
         try:
             counts, workers = context.store.counts(), context.workers()

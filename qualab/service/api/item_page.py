@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from qualab.analysis.flips import change_of
+from qualab.endpoints.client import ROUTES
 from qualab.errors import PathForbidden
 from qualab.model.comparison import Comparison
 from qualab.model.items import Answer, Change, Item, Prompt, Score
-from qualab.model.names import Api, ArmName
+from qualab.model.names import ArmName
 from qualab.model.plan import deciding_metrics
 from qualab.model.wording import count, visible_text
 from qualab.report.flips import first_difference, marked
@@ -22,12 +23,10 @@ from qualab.service.context import Context
 from qualab.service.reading import bodies_of
 from qualab.service.words import Wording
 
-ROUTES = {Api.COMPLETIONS: "completions", Api.CHAT: "chat/completions"}
 KEY = '-H "Authorization: Bearer $API_KEY"'
 """The shell puts the key in: none is stored."""
 WORD = re.compile(r"\s*\S*")
-Answers = Mapping[tuple[ArmName, int, int], Answer]
-"""Answers by arm, choice and repeat."""
+Answers = Mapping[tuple[ArmName, int, int], Answer]  # by arm, choice and repeat
 
 
 def commands(comparison: Comparison, item: Item, words: Wording) -> Iterator[tuple[str, str]]:

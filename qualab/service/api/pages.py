@@ -22,13 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
 from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
-from qualab.errors import (
-    ComparisonNotFound,
-    InvalidValue,
-    QualabError,
-    RunStopped,
-    Unauthenticated,
-)
+from qualab.errors import ComparisonNotFound, InvalidValue, QualabError, RunStopped, Unauthenticated
 from qualab.model.items import Change, OutcomeFilter
 from qualab.model.names import ArmName, ComparisonStatus, Language, Objective, RequestKind, Verdict
 from qualab.model.plan import DecisionRule
@@ -131,7 +125,6 @@ class PageRoute(APIRoute):
     """A route whose errors are pages; whoever is not recognized is led to the sign-in."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-        """Wrap the route's own handler."""
         handler = super().get_route_handler()
 
         async def shown(request: Request) -> Response:
@@ -290,8 +283,6 @@ SHOWS: Mapping[str, Mapping[str, Any]] = {
 }
 """Filters by the names that the page has for them."""
 TONES = {Change.SAME: Tone.PLAIN, Change.GAIN: Tone.GOOD, Change.LOSS: Tone.BAD, Change.UNKNOWN: Tone.BROKEN}
-
-
 Show = Literal["all", "flipped", "losses", "gains", "missing", "different"]
 
 
@@ -301,7 +292,6 @@ class ItemsForm(ItemQuery, Form):
     show: Show = "all"
 
     def filter(self) -> OutcomeFilter:
-        """Return the filter, without the page."""
         return replace(super().filter(), **SHOWS[self.show])
 
     def query(self, **more: object) -> str:
@@ -454,7 +444,6 @@ async def static(request: Request, name: str) -> Response:
     return tagged(request, file[0], media_type=file[1])
 
 
-FORM_TYPE = "application/x-www-form-urlencoded"
 MOST_FIELDS = 10
 
 
@@ -467,9 +456,6 @@ def form(request: Request) -> Response:
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
     """Keep a valid token in a cookie. Pages of other sites are refused by the middleware."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != FORM_TYPE:
-        raise HTTPException(415, f"The body's type must be {FORM_TYPE}")
     try:
         fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=MOST_FIELDS)
     except ValueError:

@@ -75,7 +75,6 @@ class ComparisonQuery(PageQuery):
     sort: ListOrder = Field(ListOrder.NEWEST, description="Newest first, or by label or verdict")
 
     def filter(self) -> ComparisonFilter:
-        """Return the filter, without the page."""
         return ComparisonFilter(**self.model_dump(exclude={"sort", "cursor"}))
 
 
@@ -91,7 +90,6 @@ class ItemQuery(PageQuery):
     max_length: Length | None = None
 
     def filter(self) -> OutcomeFilter:
-        """Return the filter, without the page."""
         return OutcomeFilter(**self.model_dump(include=set(OutcomeFilter.__dataclass_fields__)))
 
 
@@ -121,7 +119,6 @@ class PreflightDetail:
     differences: tuple[Difference, ...]
     pins: tuple[PinFound, ...]
     error: Mapping[str, str]
-    """What stopped the comparison there, or later; empty otherwise."""
 
 
 # from a request to its end

@@ -170,7 +170,6 @@ class JsonLines(logging.Formatter):
     """One JSON object a record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format the record's text, where it comes from, and what was given with it."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -184,7 +183,7 @@ class JsonLines(logging.Formatter):
 
 
 def begin_logging() -> None:
-    """From warnings on; what the service itself says, and requests, from information on."""
+    """Log warnings, and from information on what the service and its requests say."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # not shown, so not looked up

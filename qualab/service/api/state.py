@@ -31,8 +31,6 @@ from qualab.service.reading import Follower
 from qualab.service.settings import ServiceSettings
 
 T = TypeVar("T")
-
-
 MAX_FOLLOWED = 256
 """Comparisons whose progress is cached."""
 
@@ -64,7 +62,6 @@ class EventStreams:
         return EventSourceResponse(self._messages(follower, last_event_id), headers=headers)
 
     def close(self) -> None:
-        """End every stream: the server is about to stop."""
         self._is_closed = True
 
     async def _messages(self, follower: Follower, seen: str) -> AsyncIterator[bytes]:
@@ -129,7 +126,6 @@ class Call:
 
     @property
     def by(self) -> Actor:
-        """Return who asks, for the audit log."""
         details = {"request_id": str(self.request.scope["qualab.request_id"])}
         if self.token.id:
             details["token"] = self.token.id
