@@ -57,11 +57,6 @@ LANGUAGE_COOKIE = "qualab_lang"
 A_YEAR_S = 365 * 86_400
 NAMES = {Language.ENGLISH: "English", Language.KOREAN: "한국어"}
 LOADED = ("report.css", "viewer.css", "viewer.js")
-
-
-# every page
-
-
 PREFERRED = re.compile(r"(?:^|,)\s*(\w+)[\w-]*\s*(?:;\s*q=(\d(?:\.\d+)?))?(?=\s*(?:,|$))")
 """A language of Accept-Language, and its quality."""
 
