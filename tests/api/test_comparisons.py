@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from qualab.model.names import ArmName, ComparisonStatus
+from qualab.model.registry import Scope
 from qualab.service.reading import Follower
 from tests.api.conftest import EXPERIMENT, OFF, ON, Service, at_work, make_bench
 from tests.app.fakes import echo_number, failure
@@ -115,8 +116,9 @@ def test_ids_that_nothing_has_are_not_found(working: Service) -> None:
             found = working.client.get(f"/v1/comparisons/{comparison_id}{path}")
             assert found.status_code == 404, (comparison_id, path)
             assert found.headers["content-type"] == "application/problem+json"
-    assert working.client.post("/v1/comparisons/nothing/cancel").status_code == 404
-    assert working.client.post("/v1/comparisons/nothing/resume").status_code == 404
+    for path in ("cancel", "resume", "analyses", "verification"):
+        assert working.client.post(f"/v1/comparisons/nothing/{path}").status_code == 404, path
+    assert working.client.post("/v1/comparisons/nothing/signoffs", json={"signed_by": "x"}).status_code == 404
     assert working.client.delete("/v1/comparisons/nothing").status_code == 404
 
 
@@ -240,3 +242,35 @@ def test_lists_come_in_the_order_that_is_asked_for_page_by_page(idle: Service) -
     assert labels("/v1/comparisons?sort=verdict&limit=2&status=queued") == [long, "a", "b"]
     cursor = idle.client.get("/v1/comparisons?sort=label&limit=1").json()["next_cursor"]
     assert idle.client.get(f"/v1/comparisons?sort=verdict&cursor={cursor}").status_code == 422
+
+
+def test_a_sign_off_needs_an_admin_and_says_what_stands_in_the_way_and_can_be_verified(working: Service) -> None:
+    done = working.finished()
+    url = f"/v1/comparisons/{done}/signoffs"
+    admin, runner = working.token(Scope.ADMIN, name="lead"), working.token(Scope.RUN)
+    assert working.client.post(url, json={"signed_by": "Kim"}, headers=runner).status_code == 403
+    for body, field in (({}, "signed_by"), ({"signed_by": 1}, "signed_by"), ({"signed_by": "x", "by": "y"}, "by")):
+        wrong = working.client.post(url, json=body, headers=admin)
+        assert (wrong.status_code, [error["field"] for error in wrong.json()["errors"]]) == (422, [field])
+    refused = working.client.post(url, json={"signed_by": "Kim"}, headers=admin)
+    assert (refused.status_code, refused.json()["code"]) == (409, "sign-off-refused")
+    assert "unpinned" in refused.json()["detail"]
+    signed = working.client.post(url, json={"signed_by": "Kim", "override": "a trial"}, headers=admin)
+    assert signed.status_code == 201, signed.text
+    assert working.client.get(url, headers=admin).json()["entries"] == [signed.json()]
+    entry = working.client.get("/v1/audit", headers=admin).json()["entries"][0]
+    assert (entry["who"], entry["action"], entry["details"]["as"]) == ("lead", "comparison.sign-off", "Kim")
+    assert {"token", "request_id", "sha256"} <= entry["details"].keys()
+    verification = working.client.post(f"/v1/comparisons/{done}/verification", headers=admin).json()
+    assert verification["is_altered"] is False
+    assert {check["name"] for check in verification["checks"]} >= {"plan", "seals", "answers", "scores", "analysis"}
+
+
+def test_what_is_signed_off_is_not_deleted(working: Service) -> None:
+    done = working.finished()
+    working.client.post(f"/v1/comparisons/{done}/signoffs", json={"signed_by": "Kim", "override": "a trial"})
+    refused = working.client.delete(f"/v1/comparisons/{done}")
+    assert (refused.status_code, refused.json()["code"]) == (409, "comparison-signed-off")
+    assert working.client.get(f"/v1/comparisons/{done}").json()["is_signed_off"] is True
+    resumed = working.client.post(f"/v1/comparisons/{done}/resume", json={"retry_failed": True})
+    assert (resumed.status_code, resumed.json()["code"]) == (409, "comparison-signed-off")

@@ -89,8 +89,9 @@ def test_what_is_not_there_yet_says_so(idle: Service) -> None:
         found = idle.client.get(f"/v1/comparisons/{comparison_id}{path}")
         assert (found.status_code, found.json()["code"]) == (409, "not-yet"), path
     assert idle.client.get(f"/v1/comparisons/{comparison_id}/preflight").json()["engines"] == {}
-    again = idle.client.post(f"/v1/comparisons/{comparison_id}/analyses", json={"margin": 0.1})
-    assert (again.status_code, again.json()["code"]) == (409, "not-yet")
+    for path, body in {"analyses": {"margin": 0.1}, "signoffs": {"signed_by": "x"}}.items():
+        refused = idle.client.post(f"/v1/comparisons/{comparison_id}/{path}", json=body)
+        assert (refused.status_code, refused.json()["code"]) == (409, "not-yet")
 
 
 def test_metrics_and_acceptance_come_of_the_analysis(compared: tuple[Service, str]) -> None:

@@ -393,7 +393,7 @@ def power_figures(
     `discordance` and the expected `missing_share` of each arm's answers are fractions. Raises InvalidValue.
     """
     missing, is_loss_alone, n = Missing(share=missing_share), is_one_sided(rule), count(items)
-    design = {"discordance": discordance, "margin": rule.margin, "alpha": rule.alpha}
+    design: dict[str, Any] = {"discordance": discordance, "margin": rule.margin, "alpha": rule.alpha}
     proves = partial(verdict_power, **design, is_one_sided=is_loss_alone, missing=missing)
     here = proves(n_items=items, is_guarded=True)
     needed = sufficient_items(discordance, rule.power, rule=rule, missing=missing)
