@@ -78,7 +78,7 @@ def serve(
         # a command collects garbage as seldom as it can; a service often, so that nobody waits long while it does
         gc.freeze()
         gc.set_threshold(5_000, 20, 50)
-        Server(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
+        Server(app, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
 
 
 def _settings(given: Given) -> tuple[Settings, ServiceSettings]:

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,7 +49,6 @@ def at_work(context: Context) -> Iterator[Worker]:
 @dataclass
 class Service:
     bench: Bench
-    settings: ServiceSettings
     context: Context
     app: FastAPI
     client: TestClient
@@ -93,21 +92,17 @@ def make_bench(n_items: int = 10) -> Bench:
 
 
 def make_service(
-    *,
-    bench: Bench | None = None,
-    client: str = "127.0.0.1",
-    schema: Any = lambda: ("1", "1"),
-    **settings: Any,
+    *, bench: Bench | None = None, client: str = "127.0.0.1", schema: Any = lambda: ("1", "1"), **settings: Any
 ) -> Service:
     """The client is not entered: `with service.client` runs the app's lifespan."""
     bench = bench or make_bench()
-    wanted = ServiceSettings(**{"poll_s": 0.01, "queue_poll_s": 0.01, "rate": 0, **settings})
+    own = ServiceSettings(**{"poll_s": 0.01, "queue_poll_s": 0.01, "rate": 0, **settings})
     # the endpoints are fakes: the list is asked, but nothing is looked up to be called
-    context = replace(context_of(bench.services, wanted), services=bench.services)
+    context = replace(context_of(bench.services, own), services=bench.services)
     bench.store.see_worker(bench.runner, now=bench.clock.now())
     app = create_app(context, schema=schema)
     test_client = TestClient(app, base_url=BASE_URL, client=(client, 50_000))
-    return Service(bench, wanted, context, app, test_client)
+    return Service(bench, context, app, test_client)
 
 
 @pytest.fixture
@@ -126,22 +121,20 @@ def working() -> Iterator[Service]:
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Service]]:
-    made = []
+    with ExitStack() as stack:
 
-    def entered(**changes: Any) -> Service:
-        service = make_service(**changes)
-        made.append(service.client.__enter__())
-        return service
+        def entered(**changes: Any) -> Service:
+            service = make_service(**changes)
+            stack.enter_context(service.client)
+            return service
 
-    yield entered
-    for client in made:
-        client.__exit__()
+        yield entered
 
 
 @contextmanager
 def on_a_socket(service: Service) -> Iterator[str]:
     addresses: queue.Queue[str] = queue.Queue()
-    server = Server(service.app, service.settings, started=addresses.put)
+    server = Server(service.app, started=addresses.put)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

@@ -35,8 +35,9 @@ KEEP_ALIVE_S = 30
 class Server(uvicorn.Server):
     """Serve, once it is run, until SIGINT or SIGTERM."""
 
-    def __init__(self, app: FastAPI, settings: ServiceSettings, *, started: Callable[[str], None]) -> None:
+    def __init__(self, app: FastAPI, *, started: Callable[[str], None]) -> None:
         """`started` is told the address."""
+        settings: ServiceSettings = app.state.qualab.context.settings
         config = uvicorn.Config(
             app,
             host=settings.host,
