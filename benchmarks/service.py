@@ -41,6 +41,7 @@ from qualab.model.comparison import Comparison
 from qualab.model.items import Answer, Change, Item, Outcome, Reply
 from qualab.model.names import AnswerStatus, ArmName, ComparisonStatus
 from qualab.store import Store, open_store, upgrade
+from qualab.store.tables import comparison
 from tests.store import postgresql
 
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
@@ -100,11 +101,11 @@ def outcomes(items: Sequence[Item]) -> Iterator[Outcome]:
 
 def copy_comparisons(connection: psycopg.Connection[Any], count: int) -> None:
     """The first one's rows again, a second apart, under ids of their own."""
-    same = "plan_hash, status, label, started_at, finished_at, verdict, stop_reason, duplicates, plan, local, model"
-    same += ", baseline_url, candidate_url"
+    own = ("key", "id", "created_at", "verdict_rank")
+    same = ", ".join(column.name for column in comparison.columns if column.name not in own)
     connection.execute(
-        f"INSERT INTO comparison (id, created_at, n_items, suite, {same})"
-        f" SELECT 'load-' || i, created_at - i * interval '1 second', n_items, suite, {same}"
+        f"INSERT INTO comparison (id, created_at, {same})"
+        f" SELECT 'load-' || i, created_at - i * interval '1 second', {same}"
         f" FROM comparison, generate_series(1, {count}) i WHERE id = '{FIRST}' ORDER BY i"
     )
     same = "created_at, verdict, input_hash, body, plan_hash, previous, seal"

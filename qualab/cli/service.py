@@ -70,16 +70,15 @@ def serve(
     services = bootstrap.services_of(common, store=store)
     context = context_of(services, settings)
     with ExitStack() as stack:
-        stack.callback(context.planner.close)
         if worker:
             apart = bootstrap.harness_of(common)
             is_shared = bootstrap.location_of(common.db).path is None
             stack.enter_context(working(context, is_shared=is_shared, harness=apart))
-        app = create_app(context, settings, schema=lambda: bootstrap.current_revision(common.db), own_token=own_token)
+        app = create_app(context, schema=lambda: bootstrap.current_revision(common.db), own_token=own_token)
         # a command collects garbage as seldom as it can; a service often, so that nobody waits long while it does
         gc.freeze()
         gc.set_threshold(5_000, 20, 50)
-        Server(app, settings, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
+        Server(app, started=lambda url: complain(f"qualab serves {url} (Ctrl-C stops it)")).run()
 
 
 def _settings(given: Given) -> tuple[Settings, ServiceSettings]:
@@ -93,9 +92,8 @@ def _settings(given: Given) -> tuple[Settings, ServiceSettings]:
 
 def _check_closed(settings: ServiceSettings, store: Store, own_token: Token | None) -> None:
     """Raises UsageError where anybody could come in."""
-    from qualab.service.access import valid_tokens
-
-    if not settings.is_loopback and own_token is None and not valid_tokens(store, bootstrap.now()):
+    now = bootstrap.now()
+    if not (settings.is_loopback or own_token or any(token.is_valid(now) for token in store.tokens())):
         raise UsageError(
             f"Nobody is served on {settings.host} without a token, and there is none",
             hint="Make one first: qualab token create NAME --scope admin; or give one with --token-file",
@@ -219,9 +217,7 @@ def revoke(
     db: Database = None,
 ) -> None:
     """Revoke a token: within seconds nobody gets in with it."""
-    from qualab.service.access import revoke_token
-
-    revoke_token(bootstrap.store_at(db), token_id, by=_by())
+    bootstrap.store_at(db).revoke_token(token_id, entry=_by().entry("token.revoke", token_id))
     typer.echo(f"Token {token_id} is revoked.")
 
 

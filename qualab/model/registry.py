@@ -1,20 +1,21 @@
-"""What the service keeps and shows: tokens, the record of changes, lines and pages of lists, claims."""
+"""Tokens, the record of changes, lines and pages of lists, claims."""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
+from pydantic import computed_field
+
 from qualab.errors import ComparisonBusy, ComparisonNotFound, ComparisonSignedOff, InvalidValue
-from qualab.model.comparison import Analysis, MetricResult
+from qualab.model.items import JsonObject
 from qualab.model.names import ComparisonStatus, Verdict
-from qualab.model.reason import Reason
 from qualab.model.wording import storable_text
 
 R = TypeVar("R")
@@ -22,20 +23,20 @@ T = TypeVar("T")
 
 
 class Scope(StrEnum):
-    """What a token is good for. Each holds the ones before it."""
+    """What a token permits. Each scope includes the ones before it."""
 
     READ = "read"
     RUN = "run"
     ADMIN = "admin"
 
-    def allows(self, wanted: Scope) -> bool:
+    def allows(self, needed: Scope) -> bool:
         order = tuple(Scope)
-        return order.index(self) >= order.index(wanted)
+        return order.index(self) >= order.index(needed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A bearer token as it is kept: its secret is random and long, so that a plain SHA-256 hides it."""
+    """A bearer token, stored as a hash: its secret is random and long, so that a plain SHA-256 hides it."""
 
     id: str
     """Public; the part of the token before the dot."""
@@ -90,7 +91,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSummary:
-    """One comparison without its plan: a line of a list."""
+    """One comparison without its plan: a line of a list, and what CI polls."""
 
     id: str
     status: ComparisonStatus
@@ -107,12 +108,20 @@ class ComparisonSummary:
     stop_reason: str
     is_signed_off: bool
     created_by: str = ""
-    """Who asked the service for it; empty for a comparison of the command line."""
+    """Who asked the service for it; empty at a command line."""
     version: int = 1
     error: Mapping[str, str] = field(default_factory=dict)
     """What kept a worker from running it: code, message, hint; empty otherwise."""
     n_items_asked: int | None = None
     """Items that were asked where a look ended the run; None where all are."""
+    experiment: JsonObject | None = None
+    """What the service was asked for; only where one comparison is read, and none at a command line."""
+
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
+    @property
+    def has_ended(self) -> bool:
+        """True where nothing more happens by itself."""
+        return self.status.has_ended
 
     @property
     def is_requested(self) -> bool:
@@ -120,52 +129,13 @@ class ComparisonSummary:
         return bool(self.created_by)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictSummary:
-    """A verdict as CI polls it."""
-
-    id: str
-    status: ComparisonStatus
-    has_ended: bool
-    verdict: Verdict | None
-    plan_hash: str
-    label: str
-    model: str
-    finished_at: datetime | None
-    stop_reason: str
-    error: Mapping[str, str]
-
-    @classmethod
-    def of(cls, summary: ComparisonSummary) -> VerdictSummary:
-        """Shorten a summary."""
-        names = (one.name for one in fields(cls) if one.name != "has_ended")
-        return cls(has_ended=summary.status.has_ended, **{name: getattr(summary, name) for name in names})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsSummary:
-    """The result table with its verdict, reasons and caveats."""
-
-    comparison_id: str
-    plan_hash: str
-    verdict: Verdict
-    reasons: tuple[Reason, ...]
-    caveats: tuple[Reason, ...]
-    metrics: tuple[MetricResult, ...]
-
-    @classmethod
-    def of(cls, analysis: Analysis) -> MetricsSummary:
-        """Shorten an analysis."""
-        return cls(**{field.name: getattr(analysis, field.name) for field in fields(cls)})
-
-
 class ListOrder(StrEnum):
-    """What a list is ordered by. What is equal stands newest first."""
+    """The order of a list; equal entries stand newest first."""
 
     NEWEST = "-created"
     LABEL = "label"
     VERDICT = "verdict"
-    """What stops a release comes first, what lets it go later, and what has no verdict last."""
+    """Verdicts that stop a release first, comparisons without one last."""
 
 
 NEWEST_FIRST = ListOrder.NEWEST

@@ -25,7 +25,7 @@ from qualab.errors import (
 from qualab.model.comparison import Analysis
 from qualab.model.names import ComparisonStatus
 from qualab.model.ports import Clock, ComparisonFilter
-from qualab.model.registry import MetricsSummary, VerdictSummary, not_found
+from qualab.model.registry import ComparisonSummary, not_found
 from qualab.model.report import GateResult
 from qualab.run.prune import runner_of
 
@@ -55,7 +55,7 @@ class StoredVerdicts:
             raise _nothing_labelled(label)
         return found[0].id
 
-    async def verdict(self, comparison_id: str) -> VerdictSummary:
+    async def verdict(self, comparison_id: str) -> ComparisonSummary:
         """Raises ComparisonNotFound."""
         with suppress(ComparisonNotFound):  # a beginning of its id will do, once it has a plan
             comparison_id = self.store.get(comparison_id).id
@@ -63,7 +63,7 @@ class StoredVerdicts:
         is_running = summary.status is ComparisonStatus.RUNNING and not summary.is_requested
         if is_running and runner_of(self.store, summary.id, now=self.clock.now()) is None:
             summary = replace(summary, status=ComparisonStatus.INTERRUPTED)
-        return VerdictSummary.of(summary)
+        return summary
 
     async def metrics(self, comparison_id: str) -> Analysis:
         """Raises ComparisonNotFound."""
@@ -88,13 +88,13 @@ class ServedVerdicts:
                 return newest
         raise EndpointMisconfigured(NO_ANSWER, hint=NO_SERVICE)
 
-    async def verdict(self, comparison_id: str) -> VerdictSummary:
+    async def verdict(self, comparison_id: str) -> ComparisonSummary:
         """Raises ComparisonNotFound."""
-        return _read(VerdictSummary, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/verdict"))
+        return _read(ComparisonSummary, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/verdict"))
 
-    async def metrics(self, comparison_id: str) -> MetricsSummary:
+    async def metrics(self, comparison_id: str) -> Analysis:
         """Raises ComparisonNotFound."""
-        return _read(MetricsSummary, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/metrics"))
+        return _read(Analysis, await self.remote.get(f"/comparisons/{quote(comparison_id, safe='')}/metrics"))
 
 
 def _read(kind: type[T], content: Mapping[str, object]) -> T:
@@ -118,7 +118,6 @@ async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: 
             state = await _ended(source, comparison_id, poll_s=poll_s, say=say)
             if state.verdict is None:
                 raise _unfinished(state)
-            found: Analysis | MetricsSummary
             found = await _patiently(lambda: source.metrics(state.id), poll_s=poll_s, say=say)
     except TimeoutError as exc:
         raise GateTimedOut(
@@ -130,7 +129,7 @@ async def gate(source: Source, comparison_id: str, *, timeout_s: float, poll_s: 
     return GateResult(id=state.id, label=state.label, model=state.model, **judged)
 
 
-async def _ended(source: Source, comparison_id: str, *, poll_s: float, say: Say) -> VerdictSummary:
+async def _ended(source: Source, comparison_id: str, *, poll_s: float, say: Say) -> ComparisonSummary:
     """A server that is away for a while is waited for, except at the very first."""
     look, said = partial(source.verdict, comparison_id), ""
 
@@ -160,7 +159,7 @@ async def _patiently(
         await asyncio.sleep(poll_s)
 
 
-def _unfinished(state: VerdictSummary) -> QualabError:
+def _unfinished(state: ComparisonSummary) -> QualabError:
     if state.error:
         message, hint = state.error.get("message", ""), state.error.get("hint", "")
         kind = error_class(state.error.get("code", ""), RunStopped)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from anyio import to_thread
 
-from qualab.errors import Forbidden, InvalidValue, SecretForbidden, TooManyRequests, Unauthenticated
+from qualab.errors import InvalidValue, SecretForbidden, TooManyRequests, Unauthenticated
 from qualab.model.ports import Clock
 from qualab.model.registry import AuditEntry, Scope, Token
 from qualab.model.wording import storable_text
@@ -47,38 +47,18 @@ class Actor:
 
     @property
     def caller(self) -> str:
-        """Return what tells this caller from others."""
         return self.details.get("token", self.who)
 
     def entry(self, action: str, subject: str, **details: str) -> AuditEntry:
-        """Return the audit entry of a change."""
         return AuditEntry(at=self.at, who=self.who, action=action, subject=subject, details=self.details | details)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """Who asks."""
-
-    name: str
-    scope: Scope
-    token_id: str
-    """Empty where none is needed."""
-
-    def check(self, request: Scope) -> None:
-        """Raises Forbidden."""
-        if not self.scope.allows(request):
-            raise Forbidden(
-                f"This needs the scope {request.value}; the token has {self.scope.value}",
-                hint=f"Create one: qualab token create NAME --scope {request.value}",
-            )
-
-
-LOOPBACK_CALLER = Caller(name="loopback", scope=Scope.ADMIN, token_id="")
-"""A caller from this machine while there has never been a token."""
+LOOPBACK = Token(id="", name="loopback", digest=b"", scope=Scope.ADMIN, created_at=datetime.min, expires_at=None)
+"""Stands for programs of this machine while there has never been a token."""
 
 
 def create_token(store: Store, *, name: str, scope: Scope, lifetime: timedelta | None, by: Actor) -> tuple[Token, str]:
-    """A new token, and its text, which is shown once and kept nowhere. Raises InvalidValue."""
+    """Make a token, and its text, which is shown once and stored nowhere. Raises InvalidValue."""
     if not name.strip() or len(name) > MAX_NAME or storable_text(name) != name or not name.isprintable():
         raise InvalidValue(f"The name of a token must be 1 to {MAX_NAME} printable characters", hint="As ci-nightly")
     if lifetime is not None and lifetime <= timedelta(0):
@@ -92,56 +72,38 @@ def create_token(store: Store, *, name: str, scope: Scope, lifetime: timedelta |
 
 
 def new_text() -> str:
-    """What a caller presents as a token."""
+    """Make the text that a caller presents as a token."""
     return f"qlb_{secrets.token_hex(6)}.{secrets.token_urlsafe(32)}"
 
 
 def token_of(text: str, *, name: str, scope: Scope, now: datetime) -> Token:
-    """The token of such a text; it never expires. Raises InvalidValue, the text not repeated."""
-    found = FORM.fullmatch(text)
-    if found is None:
+    """Read a token that never expires. Raises InvalidValue, which does not repeat the text."""
+    parts = FORM.fullmatch(text)
+    if parts is None:
         raise InvalidValue(f"{name} holds no token", hint="Write what `qualab token generate` prints into it")
-    return Token(id=found[1], name=name, digest=digest_of(found[2]), scope=scope, created_at=now, expires_at=None)
-
-
-def revoke_token(store: Store, token_id: str, *, by: Actor) -> None:
-    """From now on. Raises TokenNotFound."""
-    store.revoke_token(token_id, entry=by.entry("token.revoke", token_id))
-
-
-def valid_tokens(store: Store, now: datetime) -> Sequence[Token]:
-    """Those that open something."""
-    return [token for token in store.tokens() if token.is_valid(now)]
+    return Token(id=parts[1], name=name, digest=digest_of(parts[2]), scope=scope, created_at=now, expires_at=None)
 
 
 def digest_of(secret: str) -> bytes:
-    """SHA-256: the secret has 256 random bits, which nobody guesses, so that a slow hash would add nothing."""
+    """Hash a secret by SHA-256: it has 256 random bits, so that a slow hash would add nothing."""
     return hashlib.sha256(secret.encode()).digest()
 
 
 class Authenticator:
     """Recognize callers by the database's tokens, read again after FRESH_S, and by the service's own token."""
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        *,
-        own: Token | None = None,
-        monotonic_s: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, store: Store, clock: Clock, *, own: Token | None = None) -> None:
         self._store = store
         self._own = own
         self._clock = clock
-        self._monotonic_s = monotonic_s
         self._reads: OrderedDict[str, tuple[float, Any]] = OrderedDict()
         """Tokens by their ids, and under "" whether there is any; each with the time at which it was read."""
 
-    async def caller(self, presented: str | None, *, is_local: bool) -> Caller:
+    async def token(self, presented: str | None, *, is_local: bool) -> Token:
         """Recognize a token; a local caller needs none as long as there has never been one. Raises Unauthenticated."""
         if presented is None:
             if is_local and not self._own and not await self._fresh("", lambda: bool(self._store.tokens())):
-                return LOOPBACK_CALLER
+                return LOOPBACK
             raise Unauthenticated("A bearer token is needed", hint="Send Authorization: Bearer TOKEN")
         token, parts = None, FORM.fullmatch(presented)
         if parts is not None:
@@ -150,13 +112,13 @@ class Authenticator:
         is_right = hmac.compare_digest(digest_of(parts[2] if parts else ""), token.digest if token else _NO_DIGEST)
         if token is None or not is_right or not token.is_valid(self._clock.now()):
             raise Unauthenticated("The token is not valid", hint="It is wrong, expired or revoked: qualab token list")
-        return Caller(name=token.name, scope=token.scope, token_id=token.id)
+        return token
 
     async def _fresh(self, key: str, read: Callable[[], T]) -> T:
         read_at_s, value = self._reads.get(key, (float("-inf"), None))
-        if self._monotonic_s() - read_at_s >= FRESH_S:
+        if self._clock.monotonic_s() - read_at_s >= FRESH_S:
             value = await to_thread.run_sync(read)
-            self._reads[key] = (self._monotonic_s(), value)
+            self._reads[key] = (self._clock.monotonic_s(), value)
             if len(self._reads) > MAX_TOKENS:
                 self._reads.popitem(last=False)
         return cast(T, value)
@@ -166,29 +128,28 @@ HINT = "Write env:NAME or file:/path, which the service's operator allows with -
 
 
 class ReferencedSecrets:
-    """`qualab.model.ports.Secrets`. No message repeats what was given: it may be a key."""
+    """Keys that requests may refer to. No message repeats what was given: it may be a key."""
 
     def __init__(self, *, env: Sequence[str] = (), folder: Path | None = None) -> None:
         self._env = tuple(env)
         self._folders = () if folder is None else (folder,)
 
-    def check(self, reference: str) -> None:
-        """Raises SecretForbidden."""
-        kind, _, name = reference.partition(":")
-        if kind not in ("env", "file") or not name:
-            raise SecretForbidden("A key is given as a value: only a reference to it may be sent", hint=HINT)
-        if not (any(fnmatchcase(name, one) for one in self._env) if kind == "env" else lies_in(name, self._folders)):
-            what = "variable" if kind == "env" else "file"
-            raise SecretForbidden(f"A key refers to a {what} that requests may not name", hint=HINT)
+    def check(self, reference: object, *, field: str = "api_key") -> None:
+        """Raises SecretForbidden unless this is a reference that the operator allows."""
+        kind, _, name = str(reference).partition(":")
+        is_variable = kind == "env" and any(fnmatchcase(name, pattern) for pattern in self._env)
+        if not name or not (is_variable or (kind == "file" and lies_in(name, self._folders))):
+            fields = {field: "must be env:NAME or file:/path"}
+            raise SecretForbidden(f"{field} is not a reference that the operator allows", hint=HINT, fields=fields)
 
     def read(self, reference: str) -> str:
-        """Raises SecretForbidden."""
+        """Read a key. Raises SecretForbidden."""
         self.check(reference)
         kind, _, name = reference.partition(":")
         try:
             secret = os.environ.get(name, "") if kind == "env" else Path(name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as exc:
-            raise SecretForbidden("The file that a key refers to cannot be read here", hint=HINT) from exc
+        except (OSError, UnicodeDecodeError):
+            secret = ""
         if not secret.strip():
             raise SecretForbidden(f"The {kind} reference of a key leads to nothing here", hint=HINT)
         return secret.strip()
@@ -208,19 +169,18 @@ MAX_CALLERS = 10_000
 
 
 class RateLimit:
-    """`rate` requests a second for each caller, `burst` at once after a pause. A rate of 0 limits nothing."""
+    """Allow `rate` requests a second for each caller, `burst` at once after a pause. A rate of 0 limits nothing."""
 
-    def __init__(self, *, rate: float, burst: int, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, rate: float, burst: int) -> None:
         self._rate = rate
         self._burst = burst
-        self._monotonic_s = monotonic_s
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, caller: str) -> None:
         """Raises TooManyRequests, with `retry_after_s`."""
         if not self._rate:
             return
-        now = self._monotonic_s()
+        now = time.monotonic()
         left, since = self._left.get(caller, (float(self._burst), now))
         left = min(float(self._burst), left + (now - since) * self._rate)
         is_empty = left < 1.0

@@ -1,4 +1,4 @@
-"""What the service's use cases share, and a request for a comparison: read and checked."""
+"""The context of the service's use cases; reading and checking a request for a comparison."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from qualab.endpoints.allowing import AllowedEndpoints, allowed_opening
-from qualab.errors import InvalidValue, PathForbidden, SecretForbidden, UnknownSetting
+from qualab.errors import InvalidValue, PathForbidden, UnknownSetting
 from qualab.model.items import JsonObject
 from qualab.model.names import ArmName
 from qualab.run.prepare import FrozenPlan, Services, from_document, to_document
@@ -21,7 +21,6 @@ from qualab.settings import (
     FIELDS,
     KEY_FIELDS,
     NEEDED_TO_RUN,
-    PLACE_FIELDS,
     PLAN_FIELDS,
     PLAN_FORMAT,
     RULE_FIELDS,
@@ -34,6 +33,10 @@ if TYPE_CHECKING:
     from qualab.store import Store
 
 
+ACCEPT, EXCLUSIVE = "accept_underpowered", "exclusive"
+"""Keys that may stand beside the settings, true or false."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRequest:
     """A request for a comparison, read and allowed."""
@@ -42,10 +45,9 @@ class ComparisonRequest:
     """The request as it is stored; reading it again gives the same."""
     experiment: Settings
     keys: Mapping[ArmName, str]
-    """References; an arm without a key is left out."""
     frozen: FrozenPlan | None
     accept_underpowered: bool
-    is_exclusive: bool = False
+    is_exclusive: bool
     """Whether no other comparison may use its hosts meanwhile."""
 
 
@@ -64,7 +66,6 @@ class Context:
         return self.services.store
 
     def workers(self) -> int:
-        """Count the workers that are alive."""
         services = self.services
         return len(self.store.workers(now=services.clock.now(), stale_after_s=services.pulse.stale_after_s))
 
@@ -73,45 +74,48 @@ class Context:
 
         Raises UnknownSetting, InvalidValue, UsageError, PlanChanged, PathForbidden, SecretForbidden.
         """
-        content = spread(body)
-        accepted, is_exclusive = _mark(content, ACCEPT), _mark(content, EXCLUSIVE)
-        references = {name: content[name] for name in KEY_FIELDS if content.get(name) is not None}
-        frozen = None
-        if PLAN_FORMAT in content:
-            frozen, content = _plan_in(content, self.settings)
+        document = {name: value for name, value in spread(body).items() if value is not None}
+        frozen, content = None, document
+        if PLAN_FORMAT in document:
+            frozen = _plan_in(document, self.settings)
+            beside = {name: value for name, value in document.items() if name not in PLAN_PARTS}
+            content, document = {**frozen.settings, **beside}, to_document(frozen, {}) | beside
         _check_known(content, (*FIELDS, *KEY_FIELDS, ACCEPT, EXCLUSIVE))
+        marks = {name: content.get(name, False) for name in (ACCEPT, EXCLUSIVE)}
+        for name, value in marks.items():
+            if not isinstance(value, bool):
+                raise InvalidValue.must_be(name, "true or false")
         keys = _keys(content, self.secrets)
-        content = {name: value for name, value in content.items() if value is not None and name not in KEY_FIELDS}
+        content = {name: content[name] for name in content if name not in (*KEY_FIELDS, *marks)}
         _check_places(content, self.settings)
-        has_data = self.settings.data_dir is None or "data_dir" in content
-        found = _loaded(content if has_data else {**content, "data_dir": str(self.settings.data_dir)})
+        own = {"data_dir": str(self.settings.data_dir)} if self.settings.data_dir else {}
+        experiment = _loaded(own | content)
         if frozen:
             planned = load(content=frozen.settings, environment=False)
-            if changed := [name for name in PLAN_FIELDS if getattr(found, name) != getattr(planned, name)]:
+            changed = [name for name in PLAN_FIELDS if getattr(experiment, name) != getattr(planned, name)]
+            if changed:
                 raise InvalidValue(
-                    f"{changed[0]} would change the frozen plan", hint="Leave it out, or make another plan"
+                    f"{changed[0]} would change the frozen plan",
+                    hint="Leave it out, or make another plan",
+                    fields=dict.fromkeys(changed, "may not stand beside a plan"),
                 )
-        marks = {name: True for name, is_set in ((ACCEPT, accepted), (EXCLUSIVE, is_exclusive)) if is_set}
-        missing = {name: "is needed" for name in needed if not getattr(found, name)}
+        missing = {name: "is needed" for name in needed if not getattr(experiment, name)}
         if missing:
             raise InvalidValue(f"{' and '.join(missing)} must be given", hint="Add what is missing", fields=missing)
         return ComparisonRequest(
-            document=_document(content, frozen) | references | marks,
-            experiment=found,
+            document=document,
+            experiment=experiment,
             keys=keys,
             frozen=frozen,
-            accept_underpowered=accepted,
-            is_exclusive=is_exclusive,
+            accept_underpowered=marks[ACCEPT],
+            is_exclusive=marks[EXCLUSIVE],
         )
 
 
-EXCLUSIVE = "exclusive"
-"""The key of a request that keeps its hosts to itself."""
-ACCEPT = "accept_underpowered"
 PLAN_PARTS = (PLAN_FORMAT, "hash", "frozen_at", "figures", "experiment", "plan")
 KEY_FILES = tuple(f"{name}_file" for name in KEY_FIELDS)
 NEVER = ("db", "output_path", "scoring_timeout", *KEY_FILES)
-"""The operator's: no request names them."""
+"""Settings of the operator, which no request may name."""
 PATHS = ("data_dir", "include_path", "tokenizer", "checkpoint")
 VERIFIED = ("pods", "containers")
 MOST_WRONG = 20
@@ -124,7 +128,7 @@ def validated(model: type[M], document: JsonObject) -> M:
     try:
         return model.model_validate(document)
     except ValidationError as exc:
-        fields = {".".join(map(str, one["loc"]))[:LONGEST_NAME]: str(one["msg"]) for one in exc.errors()}
+        fields = {".".join(map(str, error["loc"]))[:LONGEST_NAME]: str(error["msg"]) for error in exc.errors()}
         raise InvalidValue("The body has invalid fields", hint="Change what `errors` names", fields=fields) from None
 
 
@@ -141,37 +145,21 @@ def context_of(services: Services, settings: ServiceSettings) -> Context:
     )
 
 
-def _mark(body: JsonObject, name: str) -> bool:
-    """A mark that stands beside the settings; taken out of them."""
-    value = body.pop(name, False)
-    if not isinstance(value, bool):
-        raise InvalidValue.must_be(name, "true or false")
-    return value
-
-
 def read_rule(changes: JsonObject) -> Mapping[str, Any]:
     """Read the parts of a decision rule that an analysis may change. Raises UnknownSetting, InvalidValue."""
     _check_known(changes, RULE_FIELDS)
-    found = _loaded(changes)
-    return {name: getattr(found, name) for name in changes if changes[name] is not None}
+    settings = _loaded(changes)
+    return {name: getattr(settings, name) for name in changes if changes[name] is not None}
 
 
-def _plan_in(content: JsonObject, settings: ServiceSettings) -> tuple[FrozenPlan, JsonObject]:
-    """The plan, and the settings around it. Paths that it names are those of the machine that made it: left out."""
-    frozen = from_document(content, where="The plan")
-    beside = {name: value for name, value in content.items() if name not in PLAN_PARTS}
-    for name in beside:
-        if name in PLAN_FIELDS:
-            raise InvalidValue(
-                f"{name} would change the frozen plan",
-                hint="Leave it out, or make another plan",
-                fields={name: "may not stand beside a plan"},
-            )
-    kept = {str(name): value for name, value in frozen.settings.items()}
+def _plan_in(document: JsonObject, settings: ServiceSettings) -> FrozenPlan:
+    """Read a plan, without paths of the machine that made it."""
+    frozen = from_document(document, where="The plan")
+    own = {str(name): value for name, value in frozen.settings.items() if value is not None}
     for name in (*NEVER, *VERIFIED, *PATHS):
-        if name in kept and _problem(name, kept[name], settings):
-            del kept[name]
-    return replace(frozen, settings=kept), {**kept, **beside}
+        if name in own and _problem(name, own[name], settings):
+            del own[name]
+    return replace(frozen, settings=own)
 
 
 def _check_known(content: Mapping[str, Any], known: tuple[str, ...]) -> None:
@@ -187,15 +175,10 @@ def _check_known(content: Mapping[str, Any], known: tuple[str, ...]) -> None:
 
 
 def _keys(content: Mapping[str, Any], secrets: ReferencedSecrets) -> dict[ArmName, str]:
-    """References by arm: its own before the common one. Raises SecretForbidden for values, without repeating them."""
+    """Return references by arm: its own before the common one. Raises SecretForbidden, without repeating a value."""
     for name in KEY_FIELDS:
         if content.get(name) is not None:
-            try:
-                secrets.check(content[name] if isinstance(content[name], str) else "")
-            except SecretForbidden as exc:
-                raise SecretForbidden(
-                    f"{name}: {exc.message}", hint=exc.hint, fields={name: "must be env:NAME or file:/path"}
-                ) from None
+            secrets.check(content[name], field=name)
     common = content.get("api_key")
     own = {arm: content.get(f"{arm.value}_api_key") or common for arm in ArmName}
     return {arm: reference for arm, reference in own.items() if reference}
@@ -217,7 +200,7 @@ def _check_places(content: Mapping[str, Any], settings: ServiceSettings) -> None
 
 
 def _problem(name: str, value: Any, settings: ServiceSettings) -> str:
-    """Why a request may not say this of the service's machine; empty where it may."""
+    """Say why a request may not name this on the service's machine; empty where it may."""
     if not value:
         return ""
     if name in KEY_FILES:
@@ -234,21 +217,11 @@ def _problem(name: str, value: Any, settings: ServiceSettings) -> str:
 
 
 def _loaded(content: Mapping[str, Any]) -> Settings:
-    """The service's environment says nothing here: it is its operator's, not the caller's."""
+    """Load settings without the environment, which is the operator's and not the caller's."""
     try:
         return load(content=content, environment=False)
     except InvalidValue as exc:
         fields = exc.details.get("fields")
         wrong = fields if isinstance(fields, dict) else {}
-        said = "; ".join(f"{name}: {allowed}" for name, allowed in wrong.items())
-        raise InvalidValue(said or exc.message, hint="Change what is named", fields=wrong) from None
-
-
-def _document(content: Mapping[str, Any], frozen: FrozenPlan | None) -> JsonObject:
-    """The request to store, without what is only for people."""
-    if frozen is None:
-        return dict(content)
-    beside = {name: value for name, value in content.items() if name in PLACE_FIELDS and name not in frozen.settings}
-    changed = content.keys() & frozen.settings.keys()
-    beside |= {name: content[name] for name in sorted(changed) if content[name] != frozen.settings[name]}
-    return to_document(frozen, {}) | beside
+        message = "; ".join(f"{name}: {allowed}" for name, allowed in wrong.items())
+        raise InvalidValue(message or exc.message, hint="Change what is named", fields=wrong) from None

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 
+from starlette.concurrency import run_in_threadpool
+
 from qualab.analysis.flips import have_outcomes
-from qualab.errors import ComparisonNotFound, NotYet
+from qualab.errors import ComparisonNotFound, NotYet, StoreError
 from qualab.model.canonical import body_hash, canonical_json, encode_body, sha256
 from qualab.model.comparison import Analysis, Comparison
-from qualab.model.items import JsonObject, Outcome, OutcomeFilter, Reply, Score
-from qualab.model.names import ArmName, ComparisonStatus, Verdict
-from qualab.model.registry import (
-    Page,
-)
+from qualab.model.items import Item, JsonObject, Outcome, OutcomeFilter, Reply, Request, Score
+from qualab.model.names import ArmName, ComparisonStatus, RequestKind, Verdict
+from qualab.model.registry import ComparisonSummary, Page
 from qualab.service.context import Context
 
-RATE_OVER = 10
-"""Looks that the rate is taken over."""
-RATE_WITHIN_S = 60.0
-"""Older looks say nothing of what it is lately."""
+log = logging.getLogger("qualab.service")
+RATE_OVER, RATE_WITHIN_S = 10, 60.0
+"""Looks that a rate is taken over at most, and their age."""
 
 PHASES = {
     ComparisonStatus.QUEUED: "waiting for a worker",
@@ -30,10 +33,8 @@ PHASES = {
     ComparisonStatus.RUNNING: "asking",
     ComparisonStatus.ANSWERED: "scoring and analysing",
 }
-"""What a comparison does in a status; the others say it themselves."""
-
+"""What a comparison does in a status that does not say it itself."""
 COUNTED = (ComparisonStatus.RUNNING, ComparisonStatus.ANSWERED)
-"""Statuses of a comparison that is asking or scoring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +50,9 @@ class Progress:
     n_requests: int | None
     """Of each arm; None while there is no plan."""
     rate: float | None
-    """Answers a second of both arms, lately; None before the second look."""
+    """Answers a second of both arms, lately; None at first."""
     eta_s: float | None
-    """Seconds until every request has its answer, at that rate; None while that is not known."""
+    """Seconds to the last answer at that rate; None where unknown."""
     verdict: Verdict | None
     stop_reason: str
     has_ended: bool
@@ -63,7 +64,7 @@ class Progress:
 
 
 class Follower:
-    """Follow the progress of one comparison. Threads may share it."""
+    """Follow the progress of one comparison, for any number of clients. Threads may share it."""
 
     def __init__(self, context: Context, comparison_id: str) -> None:
         self._context = context
@@ -71,6 +72,27 @@ class Follower:
         self._n_requests: int | None = None
         self._looks: deque[tuple[float, int]] = deque(maxlen=RATE_OVER)
         self._lock = Lock()
+        self._turn = asyncio.Lock()
+        self._latest: Progress | None = None
+        self._read_at_s = float("-inf")
+
+    async def latest(self) -> Progress | None:
+        """Return the progress, read at most once an interval; None where there is no such comparison.
+
+        Raises StoreError where it could never be read.
+        """
+        async with self._turn:
+            if time.monotonic() - self._read_at_s >= self._context.settings.poll_s:
+                try:
+                    self._latest = await run_in_threadpool(self.look)
+                except ComparisonNotFound:
+                    self._latest = None
+                except StoreError as error:  # the database may come back
+                    if self._latest is None:
+                        raise
+                    log.warning("progress: %s", error.message)
+                self._read_at_s = time.monotonic()
+        return self._latest
 
     def look(self) -> Progress:
         """Return the progress now. Raises ComparisonNotFound, StoreError."""
@@ -82,9 +104,8 @@ class Follower:
                 self._n_requests = store.get(self._id).plan.sampling.repeats * store.n_requests(self._id)
             unanswered = store.n_unanswered(self._id)  # before the others, of which they are a part
             came_back = store.n_answered(self._id)
-        phase = PHASES.get(summary.status, summary.status.value)
-        if summary.status is ComparisonStatus.RUNNING and summary.started_at is None:
-            phase = PHASES[ComparisonStatus.PLANNED]
+        is_prepared = summary.status is not ComparisonStatus.RUNNING or summary.started_at is not None
+        phase = summary.status if is_prepared else ComparisonStatus.PLANNED
         with self._lock:
             rate = self._rate_with(sum(came_back.values()))
         eta_s = None
@@ -94,7 +115,7 @@ class Follower:
         return Progress(
             id=self._id,
             status=summary.status,
-            phase=phase,
+            phase=PHASES.get(phase, phase.value),
             answered={arm: came_back[arm] - unanswered[arm] for arm in ArmName},
             unanswered=dict(unanswered),
             n_requests=self._n_requests,
@@ -116,14 +137,14 @@ class Follower:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestBody:
-    """The bytes that an arm was sent for one answer."""
+    """The bytes that both arms were sent for one answer."""
 
     choice: int
     repeat: int
     route: str
     body: str
     sha256_begins: str
-    """Hexadecimal; as it stands with the answers."""
+    """Hexadecimal, as `request_hash` of the answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +155,7 @@ class AnswerDetail:
     choice: int
     repeat: int
     request_hash: str
-    """Hexadecimal: how the SHA-256 of the body that was sent begins."""
+    """Hexadecimal: the first 16 bytes of the SHA-256 of the body that was sent."""
     reply: Reply
 
 
@@ -145,7 +166,7 @@ class ItemDetail:
     position: int
     task: str
     doc_id: int
-    kind: str
+    kind: RequestKind
     doc: JsonObject
     target: str
     requests: tuple[RequestBody, ...]
@@ -154,79 +175,71 @@ class ItemDetail:
 
 
 def comparison_of(context: Context, comparison_id: str) -> Comparison:
-    """Raises ComparisonNotFound, NotYet where it has no plan yet; the beginning of an id is none."""
+    """Read a comparison by its whole id. Raises ComparisonNotFound, NotYet where it has no plan yet."""
     summary = context.store.summary(comparison_id)
     if not summary.plan_hash:
-        raise NotYet(
-            f"Comparison {comparison_id} is {summary.status.value}: its plan is not drawn up yet",
-            hint="Follow its events",
-        )
+        raise _not_yet(summary, "its plan is not drawn up yet")
     return context.store.get(comparison_id)
 
 
 def analysis_of(context: Context, comparison_id: str, *, plan_hash: str | None = None) -> Analysis:
     """Read an analysis, under its own plan unless another is named. Raises as `comparison_of`, NotYet."""
-    found = comparison_of(context, comparison_id)
-    analysis = context.store.analysis(found.id, plan_hash=plan_hash)
+    comparison = comparison_of(context, comparison_id)
+    analysis = context.store.analysis(comparison_id, plan_hash=plan_hash)
     if analysis is None and plan_hash is not None:
         raise ComparisonNotFound(
             f"Comparison {comparison_id} has no analysis under that plan", hint="List its analyses for their hashes"
         )
     if analysis is None:
-        raise NotYet(f"Comparison {comparison_id} is {found.status.value}: not analysed yet", hint="Follow its events")
+        raise _not_yet(comparison, "not analysed yet")
     return analysis
 
 
 def outcomes_of(
     context: Context, comparison_id: str, request: OutcomeFilter, *, cursor: str | None, limit: int
 ) -> Page[Outcome]:
-    """Raises as `comparison_of`, NotYet where nothing is scored, InvalidValue for a cursor that is none."""
+    """Read a page of outcomes. Raises as `comparison_of`, NotYet where nothing is scored, InvalidValue."""
+    read = partial(context.store.outcomes, comparison_id, request, cursor=cursor, limit=limit)
     with suppress(ComparisonNotFound):  # one transaction, where there is something to show
-        page = context.store.outcomes(comparison_id, request, cursor=cursor, limit=limit)
+        page = read()
         if page.entries:
             return page
-    found = comparison_of(context, comparison_id)
-    if not have_outcomes(context.store, found):
-        raise NotYet(
-            f"Comparison {found.id} is {found.status.value}: its items are not scored yet", hint="Follow its events"
-        )
-    return context.store.outcomes(found.id, request, cursor=cursor, limit=limit)
+    comparison = comparison_of(context, comparison_id)
+    if not have_outcomes(context.store, comparison):
+        raise _not_yet(comparison, "its items are not scored yet")
+    return read()
+
+
+def _not_yet(comparison: Comparison | ComparisonSummary, why: str) -> NotYet:
+    return NotYet(f"Comparison {comparison.id} is {comparison.status.value}: {why}", hint="Follow its events")
+
+
+def bodies_of(comparison: Comparison, item: Item) -> Iterator[tuple[Request, int, bytes]]:
+    """Yield the requests of an item by choice and repeat, with the repeat and the bytes that were sent."""
+    sampling = comparison.plan.sampling
+    for request in item.requests:
+        for repeat in range(sampling.repeats):
+            yield request, repeat, encode_body(request.payload, seed=sampling.seed + repeat)
 
 
 def item_of(context: Context, comparison_id: str, position: int) -> ItemDetail:
-    """Raises as `comparison_of`, ItemNotFound."""
-    found = comparison_of(context, comparison_id)
-    item, answers, scores = context.store.pair(found.id, position)
-    requests = []
-    for repeat in range(found.plan.sampling.repeats):
-        for request in item.requests:
-            body = encode_body(request.payload, seed=found.plan.sampling.seed + repeat)
-            requests.append(
-                RequestBody(
-                    choice=request.choice,
-                    repeat=repeat,
-                    route=request.api.value,
-                    body=body.decode(),
-                    sha256_begins=body_hash(body).hex(),
-                )
-            )
-    return ItemDetail(
-        position=item.position,
-        task=item.task,
-        doc_id=item.doc_id,
-        kind=item.kind.value,
-        doc=item.doc,
-        target=item.target,
-        requests=tuple(requests),
-        answers=tuple(
-            AnswerDetail(
-                arm=one.arm,
-                choice=one.choice,
-                repeat=one.repeat,
-                request_hash=one.request_hash.hex(),
-                reply=one.reply,
-            )
-            for one in answers
-        ),
-        scores=tuple(scores),
+    """Read an item with its requests, answers and scores. Raises as `comparison_of`, ItemNotFound."""
+    comparison = comparison_of(context, comparison_id)
+    item, answers, scores = context.store.pair(comparison_id, position)
+    requests = (
+        RequestBody(
+            choice=request.choice,
+            repeat=repeat,
+            route=request.api.value,
+            body=body.decode(),
+            sha256_begins=body_hash(body).hex(),
+        )
+        for request, repeat, body in bodies_of(comparison, item)
     )
+    names = ("arm", "choice", "repeat", "reply")
+    details = (
+        AnswerDetail(**{name: getattr(answer, name) for name in names}, request_hash=answer.request_hash.hex())
+        for answer in answers
+    )
+    own = {name: getattr(item, name) for name in ("position", "task", "doc_id", "kind", "doc", "target")}
+    return ItemDetail(**own, requests=tuple(requests), answers=tuple(details), scores=tuple(scores))

@@ -1,4 +1,4 @@
-"""A stored comparison is analysed again over the service."""
+"""Requests that plan, queue, change and analyse again."""
 
 from __future__ import annotations
 
@@ -9,26 +9,19 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from qualab.errors import (
-    EndpointForbidden,
-    Forbidden,
-    InvalidValue,
-    TooManyTasks,
-    Underpowered,
-    WrongState,
-)
+from qualab.errors import EndpointForbidden, InvalidValue, Underpowered, WrongState
 from qualab.model.canonical import canonical_json, plan_hash, sha256
 from qualab.model.comparison import Analysis, Comparison
 from qualab.model.items import JsonObject
 from qualab.model.names import UNDER_WAY, ComparisonStatus, Verdict
-from qualab.model.registry import ComparisonSummary, Scope, address_of, signed_off
+from qualab.model.registry import ComparisonSummary, address_of, signed_off
 from qualab.model.wording import is_one_line
-from qualab.planning.suite import EVERYWHERE, Given, Planning, pilot_of
+from qualab.planning.suite import EVERYWHERE, Given, pilot_of
 from qualab.report.words import ENGLISH, shown
 from qualab.run.ask import looked_to
 from qualab.run.prepare import FrozenPlan, check_frozen, to_document
 from qualab.run.stored import compare_again, with_rule
-from qualab.service.access import Actor, Caller
+from qualab.service.access import Actor
 from qualab.service.context import ComparisonRequest, Context, read_rule, validated
 from qualab.service.reading import comparison_of
 from qualab.settings import PLAN_FIELDS
@@ -43,17 +36,16 @@ class AnalysisSummary:
     """False: its plan was made after the data."""
     verdict: Verdict
     hash: str
-    """SHA-256 of its canonical JSON."""
 
-    @classmethod
-    def of(cls, analysis: Analysis, comparison: Comparison) -> AnalysisSummary:
-        """Sum up an analysis of a comparison."""
-        return cls(
-            plan_hash=analysis.plan_hash,
-            is_own_plan=analysis.plan_hash == comparison.plan_hash,
-            verdict=analysis.verdict,
-            hash=sha256(canonical_json(analysis)),
-        )
+
+def summary_of(analysis: Analysis, comparison: Comparison) -> AnalysisSummary:
+    """Sum up an analysis of a comparison."""
+    return AnalysisSummary(
+        plan_hash=analysis.plan_hash,
+        is_own_plan=analysis.plan_hash == comparison.plan_hash,
+        verdict=analysis.verdict,
+        hash=sha256(canonical_json(analysis)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +65,12 @@ def analyse_again(context: Context, comparison_id: str, changes: JsonObject, *, 
     comparison = comparison_of(context, comparison_id)
     rule = read_rule(changes)
     other = with_rule(comparison.plan, rule) if rule else None
-    found = compare_again(context.services, comparison.id, other=other)
-    if not found.is_own_plan:
-        said = {name: str(value) for name, value in rule.items()}
-        context.store.note(by.entry("analysis.create", comparison.id, plan_hash=found.analysis.plan_hash, **said))
-    name = AnalysisSummary.of(found.analysis, comparison)
-    return NewAnalysis(name=name, is_as_stored=found.is_as_stored, analysis=found.analysis)
-
-
-MOST_TO_READ = 50
-"""Tasks of a plan whose caller may only read: every suite has fewer."""
+    again = compare_again(context.services, comparison.id, other=other)
+    if not again.is_own_plan:
+        changed = {name: str(value) for name, value in rule.items()}
+        context.store.note(by.entry("analysis.create", comparison.id, plan_hash=again.analysis.plan_hash, **changed))
+    name = summary_of(again.analysis, comparison)
+    return NewAnalysis(name=name, is_as_stored=again.is_as_stored, analysis=again.analysis)
 
 
 def _by_name(value: object) -> object:
@@ -123,59 +111,48 @@ class PlanComputed:
     """As `qualab plan --format json`."""
 
 
-def compute_plan(context: Context, body: JsonObject, *, caller: Caller) -> PlanComputed:
-    """Of an experiment's settings, with `assume` and `pilot` beside them. Raises as `submit` without its endpoints, and
-    Forbidden for many tasks where the caller may only read."""
+def compute_plan(context: Context, body: JsonObject, *, caller: str) -> PlanComputed:
+    """Plan an experiment, with `assume` and `pilot` beside its settings. Raises as `submit` without its endpoints."""
     beside = validated(PlanRequest, body)
     given = Given(**(beside.assume or Assumptions()).model_dump())
     settings = {name: value for name, value in body.items() if name not in PlanRequest.model_fields}
     request = context.read_document(settings, needed=())
     pilot = pilot_of(context.store, comparison_of(context, beside.pilot).id) if beside.pilot else None
-    may_run = caller.scope.allows(Scope.RUN)
-    try:
-        found = context.planner.planned(
-            request.experiment,
-            given,
-            pilot,
-            caller=caller.token_id or caller.name,
-            most_tasks=None if may_run else MOST_TO_READ,
-        )
-    except TooManyTasks as exc:
-        if may_run:
-            raise
-        raise Forbidden(
-            f"A plan of more than {MOST_TO_READ} tasks needs the scope run; the token has read",
-            hint="Name fewer tasks, or send a token with the scope run",
-        ) from exc
-    digest = plan_hash(found.plan)
+    planning = context.planner.planned(request.experiment, given, pilot, caller=caller)
+    digest = plan_hash(planning.plan)
     everything = request.experiment.model_dump(mode="json", include=set(PLAN_FIELDS))
     settings = {name: value for name, value in everything.items() if value is not None}
-    frozen = FrozenPlan(plan=found.plan, plan_hash=digest, frozen_at=context.services.clock.now(), settings=settings)
-    document = to_document(frozen, {"joint_power": found.joint_power}) if request.experiment.model else None
-    return PlanComputed(plan_hash=digest, document=document, planning=shown(found))
+    frozen = FrozenPlan(plan=planning.plan, plan_hash=digest, frozen_at=context.services.clock.now(), settings=settings)
+    document = to_document(frozen, {"joint_power": planning.joint_power}) if request.experiment.model else None
+    return PlanComputed(plan_hash=digest, document=document, planning=shown(planning))
 
 
 KEY = re.compile(r"[\x21-\x7e]{1,200}")
-KEY_RULE = "1 to 200 printable ASCII characters without spaces"
 MOST_CHARACTERS = 200
 
 
 def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> str:
     """Queue a comparison and return its id; with an idempotency key that was used before, that comparison's.
 
-    Raises as `Context.read_document` and loading tasks, EndpointForbidden, Underpowered, StillLoading, KeyReused.
+    Raises as `Context.read_document` and `Planner.planned`, EndpointForbidden, PlanChanged, Underpowered, KeyReused.
     """
     if key and not KEY.fullmatch(key):
-        raise InvalidValue.must_be("Idempotency-Key", KEY_RULE)
+        raise InvalidValue.must_be("Idempotency-Key", "1 to 200 printable ASCII characters without spaces")
     request = context.read_document(body)
-    check_request(context, request)
-    unproven = planned(context, request, caller=by.caller).unproven
-    if unproven and not request.accept_underpowered:
+    _check(context, request)
+    frozen = request.frozen.plan if request.frozen else None
+    assumed = frozen.assumptions if frozen else None
+    shares = {name: getattr(assumed, name) for name in ("discordance", "design_effect", "noise")} if assumed else {}
+    hashed = frozen.pins.checkpoint_hash if frozen else ""
+    planning = context.planner.planned(request.experiment, Given(**shares), checkpoint_hash=hashed, caller=by.caller)
+    if frozen:
+        check_frozen(frozen, replace(planning.plan, assumptions=assumed))
+    if planning.unproven and not request.accept_underpowered:
         raise Underpowered(
             "These items cannot prove the plan's margins",
             hint="Ask more items, widen the margin, or send accept_underpowered: true",
             fields={
-                "margin": " ".join(ENGLISH.reasons(unproven)),
+                "margin": " ".join(ENGLISH.reasons(planning.unproven)),
                 "accept_underpowered": "must be true for such a plan",
             },
         )
@@ -194,7 +171,7 @@ def submit(context: Context, body: JsonObject, *, by: Actor, key: str = "") -> s
     )
 
 
-def check_request(context: Context, request: ComparisonRequest) -> None:
+def _check(context: Context, request: ComparisonRequest) -> None:
     """Raises InvalidValue, EndpointForbidden."""
     experiment = request.experiment
     for name in ("label", "model"):
@@ -218,79 +195,45 @@ def check_request(context: Context, request: ComparisonRequest) -> None:
         raise InvalidValue.must_be("candidate", "the URL of another server than the baseline")
 
 
-def planned(context: Context, request: ComparisonRequest, *, caller: str) -> Planning:
-    """Compute what the items can prove. Raises PlanChanged where a frozen plan would not be what is run."""
-    frozen = request.frozen.plan if request.frozen else None
-    given, hashed = Given(), ""
-    if frozen:
-        hashed, assumed = frozen.pins.checkpoint_hash, frozen.assumptions
-        if assumed:
-            given = Given(discordance=assumed.discordance, design_effect=assumed.design_effect, noise=assumed.noise)
-    found = context.planner.planned(request.experiment, given, checkpoint_hash=hashed, caller=caller)
-    if frozen:
-        check_frozen(frozen, replace(found.plan, assumptions=frozen.assumptions))
-    return found
-
-
-def cancel(context: Context, comparison_id: str, *, by: Actor, seen: ComparisonSummary | None = None) -> None:
-    """End what waits or runs, as it was `seen`. Raises ComparisonNotFound, WrongState, VersionConflict."""
-    summary = _requested(context, comparison_id, seen)
+def cancel(context: Context, summary: ComparisonSummary, *, by: Actor) -> None:
+    """End what waits or runs, as it was read. Raises WrongState, VersionConflict."""
+    _check_requested(summary)
     if summary.status is ComparisonStatus.CANCELLED:
         return
     if summary.status not in UNDER_WAY:
         raise WrongState(
-            f"Comparison {comparison_id} is {summary.status.value}: there is nothing to cancel",
+            f"Comparison {summary.id} is {summary.status.value}: there is nothing to cancel",
             hint="Only what is queued or running can be cancelled",
         )
-    entry = by.entry("comparison.cancel", comparison_id)
-    context.store.cancel(comparison_id, entry=entry, version=summary.version)
+    context.store.cancel(summary.id, entry=by.entry("comparison.cancel", summary.id), version=summary.version)
 
 
-def resume(
-    context: Context,
-    comparison_id: str,
-    *,
-    by: Actor,
-    retry_failed: bool = False,
-    seen: ComparisonSummary | None = None,
-) -> None:
-    """Queue what was cancelled, stopped or failed again, as it was `seen`.
+def resume(context: Context, summary: ComparisonSummary, *, by: Actor, retry_failed: bool) -> None:
+    """Queue what was cancelled, stopped or failed again, as it was read.
 
-    Raises ComparisonNotFound, WrongState, ComparisonSignedOff, VersionConflict.
+    Raises WrongState, ComparisonSignedOff, VersionConflict.
     """
-    summary = _requested(context, comparison_id, seen)
+    _check_requested(summary)
     if summary.status in UNDER_WAY:
-        raise WrongState(f"Comparison {comparison_id} is {summary.status.value} already", hint="Follow its events")
+        raise WrongState(f"Comparison {summary.id} is {summary.status.value} already", hint="Follow its events")
     if summary.is_signed_off:
-        raise signed_off(comparison_id)
+        raise signed_off(summary.id)
     if summary.status is ComparisonStatus.FINISHED and not retry_failed:
         raise WrongState(
-            f"Comparison {comparison_id} is finished", hint="Only retry_failed: true takes up a finished comparison"
+            f"Comparison {summary.id} is finished", hint="Only retry_failed: true takes up a finished comparison"
         )
     store = context.store
     store.requeue(
-        comparison_id,
-        entry=by.entry("comparison.resume", comparison_id, retry_failed=str(retry_failed).lower()),
+        summary.id,
+        entry=by.entry("comparison.resume", summary.id, retry_failed=str(retry_failed).lower()),
         version=summary.version,
-        drop_failures_from=looked_to(store.looks(comparison_id)) if retry_failed else None,
+        drop_failures_from=looked_to(store.looks(summary.id)) if retry_failed else None,
     )
 
 
-def delete(context: Context, comparison_id: str, *, by: Actor, seen: ComparisonSummary | None = None) -> None:
-    """Delete it as it was `seen`. Raises ComparisonNotFound, ComparisonBusy, ComparisonSignedOff, VersionConflict."""
-    context.store.delete(
-        comparison_id,
-        entry=by.entry("comparison.delete", comparison_id),
-        stale_after_s=context.services.pulse.stale_after_s,
-        version=None if seen is None else seen.version,
-    )
-
-
-def _requested(context: Context, comparison_id: str, seen: ComparisonSummary | None) -> ComparisonSummary:
-    summary = seen or context.store.summary(comparison_id)
+def _check_requested(summary: ComparisonSummary) -> None:
     if not summary.is_requested:
         raise WrongState(
-            f"Comparison {comparison_id} was not asked for over the service",
-            hint=f"Where it was started: qualab resume {comparison_id}",
+            f"Comparison {summary.id} was not asked for over the service",
+            hint=f"Where it was started: qualab resume {summary.id}",
         )
-    return summary

@@ -1,4 +1,4 @@
-"""What the service's operator sets: command line over environment (QUALAB_SERVE_*) over default."""
+"""Settings of the service's operator: command line over environment (QUALAB_SERVE_*) over default."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ def _repeated(option: str, description: str, default: Any = ()) -> Any:
 
 
 class ServiceSettings(BaseSettings):
-    """Seconds, bytes, fractions. What requests may reach is closed unless it is named here.
-
-    A field with a description is an option of the commands that take it.
-    """
+    """What requests may reach is closed unless it is named here. A field with a description is an option."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
@@ -57,11 +54,9 @@ class ServiceSettings(BaseSettings):
     rate: float = Field(100.0, ge=0)
     """Requests a second of one token, or of one address without a token; 0 is no limit."""
     burst: int = Field(1_000, ge=1)
-    """Requests that may come at once after a pause."""
     max_streams: int = Field(2_000, ge=1)
-    """Clients that follow events at once."""
     poll_s: float = Field(1.0, gt=0)
-    """How often a comparison that is followed is looked at."""
+    """Interval at which a comparison that is followed is read."""
     heartbeat_s: float = Field(15.0, gt=0)
     planning_timeout_s: float = Field(30.0, gt=0)
     """How long a request waits for tasks to be loaded."""
@@ -72,7 +67,6 @@ class ServiceSettings(BaseSettings):
     host_concurrency: int = Field(64, ge=1)
     """Requests of one comparison in flight at one endpoint host."""
     beat_s: float = Field(5.0, gt=0)
-    """How often a worker sends a heartbeat."""
     stale_after_s: float = Field(30.0, gt=0)
     """How long a worker may be silent before another takes over its comparison."""
     queue_poll_s: float = Field(1.0, gt=0)
@@ -80,24 +74,22 @@ class ServiceSettings(BaseSettings):
 
     @property
     def is_loopback(self) -> bool:
-        """True where only this machine can connect."""
         return self.host in LOOPBACK_HOSTS
 
     @property
     def pulse(self) -> Pulse:
-        """How workers show that they are alive."""
         return Pulse(every_s=self.beat_s, stale_after_s=self.stale_after_s)
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """Unless it is said: this machine's own where only this machine can ask, nothing otherwise."""
+        """Default to this machine's where only it can ask, and to none otherwise."""
         if self.allowed_endpoints is not None:
             return self.allowed_endpoints
         return LOOPBACK_ENDPOINTS if self.is_loopback else ()
 
 
 def load_service(**given: object) -> ServiceSettings:
-    """None stands for what is not said. Raises InvalidValue."""
+    """Load the settings; None counts as absent. Raises InvalidValue."""
     try:
         return ServiceSettings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as exc:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TypeVar
+from itertools import count
+from typing import NamedTuple
 
 from qualab.bootstrap import new_loop
 from qualab.clock import SharedClock
@@ -39,7 +40,6 @@ LASTING = (SchemaMismatch, StoreFull, StoreReadOnly)
 END_WITHIN_S = 20.0
 """For what is being run when a worker is asked to end."""
 FOREVER_S = 365 * 86_400.0
-T = TypeVar("T")
 log = logging.getLogger("qualab.worker")
 
 
@@ -64,36 +64,31 @@ async def carry_out(context: Context, comparison_id: str) -> None:
 
     While the database is away it waits. It stops without a trace where another runner has taken over.
     """
-    services, pauses = context.services, _Pauses()
-    while True:
-        try:
-            await _run(context, comparison_id)
-            return
-        except ComparisonBusy as busy:
-            log.warning("comparison %s was taken over: %s", comparison_id, busy.message)
-            return
-        except ComparisonNotFound:
-            log.warning("comparison %s was deleted", comparison_id)
-            return
-        except StoreError as failure:
-            if await pauses.after(failure):
-                continue
-            error: QualabError = failure
-        except QualabError as failure:
-            error = failure
-        except Exception as failure:
-            log.exception("comparison %s failed unexpectedly", comparison_id)
-            error = QualabError(f"qualab failed: {failure!r}", hint="This is a bug: see the log")
-        break
+    services = context.services
+    try:
+        await _patiently(lambda: _run(context, comparison_id))
+        return
+    except (ComparisonBusy, ComparisonNotFound) as lost:
+        log.warning("comparison %s was taken over or deleted: %s", comparison_id, lost.message)
+        return
+    except QualabError as failure:
+        error = failure
+    except Exception as failure:
+        log.exception("comparison %s failed unexpectedly", comparison_id)
+        error = QualabError(f"qualab failed: {failure!r}", hint="This is a bug: see the log")
     document = {"code": error.code, "message": error.message, "hint": error.hint}
-    await _persistently(lambda: services.store.fail(comparison_id, runner=services.runner, error=document))
+
+    async def fail() -> None:
+        services.store.fail(comparison_id, runner=services.runner, error=document)
+
+    await _patiently(fail)
 
 
 async def _run(context: Context, comparison_id: str) -> None:
     services, store = context.services, context.store
     if not store.hold(comparison_id, runner=services.runner, now=services.clock.now()):
         raise ComparisonBusy("it is another worker's, or was cancelled")
-    summary, document = context.store.summary(comparison_id), store.request(comparison_id)
+    summary, document = store.summary(comparison_id), store.request(comparison_id)
     if summary.status is ComparisonStatus.FINISHED or document is None:
         return
     request = context.read_document(document)
@@ -112,49 +107,41 @@ async def _run(context: Context, comparison_id: str) -> None:
     )
 
 
-class _Pauses:
-    """Wait ever longer while the database is away."""
-
-    def __init__(self) -> None:
-        self._n_failures = 0
-
-    async def after(self, error: StoreError) -> bool:
-        """Wait; False where that is in vain."""
-        self._n_failures += 1
-        if isinstance(error, LASTING) or self._n_failures > MOST_FAILURES:
-            return False
-        log.warning("%s", error.message)
-        await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (self._n_failures - 1), LONGEST_PAUSE_S))
-        return True
-
-
-async def _persistently(call: Callable[[], T]) -> T:
-    """Call again where the database is away."""
-    pauses = _Pauses()
-    while True:
+async def _patiently(call: Callable[[], Awaitable[None]]) -> None:
+    """Call again, ever more seldom, while the database is away. Raises StoreError where that is in vain."""
+    for n_failures in count():
         try:
-            return call()
+            await call()
+            break
         except StoreError as error:
-            if not await pauses.after(error):
+            if isinstance(error, LASTING) or n_failures >= MOST_FAILURES:
                 raise
+            log.warning("%s", error.message)
+            await asyncio.sleep(min(FIRST_PAUSE_S * 2**n_failures, LONGEST_PAUSE_S))
+
+
+class Running(NamedTuple):
+    """A comparison that is being run, and how to cancel it from another thread."""
+
+    comparison_id: str
+    loop: asyncio.AbstractEventLoop
+    task: asyncio.Task[None] | None
+
+    def cancel(self) -> None:
+        assert self.task is not None
+        with suppress(RuntimeError):  # it ends at this moment
+            self.loop.call_soon_threadsafe(self.task.cancel)
 
 
 class Worker:
     """Runs what is queued in one thread, and sends heartbeats from another."""
 
-    def __init__(
-        self,
-        context: Context,
-        *,
-        make_loop: Callable[[], asyncio.AbstractEventLoop] = new_loop,
-        set_clock: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, context: Context, *, set_clock: Callable[[], None] = lambda: None) -> None:
         self._context = context
-        self._make_loop = make_loop
+        self._services, self._store = context.services, context.store
         self._set_clock = set_clock
         self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self._running: tuple[str, asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
+        self._running: Running | None = None
         self._heard_since_s: float | None = None
         """Since when the database has answered every heartbeat."""
         self._threads = [threading.Thread(target=job, daemon=True) for job in (self._work, self._watch)]
@@ -167,44 +154,37 @@ class Worker:
 
     def close(self) -> None:
         """Take nothing more, and give back what is being run."""
-        services = self._context.services
         self._ended.set()
-        with self._lock:
-            running = self._running
-        if running is not None:
+        if running := self._running:
             with suppress(StoreError):  # taken over by another worker once this one is silent
-                services.store.give_back(running[0], runner=services.runner)
-            self._cancel()
+                self._store.give_back(running.comparison_id, runner=self._services.runner)
+            running.cancel()
         for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join(END_WITHIN_S)
         with suppress(StoreError):
-            services.store.drop_worker(services.runner)
+            self._store.drop_worker(self._services.runner)
 
     def work(self) -> bool:
         """Run the next comparison to its end; False where there is none. Raises StoreError."""
-        services = self._context.services
-        comparison_id = services.store.take(
-            runner=services.runner, now=services.clock.now(), stale_after_s=self._patience_s()
+        runner = self._services.runner
+        comparison_id = self._store.take(
+            runner=runner, now=self._services.clock.now(), stale_after_s=self._patience_s()
         )
         if comparison_id is None:
             return False
         try:
-            with asyncio.Runner(loop_factory=self._make_loop) as runner, suppress(asyncio.CancelledError):
-                runner.run(self._carry_out(comparison_id))
+            with asyncio.Runner(loop_factory=new_loop) as events, suppress(asyncio.CancelledError):
+                events.run(self._carry_out(comparison_id))
         finally:
-            with self._lock:
-                self._running = None
+            self._running = None
             with suppress(StoreError, ComparisonNotFound):  # its claim is stale soon
-                services.store.release(comparison_id, runner=services.runner)
+                self._store.release(comparison_id, runner=runner)
         return True
 
     async def _carry_out(self, comparison_id: str) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        with self._lock:
-            self._running = (comparison_id, asyncio.get_running_loop(), task)
+        self._running = Running(comparison_id, asyncio.get_running_loop(), asyncio.current_task())
         if self._ended.is_set():
-            self._context.store.give_back(comparison_id, runner=self._context.services.runner)
+            self._store.give_back(comparison_id, runner=self._services.runner)
             return
         await carry_out(self._context, comparison_id)
 
@@ -220,7 +200,7 @@ class Worker:
             self._ended.wait(self._context.settings.queue_poll_s)
 
     def _watch(self) -> None:
-        while not self._ended.wait(self._context.services.pulse.every_s / 2):
+        while not self._ended.wait(self._services.pulse.every_s / 2):
             try:
                 self._beat()
                 self.check()
@@ -232,32 +212,21 @@ class Worker:
 
     def _beat(self) -> None:
         self._set_clock()
-        services = self._context.services
-        services.store.see_worker(services.runner, now=services.clock.now())
+        self._store.see_worker(self._services.runner, now=self._services.clock.now())
         if self._heard_since_s is None:
-            self._heard_since_s = services.clock.monotonic_s()
+            self._heard_since_s = self._services.clock.monotonic_s()
 
     def check(self) -> None:
         """Keep what is being run, or end it where it was cancelled or taken over. Raises StoreError."""
-        services = self._context.services
-        with self._lock:
-            running = self._running
-        if running and not services.store.hold(running[0], runner=services.runner, now=services.clock.now()):
-            log.warning("comparison %s was cancelled, or taken over by another worker", running[0])
-            self._cancel()
-
-    def _cancel(self) -> None:
-        with self._lock:
-            if self._running is not None:
-                _, loop, task = self._running
-                with suppress(RuntimeError):  # it ends at this moment
-                    loop.call_soon_threadsafe(task.cancel)
+        running, now = self._running, self._services.clock.now()
+        if running and not self._store.hold(running.comparison_id, runner=self._services.runner, now=now):
+            log.warning("comparison %s was cancelled, or taken over by another worker", running.comparison_id)
+            running.cancel()
 
     def _patience_s(self) -> float:
         """After the database was away, every worker gets the time to send a heartbeat before it is given up."""
-        services, since_s = self._context.services, self._heard_since_s
-        stale_after_s = services.pulse.stale_after_s
-        is_heard = since_s is not None and services.clock.monotonic_s() - since_s >= stale_after_s
+        stale_after_s, since_s = self._services.pulse.stale_after_s, self._heard_since_s
+        is_heard = since_s is not None and self._services.clock.monotonic_s() - since_s >= stale_after_s
         return stale_after_s if is_heard else FOREVER_S
 
 

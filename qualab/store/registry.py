@@ -1,8 +1,8 @@
-"""What the service keeps and shows beside the runs: lists, outcomes, tokens, the record of changes, sign-offs."""
+"""Lists of comparisons and outcomes, tokens, the record of changes, sign-offs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -37,7 +37,6 @@ from qualab.model.registry import (
     ListOrder,
     Page,
     Token,
-    VerdictSummary,
     decode_cursor,
     encode_cursor,
     not_found,
@@ -75,7 +74,6 @@ _SUMMARIES: Select[Any] = select(
 _BY_ID = _C.id == bindparam("id")
 # made once: SQLAlchemy finds how it compiled them by their identity
 _SUMMARY = _SUMMARIES.where(_BY_ID)
-_VERDICT = select(*(_C[name] for name in VerdictSummary.__dataclass_fields__ if name in _C)).where(_BY_ID)
 _RANKS: dict[ListOrder, Any] = {ListOrder.LABEL: _C.label, ListOrder.VERDICT: _C.verdict_rank}
 """The column that an order sorts by before the time."""
 
@@ -86,11 +84,11 @@ class Registry(Sessions):
     # comparisons
 
     def page(
-        self, wanted: ComparisonFilter, *, order: ListOrder = NEWEST_FIRST, cursor: str | None = None
+        self, filters: ComparisonFilter, *, order: ListOrder = NEWEST_FIRST, cursor: str | None = None
     ) -> Page[ComparisonSummary]:
-        """A page of `wanted.limit`, at least one. Raises InvalidValue for a cursor of another list."""
-        limit, rank, name = max(wanted.limit, 1), _RANKS.get(order), f"comparisons {order}"
-        query = _SUMMARIES.where(*conditions_of(wanted)).limit(limit + 1)
+        """Read a page of `filters.limit`, at least one. Raises InvalidValue for a cursor of another list."""
+        limit, rank, name = max(filters.limit, 1), _RANKS.get(order), f"comparisons {order}"
+        query = _SUMMARIES.where(*conditions_of(filters)).limit(limit + 1)
         query = query.order_by(*([] if rank is None else [rank]), _C.created_at.desc(), _C.key.desc())
         if cursor is not None:
             query = query.where(_is_behind(cursor, name, order, rank))
@@ -104,17 +102,9 @@ class Registry(Sessions):
         return page_of(rows, limit, cursor_of, _summary_of)
 
     def summary(self, comparison_id: str) -> ComparisonSummary:
-        """Raises ComparisonNotFound."""
+        """Read a comparison, without its request. Raises ComparisonNotFound."""
         with self.reading() as connection:
             return _read_summary(connection, comparison_id)
-
-    def verdict(self, comparison_id: str) -> VerdictSummary:
-        """Reads what is polled, from one row. Raises ComparisonNotFound."""
-        with self.reading() as connection:
-            row = connection.execute(_VERDICT, {"id": comparison_id}).one_or_none()
-        if row is None:
-            raise not_found(comparison_id)
-        return VerdictSummary(has_ended=row.status.has_ended, **row._mapping)
 
     def counts(self) -> Mapping[str, int]:
         """Count comparisons by status; a status that none has is left out."""
@@ -152,15 +142,15 @@ class Registry(Sessions):
     def outcomes(
         self,
         comparison_id: str,
-        wanted: OutcomeFilter,
+        filters: OutcomeFilter,
         *,
         cursor: str | None = None,
         limit: int = 50,
         is_backward: bool = False,
     ) -> Page[Outcome]:
-        """In order of (position, repeat), or against it. Raises InvalidValue for a cursor of another list."""
+        """Read a page by (position, repeat), or backward. Raises InvalidValue for a cursor of another list."""
         limit, place = max(limit, 1), (_O.position, _O.repeat)
-        query = select(outcome).where(*_conditions(wanted)).limit(limit + 1)
+        query = select(outcome).where(*_conditions(filters)).limit(limit + 1)
         query = query.order_by(*(column.desc() if is_backward else column for column in place))
         if cursor is not None:
             here, there = tuple_(*place), tuple_(*decode_cursor(cursor, "items", int, int))
@@ -171,10 +161,10 @@ class Registry(Sessions):
         return page_of(rows, limit, lambda row: encode_cursor("items", row.position, row.repeat), convert)
 
     def pair(self, comparison_id: str, position: int) -> tuple[Item, Sequence[Answer], Sequence[Score]]:
-        """One item with both arms' answers and scores. Raises ItemNotFound."""
+        """Read an item with both arms' answers and scores. Raises ItemNotFound."""
         with self.reading_of(comparison_id) as (connection, key):
-            mine = item.c.comparison_key == key, item.c.position == position
-            row = connection.execute(select(item).where(*mine)).one_or_none() if position in _POSITIONS else None
+            is_item = item.c.comparison_key == key, item.c.position == position
+            row = connection.execute(select(item).where(*is_item)).one_or_none() if position in _POSITIONS else None
             if row is None:
                 raise ItemNotFound(
                     f"Comparison {comparison_id} has no item at position {position}", hint="Positions count from 0"
@@ -185,12 +175,12 @@ class Registry(Sessions):
             scores = connection.execute(
                 SCORES.where(score.c.comparison_key == key, score.c.position == position).order_by(*SCORE_ORDER)
             )
-            return item_of(row), [answer_of(one) for one in answers], [score_of(one) for one in scores]
+            return item_of(row), list(map(answer_of, answers)), list(map(score_of, scores))
 
     # tokens, the record of who did what, sign-offs
 
     def add_token(self, value: Token, *, entry: AuditEntry) -> None:
-        """Raises StoreError where the id is taken."""
+        """Add a token. Raises StoreError where the id is taken."""
         if len(value.digest) != 32:
             raise StoreError("a token's digest has 32 bytes")
         with self.writing() as connection:
@@ -199,12 +189,12 @@ class Registry(Sessions):
             add_entry(connection, entry)
 
     def token(self, token_id: str) -> Token | None:
-        """None where no token has this id."""
+        """Read a token; None where none has this id."""
         with self.reading() as connection:
             return _read_token(connection, token_id)
 
     def tokens(self) -> Sequence[Token]:
-        """Newest first."""
+        """List tokens, newest first."""
         with self.reading() as connection:
             return [value_of(Token, row) for row in connection.execute(select(token).order_by(token.c.key.desc()))]
 
@@ -218,12 +208,12 @@ class Registry(Sessions):
                 raise TokenNotFound(f"There is no token '{token_id}'", hint="`qualab token list` shows what there is")
 
     def note(self, entry: AuditEntry) -> None:
-        """An entry by itself."""
+        """Record an entry that belongs to no other change."""
         with self.writing() as connection:
             add_entry(connection, entry)
 
     def audit(self, *, cursor: str | None = None, limit: int = 50) -> Page[AuditEntry]:
-        """Newest first. Raises InvalidValue for a cursor of another list."""
+        """Read a page of entries, newest first. Raises InvalidValue for a cursor of another list."""
         limit = max(limit, 1)
         query = select(audit).order_by(audit.c.key.desc()).limit(limit + 1)
         if cursor is not None:
@@ -233,13 +223,13 @@ class Registry(Sessions):
         return page_of(rows, limit, lambda row: encode_cursor("audit", row.key), partial(value_of, AuditEntry))
 
     def recorded(self, subject: str, action: str) -> Sequence[AuditEntry]:
-        """The oldest first."""
+        """List the entries of one subject and action, oldest first."""
         query = select(audit).where(audit.c.subject == subject, audit.c.action == action).order_by(audit.c.key)
         with self.reading() as connection:
             return [value_of(AuditEntry, row) for row in connection.execute(query)]
 
     def sign_off(self, value: SignOff, *, entry: AuditEntry) -> None:
-        """Adds it. Raises ComparisonNotFound."""
+        """Add a sign-off. Raises ComparisonNotFound."""
         c = signoff.c
         with self.writing_to(value.comparison_id) as (connection, key):
             take_turn(connection, key)
@@ -251,7 +241,7 @@ class Registry(Sessions):
             add_entry(connection, entry)
 
     def signoffs(self, comparison_id: str) -> Sequence[SignOff]:
-        """In the order in which they were made."""
+        """List sign-offs, oldest first."""
         c = signoff.c
         with self.reading_of(comparison_id) as (connection, key):
             rows = connection.execute(select(signoff).where(c.comparison_key == key).order_by(c.number))
@@ -267,7 +257,8 @@ def _read_summary(connection: Connection, comparison_id: str) -> ComparisonSumma
 
 def _summary_of(row: Row[Any]) -> ComparisonSummary:
     n_asked = None if row.last_look is None else look_of(row.last_look).ended_at(row.n_items)
-    return value_of(ComparisonSummary, row, is_signed_off=bool(row.is_signed_off), n_items_asked=n_asked)
+    own = {"is_signed_off": bool(row.is_signed_off), "n_items_asked": n_asked, "experiment": None}
+    return value_of(ComparisonSummary, row, **own)
 
 
 def _is_behind(cursor: str, name: str, order: ListOrder, rank: Any) -> ColumnElement[bool]:
@@ -275,7 +266,7 @@ def _is_behind(cursor: str, name: str, order: ListOrder, rank: Any) -> ColumnEle
     *own, created_us, key = decode_cursor(cursor, name, *kinds, int, int)
     try:
         created_at = _EPOCH + timedelta(microseconds=created_us)
-    except OverflowError:  # a place beyond all times
+    except OverflowError:  # beyond all times
         created_at = (datetime.min if created_us < 0 else datetime.max).replace(tzinfo=UTC)
     later: ColumnElement[bool] = tuple_(_C.created_at, _C.key) < tuple_(literal(created_at, UtcTime), literal(key))
     # the first condition follows from the second, and lets an index begin there
@@ -287,26 +278,24 @@ def _obstacles(row: Row[Any]) -> tuple[Reason, ...]:
     return obstacles
 
 
-def _conditions(wanted: OutcomeFilter) -> Iterator[ColumnElement[bool]]:
-    if wanted.task is not None:
-        yield _O.task == wanted.task
-    if wanted.flipped is not None:
-        yield _change_in(Change.GAIN, Change.LOSS, is_wanted=wanted.flipped)
-    if wanted.change is not None:
-        yield _O.change == wanted.change
-    if wanted.missing is not None:
-        yield _change_in(Change.UNKNOWN, is_wanted=wanted.missing)
-    if wanted.different_text is not None:
-        yield _O.different_text.is_(wanted.different_text)
-    if wanted.min_length is not None:
-        yield _O.length >= wanted.min_length
-    if wanted.max_length is not None:
-        yield _O.length <= wanted.max_length
+def _conditions(filters: OutcomeFilter) -> Iterator[ColumnElement[bool]]:
+    conditions: Mapping[str, Callable[[Any], ColumnElement[bool]]] = {
+        "task": _O.task.__eq__,
+        "flipped": lambda is_in: _change_in(Change.GAIN, Change.LOSS, is_in=is_in),
+        "change": _O.change.__eq__,
+        "missing": lambda is_in: _change_in(Change.UNKNOWN, is_in=is_in),
+        "different_text": _O.different_text.is_,
+        "min_length": _O.length.__ge__,
+        "max_length": _O.length.__le__,
+    }
+    for name, condition in conditions.items():
+        if (value := getattr(filters, name)) is not None:
+            yield condition(value)
 
 
-def _change_in(*changes: Change, is_wanted: bool) -> ColumnElement[bool]:
-    """The changes, or all others: named either way, so that an index serves."""
-    condition: ColumnElement[bool] = _O.change.in_([one for one in Change if (one in changes) is is_wanted])
+def _change_in(*changes: Change, is_in: bool) -> ColumnElement[bool]:
+    """Match these changes, or all others: named either way, so that an index serves."""
+    condition: ColumnElement[bool] = _O.change.in_([change for change in Change if (change in changes) is is_in])
     return condition
 
 

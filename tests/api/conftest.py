@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,8 +38,7 @@ BASE_URL = "http://127.0.0.1:8080"
 
 @contextmanager
 def at_work(context: Context) -> Iterator[Worker]:
-    """A worker in this process."""
-    worker = Worker(context, make_loop=asyncio.new_event_loop)
+    worker = Worker(context)
     worker.begin()
     try:
         yield worker
@@ -50,10 +48,7 @@ def at_work(context: Context) -> Iterator[Worker]:
 
 @dataclass
 class Service:
-    """An app with everything behind it."""
-
     bench: Bench
-    settings: ServiceSettings
     context: Context
     app: FastAPI
     client: TestClient
@@ -63,19 +58,16 @@ class Service:
         return self.bench.store
 
     def token(self, scope: Scope = Scope.ADMIN, *, name: str = "ci", **changes: Any) -> dict[str, str]:
-        """The header of a new token."""
         by = Actor(who="me@here", at=self.bench.clock.now())
         _, text = create_token(self.store, name=name, scope=scope, lifetime=None, by=by, **changes)
         return {"Authorization": f"Bearer {text}"}
 
     def create(self, **changes: Any) -> str:
-        """Asks for a comparison, and gives its id."""
         sent = self.client.post("/v1/comparisons", json=EXPERIMENT | changes)
         assert sent.status_code == 202, sent.text
         return str(sent.json()["id"])
 
     def done(self, comparison_id: str, *, within_s: float = 10.0) -> dict[str, Any]:
-        """Waits for the end, as CI does."""
         ends_at = time.monotonic() + within_s
         while time.monotonic() < ends_at:
             found = self.client.get(f"/v1/comparisons/{comparison_id}/verdict").json()
@@ -85,7 +77,6 @@ class Service:
         raise AssertionError(f"{comparison_id} did not end: {found}")
 
     def finished(self, **changes: Any) -> str:
-        """The id of a comparison that has run."""
         comparison_id = self.create(**changes)
         assert self.done(comparison_id)["status"] == "finished"
         return comparison_id
@@ -101,26 +92,21 @@ def make_bench(n_items: int = 10) -> Bench:
 
 
 def make_service(
-    *,
-    bench: Bench | None = None,
-    client: str = "127.0.0.1",
-    schema: Any = lambda: ("1", "1"),
-    **settings: Any,
+    *, bench: Bench | None = None, client: str = "127.0.0.1", schema: Any = lambda: ("1", "1"), **settings: Any
 ) -> Service:
     """The client is not entered: `with service.client` runs the app's lifespan."""
     bench = bench or make_bench()
-    wanted = ServiceSettings(**{"poll_s": 0.01, "queue_poll_s": 0.01, "rate": 0, **settings})
+    own = ServiceSettings(**{"poll_s": 0.01, "queue_poll_s": 0.01, "rate": 0, **settings})
     # the endpoints are fakes: the list is asked, but nothing is looked up to be called
-    context = replace(context_of(bench.services, wanted), services=bench.services)
+    context = replace(context_of(bench.services, own), services=bench.services)
     bench.store.see_worker(bench.runner, now=bench.clock.now())
-    app = create_app(context, wanted, schema=schema)
+    app = create_app(context, schema=schema)
     test_client = TestClient(app, base_url=BASE_URL, client=(client, 50_000))
-    return Service(bench, wanted, context, app, test_client)
+    return Service(bench, context, app, test_client)
 
 
 @pytest.fixture
 def idle() -> Iterator[Service]:
-    """A service without a worker."""
     service = make_service()
     with service.client:
         yield service
@@ -128,7 +114,6 @@ def idle() -> Iterator[Service]:
 
 @pytest.fixture
 def working() -> Iterator[Service]:
-    """A service with a worker."""
     service = make_service()
     with at_work(service.context), service.client:
         yield service
@@ -136,24 +121,20 @@ def working() -> Iterator[Service]:
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Service]]:
-    """Makes services with settings of their own."""
-    made = []
+    with ExitStack() as stack:
 
-    def entered(**changes: Any) -> Service:
-        service = make_service(**changes)
-        made.append(service.client.__enter__())
-        return service
+        def entered(**changes: Any) -> Service:
+            service = make_service(**changes)
+            stack.enter_context(service.client)
+            return service
 
-    yield entered
-    for client in made:
-        client.__exit__()
+        yield entered
 
 
 @contextmanager
 def on_a_socket(service: Service) -> Iterator[str]:
-    """Serves an app from a thread, and yields its address."""
     addresses: queue.Queue[str] = queue.Queue()
-    server = Server(service.app, service.settings, started=addresses.put)
+    server = Server(service.app, started=addresses.put)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from qualab.model.names import ArmName, ComparisonStatus
+from qualab.model.registry import Scope
 from qualab.service.reading import Follower
 from tests.api.conftest import EXPERIMENT, OFF, ON, Service, at_work, make_bench
 from tests.app.fakes import echo_number, failure
@@ -53,14 +54,6 @@ def test_items_that_an_early_stop_left_unasked_are_not_shown_as_asked(working: S
     assert f'<td class="number">{asked} of 400</td>' in working.client.get("/").text
 
 
-def test_a_request_waits_in_the_queue_until_a_worker_takes_it(idle: Service) -> None:
-    comparison_id = idle.create()
-    read = idle.client.get(f"/v1/comparisons/{comparison_id}").json()
-    assert (read["status"], read["verdict"], read["plan_hash"]) == ("queued", None, "")
-    assert read["created_by"] == "loopback"
-    assert idle.store.counts() == {"queued": 1}
-
-
 def test_the_same_key_and_body_give_the_same_comparison(idle: Service) -> None:
     def send(body: dict[str, Any], key: str = "build-17") -> Any:
         return idle.client.post("/v1/comparisons", json=body, headers={"Idempotency-Key": key})
@@ -90,24 +83,29 @@ def test_margins_that_the_items_cannot_prove_need_to_be_accepted(make: Callable[
 @pytest.mark.parametrize(
     ("query", "field"),
     [
-        ("status=nearly", "query.status"),
-        ("verdict=FINE", "query.verdict"),
-        ("limit=0", "query.limit"),
-        ("limit=201", "query.limit"),
-        ("limit=many", "query.limit"),
-        ("since=yesterday", "query.since"),
-        ("since=2026-01-02T03:04:05", "query.since"),
-        ("lable=x", "query.lable"),
-        ("sort=items", "query.sort"),
+        *(
+            (query, f"query.{query.partition('=')[0]}")
+            for query in (
+                "status=nearly",
+                "verdict=FINE",
+                "limit=0",
+                "limit=201",
+                "limit=many",
+                "since=yesterday",
+                "since=2026-01-02T03:04:05",
+                "lable=x",
+                "sort=items",
+            )
+        ),
         ("cursor=AAAA", "cursor"),
         ("cursor=Y29tcGFyaXNvbnMsMSwxLDE9", "cursor"),
     ],
 )
 def test_a_filter_that_is_wrong_is_named(idle: Service, query: str, field: str) -> None:
-    found = idle.client.get(f"/v1/comparisons?{query}")
-    assert found.status_code == 422
-    assert [one["field"] for one in found.json()["errors"]] == [field]
-    assert all(one["allowed"] for one in found.json()["errors"])
+    refused = idle.client.get(f"/v1/comparisons?{query}")
+    assert refused.status_code == 422
+    assert [error["field"] for error in refused.json()["errors"]] == [field]
+    assert all(error["allowed"] for error in refused.json()["errors"])
 
 
 def test_ids_that_nothing_has_are_not_found(working: Service) -> None:
@@ -118,13 +116,17 @@ def test_ids_that_nothing_has_are_not_found(working: Service) -> None:
             found = working.client.get(f"/v1/comparisons/{comparison_id}{path}")
             assert found.status_code == 404, (comparison_id, path)
             assert found.headers["content-type"] == "application/problem+json"
-    assert working.client.post("/v1/comparisons/nothing/cancel").status_code == 404
-    assert working.client.post("/v1/comparisons/nothing/resume").status_code == 404
+    for path in ("cancel", "resume", "analyses", "verification"):
+        assert working.client.post(f"/v1/comparisons/nothing/{path}").status_code == 404, path
+    assert working.client.post("/v1/comparisons/nothing/signoffs", json={"signed_by": "x"}).status_code == 404
     assert working.client.delete("/v1/comparisons/nothing").status_code == 404
 
 
-def test_what_waits_can_be_cancelled_and_taken_up_again(idle: Service) -> None:
-    comparison_id = idle.create()
+def test_what_waits_can_be_cancelled_and_taken_up_again_on_record(idle: Service) -> None:
+    comparison_id = idle.create(label="nightly")
+    read = idle.client.get(f"/v1/comparisons/{comparison_id}").json()
+    assert (read["status"], read["verdict"], read["plan_hash"], read["created_by"]) == ("queued", None, "", "loopback")
+    assert (read["has_ended"], read["experiment"]) == (False, EXPERIMENT | {"label": "nightly"})
     cancelled = idle.client.post(f"/v1/comparisons/{comparison_id}/cancel")
     assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
     assert idle.client.post(f"/v1/comparisons/{comparison_id}/cancel").status_code == 200
@@ -132,6 +134,12 @@ def test_what_waits_can_be_cancelled_and_taken_up_again(idle: Service) -> None:
     assert (resumed.status_code, resumed.json()["status"]) == (202, "queued")
     again = idle.client.post(f"/v1/comparisons/{comparison_id}/resume")
     assert (again.status_code, again.json()["code"]) == (409, "wrong-state")
+    entries = idle.client.get("/v1/audit").json()["entries"]
+    assert [entry["action"] for entry in entries] == [f"comparison.{name}" for name in ("resume", "cancel", "create")]
+    assert {(entry["who"], entry["subject"], entry["at"]) for entry in entries} == {
+        ("loopback", comparison_id, "2026-01-02T03:04:05Z")
+    }
+    assert entries[-1]["details"]["label"] == "nightly"
 
 
 def test_what_has_ended_is_not_cancelled_or_taken_up_but_deleted(working: Service) -> None:
@@ -185,21 +193,6 @@ def test_what_keeps_a_comparison_from_running_stands_in_its_verdict(working: Ser
     assert preflight["error"] == verdict["error"]
 
 
-def test_every_change_is_on_record(idle: Service) -> None:
-    comparison_id = idle.create(label="nightly")
-    idle.client.post(f"/v1/comparisons/{comparison_id}/cancel")
-    idle.client.post(f"/v1/comparisons/{comparison_id}/resume")
-    idle.client.post(f"/v1/comparisons/{comparison_id}/cancel")
-    idle.client.delete(f"/v1/comparisons/{comparison_id}")
-    entries = idle.client.get("/v1/audit").json()["entries"]
-    actions = [one["action"].removeprefix("comparison.") for one in entries]
-    assert actions == ["delete", "cancel", "resume", "cancel", "create"]
-    assert {(one["who"], one["subject"], one["at"]) for one in entries} == {
-        ("loopback", comparison_id, "2026-01-02T03:04:05Z")
-    }
-    assert entries[-1]["details"]["label"] == "nightly"
-
-
 def test_a_plan_file_is_run_as_it_was_frozen(working: Service) -> None:
     computed = working.client.post("/v1/plans", json={"model": "m", "tasks": "sums", "max_attempts": 1})
     assert computed.status_code == 200, computed.text
@@ -249,3 +242,35 @@ def test_lists_come_in_the_order_that_is_asked_for_page_by_page(idle: Service) -
     assert labels("/v1/comparisons?sort=verdict&limit=2&status=queued") == [long, "a", "b"]
     cursor = idle.client.get("/v1/comparisons?sort=label&limit=1").json()["next_cursor"]
     assert idle.client.get(f"/v1/comparisons?sort=verdict&cursor={cursor}").status_code == 422
+
+
+def test_a_sign_off_needs_an_admin_and_says_what_stands_in_the_way_and_can_be_verified(working: Service) -> None:
+    done = working.finished()
+    url = f"/v1/comparisons/{done}/signoffs"
+    admin, runner = working.token(Scope.ADMIN, name="lead"), working.token(Scope.RUN)
+    assert working.client.post(url, json={"signed_by": "Kim"}, headers=runner).status_code == 403
+    for body, field in (({}, "signed_by"), ({"signed_by": 1}, "signed_by"), ({"signed_by": "x", "by": "y"}, "by")):
+        wrong = working.client.post(url, json=body, headers=admin)
+        assert (wrong.status_code, [error["field"] for error in wrong.json()["errors"]]) == (422, [field])
+    refused = working.client.post(url, json={"signed_by": "Kim"}, headers=admin)
+    assert (refused.status_code, refused.json()["code"]) == (409, "sign-off-refused")
+    assert "unpinned" in refused.json()["detail"]
+    signed = working.client.post(url, json={"signed_by": "Kim", "override": "a trial"}, headers=admin)
+    assert signed.status_code == 201, signed.text
+    assert working.client.get(url, headers=admin).json()["entries"] == [signed.json()]
+    entry = working.client.get("/v1/audit", headers=admin).json()["entries"][0]
+    assert (entry["who"], entry["action"], entry["details"]["as"]) == ("lead", "comparison.sign-off", "Kim")
+    assert {"token", "request_id", "sha256"} <= entry["details"].keys()
+    verification = working.client.post(f"/v1/comparisons/{done}/verification", headers=admin).json()
+    assert verification["is_altered"] is False
+    assert {check["name"] for check in verification["checks"]} >= {"plan", "seals", "answers", "scores", "analysis"}
+
+
+def test_what_is_signed_off_is_not_deleted(working: Service) -> None:
+    done = working.finished()
+    working.client.post(f"/v1/comparisons/{done}/signoffs", json={"signed_by": "Kim", "override": "a trial"})
+    refused = working.client.delete(f"/v1/comparisons/{done}")
+    assert (refused.status_code, refused.json()["code"]) == (409, "comparison-signed-off")
+    assert working.client.get(f"/v1/comparisons/{done}").json()["is_signed_off"] is True
+    resumed = working.client.post(f"/v1/comparisons/{done}/resume", json={"retry_failed": True})
+    assert (resumed.status_code, resumed.json()["code"]) == (409, "comparison-signed-off")

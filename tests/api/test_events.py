@@ -1,26 +1,31 @@
+"""Many clients at once, on a socket: event streams, clients that leave, plans that take long."""
+
 from __future__ import annotations
 
 import asyncio
 import json
-import re
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 
 from qualab.model.names import ComparisonStatus
-from tests.api.conftest import Service, at_work, make_service, on_a_socket
+from qualab.model.ports import TaskOptions
+from tests.api.conftest import Service, at_work, make_bench, make_service, on_a_socket
+from tests.app.fakes import FakeHarness, FakeTasks
 from tests.store.samples import put
 
 Make = Callable[..., Service]
-N_CLIENTS = 1_000
+N_CLIENTS = 50
 
 
 @pytest.fixture
 def served() -> Iterator[tuple[Service, str]]:
-    """A service with a worker, on a socket."""
     service = make_service(port=0, heartbeat_s=0.2)
     with at_work(service.context), on_a_socket(service) as url:
         yield service, url
@@ -34,7 +39,6 @@ def events(text: str) -> list[dict[str, str]]:
 
 
 def follow(url: str, comparison_id: str, **headers: str) -> list[dict[str, str]]:
-    """Everything until the stream ends."""
     return events(httpx2.get(f"{url}/v1/comparisons/{comparison_id}/events", headers=headers, timeout=20.0).text)
 
 
@@ -118,48 +122,61 @@ def test_no_more_clients_follow_than_allowed(make: Make) -> None:
         assert asyncio.run(ask(url)) == [200, 200, 429, 200]
 
 
-class Counting:
-    """Counts what is asked of a store."""
+def test_clients_of_one_comparison_cost_one_reader(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    service, looks = make(port=0, poll_s=0.2), []
+    comparison_id, read = service.create(), service.store.summary
+    monkeypatch.setattr(service.store, "summary", lambda name: looks.append(name) or read(name))
 
-    def __init__(self, store: Any) -> None:
-        self.store = store
-        self.n_looks = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.store, name)
-
-    def summary(self, comparison_id: str) -> Any:
-        self.n_looks += 1
-        return self.store.summary(comparison_id)
-
-
-@pytest.mark.slow
-def test_a_thousand_clients_cost_one_reader(make: Make) -> None:
-    service = make(port=0, poll_s=0.2, max_streams=N_CLIENTS + 10)
-    comparison_id = service.create()
-    counting = Counting(service.store)
-    object.__setattr__(service.context.services, "store", counting)
-    request = f"GET /v1/comparisons/{comparison_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
-
-    async def client(port: int) -> str:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request.encode())
-        text = (await asyncio.wait_for(reader.read(), 30.0)).decode()
-        writer.close()
-        return text
-
-    async def all_of_them(port: int) -> list[str]:
-        clients = [asyncio.ensure_future(client(port)) for _ in range(N_CLIENTS)]
-        while service.app.state.qualab.events.n_clients < N_CLIENTS:
-            await asyncio.sleep(0.05)
-        began, before = time.monotonic(), counting.n_looks
-        await asyncio.sleep(1.0)
-        looks = counting.n_looks - before
-        assert looks <= (time.monotonic() - began) / 0.2 + 1
-        put(service.bench.store, comparison_id, status=ComparisonStatus.CANCELLED)
-        return await asyncio.gather(*clients)
+    async def all_of_them(url: str) -> list[str]:
+        path = f"{url}/v1/comparisons/{comparison_id}/events"
+        async with httpx2.AsyncClient(timeout=20.0) as client:
+            following = [asyncio.ensure_future(client.get(path)) for _ in range(N_CLIENTS)]
+            while service.app.state.qualab.events.n_clients < N_CLIENTS:
+                await asyncio.sleep(0.01)
+            looks.clear()
+            await asyncio.sleep(0.5)
+            assert len(looks) <= 4
+            put(service.bench.store, comparison_id, status=ComparisonStatus.CANCELLED)
+            return [answer.text for answer in await asyncio.gather(*following)]
 
     with on_a_socket(service) as url:
-        texts = asyncio.run(all_of_them(int(re.findall(r":(\d+)$", url)[0])))
-    assert all(text.startswith("HTTP/1.1 200") for text in texts)
+        texts = asyncio.run(all_of_them(url))
     assert all("event: end" in text and '"status":"cancelled"' in text for text in texts)
+
+
+@pytest.mark.parametrize("rest", [b"Content-Length: 99\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"])
+def test_a_client_that_leaves_in_its_body_is_no_error_of_the_server(
+    served: tuple[Service, str], caplog: pytest.LogCaptureFixture, rest: bytes
+) -> None:
+    parts = urlsplit(served[1])
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=5.0) as client:
+        client.sendall(b"POST /v1/plans HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n" + rest)
+        time.sleep(0.1)
+    ends_at = time.monotonic() + 5.0
+    while 'route="/v1/plans",status="400"' not in (said := httpx2.get(f"{served[1]}/metrics").text):
+        assert time.monotonic() < ends_at, said
+    assert 'status="500"' not in said
+    assert "unexpectedly" not in caplog.text
+
+
+def test_plans_leave_threads_for_others() -> None:
+    """Twelve plans that do not end, where the database has two threads."""
+    may_end = threading.Event()
+
+    class Waiting(FakeHarness):
+        def load(self, options: TaskOptions) -> FakeTasks:
+            may_end.wait(20.0)
+            return super().load(options)
+
+    bench = make_bench()
+    comparison_id = make_service(bench=bench).create()
+    bench.harness = Waiting(FakeTasks())
+    slow = make_service(bench=bench, port=0, threads=2)
+    with on_a_socket(slow) as url, ThreadPoolExecutor(12) as pool:
+        body = {"model": "m", "tasks": "sums"}
+        plans = [pool.submit(httpx2.post, f"{url}/v1/plans", json=body, timeout=60.0) for _ in range(12)]
+        for _ in range(10):
+            assert httpx2.get(f"{url}/v1/comparisons/{comparison_id}").status_code == 200
+        assert not any(plan.done() for plan in plans)
+        may_end.set()
+        assert [plan.result().status_code for plan in plans] == [200] * 12

@@ -12,13 +12,11 @@ from tests.said import english
 
 
 def wrong_from(number: int) -> Any:
-    """Answers rightly up to an item."""
     return lambda prompt, seed: reply(prompt.removeprefix("say ") if int(prompt.split()[1]) < number else "no")
 
 
 @pytest.fixture
 def compared(working: Service) -> tuple[Service, str]:
-    """A comparison whose candidate gets the last three of ten items wrong."""
     working.bench.candidate.answer = wrong_from(7)
     return working, working.finished()
 
@@ -48,14 +46,14 @@ def test_items_are_filtered(compared: tuple[Service, str]) -> None:
     assert seen == list(range(10))
 
 
-@pytest.mark.parametrize(
-    "query", ["limit=0", "change=worse", "min_length=-1", "max_length=99999999999", "flipped=maybe"]
-)
-def test_a_filter_of_items_that_is_wrong_is_named(compared: tuple[Service, str], query: str) -> None:
+def test_a_filter_or_position_that_is_wrong_is_named(compared: tuple[Service, str]) -> None:
     service, comparison_id = compared
-    found = service.client.get(f"/v1/comparisons/{comparison_id}/items?{query}")
-    assert found.status_code == 422
-    assert found.json()["errors"][0]["field"] == f"query.{query.partition('=')[0]}"
+    url = f"/v1/comparisons/{comparison_id}/items"
+    for query in ("limit=0", "change=worse", "min_length=-1", "max_length=99999999999", "flipped=maybe"):
+        refused = service.client.get(f"{url}?{query}")
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, f"query.{query.partition('=')[0]}")
+    for position, status in {"10": 404, "-1": 404, "9" * 30: 404, "x": 422, "1.5": 422}.items():
+        assert service.client.get(f"{url}/{position}").status_code == status, position
 
 
 def test_an_item_shows_both_answers_and_the_requests_as_they_were_sent(compared: tuple[Service, str]) -> None:
@@ -72,12 +70,6 @@ def test_an_item_shows_both_answers_and_the_requests_as_they_were_sent(compared:
     assert request["sha256_begins"] == hashlib.sha256(request["body"].encode()).hexdigest()[:32]
     assert {one["request_hash"] for one in item["answers"]} == {request["sha256_begins"]}
     assert json.loads(request["body"])["seed"] == 1234
-
-
-@pytest.mark.parametrize(("position", "status"), [("10", 404), ("-1", 404), ("9" * 30, 404), ("x", 422), ("1.5", 422)])
-def test_a_position_without_an_item(compared: tuple[Service, str], position: str, status: int) -> None:
-    service, comparison_id = compared
-    assert service.client.get(f"/v1/comparisons/{comparison_id}/items/{position}").status_code == status
 
 
 def test_what_does_not_change_is_not_sent_twice(compared: tuple[Service, str]) -> None:
@@ -97,8 +89,9 @@ def test_what_is_not_there_yet_says_so(idle: Service) -> None:
         found = idle.client.get(f"/v1/comparisons/{comparison_id}{path}")
         assert (found.status_code, found.json()["code"]) == (409, "not-yet"), path
     assert idle.client.get(f"/v1/comparisons/{comparison_id}/preflight").json()["engines"] == {}
-    again = idle.client.post(f"/v1/comparisons/{comparison_id}/analyses", json={"margin": 0.1})
-    assert (again.status_code, again.json()["code"]) == (409, "not-yet")
+    for path, body in {"analyses": {"margin": 0.1}, "signoffs": {"signed_by": "x"}}.items():
+        refused = idle.client.post(f"/v1/comparisons/{comparison_id}/{path}", json=body)
+        assert (refused.status_code, refused.json()["code"]) == (409, "not-yet")
 
 
 def test_metrics_and_acceptance_come_of_the_analysis(compared: tuple[Service, str]) -> None:
@@ -144,18 +137,11 @@ def test_an_analysis_under_another_margin_is_marked_as_made_after_the_data(compa
 @pytest.mark.parametrize(
     ("rule", "field"),
     [
-        ({"margin": 2}, "margin"),
-        ({"margin": "wide"}, "margin"),
         ({"margin": True}, "margin"),
-        ({"alpha": 0.7}, "alpha"),
         ({"objective": "win"}, "objective"),
-        ({"strict": "perhaps"}, "strict"),
         ({"margins": {"nothing": 0.1}}, "margins"),
-        ({"margins": {"sums": "x"}}, "margins"),
-        ({"margins": [1]}, "margins"),
         ({"margins": {"sums": 7}}, "margins"),
         ({"score_bounds": {"sums": [1, 0]}}, "score_bounds"),
-        ({"score_bounds": {"sums": [0]}}, "score_bounds"),
         ({"score_bounds": {"nothing": [0, 1]}}, "score_bounds"),
         ({"max_missing_share": -1}, "max_missing_share"),
         ({"power": 0.9}, "power"),

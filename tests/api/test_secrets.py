@@ -33,13 +33,17 @@ CANARY = "sk-canary-9c4e1f"
         {"timeout": CANARY},
         {"margins": {"sums": CANARY}},
         {"accept_underpowered": CANARY},
+        {"baseline": f"http://user:{CANARY}@127.0.0.1:8001/v1"},
+        {"candidate": f"http://127.0.0.1:8002/v1?key={CANARY}"},
+        {"candidate": f"http://127.0.0.1:8002/v1#{CANARY}"},
     ],
 )
 def test_a_key_in_a_wrong_place_is_refused_and_not_repeated(
     idle: Service, planted: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    for path in ("/v1/comparisons", "/v1/plans"):
+    is_url = bool(planted.keys() & {"baseline", "candidate"})  # which a plan does not need
+    for path in ("/v1/comparisons",) if is_url else ("/v1/comparisons", "/v1/plans"):
         answer = idle.client.post(path, json=EXPERIMENT | planted)
         assert answer.status_code == 422, (path, answer.text)
         assert answer.json()["errors"], answer.text
@@ -48,20 +52,6 @@ def test_a_key_in_a_wrong_place_is_refused_and_not_repeated(
     assert CANARY not in caplog.text
     assert CANARY not in repr(idle.store.audit())
     assert idle.client.get("/v1/comparisons").json()["entries"] == []
-
-
-@pytest.mark.parametrize(
-    "planted",
-    [
-        {"baseline": f"http://user:{CANARY}@127.0.0.1:8001/v1"},
-        {"candidate": f"http://127.0.0.1:8002/v1?key={CANARY}"},
-        {"candidate": f"http://127.0.0.1:8002/v1#{CANARY}"},
-    ],
-)
-def test_a_key_in_a_url_is_refused_and_not_repeated(idle: Service, planted: dict[str, Any]) -> None:
-    answer = idle.client.post("/v1/comparisons", json=EXPERIMENT | planted)
-    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, next(iter(planted)))
-    assert CANARY not in answer.text
 
 
 def test_a_key_in_a_plan_file_is_refused_and_its_figures_are_not_kept(idle: Service) -> None:
@@ -112,23 +102,12 @@ def test_only_named_variables_and_files_are_read(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("DATABASE_PASSWORD", "x")
     secrets = ReferencedSecrets(env=("QUALAB_KEY_*",), folder=inside)
     assert secrets.read(f"file:{inside}/key") == "abc"
-    for reference in [
-        "env:DATABASE_PASSWORD",
-        "env:",
-        "file:",
-        f"file:{outside}",
-        f"file:{inside}/../other",
-        f"file:{inside}/link",
-        f"file:{inside}/missing",
-        "file:/proc/self/environ",
-        "http://x",
-        "",
-        "abc",
-        "env:\x00",
-        "file:\x00",
-    ]:
+    paths = (outside, inside / ".." / "other", inside / "link", inside / "missing", "/proc/self/environ", "\x00", "")
+    others = ("env:DATABASE_PASSWORD", "env:", "http://x", "", "abc", "env:\x00")
+    for reference in (*(f"file:{path}" for path in paths), *others):
         with pytest.raises(SecretForbidden) as caught:
             secrets.read(reference)
-        assert not reference or reference.partition(":")[2] not in str(caught.value) or not reference.partition(":")[2]
+        name = reference.partition(":")[2]
+        assert not name or name not in str(caught.value)
     with pytest.raises(SecretForbidden):
         ReferencedSecrets().check(f"file:{inside}/key")

@@ -18,24 +18,29 @@ from qualab.errors import (
     TooManyRequests,
     error_class,
 )
+from qualab.model.comparison import Analysis
 from qualab.model.names import ComparisonStatus, Verdict
-from qualab.model.registry import MetricsSummary, VerdictSummary
+from qualab.model.registry import ComparisonSummary
 from qualab.run.gate import ServedVerdicts, gate
+from tests.store.samples import NOW, make_analysis
 
-WAITING = VerdictSummary(
+WAITING = ComparisonSummary(
     id="c-1",
     status=ComparisonStatus.QUEUED,
-    has_ended=False,
     verdict=None,
-    plan_hash="",
     label="nightly",
     model="m",
+    suite="",
+    plan_hash="",
+    n_items=0,
+    created_at=NOW,
+    started_at=None,
     finished_at=None,
     stop_reason="",
-    error={},
+    is_signed_off=False,
 )
 RUNNING = replace(WAITING, status=ComparisonStatus.RUNNING)
-DONE = replace(WAITING, status=ComparisonStatus.FINISHED, has_ended=True, verdict=Verdict.EQUIVALENT)
+DONE = replace(WAITING, status=ComparisonStatus.FINISHED, verdict=Verdict.EQUIVALENT)
 AWAY, BUSY, PROXY = EndpointUnreachable("Away"), TooManyRequests("Slower"), EndpointMisconfigured("A proxy's page")
 
 
@@ -43,27 +48,25 @@ AWAY, BUSY, PROXY = EndpointUnreachable("Away"), TooManyRequests("Slower"), Endp
 class Scripted:
     """Gives these answers in turn, and the last one for ever."""
 
-    answers: Sequence[VerdictSummary | QualabError]
+    answers: Sequence[ComparisonSummary | QualabError]
     asked: int = 0
     said: list[str] = field(default_factory=list)
 
     async def latest(self, label: str) -> str:
         return "c-1"
 
-    async def verdict(self, comparison_id: str) -> VerdictSummary:
+    async def verdict(self, comparison_id: str) -> ComparisonSummary:
         found = self.answers[min(self.asked, len(self.answers) - 1)]
         self.asked += 1
         if isinstance(found, QualabError):
             raise found
         return found
 
-    async def metrics(self, comparison_id: str) -> MetricsSummary:
-        return MetricsSummary(
-            comparison_id="c-1", plan_hash="p", verdict=Verdict.EQUIVALENT, reasons=(), caveats=(), metrics=()
-        )
+    async def metrics(self, comparison_id: str) -> Analysis:
+        return make_analysis()
 
 
-async def waited(*answers: VerdictSummary | QualabError, timeout_s: float = 5.0) -> tuple[Verdict, list[str]]:
+async def waited(*answers: ComparisonSummary | QualabError, timeout_s: float = 5.0) -> tuple[Verdict, list[str]]:
     source = Scripted(answers)
     found = await gate(source, "c-1", timeout_s=timeout_s, poll_s=0.001, say=source.said.append)
     return found.verdict, source.said
@@ -95,7 +98,7 @@ async def test_a_server_that_goes_away_after_the_verdict_is_waited_for() -> None
     class Away(Scripted):
         looks: int = 0
 
-        async def metrics(self, comparison_id: str) -> MetricsSummary:
+        async def metrics(self, comparison_id: str) -> Analysis:
             self.looks += 1
             if self.looks < 3:
                 raise AWAY
@@ -141,13 +144,13 @@ async def test_the_wait_ends() -> None:
 
 async def test_what_kept_a_comparison_from_running_is_the_gates_error() -> None:
     error = {"code": "pair-differs", "message": "the candidate has no drafter", "hint": "turn it on"}
-    failed = replace(WAITING, status=ComparisonStatus.FAILED, has_ended=True, error=error)
+    failed = replace(WAITING, status=ComparisonStatus.FAILED, error=error)
     with pytest.raises(PairDiffers, match="did not run: the candidate has no drafter"):
         await waited(failed)
 
 
 async def test_an_end_without_a_verdict_is_no_pass() -> None:
-    stopped = replace(RUNNING, status=ComparisonStatus.STOPPED, has_ended=True, stop_reason="too many errors")
+    stopped = replace(RUNNING, status=ComparisonStatus.STOPPED, stop_reason="too many errors")
     with pytest.raises(RunStopped, match="is stopped, without a verdict: too many errors"):
         await waited(stopped)
 

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,57 +36,34 @@ QUICK = {
 
 
 def wait_for(what: Callable[[], Any], *, within_s: float = 120.0, or_say: Callable[[], object] = lambda: "") -> Any:
-    """The first true value."""
     ends_at = time.monotonic() + within_s
     while time.monotonic() < ends_at:
         if found := what():
             return found
-        time.sleep(0.05)
+        time.sleep(0.02)
     raise AssertionError(f"not within {within_s:g} s: {or_say()}")
 
 
-@dataclass
-class Process:
-    """A `qualab` command that runs."""
-
-    process: subprocess.Popen[bytes]
-    errors: Path
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+class Process(subprocess.Popen[bytes]):
+    def __init__(self, log: Path, *arguments: str, **environment: str) -> None:
+        self.log = log
+        own = {"HF_HUB_OFFLINE": "1", **QUICK, **environment}
+        with log.open("wb") as out:
+            super().__init__([sys.executable, "-m", "qualab", *arguments], cwd=ROOT, env=os.environ | own, stderr=out)
 
     @property
     def said(self) -> str:
-        return self.errors.read_text()
+        return self.log.read_text()
 
-    def send(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def wait(self) -> int:
-        return self.process.wait(30.0)
-
-
-@contextmanager
-def command(errors: Path, *arguments: str, **environment: str) -> Iterator[Process]:
-    own = {"HF_HUB_OFFLINE": "1", **QUICK, **environment}
-    with errors.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "qualab", *arguments], cwd=ROOT, env=os.environ | own, stderr=out
-        )
-    try:
-        yield Process(process, errors)
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGCONT)
-            process.kill()
-        process.wait(10.0)
+    def __exit__(self, *_: object) -> None:
+        if self.poll() is None:
+            self.send_signal(signal.SIGCONT)
+            self.kill()
+        self.wait(10.0)
 
 
 @dataclass
 class Servers:
-    """The arms of one comparison."""
-
     arms: dict[ArmName, ScriptedServer]
 
     def experiment(self, **changes: Any) -> dict[str, Any]:
@@ -99,11 +76,9 @@ class Servers:
             server.script.latency_s = latency_s
 
     def n_asked(self, bodies: set[bytes]) -> int:
-        """How many of these came, of both arms, each time counted."""
         return sum(self.asked(arm, bodies).total() for arm in self.arms)
 
     def asked(self, arm: ArmName, bodies: set[bytes]) -> Counter[bytes]:
-        """How often each of these bodies came."""
         return Counter(body for _, body in list(self.arms[arm].requests) if body in bodies)
 
 
@@ -116,7 +91,6 @@ def pair_of_servers(latency_s: float = 0.0) -> Iterator[Servers]:
 
 
 def bodies_of(store: Store, comparison_id: str) -> set[bytes]:
-    """Every request of a comparison, as it is sent."""
     sampling = store.get(comparison_id).plan.sampling
     return {
         encode_body(request.payload, seed=sampling.seed)
@@ -127,22 +101,18 @@ def bodies_of(store: Store, comparison_id: str) -> set[bytes]:
 
 @dataclass
 class Site:
-    """A database that processes share."""
-
     url: str
     folder: Path
     stack: ExitStack
     store: Store
     n_started: int = 0
-    submitted: list[str] = field(default_factory=list)
 
     def start(self, *arguments: str, **environment: str) -> Process:
         self.n_started += 1
         errors = self.folder / f"process-{self.n_started}.log"
-        return self.stack.enter_context(command(errors, *arguments, QUALAB_DB=self.url, **environment))
+        return self.stack.enter_context(Process(errors, *arguments, QUALAB_DB=self.url, **environment))
 
     def submit(self, comparison_id: str, experiment: dict[str, Any]) -> None:
-        """As the service does; workers find it in the database."""
         urls = {arm.value: experiment[arm.value] for arm in ArmName}
         ask_for(self.store, comparison_id, at=datetime.now(UTC), request=experiment, **urls)
 
@@ -155,13 +125,11 @@ class Site:
             return int(connection.execute(query, {"id": comparison_id}).scalar_one())
 
     def runner(self, comparison_id: str) -> str:
-        """Who has claimed it."""
         with self.store.engine.connect() as connection:
             found = connection.scalar(text("SELECT runner FROM comparison WHERE id = :id"), {"id": comparison_id})
         return str(found or "")
 
     def n_answered(self, comparison_id: str) -> int:
-        """Of the arm that has fewer."""
         if self.store.summary(comparison_id).plan_hash == "":
             return 0
         return min(self.store.n_answered(comparison_id).values())
@@ -169,7 +137,6 @@ class Site:
 
 @pytest.fixture(scope="module")
 def restartable() -> Iterator[str]:
-    """A server of these tests' own, which they may crash."""
     if postgresql.binaries() is None:
         pytest.skip(f"needs PostgreSQL {postgresql.OLDEST} or newer: apt-get install postgresql")
     pytest.importorskip("psycopg")

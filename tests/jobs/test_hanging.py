@@ -37,7 +37,6 @@ def hanging(servers: Servers, folder: Path) -> dict[str, Any]:
 
 
 def processes_of(site: Site, process: Process) -> list[int]:
-    """Its children."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -50,7 +49,6 @@ def processes_of(site: Site, process: Process) -> list[int]:
 
 
 def check_answers(url: str) -> None:
-    """The API answers while the filter hangs."""
     assert httpx2.get(f"{url}/v1/comparisons", timeout=20.0).status_code == 200
 
 
@@ -72,7 +70,7 @@ def test_its_comparison_fails_with_task_filter_and_item_and_the_worker_goes_on(t
         wait_for(lambda: site.status(FINE) is ComparisonStatus.FINISHED, or_say=lambda: serving.said)
         assert site.takeovers(FAILING) == 0
         assert site.n_answered(FAILING) == len(ROWS)
-        assert serving.process.poll() is None
+        assert serving.poll() is None
 
 
 def test_it_is_cancelled_at_any_moment(tmp_path: Path) -> None:

@@ -36,8 +36,6 @@ def site(restartable: str, tmp_path: Path) -> Iterator[Site]:
 
 
 def worker_of(site: Site, workers: list[Process], comparison_id: str, *, n_answered: int = 1) -> Process:
-    """Waits until it is run, and has so many answers."""
-
     def found() -> Process | None:
         if site.n_answered(comparison_id) < n_answered:
             return None
@@ -48,7 +46,6 @@ def worker_of(site: Site, workers: list[Process], comparison_id: str, *, n_answe
 
 
 def alone() -> Analysis:
-    """The same comparison in one process that nothing happens to."""
     with pair_of_servers() as servers:
         settings = load(content=servers.experiment(), environment=False)
         services = bootstrap.services_of(settings, store=fresh_store())
@@ -81,17 +78,17 @@ def test_whatever_happens_to_workers_each_comparison_ends_with_its_verdict(site:
         assert killed is not stopped
         (third,) = [worker for worker in workers if worker not in (killed, stopped)]
 
-        stopped.send(signal.SIGSTOP)
+        stopped.send_signal(signal.SIGSTOP)
         began = time.monotonic()
         wait_for(lambda: site.runner(SECOND).split(":")[1:2] == [str(third.pid)], or_say=lambda: third.said)
         print(f"SECOND: stopped {stopped.pid}, taken over by {third.pid} after {time.monotonic() - began:.1f} s")
-        stopped.send(signal.SIGCONT)
+        stopped.send_signal(signal.SIGCONT)
         wait_for(lambda: "taken over" in stopped.said, within_s=10.0, or_say=lambda: stopped.said)
         assert site.status(SECOND) is ComparisonStatus.RUNNING
         assert site.store.get(SECOND).status is ComparisonStatus.RUNNING
         assert str(third.pid) in site.runner(SECOND)
 
-        killed.send(signal.SIGKILL)
+        killed.send_signal(signal.SIGKILL)
         began = time.monotonic()
         wait_for(lambda: site.runner(FIRST).split(":")[1:2] == [str(stopped.pid)], or_say=lambda: stopped.said)
         claimed_s, items = time.monotonic() - began, bodies_of(site.store, FIRST)
@@ -111,7 +108,7 @@ def test_whatever_happens_to_workers_each_comparison_ends_with_its_verdict(site:
                 lambda: site.status(comparison_id) is ComparisonStatus.FINISHED,  # noqa: B023
                 or_say=lambda: third.said[-3000:] + stopped.said[-3000:],
             )
-        assert (stopped.process.poll(), third.process.poll()) == (None, None)
+        assert (stopped.poll(), third.poll()) == (None, None)
         for servers, comparison_id in ((one, FIRST), (other, SECOND)):
             found = site.store.analysis(comparison_id)
             assert found is not None
@@ -130,8 +127,8 @@ def test_what_kills_its_workers_is_given_up(site: Site) -> None:
         def is_over() -> bool:
             pid = site.runner(POISON).split(":")[1:2]
             for worker in [one for one in living if [str(one.pid)] == pid]:
-                worker.send(signal.SIGKILL)
-                worker.wait()
+                worker.send_signal(signal.SIGKILL)
+                worker.wait(30.0)
                 killed.append(f"{worker.pid} at {time.monotonic() - began:.1f} s")
                 living.remove(worker)
                 living.append(site.start("worker"))
@@ -143,18 +140,18 @@ def test_what_kills_its_workers_is_given_up(site: Site) -> None:
         assert site.store.summary(POISON).error["code"] == "workers-lost"
         assert (site.takeovers(POISON), site.runner(POISON)) == (0, "")
         assert site.n_answered(POISON) == 0
-        assert [worker.process.poll() for worker in living] == [None, None]
+        assert [worker.poll() for worker in living] == [None, None]
 
 
 def test_a_worker_that_finds_no_database_at_its_start_waits(site: Site, restartable: str) -> None:
     postgresql.stop(restartable)
     worker = site.start("worker")
     wait_for(lambda: worker.said.count("trying again in") >= 2, or_say=lambda: worker.said)
-    assert worker.process.poll() is None
+    assert worker.poll() is None
     stopped = site.start("worker")
     wait_for(lambda: "trying again in" in stopped.said, or_say=lambda: stopped.said)
-    stopped.send(signal.SIGTERM)
-    assert stopped.wait() == 0
+    stopped.send_signal(signal.SIGTERM)
+    assert stopped.wait(30.0) == 0
     postgresql.start(restartable)
     wait_for(lambda: "qualab works as " in worker.said, or_say=lambda: worker.said)
     with pair_of_servers() as servers:

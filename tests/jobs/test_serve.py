@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx2
@@ -53,8 +54,8 @@ def test_a_service_that_is_killed_goes_on_and_one_that_is_ended_gives_back(tmp_p
         killed = create(url, servers)
         wait_for(lambda: site.n_answered(killed) >= 4, or_say=lambda: serving.said)
         assert PHASES[ComparisonStatus.RUNNING] in first_event(url, killed)
-        serving.send(signal.SIGKILL)
-        serving.wait()
+        serving.send_signal(signal.SIGKILL)
+        serving.wait(30.0)
         assert site.n_answered(killed) < N_ITEMS
 
         serving = site.start("serve", "--port", "0")
@@ -68,44 +69,35 @@ def test_a_service_that_is_killed_goes_on_and_one_that_is_ended_gives_back(tmp_p
         servers.slow_down(0.5)
         ended = create(url, servers)
         wait_for(lambda: site.n_answered(ended) >= 1, or_say=lambda: serving.said)
-        serving.send(signal.SIGTERM)
-        assert serving.wait() == 0
+        serving.send_signal(signal.SIGTERM)
+        assert serving.wait(30.0) == 0
         assert (site.status(ended), site.runner(ended)) == (ComparisonStatus.QUEUED, "")
         assert site.n_answered(ended) < N_ITEMS
 
 
-def living(site: Site) -> list[str]:
-    from datetime import UTC, datetime
-
-    return list(site.store.workers(now=datetime.now(UTC), stale_after_s=60.0))
-
-
-def test_several_workers_come_and_go_together(tmp_path: Path) -> None:
-    with site_at(str(tmp_path / "qualab.db"), tmp_path) as site:
-        workers = site.start("worker", "--concurrency", "2")
-        wait_for(lambda: len(living(site)) == 2, or_say=lambda: workers.said)
-        workers.send(signal.SIGTERM)
-        assert workers.wait() == 0
-        assert living(site) == []
+def n_living(site: Site) -> int:
+    return len(site.store.workers(now=datetime.now(UTC), stale_after_s=60.0))
 
 
 @pytest.mark.slow
-def test_two_workers_share_a_file(tmp_path: Path) -> None:
-    """Each comparison is run once, whoever takes it."""
+def test_two_workers_share_a_file_and_end_together(tmp_path: Path) -> None:
     ids = [f"20260101-00000{number}-aaaaaaaa" for number in range(4)]
     with pair_of_servers() as servers, site_at(str(tmp_path / "qualab.db"), tmp_path) as site:
         for number, comparison_id in enumerate(ids):
             site.submit(comparison_id, servers.experiment(limit=15, seed=number))
-        workers = [site.start("worker") for _ in range(2)]
+        workers = site.start("worker", "--concurrency", "2")
+        wait_for(lambda: n_living(site) == 2, or_say=lambda: workers.said)
         for comparison_id in ids:
             wait_for(
                 lambda: site.status(comparison_id) is ComparisonStatus.FINISHED,  # noqa: B023
-                or_say=lambda: "\n".join(one.said[-2000:] for one in workers),
+                or_say=lambda: workers.said[-4000:],
             )
             assert asked_again(site, servers, comparison_id) == len(ArmName), "the trial before the run, in each arm"
             assert site.store.get(comparison_id).duplicates == 0
             assert site.runner(comparison_id) == ""
-        assert "locked" not in "".join(one.said for one in workers)
+        assert "locked" not in workers.said
+        workers.send_signal(signal.SIGTERM)
+        assert (workers.wait(30.0), n_living(site)) == (0, 0)
 
 
 @pytest.mark.slow
@@ -117,10 +109,10 @@ def test_a_worker_that_is_asked_to_end_hands_over_at_once(tmp_path: Path) -> Non
         wait_for(lambda: site.n_answered(HANDED_OVER) >= 3, or_say=lambda: "\n".join(one.said for one in workers))
         (ended,) = [one for one in workers if site.runner(HANDED_OVER).split(":")[1] == str(one.pid)]
         began = time.monotonic()
-        ended.send(signal.SIGTERM)
+        ended.send_signal(signal.SIGTERM)
         wait_for(lambda: site.runner(HANDED_OVER).split(":")[1:2] not in ([], [str(ended.pid)]), within_s=10.0)
         print(f"SIGTERM to {ended.pid}: another has it after {time.monotonic() - began:.1f} s")
-        assert ended.wait() == 0
+        assert ended.wait(30.0) == 0
         assert (site.status(HANDED_OVER), site.takeovers(HANDED_OVER)) == (ComparisonStatus.RUNNING, 0)
         servers.slow_down(0.0)
         wait_for(lambda: site.status(HANDED_OVER) is ComparisonStatus.FINISHED)

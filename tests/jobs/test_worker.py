@@ -16,6 +16,7 @@ from qualab.errors import PairDiffers, StoreError, StoreFull
 from qualab.model.names import ArmName, ComparisonStatus
 from qualab.service.worker import Worker, carry_out
 from tests.api.conftest import Service, at_work, idle, make_bench, make_service
+from tests.jobs.conftest import wait_for
 from tests.store.samples import put
 
 __all__ = ["idle"]
@@ -24,7 +25,7 @@ QUEUED, RUNNING, FINISHED = ComparisonStatus.QUEUED, ComparisonStatus.RUNNING, C
 
 
 def make_worker(service: Service) -> Worker:
-    return Worker(service.context, make_loop=asyncio.new_event_loop)
+    return Worker(service.context)
 
 
 def status(service: Service, comparison_id: str) -> ComparisonStatus:
@@ -33,7 +34,6 @@ def status(service: Service, comparison_id: str) -> ComparisonStatus:
 
 @pytest.fixture
 def slow() -> Iterator[Service]:
-    """A service whose endpoints take their time."""
     bench = make_bench()
     bench.baseline.delay_s = bench.candidate.delay_s = 0.05
     service = make_service(bench=bench)
@@ -43,12 +43,9 @@ def slow() -> Iterator[Service]:
 
 @contextmanager
 def running(service: Service, worker: Worker, *, n_asked: int = 3) -> Iterator[None]:
-    """One comparison in a thread, once something was asked; then waits until it has ended."""
     thread = threading.Thread(target=worker.work)
     thread.start()
-    ends_at = time.monotonic() + 10.0
-    while len(service.bench.candidate.bodies) < n_asked and time.monotonic() < ends_at:
-        time.sleep(0.005)
+    wait_for(lambda: len(service.bench.candidate.bodies) >= n_asked, within_s=10.0)
     yield
     thread.join(10.0)
     assert not thread.is_alive()
@@ -67,7 +64,11 @@ def test_what_is_asked_for_is_run_once_and_was_created_when_it_was_asked_for(idl
     assert (summary.status, summary.created_at) == (FINISHED, asked_at)
     assert summary.started_at == asked_at + timedelta(seconds=60)
     assert len(idle.bench.baseline.bodies) == 10
-    assert idle.bench.store.runners([comparison_id], now=idle.bench.clock.now(), stale_after_s=30.0) == {}
+    now = idle.bench.clock.now()
+    assert idle.bench.store.runners([comparison_id], now=now, stale_after_s=30.0) == {}
+    put(idle.bench.store, comparison_id, runner=ME, claimed_at=now, heartbeat_at=now)
+    asyncio.run(carry_out(idle.context, comparison_id))
+    assert (status(idle, comparison_id), len(idle.bench.baseline.bodies)) == (FINISHED, 10)
 
 
 def test_what_is_not_this_workers_is_left_alone(idle: Service) -> None:
@@ -81,20 +82,10 @@ def test_what_is_not_this_workers_is_left_alone(idle: Service) -> None:
     assert idle.bench.baseline.bodies == []
 
 
-def test_what_has_finished_is_not_run_again(idle: Service) -> None:
-    comparison_id, now = idle.create(), idle.bench.clock.now()
-    worker = make_worker(idle)
-    worker.work()
-    put(idle.bench.store, comparison_id, runner=ME, claimed_at=now, heartbeat_at=now)
-    asyncio.run(carry_out(idle.context, comparison_id))
-    assert (status(idle, comparison_id), len(idle.bench.baseline.bodies)) == (FINISHED, 10)
-
-
 def test_a_run_that_is_cancelled_ends_soon_and_goes_on_where_it_was(slow: Service) -> None:
     comparison_id, store = slow.create(concurrency=1), slow.bench.store
     with at_work(slow.context):
-        while len(slow.bench.candidate.bodies) < 3:
-            time.sleep(0.005)
+        wait_for(lambda: len(slow.bench.candidate.bodies) >= 3)
         slow.client.post(f"/v1/comparisons/{comparison_id}/cancel")
         began = time.monotonic()
         while store.runners([comparison_id], now=slow.bench.clock.now(), stale_after_s=30.0):
@@ -112,8 +103,7 @@ def test_a_run_that_is_cancelled_ends_soon_and_goes_on_where_it_was(slow: Servic
 def test_a_worker_that_is_asked_to_end_gives_back_what_it_runs(slow: Service) -> None:
     comparison_id, store = slow.create(concurrency=1), slow.bench.store
     with at_work(slow.context):
-        while len(slow.bench.candidate.bodies) < 3:
-            time.sleep(0.005)
+        wait_for(lambda: len(slow.bench.candidate.bodies) >= 3)
         assert slow.context.workers() == 1
     assert (status(slow, comparison_id), slow.context.workers()) == (QUEUED, 0)
     stored, asked = store.n_answered(comparison_id)[ArmName.CANDIDATE], len(slow.bench.candidate.bodies)
@@ -157,13 +147,10 @@ def test_what_kept_it_from_running_is_stored(idle: Service, monkeypatch: pytest.
     differs = {"code": "pair-differs", "message": "the arms differ", "hint": "serve the same model"}
     assert errors[0] == differs
     assert "inside" in errors[1]["message"]
-
-
-def test_what_cannot_be_read_any_more_fails(idle: Service) -> None:
-    comparison_id = idle.create()
-    put(idle.bench.store, comparison_id, request={"model": 5})
+    unreadable = idle.create()
+    put(idle.bench.store, unreadable, request={"model": 5})
     make_worker(idle).work()
-    assert status(idle, comparison_id) is ComparisonStatus.FAILED
+    assert status(idle, unreadable) is ComparisonStatus.FAILED
 
 
 @pytest.fixture
@@ -172,7 +159,6 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def failing(n_failures: int, job: Callable[..., Any], error: StoreError) -> Callable[..., Any]:
-    """Fails so often, then does it."""
     left = [error] * n_failures
 
     def call(*given: Any, **more: Any) -> Any:
@@ -215,14 +201,6 @@ def test_who_measures_speed_has_its_hosts_alone(idle: Service) -> None:
     first = idle.create(exclusive=True)
     idle.create(baseline="http://127.0.0.1:9001/v1", candidate="http://127.0.0.1:9002/v1")
     assert [take(idle, ME), take(idle, OTHER)] == [first, None]
-
-
-def test_more_requests_at_once_than_a_host_may_get_are_refused(idle: Service) -> None:
-    urls = {"baseline": "http://127.0.0.1:8001/v1", "candidate": "http://127.0.0.1:8002/v1"}
-    sent = idle.client.post("/v1/comparisons", json={**urls, "model": "m", "concurrency": 33})
-    assert (sent.status_code, sent.json()["errors"][0]["field"]) == (422, "concurrency")
-    sent = idle.client.post("/v1/comparisons", json={"exclusive": "yes"})
-    assert (sent.status_code, sent.json()["errors"][0]["field"]) == (422, "exclusive")
 
 
 def test_after_the_database_was_away_nobody_is_given_up_at_once(idle: Service, monkeypatch: pytest.MonkeyPatch) -> None:

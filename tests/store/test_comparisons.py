@@ -219,7 +219,6 @@ def test_an_unknown_id_is_refused_everywhere_at_the_call(store: Store) -> None:
         lambda: store.has_outcomes("abc"),
         lambda: store.outcomes("abc", OutcomeFilter()),
         lambda: store.summary("abc"),
-        lambda: store.verdict("abc"),
     ]
     for call in calls:
         with pytest.raises(ComparisonNotFound, match="no comparison 'abc'"):

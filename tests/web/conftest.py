@@ -16,7 +16,7 @@ from qualab.model.items import Reply
 from qualab.store import Store, open_store, upgrade
 from tests.api.conftest import Service, at_work, make_service, on_a_socket
 from tests.app.fakes import Bench, FakeEndpoint, FakeHarness, FakeTasks, failure, reply
-from tests.web.made import OFF, ON, hostile_texts, publish
+from tests.web.made import OFF, ON, publish
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ARGUMENTS = [
@@ -26,12 +26,18 @@ ARGUMENTS = [
 N_ITEMS = 130
 LOSSES, GAINS, MISSING, OTHER = (3, 23, 43, 63, 83), (7, 57), (11, 91), 17
 """Numbers of items: hostile answers of the candidate are losses; OTHER is wrong in both arms, differently."""
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "</pre><img src=x onerror=alert(2)>",
+    "\u202egnp.exe\u202c and \x07bell \x00nul \u200bzero",
+    "شكرا جزيلا 123 abc",
+    "{{ 7*7 }}{% raw %}",
+)
+"""What a model may answer that must do nothing."""
 
 
 @dataclass
 class Site:
-    """Where the pages are, and what is there."""
-
     address: str
     service: Service
     small: str = ""
@@ -46,15 +52,12 @@ class Site:
 
 @dataclass
 class Watched:
-    """A page, and what went wrong on it."""
-
     page: Any
     site: Site
     troubles: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
     def open(self, path: str, **more: Any) -> Any:
-        """Goes there, and gives the answer."""
         return self.page.goto(self.site.address + path, **more)
 
 
@@ -68,7 +71,7 @@ def candidate(prompt: str, seed: int) -> Reply:
     if number in MISSING:
         return failure()
     if number in LOSSES:
-        return reply(f"{number} {hostile_texts()[LOSSES.index(number)]}")
+        return reply(f"{number} {HOSTILE[LOSSES.index(number)]}")
     if number == OTHER:
         return reply(f"never {number}", reasoning="hm\x1b[31m", reasoning_characters=7)
     return reply(str(number))
@@ -91,7 +94,6 @@ def make_site_bench(store: Store) -> Bench:
 
 @pytest.fixture(scope="package")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Two finished comparisons, one that waits, and one that failed."""
     with ExitStack() as stack:
         store = stack.enter_context(open_database(tmp_path_factory.mktemp("web")))
         working = make_service(bench=make_site_bench(store))
@@ -154,6 +156,5 @@ def make_page(browser: Any, site: Site) -> Iterator[Any]:
 
 @pytest.fixture
 def looked(make_page: Any) -> Watched:
-    """A page in English."""
     found: Watched = make_page()
     return found

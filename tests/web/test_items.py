@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import re
-import shutil
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from qualab.errors import DatasetUnavailable, StillLoading
+from qualab.errors import DatasetUnavailable
 from qualab.model.names import ArmName
 from qualab.service.api.item_page import command
 from tests.api.conftest import Service, at_work, make_service
 from tests.fresh_store import fresh_store
-from tests.web.conftest import GAINS, LOSSES, MISSING, N_ITEMS, OTHER, Site, Watched, make_site_bench
-from tests.web.made import hostile_texts
+from tests.web.conftest import GAINS, HOSTILE, LOSSES, MISSING, N_ITEMS, OTHER, Site, Watched, make_site_bench
+from tests.web.made import OFF, ON
 from tests.web.test_pages import names
 
 Make = Callable[..., Watched]
+JSON = "Content-Type: application/json"
 
 
 def numbers(watched: Watched) -> set[int]:
@@ -100,7 +97,7 @@ def test_choices_show_both_arms_likelihoods(looked: Watched, site: Site) -> None
 
 def test_what_a_model_answers_is_text(looked: Watched, site: Site) -> None:
     """The fixture would see a dialog, an error or a request."""
-    for number, text in zip(LOSSES, hostile_texts(), strict=True):
+    for number, text in zip(LOSSES, HOSTILE, strict=True):
         looked.open(f"/comparisons/{site.small}/items/{site.positions[number]}")
         shown = looked.page.locator("section.side").nth(1).locator("pre").inner_text()
         plain = re.sub("[\u202e\u202c\u200b\x07\x00]", lambda found: f"‹U+{ord(found[0]):04X}›", text)
@@ -121,27 +118,6 @@ def test_links_go_through_the_flips_and_back(looked: Watched, site: Site) -> Non
     assert looked.page.locator("a[rel=next]").count() == 0
     looked.page.get_by_role("link", name="Link to this item").click()
     looked.page.wait_for_url(f"**/comparisons/{site.small}/items/{flips[-1]}")
-
-
-def test_an_item_is_gone_through_with_tab_alone(looked: Watched, site: Site) -> None:
-    """In the order of the page, each stop to be seen; texts that may scroll are stops."""
-    looked.open(f"/comparisons/{site.small}/items/{site.positions[LOSSES[1]]}?extract=1")
-    stops = []
-    for _ in range(60):
-        looked.page.keyboard.press("Tab")
-        found = looked.page.evaluate(
-            "(() => { const one = document.activeElement, box = one.getBoundingClientRect(); return ["
-            "one.textContent.trim(), getComputedStyle(one).outlineStyle, box.top + scrollY,"
-            "one === document.body]; })()"
-        )
-        if found[3] or (stops and found[0] == stops[0][0]):
-            break
-        stops.append(found)
-    assert {outline for _, outline, _, _ in stops} == {"solid"}
-    tops = [top for _, _, top, _ in stops[1:]]
-    assert all(later > before - 40 for before, later in pairwise(tops))
-    wanted = {"Skip to content", "한국어", "← Previous", "Next →", "Link to this item", "Copy"}
-    assert wanted <= {name for name, *_ in stops}
 
 
 # what was extracted
@@ -193,72 +169,35 @@ def test_what_cannot_be_extracted_is_said(finished: tuple[Service, str], monkeyp
     assert "looked for w" in extracted(service, comparison_id)
     assert "데이터셋이 없습니다" in extracted(service, comparison_id, "ko")
 
-    def loading(*_: Any, **__: Any) -> Any:
-        raise StillLoading("still", hint="")
-
-    monkeypatch.setattr(service.context.planner, "with_tasks", loading)
-    assert "The task is being loaded" in extracted(service, comparison_id)
-    page = service.client.get(f"/comparisons/{comparison_id}/items/0?extract=1").text
-    assert f'data-fill="/comparisons/{comparison_id}/items/0?show=flipped&amp;extract=1"' in page
-
 
 # requests in a shell
 
 
-class Noting(http.server.BaseHTTPRequestHandler):
-    """Keeps what it is sent."""
-
-    seen: list[tuple[str, str | None, bytes]]
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.seen.append((self.path, self.headers["Authorization"], body))
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing."""
+def arguments(line: str) -> list[str]:
+    script = f"curl() {{ printf '%s\\0' \"$@\"; }}\n{line}\n"
+    environment = {"API_KEY": "hush", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["sh", "-c", script], check=True, capture_output=True, env=environment, timeout=20)
+    return done.stdout.decode().split("\0")[:-1]
 
 
-@pytest.fixture
-def noting() -> Iterator[tuple[str, list[Any]]]:
-    """An endpoint that keeps what it is sent."""
-    if shutil.which("curl") is None or shutil.which("bash") is None:
-        pytest.skip("needs bash and curl")
-    seen: list[Any] = []
-    server = http.server.HTTPServer(("127.0.0.1", 0), type("Handler", (Noting,), {"seen": seen}))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1/completions", seen
-    server.shutdown()
-
-
-def test_copied_requests_send_the_same_bytes(make_page: Make, site: Site, noting: tuple[str, list[Any]]) -> None:
-    """What the button copies is pasted as it is, but for the host, into a shell; a key comes from the environment."""
-    url, seen = noting
+def test_copied_requests_send_the_same_bytes(make_page: Make, site: Site) -> None:
     looked = make_page(permissions=["clipboard-read", "clipboard-write"])
     position = site.positions[LOSSES[1]]
     looked.open(f"/comparisons/{site.small}/items/{position}")
     hashes = {one.arm: one.request_hash.hex() for one in site.service.store.pair(site.small, position)[1]}
-    for place, (arm, port) in enumerate(((ArmName.BASELINE, 8001), (ArmName.CANDIDATE, 8002))):
+    for place, (arm, url) in enumerate(((ArmName.BASELINE, OFF), (ArmName.CANDIDATE, ON))):
         looked.page.get_by_role("button", name="Copy", exact=True).first.click()
         looked.page.get_by_role("button", name="Copied").wait_for()
         copied = looked.page.locator(f"#curl-text-{place + 1}").inner_text()
         if place == 0:
             assert looked.page.evaluate("navigator.clipboard.readText()") == copied
-        pasted = copied.replace(f"http://127.0.0.1:{port}/v1/completions", url)
-        assert pasted != copied
-        environment = {"API_KEY": "hush", "PATH": "/usr/bin:/bin"}
-        subprocess.run(["bash"], input=f"{pasted}\n", text=True, check=True, timeout=20, env=environment)
-        path, key, body = seen[place]
-        assert (path, key) == ("/v1/completions", "Bearer hush")
-        assert hashlib.sha256(body).hexdigest().startswith(hashes[arm])
+        *options, flag, body = arguments(copied)
+        assert options == ["-sS", f"{url}/completions", "-H", JSON, "-H", "Authorization: Bearer hush"]
+        assert flag == "--data-raw"
+        assert hashlib.sha256(body.encode()).hexdigest().startswith(hashes[arm])
         looked.page.get_by_role("button", name="Copied").wait_for(state="detached")
 
 
-def test_no_text_breaks_out_of_a_command(noting: tuple[str, list[Any]]) -> None:
-    url, seen = noting
+def test_no_text_breaks_out_of_a_command() -> None:
     body = '{"prompt": "it\'s $HOME `id` \\"x\\" \\n @file\n한 \u202e"}'
-    subprocess.run(["sh", "-c", command(url, body)], check=True, env={"PATH": "/usr/bin:/bin"}, timeout=20)
-    assert seen[0][2] == body.encode()
+    assert arguments(command("http://h/v1", body))[-1] == body

@@ -16,7 +16,6 @@ from tests.web.conftest import Site, make_site_bench, open_database
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Site]:
-    """A service with a worker that takes some seconds."""
     with open_database(tmp_path) as store:
         bench = make_site_bench(store)
         bench.baseline.delay_s = bench.candidate.delay_s = 0.04

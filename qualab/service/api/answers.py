@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -31,7 +31,7 @@ log = logging.getLogger("qualab.service.api")
 
 
 def encoded(value: Any) -> bytes:
-    """Encode plain values or (nested) frozen dataclasses as JSON; reasons get their English sentences."""
+    """Encode a value as JSON; reasons get their English sentences."""
     return orjson.dumps(shown(value))
 
 
@@ -41,31 +41,30 @@ def etag_of(body: bytes) -> str:
 
 
 def tagged(
-    request: Request, body: bytes, *, headers: Mapping[str, str] | None = None, media_type: str = "application/json"
+    request: Request,
+    body: bytes,
+    status: int = 200,
+    *,
+    headers: Mapping[str, str] | None = None,
+    media_type: str = "application/json",
 ) -> Response:
-    """Answer with the body and its ETag, or 304 where the client has it."""
-    etag = etag_of(body)
-    all_headers = {"ETag": etag, **REVALIDATE, **(headers or {})}
-    known = request.headers.get("if-none-match")
-    if known is not None and (known.strip() == "*" or etag in TAG.findall(known)):
-        return Response(status_code=304, headers=all_headers)
-    return Response(body, headers=all_headers, media_type=media_type)
+    """Answer with the body and, unless it is an error, its ETag; with 304 where the client has it."""
+    all_headers = dict(headers or {})
+    if status < 400:
+        etag = etag_of(body)
+        all_headers = {"ETag": etag, **REVALIDATE, **all_headers}
+        known = request.headers.get("if-none-match") if request.method == "GET" else None
+        if known is not None and (known.strip() == "*" or etag in TAG.findall(known)):
+            return Response(status_code=304, headers=all_headers)
+    return Response(body, status, headers=all_headers, media_type=media_type)
 
 
-def answer(request: Request, value: Any) -> Response:
+def answer(request: Request, value: Any, status: int = 200, **headers: str) -> Response:
     """Answer with a value as JSON; with a page, and a Link to the next one."""
-    headers = {}
     if isinstance(value, Page) and value.next_cursor is not None:
         url = request.url.include_query_params(cursor=value.next_cursor)
         headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
-    return tagged(request, encoded(value), headers=headers)
-
-
-def changed(value: Any, status: int = 200, **headers: str) -> Response:
-    """Answer with what a change has made."""
-    body = encoded(value)
-    all_headers = {"ETag": etag_of(body), **REVALIDATE, **headers}
-    return Response(body, status, headers=all_headers, media_type="application/json")
+    return tagged(request, encoded(value), status, headers=headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +80,12 @@ class Problem:
     """An error (RFC 9457)."""
 
     type: str
-    """urn:qualab:problem: and the code."""
     title: str
     status: int
     code: str
     """Stable: what programs look at."""
     detail: str
     hint: str
-    """What to do about it."""
     request_id: str = ""
     errors: list[FieldError] = field(default_factory=list)
 
@@ -98,7 +95,6 @@ _TASKS = (e.UnknownTask, e.BrokenTask, e.DatasetUnavailable, e.BadDataFile, e.Em
 OF_ERROR: tuple[tuple[type[QualabError] | tuple[type[QualabError], ...], int, str], ...] = (
     (e.ComparisonNotFound, 404, "comparison_id"),
     (e.ItemNotFound, 404, "position"),
-    (e.TokenNotFound, 404, ""),
     (e.VersionConflict, 412, "If-Match"),
     (e.KeyReused, 422, "Idempotency-Key"),
     (_STATUS, 409, "comparison_id"),
@@ -173,19 +169,13 @@ def retry_after(status: int, error: Exception) -> dict[str, str]:
 
 async def answer_problem(request: Request, error: Exception) -> Response:
     """Answer an error with its problem."""
-    found = problem_of(error)
-    headers = retry_after(found.status, error)
-    if found.status == 401:
+    problem = problem_of(error)
+    headers = retry_after(problem.status, error)
+    if problem.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if found.status == 405:
+    if problem.status == 405:
         here = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
         methods = {name for route in here for name in getattr(route, "methods", ())}
         headers["Allow"] = ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
-    body = orjson.dumps(replace(found, request_id=request.scope["qualab.request_id"]))
-    return Response(body, found.status, headers=headers, media_type=MEDIA_TYPE)
-
-
-def install_handlers(app: FastAPI) -> None:
-    """Answer every error with a problem."""
-    for kind in (QualabError, HTTPException, RequestValidationError):
-        app.add_exception_handler(kind, answer_problem)
+    body = orjson.dumps(replace(problem, request_id=request.scope["qualab.request_id"]))
+    return Response(body, problem.status, headers=headers, media_type=MEDIA_TYPE)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from functools import lru_cache, partial
 from typing import Any
-from weakref import WeakValueDictionary
 
 import orjson
-from anyio import CapacityLimiter
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import APIRouter, FastAPI, Request, Response
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from starlette.exceptions import HTTPException
 
 from qualab import __version__
 from qualab.errors import QualabError, StoreError
@@ -22,32 +22,23 @@ from qualab.model.names import ComparisonStatus
 from qualab.model.registry import Token
 from qualab.service.access import Authenticator, RateLimit
 from qualab.service.api import pages, routes
-from qualab.service.api.answers import RETRY_AFTER_S, install_handlers
+from qualab.service.api.answers import RETRY_AFTER_S, answer_problem
 from qualab.service.api.openapi import describe, problems
 from qualab.service.api.server import RequestMiddleware
 from qualab.service.api.state import EventStreams, Reader, State
 from qualab.service.context import Context
-from qualab.service.reading import Follower
-from qualab.service.settings import ServiceSettings
 
 router = APIRouter(tags=["health"])
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
-TEXT = "text/plain; version=1.0.0; charset=utf-8"
-NOT_KEPT = {"Cache-Control": "no-store"}
+NO_STORE = {"Cache-Control": "no-store"}
 
 
-class StateCollector:
+class StateCollector(Collector):
     """What the database and the queue hold, read when Prometheus asks."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def describe(self) -> list[Metric]:
-        """Name nothing: nothing is read before somebody asks."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
-        """Read comparisons by status, the queue, workers and streams."""
         context = self._state.context
         try:
             counts, workers = context.store.counts(), context.workers()
@@ -67,26 +58,13 @@ class StateCollector:
         yield GaugeMetricFamily("qualab_event_streams", "Clients that follow events", n_clients)
 
 
-def request_counter(registry: CollectorRegistry) -> Callable[[str, str, int, float], None]:
-    """Return a function that counts and times a request by method, route, status and seconds."""
-    labels = ("method", "route", "status")
-    total = Counter("qualab_http_requests", "Requests answered", labels, registry=registry)
-    times = Histogram("qualab_http_request_seconds", "Time to answer", ("route",), buckets=BUCKETS, registry=registry)
-
-    def observe(method: str, route: str, status: int, seconds: float) -> None:
-        total.labels(method, route, str(status)).inc()
-        times.labels(route).observe(seconds)
-
-    return observe
-
-
 OPEN: dict[str, Any] = {"openapi_extra": {"security": []}}
 
 
 @router.get("/healthz", responses={200: {"description": "Alive", "content": {"application/json": {}}}}, **OPEN)
 async def healthz() -> Response:
-    """Whether the process answers. Needs no token."""
-    return Response(b'{"status":"alive"}', headers=NOT_KEPT, media_type="application/json")
+    """Tell whether the process answers. Needs no token."""
+    return Response(b'{"status":"alive"}', headers=NO_STORE, media_type="application/json")
 
 
 @router.get(
@@ -98,23 +76,23 @@ async def healthz() -> Response:
     **OPEN,
 )
 def readyz(request: Request) -> Response:
-    """Whether requests can be served: the database answers, its schema is this version's, a worker is alive."""
+    """Tell whether the database answers with this version's schema, and a worker is alive."""
     state: State = request.app.state.qualab
-    reasons, found = [], {"database": "ok", "schema": "ok", "workers": 0}
+    reasons, checks = [], {"database": "ok", "schema": "ok", "workers": 0}
     try:
         state.context.store.counts()
         current, head = state.schema()
         if current != head:
-            found["schema"] = "other"
+            checks["schema"] = "other"
             reasons.append("the database has another schema than this version: qualab db upgrade")
-        found["workers"] = state.context.workers()
-        if not found["workers"]:
+        checks["workers"] = state.context.workers()
+        if not checks["workers"]:
             reasons.append("no worker was seen lately")
     except QualabError:
-        found["database"] = "away"
+        checks["database"] = "away"
         reasons.append("the database does not answer")
-    content = orjson.dumps({"status": "not ready" if reasons else "ready", **found, "reasons": reasons})
-    headers = NOT_KEPT | ({"Retry-After": str(RETRY_AFTER_S)} if reasons else {})
+    content = orjson.dumps({"status": "not ready" if reasons else "ready", **checks, "reasons": reasons})
+    headers = NO_STORE | ({"Retry-After": str(RETRY_AFTER_S)} if reasons else {})
     return Response(content, 503 if reasons else 200, headers=headers, media_type="application/json")
 
 
@@ -124,37 +102,22 @@ def readyz(request: Request) -> Response:
     | {200: {"description": "For Prometheus", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 def metrics(call: Reader) -> Response:
-    """Requests, comparisons, the queue, workers."""
-    return Response(generate_latest(call.request.app.state.collectors), media_type=TEXT, headers=NOT_KEPT)
-
-
-FAILURES_A_SECOND, FAILURES_AT_ONCE = 1.0, 30
-"""Tries without a valid token, of one address."""
-MAX_FOLLOWED = 256
-HEAVY_AT_ONCE = 8
-"""Plans and analyses."""
+    """Count requests, comparisons, the queue, workers."""
+    content = generate_latest(call.request.app.state.collectors)
+    return Response(content, media_type=CONTENT_TYPE_LATEST, headers=NO_STORE)
 
 
 def create_app(
-    context: Context,
-    settings: ServiceSettings,
-    *,
-    schema: Callable[[], tuple[str | None, str]],
-    own_token: Token | None = None,
+    context: Context, *, schema: Callable[[], tuple[str | None, str]], own_token: Token | None = None
 ) -> FastAPI:
-    """Make the app. `schema` tells the database's schema and this version's; `own_token` is valid beside those of the
-    database."""
-    follower = lru_cache(maxsize=MAX_FOLLOWED)(partial(Follower, context))
+    """Make the app. `schema` tells the database's schema and this version's."""
+    settings = context.settings
     state = State(
         context=context,
-        settings=settings,
         authenticator=Authenticator(context.store, context.services.clock, own=own_token),
         limit=RateLimit(rate=settings.rate, burst=settings.burst),
-        failures=RateLimit(rate=FAILURES_A_SECOND, burst=FAILURES_AT_ONCE),
-        events=EventStreams(follower, settings),
+        events=EventStreams(context),
         schema=schema,
-        heavy=CapacityLimiter(HEAVY_AT_ONCE),
-        heavy_by_caller=WeakValueDictionary(),
     )
 
     @asynccontextmanager
@@ -172,8 +135,8 @@ def create_app(
     app.state.collectors.register(StateCollector(state))
     for each in (router, routes.router, pages.router):
         app.router.routes += each.routes  # `include_router` would match every request twice
-    install_handlers(app)
-    app.add_middleware(RequestMiddleware, settings=settings, observe=request_counter(app.state.collectors))
-    bodies = {"ResumeRequest": routes.ResumeRequest, "SignOffRequest": routes.SignOffRequest}
-    app.openapi = lambda: describe(app, **bodies)  # type: ignore[method-assign]  # as FastAPI's documentation does
+    for kind in (QualabError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, answer_problem)
+    app.add_middleware(RequestMiddleware, settings=settings, registry=app.state.collectors)
+    app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # as FastAPI's documentation does
     return app

@@ -6,40 +6,37 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+from qualab.analysis.flips import change_of
+from qualab.endpoints.client import ROUTES
 from qualab.errors import PathForbidden
-from qualab.harness.process import LoadedTasks
-from qualab.model.canonical import encode_body
 from qualab.model.comparison import Comparison
 from qualab.model.items import Answer, Change, Item, Prompt, Score
-from qualab.model.names import Api, ArmName
+from qualab.model.names import ArmName
 from qualab.model.plan import deciding_metrics
 from qualab.model.wording import count, visible_text
 from qualab.report.flips import first_difference, marked
 from qualab.run.prepare import check_unchanged, planned_options, refuse_imported
 from qualab.service.context import Context
+from qualab.service.reading import bodies_of
 from qualab.service.words import Wording
 
-ROUTES = {Api.COMPLETIONS: "completions", Api.CHAT: "chat/completions"}
 KEY = '-H "Authorization: Bearer $API_KEY"'
 """The shell puts the key in: none is stored."""
 WORD = re.compile(r"\s*\S*")
-Answers = Mapping[tuple[ArmName, int, int], Answer]
-"""Answers by arm, choice and repeat."""
+Answers = Mapping[tuple[ArmName, int, int], Answer]  # by arm, choice and repeat
 
 
 def commands(comparison: Comparison, item: Item, words: Wording) -> Iterator[tuple[str, str]]:
-    """Both arms' titles and commands for every request of an item, in the order of its choices and repeats."""
-    sampling = comparison.plan.sampling
-    for request in item.requests:
-        for repeat in range(sampling.repeats):
-            body = encode_body(request.payload, seed=sampling.seed + repeat).decode()
-            parts = (("choice", request.choice, len(item.requests)), ("repeat", repeat, sampling.repeats))
-            place = "".join(f" · {words(name)} {number}" for name, number, n in parts if n > 1)
-            for arm, url in (("baseline", comparison.baseline_url), ("candidate", comparison.candidate_url)):
-                yield words(arm) + place, command(f"{url.rstrip('/')}/{ROUTES[request.api]}", body)
+    """Yield both arms' titles and commands for every request of an item."""
+    for request, repeat, body in bodies_of(comparison, item):
+        counts = {"choice": len(item.requests), "repeat": comparison.plan.sampling.repeats}
+        numbers = {"choice": request.choice, "repeat": repeat}
+        suffix = "".join(f" · {words(name)} {numbers[name]}" for name, n in counts.items() if n > 1)
+        for arm, url in (("baseline", comparison.baseline_url), ("candidate", comparison.candidate_url)):
+            yield words(arm) + suffix, command(f"{url.rstrip('/')}/{ROUTES[request.api]}", body.decode())
 
 
 def command(url: str, body: str) -> str:
@@ -48,8 +45,7 @@ def command(url: str, body: str) -> str:
     return f"{head} --data-raw {shlex.quote(body)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class Side(NamedTuple):
     """One arm's answer, cut where it parts from the other. Texts are a model's: never markup."""
 
     answer: Answer | None
@@ -61,8 +57,7 @@ class Side:
     """Whether the text ends where the other goes on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class Pair(NamedTuple):
     """Both answers of one repeat."""
 
     repeat: int
@@ -71,7 +66,7 @@ class Pair:
 
 
 def pairs(comparison: Comparison, answers: Answers, words: Wording) -> Iterator[Pair]:
-    """The answers of each repeat that has any, and of the first."""
+    """Yield the answers of each repeat that has any, and of the first."""
     for repeat in range(comparison.plan.sampling.repeats):
         baseline, candidate = (answers.get((arm, 0, repeat)) for arm in ArmName)
         if baseline or candidate or not repeat:
@@ -81,44 +76,33 @@ def pairs(comparison: Comparison, answers: Answers, words: Wording) -> Iterator[
 def pair(repeat: int, baseline: Answer | None, candidate: Answer | None, words: Wording) -> Pair:
     """Cut both answers where they part; say what is missing."""
     texts = [answer.reply.text if answer else None for answer in (baseline, candidate)]
-    place, (one, other) = None, texts
+    cut, (one, other) = None, texts
     if one is None or other is None:
         difference = words("one is missing")
     elif one == other:
         difference = words("same texts")
     else:
-        place = first_difference(one, other)
-        key = "differ at once" if place == 0 else "differ after one" if place == 1 else "differ after"
-        difference = words(key, n=count(place))
-    return Pair(repeat=repeat, difference=difference, sides=(_side(baseline, place), _side(candidate, place)))
+        cut = first_difference(one, other)
+        key = "differ at once" if cut == 0 else "differ after one" if cut == 1 else "differ after"
+        difference = words(key, n=count(cut))
+    return Pair(repeat, difference, (_side(baseline, cut), _side(candidate, cut)))
 
 
-def _side(answer: Answer | None, place: int | None) -> Side:
+def _side(answer: Answer | None, cut: int | None) -> Side:
     text = (answer.reply.text if answer else None) or ""
-    shared, rest = (text, "") if place is None else (text[:place], text[place:])
-    found = WORD.match(rest)
-    head = found[0] if found else ""
-    return Side(
-        answer=answer,
-        shared=visible_text(shared),
-        marked=marked(head),
-        rest=visible_text(rest[len(head) :]),
-        has_ended=place is not None and not rest and bool(text),
-    )
-
-
-WAIT_S = 2.0
-"""How long a page waits for a task to be loaded, which is begun by then."""
+    shared, rest = (text, "") if cut is None else (text[:cut], text[cut:])
+    head = rest[: WORD.match(rest).end()]  # type: ignore[union-attr]  # it matches anything
+    has_ended = cut is not None and not rest and bool(text)
+    return Side(answer, visible_text(shared), marked(head), visible_text(rest[len(head) :]), has_ended)
 
 
 def extracted_lines(
     context: Context, comparison: Comparison, item: Item, answers: Answers, words: Wording
 ) -> list[tuple[str, int, list[str], bool]]:
-    """Each filter and repeat, what it makes of both answers, and whether that is the same.
+    """Return each filter and repeat, what it makes of both answers, and whether that is the same.
 
-    The item's task alone is loaded, as it was planned; no code of the one who ran it is.
-    Raises InvalidValue for what was imported, PathForbidden where the tasks came from a folder of their own,
-    PlanChanged where the task is not what it was, StillLoading, and what loading and filtering raise.
+    The item's task alone is loaded, as it was planned; no code of whoever ran it is. Raises InvalidValue for what was
+    imported, PathForbidden for tasks of an `include_path`, PlanChanged, and what loading raises.
     """
     refuse_imported(comparison, "filtered again")
     if comparison.local.get("include_path"):
@@ -127,20 +111,17 @@ def extracted_lines(
             hint="qualab rescore scores the answers anew",
         )
     options = replace(planned_options(comparison.plan, comparison.local), names=(item.task,))
-    plan = replace(comparison.plan, tasks=tuple(one for one in comparison.plan.tasks if one.name == item.task))
+    plan = replace(comparison.plan, tasks=tuple(task for task in comparison.plan.tasks if task.name == item.task))
 
-    def job(tasks: LoadedTasks) -> dict[tuple[int, str], dict[ArmName, str]]:
+    extracted: dict[tuple[int, str], dict[ArmName, str]] = {}
+    with context.planner.loaded(options) as tasks:
         check_unchanged(plan, tasks)
-        found: dict[tuple[int, str], dict[ArmName, str]] = {}
         for (arm, _, repeat), answer in answers.items():
             if answer.reply.status.is_answer:
                 for name, (results,) in tasks.extracted(item.task, [(item, [answer.reply])]):
-                    found.setdefault((repeat, name), {})[arm] = _text(results)
-        return found
-
-    found = context.planner.with_tasks(options, job, name=f"{comparison.id}/{item.id}", timeout_s=WAIT_S)
+                    extracted.setdefault((repeat, name), {})[arm] = _text(results)
     lines = []
-    for (repeat, name), texts in sorted(found.items(), key=lambda entry: entry[0][0]):
+    for (repeat, name), texts in sorted(extracted.items(), key=lambda entry: entry[0][0]):
         shown = []
         for arm in ArmName:
             text = texts.get(arm)
@@ -155,14 +136,14 @@ def extracted_lines(
 
 
 def _text(filtered: object) -> str:
-    """The one text there mostly is; several, line by line."""
+    """Join what a filter returns, mostly one text, line by line."""
     return "\n".join(map(_text, filtered)) if isinstance(filtered, list | tuple) else str(filtered)
 
 
 def choice_lines(
     item: Item, comparison: Comparison, answers: Answers
 ) -> Iterator[tuple[int, str, list[tuple[str, bool]]]]:
-    """Each choice with its text and, of both arms, its log-likelihood and whether it is the most likely one."""
+    """Yield each choice's text with both arms' log-likelihoods, and whether each is the arm's highest."""
     for repeat in range(comparison.plan.sampling.repeats):
         values: dict[ArmName, dict[int, float]] = {arm: {} for arm in ArmName}
         for (arm, choice, own_repeat), answer in answers.items():
@@ -176,8 +157,7 @@ def choice_lines(
             yield choice, visible_text(prompt.continuation), cells
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreLine:
+class ScoreLine(NamedTuple):
     """One metric of one repeat, in both arms."""
 
     metric: str
@@ -191,45 +171,33 @@ class ScoreLine:
 
 
 def score_lines(item: Item, comparison: Comparison, scores: Sequence[Score]) -> Iterator[ScoreLine]:
-    """One line a metric and repeat."""
-    metrics = comparison.plan.metrics
-    deciding = deciding_metrics(metrics).get(item.task)
-    better = {metric.key: metric.higher_is_better for metric in metrics if metric.task == item.task}
-    found = {(one.repeat, one.metric, one.arm): one for one in scores}
-    for repeat, metric in dict.fromkeys((one.repeat, one.metric) for one in scores):
-        off, on = (found.get((repeat, metric, arm)) for arm in ArmName)
-        if off is None or on is None:
-            change = Change.UNKNOWN
-        elif off.value == on.value:
-            change = Change.SAME
-        else:
-            change = Change.GAIN if (on.value > off.value) is better.get(metric, True) else Change.LOSS
-        yield ScoreLine(
-            metric=metric,
-            repeat=repeat,
-            decides=deciding is not None and deciding.key == metric,
-            baseline=off.value if off else None,
-            candidate=on.value if on else None,
-            change=change,
-            extracted=(_extracted(off), _extracted(on)),
-        )
+    """Yield one line a metric and repeat."""
+    metrics = {metric.key: metric for metric in comparison.plan.metrics if metric.task == item.task}
+    deciding = deciding_metrics(comparison.plan.metrics).get(item.task)
+    by_place = {(score.repeat, score.metric, score.arm): score for score in scores}
+    for repeat, metric in dict.fromkeys((score.repeat, score.metric) for score in scores):
+        both = [by_place.get((repeat, metric, arm)) for arm in ArmName]
+        off, on = (score.value if score else None for score in both)
+        change = change_of(off, on, metrics.get(metric))
+        decides = deciding is not None and deciding.key == metric
+        yield ScoreLine(metric, repeat, decides, off, on, change, (_extracted(both[0]), _extracted(both[1])))
 
 
 def _extracted(score: Score | None) -> str:
-    """The prediction of a (target, prediction) pair; of a list each entry."""
+    """Word the prediction of a (target, prediction) pair, or each entry of a list."""
     if score is None or score.detail is None:
         return ""
-    if all(isinstance(one, bool) for one in score.detail):
-        return " ".join("✓" if one else "✗" for one in score.detail)
+    if all(isinstance(part, bool) for part in score.detail):
+        return " ".join("✓" if part else "✗" for part in score.detail)
     return visible_text(str(score.detail[-1] if len(score.detail) == 2 else list(score.detail)))
 
 
 def messages(prompt: Prompt) -> list[tuple[str, str]]:
-    """Role and text of each message of a prompt; no role for plain text."""
+    """Return role and text of each message of a prompt; no role for plain text."""
     if not prompt.is_chat:
         return [("", visible_text(prompt.text))]
     parsed: list[dict[str, Any]] = json.loads(prompt.text)
-    contents = [(str(one.get("role", "")), one.get("content", "")) for one in parsed]
+    contents = [(str(message.get("role", "")), message.get("content", "")) for message in parsed]
     return [
         (visible_text(role), visible_text(text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)))
         for role, text in contents

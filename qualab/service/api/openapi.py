@@ -7,10 +7,11 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from qualab import __version__
 from qualab.service.api.answers import MEDIA_TYPE, Problem
+from qualab.service.context import ACCEPT, EXCLUSIVE
 from qualab.service.requests import PlanRequest
 from qualab.settings import FIELDS, KEY_FIELDS, RULE_FIELDS, Settings
 
@@ -30,68 +31,57 @@ PLAN_REQUEST: dict[str, Any] = {
     "expected_missing": 0.001,
     "assume": {"discordance": 0.05},
 }
-MEANINGS: Mapping[int, str] = {
-    400: "The body is not a JSON object",
-    401: "No token, or none that is valid",
-    403: "The token's scope does not allow it",
-    404: "There is no such comparison or item",
-    409: "The comparison's status does not allow it",
-    412: "It has changed since it was read",
-    413: "The body is too large",
-    415: "The body is not application/json",
-    421: "The Host header names another machine",
-    422: "The request has an invalid value: `errors` names each field and what is allowed",
-    429: "Too many requests; Retry-After says when to ask again",
-    503: "Not available now; Retry-After says when to ask again",
+MARKS = {
+    ACCEPT: "Accepts a plan that cannot prove its margins",
+    EXCLUSIVE: "Keeps its hosts to itself: no other comparison runs there",
 }
 ALWAYS = (401, 403, 421, 422, 429, 503)
 BODY = (400, 413, 415)
 """Problems of a route that reads a body."""
-HEADERS = {
-    "Retry-After": {"description": "Seconds until the next try", "schema": {"type": "integer"}},
+ETAG = {
     "ETag": {
         "description": "Send it in If-None-Match, or in If-Match to change what was read",
         "schema": {"type": "string"},
-    },
-    "Location": {"description": "Where it is", "schema": {"type": "string"}},
+    }
 }
+LOCATION = {"Location": {"description": "The URL of what was made", "schema": {"type": "string"}}}
+RETRY_AFTER = {"Retry-After": {"description": "Seconds until the next try", "schema": {"type": "integer"}}}
 REFERENCE = "#/components/schemas/"
 Responses = dict[int | str, dict[str, Any]]
+BODIES: dict[str, Any] = {"Problem": Problem}
+"""Models that no route declares to FastAPI, by their names."""
 
 
 def problems(*statuses: int) -> Responses:
     """Describe the problems of a route, beside those of every route."""
     content = {MEDIA_TYPE: {"schema": {"$ref": f"{REFERENCE}Problem"}}}
-    found: Responses = {one: {"description": MEANINGS[one], "content": content} for one in {*ALWAYS, *statuses}}
-    for status in (429, 503):
-        found[status]["headers"] = {"Retry-After": HEADERS["Retry-After"]}
-    return found
+    waits = {429: {"headers": RETRY_AFTER}, 503: {"headers": RETRY_AFTER}}
+    return {status: {"content": content, **waits.get(status, {})} for status in {*ALWAYS, *statuses}}
 
 
-def answers(model: Any, text: str, *statuses: int, status: int = 200, headers: tuple[str, ...] = ()) -> dict[str, Any]:
+def answers(model: Any, text: str, *statuses: int, status: int = 200) -> dict[str, Any]:
     """Describe the answer of a route that changes something, as arguments of its decorator."""
-    described = {status: {"description": text, "headers": {name: HEADERS[name] for name in headers}}}
+    described = {status: {"description": text, "headers": ETAG if status == 200 else ETAG | LOCATION}}
     return {"status_code": status, "response_model": model, "responses": problems(*statuses) | described}
 
 
 def shows(model: Any, *statuses: int) -> dict[str, Any]:
     """Describe the answer of a route that shows something, which a client may have already."""
-    etag = {"ETag": HEADERS["ETag"]}
-    described: Responses = {
-        200: {"description": "Found", "headers": etag},
-        304: {"description": "The client has it", "headers": etag},
-    }
+    described: Responses = {200: {"headers": ETAG}, 304: {"headers": ETAG}}
     return {"response_model": model, "responses": problems(*statuses) | described}
 
 
-def body(name: str, example: Mapping[str, Any], *, required: bool = True) -> dict[str, Any]:
-    """Describe a request's body by the name of its schema."""
+def body(model: str | type[BaseModel], example: Mapping[str, Any], *, required: bool = True) -> dict[str, Any]:
+    """Describe a request's body by its model, or the name of its schema."""
+    name = model if isinstance(model, str) else model.__name__
+    if not isinstance(model, str):
+        BODIES[name] = model
     content = {"application/json": {"schema": {"$ref": f"{REFERENCE}{name}"}, "example": dict(example)}}
     return {"openapi_extra": {"requestBody": {"required": required, "content": content}}}
 
 
-def describe(app: FastAPI, **models: type[Any]) -> dict[str, Any]:
-    """Return the OpenAPI document of the app, with the `models` of request bodies by their names."""
+def describe(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document of the app."""
     if app.openapi_schema is None:
         document = get_openapi(
             title="qualab",
@@ -102,10 +92,10 @@ def describe(app: FastAPI, **models: type[Any]) -> dict[str, Any]:
         bearer = {"type": "http", "scheme": "bearer", "description": "A token of `qualab token create`"}
         document["components"]["securitySchemes"] = {"HTTPBearer": bearer}
         document["security"] = [{"HTTPBearer": []}]
-        bodies = request_schemas()
-        for name, model in ({"Problem": Problem} | models).items():
-            bodies[name] = TypeAdapter(model).json_schema(ref_template=f"{REFERENCE}{{model}}")
-        for name, schema in bodies.items():
+        schemas = request_schemas()
+        for name, model in BODIES.items():
+            schemas[name] = TypeAdapter(model).json_schema(ref_template=f"{REFERENCE}{{model}}")
+        for name, schema in schemas.items():
             document["components"]["schemas"] |= schema.pop("$defs", {}) | {name: schema}
         app.openapi_schema = document
     return app.openapi_schema
@@ -120,14 +110,7 @@ def request_schemas() -> dict[str, dict[str, Any]]:
             schemas[name] = {"anyOf": [one, {"type": "string"}]}  # as text too, as on a command line
     keys = {name: {"type": "string", "pattern": "^(env|file):.+", "description": "A reference"} for name in KEY_FIELDS}
     experiment = {name: schemas[name] for name in FIELDS if name in schemas} | keys
-    experiment["accept_underpowered"] = {
-        "type": "boolean",
-        "description": "Accepts a plan that cannot prove its margins",
-    }
-    experiment["exclusive"] = {
-        "type": "boolean",
-        "description": "Keeps its hosts to itself: no other comparison runs there",
-    }
+    experiment |= {name: {"type": "boolean", "description": text} for name, text in MARKS.items()}
     beside = PlanRequest.model_json_schema(ref_template=f"{REFERENCE}{{model}}")
     return {
         "Experiment": {

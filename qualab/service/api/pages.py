@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -15,44 +16,29 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
 from qualab.analysis.ruling import MAX_ITEMS, is_one_sided
-from qualab.errors import (
-    ComparisonNotFound,
-    InsufficientData,
-    InvalidValue,
-    QualabError,
-    RunStopped,
-    StillLoading,
-    TooManyRequests,
-    Unauthenticated,
-)
+from qualab.errors import ComparisonNotFound, InvalidValue, QualabError, RunStopped, Unauthenticated
 from qualab.model.items import Change, OutcomeFilter
 from qualab.model.names import ArmName, ComparisonStatus, Language, Objective, RequestKind, Verdict
 from qualab.model.plan import DecisionRule
-from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import ListOrder, Scope, encode_cursor
+from qualab.model.registry import encode_cursor
 from qualab.model.report import Cell, Curve, Fact, Tone
 from qualab.model.wording import count, percent, pp, proven, seconds, share, visible_text
-from qualab.planning.power import Missing, narrowest_margin, sufficient_items, verdict_power
+from qualab.planning.power import Missing, if_any, narrowest_margin, sufficient_items, verdict_power
 from qualab.report.html import render_page, static_file
 from qualab.report.model import report_model
 from qualab.report.source import verdict_cell
 from qualab.service.api import item_page
 from qualab.service.api.answers import RETRY_AFTER_S, problem_of, retry_after, tagged
-from qualab.service.api.routes import Length, Sort, Status, Text
+from qualab.service.api.routes import ComparisonQuery, ItemQuery
 from qualab.service.api.state import COOKIE, Call, Reader, State, address_of
 from qualab.service.context import Context
-from qualab.service.reading import (
-    COUNTED,
-    Progress,
-    comparison_of,
-    outcomes_of,
-)
+from qualab.service.reading import COUNTED, Progress, comparison_of, outcomes_of
 from qualab.service.words import Wording
 from qualab.stats.sizing import mde_beyond_noise
 
@@ -71,24 +57,16 @@ LANGUAGE_COOKIE = "qualab_lang"
 A_YEAR_S = 365 * 86_400
 NAMES = {Language.ENGLISH: "English", Language.KOREAN: "한국어"}
 LOADED = ("report.css", "viewer.css", "viewer.js")
-
-
-# every page
+PREFERRED = re.compile(r"(?:^|,)\s*(\w+)[\w-]*\s*(?:;\s*q=(\d(?:\.\d+)?))?(?=\s*(?:,|$))")
+"""A language of Accept-Language, and its quality."""
 
 
 def words_of(request: Request) -> Wording:
     """Speak as the URL says, else as was chosen before, else as the browser prefers, else English."""
-    preferred = []
-    for place, part in enumerate(request.headers.get("accept-language", "").split(",")):
-        name, _, parameter = part.partition(";")
-        key, _, value = parameter.strip().partition("=")
-        quality = 0.0 if key else 1.0
-        with suppress(ValueError):
-            quality = float(value) if key.strip() == "q" else 1.0
-        if quality > 0.0:
-            preferred.append((-quality, place, name.strip().lower().partition("-")[0]))
+    preferred = PREFERRED.findall(request.headers.get("accept-language", "").lower())
+    by_quality = sorted(((float(quality or 1), code) for code, quality in preferred), key=lambda one: -one[0])
     chosen = (request.query_params.get("lang"), request.cookies.get(LANGUAGE_COOKIE))
-    for code in (*chosen, *(name for _, _, name in sorted(preferred))):
+    for code in (*chosen, *(code for quality, code in by_quality if quality)):
         if code in tuple(Language):
             return Wording(language=Language(code))
     return Wording(language=Language.ENGLISH)
@@ -98,9 +76,9 @@ def page(request: Request, name: str, *, status: int = 200, **values: object) ->
     """Draw a template with these values, and what every page has."""
     words = words_of(request)
     languages = []
-    for one in Language:
-        url = request.url.include_query_params(lang=one.value)
-        languages.append((one.value, NAMES[one], f"{url.path}?{url.query}", one is words.language))
+    for language, own_name in NAMES.items():
+        url = request.url.include_query_params(lang=language.value)
+        languages.append((language.value, own_name, f"{url.path}?{url.query}", language is words.language))
     shared = {
         "t": words,
         "language": words.language,
@@ -116,10 +94,7 @@ def page(request: Request, name: str, *, status: int = 200, **values: object) ->
         "visible": visible_text,
     }
     body = render_page(name, {**shared, **values})
-    if status == 200:
-        response = tagged(request, body, headers=SECURE, media_type="text/html")
-    else:
-        response = Response(body, status, headers=SECURE, media_type="text/html")
+    response = tagged(request, body, status, headers=SECURE, media_type="text/html")
     if request.query_params.get("lang") == words.language:
         response.set_cookie(LANGUAGE_COOKIE, words.language, max_age=A_YEAR_S, httponly=True, samesite="strict")
     return response
@@ -127,7 +102,7 @@ def page(request: Request, name: str, *, status: int = 200, **values: object) ->
 
 @cache
 def _digest(name: str) -> str:
-    """Another URL for another content: a browser may keep what it has."""
+    """Name a version of a file in its URL, so that a browser may cache it."""
     return hashlib.sha256((static_file(name) or (b"", ""))[0]).hexdigest()[:12]
 
 
@@ -145,7 +120,6 @@ class PageRoute(APIRoute):
     """A route whose errors are pages; whoever is not recognized is led to the sign-in."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-        """Wrap the route's own handler."""
         handler = super().get_route_handler()
 
         async def shown(request: Request) -> Response:
@@ -162,28 +136,30 @@ class PageRoute(APIRoute):
 
 def error_page(request: Request, error: Exception) -> Response:
     """Say what went wrong, for a person."""
-    found, words = problem_of(error), words_of(request)
-    code, message, hint = found.code, found.detail, found.hint
-    fields = ", ".join(one.field for one in found.errors)
+    problem, words = problem_of(error), words_of(request)
+    code, message, hint = problem.code, problem.detail, problem.hint
+    fields = ", ".join(wrong.field for wrong in problem.errors)
     if isinstance(error, RequestValidationError):
         first: Mapping[str, Any] = error.errors()[0]
         fields = f"{first['loc'][-1]}: {words.field(first['type'], first['msg'], first.get('ctx', {}))}"
         code, message, hint = InvalidValue.code, fields, ""
     values = {
         "retry_after_s": RETRY_AFTER_S,
-        "max_body_bytes": request.app.state.qualab.settings.max_body_bytes,
+        "max_body_bytes": request.app.state.qualab.context.settings.max_body_bytes,
         **request.path_params,
         **(error.details if isinstance(error, QualabError) else {}),
         "fields": fields,
     }
     notice = words.notice(code, message, hint, values=values)
-    shown = page(request, "error", status=found.status, code=found.status, trouble=notice)
-    shown.headers.update(retry_after(found.status, error))
+    shown = page(request, "error", status=problem.status, code=problem.status, trouble=notice)
+    shown.headers.update(retry_after(problem.status, error))
     return shown
 
 
 class Form(BaseModel):
-    """What a form sends; a field that is left empty says nothing."""
+    """The fields of a form; an empty one counts as absent."""
+
+    model_config = ConfigDict(extra="ignore")
 
     @model_validator(mode="before")
     @classmethod
@@ -191,7 +167,7 @@ class Form(BaseModel):
         return {name: value for name, value in values.items() if value != ""}
 
     def query(self, **more: object) -> str:
-        """Return the same as part of a URL, without the cursor; `more` goes before what the form says."""
+        """Return the form as part of a URL, without the cursor; `more` overrides its fields."""
         values = self.model_dump(mode="json", exclude={"cursor", "extract"}, exclude_defaults=True) | more
         return urlencode({name: value for name, value in values.items() if value not in ("", None)})
 
@@ -202,47 +178,31 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 # comparisons
 
 
-class ListForm(Form):
-    """Which comparisons."""
-
-    status: Status | None = None
-    verdict: Verdict | None = None
-    label: Text = ""
-    model: Text = ""
-    sort: Sort = "-created"
-    cursor: str | None = Field(None, max_length=2_000)
+class ListForm(ComparisonQuery, Form):
+    """Filters of the list of comparisons."""
 
 
-BROKEN_OFF = (
-    ComparisonStatus.STOPPED,
-    ComparisonStatus.INTERRUPTED,
-    ComparisonStatus.CANCELLED,
-    ComparisonStatus.FAILED,
-)
-"""Statuses in which some answers may be there, and some are not."""
+COMPLETE_OR_UNASKED = (ComparisonStatus.QUEUED, ComparisonStatus.PLANNED, ComparisonStatus.FINISHED)
 
 
 @router.get("/")
 def listing(call: Reader, form: Annotated[ListForm, Query()]) -> Response:
-    """All comparisons."""
-    wanted = ComparisonFilter(
-        status=form.status, verdict=form.verdict, label=form.label or None, model=form.model or None, limit=50
-    )
-    found = call.context.store.page(wanted, order=ListOrder(form.sort), cursor=form.cursor)
+    """List comparisons."""
+    comparisons = call.context.store.page(form.filter(), order=form.sort, cursor=form.cursor)
     words, progress = words_of(call.request), {}
-    for one in found.entries:
-        if one.status in COUNTED or (one.status in BROKEN_OFF and one.plan_hash):
+    for summary in comparisons.entries:
+        if summary.status in COUNTED or (summary.plan_hash and summary.status not in COMPLETE_OR_UNASKED):
             with suppress(ComparisonNotFound):  # it was deleted just now
-                looked = call.state.events.follower(one.id).look()
-                progress[one.id] = (looked, answered_text(looked, words), pace_text(looked, words))
+                now = call.state.events.follower(summary.id).look()
+                progress[summary.id] = (now, answered_text(now, words), pace_text(now, words))
     return page(
         call.request,
         "list",
-        entries=found.entries,
-        next_cursor=found.next_cursor,
+        entries=comparisons.entries,
+        next_cursor=comparisons.next_cursor,
         progress=progress,
         moving=COUNTED,
-        is_live=not all(one.status.has_ended for one in found.entries),
+        is_live=not all(summary.has_ended for summary in comparisons.entries),
         form=form,
         statuses=tuple(ComparisonStatus),
         verdicts=[verdict for verdict in Verdict if verdict is not Verdict.NOT_TESTED],
@@ -276,7 +236,7 @@ def pace_text(progress: Progress, words: Wording) -> str:
 
 @router.get("/comparisons/{comparison_id}")
 async def comparison(call: Reader, comparison_id: str) -> Response:
-    """One comparison."""
+    """Show a comparison."""
 
     def job() -> Response:
         words, store = words_of(call.request), call.context.store
@@ -288,13 +248,13 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
             trouble = words.notice(RunStopped.code, summary.stop_reason)
         if summary.verdict is not None:
             report = report_model(store, summary.id, words.language)
-            on_screen = tuple(one for one in report.sections if one.id != "signoff")  # filled in with a pen
+            on_screen = tuple(section for section in report.sections if section.id != "signoff")  # for a pen
             report = replace(report, sections=on_screen)
         return page(
             call.request,
             "comparison",
             summary=summary,
-            is_live=not summary.status.has_ended,
+            is_live=not summary.has_ended,
             trouble=trouble,
             report=report,
             has_items=summary.status is ComparisonStatus.FINISHED,
@@ -308,41 +268,34 @@ async def comparison(call: Reader, comparison_id: str) -> Response:
 # items
 
 
-SHOWS: Mapping[str, OutcomeFilter] = {
-    "all": OutcomeFilter(),
-    "flipped": OutcomeFilter(flipped=True),
-    "losses": OutcomeFilter(change=Change.LOSS),
-    "gains": OutcomeFilter(change=Change.GAIN),
-    "missing": OutcomeFilter(missing=True),
-    "different": OutcomeFilter(different_text=True),
+SHOWS: Mapping[str, Mapping[str, Any]] = {
+    "all": {},
+    "flipped": {"flipped": True},
+    "losses": {"change": Change.LOSS},
+    "gains": {"change": Change.GAIN},
+    "missing": {"missing": True},
+    "different": {"different_text": True},
 }
-"""Kinds of items."""
+"""Filters by the names that the page has for them."""
 TONES = {Change.SAME: Tone.PLAIN, Change.GAIN: Tone.GOOD, Change.LOSS: Tone.BAD, Change.UNKNOWN: Tone.BROKEN}
-
-
 Show = Literal["all", "flipped", "losses", "gains", "missing", "different"]
 
 
-class ItemsForm(Form):
-    """Which items."""
+class ItemsForm(ItemQuery, Form):
+    """Filters of the list of items."""
 
     show: Show = "all"
-    task: Text = ""
-    min_length: Length | None = None
-    max_length: Length | None = None
-    cursor: str | None = Field(None, max_length=500)
 
     def filter(self) -> OutcomeFilter:
-        """Return the filter, without the page."""
-        return replace(SHOWS[self.show], task=self.task or None, min_length=self.min_length, max_length=self.max_length)
+        return replace(super().filter(), **SHOWS[self.show])
 
     def query(self, **more: object) -> str:
-        """Return the same as part of a URL; what is shown is always said, for a list and an item differ in it."""
+        """Return the form as part of a URL, always with `show`: its default differs between list and item."""
         return super().query(show=self.show, **more)
 
 
 class ItemForm(ItemsForm):
-    """Among which items one stands: the flips, unless something is said."""
+    """The items that a page of one goes through: the flips by default."""
 
     show: Show = "flipped"
     extract: bool = False
@@ -350,65 +303,63 @@ class ItemForm(ItemsForm):
 
 @router.get("/comparisons/{comparison_id}/items")
 def items(call: Reader, comparison_id: str, form: Annotated[ItemsForm, Query()]) -> Response:
-    """The items of a comparison."""
-    found = comparison_of(call.context, comparison_id)
-    outcomes = outcomes_of(call.context, comparison_id, form.filter(), cursor=form.cursor, limit=50)
-    return page(call.request, "items", comparison=found, outcomes=outcomes, form=form, shows=SHOWS)
+    """List the items of a comparison."""
+    own = comparison_of(call.context, comparison_id)
+    outcomes = outcomes_of(call.context, comparison_id, form.filter(), cursor=form.cursor, limit=form.limit)
+    return page(call.request, "items", comparison=own, outcomes=outcomes, form=form, shows=SHOWS)
 
 
 @router.get("/comparisons/{comparison_id}/items/{position}")
 async def item(call: Reader, comparison_id: str, position: int, form: Annotated[ItemForm, Query()]) -> Response:
-    """One item; what the filters made of its answers where it is asked for."""
+    """Show an item; what the filters made of its answers where it is asked for."""
     job = partial(_item, call, comparison_id, position, form)
     return await (call.slowly(job) if form.extract else run_in_threadpool(job))
 
 
 def _item(call: Call, comparison_id: str, position: int, form: ItemForm) -> Response:
     context, words = call.context, words_of(call.request)
-    found = comparison_of(context, comparison_id)
-    item, stored, scores = context.store.pair(found.id, position)
-    answers = {(one.arm, one.choice, one.repeat): one for one in stored}
+    own = comparison_of(context, comparison_id)
+    item, stored, scores = context.store.pair(comparison_id, position)
+    answers = {(answer.arm, answer.choice, answer.repeat): answer for answer in stored}
     is_generation = item.kind is RequestKind.GENERATION
     extracted, trouble = None, None
     if is_generation and form.extract:
         try:
-            extracted = item_page.extracted_lines(context, found, item, answers, words)
-        except (StillLoading, TooManyRequests):
-            pass  # the page asks again
+            extracted = item_page.extracted_lines(context, own, item, answers, words)
         except QualabError as error:
             trouble = words.notice(error.code, error.message, error.hint, values=error.details)
     return page(
         call.request,
         "item",
-        comparison=found,
+        comparison=own,
         item=item,
         form=form,
         is_generation=is_generation,
         prompt=item_page.messages(item.prompts[0]) if item.prompts else (),
         document=json.dumps(item.doc, ensure_ascii=False, indent=2) if item.doc else "",
-        pairs=list(item_page.pairs(found, answers, words)) if is_generation else (),
-        choices=() if is_generation else list(item_page.choice_lines(item, found, answers)),
+        pairs=list(item_page.pairs(own, answers, words)) if is_generation else (),
+        choices=() if is_generation else list(item_page.choice_lines(item, own, answers)),
         extracted=extracted,
         trouble=trouble,
-        scores=list(item_page.score_lines(item, found, scores)),
-        commands=list(item_page.commands(found, item, words)),
-        previous=neighbour(context, found.id, position, form, is_backward=True),
-        next=neighbour(context, found.id, position, form, is_backward=False),
+        scores=list(item_page.score_lines(item, own, scores)),
+        commands=list(item_page.commands(own, item, words)),
+        previous=neighbour(context, comparison_id, position, form, is_backward=True),
+        next=neighbour(context, comparison_id, position, form, is_backward=False),
     )
 
 
 def neighbour(context: Context, comparison_id: str, position: int, form: ItemForm, *, is_backward: bool) -> int | None:
     """Return the position of the item before or after this one among those that are shown; None where none is."""
     cursor = encode_cursor("items", position, -1 if is_backward else 2**31)  # before or behind all its repeats
-    found = context.store.outcomes(comparison_id, form.filter(), cursor=cursor, limit=1, is_backward=is_backward)
-    return found.entries[0].position if found.entries else None
+    outcomes = context.store.outcomes(comparison_id, form.filter(), cursor=cursor, limit=1, is_backward=is_backward)
+    return outcomes.entries[0].position if outcomes.entries else None
 
 
 # the calculator
 
 
 class PowerForm(Form):
-    """What the calculator is given, in percent."""
+    """Input of the calculator, in percent."""
 
     items: int = Field(1_319, ge=1, le=100_000)
     discordance: float = Field(5.0, ge=0.1, le=50.0)
@@ -421,7 +372,7 @@ class PowerForm(Form):
 
 @router.get("/plan")
 async def plan(call: Reader, form: Annotated[PowerForm, Query()]) -> Response:
-    """The plan calculator."""
+    """Show the plan calculator."""
     shares = {name: getattr(form, name) / 100.0 for name in ("margin", "alpha", "power")}
     rule = DecisionRule(objective=form.objective, **shares)
     job = partial(
@@ -442,31 +393,20 @@ def power_figures(
     `discordance` and the expected `missing_share` of each arm's answers are fractions. Raises InvalidValue.
     """
     missing, is_loss_alone, n = Missing(share=missing_share), is_one_sided(rule), count(items)
-    proves = partial(
-        verdict_power,
-        discordance=discordance,
-        margin=rule.margin,
-        alpha=rule.alpha,
-        is_one_sided=is_loss_alone,
-        missing=missing,
-    )
+    design: dict[str, Any] = {"discordance": discordance, "margin": rule.margin, "alpha": rule.alpha}
+    proves = partial(verdict_power, **design, is_one_sided=is_loss_alone, missing=missing)
     here = proves(n_items=items, is_guarded=True)
     needed = sufficient_items(discordance, rule.power, rule=rule, missing=missing)
     narrowest = narrowest_margin(items, discordance, rule.power, rule=rule, missing=missing)
-    try:
-        loss = mde_beyond_noise(n_items=items, noise=discordance, alpha=rule.alpha, power=rule.power)
-    except InsufficientData:
-        loss = None
+    loss = if_any(lambda: mde_beyond_noise(n_items=items, noise=discordance, alpha=rule.alpha, power=rule.power))
     units, none = words.report.units, words("no margin")
-    facts = (
-        Fact(label=words("power here", n=n), text=units(share(here))),
-        Fact(
-            label=words("items needed"),
-            text=words("more than", n=count(MAX_ITEMS)) if needed is None else count(needed),
-        ),
-        Fact(label=words("narrowest margin", n=n), text=none if narrowest is None else units(proven(narrowest))),
-        Fact(label=words("smallest loss", n=n), text=none if loss is None else units(proven(loss))),
-    )
+    figures = {
+        "power here": units(share(here)),
+        "items needed": words("more than", n=count(MAX_ITEMS)) if needed is None else count(needed),
+        "narrowest margin": none if narrowest is None else units(proven(narrowest)),
+        "smallest loss": none if loss is None else units(proven(loss)),
+    }
+    facts = tuple(Fact(label=words(key, n=n), text=text) for key, text in figures.items())
     most = max(2 * items, round(1.25 * needed) if needed else 0, N_POINTS)
     places = sorted({round(most * place / N_POINTS) for place in range(1, N_POINTS + 1)} | {items})
     aim, reached = units(percent(rule.power)), units(share(here))
@@ -492,14 +432,13 @@ def power_figures(
 
 @router.get("/static/{name}")
 async def static(request: Request, name: str) -> Response:
-    """What pages load."""
-    found = await run_in_threadpool(static_file, name)
-    if found is None:
+    """Return a file that pages load."""
+    file = await run_in_threadpool(static_file, name)
+    if file is None:
         raise HTTPException(404, "There is no such file")
-    return tagged(request, found[0], media_type=found[1])
+    return tagged(request, file[0], media_type=file[1])
 
 
-FORM_TYPE = "application/x-www-form-urlencoded"
 MOST_FIELDS = 10
 
 
@@ -512,9 +451,6 @@ def form(request: Request) -> Response:
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
     """Keep a valid token in a cookie. Pages of other sites are refused by the middleware."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != FORM_TYPE:
-        raise HTTPException(415, f"The body's type must be {FORM_TYPE}")
     try:
         fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=MOST_FIELDS)
     except ValueError:
@@ -522,7 +458,7 @@ async def sign_in(request: Request) -> Response:
     next_path, token = safe_path(fields.get("next", ["/"])[0]), fields.get("token", [""])[0].strip()
     state: State = request.app.state.qualab
     try:
-        (await state.authenticator.caller(token, is_local=False)).check(Scope.READ)
+        await state.authenticator.token(token, is_local=False)
     except Unauthenticated:
         state.failures.take(address_of(request))
         return page(request, "signin", status=401, next_path=next_path, is_wrong=True)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic_core import PydanticCustomError
 from starlette.responses import StreamingResponse
 
 from qualab import bootstrap
@@ -24,60 +23,21 @@ from qualab.model.items import Change, JsonObject, Outcome, OutcomeFilter
 from qualab.model.names import ArmName, ComparisonStatus, Language, ReportFormat, Verdict
 from qualab.model.plan import PinFound
 from qualab.model.ports import ComparisonFilter
-from qualab.model.registry import (
-    AuditEntry,
-    ComparisonSummary,
-    ListOrder,
-    MetricsSummary,
-    Page,
-    VerdictSummary,
-)
+from qualab.model.registry import AuditEntry, ComparisonSummary, ListOrder, Page
 from qualab.model.wording import storable_text
 from qualab.report.model import report_model
 from qualab.run.prepare import FrozenPlan, to_document
 from qualab.run.sign import sign_off
 from qualab.run.verify import Verification, verify
 from qualab.service import reading, requests
-from qualab.service.api.answers import TAG, answer, changed, encoded, etag_of, tagged
-from qualab.service.api.openapi import (
-    BODY,
-    EXPERIMENT,
-    HEADERS,
-    PLAN_REQUEST,
-    answers,
-    body,
-    problems,
-    shows,
-)
+from qualab.service.api.answers import TAG, answer, encoded, etag_of, tagged
+from qualab.service.api.openapi import BODY, ETAG, EXPERIMENT, PLAN_REQUEST, answers, body, problems, shows
 from qualab.service.api.state import Admin, Body, BodyOrNothing, Call, Reader, Runner
-from qualab.service.context import Context, validated
+from qualab.service.context import validated
 
 router = APIRouter(prefix="/v1")
 COMPARISON = "/comparisons/{comparison_id}"
-T = TypeVar("T")
 IfMatch = Annotated[str | None, Header(description="The ETag of what was read: a change of anything newer is refused")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonOut(ComparisonSummary):
-    """A comparison with the request that it came from."""
-
-    has_ended: bool
-    experiment: JsonObject | None
-    """What the service was asked for; None for a comparison that was started at a command line."""
-
-    @classmethod
-    def of(cls, context: Context, summary: ComparisonSummary) -> ComparisonOut:
-        """Join a summary with its request."""
-        values = {one.name: getattr(summary, one.name) for one in fields(ComparisonSummary)}
-        return cls(**values, has_ended=summary.status.has_ended, experiment=context.store.request(summary.id))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entries(Generic[T]):
-    """A list without pages, the oldest entry first."""
-
-    entries: tuple[T, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +50,6 @@ class PlanDocument:
     plan: JsonObject
 
 
-def _known_status(text: object) -> object:
-    if text not in tuple(ComparisonStatus):
-        raise PydanticCustomError("enum", "must be one of {expected}", {"expected": ", ".join(ComparisonStatus)})
-    return text
-
-
-Status = Annotated[ComparisonStatus, BeforeValidator(_known_status)]
-Sort = Literal["-created", "label", "verdict"]
 Text = Annotated[str, BeforeValidator(lambda text: storable_text(text) if isinstance(text, str) else text)]
 Length = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -114,13 +66,16 @@ class PageQuery(BaseModel):
 class ComparisonQuery(PageQuery):
     """Filters of the list of comparisons."""
 
-    status: Status | None = Field(None, description="As queued, running, finished")
+    status: ComparisonStatus | None = Field(None, description="As queued, running, finished")
     verdict: Verdict | None = None
     model: Text | None = None
     label: Text | None = None
     since: AwareDatetime | None = Field(None, description="Created at or after")
     until: AwareDatetime | None = Field(None, description="Created before")
-    sort: Sort = Field("-created", description="Newest first, or by label or verdict")
+    sort: ListOrder = Field(ListOrder.NEWEST, description="Newest first, or by label or verdict")
+
+    def filter(self) -> ComparisonFilter:
+        return ComparisonFilter(**self.model_dump(exclude={"sort", "cursor"}))
 
 
 class ItemQuery(PageQuery):
@@ -133,6 +88,9 @@ class ItemQuery(PageQuery):
     different_text: bool | None = Field(None, description="Whether both answered, and not the same")
     min_length: Length | None = Field(None, description="Characters of the longer answer")
     max_length: Length | None = None
+
+    def filter(self) -> OutcomeFilter:
+        return OutcomeFilter(**self.model_dump(include=set(OutcomeFilter.__dataclass_fields__)))
 
 
 class ResumeRequest(BaseModel):
@@ -161,28 +119,21 @@ class PreflightDetail:
     differences: tuple[Difference, ...]
     pins: tuple[PinFound, ...]
     error: Mapping[str, str]
-    """What stopped the comparison there, or later; empty otherwise."""
 
 
 # from a request to its end
 
 
-@router.get(COMPARISON + "/verdict", tags=["comparisons"], **shows(VerdictSummary, 404))
+@router.get(COMPARISON + "/verdict", tags=["comparisons"], **shows(ComparisonSummary, 404))
 def verdict(call: Reader, comparison_id: str) -> Response:
-    """The verdict, small enough to poll."""
-    return answer(call.request, call.context.store.verdict(comparison_id))
+    """Read a comparison without its request, small enough to poll."""
+    return answer(call.request, call.context.store.summary(comparison_id))
 
 
 @router.post(
     "/comparisons",
     tags=["comparisons"],
-    **answers(
-        ComparisonOut,
-        "Queued, or what the same Idempotency-Key has queued before",
-        *BODY,
-        status=202,
-        headers=("Location", "ETag"),
-    ),
+    **answers(ComparisonSummary, "Queued, or queued before with the same Idempotency-Key", *BODY, status=202),
     **body("Experiment", EXPERIMENT),
 )
 async def create(
@@ -194,7 +145,7 @@ async def create(
 
     def job() -> Response:
         created = requests.submit(call.context, document, by=call.by, key=idempotency_key)
-        return changed(_comparison(call, created), 202, Location=f"/v1/comparisons/{created}")
+        return answer(call.request, _comparison(call, created), 202, Location=f"/v1/comparisons/{created}")
 
     return await call.slowly(job)
 
@@ -202,13 +153,12 @@ async def create(
 @router.get("/comparisons", tags=["comparisons"], **shows(Page[ComparisonSummary]))
 def list_comparisons(call: Reader, query: Annotated[ComparisonQuery, Query()]) -> Response:
     """List comparisons; newest first among equals."""
-    wanted = ComparisonFilter(**query.model_dump(exclude={"sort", "cursor"}))
-    return answer(call.request, call.context.store.page(wanted, order=ListOrder(query.sort), cursor=query.cursor))
+    return answer(call.request, call.context.store.page(query.filter(), order=query.sort, cursor=query.cursor))
 
 
-@router.get(COMPARISON, tags=["comparisons"], **shows(ComparisonOut, 404))
+@router.get(COMPARISON, tags=["comparisons"], **shows(ComparisonSummary, 404))
 def read(call: Reader, comparison_id: str) -> Response:
-    """One comparison, with the request that it came from."""
+    """Read a comparison with the request that it came from."""
     return answer(call.request, _comparison(call, comparison_id))
 
 
@@ -220,41 +170,45 @@ def read(call: Reader, comparison_id: str) -> Response:
 )
 def delete(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Response:
     """Delete a comparison and everything of it. What is under way is cancelled first; what is signed off stays."""
-    requests.delete(call.context, comparison_id, by=call.by, seen=_seen(call, comparison_id, if_match))
+    summary, context = _matching(call, comparison_id, if_match), call.context
+    context.store.delete(
+        comparison_id,
+        entry=call.by.entry("comparison.delete", comparison_id),
+        stale_after_s=context.services.pulse.stale_after_s,
+        version=None if if_match in (None, "*") else summary.version,
+    )
     return Response(status_code=204)
 
 
-@router.post(COMPARISON + "/cancel", tags=["comparisons"], **answers(ComparisonOut, "Cancelled", 404, 409, 412))
+@router.post(COMPARISON + "/cancel", tags=["comparisons"], **answers(ComparisonSummary, "Cancelled", 404, 409, 412))
 def cancel(call: Runner, comparison_id: str, if_match: IfMatch = None) -> Response:
     """Cancel what is queued or running. Everything answered stays, and it can be resumed."""
-    requests.cancel(call.context, comparison_id, by=call.by, seen=_seen(call, comparison_id, if_match))
-    return changed(_comparison(call, comparison_id))
+    requests.cancel(call.context, _matching(call, comparison_id, if_match), by=call.by)
+    return answer(call.request, _comparison(call, comparison_id))
 
 
 @router.post(
     COMPARISON + "/resume",
     tags=["comparisons"],
-    **answers(ComparisonOut, "Queued again", *BODY, 404, 409, 412, status=202),
-    **body("ResumeRequest", {"retry_failed": True}, required=False),
+    **answers(ComparisonSummary, "Queued again", *BODY, 404, 409, 412, status=202),
+    **body(ResumeRequest, {"retry_failed": True}, required=False),
 )
 def resume(call: Runner, comparison_id: str, document: BodyOrNothing, if_match: IfMatch = None) -> Response:
     """Resume what was cancelled, stopped or failed; only what is missing is asked."""
-    how = validated(ResumeRequest, document)
-    seen = _seen(call, comparison_id, if_match)
-    requests.resume(call.context, comparison_id, by=call.by, retry_failed=how.retry_failed, seen=seen)
-    return changed(_comparison(call, comparison_id), 202)
+    how, summary = validated(ResumeRequest, document), _matching(call, comparison_id, if_match)
+    requests.resume(call.context, summary, by=call.by, retry_failed=how.retry_failed)
+    return answer(call.request, _comparison(call, comparison_id), 202)
 
 
-def _comparison(call: Call, comparison_id: str) -> ComparisonOut:
-    return ComparisonOut.of(call.context, call.context.store.summary(comparison_id))
+def _comparison(call: Call, comparison_id: str) -> ComparisonSummary:
+    store = call.context.store
+    return replace(store.summary(comparison_id), experiment=store.request(comparison_id))
 
 
-def _seen(call: Call, comparison_id: str, if_match: str | None) -> ComparisonSummary | None:
-    """The comparison that If-Match stands for; None where any will do. Raises VersionConflict."""
-    if if_match is None or if_match.strip() == "*":
-        return None
-    summary = call.context.store.summary(comparison_id)
-    if etag_of(encoded(ComparisonOut.of(call.context, summary))) not in TAG.findall(if_match):
+def _matching(call: Call, comparison_id: str, if_match: str | None) -> ComparisonSummary:
+    """Read what is to be changed. Raises VersionConflict where it is not what If-Match stands for."""
+    summary = _comparison(call, comparison_id)
+    if if_match not in (None, "*") and etag_of(encoded(summary)) not in TAG.findall(if_match or ""):
         raise VersionConflict(
             f"Comparison {comparison_id} has changed since it was read",
             hint="Read it again, and send its ETag in If-Match",
@@ -265,37 +219,38 @@ def _seen(call: Call, comparison_id: str, if_match: str | None) -> ComparisonSum
 # what came of it
 
 
-@router.get(COMPARISON + "/metrics", tags=["comparisons"], **shows(MetricsSummary, 404, 409))
+@router.get(COMPARISON + "/metrics", tags=["comparisons"], **shows(Analysis, 404, 409))
 def metrics(call: Reader, comparison_id: str) -> Response:
-    """The result table with the verdict's reasons and caveats."""
-    return answer(call.request, MetricsSummary.of(reading.analysis_of(call.context, comparison_id)))
+    """Read the analysis under the comparison's own plan: the verdict with its reasons and caveats, a row per metric."""
+    return answer(call.request, reading.analysis_of(call.context, comparison_id))
 
 
 @router.get(COMPARISON + "/preflight", tags=["comparisons"], **shows(PreflightDetail, 404))
 def preflight(call: Reader, comparison_id: str) -> Response:
-    """What both engines reported, where they differ, and what was pinned."""
+    """Read what both engines reported, where they differ, and what was pinned."""
     store = call.context.store
-    error, seen = store.summary(comparison_id).error, store.observations(comparison_id)
-    engines = engines_seen(seen)
+    error, observations = store.summary(comparison_id).error, store.observations(comparison_id)
+    engines = engines_seen(observations)
     both = [engines[arm] for arm in ArmName if arm in engines]
-    found = tuple(differences(*both)) if len(both) == len(ArmName) else ()
-    return answer(call.request, PreflightDetail(engines=engines, differences=found, pins=pins_seen(seen), error=error))
+    differ = tuple(differences(*both)) if len(both) == len(ArmName) else ()
+    pins = pins_seen(observations)
+    return answer(call.request, PreflightDetail(engines=engines, differences=differ, pins=pins, error=error))
 
 
 @router.get(COMPARISON + "/acceptance", tags=["comparisons"], **shows(Treatment, 404, 409))
 def acceptance(call: Reader, comparison_id: str) -> Response:
-    """What the drafter did, task by task."""
-    found = reading.analysis_of(call.context, comparison_id).treatment
-    if found is None:
+    """Read what the drafter did, task by task."""
+    treatment = reading.analysis_of(call.context, comparison_id).treatment
+    if treatment is None:
         raise NotYet(f"The analysis of {comparison_id} did not look into engines", hint="Analyse it again")
-    return answer(call.request, found)
+    return answer(call.request, treatment)
 
 
 @router.get(COMPARISON + "/plan", tags=["comparisons"], **shows(PlanDocument, 404, 409))
 def plan(call: Reader, comparison_id: str) -> Response:
-    """The plan, frozen before the first request."""
-    found = reading.comparison_of(call.context, comparison_id)
-    frozen = FrozenPlan(plan=found.plan, plan_hash=found.plan_hash, frozen_at=found.created_at, settings={})
+    """Read the plan, frozen before the first request."""
+    own = reading.comparison_of(call.context, comparison_id)
+    frozen = FrozenPlan(plan=own.plan, plan_hash=own.plan_hash, frozen_at=own.created_at, settings={})
     document = to_document(frozen, {})
     return answer(call.request, {name: document[name] for name in PlanDocument.__dataclass_fields__})
 
@@ -327,17 +282,16 @@ async def events(
 
 @router.get(COMPARISON + "/items", tags=["items"], **shows(Page[Outcome], 404, 409))
 def items(call: Reader, comparison_id: str, query: Annotated[ItemQuery, Query()]) -> Response:
-    """The items in order of position, as scored: both arms' scores, and whether the texts differ."""
-    wanted = OutcomeFilter(**query.model_dump(exclude={"limit", "cursor"}))
-    page = reading.outcomes_of(call.context, comparison_id, wanted, cursor=query.cursor, limit=query.limit)
+    """List the items in order of position: both arms' scores, and whether the texts differ."""
+    page = reading.outcomes_of(call.context, comparison_id, query.filter(), cursor=query.cursor, limit=query.limit)
     return answer(call.request, page)
 
 
 @router.get(COMPARISON + "/items/{position}", tags=["items"], **shows(reading.ItemDetail, 404, 409))
 def item(call: Reader, comparison_id: str, position: int) -> Response:
-    """One item with the requests as they were sent, both arms' answers, and their scores."""
-    found = plain(reading.item_of(call.context, comparison_id, position))
-    return tagged(call.request, orjson.dumps(found))  # what looks like a reason in a document stays as it is
+    """Read an item with the requests as they were sent, both arms' answers, and their scores."""
+    detail = plain(reading.item_of(call.context, comparison_id, position))
+    return tagged(call.request, orjson.dumps(detail))  # what looks like a reason in a document stays as it is
 
 
 # analyses and reports
@@ -346,31 +300,32 @@ def item(call: Reader, comparison_id: str, position: int) -> Response:
 @router.post(
     COMPARISON + "/analyses",
     tags=["analyses"],
-    **answers(requests.NewAnalysis, "Analysed again", *BODY, 404, 409, status=201, headers=("Location", "ETag")),
+    **answers(requests.NewAnalysis, "Analysed again", *BODY, 404, 409, status=201),
     **body("Rule", {"margin": 0.03}, required=False),
 )
 async def analyse(call: Runner, comparison_id: str, document: BodyOrNothing) -> Response:
     """Analyse the stored answers again; with another rule than the plan's it is marked as made after the data."""
 
     def job() -> Response:
-        found = requests.analyse_again(call.context, comparison_id, document, by=call.by)
-        return changed(found, 201, Location=f"/v1/comparisons/{comparison_id}/analyses/{found.name.plan_hash}")
+        again = requests.analyse_again(call.context, comparison_id, document, by=call.by)
+        location = f"/v1/comparisons/{comparison_id}/analyses/{again.name.plan_hash}"
+        return answer(call.request, again, 201, Location=location)
 
     return await call.slowly(job)
 
 
-@router.get(COMPARISON + "/analyses", tags=["analyses"], **shows(Entries[requests.AnalysisSummary], 404, 409))
+@router.get(COMPARISON + "/analyses", tags=["analyses"], **shows(Page[requests.AnalysisSummary], 404, 409))
 def analyses(call: Reader, comparison_id: str) -> Response:
-    """The stored analyses, the oldest first."""
+    """List the stored analyses, the oldest first."""
     comparison, store = reading.comparison_of(call.context, comparison_id), call.context.store
-    kept = (store.analysis(comparison.id, plan_hash=one) for one in store.plan_hashes(comparison.id))
-    found = tuple(requests.AnalysisSummary.of(one, comparison) for one in kept if one is not None)
-    return answer(call.request, Entries(entries=found))
+    stored = (store.analysis(comparison.id, plan_hash=name) for name in store.plan_hashes(comparison.id))
+    entries = tuple(requests.summary_of(analysis, comparison) for analysis in stored if analysis is not None)
+    return answer(call.request, Page(entries=entries, next_cursor=None))
 
 
 @router.get(COMPARISON + "/analyses/{plan_hash}", tags=["analyses"], **shows(Analysis, 404, 409))
 def analysis(call: Reader, comparison_id: str, plan_hash: str) -> Response:
-    """One analysis, whole."""
+    """Read one analysis, whole."""
     return answer(call.request, reading.analysis_of(call.context, comparison_id, plan_hash=plan_hash))
 
 
@@ -394,9 +349,9 @@ SANDBOX = (
         200: {
             "description": "The file",
             "content": {media_type.partition(";")[0]: {} for media_type in REPORT_TYPES.values()},
-            "headers": {"ETag": HEADERS["ETag"]},
+            "headers": ETAG,
         },
-        304: {"description": "The client has it", "headers": {"ETag": HEADERS["ETag"]}},
+        304: {"headers": ETAG},
     },
     tags=["comparisons"],
 )
@@ -406,11 +361,11 @@ async def report(
     report_format: Annotated[ReportFormat, Query(alias="format")] = ReportFormat.PDF,
     lang: Language = Language.ENGLISH,
 ) -> Response:
-    """The report of an analysed comparison, as `qualab report` writes it."""
+    """Draw the report of an analysed comparison, as `qualab report` writes it."""
 
     def job() -> bytes:
-        found = reading.analysis_of(call.context, comparison_id)
-        model = report_model(call.context.store, found.comparison_id, lang)
+        reading.analysis_of(call.context, comparison_id)  # raises where there is none yet
+        model = report_model(call.context.store, comparison_id, lang)
         return bootstrap.renderer(report_format)(model)
 
     headers = {
@@ -427,22 +382,21 @@ async def report(
     COMPARISON + "/signoffs",
     tags=["sign-off"],
     **answers(SignOff, "Signed off", *BODY, 404, 409, status=201),
-    **body("SignOffRequest", {"signed_by": "Kim Minji", "note": "release 12"}),
+    **body(SignOffRequest, {"signed_by": "Kim Minji", "note": "release 12"}),
 )
 def sign(call: Admin, comparison_id: str, document: Body) -> Response:
     """Accept the verdict. Refused where something stands in the way, unless `override` gives a reason."""
-    given = validated(SignOffRequest, document).model_dump()
-    comparison, store = reading.comparison_of(call.context, comparison_id), call.context.store
-    by = call.by
-    signed = sign_off(store, comparison.id, who=by.who, at=by.at, details=by.details, **given)
-    return changed(signed, 201)
+    given, by = validated(SignOffRequest, document).model_dump(), call.by
+    reading.comparison_of(call.context, comparison_id)  # a beginning of its id is none
+    signed = sign_off(call.context.store, comparison_id, who=by.who, at=by.at, details=by.details, **given)
+    return answer(call.request, signed, 201)
 
 
-@router.get(COMPARISON + "/signoffs", tags=["sign-off"], **shows(Entries[SignOff], 404, 409))
+@router.get(COMPARISON + "/signoffs", tags=["sign-off"], **shows(Page[SignOff], 404, 409))
 def signoffs(call: Reader, comparison_id: str) -> Response:
-    """Who accepted which verdict, the oldest first."""
-    found = reading.comparison_of(call.context, comparison_id)
-    return answer(call.request, Entries(entries=tuple(call.context.store.signoffs(found.id))))
+    """List who accepted which verdict, the oldest first."""
+    reading.comparison_of(call.context, comparison_id)
+    return answer(call.request, Page(entries=tuple(call.context.store.signoffs(comparison_id)), next_cursor=None))
 
 
 @router.post(COMPARISON + "/verification", tags=["sign-off"], **answers(Verification, "What was checked", 404, 409))
@@ -450,10 +404,10 @@ async def verification(call: Admin, comparison_id: str) -> Response:
     """Recompute hashes, scores and the analysis from what is stored, and tell whether anything was altered."""
 
     def job() -> Verification:
-        found = reading.comparison_of(call.context, comparison_id)
-        return verify(call.context.services, found.id)
+        reading.comparison_of(call.context, comparison_id)
+        return verify(call.context.services, comparison_id)
 
-    return changed(await call.slowly(job))
+    return answer(call.request, await call.slowly(job))
 
 
 @router.post(
@@ -463,13 +417,13 @@ async def verification(call: Admin, comparison_id: str) -> Response:
     **body("PlanRequest", PLAN_REQUEST),
 )
 async def compute_plan(call: Reader, document: Body) -> Response:
-    """Power, provable margins, and the items that the margins need. Nothing is stored, and no endpoint is asked."""
+    """Compute power, provable margins and the items needed. Nothing is stored, and no endpoint is asked."""
 
-    job = partial(requests.compute_plan, call.context, document, caller=call.caller)
+    job = partial(requests.compute_plan, call.context, document, caller=call.by.caller)
     return answer(call.request, await call.slowly(job))
 
 
 @router.get("/audit", tags=["audit"], **shows(Page[AuditEntry]))
 def audit(call: Admin, query: Annotated[PageQuery, Query()]) -> Response:
-    """Every change, newest first."""
+    """List every change, newest first."""
     return answer(call.request, call.context.store.audit(cursor=query.cursor, limit=query.limit))

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import orjson
 import uvicorn
 from fastapi import FastAPI
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -34,8 +35,9 @@ KEEP_ALIVE_S = 30
 class Server(uvicorn.Server):
     """Serve, once it is run, until SIGINT or SIGTERM."""
 
-    def __init__(self, app: FastAPI, settings: ServiceSettings, *, started: Callable[[str], None]) -> None:
+    def __init__(self, app: FastAPI, *, started: Callable[[str], None]) -> None:
         """`started` is told the address."""
+        settings: ServiceSettings = app.state.qualab.context.settings
         config = uvicorn.Config(
             app,
             host=settings.host,
@@ -84,13 +86,12 @@ access = logging.getLogger("qualab.access")
 class RequestMiddleware:
     """Check, count and log every request; answer with a problem whatever goes wrong below."""
 
-    def __init__(
-        self, app: ASGIApp, *, settings: ServiceSettings, observe: Callable[[str, str, int, float], None]
-    ) -> None:
-        """`observe` is told method, route, status and seconds of every request."""
+    def __init__(self, app: ASGIApp, *, settings: ServiceSettings, registry: CollectorRegistry) -> None:
         self._app = app
         self._settings = settings
-        self._observe = observe
+        labels = ("method", "route", "status")
+        self._total = Counter("qualab_http_requests", "Requests answered", labels, registry=registry)
+        self._times = Histogram("qualab_http_request_seconds", "Time to answer", ("route",), registry=registry)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -134,7 +135,9 @@ class RequestMiddleware:
                 await (await answer_problem(Request(app_scope), error))(app_scope, receive, reply)
         finally:
             seconds = time.perf_counter() - began
-            self._observe(scope["method"], getattr(app_scope.get("route"), "path", "(none)"), status, seconds)
+            route = getattr(app_scope.get("route"), "path", "(none)")
+            self._total.labels(scope["method"], route, str(status)).inc()
+            self._times.labels(route).observe(seconds)
             if access.isEnabledFor(logging.INFO):
                 extra = {"request_id": request_id, "method": scope["method"], "path": scope["path"], "status": status}
                 access.info("request", extra={**extra, "duration_ms": round(seconds * 1e3, 2)})
@@ -168,7 +171,6 @@ class JsonLines(logging.Formatter):
     """One JSON object a record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format the record's text, where it comes from, and what was given with it."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -182,7 +184,7 @@ class JsonLines(logging.Formatter):
 
 
 def begin_logging() -> None:
-    """From warnings on; what the service itself says, and requests, from information on."""
+    """Log warnings, and from information on what the service and its requests say."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # not shown, so not looked up

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from ipaddress import ip_address
 from typing import Annotated, TypeVar
 from weakref import WeakValueDictionary
@@ -18,31 +18,29 @@ from anyio import CapacityLimiter, Semaphore, to_thread
 from fastapi import Depends, Request, Security
 from fastapi.security import SecurityScopes
 from fastapi.sse import EventSourceResponse, format_sse_event
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from qualab.errors import ComparisonNotFound, InvalidValue, StoreError, TooManyRequests, Unauthenticated
+from qualab.errors import Forbidden, InvalidValue, TooManyRequests, Unauthenticated
 from qualab.model.items import JsonObject
-from qualab.model.registry import Scope
-from qualab.service.access import Actor, Authenticator, Caller, RateLimit
+from qualab.model.registry import Scope, Token, not_found
+from qualab.service.access import Actor, Authenticator, RateLimit
 from qualab.service.api.answers import encoded
 from qualab.service.context import LONGEST_NAME, Context
-from qualab.service.reading import Follower, Progress
+from qualab.service.reading import Follower
 from qualab.service.settings import ServiceSettings
 
 T = TypeVar("T")
-log = logging.getLogger("qualab.service.api")
+MAX_FOLLOWED = 256
+"""Comparisons whose progress is cached."""
 
 
 class EventStreams:
     """Progress as server-sent events to many clients; each comparison is read once an interval, whoever follows it."""
 
-    def __init__(self, follower: Callable[[str], Follower], settings: ServiceSettings) -> None:
-        self.follower = follower
-        """Of a comparison that somebody follows."""
-        self._settings = settings
-        self._feeds: WeakValueDictionary[str, _Feed] = WeakValueDictionary()
+    def __init__(self, context: Context) -> None:
+        self.follower = lru_cache(MAX_FOLLOWED)(partial(Follower, context))
+        self._settings = context.settings
         self._is_closed = False
         self.n_clients = 0
 
@@ -54,26 +52,25 @@ class EventStreams:
         if self.n_clients >= self._settings.max_streams:
             message = f"{self._settings.max_streams} clients follow events already"
             raise TooManyRequests(message, hint="Ask for the verdict instead")
-        feed = self._feeds.get(comparison_id)
-        if feed is None:
-            feed = self._feeds[comparison_id] = _Feed(self.follower(comparison_id), interval_s=self._settings.poll_s)
-        progress = await feed.latest()
-        if progress and progress.has_ended and progress.mark == last_event_id:  # otherwise an EventSource asks for ever
+        follower = self.follower(comparison_id)
+        progress = await follower.latest()
+        if progress is None:
+            raise not_found(comparison_id)
+        if progress.has_ended and progress.mark == last_event_id:  # otherwise an EventSource asks for ever
             return Response(status_code=204)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return EventSourceResponse(self._messages(feed, last_event_id), headers=headers)
+        return EventSourceResponse(self._messages(follower, last_event_id), headers=headers)
 
     def close(self) -> None:
-        """End every stream: the server is about to stop."""
         self._is_closed = True
 
-    async def _messages(self, feed: _Feed, seen: str) -> AsyncIterator[bytes]:
+    async def _messages(self, follower: Follower, seen: str) -> AsyncIterator[bytes]:
         self.n_clients += 1
         try:
             yield format_sse_event(retry=2_000)
             sent_at_s = time.monotonic()
             while not self._is_closed:
-                progress = await feed.latest()
+                progress = await follower.latest()
                 if progress is None:
                     yield format_sse_event(event="end", data_str="{}")
                     return
@@ -91,38 +88,11 @@ class EventStreams:
             self.n_clients -= 1
 
 
-class _Feed:
-    """Progress of one comparison, read at most once an interval."""
-
-    def __init__(self, follower: Follower, *, interval_s: float) -> None:
-        self._follower = follower
-        self._interval_s = interval_s
-        self._lock = asyncio.Lock()
-        self._read_at_s = float("-inf")
-        self._progress: Progress | None = None
-
-    async def latest(self) -> Progress | None:
-        """Return the progress; None once the comparison is deleted. Raises ComparisonNotFound where it never was."""
-        async with self._lock:
-            if time.monotonic() - self._read_at_s >= self._interval_s:
-                try:
-                    self._progress = await run_in_threadpool(self._follower.look)
-                except (ComparisonNotFound, StoreError) as error:
-                    if self._progress is None:
-                        raise
-                    if isinstance(error, ComparisonNotFound):
-                        self._progress = None
-                    else:  # the database may come back
-                        log.warning("progress: %s", error.message)
-                self._read_at_s = time.monotonic()
-        return self._progress
-
-
 FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 """Headers of proxies: what comes through one does not come from this machine."""
 COOKIE = "qualab_token"
 """Holds the token of a person who has signed in. Other sites' pages do not send it, and scripts do not see it."""
-HEAVY_OF_A_CALLER = 2
+HEAVY_AT_ONCE, HEAVY_OF_A_CALLER = 8, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,18 +100,16 @@ class State:
     """Made once for an app."""
 
     context: Context
-    settings: ServiceSettings
     authenticator: Authenticator
     limit: RateLimit
-    failures: RateLimit
-    """Of callers that are not recognized, by address."""
     events: EventStreams
     schema: Callable[[], tuple[str | None, str]]
     """The database's schema, and this version's."""
-    heavy: CapacityLimiter
+    failures: RateLimit = field(default_factory=lambda: RateLimit(rate=1.0, burst=30))
+    """Tries without a valid token, by address."""
+    heavy: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(HEAVY_AT_ONCE))
     """Thread limit for slow jobs, so that they cannot starve fast requests."""
-    heavy_by_caller: WeakValueDictionary[str, Semaphore]
-    """The same for the slow jobs of one caller."""
+    heavy_by_caller: WeakValueDictionary[str, Semaphore] = field(default_factory=WeakValueDictionary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +118,7 @@ class Call:
 
     request: Request
     state: State
-    caller: Caller
+    token: Token
 
     @property
     def context(self) -> Context:
@@ -158,15 +126,14 @@ class Call:
 
     @property
     def by(self) -> Actor:
-        """Return who asks, for the audit log."""
         details = {"request_id": str(self.request.scope["qualab.request_id"])}
-        if self.caller.token_id:
-            details["token"] = self.caller.token_id
-        return Actor(who=self.caller.name, at=self.context.services.clock.now(), details=details)
+        if self.token.id:
+            details["token"] = self.token.id
+        return Actor(who=self.token.name, at=self.context.services.clock.now(), details=details)
 
     async def slowly(self, job: Callable[[], T]) -> T:
         """Run a slow job in a thread: few at once, and fewer of one caller, so that others have their turn."""
-        name = self.caller.token_id or address_of(self.request)
+        name = self.token.id or address_of(self.request)
         own = self.state.heavy_by_caller.setdefault(name, Semaphore(HEAVY_OF_A_CALLER))
         async with own:  # forgotten with its last request
             return await to_thread.run_sync(job, limiter=self.state.heavy)
@@ -180,28 +147,32 @@ def address_of(request: Request) -> str:
 async def recognize(request: Request, scopes: SecurityScopes) -> Call:
     """Recognize the caller. Raises Unauthenticated, Forbidden, TooManyRequests."""
     state: State = request.app.state.qualab
-    caller = None
+    token = None
     header, cookie = request.headers.get("authorization"), request.cookies.get(COOKIE)
     if cookie is not None and header is None and request.method == "GET":
         with suppress(Unauthenticated):  # another service of this machine may have set it
-            caller = await state.authenticator.caller(cookie, is_local=False)
-    if caller is None:
-        kind, _, token = (header or "").partition(" ")
-        presented = None if header is None else token.strip() if kind.lower() == "bearer" else ""
+            token = await state.authenticator.token(cookie, is_local=False)
+    if token is None:
+        kind, _, text = (header or "").partition(" ")
+        presented = None if header is None else text.strip() if kind.lower() == "bearer" else ""
         try:
-            caller = await state.authenticator.caller(presented, is_local=header is None and _is_local(request))
+            token = await state.authenticator.token(presented, is_local=header is None and _is_local(request))
         except Unauthenticated:
             state.failures.take(address_of(request))
             raise
-    state.limit.take(caller.token_id or address_of(request))
-    for scope in scopes.scopes:
-        caller.check(Scope(scope))
-    return Call(request=request, state=state, caller=caller)
+    state.limit.take(token.id or address_of(request))
+    for scope in map(Scope, scopes.scopes):
+        if not token.scope.allows(scope):
+            raise Forbidden(
+                f"This needs the scope {scope}; the token has {token.scope}",
+                hint=f"Create one: qualab token create NAME --scope {scope}",
+            )
+    return Call(request=request, state=state, token=token)
 
 
 def _is_local(request: Request) -> bool:
     """Tell whether the request can only come from a program of this machine."""
-    settings: ServiceSettings = request.app.state.qualab.settings
+    settings: ServiceSettings = request.app.state.qualab.context.settings
     if not settings.is_loopback or any(name in request.headers for name in FORWARDED):
         return False
     try:
@@ -224,18 +195,18 @@ async def json_object(request: Request) -> JsonObject:
     if kind != "application/json":
         raise HTTPException(415, f"The body's type is {kind or 'missing'}, and must be application/json")
     try:
-        found = orjson.loads(await request.body())
+        document = orjson.loads(await request.body())
     except orjson.JSONDecodeError as exc:
         raise HTTPException(400, f"The body is not JSON: {exc.msg} at line {exc.lineno}, column {exc.colno}") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise HTTPException(400, "The body must be a JSON object")
-    level: list[object] = [found]
+    level: list[object] = [document]
     for _ in range(MOST_LEVELS):
         level = [child for value in level for child in _children(value)]
     if level:
         raise HTTPException(400, f"The body is nested more than {MOST_LEVELS} levels deep")
     json.loads(await request.body(), object_pairs_hook=_check_keys)
-    return found
+    return document
 
 
 def _check_keys(pairs: list[tuple[str, object]]) -> None:
