@@ -273,8 +273,8 @@ def simulate_looks(
 
 
 def _rates(discordance: float, difference: float, missing: float) -> list[float]:
-    # of gains and losses; of pairs that one arm lacks, an arm at a time, which may be losses as often as gains, whatever
-    # share is right; of pairs that both lack; of all others
+    # of gains and losses; of pairs that one arm lacks, an arm at a time, as often losses as gains; of pairs that both
+    # lack; of all others
     changed, one_arm = (1.0 - missing) ** 2, missing * (1.0 - missing) / 2.0
     ways = [changed * (discordance + difference) / 2.0, changed * (discordance - difference) / 2.0]
     ways += [*[one_arm] * 4, missing**2]

@@ -278,8 +278,8 @@ def is_guard_counted(n_items: int, discordance: float) -> bool:
 
 
 def _below_all_teeth(goal: _Goal, power: float, guess: float, least: int) -> int:
-    # where the power first reaches its target, less a tooth of the saw: one more discordant item in one direction, about
-    # 1 / √(n ψ) of n wide
+    # where the power first reaches its target, less a tooth of the saw: one more discordant item in one direction,
+    # about 1 / √(n ψ) of n
     low, high = 0, max(2, math.ceil(1.2 * guess))
     while high - low > 1 + low // 64 and high > least:
         middle = (low + high) // 2

@@ -16,7 +16,6 @@ from qualab.stats.difference import mcnemar
 from qualab.stats.equivalence import equivalence
 from qualab.stats.interval import tango
 from qualab.stats.sizing import (
-    McNemarMethod,
     discordance_with_repeats,
     items_needed,
     joint_power,
@@ -44,8 +43,8 @@ def test_power_sums_the_outcomes_that_reject(discordance: float, difference: flo
     design: Any = {"n_items": n_items, "alpha": alpha, "discordance": discordance, "difference": difference}
     assert power_equivalence(**design, margin=margin) == pytest.approx(both, abs=1e-8)
     assert power_equivalence(**design, margin=margin, is_one_sided=True) == pytest.approx(one, abs=1e-8)
-    assert power_mcnemar(**design, method=McNemarMethod.MIDP) == pytest.approx(mid, abs=1e-8)
-    assert power_mcnemar(**design, method=McNemarMethod.EXACT) == pytest.approx(exact, abs=1e-8)
+    assert power_mcnemar(**design, is_midp=True) == pytest.approx(mid, abs=1e-8)
+    assert power_mcnemar(**design) == pytest.approx(exact, abs=1e-8)
 
 
 def test_guarded_power_is_that_of_the_verdict() -> None:
