@@ -261,7 +261,7 @@ class LabelPairs:
 
     @cached_property
     def joined(self) -> JoinedAnswers:
-        return JoinedAnswers.of(self.tasks, [float(len(task.truth)) for task in self.tasks])
+        return JoinedAnswers.of(self.tasks)
 
     def bounds(self, rule: MetricRule, rng: np.random.Generator, *levels: float) -> Bounds:
         alphas = (rule.alpha, *levels)

@@ -42,12 +42,12 @@ from qualab.stats.sizing import (
 )
 
 PLANNING_POWER = 0.8
-"""Of the items needed that go with a test, as in a comparison's analysis."""
+"""Power of the items needed that go with a test, as in a comparison's analysis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedTest:
-    """What the counts of one 0/1 metric say. Accuracies, and what needs them, are None without `both_right`."""
+    """Tests of one 0/1 metric's counts. Accuracies, and what needs them, are None without `both_right`."""
 
     difference: float
     discordance: float
@@ -68,7 +68,7 @@ class PairedTest:
     equivalence_interval: ConfidenceInterval
     """Tango's at 1 − 2 alpha: the one that decides."""
     pvalue_lower: float
-    """Of the score test against −margin."""
+    """Score test against −margin."""
     pvalue_upper: float
     pvalue_equivalence: float
     """The larger one of the two."""
@@ -80,7 +80,7 @@ class PairedTest:
     provable_margin: float
     """1 where these counts prove none."""
     items_needed: int | None
-    """With a power of 0.8; like its range and the next two, None unless INCONCLUSIVE."""
+    """Items for a power of 0.8; like its range and the next two, None unless INCONCLUSIVE."""
     items_needed_range: ItemsRange | None
     items_needed_observed: int | None
     items_needed_observed_range: ItemsRange | None
@@ -156,7 +156,7 @@ def _guarded_power(**design: Any) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Powers:
-    """What a number of items is likely to show at an assumed truth: probabilities."""
+    """Probabilities of what a number of items shows at an assumed truth."""
 
     equivalence: float
     """That both one-sided score tests prove ±margin."""
@@ -165,7 +165,7 @@ class Powers:
     joint: float
     """That so many independent metrics like this one are all proven."""
     power_for_joint: float
-    """What each of them would need for a joint power of 0.8."""
+    """Power that each of them needs for a joint power of 0.8."""
     detection: float
     """That mid-p McNemar finds the assumed difference; with a difference of 0, the rate of false alarms."""
     detection_exact: float
@@ -174,13 +174,7 @@ class Powers:
 
 
 def powers(
-    *,
-    n_items: int,
-    discordance: float,
-    margin: float,
-    difference: float = 0.0,
-    alpha: float = 0.05,
-    n_metrics: int = 5,
+    *, n_items: int, discordance: float, margin: float, difference: float = 0.0, alpha: float = 0.05, n_metrics: int = 5
 ) -> Powers:
     """Compute what `n_items` are likely to show, by enumeration."""
     _check_offered(n_items)
@@ -212,7 +206,7 @@ class SmallestEffects:
     smallest_margin: float | None
     """Proven by the two one-sided score tests, if there is no true difference."""
     mde_unpaired: float | None
-    """Of the unpaired z-test: for comparison with older reports."""
+    """Smallest loss of the unpaired z-test: for comparison with older reports."""
 
 
 def smallest_effects(
@@ -238,14 +232,14 @@ class Size:
     power_guarded: float | None
     """At these items with the exact guard; None above 20,000 items."""
     power_each: float
-    """What each of `n_metrics` independent metrics needs for this joint power."""
+    """Power that each of `n_metrics` independent metrics needs for this joint power."""
     n_items_joint: int
-    """Of each metric for it."""
+    """Items of each metric for it."""
     looks: EarlyLooks | None
     """None where one look, at the end, was asked for."""
     discordance_repeated: float | None
     n_items_repeated: int | None
-    """Of one metric with repeats."""
+    """Items of one metric with repeats."""
     n_items_unpaired: int
     """In each arm, had the items not been paired."""
 

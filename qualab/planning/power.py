@@ -1,4 +1,4 @@
-"""What a number of items can prove: the one calculation behind command line, plan, REST, page and report."""
+"""Power of a number of items: the one calculation behind command line, plan, REST, page and report."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Missing:
     """Answers that are expected to be missing, and how the worst case takes them."""
 
     share: float = 0.0
-    """Of each arm's answers."""
+    """Share of each arm's answers."""
     lost: float | None = None
     """Share of the pairs without an answer that is taken as lost; None takes all."""
 
@@ -54,7 +54,6 @@ class Missing:
         return self.share if self.lost is None else min(self.share, self.lost * pairs)
 
     def worst(self, discordance: float) -> float:
-        """Add the pairs without an answer that the worst case counts as changed."""
         return min(1.0, discordance + self.shift)
 
 
@@ -139,12 +138,7 @@ def _simulated(
 
 
 def sufficient_items(
-    discordance: float,
-    power: float,
-    *,
-    rule: DecisionRule,
-    missing: Missing,
-    clusters_per_item: float | None = None,
+    discordance: float, power: float, *, rule: DecisionRule, missing: Missing, clusters_per_item: float | None = None
 ) -> int | None:
     """Find how many items prove the rule's margin with this power; None beyond MAX_ITEMS.
 

@@ -1,4 +1,4 @@
-"""What a plan's items can prove: assumptions, the figures of each primary metric, and what is said of them."""
+"""Planning of a suite: assumptions, figures of each primary metric, and what the items cannot prove."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Shares = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What the user says beside the experiment."""
+    """Assumptions of the user, beside the experiment."""
 
     discordance: Shares = field(default_factory=dict)
     design_effect: Shares = field(default_factory=dict)
@@ -87,7 +87,7 @@ class PilotMetric:
     discordance: float
     """Mean square of a pair's difference: the share of changed ones where scores are 0 or 1."""
     design_effect: float | None
-    """Of items in clusters, repeats averaged; at least 1. None where fewer than two clusters changed."""
+    """Design effect of clusters, repeats averaged; at least 1. None where fewer than two clusters changed."""
     noise: float | None
     """Variance of the difference within an item, over its repeats; None without repeats."""
     floor: float | None
@@ -96,7 +96,7 @@ class PilotMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pilot:
-    """What planning takes from a stored comparison."""
+    """Measurements of a stored comparison that planning uses."""
 
     id: str
     metrics: Mapping[str, PilotMetric]
@@ -156,8 +156,6 @@ def _pilot_metric(sample: MeanSample, repeats: int, floor: float | None) -> Pilo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """One metric's assumptions."""
-
     discordance: float
     discordance_source: str
     design_effect: float
@@ -171,18 +169,18 @@ class Belief:
 
 def _belief(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None, *, is_clustered: bool) -> Belief:
     # what is said of a metric by name goes before what the pilot saw, and that before what is said of all
-    seen = pilot.metrics.get(metric.id) if pilot else None
+    measured = pilot.metrics.get(metric.id) if pilot else None
     from_pilot = f"pilot {pilot.id}" if pilot else ""
 
     def believed(name: str, default: tuple[float, str], source: str = from_pilot) -> tuple[float, str]:
         values = getattr(given, name)
         if (named := plan.named(metric, values)) is not None:
             return named, "assumed"
-        if seen and (measured := getattr(seen, name)) is not None:
-            return measured, source
+        if measured and (value := getattr(measured, name)) is not None:
+            return value, source
         return (values[EVERYWHERE], "assumed") if EVERYWHERE in values else default
 
-    counted = f"{from_pilot}, {seen.n_changed} of {seen.n_scores}" if seen else ""
+    counted = f"{from_pilot}, {measured.n_changed} of {measured.n_scores}" if measured else ""
     discordance, source = believed("discordance", (DEFAULT_DISCORDANCE, "assumed by default"), counted)
     (effect, effect_source), (noise, noise_source) = (1.0, ""), (0.0, "")
     if is_clustered or plan.named(metric, given.design_effect) is not None:
@@ -201,14 +199,12 @@ def _belief(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None, *
         design_effect_source=effect_source,
         noise=noise,
         noise_source=noise_source,
-        floor=seen.floor if seen else None,
+        floor=measured.floor if measured else None,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemCounts:
-    """What is asked of a metric."""
-
     n_items: int
     n_clusters: int
     repeats: int
@@ -226,37 +222,34 @@ class Figures:
     belief: Belief
     margin: float
     variance: float
-    """Of an item's mean difference: the discordance, less the noise that repeats divide."""
+    """Variance of an item's mean difference: the discordance, less the noise that repeats divide."""
     effective_items: int
-    """Items over the design effect."""
     power: float
-    """Of the verdict, with one look at the end and no answer missing: score tests and exact guard."""
+    """Power of the verdict with one look at the end and no answer missing: score tests and exact guard."""
     power_missing: float | None
-    """With the expected missing answers, simulated; None where none are expected."""
+    """Power with the expected missing answers, simulated; None where none are expected."""
     power_looks: float | None
-    """With the plan's looks too, simulated; None without, for non-inferiority, and above 10,000 items."""
+    """Power with the plan's looks too, simulated; None without, for non-inferiority, and above 10,000 items."""
     provable_margin: float | None
-    """With the power that each primary metric needs, and the expected missing answers; so are the items needed."""
+    """At the power that each primary metric needs, with expected missing answers; so are the items needed."""
     mde: float | None
     """Smallest loss found, the discordance fixed, by the two-sided test without adjustment."""
     mde_beyond_noise: float | None
-    """With the loss on top of a pilot's noise floor, or else of the discordance."""
+    """Smallest loss on top of a pilot's noise floor, or else of the discordance."""
     items_needed: int | None
     """For all primary metrics together to have the power that is aimed at: each of them a higher one."""
     items_needed_alone: int | None
     items_needed_repeated: int | None
-    """As `items_needed`, with four answers an item, if all of the discordance were run noise."""
+    """Items needed with four answers an item, if all of the discordance were run noise."""
     looks: EarlyLooks | None
     """Items with early looks; None without, and for non-inferiority, which has no such design."""
 
     @property
     def power_at_end(self) -> float:
-        """Power with the expected missing answers and one look."""
         return self.power if self.power_missing is None else self.power_missing
 
     @property
     def planned_power(self) -> float:
-        """Power of the run as it is planned."""
         return self.power_at_end if self.power_looks is None else self.power_looks
 
 
@@ -346,13 +339,13 @@ class Planning:
     unplanned: tuple[Unplanned, ...]
     n_items: int
     power_each: float | None
-    """What each primary metric needs for all of them to reach the power that is aimed at; None without a metric."""
+    """Power of each primary metric for all of them to reach the power that is aimed at; None without a metric."""
     joint_power: float | None
     """Product of the powers as planned; None where a primary metric has none."""
     expected_missing: float
     """Share of each arm's answers."""
     n_requests: int
-    """Of both arms and the noise floor; early looks may save some."""
+    """Requests to both arms and the noise floor; early looks may save some."""
     rate: float | None
     """Requests a second."""
     duration_s: float | None
@@ -485,12 +478,12 @@ def _caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rat
         yield Reason("discordance-assumed" if pilot else "discordance-assumed.no-pilot")
     if pilot:
         for metric in figures:
-            seen, source = pilot.metrics.get(metric.id), metric.belief.discordance_source
-            if not seen:
+            measured, source = pilot.metrics.get(metric.id), metric.belief.discordance_source
+            if not measured:
                 yield Reason("pilot-lacks", {"pilot": pilot.id, "metric": metric.id, "source": source})
-            elif not seen.n_changed and source.startswith("pilot"):
-                most = 1.0 - 0.05 ** (1.0 / seen.n_scores)  # Clopper and Pearson's upper limit, 95 %
-                yield Reason("pilot-unchanged", {"metric": metric.name, "n": seen.n_scores, "most": most})
+            elif not measured.n_changed and source.startswith("pilot"):
+                most = 1.0 - 0.05 ** (1.0 / measured.n_scores)  # Clopper and Pearson's upper limit, 95 %
+                yield Reason("pilot-unchanged", {"metric": metric.name, "n": measured.n_scores, "most": most})
     missing = plan.assumptions.missing if plan.assumptions else 0.0
     if figures and not missing:
         yield Reason("none-expected-missing")

@@ -75,7 +75,6 @@ class BoundedMean:
         return self._negated().pvalue_above(-difference)
 
     def interval(self, *, confidence_level: float) -> ConfidenceInterval:
-        """Compute the differences that neither one-sided test rejects at half of what the confidence level leaves."""
         alpha = (1.0 - check_confidence_level(confidence_level)) / 2.0
         return ConfidenceInterval(
             low=self._lowest(alpha), high=-self._negated()._lowest(alpha), confidence_level=confidence_level
@@ -118,14 +117,12 @@ class BoundedMean:
 
 
 def bound_cost(*, n_clusters: float, variance: float, alpha: float) -> float:
-    """Approximate how much farther than a score interval the bound reaches, for equal clusters.
+    """Approximate how much farther than a score interval the bound reaches, for equal clusters (Cornish & Fisher).
 
     One more cluster is lost: that moves the limit by a cluster's share, adds to its variance, and makes it skew.
 
     Args:
         variance: of the mean difference.
-
-    Source: Cornish & Fisher's first term; an exponential variable's third cumulant is 2.
 
     >>> round(bound_cost(n_clusters=488, variance=0.05 / 900, alpha=0.05), 4)
     0.0026

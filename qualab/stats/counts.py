@@ -44,7 +44,6 @@ class PairedCounts:
 
     @property
     def discordance(self) -> float:
-        """Share of items right in exactly one arm."""
         return self.n_discordant / check_items(self.n_items)
 
     @property

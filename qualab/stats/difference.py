@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from qualab.errors import InsufficientData, InvalidValue
+from qualab.errors import InsufficientData
 from qualab.stats.checks import FloatArray, check_alpha, check_items, check_margin, check_power, check_share
 from qualab.stats.counts import PairedCounts
 from qualab.stats.distributions import (
@@ -34,12 +34,10 @@ class McNemarResult:
 
 
 def mcnemar(counts: PairedCounts) -> McNemarResult:
-    """McNemar's test, conditional on the number of discordant items.
+    """Compute McNemar's conditional p-values (Fagerland, Lydersen & Laake 2013, equations 2 and 4).
 
     Mid-p is the exact p less half the probability of outcomes as likely as the observed. Without a discordant item
     both are 1: there is no evidence of a difference.
-
-    Source: Fagerland, Lydersen & Laake (2013), equations 2 and 4.
 
     >>> mcnemar(PairedCounts(n_items=21, gains=1, losses=7))
     McNemarResult(pvalue=0.039062..., pvalue_exact=0.070312...)
@@ -58,11 +56,8 @@ def mcnemar(counts: PairedCounts) -> McNemarResult:
 def mcnemar_sides(gains: float, losses: float) -> tuple[float, float]:
     """Compute one-sided mid-p values of a loss and of a gain.
 
-    The smaller one is half of `mcnemar`'s p-value. Counts need not be whole, as those of clusters over their design
-    effect. Without a discordant item both are 1.
+    The smaller one is half of `mcnemar`'s. Counts need not be whole. Without a discordant item both are 1.
     """
-    if not (0.0 <= gains < math.inf and 0.0 <= losses < math.inf):
-        raise InvalidValue(f"{gains} gains and {losses} losses cannot be", hint="Counts are finite and at least 0.")
     if gains + losses == 0.0:
         return 1.0, 1.0
     total = gains + losses
@@ -76,11 +71,9 @@ def mcnemar_sides(gains: float, losses: float) -> tuple[float, float]:
 
 
 def mcnemar_unconditional(counts: PairedCounts) -> float:
-    """Compute the two-sided exact unconditional p-value of no difference, to about 1e-7.
+    """Compute the two-sided exact unconditional p-value (Suissa & Shuster 1991), to about 1e-7.
 
     Outcomes are ordered by (b − c)² / (b + c); the p-value is the supremum over the discordance.
-
-    Source: Suissa & Shuster (1991).
     """
     n_items = check_items(counts.n_items)
     gap = abs(counts.gains - counts.losses)
@@ -118,11 +111,9 @@ def two_proportion_z(*, baseline: float, candidate: float, n_baseline: int, n_ca
 
 
 def power_unpaired(*, n_items: int, baseline: float, difference: float, alpha: float = 0.05) -> float:
-    """Compute the power of the pooled two-proportion z-test, with `n_items` in each arm.
+    """Approximate the power of the pooled z-test, `n_items` in each arm (Fleiss, Levin & Paik 2003, chapter 4).
 
-    Normal approximation; the chance of rejecting on the wrong side is left out.
-
-    Source: Fleiss, Levin & Paik (2003), chapter 4.
+    The chance of rejecting on the wrong side is left out.
     """
     z = normal_quantile(1.0 - check_alpha(alpha) / 2.0)
     candidate = check_share(baseline + difference, "A share of right answers")
@@ -149,9 +140,6 @@ def mde_unpaired(*, n_items: int, baseline: float, alpha: float = 0.05, power: f
 
 
 def items_unpaired_equivalence(*, baseline: float, margin: float, alpha: float = 0.05, power: float = 0.8) -> float:
-    """Compute the items in each arm at which two one-sided z-tests prove ±margin, not rounded up.
-
-    Source: Chow, Shao & Wang (2008), section 4.2.
-    """
+    """Compute the items in each arm at which two one-sided z-tests prove ±margin (Chow, Shao & Wang 2008, 4.2)."""
     z = normal_quantile(1.0 - check_alpha(alpha)) + normal_quantile((1.0 + check_power(power)) / 2.0)
     return 2.0 * check_share(baseline, "A share of right answers") * (1.0 - baseline) * (z / check_margin(margin)) ** 2

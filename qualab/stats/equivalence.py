@@ -93,7 +93,7 @@ def _top(values: FloatArray) -> float:  # of the parabola through the best point
 
 _TIE = 1e-9
 _LOG_ZERO = -1e6
-"""As a logarithm: vanishes in an exponential."""
+"""Logarithm that vanishes in an exponential."""
 _MOST_KEPT = 2_000.0
 """Discordances times √items, up to which chances are kept: they take a hundred kilobytes."""
 
@@ -160,11 +160,9 @@ def _chances_of_more(n_items: int, discordances: bytes) -> tuple[int, FloatArray
 
 
 def guard_pvalue(statistic: float, *, n_items: int, margin: float) -> float:
-    """Compute the exact p-value of a score statistic against −margin, within about 1e-7.
+    """Compute the exact p-value of a score statistic against −margin (Hsueh, Liu & Chen 2001), to about 1e-7.
 
     The largest probability of a statistic at least as high, over all discordances.
-
-    Source: Hsueh, Liu & Chen (2001).
     """
     rejection = _rejection(n_items=n_items, margin=margin, threshold=statistic)
     return min(1.0, supremum(rejection, low=margin, n_items=n_items))
@@ -214,7 +212,7 @@ class EquivalenceResult:
     pvalue: float
     """The larger of the two score p-values."""
     pvalue_exact: float
-    """Of the side with the smaller statistic: outcomes with higher statistics are a part of those with lower."""
+    """p-value of the side with the smaller statistic, whose outcomes hold those of the other."""
     interval: ConfidenceInterval
     """Tango's at 1 − 2 alpha: inside ±margin exactly when `pvalue` <= alpha."""
     is_equivalent: bool

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import scipy
 
-from qualab.errors import InsufficientData, InvalidValue
+from qualab.errors import InsufficientData
 from qualab.stats.checks import BoolArray, FloatArray, IntArray, check_confidence_level
 from qualab.stats.distributions import normal_cdf, normal_quantile
 from qualab.stats.interval import ConfidenceInterval
@@ -41,14 +41,6 @@ class LabelledAnswers:
     candidate: Sequence[object]
     cluster: Labels | None = None
 
-    def __post_init__(self) -> None:
-        lengths = {len(self.truth), len(self.baseline), len(self.candidate)}
-        lengths |= set() if self.cluster is None else {len(self.cluster)}
-        if len(lengths) != 1:
-            raise InvalidValue("The arms are not paired", hint="Give one right label and one answer an item and arm.")
-        if lengths == {0}:
-            raise InsufficientData("There is no item to compare", hint="Compare at least one item.")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapResult:
@@ -73,42 +65,30 @@ class JoinedAnswers:
     """Numbers of items that are swapped and drawn together."""
 
     @classmethod
-    def of(cls, tasks: Sequence[LabelledAnswers], weights: Sequence[float] | None) -> JoinedAnswers:
-        """Join the tasks' answers, each with columns of its own. The score is the mean of the tasks' macro-F1.
-
-        Args:
-            weights: of the tasks in the mean; None for the plain one.
-        """
-        if not tasks:
-            raise InsufficientData("There is no task to compare", hint="Give at least one task.")
-        if weights is not None and (len(weights) != len(tasks) or min(weights) <= 0.0):
-            raise InvalidValue("Each task needs a positive weight", hint="Give the tasks' numbers of items.")
+    def of(cls, tasks: Sequence[LabelledAnswers]) -> JoinedAnswers:
+        """Join the tasks' answers, each with columns of its own. The score is their size-weighted mean macro-F1."""
         parts = [_features(task) for task in tasks]
-        ends = np.cumsum([before.shape[1] for before, _ in parts])
+        sizes, ends = [len(task.truth) for task in tasks], np.cumsum([before.shape[1] for before, _ in parts])
 
         def score(totals: FloatArray) -> FloatArray:
             scores = [_macro_f1(part) for part in np.split(totals, ends[:-1], axis=1)]
-            return np.asarray(np.average(scores, axis=0, weights=weights), dtype=np.float64)
+            return np.asarray(np.average(scores, axis=0, weights=sizes), dtype=np.float64)
 
         return cls(
             baseline=scipy.linalg.block_diag(*(before for before, _ in parts)),
             candidate=scipy.linalg.block_diag(*(after for _, after in parts)),
             score=score,
-            task=np.repeat(np.arange(len(parts)), [len(before) for before, _ in parts]),
+            task=np.repeat(np.arange(len(parts)), sizes),
             cluster=None if all(task.cluster is None for task in tasks) else _joined_clusters(tasks),
         )
 
     @property
     def scores(self) -> tuple[float, float]:
-        """Score of the baseline and of the candidate."""
         before, after = (self.score(features.sum(axis=0)[None, :]) for features in (self.baseline, self.candidate))
         return float(before[0]), float(after[0])
 
     def swap_test(self, *, n_resamples: int, rng: np.random.Generator) -> ResamplingResult:
-        """Test the difference by swapping an item's (or cluster's) two answers, all ways where at most 16 differ.
-
-        Source: Noreen (1989).
-        """
+        """Test the difference by swapping answers (Noreen 1989), all ways where at most 16 items or clusters differ."""
         changes = [lattice(column) for column in (self.candidate - self.baseline).T]
         steps = np.column_stack([change.steps for change in changes])
         if self.cluster is not None:

@@ -35,10 +35,7 @@ def _quadrature() -> tuple[FloatArray, FloatArray]:
 
 
 def spent(fraction: float, *, alpha: float) -> float:
-    """Compute the one-sided level spent by a fraction of the items.
-
-    Source: Lan & DeMets (1983), O'Brien–Fleming type.
-    """
+    """Compute the one-sided level spent by a fraction of the items (Lan & DeMets 1983, O'Brien–Fleming type)."""
     check_alpha(alpha)
     return 2.0 * normal_sf(-normal_quantile(alpha / 2.0) / math.sqrt(fraction)) if fraction > 0.0 else 0.0
 
@@ -53,10 +50,7 @@ def spending_boundaries(fractions: Sequence[float], *, alpha: float = 0.05) -> F
 
 
 def level_boundaries(fractions: Sequence[float], levels: FloatArray) -> FloatArray:
-    """Compute one-sided z boundaries that spend these levels, one a look; infinite where there is nothing to spend.
-
-    Source: Armitage, McPherson & Rowe (1969).
-    """
+    """Compute one-sided z boundaries that spend these levels (Armitage, McPherson & Rowe 1969); infinite for none."""
     walk, boundaries = _Walk.start(), []
     for look, level in zip(_checked(fractions), levels, strict=True):
         boundaries.append(walk.boundary(look, level))
@@ -65,14 +59,11 @@ def level_boundaries(fractions: Sequence[float], levels: FloatArray) -> FloatArr
 
 
 def sequential_pvalue(pvalue: float, fractions: Sequence[float]) -> float:
-    """Compute what a one-sided p-value at the last of these looks counts after all of them.
+    """Compute what a one-sided p-value at the last of these looks counts after all of them (Liu & Anderson 2008).
 
     The smallest level whose boundary at this look it reaches, within a part in 1,000; 0.5 where none below does. The
     smallest over the looks so far is valid whenever a run stops.
-
-    Source: Liu & Anderson (2008).
     """
-    check_share(pvalue, "A p-value")
     looks = _checked(fractions)
     least = max(pvalue, 1e-300)
 
@@ -150,8 +141,6 @@ def _inflation(fractions: Sequence[float], *, alpha: float, power: float) -> flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookDesign:
-    """When to look, and what to compare with."""
-
     margin: float
     alpha: float
     n_items: tuple[int, ...]
@@ -176,8 +165,6 @@ def design_looks(
     The fixed design's items, exact guard included, are inflated by what the looks cost. Where few changes are to be
     expected, the guard makes early looks nearly idle: there they are at least what the last look needs by itself.
     """
-    if n_looks < 1:
-        raise InvalidValue("A design needs at least one look", hint="5 to 10 looks are usual.")
     fractions = [(k + 1) / n_looks for k in range(n_looks)]
     needed = partial(items_needed, discordance=discordance, margin=margin, power=power, is_guarded=True)
     fixed = needed(alpha=alpha)
@@ -266,9 +253,7 @@ def simulate_looks(
         is_open &= ~(harmed | proven)
         before = n_items
     return LookPerformance(
-        equivalent=n_equivalent / n_resamples,
-        harm=n_harmed / n_resamples,
-        expected_items=n_asked / n_resamples,
+        equivalent=n_equivalent / n_resamples, harm=n_harmed / n_resamples, expected_items=n_asked / n_resamples
     )
 
 

@@ -34,20 +34,14 @@ class MeanDifference:
     degrees_of_freedom: float
     """Satterthwaite's; items − 1 where every item is its own cluster."""
     standard_error_items: float
-    """As if items were independent."""
-
-    @property
-    def statistic(self) -> float:
-        return self.difference / self.standard_error
+    """Standard error if items were independent."""
 
     @property
     def pvalue(self) -> float:
-        """Of the two-sided t-test of no difference."""
-        return 2.0 * float(scipy.special.stdtr(self.degrees_of_freedom, -abs(self.statistic)))
+        return 2.0 * float(scipy.special.stdtr(self.degrees_of_freedom, -abs(self.difference / self.standard_error)))
 
     @property
     def design_effect(self) -> float:
-        """Variance over that of independent items."""
         return (self.standard_error / self.standard_error_items) ** 2
 
     def pvalue_above(self, difference: float) -> float:
@@ -61,7 +55,6 @@ class MeanDifference:
         return float(scipy.special.stdtr(self.degrees_of_freedom, -t))
 
     def interval(self, *, confidence_level: float) -> ConfidenceInterval:
-        """Compute Student's interval."""
         quantile = scipy.special.stdtrit(self.degrees_of_freedom, 0.5 + check_confidence_level(confidence_level) / 2.0)
         half = self.standard_error * float(quantile)
         return ConfidenceInterval(

@@ -10,7 +10,7 @@ from itertools import accumulate, combinations, zip_longest
 import numpy.typing as npt
 import scipy
 
-from qualab.errors import InsufficientData, InvalidValue
+from qualab.errors import InsufficientData
 from qualab.stats.checks import finite
 
 
@@ -22,10 +22,6 @@ def excess_discordance(*, n_odd: int, n_candidate_odd: int) -> float:
     >>> round(excess_discordance(n_odd=60, n_candidate_odd=35), 6)
     6.2e-05
     """
-    if not 0 <= n_candidate_odd <= n_odd:
-        raise InvalidValue(
-            f"{n_candidate_odd} of {n_odd} items cannot be", hint="Count items on which exactly one run stands out."
-        )
     return float(scipy.special.bdtrc(n_candidate_odd - 1, n_odd, 1.0 / 3.0)) if n_candidate_odd else 1.0
 
 
@@ -43,18 +39,15 @@ def disagreement(outcomes: Sequence[Sequence[Hashable]]) -> float:
 
     Of 0/1 scores with x of k runs right it is the mean of 2x (k − x) / (k (k − 1)).
     """
-    sizes = {len(row) for row in outcomes}
-    if not sizes or min(sizes) < 2:
+    if min(map(len, outcomes), default=0) < 2:
         raise InsufficientData("Noise needs at least two runs of at least one item", hint="Repeat the baseline.")
-    if len(sizes) > 1:
-        raise InvalidValue("Items have different numbers of runs", hint="Give one outcome an item and run.")
     pairs = [a != b for row in outcomes for a, b in combinations(row, 2)]
     return sum(pairs) / len(pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceComponents:
-    """What items and what runs contribute to the spread of scores."""
+    """Contributions of items and of runs to the spread of scores."""
 
     variance_between: float
     """Between items; at least 0."""
@@ -63,14 +56,11 @@ class VarianceComponents:
     icc: float | None
     """Share of the variance of a single score that is between items, ICC(1); None where scores do not vary."""
     icc_mean: float | None
-    """The same for the mean of an item's k runs, ICC(k)."""
+    """Share for the mean of an item's k runs, ICC(k)."""
 
 
 def variance_components(samples: npt.ArrayLike) -> VarianceComponents:
-    """Estimate one-way random-effects components of scores, items × runs, by ANOVA.
-
-    Source: Shrout & Fleiss (1979), ICC(1) and ICC(k).
-    """
+    """Estimate one-way random-effects components of scores, items × runs, by ANOVA (Shrout & Fleiss 1979)."""
     table = finite(samples, name="Scores", ndim=2)
     n_items, k = table.shape
     if n_items < 2 or k < 2:
@@ -96,8 +86,6 @@ def weighted_median(values: Sequence[float], weights: Sequence[Fraction]) -> flo
     """Find the value below and above which lies at most half of the weight; midway where two values are such."""
     if not values:
         raise InsufficientData("A median needs at least one value", hint="Say that there is none.")
-    if len(values) != len(weights) or min(weights) <= 0:
-        raise InvalidValue("Each value needs a positive weight", hint="Give one weight a value.")
     ordered = sorted(zip(values, weights, strict=True))
     reached = list(accumulate(weight for _, weight in ordered))
     half = reached[-1] / 2

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from qualab.errors import InvalidValue
-from qualab.stats.checks import FloatArray, IntArray, check_items, check_share, finite
+from qualab.stats.checks import FloatArray, IntArray, check_items, finite
 from qualab.stats.mean import Labels, cluster_codes, cluster_sums
 
 Draw = Callable[[np.random.Generator, int], npt.NDArray[Any]]
@@ -110,8 +109,6 @@ class Patterns:
 def patterns(rows: FloatArray) -> Patterns:
     """Group rows of whole numbers that are equal up to sign, without those of zeros."""
     changed = rows[np.any(rows != 0.0, axis=1)]
-    if not len(changed):
-        return Patterns(rows=changed, sizes=np.zeros(0, dtype=np.int64))
     first = changed[np.arange(len(changed)), np.argmax(changed != 0.0, axis=1)]
     changed = changed * np.sign(first)[:, None]
     # a 64-bit key: the bits of every entry times an odd constant of its column, added up modulo 2**64
@@ -204,7 +201,7 @@ class ResamplingResult:
     pvalue: float
     """Mid-p: patterns as extreme as the observed count half."""
     pvalue_whole: float
-    """With ties counted whole: never liberal."""
+    """Ties counted whole: never liberal."""
     is_exact: bool
     n_resamples: int
     """Random patterns drawn; 0 where the p-value is exact."""
@@ -238,12 +235,10 @@ def resampled(
 def sign_flip(
     differences: npt.ArrayLike, *, cluster: Labels | None = None, n_resamples: int = 9_999, rng: np.random.Generator
 ) -> ResamplingResult:
-    """Test a mean paired difference by sign flips, all items of a cluster flipping together.
+    """Test a mean paired difference by sign flips (Fisher 1935), all items of a cluster flipping together.
 
     Exact where the differences sit on a lattice of few enough points, as 0/1 scores do; else random patterns are drawn.
     Independent 0/1 scores give `mcnemar`'s p-value. Without a difference anywhere p is 1.
-
-    Source: Fisher (1935).
 
     >>> sign_flip([1.0, 1.0, 0.5, -0.5], rng=np.random.default_rng(1)).pvalue
     0.25
@@ -295,25 +290,18 @@ def global_sign_flip(
         n_items: items of each metric.
     """
     table, sizes = finite(differences, name="Differences", ndim=2), finite(n_items, name="Numbers of items")
-    if sizes.shape != table.shape[1:] or np.any(sizes < 1):
-        raise InvalidValue("Each metric needs its number of items", hint="Give items × metrics, a number a metric.")
     contributions = np.sort(table / sizes, axis=1).sum(axis=1)
     result = sign_flip(contributions, n_resamples=n_resamples, rng=rng)
     return replace(result, difference=result.difference * len(table) / sizes.size)
 
 
 def holm(pvalues: Sequence[float] | npt.ArrayLike) -> FloatArray:
-    """Adjust p-values step-down, in the order given; valid under any dependence.
-
-    Source: Holm (1979).
+    """Adjust p-values step-down (Holm 1979), in the order given; valid under any dependence.
 
     >>> holm([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.06, 0.06]
     """
     p = finite(pvalues, name="p-values")
-    if p.size:
-        check_share(float(p.min()), "A p-value")
-        check_share(float(p.max()), "A p-value")
     order = np.argsort(p, kind="stable")
     adjusted = np.empty_like(p)
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1)))
@@ -322,10 +310,8 @@ def holm(pvalues: Sequence[float] | npt.ArrayLike) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxTResult:
-    """Adjusted p-values of several metrics."""
-
     pvalues: FloatArray
-    """In the order of the columns given."""
+    """Adjusted, in the order of the columns given."""
     n_resamples: int
     """Sign patterns drawn, or all of them where at most 16 items (or clusters) changed."""
 
@@ -338,7 +324,7 @@ def max_t(
     n_resamples: int = 9_999,
     rng: np.random.Generator,
 ) -> MaxTResult:
-    """Adjust p-values by step-down max-T, the signs shared over all metrics.
+    """Adjust p-values by step-down max-T (Westfall & Young 1993, 2.8), the signs shared over all metrics.
 
     The statistic of a metric is |Σ d| / √(Σ d²), 0 where no item changed.
 
@@ -346,8 +332,6 @@ def max_t(
         differences: items × metrics, candidate − baseline; 0 where an item does not belong to a metric.
         cluster: labels of items whose signs flip together.
         is_midp: resamples that tie with the observed count half, as in `sign_flip`, else whole.
-
-    Source: Westfall & Young (1993), algorithm 2.8 with signs.
     """
     table = finite(differences, name="Differences", ndim=2)
     changed = table.any(axis=1)

@@ -172,12 +172,7 @@ def power_equivalence(
 
 
 def power_mcnemar(
-    *,
-    n_items: int,
-    discordance: float,
-    difference: float,
-    alpha: float = 0.05,
-    is_midp: bool = False,
+    *, n_items: int, discordance: float, difference: float, alpha: float = 0.05, is_midp: bool = False
 ) -> float:
     """Compute the probability that the two-sided McNemar test, exact or mid-p, rejects at a given truth.
 
@@ -291,7 +286,6 @@ def smallest_margin(
     *,
     n_items: int,
     discordance: float,
-    difference: float = 0.0,
     alpha: float = 0.05,
     power: float = 0.8,
     is_one_sided: bool = False,
@@ -305,7 +299,7 @@ def smallest_margin(
     check_power(power)
 
     def goal(margin: float) -> _Goal:
-        return _Goal(discordance, difference, margin, alpha, is_one_sided)
+        return _Goal(discordance, 0.0, margin, alpha, is_one_sided)
 
     def is_enough(margin: float) -> bool:
         return float(goal(margin).powers(np.array([n_items]))[0]) >= power
@@ -396,10 +390,7 @@ def items_wald_equivalence(
     power: float = 0.8,
     is_one_sided: bool = False,
 ) -> float:
-    """Compute the items of two one-sided Wald tests, or one, in closed form: a starting point.
-
-    Source: Lu & Bean (1995).
-    """
+    """Compute the items of two one-sided Wald tests, or one, in closed form (Lu & Bean 1995): a starting point."""
     z_alpha = normal_quantile(1.0 - check_alpha(alpha))
     is_split = difference == 0.0 and not is_one_sided
     share = (1.0 + check_power(power)) / 2.0 if is_split else power

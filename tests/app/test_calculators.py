@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from math import ceil, sqrt
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +105,6 @@ def test_interval_and_p_leave_0_out_together() -> None:
     found = paired_test(gains=0, losses=4, n_items=80, margin=0.02)
     assert (found.interval.high, found.pvalue) == (0.0, 0.0625)
     assert found.equivalence_interval.high < 0.0 < found.pvalue_loss < 0.05
-
-
-def test_swapped_arms_negate_the_difference() -> None:
-    one = paired_test(gains=7, losses=12, n_items=600, margin=0.02, both_right=300)
-    other = paired_test(gains=12, losses=7, n_items=600, margin=0.02, both_right=300)
-    assert other.difference == -one.difference
-    assert (other.interval.low, other.interval.high) == (-one.interval.high, -one.interval.low)
-    assert (other.pvalue, other.pvalue_equivalence_exact) == (one.pvalue, one.pvalue_equivalence_exact)
 
 
 def test_powers_are_the_checked_ones() -> None:
@@ -251,7 +243,7 @@ def test_planning_numbers() -> None:
     ]
 
 
-def test_unpaired_power_by_hand() -> None:
+def test_unpaired_figures_by_hand() -> None:
     # 50 % against 40 %, 400 an arm: 45 % pooled, 0.25 and 0.24 their own variances
     z = (0.1 - 1.959964 * sqrt(2 * 0.45 * 0.55 / 400)) / sqrt((0.25 + 0.24) / 400)
     assert z == pytest.approx(0.8872, abs=1e-4)
@@ -259,14 +251,9 @@ def test_unpaired_power_by_hand() -> None:
     assert power_unpaired(n_items=400, baseline=0.5, difference=-0.1) == pytest.approx(0.8125, abs=1e-4)
     loss = mde_unpaired(n_items=400, baseline=0.5, power=0.8)
     assert power_unpaired(n_items=400, baseline=0.5, difference=-loss) == pytest.approx(0.8, abs=1e-9)
-
-
-def test_unpaired_items_by_hand() -> None:
     # 2 * 0.25 * (1.644854 + 1.281552)^2 / 0.05^2
-    assert ceil(items_unpaired_equivalence(baseline=0.5, margin=0.05, power=0.8)) == ceil(0.5 * 2.926405**2 / 0.0025)
-
-
-def test_unpaired_figures_that_do_not_exist() -> None:
+    needed = items_unpaired_equivalence(baseline=0.5, margin=0.05, power=0.8)
+    assert needed == pytest.approx(0.5 * 2.926405**2 / 0.0025, rel=1e-6)
     with pytest.raises(InsufficientData):
         mde_unpaired(n_items=3, baseline=0.2)
     with pytest.raises(InvalidValue):

@@ -54,7 +54,9 @@ def test_without_clusters_it_is_the_paired_t_test() -> None:
     values = RNG.normal(0.002, 0.05, 60)
     found, expected = mean_difference(values), scipy.stats.ttest_1samp(values, 0.0)
     interval = found.interval(confidence_level=0.95)
-    assert (found.statistic, found.pvalue) == pytest.approx((expected.statistic, expected.pvalue))
+    assert (found.difference / found.standard_error, found.pvalue) == pytest.approx(
+        (expected.statistic, expected.pvalue)
+    )
     assert (interval.low, interval.high) == pytest.approx(tuple(expected.confidence_interval()))
     assert found.design_effect == pytest.approx(1.0)
     for margin in (0.005, 0.01, 0.02, 0.05):
@@ -127,7 +129,6 @@ def lost(n: int, k: int) -> FloatArray:
     ("n", "k", "margin"),
     [
         (1, 0, 0.02),
-        (3, 0, 0.02),
         (149, 0, 0.02),
         (1000, 0, 0.3),
         (50, 0, 0.9),
@@ -135,9 +136,7 @@ def lost(n: int, k: int) -> FloatArray:
         (20, 1, 0.2),
         (5, 4, 0.3),
         (5, 5, 0.3),
-        (600, 12, 0.02),
         (600, 200, 0.02),
-        (10_000, 50, 0.02),
         (10_000, 150, 0.02),
     ],
 )
@@ -208,9 +207,6 @@ def test_cells_count_each_cluster_and_none_discordant_shows_no_difference() -> N
     assert clustered_mcnemar([[3, 0, 0, 1], [2, 0, 0, 0]]) == (0.0, 1.0)
     with pytest.raises(InsufficientData):
         clustered_mcnemar([[3, 1, 0, 1]])
-    for cells in ([[3, 1, 0], [1, 1, 1]], [[0, 0, 0, 0], [1, 1, 1, 0]]):
-        with pytest.raises(InvalidValue):
-            clustered_mcnemar(cells)
     cells = cluster_cells([1, 1, 0, 0, 1], [1, 0, 1, 0, 1], cluster=["x", "x", "y", "y", "x"])
     assert cells.tolist() == [[2, 0, 1, 0], [0, 1, 0, 1]]
     with pytest.raises(InvalidValue):

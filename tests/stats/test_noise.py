@@ -12,7 +12,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qualab.errors import InsufficientData, InvalidValue
+from qualab.errors import InsufficientData
 from qualab.stats.noise import (
     disagreement,
     excess_discordance,
@@ -33,8 +33,6 @@ def test_excess_is_an_exact_binomial_test(odd: int, total: int) -> None:
 def test_each_run_can_be_the_odd_one() -> None:
     assert odd_ones_out([1, 1, 0, 0, 1], [1, 0, 1, 0, 1], [0, 1, 1, 0, 1]) == (3, 1)
     assert odd_ones_out(["x"], ["y"], ["z"]) == (0, 0)
-    with pytest.raises(InvalidValue):
-        excess_discordance(n_odd=3, n_candidate_odd=4)
     with pytest.raises(ValueError, match="argument 2"):
         odd_ones_out([1], [1, 1], [1])
 
@@ -47,8 +45,6 @@ def test_disagreement_is_the_share_of_pairs_of_runs_that_differ() -> None:
     for nothing in ([], [["a"]]):
         with pytest.raises(InsufficientData):
             disagreement(nothing)
-    with pytest.raises(InvalidValue):
-        disagreement([["a", "b"], ["a", "b", "c"]])
 
 
 def test_variance_components_are_found_again() -> None:
@@ -92,6 +88,3 @@ def test_a_value_of_weight_n_counts_as_n_values(pairs: list[tuple[int, int]], sc
 def test_no_value_has_no_median_and_no_weight_is_none() -> None:
     with pytest.raises(InsufficientData):
         weighted_median([], [])
-    for weights in ([Fraction(1)], [Fraction(1), Fraction(0)]):
-        with pytest.raises(InvalidValue):
-            weighted_median([1, 2], weights)

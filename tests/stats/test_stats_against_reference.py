@@ -91,8 +91,7 @@ def check_tost(inputs: Inputs) -> Found:
 
 
 def check_exact_non_inferiority(inputs: Inputs) -> Found:
-    result = non_inferiority(counts_of(inputs), margin=inputs["margin"])
-    return {"p_exact": result.pvalue_exact, "p_score": result.pvalue}
+    return dict(zip(("p_score", "p_exact"), non_inferiority(counts_of(inputs), margin=inputs["margin"]), strict=True))
 
 
 def check_power_tost(inputs: Inputs) -> Found:
@@ -126,7 +125,7 @@ def check_paired(inputs: Inputs) -> Found:
     found = mean_difference(differences)
     interval = found.interval(confidence_level=0.95)
     return {
-        "t": found.statistic,
+        "t": found.difference / found.standard_error,
         "p": found.pvalue,
         "ci95": [interval.low, interval.high],
         "tost_p": {str(margin): pvalue_within(found, margin) for margin in inputs["margin"]},
@@ -164,7 +163,7 @@ def check_max_t(inputs: Inputs) -> Found:
 
 def check_randomisation(inputs: Inputs) -> Found:
     answers = LabelledAnswers(truth=inputs["y"], baseline=inputs["off"], candidate=inputs["on"])
-    result = JoinedAnswers.of([answers], None).swap_test(n_resamples=1, rng=rng())
+    result = JoinedAnswers.of([answers]).swap_test(n_resamples=1, rng=rng())
     assert result.is_exact
     return {"delta": result.difference, "p_two_sided": result.pvalue_whole}
 

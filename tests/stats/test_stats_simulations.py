@@ -158,7 +158,7 @@ def test_macro_f1_is_tested_and_bounded_as_it_says() -> None:
     rejected = covered = 0
     for _ in range(n_runs):
         task = answered(generator)
-        rejected += JoinedAnswers.of([task], None).swap_test(n_resamples=199, rng=generator).pvalue <= 0.05
+        rejected += JoinedAnswers.of([task]).swap_test(n_resamples=199, rng=generator).pvalue <= 0.05
         found = bootstrap_macro_f1(task, confidence_level=0.9, n_resamples=500, rng=generator)
         covered += contains(found.interval, 0.0)
     assert rejected / n_runs <= at_most(0.05, n_runs)
