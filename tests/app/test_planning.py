@@ -337,11 +337,6 @@ def test_what_cannot_be_planned_is_one_clear_error(changes: dict[str, object], g
         planned({"gsm8k": 10}, given, **changes)
 
 
-def test_requests_and_time() -> None:
-    found = planned({"a": 30}, Given(rate=2.0), repeats=3, gen_kwargs={"temperature": 1.0})
-    assert (found.n_requests, found.duration_s) == (180, 90.0)
-
-
 async def test_a_pilot_gives_discordance_noise_and_rate() -> None:
     bench = Bench(harness=FakeHarness(FakeTasks(n_items=100)))
 
@@ -475,6 +470,8 @@ async def test_a_frozen_plan_is_run_from_its_commit_or_from_the_same_documents_e
 
 
 def test_a_noise_floor_is_counted_among_the_requests_and_frozen_with_the_looks() -> None:
+    timed = planned({"a": 30}, Given(rate=2.0), repeats=3, gen_kwargs={"temperature": 1.0})
+    assert (timed.n_requests, timed.duration_s) == (180, 90.0)
     plain = planned({"a": 60})
     assert make_plan(experiment(), FakeTasks()).assumptions is None
     found = planned({"a": 60}, noise_floor=NoisePlan(runs=2, concurrency=3), looks=4)

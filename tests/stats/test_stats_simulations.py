@@ -40,16 +40,6 @@ def metrics_of(generator: np.random.Generator, n_items: int, n_metrics: int, siz
     return np.where(follows, item, own)
 
 
-def test_family_of_34_correlated_metrics_raises_a_false_alarm_at_most_as_often_as_it_may() -> None:
-    generator, n_runs = rng(4), 1_000
-    alarms = sum(
-        max_t(metrics_of(generator, 200, 34), n_resamples=199, rng=generator).pvalues.min() <= 0.05
-        for _ in range(n_runs)
-    )
-    assert alarms / n_runs <= at_most(0.05, n_runs)
-    assert alarms / n_runs > 0.02
-
-
 def test_clusters_of_five_raise_no_more_false_alarms() -> None:
     generator, n_runs = rng(5), 600
     cluster = np.repeat(np.arange(60), 5)

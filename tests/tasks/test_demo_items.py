@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
 from collections import Counter
 from pathlib import Path
@@ -18,7 +16,6 @@ from tests.tasks.conftest import TASKS_DIR, Load, demo, read_jsonl, scores
 
 FLEXIBLE, STRICT = "exact_match,flexible-extract", "exact_match,strict-match"
 STEP = re.compile(r"(\S+ [-+*/] \S+) = <<(.+?)=(\d+)>>(\d+)")
-OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 
 NEEDS_MORE_THAN_A_TEXT = {
     "length_constraints:number_sentences",
@@ -41,14 +38,8 @@ def items(loaded: LoadedTasks) -> Any:
 
 
 def calculated(expression: str) -> float:
-    """Value of "a + b" and the like."""
-
-    def value(node: ast.expr) -> float:
-        if isinstance(node, ast.BinOp):
-            return float(OPERATORS[type(node.op)](value(node.left), value(node.right)))
-        return float(ast.literal_eval(node))
-
-    return value(ast.parse(expression, mode="eval").body)
+    """Value of "a + b" and the like, of this project's own items."""
+    return float(eval(expression, {"__builtins__": {}}))
 
 
 def test_the_suite_has_three_generative_tasks_of_80_items(loaded: LoadedTasks) -> None:
