@@ -424,23 +424,6 @@ def test_a_plan_file_that_is_not_as_written_is_refused(edits: list[Any], message
         from_document(document, where="plan.yaml")
 
 
-async def test_a_run_of_a_frozen_plan_stores_its_hash_and_its_joint_power_whatever_the_urls() -> None:
-    frozen = frozen_of()
-    hashes = set()
-    for off, on in (("http://off", "http://on"), ("http://off2", "http://on2")):
-        bench = Bench()
-        bench.baseline.url = off
-        wanted = experiment(baseline=off, candidate=on)
-        analysis = await start(bench.services, wanted, keys={}, progress=QuietProgress(), frozen=frozen.plan)
-        comparison = bench.store.get(analysis.comparison_id)
-        assert (comparison.baseline_url, comparison.candidate_url) == (off, on)
-        assert comparison.plan == frozen.plan
-        assert analysis.suite.joint_power == frozen.plan.assumptions.joint_power
-        assert analysis.suite.joint_power_reason is None
-        hashes.add(comparison.plan_hash)
-    assert hashes == {frozen.plan_hash}
-
-
 @pytest.mark.parametrize(
     ("tasks", "changes", "message"),
     [
@@ -459,14 +442,23 @@ async def test_a_frozen_plan_is_not_run_or_looked_at_with_other_items_or_setting
             await job(bench.services, experiment(**changes), keys={}, progress=QuietProgress(), frozen=frozen)
 
 
-@pytest.mark.parametrize("read_at", [COMMIT, "local"])
-async def test_a_frozen_plan_is_run_from_its_commit_or_from_the_same_documents_elsewhere(read_at: str) -> None:
+@pytest.mark.parametrize(
+    ("read_at", "off", "on"), [(COMMIT, "http://off", "http://on"), ("local", "http://off2", "http://on2")]
+)
+async def test_a_frozen_plan_is_run_from_its_commit_or_the_same_documents_elsewhere_whatever_the_urls(
+    read_at: str, off: str, on: str
+) -> None:
     frozen = frozen_of(FakeTasks(revision=COMMIT))
     bench = Bench(harness=FakeHarness(FakeTasks(revision=read_at)))
-    analysis = await start(bench.services, experiment(), keys={}, progress=QuietProgress(), frozen=frozen.plan)
+    bench.baseline.url = off
+    settings = experiment(baseline=off, candidate=on)
+    analysis = await start(bench.services, settings, keys={}, progress=QuietProgress(), frozen=frozen.plan)
     assert bench.harness.seen[0].revisions == {"sums": COMMIT}
     comparison = bench.store.get(analysis.comparison_id)
+    assert (comparison.baseline_url, comparison.candidate_url) == (off, on)
     assert (comparison.plan, comparison.plan_hash) == (frozen.plan, frozen.plan_hash)
+    assert analysis.suite.joint_power == frozen.plan.assumptions.joint_power
+    assert analysis.suite.joint_power_reason is None
 
 
 def test_a_noise_floor_is_counted_among_the_requests_and_frozen_with_the_looks() -> None:
