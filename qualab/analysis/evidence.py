@@ -144,16 +144,12 @@ class Counts(MeanPairs):
 
     def bounds(self, rule: MetricRule, _: np.random.Generator, *levels: float) -> Bounds:
         found = equivalence(self.counts, margin=rule.margin, alpha=rule.alpha)
-        lower, upper = rule.sides
-        exact = (
-            found.pvalue_exact if lower and upper else found.pvalue_exact_lower if lower else found.pvalue_exact_upper
-        )
         more = (tango(self.counts, confidence_level=1.0 - 2.0 * level) for level in levels)
         return Bounds(
             difference=self.counts.difference,
             intervals=_intervals(found.interval, *more),
             pvalue_equivalence=rule.larger(found.pvalue_lower, found.pvalue_upper),
-            pvalue_equivalence_exact=exact,
+            pvalue_equivalence_exact=found.pvalue_exact_of(*rule.sides),
         )
 
     def test(self, _: np.random.Generator) -> DifferenceTest:
@@ -190,12 +186,12 @@ class Clusters(MeanPairs):
             self._flips(rng),
             pvalue_unpaired=self._unpaired(),
             pvalue_clustered_mcnemar=(
-                clustered_mcnemar(cluster_cells(**self._arms)).pvalue if self.n_clusters > 1 else None
+                clustered_mcnemar(cluster_cells(**self._arms))[1] if self.n_clusters > 1 else None
             ),
         )
 
     def sides(self, _: np.random.Generator) -> tuple[float, float]:
-        effect = design_effect(**self._arms)
+        effect = design_effect(cluster_cells(**self._arms), self.spread)
         found = [
             (self.bounded.pvalue_below(0.0), self.bounded.pvalue_above(0.0)),
             mcnemar_sides(self.counts.gains / effect, self.counts.losses / effect),
@@ -265,7 +261,7 @@ class LabelPairs:
 
     @cached_property
     def joined(self) -> JoinedAnswers:
-        return JoinedAnswers.of(self.tasks, [float(len(task.truth)) for task in self.tasks])
+        return JoinedAnswers.of(self.tasks)
 
     def bounds(self, rule: MetricRule, rng: np.random.Generator, *levels: float) -> Bounds:
         alphas = (rule.alpha, *levels)

@@ -38,8 +38,8 @@ from qualab.model.ports import ScoredTasks, Stored
 from qualab.model.reason import Reason
 from qualab.stats.noise import (
     disagreement,
+    excess_discordance,
     first_difference,
-    flip_rate,
     odd_ones_out,
     variance_components,
     weighted_median,
@@ -119,8 +119,9 @@ def _odd(
     firsts = [key for key in keys if key[1] == 0]
     if not firsts:
         return None
-    found = odd_ones_out(*([repr(run[key]) for key in firsts] for run in (one, again, candidate)))
-    return OddOneOut(n_items=len(firsts), n_odd=found.n_odd, n_candidate_odd=found.n_candidate_odd, pvalue=found.pvalue)
+    n_odd, n_candidate_odd = odd_ones_out(*([repr(run[key]) for key in firsts] for run in (one, again, candidate)))
+    pvalue = excess_discordance(n_odd=n_odd, n_candidate_odd=n_candidate_odd)
+    return OddOneOut(n_items=len(firsts), n_odd=n_odd, n_candidate_odd=n_candidate_odd, pvalue=pvalue)
 
 
 def _of_metric(
@@ -172,7 +173,7 @@ def _repeat_summary(plan: Plan, scores: Scores, layout: Layout) -> RepeatSummary
                     arm=arm,
                     n_items=len(table),
                     n_repeats=k,
-                    flip_rate=flip_rate(table) if values and is_binary else None,
+                    flip_rate=disagreement(values) if values and is_binary else None,
                     variance_between=found.variance_between if found else None,
                     variance_within=found.variance_within if found else None,
                     icc=found.icc if found else None,

@@ -1,1 +1,1 @@
-"""What a plan's items can prove before a run; `qualab.planning.suite` joins the parts."""
+"""Planning: what items can prove before a run; `qualab.planning.suite` joins the parts."""

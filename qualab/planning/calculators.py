@@ -1,13 +1,10 @@
-"""Small calculators for a person with counts, or with a plan in mind: plain functions that return frozen values.
-
-Differences are candidate − baseline; every share, margin and difference is a fraction. Where an answer does not exist
-the value is None, never a number that stands for it.
-"""
+"""Calculators for a person with counts, or with a plan in mind. None is an answer that does not exist."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from qualab.analysis.evidence import evidence_of, pairs_of_counts, with_zero
@@ -33,7 +30,6 @@ from qualab.stats.interval import ConfidenceInterval, newcombe, tango
 from qualab.stats.looks import MOST_GUARDED
 from qualab.stats.sizing import (
     MAX_ITEMS,
-    McNemarMethod,
     discordance_with_repeats,
     items_needed,
     joint_power,
@@ -46,17 +42,17 @@ from qualab.stats.sizing import (
 )
 
 PLANNING_POWER = 0.8
-"""Of the items needed that go with a test, as in a comparison's analysis."""
+"""Power of the items needed that go with a test, as in a comparison's analysis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedTest:
-    """What the counts of one 0/1 metric say. Accuracies, and what needs them, are None without `both_right`."""
+    """Tests of one 0/1 metric's counts. Accuracies, and what needs them, are None without `both_right`."""
 
     difference: float
     discordance: float
     baseline: float | None
-    """Share right; so is `candidate`."""
+    """Share right."""
     candidate: float | None
     interval: ConfidenceInterval
     """Tango's at the level that was asked for: decides nothing."""
@@ -64,7 +60,7 @@ class PairedTest:
     pvalue: float
     """Mid-p McNemar: the one that decides. The exact, unconditional and unpaired ones are cross-checks."""
     pvalue_loss: float
-    """One-sided mid-p: small where the candidate is worse."""
+    """One-sided mid-p."""
     pvalue_gain: float
     pvalue_exact: float
     pvalue_unconditional: float
@@ -72,21 +68,19 @@ class PairedTest:
     equivalence_interval: ConfidenceInterval
     """Tango's at 1 − 2 alpha: the one that decides."""
     pvalue_lower: float
-    """Of the score test against −margin."""
+    """Score test against −margin."""
     pvalue_upper: float
-    """Of the score test against +margin."""
     pvalue_equivalence: float
     """The larger one of the two."""
     pvalue_equivalence_exact: float
-    """The larger one of their exact guards."""
     is_equivalent: bool
-    """Both p-values of equivalence are at most alpha: within the margin, whatever the verdict says besides."""
+    """Both p-values of equivalence are at most alpha, whatever the verdict says besides."""
     verdict: Verdict
     reason: Reason
     provable_margin: float
-    """The smallest margin that these counts prove; 1 where they prove none."""
+    """1 where these counts prove none."""
     items_needed: int | None
-    """With a power of 0.8; like its range and the next two, None unless INCONCLUSIVE, as in a comparison's evidence."""
+    """Items for a power of 0.8; like its range and the next two, None unless INCONCLUSIVE."""
     items_needed_range: ItemsRange | None
     items_needed_observed: int | None
     items_needed_observed_range: ItemsRange | None
@@ -112,25 +106,27 @@ def paired_test(
     unsized = evidence_of(pairs_of_counts(counts), rule, Streams(seed=SEED), "counts")
     verdict, reason, evidence = judge(unsized, (), rule)
     assert evidence is not None
-    exact, outer, inner = evidence.pvalue_exact, tango(counts, confidence_level=confidence_level), equal.interval
-    assert exact is not None
+    assert evidence.pvalue_exact is not None
     loss, gain = mcnemar_sides(gains, losses)
+    unpaired = None
+    if baseline is not None and candidate is not None:
+        unpaired = two_proportion_z(baseline=baseline, candidate=candidate, n_baseline=n_items, n_candidate=n_items)
     return PairedTest(
         difference=counts.difference,
         discordance=counts.discordance,
         baseline=baseline,
         candidate=candidate,
-        interval=with_zero(outer, evidence.pvalue, (1.0 - confidence_level) / 2.0),
+        interval=with_zero(
+            tango(counts, confidence_level=confidence_level), evidence.pvalue, (1.0 - confidence_level) / 2.0
+        ),
         interval_newcombe=None if both_right is None else newcombe(counts, confidence_level=confidence_level),
         pvalue=evidence.pvalue,
         pvalue_loss=loss,
         pvalue_gain=gain,
-        pvalue_exact=exact,
+        pvalue_exact=evidence.pvalue_exact,
         pvalue_unconditional=mcnemar_unconditional(counts),
-        pvalue_unpaired=None
-        if baseline is None or candidate is None
-        else two_proportion_z(baseline=baseline, candidate=candidate, n_baseline=n_items, n_candidate=n_items),
-        equivalence_interval=with_zero(inner, evidence.pvalue, alpha),
+        pvalue_unpaired=unpaired,
+        equivalence_interval=with_zero(equal.interval, evidence.pvalue, alpha),
         pvalue_lower=equal.pvalue_lower,
         pvalue_upper=equal.pvalue_upper,
         pvalue_equivalence=equal.pvalue,
@@ -146,8 +142,7 @@ def paired_test(
     )
 
 
-def _check_offered(n_items: int) -> None:
-    """A terminal waits no minutes, as exact tests of many millions of items take."""
+def _check_offered(n_items: int) -> None:  # exact tests of more items take minutes
     if check_items(n_items) > MAX_ITEMS:
         raise InvalidValue(
             f"{n_items:,} items are more than the {MAX_ITEMS:,} that exact tests are offered for",
@@ -156,59 +151,47 @@ def _check_offered(n_items: int) -> None:
 
 
 def _guarded_power(**design: Any) -> float | None:
-    """Of the verdict, guard included; None above 20,000 items, where it takes too long."""
     return power_equivalence(**design, is_guarded=True) if design["n_items"] <= MOST_GUARDED else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Powers:
-    """What a number of items is likely to show at an assumed truth: probabilities."""
+    """Probabilities of what a number of items shows at an assumed truth."""
 
     equivalence: float
     """That both one-sided score tests prove ±margin."""
     equivalence_guarded: float | None
-    """That the exact guard agrees as well: of the verdict; None above 20,000 items, where it takes too long."""
+    """That the exact guard agrees as well; None above 20,000 items, where it takes too long."""
     joint: float
-    """That so many independent metrics like this one are all proven, guard included where it was found."""
+    """That so many independent metrics like this one are all proven."""
     power_for_joint: float
-    """What each of them would need for a joint power of 0.8."""
+    """Power that each of them needs for a joint power of 0.8."""
     detection: float
     """That mid-p McNemar finds the assumed difference; with a difference of 0, the rate of false alarms."""
     detection_exact: float
-    """The same for the exact McNemar test."""
     detection_of_margin: float | None
-    """That mid-p McNemar finds a loss as large as the margin that comes on top of the assumed discordance; None where
-    the two are more than all items."""
+    """That mid-p McNemar finds a loss of the margin on top of the discordance; None where they exceed all items."""
 
 
 def powers(
-    *,
-    n_items: int,
-    discordance: float,
-    margin: float,
-    difference: float = 0.0,
-    alpha: float = 0.05,
-    n_metrics: int = 5,
+    *, n_items: int, discordance: float, margin: float, difference: float = 0.0, alpha: float = 0.05, n_metrics: int = 5
 ) -> Powers:
-    """Compute what `n_items` are likely to show, exactly, by enumeration."""
+    """Compute what `n_items` are likely to show, by enumeration."""
     _check_offered(n_items)
     for_joint = power_for_joint(n_metrics=n_metrics, power=PLANNING_POWER)
     design: Any = {"discordance": discordance, "difference": difference, "margin": margin, "alpha": alpha}
     proven, guarded = power_equivalence(n_items=n_items, **design), _guarded_power(n_items=n_items, **design)
 
-    def detected(discordance: float, difference: float, method: McNemarMethod = McNemarMethod.MIDP) -> float:
-        return power_mcnemar(
-            n_items=n_items, discordance=discordance, difference=difference, alpha=alpha, method=method
-        )
-
+    detected = partial(power_mcnemar, n_items=n_items, alpha=alpha)
+    beyond: Any = {"discordance": discordance + margin, "difference": -margin}
     return Powers(
         equivalence=proven,
         equivalence_guarded=guarded,
         joint=joint_power([proven if guarded is None else guarded] * n_metrics),
         power_for_joint=for_joint,
-        detection=detected(discordance, difference),
-        detection_exact=detected(discordance, difference, McNemarMethod.EXACT),
-        detection_of_margin=None if discordance + margin > 1.0 else detected(discordance + margin, -margin),
+        detection=detected(discordance=discordance, difference=difference, is_midp=True),
+        detection_exact=detected(discordance=discordance, difference=difference),
+        detection_of_margin=None if discordance + margin > 1.0 else detected(**beyond, is_midp=True),
     )
 
 
@@ -217,13 +200,13 @@ class SmallestEffects:
     """How small a loss, and how narrow a margin, a number of items can show."""
 
     mde: float | None
-    """Smallest difference that exact McNemar finds with this power, the discordance fixed; None: there is none."""
+    """Smallest difference that exact McNemar finds, the discordance fixed."""
     mde_beyond_noise: float | None
-    """The same where the discordance is noise and the loss comes on top of it."""
+    """Where the discordance is noise and the loss comes on top of it."""
     smallest_margin: float | None
-    """Narrowest margin that the two one-sided score tests prove with this power, if there is no true difference."""
+    """Proven by the two one-sided score tests, if there is no true difference."""
     mde_unpaired: float | None
-    """Of the unpaired z-test at the assumed accuracy: for comparison with older reports."""
+    """Smallest loss of the unpaired z-test: for comparison with older reports."""
 
 
 def smallest_effects(
@@ -247,15 +230,14 @@ class Size:
 
     n_items: int
     power_guarded: float | None
-    """Power of the verdict at these items, the exact guard included; None above 20,000 items."""
+    """At these items with the exact guard; None above 20,000 items."""
     power_each: float
-    """What each of `n_metrics` independent metrics needs for this joint power."""
+    """Power that each of `n_metrics` independent metrics needs for this joint power."""
     n_items_joint: int
     """Items of each metric for it."""
     looks: EarlyLooks | None
     """None where one look, at the end, was asked for."""
     discordance_repeated: float | None
-    """Variance of an item's difference with repeats, which stands in for the discordance; None without."""
     n_items_repeated: int | None
     """Items of one metric with repeats."""
     n_items_unpaired: int
@@ -274,10 +256,7 @@ def size(
     noise: float | None = None,
     accuracy: float = 0.5,
 ) -> Size:
-    """Find how many items prove ±margin with this power, with and without early looks, repeats and pairing.
-
-    Repeats come with the noise that they divide.
-    """
+    """Find how many items prove ±margin with this power, with and without early looks, repeats and pairing."""
     if (repeats != 1) != (noise is not None):
         raise InvalidValue(
             "Repeats and the noise that they divide go together",

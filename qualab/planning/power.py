@@ -1,10 +1,11 @@
-"""What a number of items can prove: the one calculation behind command line, plan, REST, page and report."""
+"""Power of a number of items: the one calculation behind command line, plan, REST, page and report."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from qualab.stats.looks import MOST_GUARDED, LookDesign, LookPerformance, design
 from qualab.stats.sizing import is_guard_counted, items_needed, power_equivalence, smallest_margin
 
 SIMULATED_ITEMS = 10_000
-"""Up to so many items a design with looks is simulated."""
+"""Beyond, a design with looks is not simulated."""
 SIMULATED_RUNS = 10_000
 MOST_LOOKS = 50
 SEED = 20_240_501
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 
 def if_any(find: Callable[[], T]) -> T | None:
-    """Return what is found, None where it does not exist. Arguments that cannot be still raise."""
+    """Return what is found, None on InsufficientData."""
     try:
         return find()
     except InsufficientData:
@@ -42,18 +43,17 @@ class Missing:
     """Answers that are expected to be missing, and how the worst case takes them."""
 
     share: float = 0.0
-    """Of each arm's answers."""
+    """Share of each arm's answers."""
     lost: float | None = None
     """Share of the pairs without an answer that is taken as lost; None takes all."""
 
     @property
     def shift(self) -> float:
-        """By how much they move the difference on average, in the worst case of either side."""
+        """Average change of the difference in the worst case."""
         pairs = 1.0 - (1.0 - self.share) ** 2
         return self.share if self.lost is None else min(self.share, self.lost * pairs)
 
     def worst(self, discordance: float) -> float:
-        """The discordance with the pairs without an answer that the worst case counts as changed."""
         return min(1.0, discordance + self.shift)
 
 
@@ -71,12 +71,12 @@ def verdict_power(
     is_guarded: bool = True,
     n_clusters: float | None = None,
 ) -> float:
-    """Chance of the verdict without a true difference: score tests, exact guard, every way of taking missing answers.
+    """Compute the chance of the verdict without a true difference; simulated where answers are missing.
 
-    Exact by enumeration where no answer is missing, else simulated. The guard, which takes long, is left out above
-    20,000 items; without `is_guarded`, for curves, also where ten or more changed items are to be expected. With
-    `n_clusters`, where items stand in clusters, `n_items` is their effective number, and the margin is narrowed by what
-    the bound over clusters costs.
+    Args:
+        n_items: their effective number where they stand in clusters.
+        is_guarded: the exact guard counts up to 20,000 items; else only where less than ten changed ones are expected.
+        n_clusters: those whose bound narrows the margin.
     """
     check_items(n_items)
     if n_clusters is not None:
@@ -113,9 +113,9 @@ def power_at_looks(
     n_looks: int,
     missing: Missing = NONE_MISSING,
 ) -> float | None:
-    """Share of simulated runs of at most so many items that end in EQUIVALENT, without a true difference.
+    """Simulate how often runs with looks end in EQUIVALENT without a true difference.
 
-    None above 10,000 items, where it takes too long, and where there are fewer items than looks.
+    None above 10,000 items, and where there are fewer items than looks.
     """
     if not n_looks <= n_items <= SIMULATED_ITEMS:
         return None
@@ -138,19 +138,14 @@ def _simulated(
 
 
 def sufficient_items(
-    discordance: float,
-    power: float,
-    *,
-    rule: DecisionRule,
-    missing: Missing,
-    clusters_per_item: float | None = None,
+    discordance: float, power: float, *, rule: DecisionRule, missing: Missing, clusters_per_item: float | None = None
 ) -> int | None:
-    """Items that prove the rule's margin with this power; None where more than MAX_ITEMS would be needed.
+    """Find how many items prove the rule's margin with this power; None beyond MAX_ITEMS.
 
-    `clusters_per_item`: clusters for each effective item; None where items are independent.
-    Where answers are expected to be missing: from the shifted margin on, the first size whose power is enough.
+    Args:
+        clusters_per_item: for each effective item; None where items are independent.
     """
-    margin = rule.margin - missing.shift
+    margin, is_loss_alone = rule.margin - missing.shift, is_one_sided(rule)
     if margin <= 0.0:
         return None
     n_items = if_any(
@@ -159,25 +154,19 @@ def sufficient_items(
             margin=margin,
             alpha=rule.alpha,
             power=power,
-            is_one_sided=is_one_sided(rule),
+            is_one_sided=is_loss_alone,
             is_guarded=True,
             max_items=MAX_ITEMS,
         )
     )
     if n_items is None or not (missing.share or clusters_per_item):
         return n_items
+    design = partial(verdict_power, discordance=discordance, margin=rule.margin, alpha=rule.alpha, missing=missing)
+    target = power - (_SHORTFALL if missing.share else 0.0)
 
-    def is_enough(n_items: int) -> bool:
-        found = verdict_power(
-            n_items=n_items,
-            discordance=discordance,
-            margin=rule.margin,
-            alpha=rule.alpha,
-            is_one_sided=is_one_sided(rule),
-            missing=missing,
-            n_clusters=clusters_per_item and n_items * clusters_per_item,
-        )
-        return found >= power - (_SHORTFALL if missing.share else 0.0)
+    def is_enough(n: int) -> bool:
+        n_clusters = clusters_per_item and n * clusters_per_item
+        return design(n_items=n, is_one_sided=is_loss_alone, n_clusters=n_clusters) >= target
 
     low = high = n_items
     while not is_enough(high):
@@ -193,7 +182,7 @@ def sufficient_items(
 def narrowest_margin(
     n_items: int, discordance: float, power: float, *, rule: DecisionRule, missing: Missing
 ) -> float | None:
-    """The smallest margin that the items prove with this power; None where they prove none."""
+    """Find the smallest margin that the items prove with this power; None where they prove none."""
     margin = if_any(
         lambda: smallest_margin(
             n_items=n_items,
@@ -209,42 +198,30 @@ def narrowest_margin(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyLooks:
-    """A design that may stop at planned looks."""
+    """A design that may stop at planned looks, simulated without a true difference; None above 10,000 items."""
 
     n_looks: int
     most_items: int
     expected_items: float | None
-    """On average if there is no true difference, by simulation; None above 10,000 items, where it takes too long."""
     power: float | None
-    """Share of the simulated runs that end in EQUIVALENT."""
+    """Share of the runs that end in EQUIVALENT."""
     harm: float | None
-    """Share of the simulated runs that stop for harm though there is none."""
+    """Share of the runs that stop for harm though there is none."""
 
 
-def early_looks(
-    *,
-    margin: float,
-    discordance: float,
-    alpha: float = 0.05,
-    power: float = 0.9,
-    harm_alpha: float = 0.025,
-    n_looks: int = 10,
-) -> EarlyLooks:
-    """Find the items with equally spaced O'Brien–Fleming-type looks, at most and on average."""
+@lru_cache(maxsize=32)
+def early_looks(*, discordance: float, n_looks: int, **goal: float) -> EarlyLooks:
+    """Find the items with equally spaced O'Brien–Fleming-type looks; `goal` as of `design_looks`."""
     if not 2 <= n_looks <= MOST_LOOKS:
         raise InvalidValue(
             f"A design with looks has 2 to {MOST_LOOKS} of them, not {n_looks}",
             hint="5 to 10 looks are usual; 1 is the look at the end alone.",
         )
-    design = design_looks(
-        discordance=discordance, margin=margin, alpha=alpha, power=power, harm_alpha=harm_alpha, n_looks=n_looks
-    )
+    design = design_looks(discordance=discordance, n_looks=n_looks, **goal)
     most = design.n_items[-1]
-    seen = _simulated(design, discordance) if most <= SIMULATED_ITEMS else None
+    if most > SIMULATED_ITEMS:
+        return EarlyLooks(n_looks=n_looks, most_items=most, expected_items=None, power=None, harm=None)
+    runs = _simulated(design, discordance)
     return EarlyLooks(
-        n_looks=n_looks,
-        most_items=most,
-        expected_items=seen.expected_items if seen else None,
-        power=seen.equivalent if seen else None,
-        harm=seen.harm if seen else None,
+        n_looks=n_looks, most_items=most, expected_items=runs.expected_items, power=runs.equivalent, harm=runs.harm
     )

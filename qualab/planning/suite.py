@@ -1,12 +1,12 @@
-"""What a plan's items can prove: assumptions, the figures of each primary metric, and what is said of them."""
+"""Planning of a suite: assumptions, figures of each primary metric, and what the items cannot prove."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +19,7 @@ from qualab.analysis.samples import MeanSample, layout_of, read_scores, sample_o
 from qualab.errors import InvalidValue
 from qualab.model.items import Item
 from qualab.model.names import ArmName, MetricKind, MissingPolicy, RequestKind
-from qualab.model.plan import (
-    Assumptions,
-    DecisionRule,
-    LookPlan,
-    MetricSpec,
-    Plan,
-    check_names,
-)
+from qualab.model.plan import Assumptions, DecisionRule, MetricSpec, Plan, check_names
 from qualab.model.reason import Reason, of
 from qualab.planning.power import (
     EarlyLooks,
@@ -41,144 +34,18 @@ from qualab.planning.power import (
 from qualab.stats.bounded import bound_cost
 from qualab.stats.mean import mean_difference
 from qualab.stats.noise import variance_components
-from qualab.stats.sizing import (
-    discordance_with_repeats,
-    joint_power,
-    mde,
-    mde_beyond_noise,
-    power_for_joint,
-)
+from qualab.stats.sizing import discordance_with_repeats, joint_power, mde, mde_beyond_noise, power_for_joint
 
 if TYPE_CHECKING:
     from qualab.store import Store
 
-_NEAR = 0.025
-"""Powers with looks are simulated, and sizes with looks are right to about two percentage points of them."""
-
-
-def unproven(
-    figures: Sequence[Figures], rule: DecisionRule, *, power_each: float | None, joint: float | None
-) -> Iterator[Reason]:
-    """Say of each metric whose items have too little power as planned what is lacking, and what would help.
-
-    Nothing where all together have the power that is aimed at, though one has less than its part of it.
-    """
-    target = power_each or rule.power
-    if joint is not None and joint >= rule.power:
-        return
-    for one in figures:
-        if one.items_needed is None or one.asked.n_items < one.items_needed:
-            sentences = (*_lacking(one, rule, target), *_what_helps(one))
-        elif one.power_looks is not None and one.power_looks < target - _NEAR:
-            values = {"power": _at_the_end(one), "with_looks": one.planned_power, "target": round(target, 3)}
-            needed = Reason("looks-cost", values)
-            if one.looks is not None:
-                needed = Reason("looks-cost.items", {**values, "n": one.looks.most_items})
-            sentences = (needed,)
-        else:
-            continue
-        yield Reason("unproven", {"name": one.name, "sentences": sentences})
-
-
-def _at_the_end(one: Figures) -> float:
-    return one.power if one.power_missing is None else one.power_missing
-
-
-def _lacking(one: Figures, rule: DecisionRule, target: float) -> Iterator[Reason]:
-    values: dict[str, Any] = {
-        "n": one.asked.n_items,
-        "goal": Reason("goal.loss" if is_one_sided(rule) else "goal.both", {"margin": one.margin}),
-        "discordance": one.belief.discordance,
-        "needed": Reason("needed", {"n": one.items_needed})
-        if one.items_needed
-        else Reason("needed.more", {"most": MAX_ITEMS}),
-        "power": round(target, 3),
-    }
-    if target == rule.power:
-        yield Reason("lacking", values)
-    else:
-        yield Reason("lacking.together", {**values, "joint": rule.power})
-    own = Reason("no-margin") if one.provable_margin is None else bounds_of(rule, one.provable_margin)
-    yield Reason("has-power", {"power": _at_the_end(one), "proven": own})
-    if one.power_looks is not None:
-        yield Reason("has-power.looks", {"power": one.power_looks})
-    if one.power_missing is not None and one.power >= target:  # missing answers alone take the power
-        yield Reason("has-power.whole", {"power": one.power})
-
-
-def _what_helps(one: Figures) -> Iterator[Reason]:
-    if one.items_needed:
-        yield Reason("more-items-help", {"n": one.items_needed - one.asked.n_items})
-    if one.exercises_drafter and one.asked.repeats == 1:
-        at_best = one.items_needed_repeated
-        if at_best and at_best <= one.asked.n_items:
-            yield Reason("repeats-help", {"repeats": BEST_REPEATS})
-        elif at_best:
-            yield Reason("repeats-fall-short", {"repeats": BEST_REPEATS, "n": at_best})
-        else:
-            yield Reason("repeats-are-too-few", {"repeats": BEST_REPEATS})
-
-
-def caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate_is_given: bool) -> Iterator[Reason]:
-    """Say what the figures rest on."""
-    yield from _of_discordance(figures, pilot)
-    yield from _of_missing(figures, plan)
-    for one in figures:
-        if one.belief.design_effect_source == "not known":
-            yield of(one.name, Reason("clusters-unknown", {"n": one.asked.n_items, "n_clusters": one.asked.n_clusters}))
-    yield from _of_repeats(figures, plan)
-    if len(plan.primaries) > 1:
-        tasks = [task for metric in plan.primaries for task in metric.members or (metric.task,)]
-        yield Reason("joint-power.shared" if len(set(tasks)) < len(tasks) else "joint-power.independent")
-    if plan.looks and is_one_sided(plan.rule):
-        yield Reason("looks-unplanned")
-    if pilot and pilot.rate and not rate_is_given:
-        yield Reason("pilot-rate", {"pilot": pilot.id})
-    if quiet := tuple(one.name for one in figures if not one.exercises_drafter):
-        yield Reason("no-drafts", {"metrics": quiet})
-    if plan.limit is not None:
-        yield Reason("limited", {"limit": plan.limit})
-    if plan.pins.unpinned:
-        yield Reason("unpinned", {"parts": plan.pins.unpinned})
-    yield from lost_interleaving(plan)
-
-
-def _of_discordance(figures: Sequence[Figures], pilot: Pilot | None) -> Iterator[Reason]:
-    if any(one.belief.discordance_source.startswith("assumed") for one in figures):
-        yield Reason("discordance-assumed" if pilot else "discordance-assumed.no-pilot")
-    for one in figures:
-        seen = pilot and pilot.metrics.get(one.id)
-        if pilot and not seen:
-            yield Reason("pilot-lacks", {"pilot": pilot.id, "metric": one.id, "source": one.belief.discordance_source})
-        if seen and not seen.n_changed and one.belief.discordance_source.startswith("pilot"):
-            most = 1.0 - 0.05 ** (1.0 / seen.n_scores)  # Clopper and Pearson's upper limit, 95 %
-            yield Reason("pilot-unchanged", {"metric": one.name, "n": seen.n_scores, "most": most})
-
-
-def _of_missing(figures: Sequence[Figures], plan: Plan) -> Iterator[Reason]:
-    missing = plan.assumptions.missing if plan.assumptions else 0.0
-    if figures and not missing:
-        yield Reason("none-expected-missing")
-    pairs = 1.0 - (1.0 - missing) ** 2
-    caps = {one.name: replace(plan.rule, margin=one.margin).missing_cap(is_primary=True) for one in figures}
-    if over := tuple(name for name, cap in caps.items() if pairs > cap):
-        yield Reason("too-many-expected-missing", {"missing": missing, "metrics": over})
-
-
-def _of_repeats(figures: Sequence[Figures], plan: Plan) -> Iterator[Reason]:
-    if plan.sampling.repeats == 1:
-        for one in figures:
-            if (floor := one.belief.floor) is not None:
-                yield of(one.name, Reason("floor-counts", {"floor": floor}))
-        return
-    yield Reason("repeats-divide", {"repeats": plan.sampling.repeats})
-    if unknown := tuple(one.name for one in figures if one.belief.noise_source == "not known"):
-        yield Reason("noise-unknown", {"metrics": unknown})
-
-
 DEFAULT_DISCORDANCE = 0.05
 EVERYWHERE = ""
 """The name under which a value is given for all metrics."""
+BEST_REPEATS = 4
+_NEAR = 0.025
+"""Powers with looks are simulated, and sizes with looks are right to about two percentage points of them."""
+_HAIR = 1e-9
 
 Shares = Mapping[str, float]
 """Values by benchmark, task or metric id; under EVERYWHERE for the others."""
@@ -186,7 +53,7 @@ Shares = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What the user says beside the experiment."""
+    """Assumptions of the user, beside the experiment."""
 
     discordance: Shares = field(default_factory=dict)
     design_effect: Shares = field(default_factory=dict)
@@ -195,82 +62,20 @@ class Given:
     rate: float | None = None
     """Requests a second, of both arms together."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Belief:
-    """One metric's assumptions."""
-
-    discordance: float
-    discordance_source: str
-    design_effect: float
-    design_effect_source: str
-    noise: float
-    """0 where nothing is known of it: repeats then count for nothing."""
-    noise_source: str
-    floor: float | None
-    """Discordance of two runs of the baseline as a pilot measured it; None where none did."""
-
-
-def check_given(given: Given, plan: Plan) -> None:
-    """Check that the plan has the names, and that the values can be."""
-    demands = [
-        (given.discordance, "discordance", 0.0, 1.0, "a fraction from 0 to 1, as 0.05"),
-        (given.noise, "noise", 0.0, 1.0, "a fraction from 0 to 1, as 0.02"),
-        (given.design_effect, "design-effect", 1.0, float("inf"), "1 or more"),
-    ]
-    for values, name, least, most, allowed in demands:
-        check_names({key: value for key, value in values.items() if key != EVERYWHERE}, plan, what=name)
-        for key, value in values.items():
-            if not least <= value <= most:
-                raise InvalidValue(
-                    f"{name}{f' of {key}' if key else ''} must be {allowed}",
-                    hint=f"Given: {value:g}",
-                    fields={name.replace("-", "_"): f"must be {allowed}"},
-                )
-    if given.rate is not None and not given.rate > 0.0:
-        allowed = "must be a number of requests a second above 0"
-        raise InvalidValue(f"rate {allowed}", hint="Leave --rate out to say nothing", fields={"rate": allowed})
-
-
-def belief_of(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None, *, is_clustered: bool) -> Belief:
-    """Find a metric's assumptions: what is said of it by name, then what the pilot saw, then what is said of all.
-
-    InvalidValue where more of the discordance is said to be noise than there is.
-    """
-    seen, pilot_source = pilot and pilot.metrics.get(metric.id), f"pilot {pilot.id}" if pilot else ""
-
-    def believed(
-        values: Shares, measured: float | None, default: tuple[float, str], source: str = pilot_source
-    ) -> tuple[float, str]:
-        if (named := plan.named(metric, values)) is not None:
-            return named, "assumed"
-        if measured is not None:
-            return measured, source
-        return (values[EVERYWHERE], "assumed") if EVERYWHERE in values else default
-
-    counted = f"{pilot_source}, {seen.n_changed} of {seen.n_scores}" if seen else ""
-    default = (DEFAULT_DISCORDANCE, "assumed by default")
-    discordance, source = believed(given.discordance, seen.discordance if seen else None, default, counted)
-    (effect, effect_source), (noise, noise_source) = (1.0, ""), (0.0, "")
-    if is_clustered or plan.named(metric, given.design_effect) is not None:
-        measured = seen.design_effect if seen else None
-        effect, effect_source = believed(given.design_effect, measured, (1.0, "not known"))
-    if plan.sampling.repeats > 1:
-        noise, noise_source = believed(given.noise, seen.noise if seen else None, (0.0, "not known"))
-    if noise > discordance:
-        raise InvalidValue(
-            f"The noise of {metric.id} ({noise:g}) is more than its discordance ({discordance:g})",
-            hint="Noise is the part of the discordance that two runs of the same arm have too",
-        )
-    return Belief(
-        discordance=discordance,
-        discordance_source=source,
-        design_effect=effect,
-        design_effect_source=effect_source,
-        noise=noise,
-        noise_source=noise_source,
-        floor=seen.floor if seen else None,
-    )
+    def check(self, plan: Plan) -> None:
+        """Check that the plan has the names, and that the values are possible."""
+        for name, values, least, most, allowed in (
+            ("discordance", self.discordance, 0.0, 1.0, "a fraction from 0 to 1, as 0.05"),
+            ("noise", self.noise, 0.0, 1.0, "a fraction from 0 to 1, as 0.02"),
+            ("design-effect", self.design_effect, 1.0, math.inf, "1 or more"),
+            ("rate", {} if self.rate is None else {EVERYWHERE: self.rate}, math.ulp(0.0), math.inf, "above 0"),
+        ):
+            check_names({key: value for key, value in values.items() if key != EVERYWHERE}, plan, what=name)
+            for key, value in values.items():
+                if not least <= value <= most:
+                    text, part = f"must be {allowed}", f" of {key}" if key else ""
+                    fields = {name.replace("-", "_"): text}
+                    raise InvalidValue(f"{name}{part} {text}", hint=f"Given: {value:g}", fields=fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +87,7 @@ class PilotMetric:
     discordance: float
     """Mean square of a pair's difference: the share of changed ones where scores are 0 or 1."""
     design_effect: float | None
-    """Of items in clusters, repeats averaged; at least 1. None where fewer than two clusters changed."""
+    """Design effect of clusters, repeats averaged; at least 1. None where fewer than two clusters changed."""
     noise: float | None
     """Variance of the difference within an item, over its repeats; None without repeats."""
     floor: float | None
@@ -291,7 +96,7 @@ class PilotMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pilot:
-    """What planning takes from a stored comparison."""
+    """Measurements of a stored comparison that planning uses."""
 
     id: str
     metrics: Mapping[str, PilotMetric]
@@ -303,8 +108,8 @@ class Pilot:
 def pilot_of(store: Store, comparison_id: str) -> Pilot:
     """Read the scores and times of a stored comparison; InvalidValue where nothing is scored yet."""
     comparison = store.get(comparison_id)
-    items = list(store.items(comparison.id))
-    scores, layout = read_scores(store.scores(comparison.id), items), layout_of(comparison.plan, items)
+    items, plan = list(store.items(comparison.id)), comparison.plan
+    scores, layout = read_scores(store.scores(comparison.id), items), layout_of(plan, items)
     if not any(scores.answered.values()):
         raise InvalidValue(
             f"Comparison {comparison.id} has no scores to plan from",
@@ -312,19 +117,18 @@ def pilot_of(store: Store, comparison_id: str) -> Pilot:
         )
     analysis = store.analysis(comparison.id)
     noise = analysis.noise if analysis else None
-    floors = {one.metric: one.flip_rate_baseline for one in noise.metrics} if noise else {}
+    floors = {metric.metric: metric.flip_rate_baseline for metric in noise.metrics} if noise else {}
     metrics = {}
-    for metric in comparison.plan.metrics:
-        sample = sample_of(comparison.plan.members_of(metric), scores, layout, comparison.plan)
+    for metric in plan.metrics:
+        sample = sample_of(plan.members_of(metric), scores, layout, plan)
         if isinstance(sample, MeanSample):
             complete = sample.under(MissingPolicy.COMPLETE, right=1.0)
             if complete.n_items:
-                metrics[metric.id] = _pilot_metric(complete, comparison.plan.sampling.repeats, floors.get(metric.id))
+                metrics[metric.id] = _pilot_metric(complete, plan.sampling.repeats, floors.get(metric.id))
     # the time from the first request to the last, without pauses longer than an attempt may take
     answers = (answer for arm in ArmName for answer in store.answers(comparison.id, arm=arm))
     times = sorted(answer.reply.sent_at.timestamp() for answer in answers)
-    longest = comparison.plan.policy.timeout_s
-    busy_s = sum(gap for before, after in pairwise(times) if (gap := after - before) <= longest)
+    busy_s = sum(gap for before, after in pairwise(times) if (gap := after - before) <= plan.policy.timeout_s)
     return Pilot(id=comparison.id, metrics=metrics, rate=(len(times) - 1) / busy_s if busy_s > 0.0 else None)
 
 
@@ -350,13 +154,57 @@ def _pilot_metric(sample: MeanSample, repeats: int, floor: float | None) -> Pilo
     )
 
 
-_HAIR = 1e-9
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belief:
+    discordance: float
+    discordance_source: str
+    design_effect: float
+    design_effect_source: str
+    noise: float
+    """0 where nothing is known of it: repeats then count for nothing."""
+    noise_source: str
+    floor: float | None
+    """Discordance of two runs of the baseline as a pilot measured it."""
+
+
+def _belief(metric: MetricSpec, plan: Plan, given: Given, pilot: Pilot | None, *, is_clustered: bool) -> Belief:
+    # what is said of a metric by name goes before what the pilot saw, and that before what is said of all
+    measured = pilot.metrics.get(metric.id) if pilot else None
+    from_pilot = f"pilot {pilot.id}" if pilot else ""
+
+    def believed(name: str, default: tuple[float, str], source: str = from_pilot) -> tuple[float, str]:
+        values = getattr(given, name)
+        if (named := plan.named(metric, values)) is not None:
+            return named, "assumed"
+        if measured and (value := getattr(measured, name)) is not None:
+            return value, source
+        return (values[EVERYWHERE], "assumed") if EVERYWHERE in values else default
+
+    counted = f"{from_pilot}, {measured.n_changed} of {measured.n_scores}" if measured else ""
+    discordance, source = believed("discordance", (DEFAULT_DISCORDANCE, "assumed by default"), counted)
+    (effect, effect_source), (noise, noise_source) = (1.0, ""), (0.0, "")
+    if is_clustered or plan.named(metric, given.design_effect) is not None:
+        effect, effect_source = believed("design_effect", (1.0, "not known"))
+    if plan.sampling.repeats > 1:
+        noise, noise_source = believed("noise", (0.0, "not known"))
+    if noise > discordance:
+        raise InvalidValue(
+            f"The noise of {metric.id} ({noise:g}) is more than its discordance ({discordance:g})",
+            hint="Noise is the part of the discordance that two runs of the same arm have too",
+        )
+    return Belief(
+        discordance=discordance,
+        discordance_source=source,
+        design_effect=effect,
+        design_effect_source=effect_source,
+        noise=noise,
+        noise_source=noise_source,
+        floor=measured.floor if measured else None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemCounts:
-    """A metric's items, clusters and answers an item."""
-
     n_items: int
     n_clusters: int
     repeats: int
@@ -374,57 +222,49 @@ class Figures:
     belief: Belief
     margin: float
     variance: float
-    """Of an item's mean difference: what stands in for the discordance. The discordance itself without repeats."""
+    """Variance of an item's mean difference: the discordance, less the noise that repeats divide."""
     effective_items: int
-    """Items over the design effect."""
     power: float
-    """Of the verdict, with one look at the end and no answer missing: score tests and exact guard."""
+    """Power of the verdict with one look at the end and no answer missing: score tests and exact guard."""
     power_missing: float | None
-    """The same with the expected missing answers, by simulation; None where none are expected."""
+    """Power with the expected missing answers, simulated; None where none are expected."""
     power_looks: float | None
-    """With them and the plan's looks at these items, by simulation. None without looks, for non-inferiority, and above
-    10,000 items."""
+    """Power with the plan's looks too, simulated; None without, for non-inferiority, and above 10,000 items."""
     provable_margin: float | None
-    """Proven with the power that each primary metric needs, like the items needed, expected missing answers counted."""
+    """At the power that each primary metric needs, with expected missing answers; so are the items needed."""
     mde: float | None
-    """Smallest loss found with that power, the discordance fixed; of the two-sided test, not adjusted."""
+    """Smallest loss found, the discordance fixed, by the two-sided test without adjustment."""
     mde_beyond_noise: float | None
-    """The same where noise is there anyway, a pilot's noise floor or else the discordance, and the loss on top."""
+    """Smallest loss on top of a pilot's noise floor, or else of the discordance."""
     items_needed: int | None
     """For all primary metrics together to have the power that is aimed at: each of them a higher one."""
     items_needed_alone: int | None
-    """For this metric alone to have the power that is aimed at."""
     items_needed_repeated: int | None
-    """As `items_needed`, with four answers an item, if all of the discordance were run noise: what repeats can help at
-    best."""
+    """Items needed with four answers an item, if all of the discordance were run noise."""
     looks: EarlyLooks | None
-    """Items with early looks; None where none are planned for, or for non-inferiority, which has no such design."""
+    """Items with early looks; None without, and for non-inferiority, which has no such design."""
+
+    @property
+    def power_at_end(self) -> float:
+        return self.power if self.power_missing is None else self.power_missing
 
     @property
     def planned_power(self) -> float:
-        """Of the run as it is planned: with looks and missing answers where there are any."""
-        powers = (self.power_looks, self.power_missing, self.power)
-        return next(power for power in powers if power is not None)
+        return self.power_at_end if self.power_looks is None else self.power_looks
 
 
-BEST_REPEATS = 4
-
-
-def figures_of(
+def _figures(
     metric: MetricSpec, plan: Plan, asked: ItemCounts, belief: Belief, *, power_each: float, missing: float
 ) -> Figures:
-    """Compute everything that planning says of one metric.
-
-    `power_each` is what it needs for the joint power; `missing` is the expected share of each arm's answers.
-    """
     rule = plan.rule_for(metric)
     expected = Missing(share=missing, lost=rule.missing_lost)
     variance = discordance_with_repeats(discordance=belief.discordance, noise=belief.noise, repeats=asked.repeats)
     effective = max(1, math.floor(asked.n_items / belief.design_effect + _HAIR))
-    alpha, target = rule.alpha, rule.power
     n_clusters = asked.n_clusters if asked.n_clusters < asked.n_items or asked.repeats > 1 else None
     clusters_per_item = n_clusters and belief.design_effect * n_clusters / asked.n_items
-    cost = (n_clusters and bound_cost(n_clusters=n_clusters, variance=variance / effective, alpha=alpha)) or 0.0
+    cost = 0.0
+    if n_clusters:
+        cost = bound_cost(n_clusters=n_clusters, variance=variance / effective, alpha=rule.alpha)
 
     def needed(discordance: float, power: float) -> int | None:
         n_items = sufficient_items(discordance, power, rule=rule, missing=expected, clusters_per_item=clusters_per_item)
@@ -435,32 +275,33 @@ def figures_of(
         n_items=effective,
         discordance=variance,
         margin=rule.margin,
-        alpha=alpha,
+        alpha=rule.alpha,
         is_one_sided=is_one_sided(rule),
         n_clusters=n_clusters,
     )
     power_looks = early = None
     if plan.looks and not is_one_sided(rule):
-        looks = replace(plan.looks, harm_alpha=harm_alpha(plan, plan.looks))
-        left = rule.margin - cost
-        power_looks = 0.0
+        design: Any = {"n_looks": plan.looks.n_looks, "harm_alpha": harm_alpha(plan, plan.looks), "alpha": rule.alpha}
+        left, power_looks = rule.margin - cost, 0.0
         if left > 0.0:
             power_looks = power_at_looks(
-                n_items=effective,
-                margin=left,
-                discordance=variance,
-                alpha=alpha,
-                harm_alpha=looks.harm_alpha,
-                n_looks=looks.n_looks,
-                missing=expected,
+                n_items=effective, margin=left, discordance=variance, missing=expected, **design
             )
         if left > expected.shift:
-            early = _early_looks(left - expected.shift, expected.worst(variance), alpha, power_each, looks)
+            design |= {"margin": left - expected.shift, "discordance": expected.worst(variance), "power": power_each}
+            early = if_any(lambda: early_looks(**design))
+    if early:
+        average = early.expected_items and early.expected_items * belief.design_effect
+        most = math.ceil(early.most_items * belief.design_effect - _HAIR)
+        early = replace(early, most_items=most, expected_items=average)
     provable = narrowest_margin(effective, variance, power_each, rule=rule, missing=expected)
     floor = variance if belief.floor is None or asked.repeats > 1 else belief.floor
+    effect: Any = {"n_items": effective, "alpha": rule.alpha, "power": rule.power}
+    benchmarks = plan.benchmarks_of(metric)
+    has_own_name = len(benchmarks) == 1 and sum(bool(plan.benchmarks_of(p) & benchmarks) for p in plan.primaries) == 1
     return Figures(
         id=metric.id,
-        name=_name(metric, plan),
+        name=next(iter(benchmarks)) if has_own_name else metric.id,
         exercises_drafter=metric.exercises_drafter,
         asked=asked,
         belief=belief,
@@ -471,32 +312,12 @@ def figures_of(
         power_missing=power(missing=expected) if missing else None,
         power_looks=power_looks,
         provable_margin=None if provable is None or provable + cost >= 1.0 else provable + cost,
-        mde=if_any(lambda: mde(n_items=effective, discordance=variance, alpha=alpha, power=target)),
-        mde_beyond_noise=if_any(lambda: mde_beyond_noise(n_items=effective, noise=floor, alpha=alpha, power=target)),
+        mde=if_any(lambda: mde(discordance=variance, **effect)),
+        mde_beyond_noise=if_any(lambda: mde_beyond_noise(noise=floor, **effect)),
         items_needed=needed(variance, power_each),
-        items_needed_alone=needed(variance, target),
+        items_needed_alone=needed(variance, rule.power),
         items_needed_repeated=needed(belief.discordance / BEST_REPEATS, power_each),
-        looks=early
-        and replace(
-            early,
-            most_items=math.ceil(early.most_items * belief.design_effect - _HAIR),
-            expected_items=early.expected_items and early.expected_items * belief.design_effect,
-        ),
-    )
-
-
-@lru_cache(maxsize=32)
-def _early_looks(margin: float, discordance: float, alpha: float, power: float, looks: LookPlan) -> EarlyLooks | None:
-    """Simulated once for metrics with the same assumptions."""
-    return if_any(
-        lambda: early_looks(
-            margin=margin,
-            discordance=discordance,
-            alpha=alpha,
-            power=power,
-            harm_alpha=looks.harm_alpha,
-            n_looks=looks.n_looks,
-        )
+        looks=early,
     )
 
 
@@ -518,50 +339,51 @@ class Planning:
     unplanned: tuple[Unplanned, ...]
     n_items: int
     power_each: float | None
-    """What each primary metric needs for all of them to reach the power that is aimed at; None without a metric."""
+    """Power of each primary metric for all of them to reach the power that is aimed at; None without a metric."""
     joint_power: float | None
     """Product of the powers as planned; None where a primary metric has none."""
     expected_missing: float
     """Share of each arm's answers."""
     n_requests: int
-    """Of both arms together, and of the noise floor; early looks may save some."""
+    """Requests to both arms and the noise floor; early looks may save some."""
     rate: float | None
     """Requests a second."""
     duration_s: float | None
     unproven: tuple[Reason, ...]
-    """What these items cannot prove."""
     caveats: tuple[Reason, ...]
-    """On what the figures rest."""
 
 
 def plan_comparison(
     plan: Plan, items: Iterable[Item], given: Given, pilot: Pilot | None = None, *, missing: float = 0.0
 ) -> Planning:
-    """Say what a plan's items can prove, and add what was assumed to the plan.
+    """Compute what a plan's items can prove, and add what was assumed to the plan.
 
     `missing` is the share of each arm's answers that is expected to be missing.
     """
-    check_given(given, plan)
+    given.check(plan)
     n_requests, asked = _asked(items, plan)
-    power_each = power_for_joint(n_metrics=len(plan.primaries), power=plan.rule.power) if plan.primaries else None
+    n_metrics, target = len(plan.primaries), plan.rule.power
+    power_each = power_for_joint(n_metrics=n_metrics, power=target) if n_metrics else target
     planned, unplanned = [], []
     for metric in plan.primaries:
-        is_clustered = asked[metric.id].n_clusters < asked[metric.id].n_items
-        belief = belief_of(metric, plan, given, pilot, is_clustered=is_clustered)
-        if reason := _reason_against(metric, plan):
-            unplanned.append(Unplanned(id=metric.id, reason=reason))
-        else:
+        counts = asked[metric.id]
+        belief = _belief(metric, plan, given, pilot, is_clustered=counts.n_clusters < counts.n_items)
+        kinds = {member.kind for member in plan.members_of(metric)}
+        if kinds == {MetricKind.BINARY_MEAN}:
             planned.append((metric, belief))
+        else:
+            kind = kinds.pop() if len(kinds) == 1 else MetricKind.GROUP_MEAN
+            unplanned.append(Unplanned(id=metric.id, reason=Reason(f"unplanned.{kind}")))
     figures = tuple(
-        figures_of(metric, plan, asked[metric.id], belief, power_each=power_each or plan.rule.power, missing=missing)
+        _figures(metric, plan, asked[metric.id], belief, power_each=power_each, missing=missing)
         for metric, belief in planned
     )
-    joint = joint_power([one.planned_power for one in figures]) if figures and not unplanned else None
+    joint = joint_power([metric.planned_power for metric in figures]) if figures and not unplanned else None
     rate = given.rate if given.rate is not None or pilot is None else pilot.rate
     assumptions = Assumptions(
-        discordance={one.id: one.belief.discordance for one in figures},
-        design_effect={one.id: one.belief.design_effect for one in figures},
-        noise={one.id: one.belief.noise for one in figures} if plan.sampling.repeats > 1 else {},
+        discordance={metric.id: metric.belief.discordance for metric in figures},
+        design_effect={metric.id: metric.belief.design_effect for metric in figures},
+        noise={metric.id: metric.belief.noise for metric in figures} if plan.sampling.repeats > 1 else {},
         joint_power=joint,
         missing=missing,
     )
@@ -571,48 +393,127 @@ def plan_comparison(
         metrics=figures,
         unplanned=tuple(unplanned),
         n_items=sum(task.n_items for task in plan.tasks),
-        power_each=power_each,
+        power_each=power_each if n_metrics else None,
         joint_power=joint,
         expected_missing=missing,
         n_requests=n_requests,
         rate=rate,
         duration_s=n_requests / rate if rate else None,
-        unproven=tuple(unproven(figures, plan.rule, power_each=power_each, joint=joint)),
-        caveats=tuple(caveats(figures, plan, pilot, rate_is_given=given.rate is not None)),
+        unproven=() if joint is not None and joint >= target else tuple(_unproven(figures, plan.rule, power_each)),
+        caveats=tuple(_caveats(figures, plan, pilot, rate_is_given=given.rate is not None)),
     )
 
 
-def _asked(rendered: Iterable[Item], plan: Plan) -> tuple[int, dict[str, ItemCounts]]:
-    """Requests of the whole run; and each primary metric's items, a group's over all its members."""
+def _asked(items: Iterable[Item], plan: Plan) -> tuple[int, dict[str, ItemCounts]]:
+    # requests of the whole run; and each primary metric's items, a group's over all its members
     n_items: Counter[str] = Counter()
-    clusters: dict[str, set[str]] = {}
+    clusters: dict[str, set[str]] = defaultdict(set)
     n_prompts = n_generations = 0
-    for item in rendered:
+    for item in items:
         n_items[item.task] += 1
         n_prompts += len(item.prompts)
         n_generations += len(item.prompts) if item.kind is RequestKind.GENERATION else 0
-        clusters.setdefault(item.task, set()).add(item.cluster or f"item {item.doc_id}")
+        clusters[item.task].add(item.cluster or f"item {item.doc_id}")
     noise_runs, repeats = plan.noise_floor.runs if plan.noise_floor else 0, plan.sampling.repeats
-    asked = {}
-    for metric in plan.primaries:
-        tasks = {member.task for member in plan.members_of(metric)}
-        asked[metric.id] = ItemCounts(
-            n_items=sum(n_items[task] for task in tasks),
-            n_clusters=sum(len(clusters.get(task, ())) for task in tasks),
+    tasks = {metric.id: {member.task for member in plan.members_of(metric)} for metric in plan.primaries}
+    return (n_prompts * len(ArmName) + n_generations * noise_runs) * repeats, {
+        metric: ItemCounts(
+            n_items=sum(n_items[task] for task in own),
+            n_clusters=sum(len(clusters[task]) for task in own),
             repeats=repeats,
         )
-    return (n_prompts * len(ArmName) + n_generations * noise_runs) * repeats, asked
+        for metric, own in tasks.items()
+    }
 
 
-def _reason_against(metric: MetricSpec, plan: Plan) -> Reason | None:
-    """Why a metric has no figures; None where it has."""
-    kinds = {member.kind for member in plan.members_of(metric)}
-    if kinds == {MetricKind.BINARY_MEAN}:
-        return None
-    return Reason(f"unplanned.{kinds.pop() if len(kinds) == 1 else MetricKind.GROUP_MEAN}")
+def _unproven(figures: Sequence[Figures], rule: DecisionRule, target: float) -> Iterator[Reason]:
+    # of each metric whose items have too little power as planned: what is lacking, and what would help
+    for metric in figures:
+        if metric.items_needed is None or metric.asked.n_items < metric.items_needed:
+            sentences = (*_lacking(metric, rule, target), *_what_helps(metric))
+        elif metric.power_looks is not None and metric.power_looks < target - _NEAR:
+            values: dict[str, Any] = {"power": metric.power_at_end, "with_looks": metric.planned_power}
+            values["target"] = round(target, 3)
+            most = {"n": metric.looks.most_items} if metric.looks else {}
+            sentences = (Reason("looks-cost.items" if most else "looks-cost", values | most),)
+        else:
+            continue
+        yield Reason("unproven", {"name": metric.name, "sentences": sentences})
 
 
-def _name(metric: MetricSpec, plan: Plan) -> str:
-    benchmarks = plan.benchmarks_of(metric)
-    sharing = [other for other in plan.primaries if plan.benchmarks_of(other) & benchmarks]
-    return next(iter(benchmarks)) if len(benchmarks) == 1 and len(sharing) == 1 else metric.id
+def _lacking(metric: Figures, rule: DecisionRule, target: float) -> Iterator[Reason]:
+    needed = Reason("needed.more", {"most": MAX_ITEMS})
+    if metric.items_needed:
+        needed = Reason("needed", {"n": metric.items_needed})
+    values: dict[str, Any] = {
+        "n": metric.asked.n_items,
+        "goal": Reason("goal.loss" if is_one_sided(rule) else "goal.both", {"margin": metric.margin}),
+        "discordance": metric.belief.discordance,
+        "needed": needed,
+        "power": round(target, 3),
+    }
+    together = {} if target == rule.power else {"joint": rule.power}
+    yield Reason("lacking.together" if together else "lacking", values | together)
+    proven = Reason("no-margin") if metric.provable_margin is None else bounds_of(rule, metric.provable_margin)
+    yield Reason("has-power", {"power": metric.power_at_end, "proven": proven})
+    if metric.power_looks is not None:
+        yield Reason("has-power.looks", {"power": metric.power_looks})
+    if metric.power_missing is not None and metric.power >= target:  # missing answers alone take the power
+        yield Reason("has-power.whole", {"power": metric.power})
+
+
+def _what_helps(metric: Figures) -> Iterator[Reason]:
+    if metric.items_needed:
+        yield Reason("more-items-help", {"n": metric.items_needed - metric.asked.n_items})
+    if metric.exercises_drafter and metric.asked.repeats == 1:
+        at_best = metric.items_needed_repeated
+        if at_best and at_best > metric.asked.n_items:
+            yield Reason("repeats-fall-short", {"repeats": BEST_REPEATS, "n": at_best})
+        else:
+            yield Reason("repeats-help" if at_best else "repeats-are-too-few", {"repeats": BEST_REPEATS})
+
+
+def _caveats(figures: Sequence[Figures], plan: Plan, pilot: Pilot | None, *, rate_is_given: bool) -> Iterator[Reason]:
+    if any(metric.belief.discordance_source.startswith("assumed") for metric in figures):
+        yield Reason("discordance-assumed" if pilot else "discordance-assumed.no-pilot")
+    if pilot:
+        for metric in figures:
+            measured, source = pilot.metrics.get(metric.id), metric.belief.discordance_source
+            if not measured:
+                yield Reason("pilot-lacks", {"pilot": pilot.id, "metric": metric.id, "source": source})
+            elif not measured.n_changed and source.startswith("pilot"):
+                most = 1.0 - 0.05 ** (1.0 / measured.n_scores)  # Clopper and Pearson's upper limit, 95 %
+                yield Reason("pilot-unchanged", {"metric": metric.name, "n": measured.n_scores, "most": most})
+    missing = plan.assumptions.missing if plan.assumptions else 0.0
+    if figures and not missing:
+        yield Reason("none-expected-missing")
+    pairs = 1.0 - (1.0 - missing) ** 2
+    caps = {metric.name: replace(plan.rule, margin=metric.margin).missing_cap(is_primary=True) for metric in figures}
+    if over := tuple(name for name, cap in caps.items() if pairs > cap):
+        yield Reason("too-many-expected-missing", {"missing": missing, "metrics": over})
+    for metric in figures:
+        if metric.belief.design_effect_source == "not known":
+            values = {"n": metric.asked.n_items, "n_clusters": metric.asked.n_clusters}
+            yield of(metric.name, Reason("clusters-unknown", values))
+    if plan.sampling.repeats == 1:
+        for metric in figures:
+            if (floor := metric.belief.floor) is not None:
+                yield of(metric.name, Reason("floor-counts", {"floor": floor}))
+    else:
+        yield Reason("repeats-divide", {"repeats": plan.sampling.repeats})
+        if unknown := tuple(metric.name for metric in figures if metric.belief.noise_source == "not known"):
+            yield Reason("noise-unknown", {"metrics": unknown})
+    if len(plan.primaries) > 1:
+        tasks = [task for metric in plan.primaries for task in metric.members or (metric.task,)]
+        yield Reason("joint-power.shared" if len(set(tasks)) < len(tasks) else "joint-power.independent")
+    if plan.looks and is_one_sided(plan.rule):
+        yield Reason("looks-unplanned")
+    if pilot and pilot.rate and not rate_is_given:
+        yield Reason("pilot-rate", {"pilot": pilot.id})
+    if quiet := tuple(metric.name for metric in figures if not metric.exercises_drafter):
+        yield Reason("no-drafts", {"metrics": quiet})
+    if plan.limit is not None:
+        yield Reason("limited", {"limit": plan.limit})
+    if plan.pins.unpinned:
+        yield Reason("unpinned", {"parts": plan.pins.unpinned})
+    yield from lost_interleaving(plan)

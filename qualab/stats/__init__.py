@@ -1,4 +1,4 @@
-"""What paired answers can and cannot prove: pure functions on counts and arrays.
+"""Pure functions on counts and arrays: what paired answers can and cannot prove.
 
-All of them raise InvalidValue for arguments that cannot be, and InsufficientData where the data hold no evidence.
+They raise InvalidValue for impossible arguments of a user, and InsufficientData where the data hold no evidence.
 """

@@ -1,8 +1,6 @@
-"""How many draft tokens a round had accepted: from counts by position to what an engineer asks.
+"""Accepted draft tokens a round: one verification of up to k draft tokens.
 
-A round is one verification of up to k draft tokens. `survival[j]` counts the rounds that had at least j accepted, from
-j = 0 (all rounds) to k; the model's own token comes on top, so a round yields 1 + accepted tokens (Leviathan, Kalman &
-Matias 2023).
+The model's own token comes on top, so a round yields 1 + accepted tokens (Leviathan, Kalman & Matias 2023).
 """
 
 from __future__ import annotations
@@ -28,11 +26,11 @@ class Acceptance:
     p10_length: float
     """A tenth of the rounds yields at most this many tokens."""
     zero_share: float
-    """Rounds in which no draft token was accepted: they cost a draft and gain nothing."""
+    """Rounds in which no draft token was accepted."""
 
 
 def acceptance(histogram: Sequence[int]) -> Acceptance:
-    """Sum up rounds by accepted tokens, `histogram[j]` rounds with j of them.
+    """Sum up rounds, `histogram[j]` of them with j accepted tokens.
 
     >>> acceptance((2, 3, 5)).mean_length
     2.3
@@ -54,10 +52,7 @@ def acceptance(histogram: Sequence[int]) -> Acceptance:
 
 
 def histogram_of_survival(n_rounds: int, accepted_at: Sequence[int]) -> tuple[int, ...]:
-    """Count rounds by accepted tokens, from how many rounds accepted the first draft token, the second, ...
-
-    InvalidValue where these do not fall, as where counters of another engine were added in between.
-    """
+    """Count rounds by accepted tokens, from how many rounds accepted the first draft token, the second, ..."""
     survival = np.asarray([n_rounds, *accepted_at], dtype=np.int64)
     histogram = survival - np.append(survival[1:], 0)
     if histogram.size and histogram.min() < 0:
@@ -68,7 +63,5 @@ def histogram_of_survival(n_rounds: int, accepted_at: Sequence[int]) -> tuple[in
 
 
 def break_even_length(*, draft_cost: float, overhead: float) -> float:
-    """Tokens a round must yield for drafting to pay: 1 + draft cost + overhead, both in steps of the model alone."""
-    if draft_cost < 0 or overhead < 0:
-        raise InvalidValue("Costs of drafting are below 0", hint="Give them as shares of one step of the model")
+    """Compute the tokens a round must yield for drafting to pay, its costs in steps of the model alone."""
     return 1.0 + draft_cost + overhead

@@ -39,7 +39,6 @@ class BoundedMean:
     sizes: FloatArray
     """Items of a unit."""
     sums: FloatArray
-    """Sum of a unit's differences."""
     counts: FloatArray
     """Units of this size and sum; need not be whole."""
 
@@ -47,8 +46,8 @@ class BoundedMean:
     def of(cls, differences: npt.ArrayLike, *, cluster: Labels | None = None) -> BoundedMean:
         """Group the differences by cluster, and equal clusters together.
 
-        >>> bound = BoundedMean.of([0.0] * 600).interval(confidence_level=0.9)
-        >>> round(bound.high, 5)  # what 0 discordant of 600 items proves
+        >>> interval = BoundedMean.of([0.0] * 600).interval(confidence_level=0.9)
+        >>> round(interval.high, 5)  # what 0 discordant of 600 items proves
         0.00498
         """
         values = finite(differences, name="Differences")
@@ -67,30 +66,28 @@ class BoundedMean:
         return float(self.counts @ self.sums / (self.counts @ self.sizes))
 
     def pvalue_above(self, difference: float) -> float:
-        """p-value of "the true mean is at most `difference`": small where it is above."""
+        """Compute the p-value of "the true mean is at most `difference`"."""
         worst = -float(self.sizes.max()) * (1.0 + difference)
         return gamma_sum_cdf(np.append(self.sums - self.sizes * difference, worst), np.append(self.counts, 1.0))
 
     def pvalue_below(self, difference: float) -> float:
-        """p-value of "the true mean is at least `difference`": small where it is below."""
+        """Compute the p-value of "the true mean is at least `difference`"."""
         return self._negated().pvalue_above(-difference)
 
     def interval(self, *, confidence_level: float) -> ConfidenceInterval:
-        """Differences that neither one-sided test rejects at half of what the confidence level leaves."""
         alpha = (1.0 - check_confidence_level(confidence_level)) / 2.0
         return ConfidenceInterval(
             low=self._lowest(alpha), high=-self._negated()._lowest(alpha), confidence_level=confidence_level
         )
 
     def scaled(self, factor: float) -> BoundedMean:
-        """As many times the units, moved so that their mean is 0: what more items may show without a difference."""
+        """Multiply the units, moved to a mean of 0: what more items may show without a difference."""
         return replace(self, sums=self.sums - self.sizes * self.difference, counts=self.counts * factor)
 
     def _negated(self) -> BoundedMean:
         return replace(self, sums=-self.sums)
 
-    def _lowest(self, alpha: float) -> float:
-        """The difference at which the p-value of "at most that" is alpha."""
+    def _lowest(self, alpha: float) -> float:  # where `pvalue_above` is alpha
         high = float(np.max(self.sums / self.sizes))
         if high <= -1.0:
             return -1.0
@@ -108,7 +105,7 @@ class BoundedMean:
         )
 
     def _on_grid(self) -> BoundedMean:
-        """Each mean split between the two nearest grid points: the same mean, hardly more spread, so never narrower."""
+        # each mean is split between the two nearest points: the same mean and hardly more spread, so never narrower
         places = self.sums / self.sizes / _GRID
         below = np.floor(places)
         share = places - below
@@ -120,14 +117,12 @@ class BoundedMean:
 
 
 def bound_cost(*, n_clusters: float, variance: float, alpha: float) -> float:
-    """How much farther than a score interval the bound reaches, for planning: an approximation for equal clusters.
+    """Approximate how much farther than a score interval the bound reaches, for equal clusters (Cornish & Fisher).
 
     One more cluster is lost: that moves the limit by a cluster's share, adds to its variance, and makes it skew.
 
     Args:
         variance: of the mean difference.
-
-    Source: Cornish & Fisher's first term; an exponential variable's third cumulant is 2.
 
     >>> round(bound_cost(n_clusters=488, variance=0.05 / 900, alpha=0.05), 4)
     0.0026
@@ -138,10 +133,7 @@ def bound_cost(*, n_clusters: float, variance: float, alpha: float) -> float:
 
 
 def gamma_sum_cdf(values: FloatArray, shapes: FloatArray) -> float:
-    """Probability that Σ values · Gamma(shapes), all independent with scale 1, is at most 0.
-
-    Exact to about nine digits, far out in the tails as well.
-    """
+    """Compute the probability that Σ values · Gamma(shapes) is at most 0, to about nine digits even in the tails."""
     counts = (values != 0.0) & (shapes > 0.0)
     values, shapes = values[counts], shapes[counts]
     if not np.any(values > 0.0):
@@ -155,11 +147,8 @@ def gamma_sum_cdf(values: FloatArray, shapes: FloatArray) -> float:
 
 
 def _lower_tail(values: FloatArray, shapes: FloatArray) -> float:
-    """(1 / 2πi) ∫ exp(K(t)) / −t dt with K(t) = −Σ shapes log(1 − t values), between the nearest pole and 0.
-
-    The contour is the hyperbola saddle + reach (bend (cosh u − 1) + i sinh u) that leaves the saddle along the path of
-    steepest descent.
-    """
+    # (1 / 2πi) ∫ exp(K(t)) / −t dt with K(t) = −Σ shapes log(1 − t values), between the nearest pole and 0, along the
+    # hyperbola saddle + reach (bend (cosh u − 1) + i sinh u) that leaves the saddle on the path of steepest descent
     pole = 1.0 / float(np.min(values))
 
     def slope(t: float) -> float:

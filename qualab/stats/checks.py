@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -14,32 +15,16 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 
-def check_margin(margin: float) -> float:
-    """Check that a margin is a fraction."""
-    return _inside("A margin", margin, 1.0, "Give a fraction: 0.02 for two percentage points.", "margin")
-
-
-def check_alpha(alpha: float) -> float:
-    """Check the level of a test."""
-    return _inside("alpha", alpha, 0.5, "0.05 is the usual level of a one-sided test.", "alpha")
-
-
-def check_confidence_level(confidence_level: float) -> float:
-    """Check a confidence level."""
-    hint = "Give a fraction: 0.95 for 95 %."
-    return _inside("A confidence level", confidence_level, 1.0, hint, "confidence_level")
-
-
-def check_power(power: float) -> float:
-    """Check a target power."""
-    return _inside("A target power", power, 1.0, "Give a fraction: 0.8 for 80 %.", "power")
-
-
-def _inside(name: str, value: float, limit: float, hint: str, field: str) -> float:
+def _check_inside(name: str, limit: float, hint: str, value: float) -> float:
     if not 0.0 < value < limit:
-        text = f"{name} must lie between 0 and {limit:g}, both excluded, not {value:g}"
-        raise InvalidValue(text, hint=hint, **{field: value})
+        raise InvalidValue(f"{name} must lie between 0 and {limit:g}, both excluded, not {value:g}", hint=hint)
     return float(value)
+
+
+check_margin = partial(_check_inside, "A margin", 1.0, "Give a fraction: 0.02 for two percentage points.")
+check_alpha = partial(_check_inside, "alpha", 0.5, "0.05 is the usual level of a one-sided test.")
+check_confidence_level = partial(_check_inside, "A confidence level", 1.0, "Give a fraction: 0.95 for 95 %.")
+check_power = partial(_check_inside, "A target power", 1.0, "Give a fraction: 0.8 for 80 %.")
 
 
 def check_share(value: float, name: str) -> float:
@@ -52,8 +37,7 @@ def check_share(value: float, name: str) -> float:
 def check_items(n_items: int) -> int:
     """Check that there is an item."""
     if n_items < 1:
-        hint = "Compare at least one item that both arms answered."
-        raise InsufficientData("There is no item to compare", hint=hint, n_items=n_items)
+        raise InsufficientData("There is no item to compare", hint="Compare at least one item that both arms answered.")
     return int(n_items)
 
 
@@ -63,14 +47,11 @@ def check_rates(*, discordance: float, difference: float) -> None:
         raise InvalidValue(
             f"A discordance must lie between 0 and 1, not {discordance:g}",
             hint="Give the share of items that are right in exactly one arm.",
-            discordance=discordance,
         )
     if abs(difference) > discordance:
         raise InvalidValue(
             f"A difference of {difference:g} cannot come from a discordance of {discordance:g}",
             hint="The difference is at most the discordance: every changed item is discordant.",
-            discordance=discordance,
-            difference=difference,
         )
 
 
@@ -100,5 +81,16 @@ def paired(baseline: object, candidate: object, *, ndim: int = 1) -> tuple[Float
         raise InvalidValue(
             f"The arms are not paired: {len(before)} baseline and {len(after)} candidate scores",
             hint="Give both arms the same items in the same order.",
+        )
+    return before, after
+
+
+def zeros_and_ones(baseline: object, candidate: object) -> tuple[FloatArray, FloatArray]:
+    """Convert both arms' 0/1 scores, one an item in the same order."""
+    before, after = paired(baseline, candidate)
+    if not np.all(((before == 0) | (before == 1)) & ((after == 0) | (after == 1))):
+        raise InvalidValue(
+            "Scores other than 0 and 1 cannot be counted as gains and losses",
+            hint="Use the tests of paired differences for scores between 0 and 1.",
         )
     return before, after

@@ -1,4 +1,4 @@
-"""Paired 0/1 outcomes of items in clusters: McNemar's test and equivalence with fewer items than meet the eye."""
+"""Paired 0/1 outcomes of items in clusters: McNemar's test and equivalence."""
 
 from __future__ import annotations
 
@@ -7,36 +7,24 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qualab.errors import InsufficientData, InvalidValue
+from qualab.errors import InsufficientData
 from qualab.stats.bounded import BoundedMean
-from qualab.stats.checks import FloatArray, check_alpha, check_margin, finite, paired
+from qualab.stats.checks import FloatArray, check_alpha, check_margin, finite, zeros_and_ones
 from qualab.stats.distributions import chi_square_sf, normal_sf
 from qualab.stats.interval import ConfidenceInterval, score_interval, score_statistic
 from qualab.stats.mean import Labels, MeanDifference, cluster_codes, mean_difference
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusteredMcNemarResult:
-    """Test of "gains and losses are equally likely", items in clusters."""
-
-    statistic: float
-    """Chi-square, one degree of freedom."""
-    pvalue: float
-
-
-def clustered_mcnemar(cells: npt.ArrayLike) -> ClusteredMcNemarResult:
-    """McNemar's test for clustered pairs.
-
-    Without a discordant item the statistic is 0 and p is 1: there is no evidence of a difference.
+def clustered_mcnemar(cells: npt.ArrayLike) -> tuple[float, float]:
+    """Test "gains and losses are equally likely" with items in clusters (Yang, Sun & Hardin 2010).
 
     Args:
-        cells: one row a cluster, with the counts both right, gains, losses, both wrong (`cluster_cells` makes them).
+        cells: as of `cluster_cells`.
 
-    Source: Yang, Sun & Hardin (2010).
+    Returns:
+        Chi-square with one degree of freedom, and its p-value; 0 and 1 without a discordant item.
     """
     table = finite(cells, name="Cells", ndim=2)
-    if table.shape[1] != 4 or np.any(table < 0) or np.any(table.sum(axis=1) < 1):
-        raise InvalidValue("Cells must be four counts a cluster", hint="Make them with cluster_cells().")
     if len(table) < 2:
         raise InsufficientData("A clustered test needs at least two clusters", hint="Add items of other clusters.")
     sizes, gaps = table.sum(axis=1), table[:, 1] - table[:, 2]
@@ -44,7 +32,7 @@ def clustered_mcnemar(cells: npt.ArrayLike) -> ClusteredMcNemarResult:
     # the mean of the variances under the null hypothesis and at the estimate
     variance = float(len(gaps) / (len(gaps) - 1) * 0.5 * np.sum(centred**2 + gaps**2))
     statistic = float(gaps.sum() ** 2 / variance) if variance > 0.0 else 0.0
-    return ClusteredMcNemarResult(statistic=statistic, pvalue=chi_square_sf(statistic))
+    return statistic, chi_square_sf(statistic)
 
 
 def cluster_cells(baseline: npt.ArrayLike, candidate: npt.ArrayLike, *, cluster: Labels) -> FloatArray:
@@ -53,9 +41,7 @@ def cluster_cells(baseline: npt.ArrayLike, candidate: npt.ArrayLike, *, cluster:
     >>> cluster_cells([1, 1, 0], [1, 0, 1], cluster=["x", "x", "y"]).tolist()
     [[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.0]]
     """
-    before, after = paired(baseline, candidate)
-    if not np.all(((before == 0) | (before == 1)) & ((after == 0) | (after == 1))):
-        raise InvalidValue("Scores must be 0 or 1", hint="Use mean_difference() for other scores.")
+    before, after = zeros_and_ones(baseline, candidate)
     codes = cluster_codes(cluster, before.size)
     kinds = np.where(after > before, 1, np.where(after < before, 2, np.where(before == 1, 0, 3)))
     n_clusters = int(codes.max()) + 1 if codes.size else 0
@@ -67,12 +53,11 @@ class ClusteredEquivalence:
     """Two one-sided tests at ±margin of clustered 0/1 outcomes: by estimated spread, and a bound that has to agree."""
 
     design_effect: float
-    """Variance inflation by clusters, at least 1."""
     pvalue_lower: float
-    """Of "worse by the margin or more": the larger of the score test at the effective items and CR2's t-test."""
+    """The larger of the score test at the effective items and CR2's t-test."""
     pvalue_upper: float
     pvalue_bounded_lower: float
-    """The same by `BoundedMean`, which takes no estimate of the spread."""
+    """p-value of `BoundedMean`, which takes no estimate of the spread."""
     pvalue_bounded_upper: float
     interval: ConfidenceInterval
     """At 1 − 2 alpha, the farthest limits of the three: inside ±margin exactly when all p-values are <= alpha."""
@@ -84,17 +69,19 @@ def clustered_equivalence(
 ) -> ClusteredEquivalence:
     """Test whether clustered 0/1 outcomes differ by less than the margin; three methods have to agree.
 
-    Score tests on items, gains and losses divided by the design effect are right where few answers changed; CR2 with t
-    where there are few clusters; both trust the spread they saw. Gaffke's bound of cluster means does not: it holds
-    where a few clusters, perhaps none of those seen, carry the loss.
+    Score tests on counts over the design effect are right where few answers changed, CR2 with t where there are few
+    clusters; Gaffke's bound holds where a few clusters, perhaps none of those seen, carry the loss.
     """
     check_margin(margin)
     level = 1.0 - 2.0 * check_alpha(alpha)
-    before, after = paired(baseline, candidate)
-    differences = after - before
-    bounded = BoundedMean.of(differences, cluster=cluster)
-    table, spread = cluster_cells(baseline, candidate, cluster=cluster), _spread(differences, cluster)
-    effect = _design_effect(table, spread)
+    before, after = zeros_and_ones(baseline, candidate)
+    bounded = BoundedMean.of(after - before, cluster=cluster)
+    table = cluster_cells(before, after, cluster=cluster)
+    try:
+        spread = mean_difference(after - before, cluster=cluster)
+    except InsufficientData:
+        spread = None
+    effect = design_effect(table, spread)
     n_items, gains, losses = (float(count) / effect for count in (table.sum(), table[:, 1].sum(), table[:, 2].sum()))
     lower = [normal_sf(score_statistic(gains, losses, n_items=n_items, difference=-margin))]
     upper = [normal_sf(score_statistic(losses, gains, n_items=n_items, difference=-margin))]
@@ -113,35 +100,19 @@ def clustered_equivalence(
         pvalue_bounded_lower=bounded_lower,
         pvalue_bounded_upper=bounded_upper,
         interval=ConfidenceInterval(
-            low=min(one.low for one in intervals), high=max(one.high for one in intervals), confidence_level=level
+            low=min(part.low for part in intervals), high=max(part.high for part in intervals), confidence_level=level
         ),
         is_equivalent=max(*lower, *upper, bounded_lower, bounded_upper) <= alpha,
     )
 
 
-def design_effect(baseline: npt.ArrayLike, candidate: npt.ArrayLike, *, cluster: Labels) -> float:
-    """The design effect of `clustered_equivalence`: what clusters divide the number of items by, at least 1.
+def design_effect(cells: FloatArray, spread: MeanDifference | None) -> float:
+    """Compute what clusters divide counts by, at least 1 (Rao & Scott 1992).
 
-    The CR2 variance over that of independent items. Where fewer than two clusters hold a discordant item, the spread
-    over clusters is unknown, and a cluster counts as one item: the effect is then the largest that clusters can cause,
-    Σ size² / Σ size.
-
-    Source: Rao & Scott (1992) divide counts so.
+    Where fewer than two clusters hold a discordant item, the spread over clusters is unknown, and a cluster counts as
+    one item: Σ size² / Σ size, the largest effect that clusters can have.
     """
-    before, after = paired(baseline, candidate)
-    differences = after - before
-    return _design_effect(cluster_cells(baseline, candidate, cluster=cluster), _spread(differences, cluster))
-
-
-def _spread(differences: FloatArray, cluster: Labels) -> MeanDifference | None:
-    try:
-        return mean_difference(differences, cluster=cluster)
-    except InsufficientData:
-        return None
-
-
-def _design_effect(table: FloatArray, spread: MeanDifference | None) -> float:
-    if spread is None or np.sum(table[:, 1] + table[:, 2] > 0) < 2:
-        sizes = table.sum(axis=1)
+    if spread is None or np.sum(cells[:, 1] + cells[:, 2] > 0) < 2:
+        sizes = cells.sum(axis=1)
         return float(np.sum(sizes**2) / sizes.sum())
     return max(1.0, spread.design_effect)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qualab.errors import InsufficientData, InvalidValue
-from qualab.stats.checks import check_items, paired
+from qualab.stats.checks import check_items, zeros_and_ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,21 +22,19 @@ class PairedCounts:
     losses: int
     """Items that the baseline got right and the candidate wrong."""
     both_right: int | None = None
-    """Items right in both arms; None where it was not recorded. Only few methods need it."""
+    """None where it was not recorded; few methods need it."""
 
     def __post_init__(self) -> None:
         if min(self.n_items, self.gains, self.losses, self.both_right or 0) < 0:
-            raise InvalidValue("A count cannot be negative", hint="Give counts of items.", counts=repr(self))
+            raise InvalidValue("A count cannot be negative", hint="Give counts of items.")
         if self.gains + self.losses + (self.both_right or 0) > self.n_items:
             raise InvalidValue(
                 f"{self.gains} gains and {self.losses} losses do not fit into {self.n_items} items",
                 hint="Gains, losses and items right in both arms are disjoint parts of the items.",
-                counts=repr(self),
             )
 
     @property
     def n_discordant(self) -> int:
-        """Items right in exactly one arm."""
         return self.gains + self.losses
 
     @property
@@ -46,20 +44,18 @@ class PairedCounts:
 
     @property
     def discordance(self) -> float:
-        """Share of items right in exactly one arm."""
         return self.n_discordant / check_items(self.n_items)
 
     @property
     def accuracies(self) -> tuple[float, float]:
-        """Shares right of baseline and candidate; InsufficientData where items right in both were not counted."""
+        """Shares right of baseline and candidate. InsufficientData without `both_right`."""
         if self.both_right is None:
-            hint = "Give both_right, or count with tally()."
-            raise InsufficientData("The items right in both arms were not counted", hint=hint)
+            raise InsufficientData("The items right in both arms were not counted", hint="Give both_right.")
         n_items = check_items(self.n_items)
         return (self.both_right + self.losses) / n_items, (self.both_right + self.gains) / n_items
 
     def swapped(self) -> PairedCounts:
-        """The same items with the arms exchanged."""
+        """Exchange the arms."""
         return replace(self, gains=self.losses, losses=self.gains)
 
 
@@ -69,12 +65,7 @@ def tally(baseline: Sequence[float] | npt.ArrayLike, candidate: Sequence[float] 
     >>> tally([1, 1, 0, 0], [1, 0, 1, 1])
     PairedCounts(n_items=4, gains=2, losses=1, both_right=1)
     """
-    before, after = paired(baseline, candidate)
-    if not np.all(((before == 0) | (before == 1)) & ((after == 0) | (after == 1))):
-        raise InvalidValue(
-            "Scores other than 0 and 1 cannot be counted as gains and losses",
-            hint="Use the tests of paired differences for scores between 0 and 1.",
-        )
+    before, after = zeros_and_ones(baseline, candidate)
     return PairedCounts(
         n_items=before.size,
         gains=int(np.sum(after > before)),

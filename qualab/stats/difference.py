@@ -1,4 +1,4 @@
-"""Is there a difference? McNemar's tests on paired 0/1 outcomes, and the unpaired test of older reports."""
+"""Tests of no difference: McNemar's on paired 0/1 outcomes, and the unpaired one of older reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from qualab.errors import InsufficientData, InvalidValue
+from qualab.errors import InsufficientData
 from qualab.stats.checks import FloatArray, check_alpha, check_items, check_margin, check_power, check_share
 from qualab.stats.counts import PairedCounts
 from qualab.stats.distributions import (
@@ -34,12 +34,10 @@ class McNemarResult:
 
 
 def mcnemar(counts: PairedCounts) -> McNemarResult:
-    """McNemar's test, conditional on the number of discordant items.
+    """Compute McNemar's conditional p-values (Fagerland, Lydersen & Laake 2013, equations 2 and 4).
 
-    The mid-p value is the exact two-sided p less half the probability of the outcomes as likely as the observed.
-    Without a discordant item both are 1: there is no evidence of a difference.
-
-    Source: Fagerland, Lydersen & Laake (2013), equations 2 and 4.
+    Mid-p is the exact p less half the probability of outcomes as likely as the observed. Without a discordant item
+    both are 1: there is no evidence of a difference.
 
     >>> mcnemar(PairedCounts(n_items=21, gains=1, losses=7))
     McNemarResult(pvalue=0.039062..., pvalue_exact=0.070312...)
@@ -56,14 +54,10 @@ def mcnemar(counts: PairedCounts) -> McNemarResult:
 
 
 def mcnemar_sides(gains: float, losses: float) -> tuple[float, float]:
-    """One-sided mid-p values of more losses than gains, and of more gains than losses.
+    """Compute one-sided mid-p values of a loss and of a gain.
 
-    The smaller one is half of `mcnemar`'s p-value. Counts need not be whole (items of clusters over their design
-    effect): beta and gamma functions continue the binomial distribution between whole numbers. Without a discordant
-    item both are 1.
+    The smaller one is half of `mcnemar`'s. Counts need not be whole. Without a discordant item both are 1.
     """
-    if not (0.0 <= gains < math.inf and 0.0 <= losses < math.inf):
-        raise InvalidValue(f"{gains} gains and {losses} losses cannot be", hint="Counts are finite and at least 0.")
     if gains + losses == 0.0:
         return 1.0, 1.0
     total = gains + losses
@@ -77,12 +71,9 @@ def mcnemar_sides(gains: float, losses: float) -> tuple[float, float]:
 
 
 def mcnemar_unconditional(counts: PairedCounts) -> float:
-    """Two-sided p-value of the exact unconditional test of no difference, to about 1e-7.
+    """Compute the two-sided exact unconditional p-value (Suissa & Shuster 1991), to about 1e-7.
 
-    Outcomes are ordered by (b − c)² / (b + c); the p-value is the supremum over the discordance ψ of the probability of
-    an outcome at least as extreme.
-
-    Source: Suissa & Shuster (1991).
+    Outcomes are ordered by (b − c)² / (b + c); the p-value is the supremum over the discordance.
     """
     n_items = check_items(counts.n_items)
     gap = abs(counts.gains - counts.losses)
@@ -101,10 +92,9 @@ def mcnemar_unconditional(counts: PairedCounts) -> float:
 
 
 def two_proportion_z(*, baseline: float, candidate: float, n_baseline: int, n_candidate: int) -> float:
-    """Two-sided p-value of the pooled two-proportion z-test, which ignores the pairing.
+    """Compute the two-sided p-value of the pooled two-proportion z-test, which ignores the pairing.
 
-    Shown only as "unpaired, for comparison with older reports". Proportions may be rounded ones, as in a published
-    table. Where the pooled proportion is 0 or 1 the arms agree on every item, and p is 1.
+    For comparison with older reports alone. 1 where the pooled proportion is 0 or 1: the arms agree on every item.
 
     >>> round(two_proportion_z(baseline=0.51, candidate=0.5017, n_baseline=600, n_candidate=600), 3)
     0.774
@@ -121,12 +111,9 @@ def two_proportion_z(*, baseline: float, candidate: float, n_baseline: int, n_ca
 
 
 def power_unpaired(*, n_items: int, baseline: float, difference: float, alpha: float = 0.05) -> float:
-    """Probability that the pooled two-proportion z-test sees a difference, with `n_items` in each arm.
+    """Approximate the power of the pooled z-test, `n_items` in each arm (Fleiss, Levin & Paik 2003, chapter 4).
 
-    Normal approximation with the pooled variance under "no difference" and the arms' own otherwise; the chance of
-    rejecting on the wrong side is left out.
-
-    Source: Fleiss, Levin & Paik (2003), chapter 4.
+    The chance of rejecting on the wrong side is left out.
     """
     z = normal_quantile(1.0 - check_alpha(alpha) / 2.0)
     candidate = check_share(baseline + difference, "A share of right answers")
@@ -139,7 +126,7 @@ def power_unpaired(*, n_items: int, baseline: float, difference: float, alpha: f
 
 
 def mde_unpaired(*, n_items: int, baseline: float, alpha: float = 0.05, power: float = 0.8) -> float:
-    """Smallest loss that the pooled two-proportion z-test sees with this power, with `n_items` in each arm."""
+    """Find the smallest loss that the pooled two-proportion z-test sees with this power."""
     check_power(power)
 
     def is_seen(loss: float) -> bool:
@@ -153,11 +140,6 @@ def mde_unpaired(*, n_items: int, baseline: float, alpha: float = 0.05, power: f
 
 
 def items_unpaired_equivalence(*, baseline: float, margin: float, alpha: float = 0.05, power: float = 0.8) -> float:
-    """Items in each arm at which two one-sided z-tests prove ±margin, both arms at `baseline`, not rounded up.
-
-    2 p (1 − p) (z₁₋α + z₍₁₊power₎/₂)² / margin².
-
-    Source: Chow, Shao & Wang (2008), section 4.2.
-    """
+    """Compute the items in each arm at which two one-sided z-tests prove ±margin (Chow, Shao & Wang 2008, 4.2)."""
     z = normal_quantile(1.0 - check_alpha(alpha)) + normal_quantile((1.0 + check_power(power)) / 2.0)
     return 2.0 * check_share(baseline, "A share of right answers") * (1.0 - baseline) * (z / check_margin(margin)) ** 2

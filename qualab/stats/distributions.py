@@ -1,4 +1,4 @@
-"""The few distribution functions that the tests for 0/1 data stand on."""
+"""Distribution functions and searches that the tests for 0/1 data stand on."""
 
 from __future__ import annotations
 
@@ -14,45 +14,44 @@ from qualab.stats.checks import BoolArray, FloatArray, IntArray
 
 _SQRT2 = math.sqrt(2.0)
 normal_quantile = NormalDist().inv_cdf
-"""The `z` with `normal_cdf(z)` equal to the argument (Wichura 1988, AS 241)."""
 
 
 def normal_cdf(z: float) -> float:
-    """Probability of a standard normal value at most `z`."""
+    """Compute the probability of a standard normal value at most `z`."""
     return 0.5 * math.erfc(-z / _SQRT2)
 
 
 def normal_sf(z: float) -> float:
-    """Probability of a standard normal value above `z`."""
+    """Compute the probability of a standard normal value above `z`."""
     return 0.5 * math.erfc(z / _SQRT2)
 
 
 def chi_square_sf(statistic: float) -> float:
-    """Upper tail of the chi-square distribution with one degree of freedom."""
+    """Compute the upper tail of the chi-square distribution with one degree of freedom."""
     return math.erfc(math.sqrt(statistic / 2.0))
 
 
 def binomial_cdfs(k: IntArray, n: IntArray, p: float) -> FloatArray:
-    """Probabilities of at most `k` successes in `n` trials, elementwise; 0 below 0 and 1 from `n` on."""
+    """Compute the probabilities of at most `k` successes in `n` trials; 0 below 0 and 1 from `n` on."""
     inside = np.asarray(scipy.special.bdtr(np.clip(k, 0, n), n, p), dtype=np.float64)
     return np.where(k < 0, 0.0, np.where(k >= n, 1.0, inside))
 
 
 @lru_cache(maxsize=32)
 def log_factorials(n: int) -> FloatArray:
-    """log(0!), log(1!), ..., log(n!)."""
+    """Compute log(0!), log(1!), ..., log(n!)."""
     values = np.asarray(scipy.special.gammaln(np.arange(1.0, n + 2.0)), dtype=np.float64)
     values.setflags(write=False)
     return values
 
 
 def safe_log(p: FloatArray) -> FloatArray:
-    """log(p), with a finite stand-in at 0 so that 0 · log(0) is 0 and k · log(0) vanishes in an exponential."""
+    """Compute log(p), finite at 0, so that 0 · log(0) is 0 and k · log(0) vanishes in an exponential."""
     return np.log(np.maximum(p, 1e-300))
 
 
 def binomial_weights(totals: IntArray, n: int, p: FloatArray) -> FloatArray:
-    """Binomial probabilities of `totals` (columns) for each success probability (rows)."""
+    """Compute binomial probabilities of `totals` (columns) for each success probability (rows)."""
     factorials = log_factorials(n)
     log_choose = factorials[n] - factorials[totals] - factorials[n - totals]
     logs = np.array([safe_log(p), safe_log(1.0 - p), np.ones(p.size)])
@@ -60,7 +59,7 @@ def binomial_weights(totals: IntArray, n: int, p: FloatArray) -> FloatArray:
 
 
 def likely_totals(n: int, low: float, high: float, *, spread: float = 6.5) -> IntArray:
-    """The totals that Bin(n, p) takes for p in [low, high], but for less than about 1e-9 of its mass."""
+    """List the totals that Bin(n, p) takes for p in [low, high], but for less than about 1e-9 of its mass."""
     first, last = (
         n * p + sign * (spread * math.sqrt(n * p * (1.0 - p)) + spread) for p, sign in ((low, -1.0), (high, 1.0))
     )
@@ -68,10 +67,7 @@ def likely_totals(n: int, low: float, high: float, *, spread: float = 6.5) -> In
 
 
 def largest_integers(holds: Callable[[IntArray], BoolArray], low: IntArray, high: IntArray) -> IntArray:
-    """Elementwise the largest k in [low, high] for which `holds`, given that it holds up to some k and not beyond.
-
-    `holds(low)` is taken for granted, so `low` is the answer where nothing above it holds.
-    """
+    """Find elementwise the largest k in [low, high] up to which `holds`; `low` where nothing above it holds."""
     low, high = low.copy(), high.copy()
     while np.any(low < high):
         middle = (low + high + 1) // 2
@@ -81,7 +77,7 @@ def largest_integers(holds: Callable[[IntArray], BoolArray], low: IntArray, high
 
 
 def bisect(holds: Callable[[float], bool], low: float, high: float, *, n_steps: int = 60) -> float:
-    """The upper end of the bracket around the point where `holds` turns from False (at low) to True (at high)."""
+    """Find where `holds` turns from False (at low) to True (at high): the upper end of the bracket."""
     for _ in range(n_steps):
         middle = 0.5 * (low + high)
         if not low < middle < high:
@@ -93,11 +89,16 @@ def bisect(holds: Callable[[float], bool], low: float, high: float, *, n_steps: 
 def falling_root(
     function: Callable[[float], float], low: float, high: float, *, above: float, below: float, tolerance: float
 ) -> float:
-    """A point at which a falling function is at most 0, within `tolerance` above one at which it is not.
+    """Find a point at which a falling function is at most 0, within `tolerance` above one at which it is not.
 
-    False position with the Illinois modification (Dowell & Jarratt 1971); `above` and `below` are the values at the
-    ends. The bracket is closed from above: first half a tolerance beyond where the root is believed to be, then a
-    tolerance below that.
+    The bracket is closed from above: first half a tolerance beyond where the root is believed to be, then a tolerance
+    below that.
+
+    Args:
+        above: the value at `low`.
+        below: the value at `high`.
+
+    Source: false position with the Illinois modification, Dowell & Jarratt (1971).
     """
     back = 0.99 * tolerance
     while high - low > tolerance:

@@ -1,4 +1,4 @@
-"""Is the difference smaller than the margin? Score tests, and the exact test that has to agree.
+"""Equivalence of paired 0/1 outcomes: score tests, and the exact test that has to agree.
 
 An exact unconditional test takes the largest rejection probability over an unknown discordance. As a function of the
 discordance ψ, the probability that Bin(n, ψ) discordant items lead into a fixed region waves with a period of at least
@@ -45,10 +45,10 @@ Probability = Callable[[FloatArray], FloatArray]
 
 
 def supremum(probability: Probability, *, low: float, n_items: int, level: float | None = None) -> float:
-    """Largest value of `probability` over discordances from `low` to 1, within about 1e-7.
+    """Find the largest value of `probability` over discordances from `low` to 1, within about 1e-7.
 
-    With a `level`, a value on the same side of it: the search ends as soon as that is known. The maximum mostly lies
-    near an end, so the ends are asked first. The grid hangs at 1: another `low` asks the same blocks.
+    With a `level`, a value on the same side of it. The maximum mostly lies near an end, so the ends are asked first.
+    The grid hangs at 1: another `low` asks the same blocks.
     """
     first, last = math.asin(math.sqrt(low)), math.asin(1.0)
     step = min(0.25 / math.sqrt(n_items), (last - first) / (_BLOCK - 1))
@@ -82,8 +82,7 @@ def supremum(probability: Probability, *, low: float, n_items: int, level: float
     return best
 
 
-def _top(values: FloatArray) -> float:
-    """The top of the parabola through the best point and its neighbours."""
+def _top(values: FloatArray) -> float:  # of the parabola through the best point and its neighbours
     hump = int(values.argmax())
     if hump in (0, values.size - 1):
         return float(values[hump])
@@ -94,15 +93,15 @@ def _top(values: FloatArray) -> float:
 
 _TIE = 1e-9
 _LOG_ZERO = -1e6
-"""As a logarithm: vanishes in an exponential."""
+"""Logarithm that vanishes in an exponential."""
 _MOST_KEPT = 2_000.0
 """Discordances times √items, up to which chances are kept: they take a hundred kilobytes."""
 
 
 def critical_gains(totals: IntArray, *, n_items: int | IntArray, margin: float, threshold: float) -> IntArray:
-    """For each number of discordant items m, the fewest gains with a score statistic against −margin of `threshold`.
+    """Find the fewest gains of each number of discordant items m whose score statistic against −margin is `threshold`.
 
-    m + 1 where not even m gains reach it. Works elementwise on numbers of discordant items and of items.
+    Elementwise; m + 1 where not even m gains reach it.
     """
     # the statistic as in `score_statistic`, with what the gains do not move worked out once
     shift, spread = n_items * margin, n_items * margin * (1.0 - margin)
@@ -119,11 +118,8 @@ def critical_gains(totals: IntArray, *, n_items: int | IntArray, margin: float, 
 
 
 def _rejection(*, n_items: int, margin: float, threshold: float) -> Probability:
-    """Probability of rejecting "worse by the margin or more" at a true difference of −margin, discordances >= margin.
-
-    Rejected is with at least `critical[m]` gains of m discordant items. From m to m + 1 the chance of that, given m,
-    changes by one binomial term.
-    """
+    # rejected is "worse by the margin or more" with at least `critical[m]` gains of m discordant items; from m to m + 1
+    # the chance of that, given m and a true difference of −margin, changes by one binomial term
     totals = np.arange(n_items + 1, dtype=np.int64)
     critical = critical_gains(totals, n_items=n_items, margin=margin, threshold=threshold)
     # they grow by 0 or 1 from one m to the next, but for rounding at ties
@@ -156,10 +152,7 @@ def _rejection(*, n_items: int, margin: float, threshold: float) -> Probability:
 
 @lru_cache(maxsize=128)
 def _chances_of_more(n_items: int, discordances: bytes) -> tuple[int, FloatArray]:
-    """The first of the likely numbers of discordant items, and the chances that there are at least so many.
-
-    A row for each discordance, a column for each number from the first on.
-    """
+    # for each discordance (row), the chances of at least so many discordant items (columns, from the first likely one)
     rates: FloatArray = np.frombuffer(discordances)
     totals = likely_totals(n_items, rates[0], rates[-1])
     weights = binomial_weights(totals, n_items, rates)
@@ -167,11 +160,9 @@ def _chances_of_more(n_items: int, discordances: bytes) -> tuple[int, FloatArray
 
 
 def guard_pvalue(statistic: float, *, n_items: int, margin: float) -> float:
-    """Exact p-value of a score statistic against −margin, within about 1e-7.
+    """Compute the exact p-value of a score statistic against −margin (Hsueh, Liu & Chen 2001), to about 1e-7.
 
-    The largest probability of a statistic at least as high, at a true difference of −margin and any discordance.
-
-    Source: Hsueh, Liu & Chen (2001).
+    The largest probability of a statistic at least as high, over all discordances.
     """
     rejection = _rejection(n_items=n_items, margin=margin, threshold=statistic)
     return min(1.0, supremum(rejection, low=margin, n_items=n_items))
@@ -179,14 +170,14 @@ def guard_pvalue(statistic: float, *, n_items: int, margin: float) -> float:
 
 @lru_cache(maxsize=4096)
 def is_accepted(statistic: float, *, n_items: int, margin: float, alpha: float) -> bool:
-    """Check that `guard_pvalue` is at most alpha. Kept: metrics of few changes ask the same."""
+    """Check that `guard_pvalue` is at most alpha."""
     rejection = _rejection(n_items=n_items, margin=margin, threshold=statistic)
     return supremum(rejection, low=margin, n_items=n_items, level=alpha) <= alpha
 
 
 @lru_cache(maxsize=512)
 def guard_threshold(*, n_items: int, margin: float, alpha: float) -> float:
-    """The score statistic from which on the exact p-value is at most alpha; infinite where no outcome reaches that."""
+    """Find the score statistic from which on the exact p-value is at most alpha; infinite where none is."""
 
     def accepts(statistic: float) -> bool:
         return is_accepted(statistic, n_items=n_items, margin=margin, alpha=alpha)
@@ -213,51 +204,40 @@ class EquivalenceResult:
     n_items: int
     margin: float
     statistic_lower: float
-    """Score statistic against −margin; large positive speaks against "worse by the margin or more"."""
+    """Against −margin; large positive speaks against "worse by the margin or more"."""
     statistic_upper: float
-    """Score statistic against +margin; large negative speaks against "better by the margin or more"."""
+    """Against +margin; large negative speaks against "better by the margin or more"."""
     pvalue_lower: float
     pvalue_upper: float
     pvalue: float
     """The larger of the two score p-values."""
     pvalue_exact: float
-    """The larger of the two exact unconditional p-values: that of the side with the smaller statistic, since a region
-    of outcomes with higher statistics is a part of one with lower."""
+    """p-value of the side with the smaller statistic, whose outcomes hold those of the other."""
     interval: ConfidenceInterval
-    """Tango interval at 1 − 2 alpha: inside ±margin exactly when `pvalue` <= alpha."""
+    """Tango's at 1 − 2 alpha: inside ±margin exactly when `pvalue` <= alpha."""
     is_equivalent: bool
     """Both `pvalue` and `pvalue_exact` are at most alpha."""
 
-    @property
-    def pvalue_exact_lower(self) -> float:
-        """Of "worse by the margin or more" alone; found when asked for, where it is not `pvalue_exact`."""
-        return self._pvalue_exact(self.statistic_lower)
-
-    @property
-    def pvalue_exact_upper(self) -> float:
-        """Of "better by the margin or more" alone."""
-        return self._pvalue_exact(-self.statistic_upper)
-
-    def _pvalue_exact(self, statistic: float) -> float:
-        if statistic == min(self.statistic_lower, -self.statistic_upper):
+    def pvalue_exact_of(self, lower: bool, upper: bool) -> float:
+        """Compute the exact p-value of these sides of the margin, at least one of them."""
+        statistics = (self.statistic_lower, -self.statistic_upper)
+        nearer = min(z for z, is_taken in zip(statistics, (lower, upper), strict=True) if is_taken)
+        if nearer == min(statistics):
             return self.pvalue_exact
-        return guard_pvalue(statistic, n_items=self.n_items, margin=self.margin)
+        return guard_pvalue(nearer, n_items=self.n_items, margin=self.margin)
 
 
-def _statistic(counts: PairedCounts, margin: float) -> float:
-    """The score statistic against −margin."""
+def _statistic(counts: PairedCounts, margin: float) -> float:  # against −margin
     return score_statistic(float(counts.gains), float(counts.losses), n_items=counts.n_items, difference=-margin)
 
 
 def equivalence(counts: PairedCounts, *, margin: float, alpha: float = 0.05) -> EquivalenceResult:
-    """Two one-sided score tests, and the exact guard, which has to agree.
-
-    The score tests are slightly liberal where the discordance is near the margin, so "equivalent" takes both.
+    """Test equivalence by two one-sided score tests and the exact guard, which has to agree.
 
     Source: Nam (1997); Tango (1998); Liu et al. (2002); the guard: Hsueh, Liu & Chen (2001).
 
-    >>> found = equivalence(PairedCounts(n_items=44, gains=0, losses=1), margin=0.1)
-    >>> round(found.pvalue, 4), round(found.pvalue_exact, 4), found.is_equivalent
+    >>> result = equivalence(PairedCounts(n_items=44, gains=0, losses=1), margin=0.1)
+    >>> round(result.pvalue, 4), round(result.pvalue_exact, 4), result.is_equivalent
     (0.0438, 0.0571, False)
     """
     n_items = check_items(counts.n_items)
@@ -281,11 +261,9 @@ def equivalence(counts: PairedCounts, *, margin: float, alpha: float = 0.05) -> 
 
 
 def provable_margin(counts: PairedCounts, *, alpha: float = 0.05, is_one_sided: bool = False) -> float:
-    """The smallest margin that these counts prove; with `is_one_sided`, that no more is lost. 1 where they prove none.
+    """Find the smallest margin that these counts prove, or the smallest loss that they rule out. 1 where there is none.
 
-    The score tests prove every margin beyond the farther limit of the 1 − 2 alpha Tango interval. The exact guard may
-    ask for a wider one: the returned margin is one that it accepts (p <= alpha, checked), at most 1e-5 and one part in
-    2,000 above one that it does not.
+    One that the exact guard accepts, at most 1e-5 and one part in 2,000 above one that it does not.
 
     >>> round(provable_margin(PairedCounts(n_items=600, gains=0, losses=0)), 4)  # by the score tests alone: 0.0045
     0.005
@@ -303,10 +281,8 @@ def provable_margin(counts: PairedCounts, *, alpha: float = 0.05, is_one_sided: 
 
 
 def _guarded_margin(counts: PairedCounts, start: float, alpha: float) -> float:
-    """The smallest margin from `start` on that the guard accepts on the side of a loss."""
-
-    def excess(margin: float) -> float:
-        """Standard normal quantiles that the exact p-value misses alpha by: nearly straight in the margin."""
+    # from `start` on, accepted by the guard on the side of a loss
+    def excess(margin: float) -> float:  # in standard normal quantiles: nearly straight in the margin
         exact = guard_pvalue(_statistic(counts, margin), n_items=counts.n_items, margin=margin)
         return normal_quantile(min(max(exact, 1e-300), 1.0 - 1e-12)) - normal_quantile(alpha)
 

@@ -1,4 +1,4 @@
-"""Macro-F1 of paired answers: a score that is no mean over items, so that items are swapped and drawn instead."""
+"""Macro-F1 of paired answers: no mean over items, so that items are swapped and drawn instead."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import scipy
 
-from qualab.errors import InsufficientData, InvalidValue
+from qualab.errors import InsufficientData
 from qualab.stats.checks import BoolArray, FloatArray, IntArray, check_confidence_level
 from qualab.stats.distributions import normal_cdf, normal_quantile
 from qualab.stats.interval import ConfidenceInterval
@@ -41,14 +41,6 @@ class LabelledAnswers:
     candidate: Sequence[object]
     cluster: Labels | None = None
 
-    def __post_init__(self) -> None:
-        lengths = {len(self.truth), len(self.baseline), len(self.candidate)}
-        lengths |= set() if self.cluster is None else {len(self.cluster)}
-        if len(lengths) != 1:
-            raise InvalidValue("The arms are not paired", hint="Give one right label and one answer an item and arm.")
-        if lengths == {0}:
-            raise InsufficientData("There is no item to compare", hint="Compare at least one item.")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapResult:
@@ -73,44 +65,30 @@ class JoinedAnswers:
     """Numbers of items that are swapped and drawn together."""
 
     @classmethod
-    def of(cls, tasks: Sequence[LabelledAnswers], weights: Sequence[float] | None) -> JoinedAnswers:
-        """Join the tasks' answers, each with columns of its own. The score is the mean of the tasks' macro-F1.
-
-        Args:
-            weights: of the tasks in the mean; None for the plain one.
-        """
-        if not tasks:
-            raise InsufficientData("There is no task to compare", hint="Give at least one task.")
-        if weights is not None and (len(weights) != len(tasks) or min(weights) <= 0.0):
-            raise InvalidValue("Each task needs a positive weight", hint="Give the tasks' numbers of items.")
+    def of(cls, tasks: Sequence[LabelledAnswers]) -> JoinedAnswers:
+        """Join the tasks' answers, each with columns of its own. The score is their size-weighted mean macro-F1."""
         parts = [_features(task) for task in tasks]
-        ends = np.cumsum([before.shape[1] for before, _ in parts])
+        sizes, ends = [len(task.truth) for task in tasks], np.cumsum([before.shape[1] for before, _ in parts])
 
         def score(totals: FloatArray) -> FloatArray:
             scores = [_macro_f1(part) for part in np.split(totals, ends[:-1], axis=1)]
-            return np.asarray(np.average(scores, axis=0, weights=weights), dtype=np.float64)
+            return np.asarray(np.average(scores, axis=0, weights=sizes), dtype=np.float64)
 
         return cls(
             baseline=scipy.linalg.block_diag(*(before for before, _ in parts)),
             candidate=scipy.linalg.block_diag(*(after for _, after in parts)),
             score=score,
-            task=np.repeat(np.arange(len(parts)), [len(before) for before, _ in parts]),
+            task=np.repeat(np.arange(len(parts)), sizes),
             cluster=None if all(task.cluster is None for task in tasks) else _joined_clusters(tasks),
         )
 
     @property
     def scores(self) -> tuple[float, float]:
-        """Score of the baseline and of the candidate."""
         before, after = (self.score(features.sum(axis=0)[None, :]) for features in (self.baseline, self.candidate))
         return float(before[0]), float(after[0])
 
     def swap_test(self, *, n_resamples: int, rng: np.random.Generator) -> ResamplingResult:
-        """Test the difference by swapping an item's (or cluster's) two answers, two-sided.
-
-        All swaps are gone through where at most 16 items (or clusters) differ.
-
-        Source: Noreen (1989).
-        """
+        """Test the difference by swapping answers (Noreen 1989), all ways where at most 16 items or clusters differ."""
         changes = [lattice(column) for column in (self.candidate - self.baseline).T]
         steps = np.column_stack([change.steps for change in changes])
         if self.cluster is not None:
@@ -132,13 +110,12 @@ class JoinedAnswers:
     def bootstraps(
         self, *, confidence_levels: Sequence[float], n_resamples: int, rng: np.random.Generator
     ) -> tuple[BootstrapResult, ...]:
-        """BCa bootstraps of candidate − baseline, one a confidence level, all from the same resamples.
+        """Bootstrap candidate − baseline (BCa), one result a confidence level, all from the same resamples.
 
-        An item (or cluster) is drawn with both its answers, within its task. Equal ones are drawn as a group, so that a
-        resample costs as much as there are distinct ones. InsufficientData where no resample differs from another, as
-        where no answer changed: an interval of no width would claim certainty.
+        An item (or cluster) is drawn with both its answers, within its task. InsufficientData where no resample differs
+        from another: an interval of no width would claim certainty.
 
-        Source: Efron (1987); levels from equation 2.3, ties with the observed value counting half.
+        Source: Efron (1987), equation 2.3, ties with the observed value counting half.
         """
         for level in confidence_levels:
             check_confidence_level(level)
@@ -172,7 +149,6 @@ class JoinedAnswers:
             raise InsufficientData(
                 "No resample differs from another, so that there is no spread to estimate",
                 hint="Count the items that changed instead: none of n bounds the share of changes.",
-                difference=observed,
             )
         ties = np.count_nonzero(np.abs(values - observed) <= _TIE)
         below = np.count_nonzero(values < observed - _TIE) + 0.5 * ties
@@ -192,8 +168,7 @@ class JoinedAnswers:
         return tuple(map(result, confidence_levels))
 
 
-def _joined_clusters(tasks: Sequence[LabelledAnswers]) -> IntArray:
-    """Each item's cluster, numbered over all tasks; an item of a task without clusters is its own."""
+def _joined_clusters(tasks: Sequence[LabelledAnswers]) -> IntArray:  # numbered over all tasks
     parts, start = [], 0
     for task in tasks:
         parts.append(cluster_codes(task.cluster, len(task.truth)) + start)
@@ -202,7 +177,7 @@ def _joined_clusters(tasks: Sequence[LabelledAnswers]) -> IntArray:
 
 
 def _features(answers: LabelledAnswers) -> tuple[FloatArray, FloatArray]:
-    """For each item of either arm indicators a class: rightly answered, answered, true."""
+    # for each item of either arm indicators a class: rightly answered, answered, true
     n_items = len(answers.truth)
     codes = cluster_codes([*answers.truth, *answers.baseline, *answers.candidate], 3 * n_items)
     one_hot = np.asarray(codes[:, None] == np.arange(int(codes.max()) + 1), dtype=np.float64)
@@ -211,10 +186,7 @@ def _features(answers: LabelledAnswers) -> tuple[FloatArray, FloatArray]:
 
 
 def _macro_f1(totals: FloatArray) -> FloatArray:
-    """From rows of totals (rightly answered, answered, true; a class each) to macro-F1, scikit-learn's numbers.
-
-    The mean over classes of 2 tp / (answered + true); a class that neither occurs nor is answered is left out.
-    """
+    # scikit-learn's: the mean over classes of 2 tp / (answered + true), without those that occur in neither
     right, answered, true = np.split(totals, 3, axis=1)
     occurring = answered + true
     f1 = np.divide(2.0 * right, occurring, out=np.zeros_like(right), where=occurring > 0.0)
@@ -228,8 +200,6 @@ def bound_macro_f1(tasks: Sequence[LabelledAnswers], *, confidence_level: float 
     cluster count as one: a cluster with a change may have changed as a whole. InsufficientData where an answer lies
     outside its task's true labels: a new class lowers macro-F1 at once, however few the answers.
     """
-    if not tasks:
-        raise InsufficientData("There is no task to compare", hint="Give at least one task.")
     steepest, not_better, not_worse = 0.0, [], []
     for task in tasks:
         true = Counter(task.truth)

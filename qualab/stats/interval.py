@@ -23,12 +23,10 @@ class ConfidenceInterval:
 
 
 def tango(counts: PairedCounts, *, confidence_level: float = 0.95) -> ConfidenceInterval:
-    """Find the differences that the score test does not reject.
+    """Compute the interval of differences that the score test does not reject (Tango 1998).
 
-    Source: Tango (1998).
-
-    >>> found = tango(PairedCounts(n_items=600, gains=12, losses=9), confidence_level=0.95)
-    >>> round(found.low, 4), round(found.high, 4)
+    >>> interval = tango(PairedCounts(n_items=600, gains=12, losses=9))
+    >>> round(interval.low, 4), round(interval.high, 4)
     (-0.0108, 0.0215)
     """
     n_items = check_items(counts.n_items)
@@ -36,7 +34,7 @@ def tango(counts: PairedCounts, *, confidence_level: float = 0.95) -> Confidence
 
 
 def score_interval(gains: float, losses: float, *, n_items: float, confidence_level: float) -> ConfidenceInterval:
-    """Tango's interval of counts that need not be whole, as of items that are worth less than one."""
+    """Compute Tango's interval; counts need not be whole."""
     z = normal_quantile(0.5 + check_confidence_level(confidence_level) / 2.0)
 
     def upper_limit(gains: float, losses: float) -> float:
@@ -52,11 +50,9 @@ def score_interval(gains: float, losses: float, *, n_items: float, confidence_le
 
 
 def newcombe(counts: PairedCounts, *, confidence_level: float = 0.95) -> ConfidenceInterval:
-    """Combine the Wilson limits of each arm: a cross-check, which needs the items right in both arms.
+    """Combine the Wilson limits of each arm (Newcombe 1998, method 10): a cross-check, which needs `both_right`.
 
-    The correlation of the arms is the phi coefficient, corrected for continuity; 0 where an arm is constant.
-
-    Source: Newcombe (1998), method 10.
+    The arms' correlation is phi, corrected for continuity; 0 where an arm is constant.
     """
     n_items = check_items(counts.n_items)
     z = normal_quantile(0.5 + check_confidence_level(confidence_level) / 2.0)
@@ -89,9 +85,7 @@ def newcombe(counts: PairedCounts, *, confidence_level: float = 0.95) -> Confide
 
 
 def clopper_pearson(count: float, n_items: float, *, confidence_level: float) -> tuple[float, float]:
-    """Exact limits of a share; counts need not be whole, as of items worth less than one.
-
-    Source: Clopper & Pearson (1934).
+    """Compute exact limits of a share (Clopper & Pearson 1934); counts need not be whole.
 
     >>> [round(limit, 4) for limit in clopper_pearson(0, 600, confidence_level=0.9)]
     [0.0, 0.005]
@@ -106,15 +100,13 @@ Numbers = TypeVar("Numbers", float, FloatArray)
 
 
 def score_statistic(gains: Numbers, losses: Numbers, *, n_items: float | IntArray, difference: float) -> Numbers:
-    """Score statistic of "the true difference is `difference`", approximately standard normal; elementwise.
+    """Compute the score statistic of "the true difference is `difference`" (Tango 1998, section 3), elementwise.
 
     z(δ) = (b − c − nδ) / √(n (2q̃ + δ(1 − δ))), where q̃ is the restricted maximum-likelihood estimate of the
     probability of a loss: q̃ = (√(B² − 4AC) − B) / 2A with A = 2n, B = −b − c + (2n − b + c) δ, C = −c δ (1 − δ).
 
     Args:
         difference: strictly between −1 and 1, and not 0 where gains and losses are both 0.
-
-    Source: Tango (1998), section 3.
     """
     if difference < 0.0:  # by symmetry; the formula then never subtracts two nearly equal numbers
         return -score_statistic(losses, gains, n_items=n_items, difference=-difference)

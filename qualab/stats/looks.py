@@ -1,4 +1,4 @@
-"""Group-sequential boundaries: the level of a test, spent over several looks so that peeking costs nothing."""
+"""Group-sequential boundaries: the level of a test, spent over several looks."""
 
 from __future__ import annotations
 
@@ -35,16 +35,13 @@ def _quadrature() -> tuple[FloatArray, FloatArray]:
 
 
 def spent(fraction: float, *, alpha: float) -> float:
-    """The one-sided level spent by a fraction of the items: next to nothing early, nearly all at the end.
-
-    Source: Lan & DeMets (1983), O'Brien–Fleming type.
-    """
+    """Compute the one-sided level spent by a fraction of the items (Lan & DeMets 1983, O'Brien–Fleming type)."""
     check_alpha(alpha)
     return 2.0 * normal_sf(-normal_quantile(alpha / 2.0) / math.sqrt(fraction)) if fraction > 0.0 else 0.0
 
 
 def spending_boundaries(fractions: Sequence[float], *, alpha: float = 0.05) -> FloatArray:
-    """One-sided z boundaries at looks after these fractions of the items, alpha spent as `spent` says.
+    """Compute one-sided z boundaries at looks after these fractions of the items.
 
     >>> spending_boundaries([0.5, 1.0], alpha=0.025).round(3).tolist()
     [2.963, 1.969]
@@ -53,10 +50,7 @@ def spending_boundaries(fractions: Sequence[float], *, alpha: float = 0.05) -> F
 
 
 def level_boundaries(fractions: Sequence[float], levels: FloatArray) -> FloatArray:
-    """One-sided z boundaries that spend these levels, one a look; infinite where a look has nothing to spend.
-
-    Source: recursive numerical integration of Armitage, McPherson & Rowe (1969).
-    """
+    """Compute one-sided z boundaries that spend these levels (Armitage, McPherson & Rowe 1969); infinite for none."""
     walk, boundaries = _Walk.start(), []
     for look, level in zip(_checked(fractions), levels, strict=True):
         boundaries.append(walk.boundary(look, level))
@@ -65,14 +59,11 @@ def level_boundaries(fractions: Sequence[float], levels: FloatArray) -> FloatArr
 
 
 def sequential_pvalue(pvalue: float, fractions: Sequence[float]) -> float:
-    """A one-sided p-value at the last of these looks, as it counts after all of them.
+    """Compute what a one-sided p-value at the last of these looks counts after all of them (Liu & Anderson 2008).
 
-    The smallest level whose boundary at this look the p-value reaches, within a part in 1,000; 0.5 where none below
-    does. The smallest over the looks so far is valid whenever a run stops.
-
-    Source: Liu & Anderson (2008).
+    The smallest level whose boundary at this look it reaches, within a part in 1,000; 0.5 where none below does. The
+    smallest over the looks so far is valid whenever a run stops.
     """
-    check_share(pvalue, "A p-value")
     looks = _checked(fractions)
     least = max(pvalue, 1e-300)
 
@@ -86,7 +77,7 @@ def sequential_pvalue(pvalue: float, fractions: Sequence[float]) -> float:
 
 
 def crossing_probability(boundaries: npt.ArrayLike, fractions: Sequence[float], *, drift: float = 0.0) -> float:
-    """Probability of reaching an upper z boundary at some look; `drift` is the expected z after all items."""
+    """Compute the probability of reaching a z boundary at some look; `drift` is the expected z after all items."""
     total, walk = 0.0, _Walk.start(drift)
     for look, boundary in zip(_checked(fractions), finite(boundaries, name="Boundaries").tolist(), strict=True):
         total += walk.exceedance(look, boundary)
@@ -118,19 +109,16 @@ class _Walk:
         return cls(time=0.0, nodes=np.zeros(1), masses=np.ones(1), drift=drift)
 
     def exceedance(self, time: float, boundary: float) -> float:
-        """Probability of being at or above the z boundary at `time`."""
         step = math.sqrt(time - self.time)
         distances = (boundary * math.sqrt(time) - self.nodes - self.drift * (time - self.time)) / step
         return float(self.masses @ scipy.special.ndtr(-distances))
 
-    def boundary(self, time: float, level: float) -> float:
-        """The z boundary that is reached with probability `level` at `time`."""
+    def boundary(self, time: float, level: float) -> float:  # the z that is reached with this probability
         if level <= 0.0 or self.exceedance(time, 35.0) > level:
             return math.inf
         return bisect(lambda z: self.exceedance(time, z) <= level, -_FAR, 35.0, n_steps=56)
 
     def after(self, time: float, boundary: float) -> _Walk:
-        """The walks that stayed below the z boundary at `time`."""
         spread, centre = math.sqrt(time), self.drift * time
         low, high = centre - _FAR * spread, min(boundary * spread, centre + _FAR * spread)
         points, weights = _quadrature()
@@ -142,7 +130,7 @@ class _Walk:
 
 
 def _inflation(fractions: Sequence[float], *, alpha: float, power: float) -> float:
-    """Most items of a design with looks over those of a fixed one with the same one-sided level and power."""
+    # most items of a design with looks over those of a fixed one with the same one-sided level and power
     boundaries = spending_boundaries(fractions, alpha=alpha)
     fixed = normal_quantile(1.0 - alpha) + normal_quantile(check_power(power))
     drift = bisect(
@@ -153,16 +141,14 @@ def _inflation(fractions: Sequence[float], *, alpha: float, power: float) -> flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookDesign:
-    """When to look, and what to compare with."""
-
     margin: float
     alpha: float
     n_items: tuple[int, ...]
-    """Items at each look; the last is the most that are ever asked."""
+    """At each look."""
     boundaries: tuple[float, ...]
     """For both one-sided score statistics."""
     harm_boundaries: tuple[float, ...]
-    """For the one-sided test of a loss, which spends a level of its own, `harm_alpha`."""
+    """For the one-sided test of a loss."""
 
 
 def design_looks(
@@ -174,14 +160,11 @@ def design_looks(
     harm_alpha: float = 0.025,
     n_looks: int = 10,
 ) -> LookDesign:
-    """Equally spaced looks at as many items as give this power at a true difference of 0.
+    """Place equally spaced looks at as many items as give this power at a true difference of 0.
 
-    The items of the fixed design, exact guard included, are inflated by what the looks cost on either side. Where so
-    few changes are to be expected that the guard matters, they are at least those that the last look needs by itself:
-    the guard makes early looks nearly idle there, and is stricter at a last look's lower level.
+    The fixed design's items, exact guard included, are inflated by what the looks cost. Where few changes are to be
+    expected, the guard makes early looks nearly idle: there they are at least what the last look needs by itself.
     """
-    if n_looks < 1:
-        raise InvalidValue("A design needs at least one look", hint="5 to 10 looks are usual.")
     fractions = [(k + 1) / n_looks for k in range(n_looks)]
     needed = partial(items_needed, discordance=discordance, margin=margin, power=power, is_guarded=True)
     fixed = needed(alpha=alpha)
@@ -196,7 +179,7 @@ def design_looks(
 def looks_at(
     *, most_items: int, margin: float, alpha: float = 0.05, harm_alpha: float = 0.025, n_looks: int = 10
 ) -> LookDesign:
-    """Equally spaced looks at a given number of items."""
+    """Place equally spaced looks at a given number of items."""
     if not 1 <= n_looks <= most_items:
         raise InvalidValue(f"{n_looks} looks do not fit {most_items} items", hint="5 to 10 looks are usual.")
     n_items = tuple(round(most_items * (k + 1) / n_looks) for k in range(n_looks))
@@ -215,12 +198,10 @@ def looks_at(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookPerformance:
-    """What a design with looks does at a given truth, by simulation."""
+    """Shares of simulated runs that end so at a given truth."""
 
     equivalent: float
-    """Share of runs that end as equivalent."""
     harm: float
-    """Share of runs that end as worse."""
     expected_items: float
 
 
@@ -238,15 +219,14 @@ def simulate_looks(
 ) -> LookPerformance:
     """Simulate runs under a design, guard and harm boundary included.
 
-    A run ends as equivalent at a look where both one-sided score statistics reach the boundary and the exact guard
-    agrees at its level. It ends as worse where a one-sided McNemar mid-p is at most that of the harm boundary and the
-    observed loss is at least the margin (a smaller one may still be proven inside it), or at the last look any.
+    A run ends as worse where a one-sided McNemar mid-p is at most that of the harm boundary and the observed loss is at
+    least the margin (a smaller one may still be proven inside it), or at the last look any.
 
     Args:
         missing: share of each arm's answers that is missing, independently of the other arm's.
         missing_lost: share of the pairs without an answer that the worst cases take as lost; None takes all.
         is_one_sided: the test against −margin alone has to reject (non-inferiority).
-        is_guarded: the exact guard has to agree; it takes long beyond 20,000 items, and is left out there.
+        is_guarded: the exact guard has to agree, up to 20,000 items.
     """
     check_rates(discordance=discordance, difference=difference)
     check_share(missing, "A share of missing answers")
@@ -273,18 +253,13 @@ def simulate_looks(
         is_open &= ~(harmed | proven)
         before = n_items
     return LookPerformance(
-        equivalent=n_equivalent / n_resamples,
-        harm=n_harmed / n_resamples,
-        expected_items=n_asked / n_resamples,
+        equivalent=n_equivalent / n_resamples, harm=n_harmed / n_resamples, expected_items=n_asked / n_resamples
     )
 
 
 def _rates(discordance: float, difference: float, missing: float) -> list[float]:
-    """Of gains and losses; of pairs that one arm lacks, which may be losses or gains, an arm at a time; of pairs that
-    both lack; of all others.
-
-    Either arm lacks a pair equally often, so that it may be a loss as often as a gain, whatever share is right.
-    """
+    # of gains and losses; of pairs that one arm lacks, an arm at a time, as often losses as gains; of pairs that both
+    # lack; of all others
     changed, one_arm = (1.0 - missing) ** 2, missing * (1.0 - missing) / 2.0
     ways = [changed * (discordance + difference) / 2.0, changed * (discordance - difference) / 2.0]
     ways += [*[one_arm] * 4, missing**2]
@@ -292,7 +267,7 @@ def _rates(discordance: float, difference: float, missing: float) -> list[float]
 
 
 def _worst_cases(counts: FloatArray, missing_lost: float | None, alpha: float) -> tuple[FloatArray, FloatArray]:
-    """How many pairs without an answer count as losses against the candidate, and as gains against the baseline."""
+    # how many pairs without an answer count as losses, and as gains
     lost_off, gained_off, lost_on, gained_on, both = counts.T[2:]
     lost, gained = lost_off + lost_on + both, gained_off + gained_on + both
     if missing_lost is None:
@@ -306,7 +281,7 @@ def _worst_cases(counts: FloatArray, missing_lost: float | None, alpha: float) -
 def _worse_statistics(
     counts: FloatArray, lost: FloatArray, gained: FloatArray, n_items: int, margin: float, *, is_one_sided: bool
 ) -> FloatArray:
-    """The weakest test against ±margin, over complete pairs and with the pairs without an answer at their worst."""
+    # of the weakest test against ±margin, over complete pairs and with the pairs without an answer at their worst
     gains, losses = counts.T[:2]
     sides = [(gains, losses, lost)] if is_one_sided else [(gains, losses, lost), (losses, gains, gained)]
     n_complete = np.maximum(1.0, n_items - counts[:, 2:].sum(axis=1))
@@ -315,7 +290,6 @@ def _worse_statistics(
     return np.asarray(np.minimum.reduce(worst), dtype=np.float64)
 
 
-def _twice_midp(fewer: FloatArray, totals: FloatArray) -> FloatArray:
-    """McNemar's mid-p, two-sided, elementwise."""
+def _twice_midp(fewer: FloatArray, totals: FloatArray) -> FloatArray:  # McNemar's, elementwise
     k, n = fewer.astype(np.int64), totals.astype(np.int64)
     return binomial_cdfs(k, n, 0.5) + binomial_cdfs(k - 1, n, 0.5)

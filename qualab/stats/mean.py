@@ -34,35 +34,27 @@ class MeanDifference:
     degrees_of_freedom: float
     """Satterthwaite's; items − 1 where every item is its own cluster."""
     standard_error_items: float
-    """As if items were independent."""
-
-    @property
-    def statistic(self) -> float:
-        """Student's t."""
-        return self.difference / self.standard_error
+    """Standard error if items were independent."""
 
     @property
     def pvalue(self) -> float:
-        """Two-sided t-test of no difference."""
-        return 2.0 * float(scipy.special.stdtr(self.degrees_of_freedom, -abs(self.statistic)))
+        return 2.0 * float(scipy.special.stdtr(self.degrees_of_freedom, -abs(self.difference / self.standard_error)))
 
     @property
     def design_effect(self) -> float:
-        """Variance over that of independent items."""
         return (self.standard_error / self.standard_error_items) ** 2
 
     def pvalue_above(self, difference: float) -> float:
-        """One-sided t-test of "the true mean is at most `difference`": small where it is above."""
+        """Compute the one-sided p-value of "the true mean is at most `difference`"."""
         t = (self.difference - difference) / self.standard_error
         return float(scipy.special.stdtr(self.degrees_of_freedom, -t))
 
     def pvalue_below(self, difference: float) -> float:
-        """One-sided t-test of "the true mean is at least `difference`": small where it is below."""
+        """Compute the one-sided p-value of "the true mean is at least `difference`"."""
         t = (difference - self.difference) / self.standard_error
         return float(scipy.special.stdtr(self.degrees_of_freedom, -t))
 
     def interval(self, *, confidence_level: float) -> ConfidenceInterval:
-        """Differences that neither one-sided test rejects at half of what the confidence level leaves."""
         quantile = scipy.special.stdtrit(self.degrees_of_freedom, 0.5 + check_confidence_level(confidence_level) / 2.0)
         half = self.standard_error * float(quantile)
         return ConfidenceInterval(
@@ -71,13 +63,11 @@ class MeanDifference:
 
 
 def cluster_codes(cluster: Labels | None, n_items: int) -> IntArray:
-    """Cluster labels as 0, 1, ... in the order of first appearance; without labels every item is its own cluster."""
+    """Number cluster labels from 0 in order of appearance; without labels every item is its own cluster."""
     if cluster is None:
         return np.arange(n_items, dtype=np.int64)
     if len(cluster) != n_items:
-        raise InvalidValue(
-            f"{len(cluster)} cluster labels do not fit {n_items} items", hint="Give one cluster label an item."
-        )
+        raise InvalidValue(f"{len(cluster)} cluster labels do not fit {n_items} items", hint="Give one label an item.")
     if isinstance(cluster, np.ndarray) and cluster.ndim == 1 and cluster.dtype.kind in "iu":
         _, first, inverse = np.unique(cluster, return_index=True, return_inverse=True)
         ranks = np.empty(first.size, dtype=np.int64)
@@ -89,7 +79,7 @@ def cluster_codes(cluster: Labels | None, n_items: int) -> IntArray:
 
 
 def cluster_sums(values: FloatArray, codes: IntArray) -> FloatArray:
-    """Sums of the values (or of each column) within each cluster, the same whatever the order of the items."""
+    """Add up the values (or each column) within each cluster, the same whatever the order of the items."""
     n_clusters = int(codes.max()) + 1 if codes.size else 0
     if values.ndim == 2:
         columns = [cluster_sums(column, codes) for column in values.T]
@@ -99,15 +89,15 @@ def cluster_sums(values: FloatArray, codes: IntArray) -> FloatArray:
 
 
 def mean_difference(differences: npt.ArrayLike, *, cluster: Labels | None = None) -> MeanDifference:
-    """Mean of paired differences, its CR2 standard error and Satterthwaite's degrees of freedom.
+    """Estimate the mean of paired differences with its CR2 standard error and Satterthwaite's degrees of freedom.
 
-    For a mean alone they have closed forms; without clusters they give the paired t-test. InsufficientData where no
-    spread can be estimated: fewer than two clusters, or all cluster means equal.
+    Without clusters these give the paired t-test. InsufficientData where no spread can be estimated: fewer than two
+    clusters, or all cluster means equal.
 
     Source: Bell & McCaffrey (2002); Pustejovsky & Tipton (2018).
 
-    >>> found = mean_difference([0.1, 0.3, -0.2, 0.2], cluster=["a", "a", "b", "c"])
-    >>> round(found.difference, 3), round(found.standard_error, 3), round(found.degrees_of_freedom, 2)
+    >>> mean = mean_difference([0.1, 0.3, -0.2, 0.2], cluster=["a", "a", "b", "c"])
+    >>> round(mean.difference, 3), round(mean.standard_error, 3), round(mean.degrees_of_freedom, 2)
     (0.1, 0.115, 1.8)
     """
     values = finite(differences, name="Differences")
@@ -115,8 +105,7 @@ def mean_difference(differences: npt.ArrayLike, *, cluster: Labels | None = None
     codes = cluster_codes(cluster, n_items)
     sizes = np.bincount(codes).astype(np.float64)
     if sizes.size < 2:
-        hint = "Add items of other clusters."
-        raise InsufficientData("A standard error needs at least two clusters", hint=hint, n_clusters=sizes.size)
+        raise InsufficientData("A standard error needs at least two clusters", hint="Add items of other clusters.")
     mean = math.fsum(values) / n_items
     sums = cluster_sums(values - mean, codes)
     error = math.sqrt(math.fsum(sums**2 / (1.0 - sizes / n_items)) / float(n_items) ** 2)
@@ -124,7 +113,6 @@ def mean_difference(differences: npt.ArrayLike, *, cluster: Labels | None = None
         raise InsufficientData(
             "All differences are equal, so that their spread cannot be estimated",
             hint="Count gains and losses, or use a sign-flip test: equal differences are no proof of certainty.",
-            difference=mean,
         )
     # (tr Ω)² / tr Ω² of the quadratic form behind the CR2 variance when items are independent
     ordered = np.sort(sizes)  # so that the order of clusters does not show in the last digit

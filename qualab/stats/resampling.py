@@ -1,9 +1,8 @@
-"""Tests by changing signs: valid where the two arms are exchangeable, whatever the score; and many metrics at once.
+"""Sign-flip tests, of one metric and of many: valid where the two arms are exchangeable, whatever the score.
 
-All of them sum rows under random signs. Rows that are equal up to sign are exchangeable, so a group of g of them needs
-no g signs but the number of positive ones, which is the number of ones in g random bits. Rows are put into a canonical
-order first: the same rows and generator give the same sums in whatever order items came. Values are whole multiples of
-a unit, so that sums are exact and ties are ties.
+Rows that are equal up to sign are exchangeable, so a group of g of them needs no g signs but the number of positive
+ones, which is the number of ones in g random bits. Rows are put into a canonical order first, so that the order of
+items does not matter. Values are whole multiples of a unit, so that sums are exact and ties are ties.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from qualab.errors import InvalidValue
-from qualab.stats.checks import FloatArray, IntArray, check_items, check_share, finite
+from qualab.stats.checks import FloatArray, IntArray, check_items, finite
 from qualab.stats.mean import Labels, cluster_codes, cluster_sums
 
 Draw = Callable[[np.random.Generator, int], npt.NDArray[Any]]
@@ -54,7 +52,7 @@ class Lattice:
 
 
 def lattice(values: FloatArray) -> Lattice:
-    """Put the values on the coarsest lattice of fractions that holds them, else round them to a very fine one."""
+    """Put the values on the coarsest lattice of fractions that holds them, else on a very fine one."""
     size = float(np.sum(np.abs(values)))
     denominator = _common_denominator(values)
     if denominator is not None and size * denominator < _LARGEST_SUM:
@@ -76,10 +74,7 @@ def _common_denominator(values: FloatArray) -> int | None:
 
 
 def distinct_rows(rows: FloatArray, keys: npt.NDArray[Any]) -> tuple[FloatArray, IntArray]:
-    """The distinct rows in the order of their keys, and how often each occurs.
-
-    Equal rows have equal keys. Sorting keys is much faster than sorting rows.
-    """
+    """Count each distinct row, in the order of keys, which equal rows share: sorting rows takes much longer."""
     _, index, inverse, sizes = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     if np.array_equal(rows[index][inverse], rows):
         return rows[index], sizes.astype(np.int64)
@@ -88,10 +83,7 @@ def distinct_rows(rows: FloatArray, keys: npt.NDArray[Any]) -> tuple[FloatArray,
 
 
 def in_blocks(draw: Draw, *, n_resamples: int, block: int, rng: np.random.Generator) -> FloatArray:
-    """Draw resamples in blocks, on two threads.
-
-    Each block has a generator of its own, seeded from `rng`: the result does not depend on the number of threads.
-    """
+    """Draw resamples in blocks on two threads, each block with a generator of its own, seeded from `rng`."""
     starts = range(0, n_resamples, block)
     seeds = rng.integers(0, 2**63, size=len(starts)).tolist()
 
@@ -111,15 +103,12 @@ class Patterns:
 
     @property
     def is_enumerable(self) -> bool:
-        """All sign patterns are few enough to go through."""
         return int(self.sizes.sum()) <= _MOST_ENUMERATED
 
 
 def patterns(rows: FloatArray) -> Patterns:
-    """Group rows of whole numbers that are equal up to sign; rows of zeros are left out."""
+    """Group rows of whole numbers that are equal up to sign, without those of zeros."""
     changed = rows[np.any(rows != 0.0, axis=1)]
-    if not len(changed):
-        return Patterns(rows=changed, sizes=np.zeros(0, dtype=np.int64))
     first = changed[np.arange(len(changed)), np.argmax(changed != 0.0, axis=1)]
     changed = changed * np.sign(first)[:, None]
     # a 64-bit key: the bits of every entry times an odd constant of its column, added up modulo 2**64
@@ -133,7 +122,7 @@ def patterns(rows: FloatArray) -> Patterns:
 
 
 def signed_sums(groups: Patterns, *, n_resamples: int, rng: np.random.Generator) -> FloatArray:
-    """Sums of all rows under random signs, one row a resample; every sign pattern once where at most 16 rows."""
+    """Add up all rows under random signs, one row a resample; every sign pattern once where at most 16 rows."""
     if groups.is_enumerable:
         every = np.repeat(groups.rows, groups.sizes, axis=0)
         bits = np.arange(2 ** len(every))[:, None] >> np.arange(len(every))[::-1] & 1
@@ -154,11 +143,8 @@ def signed_sums(groups: Patterns, *, n_resamples: int, rng: np.random.Generator)
 
 
 def _sums(rows: FloatArray, times: IntArray, count: Draw) -> Draw:
-    """Σ (2 count − times) row, for each resample, in tiles.
-
-    Tiles are so small that the linear-algebra library starts no threads for them: its threads wait for one another,
-    which is slow on a busy machine. Whole blocks run side by side instead.
-    """
+    # Σ (2 count − times) row for each resample, in tiles so small that the linear-algebra library starts no threads for
+    # them: these wait for one another, which is slow on a busy machine; whole blocks run side by side instead
     is_small = float((times @ np.abs(rows)).max(initial=0.0)) < 2.0**23  # fits into single precision
     doubled = np.zeros((_padded(len(rows)), rows.shape[1]), dtype=np.float32 if is_small else np.float64)
     doubled[: len(rows)] = 2.0 * rows
@@ -180,7 +166,7 @@ def _padded(n_rows: int) -> int:
 
 
 def _single(rows: FloatArray, sizes: IntArray) -> tuple[Draw, int]:
-    """Rows that get a sign each, from one random bit; and the cells of work a resample."""
+    # a random bit for the sign of each row; and the cells of work a resample
     every = np.repeat(rows, sizes, axis=0)
     width = _padded(len(every))
 
@@ -191,7 +177,7 @@ def _single(rows: FloatArray, sizes: IntArray) -> tuple[Draw, int]:
 
 
 def _counted(rows: FloatArray, sizes: IntArray) -> tuple[Draw, int]:
-    """Large groups: for each, random bits in whole words, of which the ones are counted; and the cells of work."""
+    # random bits in whole words for each group, of which the ones are counted; and the cells of work a resample
     words = -(-sizes // 64)
     ends = np.cumsum(words)
     masks = np.full(int(words.sum()), np.iinfo(np.uint64).max, dtype=np.uint64)
@@ -213,11 +199,10 @@ class ResamplingResult:
 
     difference: float
     pvalue: float
-    """Mid-p: patterns as extreme as the observed count half. The one to show."""
+    """Mid-p: patterns as extreme as the observed count half."""
     pvalue_whole: float
-    """The same with ties counted whole: never liberal, rather conservative."""
+    """Ties counted whole: never liberal."""
     is_exact: bool
-    """Every pattern was counted; else `n_resamples` random ones, and the observed one itself."""
     n_resamples: int
     """Random patterns drawn; 0 where the p-value is exact."""
 
@@ -225,11 +210,11 @@ class ResamplingResult:
 def resampled(
     difference: float, extremities: FloatArray, observed: float, slack: float, weights: FloatArray | None = None
 ) -> ResamplingResult:
-    """The p-values of an observed extremity; what is within `slack` of it ties with it.
+    """Compute the p-values of an observed extremity; what is within `slack` of it ties with it.
 
     Args:
-        extremities: of all patterns, with their probabilities as weights; or of random ones, to which the observed is
-            added, counting whole.
+        extremities: of all patterns, with their probabilities as weights; or of random ones, to which the observed one
+            is added, counting whole.
     """
     is_whole, is_beyond = extremities >= observed - slack, extremities > observed + slack
     if weights is None:
@@ -250,13 +235,10 @@ def resampled(
 def sign_flip(
     differences: npt.ArrayLike, *, cluster: Labels | None = None, n_resamples: int = 9_999, rng: np.random.Generator
 ) -> ResamplingResult:
-    """Sign-flip test of a mean paired difference, all items of a cluster flipping together.
+    """Test a mean paired difference by sign flips (Fisher 1935), all items of a cluster flipping together.
 
-    The distribution over all sign patterns is computed exactly where the differences sit on a lattice of few enough
-    points, which 0/1 scores and small fractions do; else random patterns are drawn. Ties count half (mid-p), so that
-    independent 0/1 scores give `mcnemar`'s p-value. Without a difference anywhere p is 1.
-
-    Source: Fisher (1935).
+    Exact where the differences sit on a lattice of few enough points, as 0/1 scores do; else random patterns are drawn.
+    Independent 0/1 scores give `mcnemar`'s p-value. Without a difference anywhere p is 1.
 
     >>> sign_flip([1.0, 1.0, 0.5, -0.5], rng=np.random.default_rng(1)).pvalue
     0.25
@@ -277,10 +259,9 @@ def sign_flip(
 
 
 def _exact_sums(steps: FloatArray) -> tuple[FloatArray, FloatArray] | None:
-    """The sums over all sign patterns with their probabilities; None where there are too many."""
-    distinct = list(
-        zip(*(part.tolist() for part in np.unique(np.abs(steps[steps != 0.0]), return_counts=True)), strict=True)
-    )
+    # the sums over all sign patterns with their probabilities; None where there are too many
+    sizes, counts = np.unique(np.abs(steps[steps != 0.0]), return_counts=True)
+    distinct = list(zip(sizes.tolist(), counts.tolist(), strict=True))
     work, n_sums, reach = 0.0, 1.0, 0.0
     for size, count in distinct:  # each distinct size multiplies the sums, up to the points of the lattice
         work += n_sums * (count + 1)
@@ -302,32 +283,25 @@ def _exact_sums(steps: FloatArray) -> tuple[FloatArray, FloatArray] | None:
 def global_sign_flip(
     differences: npt.ArrayLike, *, n_items: npt.ArrayLike, n_resamples: int = 9_999, rng: np.random.Generator
 ) -> ResamplingResult:
-    """Sign-flip test of the mean, over all metrics, of their mean differences: it sees a small loss everywhere.
+    """Test the mean of all metrics' mean differences by sign flips: it sees a small loss everywhere.
 
     Args:
         differences: items × metrics, candidate − baseline; 0 where an item does not belong to a metric.
         n_items: items of each metric.
     """
     table, sizes = finite(differences, name="Differences", ndim=2), finite(n_items, name="Numbers of items")
-    if sizes.shape != table.shape[1:] or np.any(sizes < 1):
-        raise InvalidValue("Each metric needs its number of items", hint="Give items × metrics, a number a metric.")
     contributions = np.sort(table / sizes, axis=1).sum(axis=1)
     result = sign_flip(contributions, n_resamples=n_resamples, rng=rng)
     return replace(result, difference=result.difference * len(table) / sizes.size)
 
 
 def holm(pvalues: Sequence[float] | npt.ArrayLike) -> FloatArray:
-    """Step-down family-wise adjustment, in the order given; valid under any dependence.
-
-    Source: Holm (1979).
+    """Adjust p-values step-down (Holm 1979), in the order given; valid under any dependence.
 
     >>> holm([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.06, 0.06]
     """
     p = finite(pvalues, name="p-values")
-    if p.size:
-        check_share(float(p.min()), "A p-value")
-        check_share(float(p.max()), "A p-value")
     order = np.argsort(p, kind="stable")
     adjusted = np.empty_like(p)
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1)))
@@ -336,13 +310,10 @@ def holm(pvalues: Sequence[float] | npt.ArrayLike) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxTResult:
-    """Adjusted p-values of several metrics."""
-
     pvalues: FloatArray
-    """Step-down adjusted, in the order of the columns given."""
+    """Adjusted, in the order of the columns given."""
     n_resamples: int
-    """Sign patterns drawn, or all of them where `is_exact`."""
-    is_exact: bool
+    """Sign patterns drawn, or all of them where at most 16 items (or clusters) changed."""
 
 
 def max_t(
@@ -353,17 +324,14 @@ def max_t(
     n_resamples: int = 9_999,
     rng: np.random.Generator,
 ) -> MaxTResult:
-    """Step-down max-T, the signs shared over all metrics.
+    """Adjust p-values by step-down max-T (Westfall & Young 1993, 2.8), the signs shared over all metrics.
 
-    The statistic of a metric is |Σ d| / √(Σ d²), 0 where no item changed. Family-wise error is controlled strongly
-    where signs are exchangeable under the null hypothesis.
+    The statistic of a metric is |Σ d| / √(Σ d²), 0 where no item changed.
 
     Args:
         differences: items × metrics, candidate − baseline; 0 where an item does not belong to a metric.
         cluster: labels of items whose signs flip together.
         is_midp: resamples that tie with the observed count half, as in `sign_flip`, else whole.
-
-    Source: Westfall & Young (1993), algorithm 2.8 with signs.
     """
     table = finite(differences, name="Differences", ndim=2)
     changed = table.any(axis=1)
@@ -390,4 +358,4 @@ def max_t(
     extra = 0 if groups.is_enumerable else 1
     stepped = (exceeding + extra) / (len(flipped) + extra)
     stepped[order] = np.maximum.accumulate(stepped[order])
-    return MaxTResult(pvalues=stepped, n_resamples=len(flipped), is_exact=groups.is_enumerable)
+    return MaxTResult(pvalues=stepped, n_resamples=len(flipped))

@@ -1,9 +1,8 @@
 """Exact power of the paired tests, and from it sample sizes, provable margins and minimal detectable effects.
 
-Power is found by enumeration of the trinomial from critical values. The number of discordant items is Bin(n, ψ), and
-given m of them the gains are Bin(m, θ) with θ = (ψ + Δ) / 2ψ. Each test rejects for the gains in a range that depends
-on m alone, so that its power is one weighted sum over m. Exact power is saw-toothed in the number of items, so a sample
-size counts only when the power stays above its target for the next 25 sizes.
+The number of discordant items is Bin(n, ψ), and given m of them the gains are Bin(m, θ) with θ = (ψ + Δ) / 2ψ. Each
+test rejects for the gains in a range that depends on m alone, so that its power is one weighted sum over m. It is
+saw-toothed in the number of items, so a size counts only where the power stays above its target for 25 more.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from functools import partial
 
 import numpy as np
 
@@ -54,11 +53,6 @@ _MOST_GUARDED = 5_000
 _TIE = 1e-9
 
 
-class McNemarMethod(StrEnum):
-    EXACT = "exact"
-    MIDP = "midp"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Truth:
     """An assumed truth at several numbers of items (rows), and the discordant items to expect (columns)."""
@@ -66,9 +60,8 @@ class _Truth:
     n_items: IntArray
     totals: IntArray
     gain_share: float
-    """Of the discordant items."""
     weights: FloatArray
-    """Probabilities of the totals, a row for each number of items; 0 where they are too many."""
+    """Probabilities of the totals; 0 where they are too many."""
 
     @classmethod
     def of(cls, n_items: IntArray, discordance: float, difference: float) -> _Truth:
@@ -87,7 +80,7 @@ class _Truth:
         )
 
     def cdf(self, gains: IntArray) -> FloatArray:
-        """Probability of at most so many gains among the totals: found once for all rows that ask for the same."""
+        # found once for all rows that ask for the same
         fewest = gains.min(axis=0)
         depth = gains - fewest
         table = binomial_cdfs(fewest + np.arange(int(depth.max()) + 1)[:, None], self.totals[:1], self.gain_share)
@@ -99,8 +92,6 @@ class _Truth:
 
 @dataclass(frozen=True, slots=True)
 class _Goal:
-    """What is to be proven, and the truth that is assumed."""
-
     discordance: float
     difference: float
     margin: float
@@ -113,7 +104,7 @@ class _Goal:
         check_alpha(self.alpha)
 
     def powers(self, n_items: IntArray, threshold: float | None = None) -> FloatArray:
-        """Powers of the score tests at neighbouring numbers of items, from a z threshold, else that of alpha."""
+        """Compute the score tests' powers at neighbouring numbers of items, from a z threshold, else that of alpha."""
         if threshold is None:
             threshold = normal_quantile(1.0 - self.alpha)
         if math.isinf(threshold):
@@ -126,7 +117,7 @@ class _Goal:
         return truth.expected(np.where(2 * fewest <= truth.totals, accepted, 0.0))
 
     def is_agreed(self, n_items: int, power: float) -> bool:
-        """The guarded power is enough, by one exact p-value: that of the highest threshold that leaves it."""
+        # by one exact p-value: that of the highest threshold that leaves enough power
         most = int(likely_totals(n_items, self.discordance, self.discordance)[-1])
         gains, losses = np.indices((most + 1, most + 1))
         is_possible = gains + losses <= most
@@ -145,7 +136,6 @@ class _Goal:
         )
 
     def _probabilities(self, gains: IntArray, losses: IntArray, n_items: int) -> FloatArray:
-        """Trinomial."""
         factorials, rest = log_factorials(n_items), n_items - gains - losses
         better, worse = (max(0.0, self.discordance + sign * self.difference) / 2.0 for sign in (1.0, -1.0))
         log_better, log_worse, log_same = safe_log(np.array([better, worse, 1.0 - self.discordance]))
@@ -164,9 +154,7 @@ def power_equivalence(
     is_one_sided: bool = False,
     is_guarded: bool = False,
 ) -> float:
-    """Probability that the two one-sided score tests both reject at a given truth.
-
-    At a `difference` of ±margin this is the size of the test.
+    """Compute the probability that the two one-sided score tests both reject at a given truth.
 
     Args:
         is_one_sided: the test against −margin alone has to reject (non-inferiority).
@@ -184,14 +172,9 @@ def power_equivalence(
 
 
 def power_mcnemar(
-    *,
-    n_items: int,
-    discordance: float,
-    difference: float,
-    alpha: float = 0.05,
-    method: McNemarMethod = McNemarMethod.EXACT,
+    *, n_items: int, discordance: float, difference: float, alpha: float = 0.05, is_midp: bool = False
 ) -> float:
-    """Probability that the two-sided McNemar test rejects at a given truth.
+    """Compute the probability that the two-sided McNemar test, exact or mid-p, rejects at a given truth.
 
     >>> round(power_mcnemar(n_items=600, discordance=0.09, difference=0.03), 3)
     0.652
@@ -202,7 +185,7 @@ def power_mcnemar(
     truth = _Truth.of(np.array([n_items]), discordance, difference)
 
     def is_significant(fewer: IntArray) -> BoolArray:
-        below = fewer - 1 if method is McNemarMethod.MIDP else fewer
+        below = fewer - 1 if is_midp else fewer
         pvalue = binomial_cdfs(fewer, truth.totals, 0.5) + binomial_cdfs(below, truth.totals, 0.5)
         return np.asarray((pvalue <= alpha) | (fewer < 0))
 
@@ -222,15 +205,14 @@ def items_needed(
     is_guarded: bool = False,
     max_items: int = MAX_ITEMS,
 ) -> int:
-    """The fewest items at which two one-sided score tests prove ±margin with this power, and for 25 more sizes.
+    """Find the fewest items at which two one-sided score tests prove ±margin with this power, and for 25 more sizes.
 
     InsufficientData where no number of items up to `max_items` does.
 
     Args:
         is_one_sided: the test against −margin alone (non-inferiority).
-        is_guarded: the exact guard has to agree as well, where fewer than 10 changed items are to be expected; from
-            there on it costs at most about three percentage points of power, mostly half a point (measured for margins
-            of 1 to 5 pp and up to 2,200 items), and is left out, as it is beyond 5,000 items, where it takes long.
+        is_guarded: the exact guard has to agree as well, up to 5,000 items and where fewer than 10 changed items are to
+            be expected; from there on it costs at most about three percentage points of power, mostly half a point.
 
     >>> items_needed(discordance=0.05, margin=0.02, power=0.9)
     1409
@@ -286,15 +268,13 @@ def items_needed(
 
 
 def is_guard_counted(n_items: int, discordance: float) -> bool:
-    """Check that sizes count the exact guard: few changes are to be expected, so that it matters, and is quick."""
+    """Check that sizes count the exact guard: with few changes to be expected it matters, and is quick."""
     return n_items * discordance < _MANY_CHANGES and n_items <= _MOST_GUARDED
 
 
 def _below_all_teeth(goal: _Goal, power: float, guess: float, least: int) -> int:
-    """A size from `least` on below the answer: where the power first reaches its target, less a tooth of the saw.
-
-    A tooth is one more discordant item in one direction; relative to n it is about 1 / √(n ψ) wide.
-    """
+    # where the power first reaches its target, less a tooth of the saw: one more discordant item in one direction,
+    # about 1 / √(n ψ) of n
     low, high = 0, max(2, math.ceil(1.2 * guess))
     while high - low > 1 + low // 64 and high > least:
         middle = (low + high) // 2
@@ -306,21 +286,20 @@ def smallest_margin(
     *,
     n_items: int,
     discordance: float,
-    difference: float = 0.0,
     alpha: float = 0.05,
     power: float = 0.8,
     is_one_sided: bool = False,
     is_guarded: bool = False,
 ) -> float:
-    """The smallest margin that n items prove (two one-sided score tests) with this power, to 1e-6.
+    """Find the smallest margin that n items prove with this power, to 1e-6; with the guard to 1e-5.
 
-    `is_one_sided` and `is_guarded` as in `items_needed`; with the guard to 1e-5.
+    `is_one_sided` and `is_guarded` as in `items_needed`.
     """
     check_items(n_items)
     check_power(power)
 
     def goal(margin: float) -> _Goal:
-        return _Goal(discordance, difference, margin, alpha, is_one_sided)
+        return _Goal(discordance, 0.0, margin, alpha, is_one_sided)
 
     def is_enough(margin: float) -> bool:
         return float(goal(margin).powers(np.array([n_items]))[0]) >= power
@@ -328,9 +307,7 @@ def smallest_margin(
     def is_agreed(margin: float) -> bool:
         return goal(margin).is_agreed(n_items, power)
 
-    none = InsufficientData(
-        f"{n_items} items prove no margin with a power of {power:g}", hint="Add items.", n_items=n_items
-    )
+    none = InsufficientData(f"{n_items} items prove no margin with a power of {power:g}", hint="Add items.")
     widest = 1.0 - 1e-9
     if not is_enough(widest):
         raise none
@@ -344,43 +321,23 @@ def smallest_margin(
     return bisect(is_agreed, low, high, n_steps=math.ceil(math.log2((high - low) / 1e-5)) + 1)
 
 
-def mde(
-    *,
-    n_items: int,
-    discordance: float,
-    alpha: float = 0.05,
-    power: float = 0.8,
-    method: McNemarMethod = McNemarMethod.EXACT,
-) -> float:
-    """The smallest difference that McNemar's two-sided test finds with this power, the total discordance fixed.
+def mde(*, n_items: int, discordance: float, alpha: float = 0.05, power: float = 0.8) -> float:
+    """Find the smallest difference that exact McNemar finds with this power, the total discordance fixed.
 
     InsufficientData where even if every discordant item changed the same way, the power falls short.
     """
-
-    def power_at(difference: float) -> float:
-        return power_mcnemar(
-            n_items=n_items, discordance=discordance, difference=difference, alpha=alpha, method=method
-        )
-
-    return _smallest_difference(power_at, discordance, power)
+    power_at = partial(power_mcnemar, n_items=n_items, discordance=discordance, alpha=alpha)
+    return _smallest_difference(lambda difference: power_at(difference=difference), discordance, power)
 
 
-def mde_beyond_noise(
-    *,
-    n_items: int,
-    noise: float,
-    alpha: float = 0.05,
-    power: float = 0.8,
-    method: McNemarMethod = McNemarMethod.EXACT,
-) -> float:
-    """The smallest loss found with this power, where `noise` is the discordance without it and the loss comes on top.
+def mde_beyond_noise(*, n_items: int, noise: float, alpha: float = 0.05, power: float = 0.8) -> float:
+    """Find the smallest loss that exact McNemar finds with this power on top of a discordance of `noise`.
 
     Of all items, noise / 2 are gained, noise / 2 + loss are lost.
     """
 
     def power_at(loss: float) -> float:
-        discordance = min(1.0, noise + loss)
-        return power_mcnemar(n_items=n_items, discordance=discordance, difference=-loss, alpha=alpha, method=method)
+        return power_mcnemar(n_items=n_items, discordance=min(1.0, noise + loss), difference=-loss, alpha=alpha)
 
     return _smallest_difference(power_at, 1.0 - noise, power)
 
@@ -395,9 +352,7 @@ def _smallest_difference(power_at: Callable[[float], float], limit: float, power
 
 
 def joint_power(powers: Sequence[float]) -> float:
-    """Probability that every primary metric passes, were they independent: the product of their powers.
-
-    "All are equivalent" needs no adjusted level (intersection–union), but its power falls.
+    """Multiply the powers of independent primary metrics that all have to pass.
 
     >>> round(joint_power([0.8] * 5), 2)
     0.33
@@ -406,17 +361,16 @@ def joint_power(powers: Sequence[float]) -> float:
 
 
 def power_for_joint(*, n_metrics: int, power: float = 0.8) -> float:
-    """The power that each of several independent primary metrics needs, so that all pass with this joint power."""
+    """Compute the power that each of several independent metrics needs for this joint power."""
     if n_metrics < 1:
         raise InvalidValue("A joint power needs at least one metric", hint="Name the primary metrics.")
     return float(check_power(power) ** (1.0 / n_metrics))
 
 
 def discordance_with_repeats(*, discordance: float, noise: float, repeats: int) -> float:
-    """Variance of an item's difference when each arm answers it k times: what stands in for the discordance then.
+    """Compute the variance of an item's difference with repeats, which stands in for the discordance.
 
-    Repeats divide the noise of runs (the discordance of two runs of the same arm), never what differs between items:
-    a floor of discordance − noise stays however many there are.
+    Repeats divide `noise`, the discordance of two runs of the same arm, never what differs between items.
     """
     check_rates(discordance=discordance, difference=0.0)
     if not 0.0 <= noise <= discordance or repeats < 1:
@@ -436,10 +390,7 @@ def items_wald_equivalence(
     power: float = 0.8,
     is_one_sided: bool = False,
 ) -> float:
-    """Closed form for two one-sided Wald tests, or one: a starting point.
-
-    Source: Lu & Bean (1995).
-    """
+    """Compute the items of two one-sided Wald tests, or one, in closed form (Lu & Bean 1995): a starting point."""
     z_alpha = normal_quantile(1.0 - check_alpha(alpha))
     is_split = difference == 0.0 and not is_one_sided
     share = (1.0 + check_power(power)) / 2.0 if is_split else power

@@ -14,7 +14,7 @@ import pytest
 
 from qualab.analysis.missing import lost_pairs
 from qualab.analysis.samples import MeanSample, MissingCount
-from qualab.errors import InvalidValue, PlanChanged, UsageError
+from qualab.errors import InvalidValue, PlanChanged, RunStopped, UsageError
 from qualab.model.canonical import plain, plan_hash
 from qualab.model.comparison import MissingSummary
 from qualab.model.items import Item, Reply
@@ -22,7 +22,7 @@ from qualab.model.names import MetricKind, MissingPolicy, Objective
 from qualab.model.plan import DecisionRule, LookPlan, MetricSpec, NoisePlan, TaskSpec
 from qualab.planning.power import verdict_power
 from qualab.planning.suite import Given, Pilot, Planning, pilot_of, plan_comparison
-from qualab.run.prepare import FrozenPlan, check_frozen, from_document, make_plan, to_document
+from qualab.run.prepare import FrozenPlan, from_document, make_plan, to_document
 from qualab.run.run import look_before, start
 from qualab.settings import Settings
 from qualab.stats.counts import PairedCounts
@@ -99,6 +99,9 @@ def test_without_a_changed_item_the_exact_guard_counts() -> None:
     assert one.power == 1.0
     assert one.mde is None
     assert one.mde_beyond_noise is not None
+    (one,) = (tiny := planned({"a": 1})).metrics
+    assert (one.power, one.mde) == (0.0, None)
+    assert "1 item cannot prove" in english(tiny.unproven)[0]
 
 
 def test_figures_are_those_of_the_statistics_and_the_joint_power_their_product() -> None:
@@ -123,12 +126,6 @@ def test_repeats_divide_run_noise_and_nothing_else() -> None:
     half = planned({"a": 600}, Given(discordance={"": 0.05}, noise={"": 0.03}), **sampled).metrics[0]  # type: ignore[arg-type]
     assert half.variance == pytest.approx(0.02 + 0.03 / 4)
     assert once.power < half.power < verdict_power(n_items=2400, discordance=0.05, margin=0.02, alpha=0.05)
-
-
-def test_noise_beyond_the_discordance_is_refused() -> None:
-    given = Given(discordance={"": 0.02}, noise={"": 0.03})
-    with pytest.raises(InvalidValue, match="noise of sums/"):
-        planned({"sums": 10}, given, repeats=2, gen_kwargs={"temperature": 1.0})
 
 
 def test_clusters_count_as_items_over_the_design_effect_and_an_unknown_one_is_said() -> None:
@@ -160,21 +157,6 @@ def test_no_figure_is_made_up_for_other_kinds_of_metric(kind: MetricKind) -> Non
     assert found.joint_power is None
 
 
-def test_one_item_proves_no_useful_margin_and_everything_is_still_said() -> None:
-    (one,) = planned({"a": 1}).metrics
-    assert one.power == 0.0
-    assert one.mde is None
-    assert "1 item cannot prove" in english(planned({"a": 1}).unproven)[0]
-
-
-def test_early_looks_cost_at_most_and_save_on_average() -> None:
-    (one,) = planned({"a": 600}, Given(discordance={"": 0.05}), margin=0.05, looks=5).metrics
-    assert one.looks is not None
-    assert one.looks.expected_items is not None
-    assert one.items_needed is not None
-    assert one.looks.expected_items < one.items_needed < one.looks.most_items
-
-
 @pytest.mark.parametrize("discordance", [0.0, 0.002, 0.004, 0.008, 0.05])
 def test_looks_never_need_fewer_items_at_most_than_one_look_at_the_end(discordance: float) -> None:
     (one,) = planned({"a": 600}, Given(discordance={"": discordance}), looks=5).metrics
@@ -182,6 +164,8 @@ def test_looks_never_need_fewer_items_at_most_than_one_look_at_the_end(discordan
     assert one.items_needed is not None
     assert one.looks.power is not None
     assert one.looks.most_items >= one.items_needed
+    assert one.looks.expected_items is not None
+    assert discordance < 0.05 or one.looks.expected_items < one.items_needed < one.looks.most_items
     assert one.looks.power > 0.78
 
 
@@ -200,9 +184,6 @@ def test_power_with_looks_is_that_of_the_looks_at_these_items() -> None:
     assert few.items_needed > 240
     assert f"{few.items_needed} are needed for 89.4 % power, so that all metrics together have 80 %." in short
     assert f"With looks they have {100 * (few.power_looks or 0.0):.1f} %." in short
-
-
-def test_looks_alone_can_take_the_power_of_a_metric() -> None:
     found = planned({"a": 240}, Given(discordance={"a": 0.004}), looks=5)
     (one,), (short,) = found.metrics, english(found.unproven)
     assert one.looks is not None
@@ -260,6 +241,12 @@ def test_five_primaries_are_sized_for_their_joint_power() -> None:
     enough = planned(dict.fromkeys(sizes, needed))
     assert enough.joint_power == pytest.approx(0.8, abs=0.02)
     assert not enough.unproven
+
+
+def test_margins_are_found_by_metric_then_task_then_benchmark() -> None:
+    margins = {"a": 0.05, "a/exact_match,none": 0.04, "b": 0.03}
+    found = planned({"a": 600, "b": 600, "c": 600}, rule={"margins": margins})
+    assert [metric.margin for metric in found.metrics] == [0.04, 0.03, 0.02]
 
 
 def test_one_large_task_can_make_up_for_a_smaller_one() -> None:
@@ -327,12 +314,6 @@ def test_non_inferiority_takes_fewer_items_and_its_own_test() -> None:
     assert "cannot rule out a loss of 2 pp" in short
 
 
-def test_margins_are_found_by_metric_then_task_then_benchmark() -> None:
-    margins = {"a": 0.05, "a/exact_match,none": 0.04, "b": 0.03}
-    found = planned({"a": 600, "b": 600, "c": 600}, rule={"margins": margins})
-    assert [one.margin for one in found.metrics] == [0.04, 0.03, 0.02]
-
-
 @pytest.mark.parametrize(
     ("changes", "given", "message"),
     [
@@ -344,16 +325,16 @@ def test_margins_are_found_by_metric_then_task_then_benchmark() -> None:
         ({}, Given(discordance={"": 1.5}), "discordance must be"),
         ({}, Given(design_effect={"gsm8k": 0.5}), "design-effect of gsm8k must be 1 or more"),
         ({}, Given(rate=0.0), "rate must be"),
+        (
+            {"repeats": 2, "gen_kwargs": {"temperature": 1.0}},
+            Given(discordance={"": 0.02}, noise={"": 0.03}),
+            "noise of gsm8k/",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_one_clear_error(changes: dict[str, object], given: Given, message: str) -> None:
     with pytest.raises(InvalidValue, match=message):
         planned({"gsm8k": 10}, given, **changes)
-
-
-def test_requests_and_time() -> None:
-    found = planned({"a": 30}, Given(rate=2.0), repeats=3, gen_kwargs={"temperature": 1.0})
-    assert (found.n_requests, found.duration_s) == (180, 90.0)
 
 
 async def test_a_pilot_gives_discordance_noise_and_rate() -> None:
@@ -390,19 +371,16 @@ async def test_a_pilot_without_a_change_is_no_proof_of_none() -> None:
     assert any("up to 5.8 %" in note for note in english(found.caveats))
 
 
+COMMIT = "1" * 40
+
+
 async def test_a_pilot_without_answers_is_refused() -> None:
-    bench = Bench(harness=FakeHarness(FakeTasks(n_items=50)))
-    bench.candidate.answer = lambda p, s: failure()
-    bench.baseline.answer = lambda p, s: failure()
-    progress = QuietProgress()
-    with pytest.raises(Exception, match="stored"):
+    bench, progress = Bench(harness=FakeHarness(FakeTasks(n_items=50))), QuietProgress()
+    bench.candidate.answer = bench.baseline.answer = lambda prompt, seed: failure()
+    with pytest.raises(RunStopped, match="stored"):
         await start(bench.services, experiment(), keys={}, progress=progress)
-    assert progress.comparison is not None
     with pytest.raises(InvalidValue, match="no scores to plan from"):
         pilot_of(bench.store, progress.comparison.id)
-
-
-COMMIT = "1" * 40
 
 
 def frozen_of(tasks: FakeTasks | None = None, **changes: object) -> FrozenPlan:
@@ -415,98 +393,79 @@ def test_a_frozen_plan_comes_back_as_it_was() -> None:
     assert from_document(to_document(frozen, {}), where="plan.yaml") == frozen
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda document: document["plan"]["rule"].update(margin=0.03),
-        lambda document: document["plan"]["rule"].update(another=1),
-        lambda document: document["plan"]["assumptions"].update(joint_power=0.99),
-        lambda document: document.update(hash="0" * 64),
-    ],
-    ids=["margin", "a new key", "joint power", "hash"],
-)
-def test_an_edited_plan_is_refused(edit) -> None:
-    document = plain(to_document(frozen_of(), {}))
-    edit(document)
-    with pytest.raises(PlanChanged, match=r"was edited.*run `qualab plan` again"):
-        from_document(document, where="plan.yaml")
-
-
-@pytest.mark.parametrize(
-    "change", [lambda plan: plan.pop("sequential"), lambda plan: plan.pop("suite"), lambda plan: plan.update(later=1)]
-)
-def test_a_plan_of_another_version_is_not_called_edited(change) -> None:
-    document = plain(to_document(frozen_of(), {}))
-    change(document["plan"])
+def rehashed(document: Any) -> None:
     document["hash"] = plan_hash(document["plan"])
-    with pytest.raises(PlanChanged, match=r"made by another version of qualab: .* other fields"):
-        from_document(document, where="plan.yaml")
 
 
-@pytest.mark.parametrize("part", ["plan", "hash", "frozen_at", "experiment"])
-def test_half_a_plan_is_none(part: str) -> None:
-    document = to_document(frozen_of(), {})
-    del document[part]
-    with pytest.raises(UsageError, match="not a whole plan file"):
-        from_document(document, where="plan.yaml")
-
-
-async def test_a_run_of_a_frozen_plan_stores_its_hash_and_its_joint_power_whatever_the_urls() -> None:
-    frozen = frozen_of()
-    hashes = set()
-    for off, on in (("http://off", "http://on"), ("http://off2", "http://on2")):
-        bench = Bench()
-        bench.baseline.url = off
-        wanted = experiment(baseline=off, candidate=on)
-        analysis = await start(bench.services, wanted, keys={}, progress=QuietProgress(), frozen=frozen.plan)
-        comparison = bench.store.get(analysis.comparison_id)
-        assert (comparison.baseline_url, comparison.candidate_url) == (off, on)
-        assert comparison.plan == frozen.plan
-        assert analysis.suite.joint_power == frozen.plan.assumptions.joint_power
-        assert analysis.suite.joint_power_reason is None
-        hashes.add(comparison.plan_hash)
-    assert hashes == {frozen.plan_hash}
-
-
-async def test_a_frozen_plan_is_not_run_with_other_items_or_settings() -> None:
-    frozen = frozen_of().plan
-    bench = Bench(harness=FakeHarness(FakeTasks(config_hash="other")))
-    with pytest.raises(PlanChanged, match="sums"):
-        await start(bench.services, experiment(), keys={}, progress=QuietProgress(), frozen=frozen)
-    with pytest.raises(PlanChanged, match="rule"):
-        check_frozen(frozen, replace(frozen, rule=DecisionRule(margin=0.03)))
-    with pytest.raises(PlanChanged, match="sampling"):
-        await start(Bench().services, experiment(seed=2), keys={}, progress=QuietProgress(), frozen=frozen)
-
-
-@pytest.mark.parametrize("read_at", [COMMIT, "local"])
-async def test_a_frozen_plan_is_run_from_its_commit_or_from_the_same_documents_elsewhere(read_at: str) -> None:
-    frozen = frozen_of(FakeTasks(revision=COMMIT))
-    bench = Bench(harness=FakeHarness(FakeTasks(revision=read_at)))
-    analysis = await start(bench.services, experiment(), keys={}, progress=QuietProgress(), frozen=frozen.plan)
-    assert bench.harness.seen[0].revisions == {"sums": COMMIT}
-    comparison = bench.store.get(analysis.comparison_id)
-    assert (comparison.plan, comparison.plan_hash) == (frozen.plan, frozen.plan_hash)
+EDITED, OTHER = r"was edited.*run `qualab plan` again", r"made by another version of qualab: .* other fields"
 
 
 @pytest.mark.parametrize(
-    ("tasks", "wanted", "says"),
-    [(FakeTasks(config_hash="other"), {}, "sums"), (FakeTasks(), {"rule": DecisionRule(margin=0.03)}, "rule differ")],
+    ("edits", "message"),
+    [
+        ([lambda document: document["plan"]["rule"].update(margin=0.03)], EDITED),
+        ([lambda document: document["plan"]["rule"].update(another=1)], EDITED),
+        ([lambda document: document["plan"]["assumptions"].update(joint_power=0.99)], EDITED),
+        ([lambda document: document.update(hash="0" * 64)], EDITED),
+        ([lambda document: document["plan"].pop("sequential"), rehashed], OTHER),
+        ([lambda document: document["plan"].pop("suite"), rehashed], OTHER),
+        ([lambda document: document["plan"].update(later=1), rehashed], OTHER),
+        ([lambda document: document.pop("plan")], "not a whole plan file"),
+        ([lambda document: document.pop("hash")], "not a whole plan file"),
+        ([lambda document: document.pop("frozen_at")], "not a whole plan file"),
+        ([lambda document: document.pop("experiment")], "not a whole plan file"),
+    ],
 )
-async def test_a_preflight_checks_a_frozen_plan_as_a_run_does(tasks: FakeTasks, wanted: Any, says: str) -> None:
+def test_a_plan_file_that_is_not_as_written_is_refused(edits: list[Any], message: str) -> None:
+    document = plain(to_document(frozen_of(), {}))
+    for edit in edits:
+        edit(document)
+    with pytest.raises(UsageError, match=message):
+        from_document(document, where="plan.yaml")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "changes", "message"),
+    [
+        (FakeTasks(config_hash="other"), {}, "sums"),
+        (FakeTasks(), {"rule": DecisionRule(margin=0.03)}, "rule differ"),
+        (FakeTasks(), {"seed": 2}, "sampling"),
+    ],
+)
+async def test_a_frozen_plan_is_not_run_or_looked_at_with_other_items_or_settings(
+    tasks: FakeTasks, changes: Any, message: str
+) -> None:
     frozen = frozen_of().plan
     for job in (start, look_before):
         bench = Bench(harness=FakeHarness(tasks))
-        with pytest.raises(PlanChanged, match=says):
-            await job(bench.services, experiment(**wanted), keys={}, progress=QuietProgress(), frozen=frozen)
+        with pytest.raises(PlanChanged, match=message):
+            await job(bench.services, experiment(**changes), keys={}, progress=QuietProgress(), frozen=frozen)
 
 
-def test_a_plan_without_assumptions_is_what_run_makes() -> None:
-    assert make_plan(experiment(), FakeTasks()).assumptions is None
+@pytest.mark.parametrize(
+    ("read_at", "off", "on"), [(COMMIT, "http://off", "http://on"), ("local", "http://off2", "http://on2")]
+)
+async def test_a_frozen_plan_is_run_from_its_commit_or_the_same_documents_elsewhere_whatever_the_urls(
+    read_at: str, off: str, on: str
+) -> None:
+    frozen = frozen_of(FakeTasks(revision=COMMIT))
+    bench = Bench(harness=FakeHarness(FakeTasks(revision=read_at)))
+    bench.baseline.url = off
+    settings = experiment(baseline=off, candidate=on)
+    analysis = await start(bench.services, settings, keys={}, progress=QuietProgress(), frozen=frozen.plan)
+    assert bench.harness.seen[0].revisions == {"sums": COMMIT}
+    comparison = bench.store.get(analysis.comparison_id)
+    assert (comparison.baseline_url, comparison.candidate_url) == (off, on)
+    assert (comparison.plan, comparison.plan_hash) == (frozen.plan, frozen.plan_hash)
+    assert analysis.suite.joint_power == frozen.plan.assumptions.joint_power
+    assert analysis.suite.joint_power_reason is None
 
 
 def test_a_noise_floor_is_counted_among_the_requests_and_frozen_with_the_looks() -> None:
+    timed = planned({"a": 30}, Given(rate=2.0), repeats=3, gen_kwargs={"temperature": 1.0})
+    assert (timed.n_requests, timed.duration_s) == (180, 90.0)
     plain = planned({"a": 60})
+    assert make_plan(experiment(), FakeTasks()).assumptions is None
     found = planned({"a": 60}, noise_floor=NoisePlan(runs=2, concurrency=3), looks=4)
     assert found.n_requests == plain.n_requests + 2 * 60 == 4 * 60
     assert (found.plan.noise_floor, found.plan.looks) == (NoisePlan(runs=2, concurrency=3), LookPlan(n_looks=4))

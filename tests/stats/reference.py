@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import scipy
 
+from qualab.stats.bounded import BoundedMean
 from qualab.stats.checks import FloatArray
 from qualab.stats.counts import PairedCounts
 from qualab.stats.distributions import bisect, normal_quantile, normal_sf
@@ -22,7 +21,7 @@ from qualab.stats.equivalence import guard_pvalue
 from qualab.stats.f1 import BootstrapResult, JoinedAnswers, LabelledAnswers
 from qualab.stats.interval import ConfidenceInterval, score_statistic
 from qualab.stats.looks import crossing_probability
-from qualab.stats.mean import Labels, cluster_codes, cluster_sums
+from qualab.stats.mean import Labels, MeanDifference, cluster_codes, cluster_sums
 
 
 def rng(seed: int = 1) -> np.random.Generator:
@@ -47,14 +46,7 @@ def trinomial(counts: PairedCounts, discordance: float, difference: float) -> fl
     return arrangements * math.prod(max(rate, 0.0) ** cell for rate, cell in zip(rates, cells, strict=True))
 
 
-class Estimate(Protocol):
-    """What gives one-sided p-values at any difference."""
-
-    def pvalue_above(self, difference: float) -> float: ...
-    def pvalue_below(self, difference: float) -> float: ...
-
-
-def pvalue_within(mean: Estimate, margin: float) -> float:
+def pvalue_within(mean: BoundedMean | MeanDifference, margin: float) -> float:
     """Of the two one-sided tests at ±margin."""
     return max(mean.pvalue_above(-margin), mean.pvalue_below(margin))
 
@@ -91,17 +83,10 @@ def newcombe_uncorrected(counts: PairedCounts, *, confidence_level: float) -> Co
     return ConfidenceInterval(low=difference - down, high=difference + up, confidence_level=confidence_level)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NonInferiority:
-    pvalue: float
-    pvalue_exact: float
-
-
-def non_inferiority(counts: PairedCounts, *, margin: float) -> NonInferiority:
-    """The score test against −margin and its exact guard."""
+def non_inferiority(counts: PairedCounts, *, margin: float) -> tuple[float, float]:
+    """p-values of the score test against −margin and of its exact guard."""
     statistic = score_statistic(float(counts.gains), float(counts.losses), n_items=counts.n_items, difference=-margin)
-    exact = guard_pvalue(statistic, n_items=counts.n_items, margin=margin)
-    return NonInferiority(pvalue=normal_sf(statistic), pvalue_exact=exact)
+    return normal_sf(statistic), guard_pvalue(statistic, n_items=counts.n_items, margin=margin)
 
 
 def items_wald(*, discordance: float, difference: float, alpha: float, power: float) -> float:
@@ -199,12 +184,8 @@ def bootstrap_mean(
 
 
 def bootstrap_macro_f1(
-    *tasks: LabelledAnswers,
-    weights: list[float] | None = None,
-    confidence_level: float = 0.95,
-    n_resamples: int,
-    rng: np.random.Generator,
+    *tasks: LabelledAnswers, confidence_level: float = 0.95, n_resamples: int, rng: np.random.Generator
 ) -> BootstrapResult:
-    answers = JoinedAnswers.of(tasks, weights)
+    answers = JoinedAnswers.of(tasks)
     (result,) = answers.bootstraps(confidence_levels=(confidence_level,), n_resamples=n_resamples, rng=rng)
     return result

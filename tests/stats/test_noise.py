@@ -12,12 +12,11 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qualab.errors import InsufficientData, InvalidValue
+from qualab.errors import InsufficientData
 from qualab.stats.noise import (
     disagreement,
     excess_discordance,
     first_difference,
-    flip_rate,
     odd_ones_out,
     variance_components,
     weighted_median,
@@ -25,40 +24,27 @@ from qualab.stats.noise import (
 from tests.stats.reference import rng
 
 
-@pytest.mark.parametrize(("odd", "total"), [(0, 5), (3, 9), (9, 9), (18, 30), (400, 1000)])
+@pytest.mark.parametrize(("odd", "total"), [(0, 0), (0, 5), (3, 9), (9, 9), (18, 30), (400, 1000)])
 def test_excess_is_an_exact_binomial_test(odd: int, total: int) -> None:
-    expected = scipy.stats.binomtest(odd, total, 1 / 3, alternative="greater").pvalue
-    assert excess_discordance(n_odd=total, n_candidate_odd=odd).pvalue == pytest.approx(expected)
-
-
-def test_without_an_odd_item_there_is_no_excess() -> None:
-    result = excess_discordance(n_odd=0, n_candidate_odd=0)
-    assert result.pvalue == 1.0
-    assert result.share is None
-    with pytest.raises(InvalidValue):
-        excess_discordance(n_odd=3, n_candidate_odd=4)
+    expected = scipy.stats.binomtest(odd, total, 1 / 3, alternative="greater").pvalue if total else 1.0
+    assert excess_discordance(n_odd=total, n_candidate_odd=odd) == pytest.approx(expected)
 
 
 def test_each_run_can_be_the_odd_one() -> None:
-    first, second, candidate = [1, 1, 0, 0, 1], [1, 0, 1, 0, 1], [0, 1, 1, 0, 1]
-    result = odd_ones_out(first, second, candidate)
-    assert (result.n_odd, result.n_candidate_odd) == (3, 1)
-    assert result.share == pytest.approx(1 / 3)
-    assert odd_ones_out(["x"], ["y"], ["z"]).n_odd == 0
-    with pytest.raises(InvalidValue):
+    assert odd_ones_out([1, 1, 0, 0, 1], [1, 0, 1, 0, 1], [0, 1, 1, 0, 1]) == (3, 1)
+    assert odd_ones_out(["x"], ["y"], ["z"]) == (0, 0)
+    with pytest.raises(ValueError, match="argument 2"):
         odd_ones_out([1], [1, 1], [1])
 
 
-def test_flip_rate_is_the_share_of_disagreeing_pairs_of_runs() -> None:
+def test_disagreement_is_the_share_of_pairs_of_runs_that_differ() -> None:
     samples = rng().integers(0, 2, size=(20, 5))
     right = samples.sum(axis=1)
-    assert flip_rate(samples) == pytest.approx(np.mean(2 * right * (5 - right) / (5 * 4)))
-    assert flip_rate([[1, 1], [0, 0]]) == 0.0
-    assert flip_rate([[1, 0], [0, 1]]) == 1.0
-    with pytest.raises(InsufficientData):
-        flip_rate([[1], [0]])
-    with pytest.raises(InvalidValue):
-        flip_rate([[0.5, 1.0]])
+    assert disagreement(samples.tolist()) == pytest.approx(np.mean(2 * right * (5 - right) / (5 * 4)))
+    assert disagreement([["a", "a", "b"], ["x", "y", "z"]]) == pytest.approx((2 / 3 + 1) / 2)
+    for nothing in ([], [["a"]]):
+        with pytest.raises(InsufficientData):
+            disagreement(nothing)
 
 
 def test_variance_components_are_found_again() -> None:
@@ -69,16 +55,14 @@ def test_variance_components_are_found_again() -> None:
     assert found.variance_within == pytest.approx(1.0, rel=0.05)
     assert found.icc == pytest.approx(0.8, abs=0.02)
     assert found.icc_mean == pytest.approx(4 / 4.25, abs=0.02)
-
-
-def test_variance_of_what_does_not_vary() -> None:
     found = variance_components([[1, 1], [1, 1]])
     assert (found.variance_between, found.variance_within, found.icc) == (0.0, 0.0, None)
     noise_only = variance_components([[0, 1], [1, 0]])
     assert noise_only.variance_between == 0.0
     assert noise_only.icc == 0.0
-    with pytest.raises(InsufficientData):
-        variance_components([[1, 0]])
+    for too_few in ([[1, 0]], [[1], [0]]):
+        with pytest.raises(InsufficientData):
+            variance_components(too_few)
 
 
 @pytest.mark.parametrize(
@@ -104,15 +88,3 @@ def test_a_value_of_weight_n_counts_as_n_values(pairs: list[tuple[int, int]], sc
 def test_no_value_has_no_median_and_no_weight_is_none() -> None:
     with pytest.raises(InsufficientData):
         weighted_median([], [])
-    for weights in ([Fraction(1)], [Fraction(1), Fraction(0)]):
-        with pytest.raises(InvalidValue):
-            weighted_median([1, 2], weights)
-
-
-def test_disagreement_takes_any_outcomes() -> None:
-    assert disagreement([["a", "a", "b"], ["x", "y", "z"]]) == pytest.approx((2 / 3 + 1) / 2)
-    for nothing in ([], [["a"]]):
-        with pytest.raises(InsufficientData):
-            disagreement(nothing)
-    with pytest.raises(InvalidValue):
-        disagreement([["a", "b"], ["a", "b", "c"]])

@@ -8,7 +8,6 @@ import importlib
 import json
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,76 +16,49 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "qualab"
 STATS = PACKAGE / "stats"
 
-Place = tuple[str, str]
-"""A module of `qualab.stats`, and a name in it: of a function, class, constant, or `Class.member`."""
 
-
-def names_in(node: ast.AST) -> tuple[set[str], set[str]]:
+def read_in(node: ast.AST) -> set[str]:
     """Names that are read but not bound in it, and attributes."""
     parts = list(ast.walk(node))
     bound = {part.arg for part in parts if isinstance(part, ast.arg)}
     bound |= {part.id for part in parts if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
-    read = {part.id for part in parts if isinstance(part, ast.Name)}
-    return read - bound, {part.attr for part in parts if isinstance(part, ast.Attribute)}
+    names = {part.id for part in parts if isinstance(part, ast.Name)} - bound
+    return names | {part.attr for part in parts if isinstance(part, ast.Attribute)}
 
 
-def imports_of(tree: ast.AST) -> Iterator[tuple[str, Place]]:
-    for part in ast.walk(tree):
-        if isinstance(part, ast.ImportFrom) and (part.module or "").startswith("qualab.stats."):
-            yield from ((one.asname or one.name, (str(part.module).split(".")[-1], one.name)) for one in part.names)
-
-
-def bound_by(statement: ast.stmt) -> str | None:
-    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-        return statement.name
-    target = statement.target if isinstance(statement, ast.AnnAssign) else None
-    if isinstance(statement, ast.Assign):
-        target = statement.targets[0]
-    return target.id if isinstance(target, ast.Name) else None
+def definitions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, str, ast.stmt]]:
+    """Functions, classes, constants and members of classes: where, the bare name, and what is entered by it."""
+    for statement in body:
+        target = statement
+        if isinstance(statement, ast.Assign | ast.AnnAssign):
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        name = target.name if isinstance(target, ast.FunctionDef | ast.ClassDef) else getattr(target, "id", None)
+        if name and isinstance(statement, ast.ClassDef):
+            yield f"{prefix}.{name}", name, ast.Pass()
+            yield from definitions(statement.body, f"{prefix}.{name}")
+        elif name:
+            yield f"{prefix}.{name}", name, statement
 
 
 def unreachable(package: Path) -> list[str]:
-    """What no module outside of `stats` can reach; members of classes are reached by any attribute of their name."""
-    trees = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in (package / "stats").glob("*.py")}
-    imported = {module: dict(imports_of(tree)) for module, tree in trees.items()}
-    defined: dict[Place, ast.stmt] = {}
-    members: dict[Place, dict[str, ast.stmt]] = defaultdict(dict)
-    for module, tree in trees.items():
-        for statement in tree.body:
-            if name := bound_by(statement):
-                defined[module, name] = statement
-                inside = statement.body if isinstance(statement, ast.ClassDef) else []
-                members[module, name] = {member: one for one in inside if (member := bound_by(one))}
-    waiting: list[Place] = []
-    attributes: set[str] = set()
+    """What no module outside of `stats` can reach, by the names that it imports and the attributes that it reads."""
+    left = [
+        definition
+        for path in (package / "stats").glob("*.py")
+        for definition in definitions(ast.parse(path.read_text(encoding="utf-8")).body, path.stem)
+    ]
+    reached: set[str] = set()
     for path in package.rglob("*.py"):
         if path.parent != package / "stats":
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            waiting += [place for _, place in imports_of(tree)]
-            attributes |= names_in(tree)[1]
-    reached: set[Place] = set()
-
-    def enter(module: str, node: ast.AST) -> None:
-        names, more = names_in(node)
-        attributes.update(more)
-        waiting.extend(
-            (module, name) if (module, name) in defined else imported[module].get(name, ("", "")) for name in names
-        )
-
-    while waiting:
-        while waiting:
-            place = waiting.pop()
-            if place in defined and place not in reached:
-                reached.add(place)
-                statement = defined[place]
-                if not isinstance(statement, ast.ClassDef):
-                    enter(place[0], statement)
-        for place in [place for place in reached if members[place]]:
-            for name in [name for name in members[place] if name in attributes or name.startswith("__")]:
-                enter(place[0], members[place].pop(name))
-    left = [place for place in defined if place not in reached]
-    left += [(module, f"{name}.{member}") for module, name in reached for member in members[module, name]]
-    return sorted(f"{module}.{name}" for module, name in left)
+            for part in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(part, ast.ImportFrom) and (part.module or "").startswith("qualab.stats."):
+                    reached |= {alias.name for alias in part.names}
+                elif isinstance(part, ast.Attribute):
+                    reached.add(part.attr)
+    while found := [one for one in left if one[1] in reached or one[1].startswith("__")]:
+        left = [one for one in left if one not in found]
+        reached = reached.union(*(read_in(statement) for _, _, statement in found))
+    return sorted(place for place, _, _ in left)
 
 
 def test_the_product_reaches_everything_in_stats() -> None:

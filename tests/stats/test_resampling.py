@@ -88,11 +88,9 @@ def test_no_difference_is_no_evidence() -> None:
     [
         lambda: sign_flip([0.5, float("nan")], rng=rng()),
         lambda: sign_flip([[0.5]], rng=rng()),
-        lambda: global_sign_flip(np.zeros((20, 12)), n_items=[20] * 11, rng=rng()),
         lambda: max_t([1.0, 2.0], rng=rng()),
         lambda: max_t([[np.nan]], rng=rng()),
         lambda: max_t([[1.0], [0.0]], cluster=["a"], rng=rng()),
-        lambda: holm([0.1, 1.2]),
         lambda: holm([0.1, np.nan]),
     ],
 )
@@ -150,7 +148,7 @@ tables = st.integers(1, 8).flatmap(
 def test_max_t_is_the_enumeration(rows: list[list[int]], denominator: float) -> None:
     table = np.array(rows) / denominator
     result = max_t(table, rng=rng())
-    assert result.is_exact
+    assert result.n_resamples == 2 ** int(table.any(axis=1).sum())
     assert result.pvalues == pytest.approx(stepped_down(table), abs=1e-12)
 
 

@@ -40,16 +40,6 @@ def metrics_of(generator: np.random.Generator, n_items: int, n_metrics: int, siz
     return np.where(follows, item, own)
 
 
-def test_family_of_34_correlated_metrics_raises_a_false_alarm_at_most_as_often_as_it_may() -> None:
-    generator, n_runs = rng(4), 1_000
-    alarms = sum(
-        max_t(metrics_of(generator, 200, 34), n_resamples=199, rng=generator).pvalues.min() <= 0.05
-        for _ in range(n_runs)
-    )
-    assert alarms / n_runs <= at_most(0.05, n_runs)
-    assert alarms / n_runs > 0.02
-
-
 def test_clusters_of_five_raise_no_more_false_alarms() -> None:
     generator, n_runs = rng(5), 600
     cluster = np.repeat(np.arange(60), 5)
@@ -86,7 +76,7 @@ def test_clustered_tests_hold_their_level_where_naive_ones_reject_every_fourth()
         cr2 += found.pvalue <= 0.05
         covered += contains(found.interval(confidence_level=0.95), 0.0)
         flips += sign_flip(differences, cluster=cluster, rng=generator).pvalue <= 0.05
-        yang += clustered_mcnemar(cluster_cells(*arms(differences), cluster=cluster)).pvalue <= 0.05
+        yang += clustered_mcnemar(cluster_cells(*arms(differences), cluster=cluster))[1] <= 0.05
     assert naive / n_runs == pytest.approx(0.257, abs=0.05)
     assert max(cr2, flips, yang) / n_runs <= at_most(0.05, n_runs)
     assert covered / n_runs >= 1 - at_most(0.05, n_runs)
@@ -158,7 +148,7 @@ def test_macro_f1_is_tested_and_bounded_as_it_says() -> None:
     rejected = covered = 0
     for _ in range(n_runs):
         task = answered(generator)
-        rejected += JoinedAnswers.of([task], None).swap_test(n_resamples=199, rng=generator).pvalue <= 0.05
+        rejected += JoinedAnswers.of([task]).swap_test(n_resamples=199, rng=generator).pvalue <= 0.05
         found = bootstrap_macro_f1(task, confidence_level=0.9, n_resamples=500, rng=generator)
         covered += contains(found.interval, 0.0)
     assert rejected / n_runs <= at_most(0.05, n_runs)

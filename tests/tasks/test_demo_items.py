@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
 from collections import Counter
 from pathlib import Path
@@ -18,7 +16,6 @@ from tests.tasks.conftest import TASKS_DIR, Load, demo, read_jsonl, scores
 
 FLEXIBLE, STRICT = "exact_match,flexible-extract", "exact_match,strict-match"
 STEP = re.compile(r"(\S+ [-+*/] \S+) = <<(.+?)=(\d+)>>(\d+)")
-OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 
 NEEDS_MORE_THAN_A_TEXT = {
     "length_constraints:number_sentences",
@@ -41,14 +38,8 @@ def items(loaded: LoadedTasks) -> Any:
 
 
 def calculated(expression: str) -> float:
-    """Value of "a + b" and the like."""
-
-    def value(node: ast.expr) -> float:
-        if isinstance(node, ast.BinOp):
-            return float(OPERATORS[type(node.op)](value(node.left), value(node.right)))
-        return float(ast.literal_eval(node))
-
-    return value(ast.parse(expression, mode="eval").body)
+    """Value of "a + b" and the like, of this project's own items."""
+    return float(eval(expression, {"__builtins__": {}}))
 
 
 def test_the_suite_has_three_generative_tasks_of_80_items(loaded: LoadedTasks) -> None:
@@ -64,20 +55,10 @@ def test_the_suite_has_three_generative_tasks_of_80_items(loaded: LoadedTasks) -
         "demo_korean_choice/exact_match,answer",
     ]
     assert all(metric.exercises_drafter for metric in loaded.metrics)
-
-
-def test_answers_are_short_and_greedy(loaded: LoadedTasks) -> None:
     for item in loaded.render():
         kwargs = item.prompts[0].gen_kwargs or {}
         assert kwargs["max_gen_toks"] <= 96
         assert kwargs["temperature"] == 0.0
-
-
-@pytest.mark.parametrize(
-    ("name", "field"), [("arithmetic", "question"), ("korean_choice", "question"), ("instructions", "prompt")]
-)
-def test_no_item_is_there_twice(name: str, field: str) -> None:
-    assert len({row[field] for row in demo(name)}) == 80
 
 
 def test_every_worked_step_is_right_and_leads_to_the_answer() -> None:
@@ -110,68 +91,53 @@ def test_a_hint_gives_the_right_answer() -> None:
         assert calculated(hint) == int(row["answer"].split("#### ")[1])
 
 
-def test_arithmetic_goes_from_one_step_to_three() -> None:
-    assert Counter(row["answer"].count("<<") for row in demo("arithmetic")) == {1: 40, 2: 25, 3: 15}
+def test_items_are_balanced_and_none_is_there_twice() -> None:
+    sums, choices, instructions = (demo(name) for name in ("arithmetic", "korean_choice", "instructions"))
+    for rows, field in ((sums, "question"), (choices, "question"), (instructions, "prompt")):
+        assert len({row[field] for row in rows}) == 80
+    assert Counter(row["answer"].count("<<") for row in sums) == {1: 40, 2: 25, 3: 15}
+    assert Counter(row["answer"] for row in choices) == {"A": 20, "B": 20, "C": 20, "D": 20}
+    assert all(len(set(row["choices"])) == 4 for row in choices)
+    # a limited run sees every level
+    assert {row["answer"].count("<<") for row in sums[:20]} == {1, 2, 3}
+    assert {row["topic"] for row in choices[:20]} == {"상식", "어휘", "독해"}
+    assert len({name for row in instructions[:20] for name in row["instruction_id_list"]}) >= 8
 
 
-def test_a_limited_run_sees_every_level() -> None:
-    assert {row["answer"].count("<<") for row in demo("arithmetic")[:20]} == {1, 2, 3}
-    assert {row["topic"] for row in demo("korean_choice")[:20]} == {"상식", "어휘", "독해"}
-    assert len({name for row in demo("instructions")[:20] for name in row["instruction_id_list"]}) >= 8
-
-
-def test_letters_are_balanced_and_options_differ() -> None:
-    rows = demo("korean_choice")
-    assert Counter(row["answer"] for row in rows) == {"A": 20, "B": 20, "C": 20, "D": 20}
-    assert all(len(set(row["choices"])) == 4 for row in rows)
-
-
-def test_instructions_have_the_columns_of_ifeval() -> None:
+def test_instructions_have_the_columns_of_ifeval_and_need_no_sentences_languages_or_luck() -> None:
     rows = demo("instructions")
     assert [row["key"] for row in rows] == list(range(1, 81))
     assert len({tuple(settings) for row in rows for settings in row["kwargs"]}) == 1
     for row in rows:
-        assert 1 <= len(row["instruction_id_list"]) == len(row["kwargs"]) <= 2
-
-
-def test_no_instruction_needs_sentences_a_language_or_luck() -> None:
-    for row in demo("instructions"):
+        assert len(row["kwargs"]) <= 2
         for name, settings in zip(row["instruction_id_list"], row["kwargs"], strict=True):
             assert name not in NEEDS_MORE_THAN_A_TEXT
             given = {key: value for key, value in settings.items() if value is not None}
             assert all(given.values()), "lm-eval draws a random value in place of a falsy one"
             assert len(str(given.get("letter", "x"))) == 1
-
-
-def test_prompts_name_what_their_instructions_check() -> None:
-    for row in demo("instructions"):
-        for settings in row["kwargs"]:
+            # prompts name what their instructions check
             for key in ("keywords", "forbidden_words"):
-                assert all(word in row["prompt"] for word in settings[key] or ())
+                assert all(word in row["prompt"] for word in given.get(key, ()))
             for key in ("end_phrase", "keyword", "num_words", "num_bullets", "frequency", "let_frequency"):
-                assert settings[key] is None or str(settings[key]) in row["prompt"]
+                assert key not in given or str(given[key]) in row["prompt"]
 
 
-def right_arithmetic(item: Item) -> str:
-    return re.sub(r"<<.*?>>", "", item.doc["answer"])
+@pytest.mark.parametrize(
+    ("answer", "flexible", "strict"),
+    [
+        (lambda doc, number: re.sub(r"<<.*?>>", "", doc["answer"]), 1.0, 1.0),
+        (lambda doc, number: f"The answer is {number + 1}.\n#### 0", 0.0, 0.0),
+        (lambda doc, number: f"That makes {number}.", 1.0, 0.0),
+    ],
+)
+def test_sums_score_by_their_last_number_and_by_the_mark(
+    loaded: LoadedTasks, items: Any, answer: Any, flexible: float, strict: float
+) -> None:
+    def text(item: Item) -> str:
+        return str(answer(item.doc, int(item.doc["answer"].split("#### ")[1])))
 
-
-def wrong_arithmetic(item: Item) -> str:
-    return f"The answer is {int(item.doc['answer'].split('#### ')[1]) + 1}.\n#### 0"
-
-
-def test_right_and_wrong_sums_score_so(loaded: LoadedTasks, items: Any) -> None:
-    own = items["demo_arithmetic"]
-    right = scores(loaded, "demo_arithmetic", own, right_arithmetic)
-    wrong = scores(loaded, "demo_arithmetic", own, wrong_arithmetic)
-    assert all(score == {FLEXIBLE: 1.0, STRICT: 1.0} for score in right)
-    assert all(score == {FLEXIBLE: 0.0, STRICT: 0.0} for score in wrong)
-
-
-def test_an_answer_without_the_mark_counts_for_the_flexible_filter_alone(loaded: LoadedTasks, items: Any) -> None:
-    own = items["demo_arithmetic"]
-    said = scores(loaded, "demo_arithmetic", own, lambda item: f"That makes {item.doc['answer'].split('#### ')[1]}.")
-    assert all(score == {FLEXIBLE: 1.0, STRICT: 0.0} for score in said)
+    for score in scores(loaded, "demo_arithmetic", items["demo_arithmetic"], text):
+        assert score == {FLEXIBLE: flexible, STRICT: strict}
 
 
 @pytest.mark.parametrize("form", ["{}", "({})", "정답: {}", "정답은 {}입니다.", "**{}**", "{}. 답"])
@@ -196,10 +162,7 @@ def test_followed_and_broken_instructions_score_so(loaded: LoadedTasks, items: A
         assert all(score["inst_level_strict_acc,none"])
     assert not any(score["prompt_level_strict_acc,none"] for score in wrong)
     assert not any(all(score["inst_level_strict_acc,none"]) for score in wrong)
-
-
-def test_an_empty_answer_follows_nothing(loaded: LoadedTasks, items: Any) -> None:
-    empty = scores(loaded, "demo_instructions", items["demo_instructions"], lambda item: "")
+    empty = scores(loaded, "demo_instructions", own, lambda item: "")
     assert not any(score["prompt_level_loose_acc,none"] for score in empty)
 
 

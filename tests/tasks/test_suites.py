@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from qualab.model.items import Item
 from qualab.model.names import MetricKind, RequestKind
 from tests.harness.in_process import LoadedTasks, by_task
 from tests.tasks.conftest import TASKS_DIR, Load, scores
@@ -30,26 +29,15 @@ def items(release: LoadedTasks) -> Any:
     return by_task(release)
 
 
-def test_suites_name_tasks_of_the_catalog() -> None:
-    known = {name for one in CATALOG["benchmarks"].values() for name in (*one.get("groups", ()), *one["tasks"])}
+def test_the_catalog_names_every_task_and_pins_every_revision_but_the_one_that_nobody_publishes() -> None:
+    hub = {name: entry for name, entry in CATALOG["datasets"].items() if not entry.get("bundled")}
+    assert [name for name, entry in hub.items() if "revision" not in entry] == ["HAERAE-HUB/HAE_RAE_BENCH"]
+    known = {name for entry in CATALOG["benchmarks"].values() for name in (*entry.get("groups", ()), *entry["tasks"])}
     assert list(CATALOG["suites"]) == ["release", "published-34", "demo"]
     assert all(set(suite["tasks"]) <= known for suite in CATALOG["suites"].values())
-
-
-def test_revisions_are_pinned_but_for_the_one_that_nobody_publishes() -> None:
-    hub = {name: one for name, one in CATALOG["datasets"].items() if not one.get("bundled")}
-    assert [name for name, one in hub.items() if "revision" not in one] == ["HAERAE-HUB/HAE_RAE_BENCH"]
-
-
-def test_every_task_of_a_yaml_is_in_the_catalog() -> None:
     files = [file for folder in ("korean", "demo") for file in sorted((TASKS_DIR / folder).glob("*.yaml"))]
-    names = [
-        line.split(": ")[1]
-        for file in files
-        for line in file.read_text("utf-8").splitlines()
-        if line.startswith(("task: ", "group: "))
-    ]
-    known = {name for one in CATALOG["benchmarks"].values() for name in (*one.get("groups", ()), *one["tasks"])}
+    lines = [line for file in files for line in file.read_text("utf-8").splitlines()]
+    names = [line.split(": ")[1] for line in lines if line.startswith(("task: ", "group: "))]
     assert len(names) == len(files) == 16
     assert set(names) <= known
 
@@ -96,11 +84,5 @@ def test_right_and_wrong_answers_score_so(release: LoadedTasks, items: Any, form
         wrong = scores(release, task, own, lambda item: form.format(WRONG[item.target]))
         assert [score[KEY] for score in right] == [1.0] * len(own), task
         assert [score[KEY] for score in wrong] == [0.0] * len(own), task
-
-
-def test_what_is_no_answer_is_wrong(release: LoadedTasks, items: Any) -> None:
-    def aside(_: Item) -> str:
-        return "잘 모르겠습니다."
-
-    for task, own in items.items():
-        assert {score[KEY] for score in scores(release, task, own, aside)} == {0.0}
+        aside = scores(release, task, own, lambda _: "잘 모르겠습니다.")
+        assert {score[KEY] for score in aside} == {0.0}, task
