@@ -1,7 +1,4 @@
-"""One of the demo's servers, as a process: `python -m qualab.managed.llama_server --model FILE ...`, until it is ended.
-
-llama.cpp's log goes to standard error and output.
-"""
+"""One of the demo's servers, as a process: `python -m qualab.managed.llama_server MODEL ALIAS PORT THREADS`."""
 
 from __future__ import annotations
 
@@ -11,6 +8,10 @@ import sys
 
 import xllamacpp
 
+PARALLEL = 8
+"""Requests answered at a time."""
+CONTEXT_TOKENS = 2048
+"""For each request."""
 HTTP_THREADS_PER_SLOT = 4
 """A connection that is kept alive holds a thread for 5 s; a request that finds none free waits as long."""
 PROMPT_CACHE_MIB = 1024
@@ -21,24 +22,22 @@ MAX_DRAFT_TOKENS = 3
 
 
 def main() -> None:
-    """Serves until it is ended."""
+    """Serve until ended; llama.cpp's log goes to standard error and output."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--alias", required=True)
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("model")
+    parser.add_argument("alias")
+    parser.add_argument("port", type=int)
+    parser.add_argument("threads", type=int)
     parser.add_argument("--drafts", action="store_true", help="draft with the model itself")
-    parser.add_argument("--parallel", type=int, default=8, help="requests answered at a time")
-    parser.add_argument("--context", type=int, default=2048, help="tokens for each of them")
-    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     params = xllamacpp.CommonParams()
     params.model.path = options.model
     params.model_alias = {options.alias}
     params.hostnames = ["127.0.0.1"]
     params.port = options.port
-    params.n_parallel = options.parallel
-    params.n_ctx = options.context * options.parallel
-    params.n_threads_http = HTTP_THREADS_PER_SLOT * options.parallel
+    params.n_parallel = PARALLEL
+    params.n_ctx = CONTEXT_TOKENS * PARALLEL
+    params.n_threads_http = HTTP_THREADS_PER_SLOT * PARALLEL
     params.n_batch = params.n_ubatch = BATCH_TOKENS
     params.cache_ram_mib = PROMPT_CACHE_MIB
     params.endpoint_metrics = params.endpoint_props = True
