@@ -43,7 +43,7 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Time and chance, as arguments."""
+    """Clock and random numbers of a client."""
 
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic_s: Callable[[], float] = time.perf_counter
@@ -53,7 +53,7 @@ class Timing:
 
 
 class Sending(NamedTuple):
-    """When and how often a request was sent. A tuple, because one is made for every request."""
+    """When and how often a request was sent."""
 
     attempts: int
     latency_s: float
@@ -87,22 +87,22 @@ class Failure(Exception):
 
 
 class Exchange(NamedTuple):
-    """A whole HTTP answer. A tuple, because one is made for every request."""
+    """A whole HTTP answer."""
 
     status: int
     body: bytes
     header: Callable[[str], str | None]
-    """A header's value, by its name in any case; None where there is none that is text."""
+    """Value by a name in any case; None where there is none that is text."""
 
     def json(self) -> Any:
-        """The parsed body; None where it is not JSON."""
+        """Parse the body; None where it is not JSON."""
         try:
             return orjson.loads(self.body)
         except orjson.JSONDecodeError:
             return None
 
     def object(self) -> dict[str, Any]:
-        """The JSON object of an answer with status 200; empty for anything else."""
+        """Return the JSON object of an answer with status 200; empty for anything else."""
         answer = self.json() if self.status == 200 else None
         return answer if isinstance(answer, dict) else {}
 
@@ -111,7 +111,6 @@ class Transport:
     """A client for one server."""
 
     def __init__(self, base: str, *, key: str, timeout_s: float, address: str = "") -> None:
-        """`address` is the host's, where it has been looked up already."""
         parts = urlsplit(base)
         is_local = is_loopback(parts.hostname)
         # the number of connections is bounded by the requests in flight
@@ -130,13 +129,13 @@ class Transport:
         self._parsed = functools.cache(Url)
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._client.close()
 
     async def send(
         self, method: str, url: str, *, body: bytes | None = None, timeout_s: float | None = None
     ) -> Exchange:
-        """One request; the deadline (the client's, or `timeout_s`) covers headers and body. Raises Failure."""
+        """Send one request; the deadline (the client's, or `timeout_s`) covers headers and body. Raises Failure."""
         request = self._client.request(method, self._parsed(url))
         if body is not None:
             request = request.body_bytes(body)
@@ -152,7 +151,7 @@ class Transport:
         return Exchange(response.status, content, functools.partial(_header, response))
 
     async def get_object(self, url: str) -> dict[str, Any]:
-        """The JSON object at a URL, which is answered at once; empty where there is none."""
+        """Get the JSON object at a URL that is answered at once; empty where there is none."""
         try:
             return (await self.send("GET", url, timeout_s=PROBE_TIMEOUT_S)).object()
         except Failure:
@@ -160,7 +159,7 @@ class Transport:
 
 
 def _raise_if_cancelled() -> None:
-    """Raises CancelledError where the client lost it: it does where an answer comes at the same moment."""
+    # the client loses a CancelledError where an answer comes at the same moment
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
@@ -206,7 +205,7 @@ CAUSES = (
 
 
 def failure_of(exc: PyreqwestError, *, may_be_proxied: bool) -> Failure:
-    """The failure that the client's exception means. The text is ours: nothing of the request is repeated in it."""
+    """Name the failure in words of our own, which repeat nothing of the request."""
     causes = [cause["message"].lower() for cause in (getattr(exc, "details", None) or {}).get("causes") or ()]
     joined = "; ".join(causes)
     is_connecting = "client error (connect)" in causes  # among the causes of all that happens before a request is sent
@@ -225,7 +224,7 @@ def failure_of(exc: PyreqwestError, *, may_be_proxied: bool) -> Failure:
             return broken(reason.format(*match.groups()), hint=hint)
     if may_be_proxied and is_connecting:
         return broken("the server, or the proxy that the environment names, cannot be reached", hint=PROXY)
-    number = int(found[1]) if (found := re.search(r"\(os error (\d+)\)", joined)) else 0
+    number = int(match[1]) if (match := re.search(r"\(os error (\d+)\)", joined)) else 0
     if number == errno.ECONNREFUSED:
         hint = "Start the server, or correct host and port"
         return broken("the connection was refused, nothing listens there", hint=hint)
@@ -243,7 +242,7 @@ KEY_LIKE = re.compile(r"(?i)\bbearer\s+[^\s\"',;]+|\bsk-[\w*.-]{4,}")
 
 
 def checked_key(key: str | None) -> str:
-    """The key without surrounding space; empty where there is none. Raises InvalidValue without showing it."""
+    """Strip the key; empty where there is none. Raises InvalidValue without showing it."""
     text = (key or "").strip()
     if not text.isascii() or not text.isprintable() or " " in text:
         raise InvalidValue("The API key holds characters that no key has", hint="A key is one word of ASCII characters")
@@ -257,19 +256,19 @@ class Redactor:
 
     def __init__(self, secret: str) -> None:
         forms = sorted({secret, quote(secret, safe=""), json.dumps(secret)[1:-1]} - {""}, key=len, reverse=True)
-        words = [re.escape(one) if len(one) >= SHORT_KEY else rf"(?<!\w){re.escape(one)}(?!\w)" for one in forms]
+        words = [re.escape(form) if len(form) >= SHORT_KEY else rf"(?<!\w){re.escape(form)}(?!\w)" for form in forms]
         self._pattern = re.compile("|".join(words) or r"(?!)")
 
     def __repr__(self) -> str:
         return "Redactor()"
 
     def __call__(self, text: str) -> str:
-        """The text with the secret, and everything that looks like one, replaced."""
+        """Replace the secret, and everything that looks like one."""
         return KEY_LIKE.sub(HIDDEN, self._pattern.sub(HIDDEN, text))
 
     def excerpt(self, text: str | bytes, *, limit: int = EXCERPT_CHARACTERS) -> str:
-        """One line of at most `limit` characters. Secrets are replaced before anything is cut."""
+        """Make one line of at most `limit` characters. Secrets are replaced before anything is cut."""
         start = text[:READ_BYTES]
-        whole = self(start.decode(errors="replace") if isinstance(start, bytes) else start)
-        line = " ".join("".join(one if one.isprintable() else " " for one in whole).split())
+        clean = self(start.decode(errors="replace") if isinstance(start, bytes) else start)
+        line = " ".join("".join(letter if letter.isprintable() else " " for letter in clean).split())
         return line if len(line) <= limit else f"{line[: limit - 1]}…"
