@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import lm_eval.api.task
 import lm_eval.tasks
+from lm_eval.api.registry import metric_registry
 from lm_eval.api.task import ConfigurableTask, Task
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from qualab.errors import BrokenTask, EmptyDataset, QualabError, ScoringUnavailable, TooManyTasks, UnknownTask
 from qualab.harness.catalog import Catalog
-from qualab.harness.patching import LazyMetric, get_metric_lazily, replaced
 from qualab.harness.sources import Sources
 from qualab.model.ports import TaskOptions
 
@@ -29,7 +30,7 @@ DECLARATION = re.compile(rb"""^[ \t]*["']?(?:task|group)["']?[ \t]*:[ \t]*["']?(
 
 
 class Builder:
-    """Builds the tasks of one load; a task that several names hold is built once."""
+    """Builds the tasks of one load, each once."""
 
     def __init__(self, options: TaskOptions, *, catalog: Catalog, tasks_dir: Path, sources: Sources) -> None:
         self._options = options
@@ -40,21 +41,21 @@ class Builder:
         """lm-eval's leaf tasks in the order of their first mention."""
         self.groups: dict[str, Any] = {}
         self.asked_as: dict[str, str] = {}
-        """Task -> the name under which it was asked for: a group's, or its own."""
+        """Task -> the name that the user gave: a group's, or its own."""
         self._current: Any = None
         """The task that is being built, to name it when building fails."""
         self._n_begun = 0
 
     def build(self) -> None:
-        """Builds every name of the options.
+        """Build every name of the options.
 
         Raises UnknownTask and TooManyTasks (within a second or two), BrokenTask, ScoringUnavailable (a Python package
         that a task needs), and as the sources.
         """
         names = self._catalog.expand(self._options.names)
         manager = self._index(names)
-        found = tuple(dict.fromkeys(match for name in names for match in _matches(manager, name)))
-        self._check_bound(len(found))  # each holds a task, or names what another holds
+        matches = tuple(dict.fromkeys(match for name in names for match in _matches(manager, name)))
+        self._check_bound(len(matches))  # each holds a task, or names what another holds
         fewshot_docs = ConfigurableTask.fewshot_docs
 
         def fewshot_docs_if_needed(task: Any) -> Any:
@@ -64,12 +65,13 @@ class Builder:
         def download(task: Any, dataset_kwargs: Mapping[str, Any] | None = None, *_: Any, **__: Any) -> None:
             self._download(task, dataset_kwargs)
 
-        with ExitStack() as stack:
-            stack.enter_context(replaced(Task, "download", download))
-            stack.enter_context(replaced(ConfigurableTask, "download", download))
-            stack.enter_context(replaced(ConfigurableTask, "fewshot_docs", fewshot_docs_if_needed))
-            stack.enter_context(replaced(lm_eval.api.task, "get_metric", get_metric_lazily))
-            for name in found:
+        with (
+            patch.object(Task, "download", download),
+            patch.object(ConfigurableTask, "download", download),
+            patch.object(ConfigurableTask, "fewshot_docs", fewshot_docs_if_needed),
+            patch.object(lm_eval.api.task, "get_metric", get_metric_lazily),
+        ):
+            for name in matches:
                 if name in self.tasks or name in self.groups:
                     continue
                 built = self._built(manager, name)
@@ -80,7 +82,7 @@ class Builder:
                     self.asked_as.setdefault(task_name, name if name in groups else task_name)
 
     def _index(self, names: Sequence[str]) -> Any:
-        """lm-eval's TaskManager over the folders that these names need; later folders win, the user's last."""
+        # lm-eval's TaskManager over the folders that these names need; later folders win, the user's last
         most = self._options.most_tasks
         if most is not None and any(
             len(fnmatch.filter(_declared(), name)) > 2 * most for name in names if _is_pattern(name)
@@ -113,7 +115,7 @@ class Builder:
         return manager
 
     def _raise_if_broken(self, name: str) -> None:
-        """Raises BrokenTask where a YAML that lm-eval skipped as unreadable is the one that was asked for."""
+        # lm-eval skips a YAML that it cannot read: it may be the one that was asked for
         for file in (path for folder in self._own_folders for path in _yaml_files(folder)):
             try:
                 load_yaml(file, resolve_func=False)
@@ -138,7 +140,6 @@ class Builder:
             raise broken(task, "cannot be built", exc) from exc
 
     def _download(self, task: Any, dataset_kwargs: Mapping[str, Any] | None) -> None:
-        """In the place of lm-eval's own."""
         self._current = task
         self._n_begun += 1
         self._check_bound(self._n_begun)
@@ -187,13 +188,12 @@ def _matches(manager: Any, name: str) -> list[str]:
 
 
 def _is_mentioned(name: str) -> bool:
-    """Whether any of lm-eval's YAMLs holds this name as a word: a tenth of the time that indexing takes."""
+    # as a word in any of lm-eval's YAMLs: a tenth of the time that indexing takes
     word = re.compile(rb"(?<![\w-])" + re.escape(name.encode()) + rb"(?![\w-])")
     return any(word.search(file.read_bytes()) for file in _yaml_files(LM_EVAL_TASKS))
 
 
 def _declared() -> set[str]:
-    """Tasks and groups that lm-eval's YAMLs seem to name."""
     return {match.decode() for file in _yaml_files(LM_EVAL_TASKS) for match in DECLARATION.findall(file.read_bytes())}
 
 
@@ -203,7 +203,7 @@ def _yaml_files(root: Path) -> Iterator[Path]:
 
 
 def shots(own: int | None, asked: int | None) -> int:
-    """Few-shot examples of a task. As in lm-eval, a task whose YAML says 0 stays at 0."""
+    """Return the few-shot examples of a task. As in lm-eval, a YAML's 0 stays 0."""
     return own or 0 if own == 0 or asked is None else asked
 
 
@@ -213,7 +213,7 @@ NLTK_FOLDER = "nltk_data"
 
 
 def check_scoring(task: Any, docs: Iterable[Mapping[str, Any]], *, data_dir: Path | None) -> None:
-    """Raises ScoringUnavailable for a metric, a package or data without which these documents cannot be scored."""
+    """Raise ScoringUnavailable where a metric, package or data are missing without which these cannot be scored."""
     name = str(task.task_name)
     if getattr(task.config, "process_results", None) is None:
         if task.config.output_type == "generate_until":  # only generations call the evaluate library's
@@ -246,12 +246,42 @@ def _missing_package(task: str, exc: ModuleNotFoundError) -> ScoringUnavailable:
 
 
 def no_items(task: str) -> EmptyDataset:
-    """The error for a task without documents."""
+    """Describe a task without documents."""
     return EmptyDataset(f"Task {task} has no items", hint="Check its data set")
 
 
-def broken(task: str, what: str, exc: Exception) -> BrokenTask:
-    """The error for a task whose own YAML or code fails."""
+def broken(task: str, event: str, exc: Exception) -> BrokenTask:
+    """Describe a task whose own YAML or code fails."""
     reason = " ".join(str(exc).split())
-    why = f"Task {task} {what}: {type(exc).__name__}: {reason}"
+    why = f"Task {task} {event}: {type(exc).__name__}: {reason}"
     return BrokenTask(why, hint="Correct its YAML, its functions or its data")
+
+
+class LazyMetric:
+    """A metric of the `evaluate` library, fetched when it is first called, not when a task names it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @functools.cached_property
+    def compute(self) -> Callable[..., Any]:
+        """Fetch the metric. Raises ScoringUnavailable."""
+        if metric := original_get_metric(self.name, True):
+            return metric  # type: ignore[no-any-return]
+        raise ScoringUnavailable(
+            f"Metric {self.name} of the evaluate library cannot be loaded",
+            hint="It is fetched from the hub when first used: load it once with network access",
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.compute(*args, **kwargs)
+
+
+original_get_metric: Callable[..., Any] = lm_eval.api.task.get_metric
+
+
+def get_metric_lazily(name: str, hf_evaluate_metric: bool = False) -> Any:
+    """Return lm-eval's own metric, or a LazyMetric where it would go to the hub."""
+    if name in metric_registry and not hf_evaluate_metric:
+        return metric_registry.get(name)
+    return LazyMetric(name)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import hashlib
+import inspect
 import json
+import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import datasets
+import lm_eval.utils
 from lm_eval.api.metrics import mean
 from lm_eval.api.task import ConfigurableTask
 
 from qualab.errors import BrokenTask, InvalidValue
 from qualab.harness.building import Builder, check_scoring, no_items, shots
 from qualab.harness.catalog import Catalog, TaskHints, hints_from_metadata, read_catalog
-from qualab.harness.patching import config_hash, data_hash, prepare_process, reseed
 from qualab.harness.sources import LOCAL, Sources, label
-from qualab.harness.tasks import LmEvalTasks, LoadedTask, Note, overridden
+from qualab.harness.tasks import LmEvalTasks, LoadedTask, Note, overridden, reseed
 from qualab.model.items import JsonObject
 from qualab.model.names import MetricKind, RequestKind
 from qualab.model.plan import MetricSpec, TaskSpec
@@ -243,3 +251,75 @@ def _primaries(
         ]
         primary.update([one for one in preferred if one in ids][:1] or ids.intersection(firsts))
     return primary
+
+
+TEMPLATES_KEPT = 4_096
+
+
+def prepare_process() -> None:
+    """Silences lm-eval, makes it keep compiled templates, and refuses NLTK's downloads. For good."""
+    logging.getLogger("lm_eval").setLevel(logging.CRITICAL + 1)
+    datasets.disable_progress_bars()
+    environment = lm_eval.utils.env
+    if not hasattr(environment.from_string, "cache_info"):
+        environment.from_string = functools.lru_cache(maxsize=TEMPLATES_KEPT)(environment.from_string)
+    # task modules call nltk.download when they are imported; importing nltk here would take seconds
+    downloader: Any = ModuleType("nltk.downloader")
+    downloader.download = downloader.download_shell = downloader.download_gui = lambda *_args, **_kwargs: False
+    sys.modules["nltk.downloader"] = downloader
+    if nltk := sys.modules.get("nltk"):
+        nltk.download = downloader.download  # type: ignore[attr-defined]
+
+
+OF_THIS_MACHINE = frozenset({"config_source", "data_files", "data_dir", "cache_dir"})
+"""Keys that say where files lie here; what the files hold is in the hash of the documents."""
+
+
+def config_hash(task: Any) -> str:
+    """SHA-256 of the task's class and configuration, functions by the source of their module."""
+    return data_hash([{"class": _hashable(type(task)), "config": _hashable(task.config)}])
+
+
+def data_hash(docs: Iterable[JsonObject]) -> str:
+    """SHA-256 of documents in their order."""
+    digest = hashlib.sha256()
+    for doc in docs:
+        digest.update(json.dumps(doc, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+    return digest.hexdigest()
+
+
+def _hashable(value: Any) -> Any:
+    """A value as JSON, without addresses of objects and without paths of this machine."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, functools.partial):
+        return ["partial", _hashable(value.func), _hashable(value.args), _hashable(value.keywords)]
+    if callable(value):
+        return [getattr(value, "__qualname__", type(value).__qualname__), _source_hash(value)]
+    if dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _hashable(one) for key, one in value.items() if key not in OF_THIS_MACHINE}
+    if isinstance(value, (list, tuple)):
+        return [_hashable(one) for one in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(json.dumps(_hashable(one), sort_keys=True) for one in value)
+    return [type(value).__qualname__, _hashable(getattr(value, "__dict__", {}))]
+
+
+def _source_hash(function: Any) -> str:
+    """Of the whole module, as a function's helpers decide too; of nothing where there is no source."""
+    subject = inspect.unwrap(function) if inspect.isroutine(function) or inspect.isclass(function) else type(function)
+    try:
+        file = inspect.getsourcefile(subject)
+    except (TypeError, OSError):
+        return ""
+    return _file_hash(file) if file else ""
+
+
+@functools.lru_cache(maxsize=256)
+def _file_hash(file: str) -> str:
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return ""
