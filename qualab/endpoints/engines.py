@@ -122,8 +122,6 @@ class EngineProbe:
         """As the configuration has it; None where it does not tell, or was not asked."""
         self._added: Drafting | None = None
         """Drafting in TensorRT-LLM's iterations, added up over reads."""
-        self._has_prometheus = True
-        """Whether TensorRT-LLM counts in Prometheus' format beside its statistics, as far as is known."""
 
     async def engine(self, card: Mapping[str, Any]) -> Engine:
         """Describe the engine. `card` is the model's entry in /v1/models. Closed routes leave fields empty.
@@ -192,10 +190,11 @@ class EngineProbe:
         for iteration in metrics.iterations or ():
             stats = iteration.get("specDecodingStats")
             if isinstance(stats, dict) and not iteration.get("attentionDpRank"):  # other ranks say the same again
-                names = ("numRequestsWithDraftTokens", "numDraftTokens", "numAcceptedTokens")
-                drafts, drafted, accepted = (_whole(stats.get(name)) or 0 for name in names)
-                drafting = Drafting(drafts=drafts, draft_tokens=drafted, accepted_tokens=accepted)
-                self._added = (self._added or Drafting()) + drafting
+                self._added = (self._added or Drafting()) + Drafting(
+                    drafts=_whole(stats.get("numRequestsWithDraftTokens")) or 0,
+                    draft_tokens=_whole(stats.get("numDraftTokens")) or 0,
+                    accepted_tokens=_whole(stats.get("numAcceptedTokens")) or 0,
+                )
         return (DraftSource.STATISTICS if self._added else DraftSource.NOTHING), self._added
 
     async def _described(self, card: Mapping[str, Any], metrics: Metrics) -> Engine:
@@ -230,14 +229,12 @@ class EngineProbe:
         if isinstance(exchange, Failure) or exchange.status != 200:
             return None
         metrics = read_metrics(exchange.body)
-        if metrics.iterations is None or not self._has_prometheus:
-            return metrics
-        exchange = await self._get("prometheus/metrics")
-        if isinstance(exchange, Failure):
-            return metrics
-        self._has_prometheus = exchange.status == 200
-        beside = read_metrics(exchange.body)
-        return replace(beside, iterations=metrics.iterations) if beside.kind is metrics.kind else metrics
+        if metrics.iterations is not None and not isinstance(
+            exchange := await self._get("prometheus/metrics"), Failure
+        ):
+            beside = read_metrics(exchange.body)
+            return replace(beside, iterations=metrics.iterations) if beside.kind is metrics.kind else metrics
+        return metrics
 
     async def _get(self, route: str) -> Exchange | Failure:
         try:

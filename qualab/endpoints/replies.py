@@ -30,7 +30,7 @@ SGLANG_NAMES = (
 """Draft tokens, accepted tokens and rounds by accepted tokens: the newest version's names first."""
 
 
-EMPTY = {
+EMPTY: dict[str, Any] = {
     **dict.fromkeys(("text", "loglikelihood", "is_greedy", "prompt_tokens", "completion_tokens")),
     **dict.fromkeys(("finish_reason", "system_fingerprint", "error"), ""),
 }
@@ -193,8 +193,8 @@ def _drafted(details: Mapping[str, Any], names: Sequence[str]) -> Drafted | None
     if drafted is None or accepted is None:
         return None
     histogram = details.get(names[2])
-    is_whole = isinstance(histogram, list) and None not in map(_count, histogram)
-    return Drafted(draft_tokens=drafted, accepted_tokens=accepted, rounds=tuple(histogram) if is_whole else ())
+    rounds = tuple(histogram) if isinstance(histogram, list) and None not in map(_count, histogram) else ()
+    return Drafted(draft_tokens=drafted, accepted_tokens=accepted, rounds=rounds)
 
 
 def _object(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -185,8 +185,7 @@ CAUSES = (
     ),
     ("invalid peer certificate: ([a-z ]+)", "its TLS certificate is not trusted ({0})", CERTIFICATE),
     ("tunnel error: proxy authorization required", "the proxy refused with status 407", PROXY),
-    ("tunnel error: failed to create underlying connection", "the proxy cannot be reached", PROXY),
-    ("tunnel error", "the proxy refused to connect", PROXY),
+    ("tunnel error", "the proxy cannot be reached, or refused to connect", PROXY),
     ("without sending tls close_notify", "the server closed the connection without an answer", LOG),
     (
         "corrupt message|invalidcontenttype|fatal alert|tls|peer (?:is )?incompatible",

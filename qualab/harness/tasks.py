@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from lm_eval.api.metrics import mean
 
-from qualab.errors import HarnessError, InvalidValue
-from qualab.harness.building import broken
+from qualab.errors import BrokenTask, HarnessError, InvalidValue
 from qualab.model.items import Item, JsonObject, Prompt, Reply, cluster_of
 from qualab.model.names import RequestKind
 from qualab.model.plan import MetricSpec, TaskSpec
@@ -277,6 +276,13 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(plain_value(part) for part in value)
     return value
+
+
+def broken(task: str, event: str, exc: Exception) -> BrokenTask:
+    """Describe a task whose own YAML or code fails."""
+    reason = " ".join(str(exc).split())
+    why = f"Task {task} {event}: {type(exc).__name__}: {reason}"
+    return BrokenTask(why, hint="Correct its YAML, its functions or its data")
 
 
 def _failed(step: str, exc: Exception) -> HarnessError:

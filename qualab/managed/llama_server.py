@@ -1,8 +1,7 @@
-"""One of the demo's servers, as a process: `python -m qualab.managed.llama_server MODEL ALIAS PORT THREADS`."""
+"""One of the demo's servers: `python -m qualab.managed.llama_server MODEL ALIAS PORT THREADS [--drafts]`."""
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 
@@ -23,18 +22,12 @@ MAX_DRAFT_TOKENS = 3
 
 def main() -> None:
     """Serve until ended; llama.cpp's log goes to standard error and output."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
-    parser.add_argument("alias")
-    parser.add_argument("port", type=int)
-    parser.add_argument("threads", type=int)
-    parser.add_argument("--drafts", action="store_true", help="draft with the model itself")
-    options = parser.parse_args()
+    model, alias, port, threads, *flags = sys.argv[1:]
     params = xllamacpp.CommonParams()
-    params.model.path = options.model
-    params.model_alias = {options.alias}
+    params.model.path = model
+    params.model_alias = {alias}
     params.hostnames = ["127.0.0.1"]
-    params.port = options.port
+    params.port = int(port)
     params.n_parallel = PARALLEL
     params.n_ctx = CONTEXT_TOKENS * PARALLEL
     params.n_threads_http = HTTP_THREADS_PER_SLOT * PARALLEL
@@ -44,13 +37,13 @@ def main() -> None:
     params.ui = params.warmup = False
     params.offline = True
     params.sampling.seed = 0
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
-    if options.drafts:
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(threads)
+    if flags == ["--drafts"]:  # with the model itself
         params.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
         draft = params.speculative.draft
-        draft.mparams.path = options.model
+        draft.mparams.path = model
         draft.n_max = MAX_DRAFT_TOKENS
-        draft.cpuparams.n_threads = draft.cpuparams_batch.n_threads = options.threads
+        draft.cpuparams.n_threads = draft.cpuparams_batch.n_threads = int(threads)
     try:
         server = xllamacpp.Server(params)
     except RuntimeError as exc:  # its log, above, says what is wrong

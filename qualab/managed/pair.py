@@ -186,7 +186,7 @@ def _error(
     path: Path, keys: Sequence[str | int], message: str, *, hint: str = "", kind: type[QualabError] = InvalidValue
 ) -> QualabError:
     """Name the line of the value that these keys lead to, or of the nearest value around it."""
-    node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    node: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     line = node.start_mark.line
     for key in keys:
         entries = node.value if isinstance(node, yaml.MappingNode) else ()

@@ -97,16 +97,12 @@ def test_a_tokenizer_by_file_and_by_directory(tokenizer_file: Path) -> None:
         assert named_tokenizer(str(name))(["a b c a", "", "b x"]) == [[2, 3, 4, 2], [], [3, 1]]
 
 
-@pytest.mark.parametrize("name", ["nowhere/at-all", "/no/such/dir/tokenizer.json", "a/b/c d", "."])
-def test_no_tokenizer_of_that_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ScoringUnavailable, match="No tokenizer") as caught:
-        named_tokenizer(name)
-    assert "tokenizer.json" in caught.value.hint
-
-
-def test_a_file_that_is_no_tokenizer(tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.json"
-    path.write_text('{"model": {"type": "None"}}')
+    for name in ("nowhere/at-all", "/no/such/dir/tokenizer.json", "."):
+        with pytest.raises(ScoringUnavailable, match="No tokenizer") as caught:
+            named_tokenizer(name)
+        assert "tokenizer.json" in caught.value.hint
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "None"}}')
     with pytest.raises(InvalidValue, match="is not a tokenizer"):
-        named_tokenizer(str(path))
+        named_tokenizer(".")

@@ -78,6 +78,11 @@ class Reference:
     table: list[tuple[str, str, str]]
     """Task, metric and filter of the rows that it prints."""
 
+    @property
+    def aggregates(self) -> dict[str, Any]:
+        rows = ((task, key, value) for task, row in self.results.items() for key, value in row.items())
+        return {f"{task}/{key}": value for task, key, value in rows if "," in key and "_stderr," not in key}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ours:
@@ -235,12 +240,7 @@ def test_every_score_of_every_item_equals_the_command_s(reference: Reference, ou
 
 
 def test_all_34_aggregates_equal_the_command_s_to_the_last_digit(reference: Reference, ours: Ours) -> None:
-    expected = {
-        f"{task}/{key}": value
-        for task, row in reference.results.items()
-        for key, value in row.items()
-        if "," in key and "_stderr," not in key
-    }
+    expected = reference.aggregates
     found = {f"{task}/{key}": value for task, row in ours.results.items() for key, value in row.items()}
     assert found == expected
     assert len(found) == 34
@@ -266,13 +266,7 @@ def test_the_command_s_own_logs_are_imported_to_its_own_numbers(reference: Refer
     out = command.folder / "out"
     importer = Importer(folder=command.folder)
     found = importer(out, shutil.copytree(out, command.folder / "copy"))
-    expected = {
-        f"{task}/{key}": value
-        for task, row in reference.results.items()
-        for key, value in row.items()
-        if "," in key and "_stderr," not in key
-    }
-    assert {one.id: one.baseline for one in found.metrics} == expected
+    assert {one.id: one.baseline for one in found.metrics} == reference.aggregates
     assert [(one.task, *one.metric.split(",")) for one in found.metrics] == reference.table
     assert {one.code for one in importer.imported.findings} == {FindingCode.SAME_RUN}
     assert {one.metric for one in found.metrics if one.kind is MetricKind.OTHER} == set()

@@ -84,11 +84,10 @@ def test_when_the_second_fails_the_first_is_stopped(fake: FakePair, monkeypatch:
 def test_one_device_is_filled_in_turn(
     fake: FakePair, monkeypatch: pytest.MonkeyPatch, device: str, in_turn: bool
 ) -> None:
-    monkeypatch.setenv("FAKE_DELAY_S", "1.5")
-    pair = read_pair(fake.write(candidate={"port": fake.ports[1], "gpus": device}))
-    with serve(pair):
+    monkeypatch.setenv("FAKE_DELAY_S", "0.8")
+    with serve(read_pair(fake.write(candidate={"port": fake.ports[1], "gpus": device}))):
         baseline, candidate = (fake.started(port)["at_s"] for port in fake.ports)
-    assert (candidate - baseline > 1.5) is in_turn
+    assert (candidate - baseline > 0.8) is in_turn
 
 
 def test_one_arm_at_a_time(fake: FakePair) -> None:
@@ -98,12 +97,6 @@ def test_one_arm_at_a_time(fake: FakePair) -> None:
             assert [server.arm for server in servers] == [arm]
             assert ("--speculative-config" in fake.started(fake.ports[0])["argv"]) is (arm is ArmName.CANDIDATE)
         assert fake.living == []
-
-
-def test_side_by_side_needs_two_ports(fake: FakePair) -> None:
-    pair = read_pair(fake.write(candidate={"port": fake.ports[0], "gpus": "1"}))
-    with pytest.raises(InvalidValue, match=f"Both servers would be on port {fake.ports[0]}"), serve(pair):
-        pass
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
@@ -122,11 +115,17 @@ def test_a_port_that_is_taken_is_named_before_anything_starts(fake: FakePair, ad
     assert fake.pids == []
 
 
-def test_a_program_that_is_not_there_is_named_with_what_to_install(fake: FakePair) -> None:
-    pair = read_pair(fake.write(command=["no-such-vllm", "serve"]))
-    with pytest.raises(UsageError, match="no program no-such-vllm") as caught, serve(pair):
+def test_a_pair_that_cannot_be_started_is_refused_before_anything_starts(fake: FakePair) -> None:
+    with (
+        pytest.raises(UsageError, match="no program no-such-vllm") as caught,
+        serve(read_pair(fake.path).model_copy(update={"command": ("no-such-vllm", "serve")})),
+    ):
         pass
     assert "extra `vllm`" in caught.value.hint
+    same = read_pair(fake.write(candidate={"port": fake.ports[0], "gpus": "1"}))
+    with pytest.raises(InvalidValue, match=f"Both servers would be on port {fake.ports[0]}"), serve(same):
+        pass
+    assert fake.pids == []
 
 
 def test_a_program_that_does_not_start_is_told_with_why(fake: FakePair, tmp_path: Path) -> None:
