@@ -141,13 +141,17 @@ class Transport:
             request = request.body_bytes(body)
         if timeout_s is not None:
             request = request.timeout(timedelta(seconds=timeout_s))
+        n_cancelled = _cancellations()
+        failure: PyreqwestError | None = None
         try:
             response = await request.build().send()
             content = (await response.bytes()).to_bytes()
         except PyreqwestError as exc:
-            _raise_if_cancelled()
-            raise failure_of(exc, may_be_proxied=self._may_be_proxied) from None
-        _raise_if_cancelled()
+            failure = exc
+        if _cancellations() > n_cancelled:  # the client loses it where an answer comes at the same moment
+            raise asyncio.CancelledError
+        if failure:
+            raise failure_of(failure, may_be_proxied=self._may_be_proxied) from None
         return Exchange(response.status, content, functools.partial(_header, response))
 
     async def get_object(self, url: str) -> dict[str, Any]:
@@ -158,11 +162,10 @@ class Transport:
             return {}
 
 
-def _raise_if_cancelled() -> None:
-    # the client loses a CancelledError where an answer comes at the same moment
+def _cancellations() -> int:
+    # counted, as a TaskGroup may leave its own on the task that goes on (Python 3.11)
     task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
+    return task.cancelling() if task else 0
 
 
 def _header(response: Response, name: str) -> str | None:

@@ -64,6 +64,8 @@ def test_settings_that_would_change_the_question_are_refused(name: str) -> None:
     with pytest.raises(InvalidValue, match=name) as caught:
         generation_request(Prompt(text="q", gen_kwargs={name: 1}), sampling=COMPLETIONS)
     assert caught.value.hint
+    with pytest.raises(InvalidValue, match=name):
+        check_gen_kwargs({name: 1}, allow_extra=True)
 
 
 NEAREST = {
@@ -89,26 +91,15 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name() -> None:
     check_gen_kwargs(dict.fromkeys([*engines_own, *NEAREST.values(), "until"], 1), allow_extra=False)
 
 
-def test_a_reserved_name_is_refused_always() -> None:
-    with pytest.raises(InvalidValue, match="seed"):
-        check_gen_kwargs({"seed": 1}, allow_extra=True)
-
-
-def test_sampling_without_a_temperature_is_refused() -> None:
+def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(InvalidValue, match="greedily"):
         check_gen_kwargs({"do_sample": True}, allow_extra=False)
     check_gen_kwargs({"do_sample": True, "temperature": 0.7}, allow_extra=False)
-
-
-def test_a_number_that_json_lacks_is_refused() -> None:
     with pytest.raises(InvalidValue, match="temperature"):
         generation_request(Prompt(text="q", gen_kwargs={"temperature": float("nan")}), sampling=COMPLETIONS)
-
-
-@pytest.mark.parametrize("until", [3, ["a", 3], {"a": 1}])
-def test_stop_strings_of_another_type_are_a_broken_task(until: object) -> None:
-    with pytest.raises(BrokenTask, match="until"):
-        generation_request(Prompt(text="q", gen_kwargs={"until": until}), sampling=COMPLETIONS)
+    for until in (3, ["a", 3], {"a": 1}):
+        with pytest.raises(BrokenTask, match="until"):
+            generation_request(Prompt(text="q", gen_kwargs={"until": until}), sampling=COMPLETIONS)
 
 
 def words(text: str) -> list[int]:
@@ -153,6 +144,4 @@ def test_what_has_no_loglikelihood_is_a_broken_task(text: str) -> None:
 
 def test_bodies_are_utf8_without_spaces_and_a_lone_surrogate_is_an_escape() -> None:
     assert encode_body({"prompt": "한", "n": [1, 2]}, seed=3) == '{"prompt":"한","n":[1,2],"seed":3}'.encode()
-    body = encode_body({"prompt": "half \ud800 한"}, seed=1)
-    assert json.loads(body) == {"prompt": "half \ud800 한", "seed": 1}
-    assert body == encode_body({"prompt": "half \ud800 한"}, seed=1)
+    assert json.loads(encode_body({"prompt": "\ud800 한"}, seed=1)) == {"prompt": "\ud800 한", "seed": 1}

@@ -60,20 +60,16 @@ async def test_passing_trouble_is_tried_again(server: ScriptedServer, opened: Op
     assert len(server.seen) == 4
 
 
-@pytest.mark.parametrize(
-    ("step", "kind", "match"),
-    [
+async def test_trouble_that_stays_is_an_error(server: ScriptedServer, opened: Open) -> None:
+    refusals: list[tuple[Any, type[QualabError], str]] = [
         (reply("", status=503), EndpointUnreachable, "HTTP 503"),
         (reply({"error": {"message": "too long"}}, status=400), EndpointMisconfigured, "too long"),
-    ],
-)
-async def test_trouble_that_stays_is_an_error(
-    server: ScriptedServer, opened: Open, step: Any, kind: type[QualabError], match: str
-) -> None:
-    server.script(vllm_tokenize, step)
-    async with opened(max_attempts=2, concurrency=4) as endpoint:
-        with pytest.raises(kind, match=match):
-            await endpoint.tokenize(["ab"] * 20, model="m")
+    ]
+    for step, kind, match in refusals:
+        server.script(vllm_tokenize, step)
+        async with opened(max_attempts=2, concurrency=4) as endpoint:
+            with pytest.raises(kind, match=match):
+                await endpoint.tokenize(["ab"] * 20, model="m")
 
 
 @pytest.fixture
