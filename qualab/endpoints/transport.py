@@ -60,30 +60,19 @@ class Sending(NamedTuple):
     sent_at: datetime
 
 
+@dataclass(eq=False)
 class Failure(Exception):
     """A request without a usable answer."""
 
-    sending: Sending
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: AnswerStatus = AnswerStatus.BAD_BODY,
-        hint: str = "",
-        retry: bool = True,
-        is_backpressure: bool = False,
-        retry_after_s: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.status = status
-        self.hint = hint
-        self.retry = retry
-        """False where asking again cannot help."""
-        self.is_backpressure = is_backpressure
-        """Whether the server only asks to wait."""
-        self.retry_after_s = retry_after_s
+    message: str
+    status: AnswerStatus = field(default=AnswerStatus.BAD_BODY, kw_only=True)
+    hint: str = field(default="", kw_only=True)
+    retry: bool = field(default=True, kw_only=True)
+    """False where asking again cannot help."""
+    is_backpressure: bool = field(default=False, kw_only=True)
+    """Whether the server only asks to wait."""
+    retry_after_s: float | None = field(default=None, kw_only=True)
+    sending: Sending = field(init=False)
 
 
 class Exchange(NamedTuple):

@@ -97,11 +97,6 @@ async def test_a_refusal_is_one_line_and_not_asked_again(ask: Ask) -> None:
     assert (got.status, got.attempts, got.error) == (AnswerStatus.HTTP_ERROR, 4, "HTTP 500: CUDA error")
 
 
-async def test_headers_that_are_no_text_do_not_matter(ask: Ask) -> None:
-    odd = wire(b"HTTP/1.1 503 Busy\r\nConnection: close\r\nRetry-After: \xff\xfe\r\nContent-Length: 0\r\n\r\n")
-    assert (await ask(odd, OK)).attempts == 2
-
-
 @pytest.mark.parametrize("step", [after(5.0, OK), slow_body(5.0)], ids=["headers", "body"])
 async def test_the_deadline_covers_headers_and_body_and_begins_anew_with_each_attempt(ask: Ask, step: Any) -> None:
     started = time.perf_counter()
@@ -167,6 +162,11 @@ async def test_no_file_left_to_open(server: ScriptedServer, opened: Open, reques
         got = await endpoint.ask(COMPLETION, b"{}")
     assert got.status is AnswerStatus.CONNECTION_ERROR
     assert "ulimit -n" in got.error
+
+
+async def test_headers_that_are_no_text_do_not_matter(ask: Ask) -> None:
+    odd = wire(b"HTTP/1.1 503 Busy\r\nConnection: close\r\nRetry-After: \xff\xfe\r\nContent-Length: 0\r\n\r\n")
+    assert (await ask(odd, OK)).attempts == 2
 
 
 async def test_nobody_listens(ask: Ask, unused_tcp_port: int) -> None:

@@ -85,19 +85,19 @@ async def test_the_right_url_is_named(server: ScriptedServer, refused: Refused, 
     assert "OpenAI-compatible" in error.hint
 
 
-@pytest.mark.parametrize("status", [401, 403])
-async def test_a_missing_key_names_where_keys_come_from(refused: Refused, status: int) -> None:
-    step = reply({"error": {"message": "no"}}, status=status)
-    error = await refused(EndpointMisconfigured, f"HTTP {status}", step)
-    for name in ("QUALAB_API_KEY", "QUALAB_BASELINE_API_KEY", "QUALAB_CANDIDATE_API_KEY", "--api-key-file"):
-        assert name in error.hint
+async def test_a_missing_key_names_where_keys_come_from(refused: Refused) -> None:
+    for status in (401, 403):
+        step = reply({"error": {"message": "no"}}, status=status)
+        error = await refused(EndpointMisconfigured, f"HTTP {status}", step)
+        for name in ("QUALAB_API_KEY", "QUALAB_BASELINE_API_KEY", "QUALAB_CANDIDATE_API_KEY", "--api-key-file"):
+            assert name in error.hint
 
 
-@pytest.mark.parametrize("body", ["<title>Sign  in\n</title>", "hello", "", {"status": "ok"}, [1], {"data": None}])
-async def test_what_is_no_list_of_models_is_shown(refused: Refused, body: Any) -> None:
-    said = "<title>Sign in </title>" if "Sign" in str(body) else body if isinstance(body, str) else json.dumps(body)
-    error = await refused(EndpointMisconfigured, "answers with no list of models", reply(body))
-    assert f"'{said}'" in error.message
+async def test_what_is_no_list_of_models_is_shown(refused: Refused) -> None:
+    for body in ("<title>Sign  in\n</title>", "hello", "", {"status": "ok"}, [1], {"data": None}):
+        shown = " ".join(body.split()) if isinstance(body, str) else json.dumps(body)
+        error = await refused(EndpointMisconfigured, "answers with no list of models", reply(body))
+        assert f"'{shown}'" in error.message
 
 
 async def test_a_redirect_is_not_followed_but_named(server: ScriptedServer, refused: Refused) -> None:
@@ -232,11 +232,8 @@ async def test_settings_are_read_from_the_openapi_document(server: ScriptedServe
         assert await endpoint.settings(Api.CHAT) == {"top_k", "messages", "batched"}
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [NOT_FOUND, reply("<html>"), reply([1]), reply({"paths": {}}), reply({"paths": {"/v1/completions": {"post": 3}}})],
-)
-async def test_a_server_without_a_document_tells_no_settings(server: ScriptedServer, opened: Open, answer: Any) -> None:
-    server.script(answer)
-    async with opened() as endpoint:
-        assert await endpoint.settings(Api.COMPLETIONS) is None
+async def test_a_server_without_a_document_tells_no_settings(server: ScriptedServer, opened: Open) -> None:
+    for answer in ("<html>", [1], {"paths": {}}, {"paths": {"/v1/completions": {"post": 3}}}):
+        server.script(reply(answer))
+        async with opened() as endpoint:
+            assert await endpoint.settings(Api.COMPLETIONS) is None

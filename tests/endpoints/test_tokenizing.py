@@ -42,15 +42,13 @@ async def test_both_servers_forms_are_spoken(server: ScriptedServer, opened: Ope
     assert server.most_in_flight <= 4
 
 
-@pytest.mark.parametrize(
-    "answer", [reply({"detail": "Not Found"}, status=404), reply({"tokens": []}), reply("<html>"), reply([1])]
-)
-async def test_a_server_that_does_not_tokenize(server: ScriptedServer, opened: Open, answer: Any) -> None:
-    server.script(answer)
-    async with opened() as endpoint:
-        with pytest.raises(EndpointMisconfigured, match="does not tokenize") as caught:
-            await endpoint.tokenize(["text"], model="m")
-    assert "--tokenizer" in caught.value.hint
+async def test_a_server_that_does_not_tokenize(server: ScriptedServer, opened: Open) -> None:
+    for answer in (reply({"detail": "Not Found"}, status=404), reply({"tokens": []}), reply("<html>"), reply([1])):
+        server.script(answer)
+        async with opened() as endpoint:
+            with pytest.raises(EndpointMisconfigured, match="does not tokenize") as caught:
+                await endpoint.tokenize(["text"], model="m")
+        assert "--tokenizer" in caught.value.hint
 
 
 async def test_passing_trouble_is_tried_again(server: ScriptedServer, opened: Open) -> None:

@@ -127,10 +127,10 @@ def test_a_group_is_the_size_weighted_mean_of_its_members(loaded: LoadedTasks) -
 
 
 def test_instruction_level_means_and_metrics_without_items(loaded: LoadedTasks) -> None:
-    found = loaded.aggregate({"ifeval": {"inst_level_strict_acc,none": [[True], [False, False, True]]}})
-    assert found == {"ifeval": {"inst_level_strict_acc,none": 0.5}}
-    found = loaded.aggregate({"gsm8k": {"exact_match,strict-match": [], "exact_match,flexible-extract": [1.0]}})
-    assert found == {"gsm8k": {"exact_match,flexible-extract": 1.0}}
+    instructions = {"ifeval": {"inst_level_strict_acc,none": [[True], [False, False, True]]}}
+    assert loaded.aggregate(instructions) == {"ifeval": {"inst_level_strict_acc,none": 0.5}}
+    columns = {"exact_match,strict-match": [], "exact_match,flexible-extract": [1.0]}
+    assert loaded.aggregate({"gsm8k": columns}) == {"gsm8k": {"exact_match,flexible-extract": 1.0}}
     assert loaded.aggregate({"kobest_boolq": {"acc,none": []}}) == loaded.aggregate({}) == {}
     with pytest.raises(HarnessError, match="theirs"):
         loaded.aggregate({"theirs": {"acc,none": [1.0]}})

@@ -85,10 +85,9 @@ def test_the_compose_file_is_valid_by_the_compose_specification(pair: ServedPair
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
 def test_the_containers_differ_in_the_drafter_alone(pair: ServedPair) -> None:
     baseline, candidate = containers(pair)
-    extra = candidate["args"][len(baseline["args"]) :]
-    assert candidate["args"][: len(baseline["args"])] == baseline["args"]
-    assert extra[0] == "--speculative-config"
-    assert len(extra) == 2
+    n_args = len(baseline["args"])
+    assert candidate["args"][:n_args] == baseline["args"]
+    assert [*candidate["args"][n_args : n_args + 1], len(candidate["args"])] == ["--speculative-config", n_args + 2]
     assert {**baseline, "args": []} == {**candidate, "args": []}
 
 
