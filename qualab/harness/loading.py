@@ -137,7 +137,10 @@ def _loaded(task: Any, options: TaskOptions, hints: TaskHints, *, asked_as: str,
         task.set_config("generation_kwargs", overridden(config.generation_kwargs or {}, options.gen_kwargs))
     task.set_config("num_fewshot", _shots(config.num_fewshot, options.num_fewshot))
     available = task.task_docs if hasattr(task, "task_docs") else task.eval_docs
-    docs = list(islice(available, _n_asked(len(available), options.limit)))
+    n_asked, limit = len(available), options.limit
+    if limit is not None:  # lm-eval's: a number, or a fraction below 1, rounded up
+        n_asked = min(n_asked, math.ceil(n_asked * limit) if limit < 1 else int(limit))
+    docs = list(islice(available, n_asked))
     if not docs:
         raise _no_items(name)
     plain_docs = [_plain(doc) for doc in docs]
@@ -149,7 +152,7 @@ def _loaded(task: Any, options: TaskOptions, hints: TaskHints, *, asked_as: str,
         benchmark=hints.benchmark or asked_as,
         kind=kind,
         version=str(task.VERSION),
-        config_hash=_config_hash(task),
+        config_hash=_data_hash([{"class": _hashable(type(task)), "config": _hashable(task.config)}]),
         data_hash=_data_hash(plain_docs),
         dataset=label(task.config.dataset_path, task.config.dataset_name),
         revision=revision,
@@ -160,13 +163,6 @@ def _loaded(task: Any, options: TaskOptions, hints: TaskHints, *, asked_as: str,
         n_choices=hints.choices,
     )
     return LoadedTask(spec=spec, task=task, docs=docs, plain_docs=plain_docs, cluster=cluster)
-
-
-def _n_asked(n_available: int, limit: float | None) -> int:
-    # lm-eval's --limit: a number, or a fraction below 1, rounded up
-    if limit is None:
-        return n_available
-    return min(n_available, math.ceil(n_available * limit) if limit < 1 else int(limit))
 
 
 def _plain(doc: Mapping[str, Any]) -> JsonObject:
@@ -292,10 +288,6 @@ OF_THIS_MACHINE = frozenset({"config_source", "data_files", "data_dir", "cache_d
 """Keys that say where files lie here; what the files hold is in the hash of the documents."""
 
 
-def _config_hash(task: Any) -> str:
-    return _data_hash([{"class": _hashable(type(task)), "config": _hashable(task.config)}])
-
-
 def _data_hash(docs: Iterable[JsonObject]) -> str:
     digest = hashlib.sha256()
     for doc in docs:
@@ -385,12 +377,10 @@ class _Builder:
 
     def _index(self, names: Sequence[str]) -> Any:
         # lm-eval's TaskManager over the folders that these names need; later folders win, the user's last
-        most = self._options.most_tasks
-        if most is not None and any(
-            len(fnmatch.filter(_declared(), name)) > 2 * most for name in names if _is_pattern(name)
-        ):
+        if self._options.most_tasks is not None:
             # "*": the index alone would take half a minute. What is near the bound is counted when it is loaded
-            raise self._too_many(most)
+            for pattern in filter(_is_pattern, names):
+                self._check_bound(len(fnmatch.filter(_declared(), pattern)) / 2)
         entries = [self._catalog.benchmarks[owner] for name in names if (owner := self._catalog.owners.get(name))]
         known = dict.fromkeys(LM_EVAL_TASKS / folder for entry in entries for folder in entry.lm_eval_folders)
         own = [str(folder) for folder in self._own_folders]
@@ -464,18 +454,11 @@ class _Builder:
                 asked=getattr(config, "test_split", None) or getattr(config, "validation_split", None) or "test",
             )
 
-    def _check_bound(self, n_tasks: int) -> None:
+    def _check_bound(self, n_tasks: float) -> None:
         most = self._options.most_tasks
         if most is not None and n_tasks > most:
-            raise self._too_many(most)
-
-    @staticmethod
-    def _too_many(most: int) -> TooManyTasks:
-        return TooManyTasks(
-            f"These are more than {most} tasks",
-            hint="Name fewer tasks, or groups that hold fewer",
-            fields={"tasks": f"must be at most {most} tasks"},
-        )
+            hint, fields = "Name fewer tasks, or groups that hold fewer", {"tasks": f"must be at most {most} tasks"}
+            raise TooManyTasks(f"These are more than {most} tasks", hint=hint, fields=fields)
 
 
 def _is_pattern(name: str) -> bool:
