@@ -53,8 +53,8 @@ def parse_pattern(text: str) -> Pattern:
     if name.startswith("[") and name.endswith("]"):
         name = name.strip("[]")
     if not name or re.search(r"[\s@?#]|://", name):
-        why = f"allowed_endpoints: '{text}' is not a host, address or network"
-        raise InvalidValue(why, hint="Write it like *.models.svc or 10.0.0.0/8")
+        message = f"allowed_endpoints: '{text}' is not a host, address or network"
+        raise InvalidValue(message, hint="Write it like *.models.svc or 10.0.0.0/8")
     try:
         return Pattern(name, ip_network(name, strict=False), port)
     except ValueError:

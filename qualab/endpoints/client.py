@@ -192,10 +192,10 @@ class HttpEndpoint:
             failure = failures.exceptions[0]
             assert isinstance(failure, Failure)
             if failure.status.is_failure:
-                why = f"{self._root}/tokenize does not answer: {failure.message}"
-                raise EndpointUnreachable(why, hint="Try again, or " + NAME_ONE) from None
-            why = f"{self._root}/tokenize refuses a text: {failure.message}"
-            raise EndpointMisconfigured(why, hint=NAME_ONE) from None
+                message = f"{self._root}/tokenize does not answer: {failure.message}"
+                raise EndpointUnreachable(message, hint="Try again, or " + NAME_ONE) from None
+            message = f"{self._root}/tokenize refuses a text: {failure.message}"
+            raise EndpointMisconfigured(message, hint=NAME_ONE) from None
         return encoded
 
     async def _detect_tokenizer(self, model: str) -> TokenizeBody | None:
@@ -222,7 +222,7 @@ class HttpEndpoint:
         cards = _cards(exchange)
         if cards is None:
             shown = self._redact.excerpt(exchange.body, limit=60)
-            raise EndpointMisconfigured(f"{url} answers with no list of models: '{shown}'", hint=NOT_OPENAI)
+            raise EndpointMisconfigured(f"{url} does not answer with a list of models: '{shown}'", hint=NOT_OPENAI)
         for card in cards:
             aliases = aliases if isinstance(aliases := card.get("aliases"), list) else []
             if model == card["id"] or model in aliases:
@@ -326,8 +326,8 @@ def named_tokenizer(name: str) -> Tokenize:
     """Open a tokenizer.json, or the one in a directory. Raises ScoringUnavailable, InvalidValue."""
     from tokenizers import Tokenizer  # noqa: PLC0415 - slow to import
 
-    given = Path(name).expanduser()
-    path = given / "tokenizer.json" if given.is_dir() else given
+    file_or_folder = Path(name).expanduser()
+    path = file_or_folder / "tokenizer.json" if file_or_folder.is_dir() else file_or_folder
     if not path.is_file():
         hint = "Give a tokenizer.json, or the directory that holds it"
         raise ScoringUnavailable(f"No tokenizer at {path}", hint=hint)

@@ -260,7 +260,7 @@ class EngineProbe:
 
 def _tgi_drafting(metrics: Metrics) -> Drafting | None:
     # every step of decoding counts as a round: TGI drafts in each, if it does
-    accepted, steps = (metrics.count(f"request_skipped_tokens_{what}") for what in ("sum", "count"))
+    accepted, steps = (metrics.count(f"request_skipped_tokens_{part}") for part in ("sum", "count"))
     if accepted is None or steps is None:
         return None
     n_rounds = max(0, steps - (metrics.count(*FINISHED) or 0))

@@ -178,7 +178,7 @@ def _drafted_in(answer: Mapping[str, Any], choice: Mapping[str, Any]) -> Drafted
     usage = _object(answer, "usage")
     # OpenAI's counts of predicted tokens, which newer versions of SGLang fill; others always say 0
     details = _object(usage, "completion_tokens_details")
-    accepted, rejected = (_count(details.get(f"{what}_prediction_tokens")) for what in ("accepted", "rejected"))
+    accepted, rejected = (_count(details.get(f"{kind}_prediction_tokens")) for kind in ("accepted", "rejected"))
     if accepted is not None and rejected is not None and accepted + rejected:
         return Drafted(draft_tokens=accepted + rejected, accepted_tokens=accepted)
     # TensorRT-LLM's mean tokens an iteration: what came beyond one was accepted; draft tokens are not told

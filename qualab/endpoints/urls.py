@@ -28,8 +28,8 @@ def normalize_url(url: str) -> str:
     scheme, separator, rest = re.split("[?#]", text, maxsplit=1)[0].rpartition("://")
     shown = f"'{scheme}{separator}{rest.rpartition('@')[2]}'"  # without what may be secret in it
 
-    def refused(why: str) -> InvalidValue:
-        return InvalidValue(f"The endpoint URL {shown} {why}", hint=EXAMPLE)
+    def refused(reason: str) -> InvalidValue:
+        return InvalidValue(f"The endpoint URL {shown} {reason}", hint=EXAMPLE)
 
     if "://" not in text:
         raise refused("has no scheme")

@@ -110,8 +110,8 @@ def read_catalog(tasks_dir: Path) -> Catalog:
     except (OSError, yaml.YAMLError) as exc:
         raise BrokenTask(f"The task catalog {path} cannot be read: {exc}", hint="Reinstall qualab") from exc
     except ValidationError as exc:
-        why = f"The task catalog {path} is wrong at {_first_error(exc)}"
-        raise BrokenTask(why, hint="Its format is in CATALOG.md") from exc
+        message = f"The task catalog {path} is wrong at {_first_error(exc)}"
+        raise BrokenTask(message, hint="Its format is in CATALOG.md") from exc
 
 
 def hints_from_metadata(task: str, metadata: Any) -> TaskHints:
@@ -120,8 +120,8 @@ def hints_from_metadata(task: str, metadata: Any) -> TaskHints:
     try:
         return TaskHints.model_validate(own)
     except ValidationError as exc:
-        why = f"The metadata of task {task} is wrong at qualab.{_first_error(exc)}"
-        raise BrokenTask(why, hint="Known keys are benchmark, metrics, cluster and choices") from exc
+        message = f"The metadata of task {task} is wrong at qualab.{_first_error(exc)}"
+        raise BrokenTask(message, hint="Known keys are benchmark, metrics, cluster and choices") from exc
 
 
 def _first_error(exc: ValidationError) -> str:

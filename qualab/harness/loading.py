@@ -451,7 +451,7 @@ class _Builder:
                 options,
                 task=str(task.task_name),
                 beside=Path(metadata.get("config_source", "")).parent,
-                asked=getattr(config, "test_split", None) or getattr(config, "validation_split", None) or "test",
+                items_split=getattr(config, "test_split", None) or getattr(config, "validation_split", None) or "test",
             )
 
     def _check_bound(self, n_tasks: float) -> None:
@@ -487,8 +487,8 @@ def _yaml_files(root: Path) -> Iterator[Path]:
     return (file for file in root.rglob("*") if file.name.endswith("yaml") and file.is_file())
 
 
-def _shots(own: int | None, asked: int | None) -> int:
-    return own or 0 if own == 0 or asked is None else asked  # as in lm-eval, a YAML's 0 stays 0
+def _shots(by_task: int | None, by_user: int | None) -> int:
+    return by_task or 0 if by_task == 0 or by_user is None else by_user  # as in lm-eval, a YAML's 0 stays 0
 
 
 NEEDS_SENTENCES = frozenset({"length_constraints:number_sentences", "change_case:capital_word_frequency"})
@@ -504,13 +504,13 @@ def _check_scoring(task: Any, docs: Iterable[Mapping[str, Any]], *, data_dir: Pa
                 if isinstance(metric, _LazyMetric):
                     metric.compute  # noqa: B018 - fetches it
         return
-    asked = {instruction for doc in docs for instruction in doc.get("instruction_id_list") or ()}
-    if asked:
+    instructions = {instruction for doc in docs for instruction in doc.get("instruction_id_list") or ()}
+    if instructions:
         try:  # now: a task may do so only when it scores
             import_module("lm_eval.tasks.ifeval.instructions_registry")
         except ModuleNotFoundError as exc:
             raise _missing_package(name, exc) from exc
-    if asked & NEEDS_SENTENCES:
+    if instructions & NEEDS_SENTENCES:
         nltk = import_module("nltk")  # here, as it takes a second or two
         folder = (data_dir / NLTK_FOLDER).resolve() if data_dir else None
         if folder is not None and folder.is_dir() and str(folder) not in nltk.data.path:
@@ -520,8 +520,8 @@ def _check_scoring(task: Any, docs: Iterable[Mapping[str, Any]], *, data_dir: Pa
         except (LookupError, OSError) as exc:
             looked_in = ", ".join(dict.fromkeys([*([str(folder)] if folder else []), *nltk.data.path]))
             hint = f"Put it into DATA_DIR/{NLTK_FOLDER}/tokenizers/punkt_tab, or: python -m nltk.downloader punkt_tab"
-            why = f"Task {name} needs NLTK's punkt_tab to score, and it is in none of {looked_in}"
-            raise ScoringUnavailable(why, hint=hint) from exc
+            message = f"Task {name} needs NLTK's punkt_tab to score, and it is in none of {looked_in}"
+            raise ScoringUnavailable(message, hint=hint) from exc
 
 
 def _missing_package(task: str, exc: ModuleNotFoundError) -> ScoringUnavailable:

@@ -2,7 +2,7 @@
 
 A task's filters and metrics are foreign code over foreign text: one backtracking regular expression never returns, and
 no thread can interrupt it. The process notes each step before it begins, in shared memory: where the note stands still
-for longer than an item may take, the process is killed, and the note tells what it was at.
+for longer than an item may take, the process is killed, and the note tells which item and step it was.
 """
 
 from __future__ import annotations
@@ -105,13 +105,13 @@ class _Process:
             )
         self._connection = Connection(here.detach())
 
-    def call(self, name: str, *given: Any, timeout_s: float | None = None) -> Any:
+    def call(self, name: str, *arguments: Any, timeout_s: float | None = None) -> Any:
         # `timeout_s` is for each item that is scored; raises what the call raises there, ScoringTimedOut, HarnessError
         with self._lock:
             try:
                 if self._ended_by is not None:
                     raise self._ended_by
-                self._connection.send((name, given))
+                self._connection.send((name, arguments))
                 self._wait(name, timeout_s or CALL_TIMEOUT_S)
                 is_value, value = self._connection.recv()
             except (EOFError, OSError):
@@ -150,11 +150,11 @@ class _Process:
             elif now - since > timeout_s:
                 item, step = _read(note)
                 if not item:
-                    hint = "Look for what waits or does not end in the task's data set, functions and templates"
+                    hint = "Look for a function, template or download of the task that does not end"
                     raise HarnessError(f"lm-eval took more than {timeout_s:g} s to {name} tasks", hint=hint)
                 raise ScoringTimedOut(
                     f"Scoring item {item} took more than {timeout_s:g} s in {step}",
-                    hint="The answers are kept. Correct what backtracks or waits there; "
+                    hint="The answers are kept. Correct the expression or function that does not end; "
                     "QUALAB_SCORING_TIMEOUT gives an item more seconds",
                 )
 
@@ -249,11 +249,11 @@ class _Server:
         self.tasks: LmEvalTasks | None = None
         self._rendering: Iterator[Item] = iter(())
 
-    def answer(self, name: str, given: Sequence[Any]) -> tuple[bool, Any]:
+    def answer(self, name: str, arguments: Sequence[Any]) -> tuple[bool, Any]:
         """Return True and the value, or False and the error's parts."""
         try:
             owner = self if name in ("load", "render") else self.tasks
-            value = getattr(owner, name)(*given)
+            value = getattr(owner, name)(*arguments)
             return True, list(value) if isinstance(value, Iterator) else value
         except QualabError as error:
             return False, (error.code, error.message, error.hint, error.details)
@@ -298,11 +298,11 @@ def main(connection: str, note: str) -> None:
     link, server = Connection(int(connection)), _Server(mmap.mmap(int(note), NOTE_BYTES))
     with suppress(EOFError, OSError):  # the caller is gone
         while link.poll(None if server.tasks else IDLE_S):
-            name, given = link.recv()
+            name, arguments = link.recv()
             if name == "drop":
                 server.drop()
                 continue
             server.note("", "")
-            answer = server.answer(name, given)
+            answer = server.answer(name, arguments)
             server.note("", "")
             link.send(answer)

@@ -183,9 +183,9 @@ class Sources:
         *,
         task: str,
         beside: Path,
-        asked: str = "test",
+        items_split: str = "test",
     ) -> Any:
-        """Find the splits of a task's data set. `beside` is the folder of its YAML, `asked` the split of its items.
+        """Find the splits of a task's data set. `beside` is the folder of its YAML, `items_split` that of its items.
 
         Raises DatasetUnavailable, BadDataFile, EmptyDataset; for local files only when a split is asked for.
         """
@@ -207,7 +207,7 @@ class Sources:
             cannot = f"Data set {label(path, config)} cannot be loaded ({reason})"
             if is_local:
                 raise DatasetUnavailable(cannot) from exc
-            candidates = _listed(list(self._candidates(Path(), path, config, asked)), Path())
+            candidates = _listed(list(self._candidates(Path(), path, config, items_split)), Path())
             online = "unset HF_HUB_OFFLINE" if os.environ.get("HF_HUB_OFFLINE") else "go online"
             raise DatasetUnavailable(
                 f"{exc.message if isinstance(exc, QualabError) else cannot}, and there is no data directory",

@@ -259,8 +259,8 @@ def resolved(gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
             **settings,
         }
     except (TypeError, ValueError, OverflowError) as exc:
-        why = f"Generation settings {dict(gen_kwargs)} cannot be used: {exc}"
-        raise InvalidValue(why, hint=SETTINGS, fields={"gen_kwargs": SETTINGS}) from exc
+        message = f"Generation settings {dict(gen_kwargs)} cannot be used: {exc}"
+        raise InvalidValue(message, hint=SETTINGS, fields={"gen_kwargs": SETTINGS}) from exc
 
 
 def overridden(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,8 +281,8 @@ def plain_value(value: Any) -> Any:
 def broken(task: str, event: str, exc: Exception) -> BrokenTask:
     """Describe a task whose own YAML or code fails."""
     reason = " ".join(str(exc).split())
-    why = f"Task {task} {event}: {type(exc).__name__}: {reason}"
-    return BrokenTask(why, hint="Correct its YAML, its functions or its data")
+    message = f"Task {task} {event}: {type(exc).__name__}: {reason}"
+    return BrokenTask(message, hint="Correct its YAML, its functions or its data")
 
 
 def _failed(step: str, exc: Exception) -> HarnessError:

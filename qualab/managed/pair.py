@@ -37,15 +37,15 @@ PLACING = (
 """Variables that say where a process runs or which ports it takes for itself, and change nothing that it computes."""
 SECRET = re.compile(r"(API_?KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 
-_DRAFTER = "it would be in both arms: speculation stands under speculative_config, which the candidate alone gets"
-_OF_THE_PAIR = "it has a place of its own at the top of the file"
+_DRAFTER = "it would be in both arms: speculation belongs under speculative_config, which the candidate alone gets"
+_OF_THE_PAIR = "it is a key at the top of the file"
 REFUSED_ARGS = {
     **dict.fromkeys(("model", "revision", "served-model-name", "host"), _OF_THE_PAIR),
-    "port": "ports stand under baseline and candidate",
+    "port": "ports belong under baseline and candidate",
     **dict.fromkeys(("speculative-config", "spec-method", "spec-model", "spec-tokens", "sc"), _DRAFTER),
     "config": "a second file could hold anything: write its flags under args",
-    "api-key": "keys never stand in a file: set VLLM_API_KEY in the environment",
-    "hf-token": "keys never stand in a file: set HF_TOKEN in the environment",
+    "api-key": "keys do not belong in a file: set VLLM_API_KEY in the environment",
+    "hf-token": "keys do not belong in a file: set HF_TOKEN in the environment",
     "uds": "the pair is reached over HTTP ports",
     **dict.fromkeys(("ssl-keyfile", "ssl-certfile"), "the pair speaks plain HTTP"),
 }
@@ -212,8 +212,8 @@ def _refused(path: Path, invalid: ValidationError) -> QualabError:
     hint = f"Did you mean {near[0]}?" if near else f"Known here: {', '.join(known)}"
     message = f"unknown key {name}"
     if outer and not near:
-        message = f"{outer[0]} may not have {name}: the arms differ in speculative_config alone"
-        hint = f"What is for both arms stands at the top (args, env); here: {', '.join(known)}"
+        message = f"{outer[0]} must not have {name}: the arms differ in speculative_config alone"
+        hint = f"Settings for both arms belong at the top (args, env); here: {', '.join(known)}"
     return _error(path, keys, message, hint=hint, kind=UnknownSetting)
 
 
@@ -222,7 +222,7 @@ def _placement(path: Path, arm: ArmName, given: Placement) -> Placement:
     for name in given.env:
         if name not in PLACING:
             hint = f"Put it under env at the top, for both. Here: {', '.join(PLACING)}"
-            raise _error(path, (arm.value, "env", name), f"{name} may not differ between the arms", hint=hint)
+            raise _error(path, (arm.value, "env", name), f"{name} must not differ between the arms", hint=hint)
     if VISIBLE_GPUS not in given.env:
         return given
     if given.gpus is not None:
@@ -234,22 +234,22 @@ def _placement(path: Path, arm: ArmName, given: Placement) -> Placement:
 def _check_env(path: Path, keys: tuple[str, ...], env: Mapping[str, str]) -> None:
     for name in env:
         if SECRET.search(name):
-            hint = "Set it in the environment: both servers are given that"
-            raise _error(path, (*keys, name), f"{name} may not stand in a file", hint=hint)
+            hint = "Set it in the environment, which both servers get"
+            raise _error(path, (*keys, name), f"{name} must not be in a file", hint=hint)
 
 
 def _args(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     args: dict[str, Any] = {}
-    for written, value in given.items():
-        name = written.lstrip("-").replace("_", "-")
-        flag, keys = name.partition(".")[0].removeprefix("no-"), ("args", written)
+    for key, value in given.items():
+        name = key.lstrip("-").replace("_", "-")
+        flag, keys = name.partition(".")[0].removeprefix("no-"), ("args", key)
         reasons = [reason for refused, reason in REFUSED_ARGS.items() if refused.startswith(flag)]
         if reasons:
             why = reasons[0] if flag else "it is not a name"
-            raise _error(path, keys, f"args may not have {written}: {why}")
+            raise _error(path, keys, f"args must not have {key}: {why}")
         if name in args:
-            raise _error(path, keys, f"{written} is given twice, with dashes and with underscores")
+            raise _error(path, keys, f"{key} is given twice, with dashes and with underscores")
         if value is None:
-            raise _error(path, keys, f"{written} has no value", hint="A flag without a value is written `true`")
+            raise _error(path, keys, f"{key} has no value", hint="A flag without a value is written `true`")
         args[name] = value
     return args

@@ -77,8 +77,8 @@ class Server:
         """Raise InfrastructureError with the end of the log if the server has ended."""
         code = self.keeper.poll()
         if code is not None:
-            why = " (killed: was there enough memory?)" if code == KILLED else ""
-            raise self.failure(f"ended with code {code}{why}")
+            reason = " (killed: was there enough memory?)" if code == KILLED else ""
+            raise self.failure(f"ended with code {code}{reason}")
 
     def failure(self, event: str) -> InfrastructureError:
         """Describe what happened to it, with the end of its log."""
@@ -148,7 +148,7 @@ def _check_free(arm: ArmName, host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as exc:
             raise UsageError(
-                f"The {arm} server cannot have port {port} of {host}: {exc.strerror}",
+                f"The {arm} server cannot use port {port} of {host}: {exc.strerror}",
                 hint=f"Stop what listens there, or change {arm}.port",
             ) from exc
 

@@ -96,7 +96,7 @@ async def test_a_missing_key_names_where_keys_come_from(refused: Refused) -> Non
 async def test_what_is_no_list_of_models_is_shown(refused: Refused) -> None:
     for body in ("<title>Sign  in\n</title>", "hello", "", {"status": "ok"}, [1], {"data": None}):
         shown = " ".join(body.split()) if isinstance(body, str) else json.dumps(body)
-        error = await refused(EndpointMisconfigured, "answers with no list of models", reply(body))
+        error = await refused(EndpointMisconfigured, "does not answer with a list of models", reply(body))
         assert f"'{shown}'" in error.message
 
 

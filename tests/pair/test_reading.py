@@ -84,21 +84,21 @@ def test_args_become_flags(tmp_path: Path, name: str, value: Any, words: list[st
         (
             "  port: 8001",
             "  port: 8001\n  max_model_len: 9",
-            "line 11: candidate may not have max_model_len: the arms differ in speculative_config alone",
-            "for both arms stands at the top",
+            "line 11: candidate must not have max_model_len: the arms differ in speculative_config alone",
+            "for both arms belong at the top",
         ),
         (
             "  port: 8001",
             "  port: 8001\n  env: {OMP_NUM_THREADS: 2}",
-            "line 11: OMP_NUM_THREADS may not differ between the arms",
+            "line 11: OMP_NUM_THREADS must not differ between the arms",
             "VLLM_CPU_OMP_THREADS_BIND",
         ),
         ("  port: 8001", "  port: 8001\n  gpus: [0, 1]", "line 11: the arms have different numbers of GPUs", "as many"),
         ("  port: 8001", "  port: eight", "line 10: candidate.port: Input should be a valid integer", "'eight'"),
         ("  port: 8001", "  port: 80010", "line 10: candidate.port: Input should be less than", "80010"),
         ("  port: 8001", "  gpus: '1'", "line 9: candidate.port is missing", "pair init"),
-        ("OMP_NUM_THREADS: 1", "VLLM_API_KEY: abc", "line 6: VLLM_API_KEY may not stand in a file", "environment"),
-        ("OMP_NUM_THREADS: 1", "HF_TOKEN: abc", "line 6: HF_TOKEN may not stand in a file", "environment"),
+        ("OMP_NUM_THREADS: 1", "VLLM_API_KEY: abc", "line 6: VLLM_API_KEY must not be in a file", "environment"),
+        ("OMP_NUM_THREADS: 1", "HF_TOKEN: abc", "line 6: HF_TOKEN must not be in a file", "environment"),
         ("OMP_NUM_THREADS: 1", "X: true", "line 6: env.X: Input should be a valid string", "True"),
         ("  max_model_len: 512", "  max_model_len:", "line 4: max_model_len has no value", "`true`"),
         (
@@ -137,7 +137,7 @@ SET_ELSEWHERE = ("port", "host", "model", "revision", "served_model_name", "conf
 @pytest.mark.parametrize("flag", [*OF_THE_DRAFTER, *SET_ELSEWHERE])
 def test_a_drafter_for_both_arms_and_flags_that_are_set_elsewhere_are_refused(tmp_path: Path, flag: str) -> None:
     error = refused(tmp_path, SMALL.replace("max_model_len: 512", f"{flag}: x"))
-    assert f"line 4: args may not have {flag}: " in error.message
+    assert f"line 4: args must not have {flag}: " in error.message
     assert ("it would be in both arms" in error.message) is (flag in OF_THE_DRAFTER)
 
 

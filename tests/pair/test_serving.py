@@ -116,7 +116,7 @@ def test_a_port_that_is_taken_is_named_before_anything_starts(fake: FakePair, ad
         other.bind((address, fake.ports[1]))
         other.listen()
         with (
-            pytest.raises(UsageError, match=f"candidate server cannot have port {fake.ports[1]}") as caught,
+            pytest.raises(UsageError, match=f"candidate server cannot use port {fake.ports[1]}") as caught,
             serve(read_pair(fake.path)),
         ):
             pass
