@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -172,29 +171,6 @@ def test_hashes_change_with_what_they_cover_and_with_nothing_else(harness: LmEva
     assert shorter.data_hash != first.data_hash
     (shots,) = load(harness, tmp_path / "a", "belebele_kor_Hang", num_fewshot=1).tasks
     assert shots.config_hash != first.config_hash
-
-
-def test_hashes_are_the_same_in_another_process(harness: LmEvalHarness, tiny_data: Path) -> None:
-    program = (
-        "import json, sys; from pathlib import Path\n"
-        "from qualab.harness.loading import load_tasks; from qualab.model.ports import TaskOptions\n"
-        "options = TaskOptions(names=('published-34', 'release'), data_dir=Path(sys.argv[2]))\n"
-        "loaded = load_tasks(options, tasks_dir=Path(sys.argv[1]))\n"
-        "print(json.dumps({task.name: [task.config_hash, task.data_hash] for task in loaded.tasks}))"
-    )
-    tasks_dir = harness.tasks_dir
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tasks_dir), str(tiny_data)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd="/",
-        env={"PYTHONHASHSEED": "7", "HOME": "/"},
-    )
-    here = load(harness, tiny_data, "published-34", "release").tasks
-    *_, hashes = done.stdout.splitlines()  # what lm-eval prints comes before
-    assert json.loads(hashes) == {task.name: [task.config_hash, task.data_hash] for task in here}
-    assert done.stderr == ""
 
 
 def test_importing_the_package_imports_neither_lm_eval_nor_datasets() -> None:

@@ -28,13 +28,15 @@ from qualab.errors import QualabError
 from qualab.model.ports import TaskOptions
 tasks_dir, loads = sys.argv[1:]
 for data_dir, names in json.loads(loads):
-    before = time.monotonic()
+    before, hashes = time.monotonic(), {}
     try:
         options = TaskOptions(names=tuple(names), data_dir=Path(data_dir) if data_dir else None)
-        said = f"loaded {len(list(load_tasks(options, tasks_dir=Path(tasks_dir)).render()))}"
+        loaded = load_tasks(options, tasks_dir=Path(tasks_dir))
+        hashes = {task.name: [task.config_hash, task.data_hash] for task in loaded.tasks}
+        said = f"loaded {len(list(loaded.render()))}"
     except QualabError as exc:
         said = f"{exc.code} {exc}"
-    print(json.dumps([said, time.monotonic() - before]))
+    print(json.dumps([said, time.monotonic() - before, hashes]))
 """
 
 NO_SOCKETS = """
@@ -49,8 +51,8 @@ NO_NLTK_DATA = "import nltk; nltk.data.path.clear()\n"
 
 def load_in_process(
     folder: Path, *loads: tuple[Path | None, tuple[str, ...]], before: str = "", **environment: str
-) -> list[tuple[str, float]]:
-    """What each load came to, and its seconds. Nothing is found in the user's own caches."""
+) -> list[tuple[str, float, dict[str, list[str]]]]:
+    """What each load came to, its seconds, and the tasks' hashes. Nothing is found in the user's own caches."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "NLTK_"))}
     asked = json.dumps([(str(data_dir or ""), names) for data_dir, names in loads])
     done = subprocess.run(
@@ -62,6 +64,7 @@ def load_in_process(
         timeout=60,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stderr == ""
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     return lines[-len(loads) :]  # what lm-eval prints comes before
 
@@ -80,7 +83,7 @@ def closed_port() -> int:
     return port
 
 
-def check_unavailable(said: str, seconds: float) -> None:
+def check_unavailable(said: str, seconds: float, _: object) -> None:
     assert said.startswith("dataset-unavailable")
     for named in ("openai/gsm8k", "gsm8k/test.jsonl", "--data-dir", "QUALAB_DATA_DIR"):
         assert named in said
@@ -94,27 +97,32 @@ def test_a_silent_hub_is_given_up_within_10_s(tmp_path: Path, request: pytest.Fi
 
 
 def test_without_a_network_data_directories_serve_and_what_is_missing_is_named(
-    tmp_path: Path, tiny_data: Path, shared_data: Path
+    harness: LmEvalHarness, tmp_path: Path, tiny_data: Path
 ) -> None:
     (tmp_path / "hf").write_text("a file where a cache directory would be")
     checks = ("length_constraints:number_sentences", {"num_sentences": 2, "relation": "at least"})
     data = tmp_path / "data"
     write_jsonl(data / "ifeval/train.jsonl", [*IFEVAL, instruction(9, "Write.", checks)])
-    offline, whole, few, sentences, own = load_in_process(
+    shared = os.environ.get("QUALAB_SHARED")
+    offline, whole, few, sentences, *real = load_in_process(
         tmp_path,
         (None, ("gsm8k",)),
         (tiny_data, ("published-34", "release")),
         (tiny_data, ("ifeval", "demo")),  # no item needs NLTK's sentences
         (data, ("ifeval",)),
-        (shared_data, ("ifeval",)),  # which has NLTK's data
+        *([(Path(shared) / "data", ("ifeval",))] if shared else []),  # which has NLTK's data
         before=NO_SOCKETS + NO_NLTK_DATA,
         HF_HUB_OFFLINE="1",
+        PYTHONHASHSEED="7",
     )
     check_unavailable(*offline)
-    assert all(said.startswith("loaded ") for said, _ in (whole, few))
+    assert whole[0].startswith("loaded ")
+    assert few[0].startswith("loaded ")
+    here = harness.load(TaskOptions(names=("published-34", "release"), data_dir=tiny_data)).tasks
+    assert whole[2] == {task.name: [task.config_hash, task.data_hash] for task in here}, "the same in any process"
     assert sentences[0].startswith("scoring-unavailable")
     assert all(named in sentences[0] for named in ("ifeval", "punkt_tab", str(data / "nltk_data")))
-    assert own[0] == "loaded 541"
+    assert [said for said, *_ in real] == ["loaded 541"] * len(real)
 
 
 def test_no_other_check_of_ifeval_reads_sentence_data(monkeypatch: pytest.MonkeyPatch) -> None:
