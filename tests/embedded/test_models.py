@@ -127,8 +127,8 @@ def test_what_is_missing_is_named_with_what_to_install(
     assert "pip install 'qualab[demo]'" in caught.value.hint
 
 
-@pytest.mark.parametrize(("base", "folder"), [("/caches", "/caches/qualab"), ("relative", "/home/me/.cache/qualab")])
-def test_the_cache_follows_the_environment(base: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", base)
-    monkeypatch.setenv("HOME", "/home/me")
-    assert embedded.cache_directory() == Path(folder)
+def test_the_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for base, folder in ((str(tmp_path / "caches"), "caches/qualab"), ("relative", ".cache/qualab")):
+        monkeypatch.setenv("XDG_CACHE_HOME", base)
+        assert embedded.cache_directory() == tmp_path / folder
